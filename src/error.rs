@@ -1,0 +1,157 @@
+//! The crate's error type: each variant names the fault, what was expected and what came.
+
+use candle_core::DType;
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong; [`Error::At`] adds the path of the layer it went wrong in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An error inside the layer at `path`.
+    #[error("{path}: {source}")]
+    At {
+        /// Path of the layer in the model, or the checkpoint name it was loaded under.
+        path: String,
+        /// What went wrong there.
+        source: Box<Error>,
+    },
+    /// A tensor has the wrong shape.
+    #[error("shape mismatch in {op}: expected {expected}, got {got:?}")]
+    ShapeMismatch {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The shape that would have been right.
+        expected: String,
+        /// The shape that came.
+        got: Vec<usize>,
+    },
+    /// A tensor has a dtype the operation has no meaning for.
+    #[error("unsupported dtype in {op}: expected {expected}, got {got:?}")]
+    UnsupportedDType {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The dtypes that would have been right.
+        expected: &'static str,
+        /// The dtype that came.
+        got: DType,
+    },
+    /// A tensor lives on another device than the CPU.
+    #[error(
+        "unsupported device in {op}: expected cpu, got {got}; dynamic quantization runs on the CPU only, move the tensor with `to_device(&Device::Cpu)`"
+    )]
+    UnsupportedDevice {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The device that came.
+        got: String,
+    },
+    /// A weight to be quantized holds a NaN or an infinity.
+    #[error("non-finite weight: expected finite numbers, got {value} at index {index:?}")]
+    NonFiniteWeight {
+        /// Index of the first such element, row first.
+        index: Vec<usize>,
+        /// Its value.
+        value: f32,
+    },
+    /// A layer's dot products could leave the range of an i32.
+    #[error(
+        "output channel {channel} can overflow the i32 accumulator: expected 255 * sum|codes| < 2^31, got {got}; keep this layer float"
+    )]
+    AccumulatorOverflow {
+        /// The output channel.
+        channel: usize,
+        /// The bound that channel reaches.
+        got: i64,
+    },
+    /// A rule of a [`QConfigSpec`](crate::QConfigSpec) matches no layer of the model.
+    #[error("rule {rule} matches no layer: {hint}")]
+    UnmatchedRule {
+        /// The rule as written.
+        rule: String,
+        /// What the model has instead.
+        hint: String,
+    },
+    /// No layer of the model is matched by the spec at all.
+    #[error("nothing to quantize: {hint}")]
+    NothingMatched {
+        /// What the walk found instead.
+        hint: String,
+    },
+    /// A regular expression does not compile.
+    #[error("malformed regex {pattern:?}: {message}")]
+    InvalidRegex {
+        /// The pattern as written.
+        pattern: String,
+        /// The regex crate's message.
+        message: String,
+    },
+    /// Two layers of a model have the same path.
+    #[error(
+        "two layers have the path {path:?}: expected unique paths, rename one with #[quantizable(rename = \"..\")]"
+    )]
+    DuplicatePath {
+        /// The path.
+        path: String,
+    },
+    /// `visit` and `visit_mut` of a [`Quantizable`](crate::Quantizable) disagree about the tree.
+    #[error("inconsistent walk: visit and visit_mut must reach the same layers, {message}")]
+    InconsistentWalk {
+        /// Where they differ.
+        message: String,
+    },
+    /// A [`QConfig`](crate::QConfig) asks a layer for something it cannot do.
+    #[error("unsupported qconfig: expected {expected}, got {got}")]
+    UnsupportedQConfig {
+        /// What the layer can do.
+        expected: String,
+        /// What was asked.
+        got: String,
+    },
+    /// A word that names nothing.
+    #[error("unknown {what}: expected one of {expected}, got {got:?}")]
+    UnknownName {
+        /// What kind of word it is.
+        what: &'static str,
+        /// The words that exist.
+        expected: String,
+        /// The word that came.
+        got: String,
+    },
+    /// `DYNQUANT_ISA` names an instruction set that this CPU, or this build, lacks.
+    #[error("DYNQUANT_ISA={got} is not available on this CPU: expected one of {expected}")]
+    UnavailableIsa {
+        /// The name that came.
+        got: String,
+        /// The names that would work here.
+        expected: String,
+    },
+    /// An error of candle's own.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// Says in which layer the error happened; an error that already knows is left as it is.
+    #[must_use]
+    pub fn at(self, path: &str) -> Self {
+        match self {
+            Self::At { .. } => self,
+            _ if path.is_empty() => self,
+            source => Self::At {
+                path: path.to_owned(),
+                source: Box::new(source),
+            },
+        }
+    }
+}
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => error,
+            error => Self::wrap(error),
+        }
+    }
+}

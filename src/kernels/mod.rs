@@ -1,0 +1,3 @@
+//! Slices in, slices out.
+mod isa;
+pub use isa::Isa;

@@ -1,0 +1,1 @@
+//! Trees made of containers: Option, Vec, arrays, tuples, Box, Arc, maps.

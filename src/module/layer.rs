@@ -1,0 +1,252 @@
+//! Leaves of the tree: layers that hold weights.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::qconfig::QConfig;
+
+/// What sort of layer a leaf is; rules by kind match on it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum LayerKind {
+    /// `y = x W^T + b`.
+    Linear,
+    /// Long short-term memory over a sequence.
+    LSTM,
+    /// Gated recurrent unit over a sequence.
+    GRU,
+    /// One LSTM step.
+    LSTMCell,
+    /// One step of a plain recurrent network.
+    RNNCell,
+    /// One GRU step.
+    GRUCell,
+    /// A table of vectors.
+    Embedding,
+    /// A user's own layer, by the name it chose.
+    Custom(Cow<'static, str>),
+}
+
+impl LayerKind {
+    /// The six kinds that PyTorch's `quantize_dynamic` swaps by default.
+    pub const DEFAULT: [Self; 6] = [
+        Self::Linear,
+        Self::LSTM,
+        Self::GRU,
+        Self::LSTMCell,
+        Self::RNNCell,
+        Self::GRUCell,
+    ];
+
+    /// The kind of a user's own layer.
+    pub const fn custom(name: &'static str) -> Self {
+        Self::Custom(Cow::Borrowed(name))
+    }
+}
+
+impl fmt::Display for LayerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Linear => "Linear",
+            Self::LSTM => "LSTM",
+            Self::GRU => "GRU",
+            Self::LSTMCell => "LSTMCell",
+            Self::RNNCell => "RNNCell",
+            Self::GRUCell => "GRUCell",
+            Self::Embedding => "Embedding",
+            Self::Custom(name) => name,
+        })
+    }
+}
+
+/// How a weight is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum WeightDType {
+    /// 64-bit float.
+    F64,
+    /// 32-bit float.
+    F32,
+    /// 16-bit float.
+    F16,
+    /// 16-bit bfloat.
+    BF16,
+    /// Signed 8-bit codes with scales, PyTorch's `qint8`.
+    QInt8,
+    /// Anything else.
+    Other,
+}
+
+impl WeightDType {
+    /// Whether the weight is plain floats, so that it can still be quantized.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::BF16)
+    }
+}
+
+impl From<candle_core::DType> for WeightDType {
+    fn from(dtype: candle_core::DType) -> Self {
+        match dtype {
+            candle_core::DType::F64 => Self::F64,
+            candle_core::DType::F32 => Self::F32,
+            candle_core::DType::F16 => Self::F16,
+            candle_core::DType::BF16 => Self::BF16,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What a layer says of one of its weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WeightInfo {
+    /// Name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
+    pub name: String,
+    /// Shape, outputs first.
+    pub shape: Vec<usize>,
+    /// How it is stored now.
+    pub dtype: WeightDType,
+    /// Bytes it takes in memory, scales and padding included, biases not.
+    pub bytes: usize,
+}
+
+impl WeightInfo {
+    /// Describes one weight.
+    pub fn new(name: impl Into<String>, shape: &[usize], dtype: WeightDType, bytes: usize) -> Self {
+        Self {
+            name: name.into(),
+            shape: shape.to_vec(),
+            dtype,
+            bytes,
+        }
+    }
+}
+
+/// A layer that can be quantized; a user's own layer takes part by implementing it.
+///
+/// This is the answer to PyTorch's `mapping`: where PyTorch maps a type to its quantized
+/// twin, here the type itself says what its quantized form is. The layer keeps its type, so
+/// a model's fields do not change under quantization.
+///
+/// ```
+/// use candle_core::{Device, Module, Tensor};
+/// use candle_dynquant::{nn, quantize_dynamic, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, WeightInfo};
+///
+/// /// A 1x1 convolution over `[batch, channels, length]`: a projection of the channels.
+/// #[derive(Quantizable, Clone)]
+/// #[quantizable(layer)]
+/// struct PointwiseConv {
+///     projection: nn::Projection,
+/// }
+///
+/// impl Layer for PointwiseConv {
+///     fn kind(&self) -> LayerKind {
+///         LayerKind::custom("PointwiseConv")
+///     }
+///     fn weights(&self) -> Vec<WeightInfo> {
+///         vec![self.projection.info("weight")]
+///     }
+///     fn quantize(&self, qconfig: &QConfig) -> candle_dynquant::Result<Self> {
+///         Ok(Self { projection: self.projection.quantize(qconfig)? })
+///     }
+/// }
+///
+/// impl Module for PointwiseConv {
+///     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
+///         self.projection.forward(&xs.transpose(1, 2)?)?.transpose(1, 2)
+///     }
+/// }
+///
+/// let weight = Tensor::randn(0f32, 1., (8, 4), &Device::Cpu)?;
+/// let mut conv = PointwiseConv { projection: nn::Projection::new(weight, None)? };
+/// let spec = QConfigSpec::new().kind(LayerKind::custom("PointwiseConv"), QConfig::per_row_dynamic());
+/// let report = quantize_dynamic(&mut conv, &spec)?;
+/// assert_eq!(report.swapped().count(), 1);
+/// let ys = conv.forward(&Tensor::ones((2, 4, 5), candle_core::DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(ys.dims(), [2, 8, 5]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Layer: Sized + 'static {
+    /// What sort of layer it is.
+    fn kind(&self) -> LayerKind;
+
+    /// The name it was loaded under, if it remembers one; rules match it as well as the path.
+    fn checkpoint_name(&self) -> Option<&str> {
+        None
+    }
+
+    /// Its weights as they are now.
+    fn weights(&self) -> Vec<WeightInfo>;
+
+    /// The same layer with quantized weights; `self` stays as it is.
+    ///
+    /// # Errors
+    /// When a weight cannot be quantized as `qconfig` says.
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self>;
+}
+
+/// [`Layer`] as an object; implemented for every layer, not to be implemented by hand.
+pub trait AnyLayer: sealed::Sealed + Any {
+    /// [`Layer::kind`].
+    fn kind(&self) -> LayerKind;
+    /// [`Layer::checkpoint_name`].
+    fn checkpoint_name(&self) -> Option<&str>;
+    /// [`Layer::weights`].
+    fn weights(&self) -> Vec<WeightInfo>;
+    /// [`Layer::quantize`], the result in a box.
+    ///
+    /// # Errors
+    /// As [`Layer::quantize`].
+    fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>>;
+    /// Whether `replacement` is of the same type, so that it can be installed.
+    fn accepts(&self, replacement: &dyn AnyLayer) -> bool;
+    /// Puts `replacement` in the place of `self`.
+    ///
+    /// # Errors
+    /// [`Error::InconsistentWalk`] if it is of another type; `self` is then unchanged.
+    fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<()>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<L: super::Layer> Sealed for L {}
+}
+
+impl<L: Layer> AnyLayer for L {
+    fn kind(&self) -> LayerKind {
+        Layer::kind(self)
+    }
+
+    fn checkpoint_name(&self) -> Option<&str> {
+        Layer::checkpoint_name(self)
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        Layer::weights(self)
+    }
+
+    fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>> {
+        Ok(Box::new(self.quantize(qconfig)?))
+    }
+
+    fn accepts(&self, replacement: &dyn AnyLayer) -> bool {
+        (replacement as &dyn Any).is::<L>()
+    }
+
+    fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<()> {
+        match (replacement as Box<dyn Any>).downcast::<L>() {
+            Ok(layer) => {
+                *self = *layer;
+                Ok(())
+            }
+            Err(_) => Err(Error::InconsistentWalk {
+                message: format!("expected a {} here", std::any::type_name::<L>()),
+            }),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The tree: how a model shows its layers by name.
+//!
+//! candle's `Module` is `forward` alone, so a model says where its layers are by
+//! [`Quantizable`], which is derived. Layers themselves implement [`Layer`]: the crate's own
+//! do, and a user's own layer takes part in quantization by doing the same.
+
+mod containers;
+mod layer;
+mod walk;
+
+pub use layer::{AnyLayer, Layer, LayerKind, WeightDType, WeightInfo};
+pub use walk::{Visitor, VisitorMut, Walk, WalkMut};
+
+use crate::error::Result;
+
+/// A module tree that shows its layers by name; derive it.
+///
+/// ```
+/// use candle_dynquant::{nn, Quantizable};
+///
+/// #[derive(Quantizable, Clone)]
+/// struct Mlp {
+///     up: nn::Linear,
+///     down: nn::Linear,
+///     hidden: usize, // no module: reported as opaque, never touched
+/// }
+/// ```
+///
+/// `visit` and `visit_mut` must show the same layers under the same names.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a module tree",
+    label = "this field is not `Quantizable`",
+    note = "derive it with `#[derive(Quantizable)]`, or mark the field `#[quantizable(skip)]`"
+)]
+pub trait Quantizable {
+    /// Shows every layer below to `walk`.
+    ///
+    /// # Errors
+    /// Whatever the visitor behind `walk` returns.
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()>;
+
+    /// Shows every layer below to `walk`, which may replace it.
+    ///
+    /// # Errors
+    /// Whatever the visitor behind `walk` returns.
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()>;
+}

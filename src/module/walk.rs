@@ -1,0 +1,239 @@
+//! One walk over a module tree: keeps the path, remembers shared pointers, calls the visitor.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{AnyLayer, Layer, Quantizable};
+use crate::error::{Error, Result};
+
+/// What a walk that only looks does at each place.
+pub trait Visitor {
+    /// A layer at `path`.
+    ///
+    /// # Errors
+    /// An error ends the walk.
+    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()>;
+
+    /// A field at `path` that is no module tree, by the name of its type.
+    fn opaque(&mut self, path: &str, type_name: &'static str) {
+        let _ = (path, type_name);
+    }
+
+    /// At `path` stands the same `Arc` that was visited at `first`.
+    fn shared(&mut self, path: &str, first: &str) {
+        let _ = (path, first);
+    }
+}
+
+/// What a walk that changes the tree does at each layer.
+pub trait VisitorMut {
+    /// A layer at `path`; returns whether it was changed.
+    ///
+    /// # Errors
+    /// An error ends the walk.
+    fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool>;
+}
+
+/// Dotted path of the place a walk is at: `encoder.layer.0.query`.
+#[derive(Default)]
+struct ModulePath {
+    dotted: String,
+}
+
+impl ModulePath {
+    /// Appends a segment; returns what [`truncate`](Self::truncate) needs to take it back.
+    fn push(&mut self, name: impl fmt::Display) -> usize {
+        use fmt::Write;
+        let before = self.dotted.len();
+        let dot = if before == 0 { "" } else { "." };
+        // Writing to a String cannot fail.
+        let _ = write!(self.dotted, "{dot}{name}");
+        before
+    }
+
+    fn truncate(&mut self, before: usize) {
+        self.dotted.truncate(before);
+    }
+}
+
+type SharedKey = (*const (), TypeId);
+
+fn shared_key<T: 'static>(shared: &Arc<T>) -> SharedKey {
+    (Arc::as_ptr(shared).cast(), TypeId::of::<T>())
+}
+
+/// A walk that looks at every layer of a tree.
+pub struct Walk<'v> {
+    path: ModulePath,
+    shared: HashMap<SharedKey, String>,
+    visitor: &'v mut dyn Visitor,
+}
+
+impl fmt::Debug for Walk<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Walk at {:?}", self.path.dotted)
+    }
+}
+
+impl<'v> Walk<'v> {
+    /// Walks `root` and shows its layers to `visitor`.
+    ///
+    /// # Errors
+    /// The first error of the visitor.
+    pub fn over<M: Quantizable + ?Sized>(root: &M, visitor: &'v mut dyn Visitor) -> Result<()> {
+        root.visit(&mut Self {
+            path: ModulePath::default(),
+            shared: HashMap::new(),
+            visitor,
+        })
+    }
+
+    /// Visits a child under `name`.
+    ///
+    /// # Errors
+    /// As [`Quantizable::visit`].
+    pub fn child<M: Quantizable + ?Sized>(
+        &mut self,
+        name: impl fmt::Display,
+        child: &M,
+    ) -> Result<()> {
+        let before = self.path.push(name);
+        let result = child.visit(self);
+        self.path.truncate(before);
+        result
+    }
+
+    /// Shows a layer at the present path.
+    ///
+    /// # Errors
+    /// The visitor's, with the path added.
+    pub fn layer<L: Layer>(&mut self, layer: &L) -> Result<()> {
+        self.visitor
+            .layer(&self.path.dotted, layer)
+            .map_err(|e| e.at(&self.path.dotted))
+    }
+
+    /// Tells of a field under `name` that is no module tree.
+    pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
+        let before = self.path.push(name);
+        self.visitor.opaque(&self.path.dotted, type_name);
+        self.path.truncate(before);
+    }
+
+    /// Visits what `shared` points to, the first time this pointer is met.
+    ///
+    /// # Errors
+    /// As [`Quantizable::visit`].
+    pub fn shared<T: Quantizable + 'static>(&mut self, shared: &Arc<T>) -> Result<()> {
+        if let Some(first) = self.shared.get(&shared_key(shared)) {
+            self.visitor.shared(&self.path.dotted, first);
+            return Ok(());
+        }
+        self.shared
+            .insert(shared_key(shared), self.path.dotted.clone());
+        (**shared).visit(self)
+    }
+}
+
+/// A walk that may replace every layer of a tree.
+pub struct WalkMut<'v> {
+    path: ModulePath,
+    shared: HashMap<SharedKey, Replaced>,
+    changes: usize,
+    visitor: &'v mut dyn VisitorMut,
+}
+
+/// A shared pointer that was visited: the old one, kept alive so that its address is not used
+/// again, and the one that stands in its place.
+struct Replaced {
+    _old: Box<dyn Any>,
+    new: Box<dyn Any>,
+}
+
+impl fmt::Debug for WalkMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WalkMut at {:?}", self.path.dotted)
+    }
+}
+
+impl<'v> WalkMut<'v> {
+    /// Walks `root` and shows its layers to `visitor`.
+    ///
+    /// # Errors
+    /// The first error of the visitor.
+    pub fn over<M: Quantizable + ?Sized>(
+        root: &mut M,
+        visitor: &'v mut dyn VisitorMut,
+    ) -> Result<()> {
+        root.visit_mut(&mut Self {
+            path: ModulePath::default(),
+            shared: HashMap::new(),
+            changes: 0,
+            visitor,
+        })
+    }
+
+    /// Visits a child under `name`.
+    ///
+    /// # Errors
+    /// As [`Quantizable::visit_mut`].
+    pub fn child<M: Quantizable + ?Sized>(
+        &mut self,
+        name: impl fmt::Display,
+        child: &mut M,
+    ) -> Result<()> {
+        let before = self.path.push(name);
+        let result = child.visit_mut(self);
+        self.path.truncate(before);
+        result
+    }
+
+    /// Shows a layer at the present path.
+    ///
+    /// # Errors
+    /// The visitor's, with the path added.
+    pub fn layer<L: Layer>(&mut self, layer: &mut L) -> Result<()> {
+        let changed = self
+            .visitor
+            .layer(&self.path.dotted, layer)
+            .map_err(|e| e.at(&self.path.dotted))?;
+        self.changes += usize::from(changed);
+        Ok(())
+    }
+
+    /// Visits what `shared` points to, the first time this pointer is met.
+    ///
+    /// If a layer below is changed, the pointer is replaced by a changed copy, here and
+    /// wherever the walk meets it again; pointers held outside the tree keep the old value.
+    ///
+    /// # Errors
+    /// As [`Quantizable::visit_mut`].
+    pub fn shared<T: Quantizable + Clone + 'static>(&mut self, shared: &mut Arc<T>) -> Result<()> {
+        let key = shared_key(shared);
+        if let Some(replaced) = self.shared.get(&key) {
+            let new = replaced.new.downcast_ref::<Arc<T>>();
+            let new = new.ok_or_else(|| Error::InconsistentWalk {
+                message: format!("the pointer at {} changed its type", self.path.dotted),
+            })?;
+            *shared = Arc::clone(new);
+            return Ok(());
+        }
+        let old = Arc::clone(shared);
+        let mut copy = T::clone(shared);
+        let before = self.changes;
+        copy.visit_mut(self)?;
+        if self.changes != before {
+            *shared = Arc::new(copy);
+        }
+        self.shared.insert(
+            key,
+            Replaced {
+                _old: Box::new(old),
+                new: Box::new(Arc::clone(shared)),
+            },
+        );
+        Ok(())
+    }
+}

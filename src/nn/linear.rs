@@ -1,0 +1,162 @@
+//! The fully connected layer.
+
+use std::sync::Arc;
+
+use candle_core::{Result as CandleResult, Tensor};
+use candle_nn::{Init, Module, VarBuilder, init};
+
+use super::Projection;
+use crate::error::Result;
+use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightInfo};
+use crate::qconfig::QConfig;
+
+/// `y = x W^T + b`, call-compatible with [`candle_nn::Linear`].
+///
+/// # Shapes
+/// - weight: `[out_features, in_features]`, bias: `[out_features]`
+/// - input: `[.., in_features]` of rank 1 or more, f32, f16, bf16 or f64, contiguous or not
+/// - output: `[.., out_features]` in the dtype of the input
+///
+/// ```
+/// use candle_core::{DType, Device, Module, Tensor};
+/// use candle_dynquant::{nn, quantize_dynamic, QConfigSpec};
+/// use candle_nn::{VarBuilder, VarMap};
+///
+/// let vars = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+/// let mut layer = nn::linear(32, 10, vb.pp("head"))?;
+/// quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+/// let ys = layer.forward(&Tensor::ones((4, 7, 32), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(ys.dims(), [4, 7, 10]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Linear {
+    projection: Projection,
+    name: Option<Arc<str>>,
+}
+
+impl Linear {
+    /// A layer of these tensors; shapes are checked when it is used or quantized.
+    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self {
+            projection: Projection::new(weight, bias),
+            name: None,
+        }
+    }
+
+    /// The same as [`new`](Self::new), under candle-transformers' name.
+    pub fn from_weights(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self::new(weight, bias)
+    }
+
+    fn load(in_dim: usize, out_dim: usize, bias: bool, vb: &VarBuilder<'_>) -> CandleResult<Self> {
+        let weight =
+            vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
+        let bound = 1. / (in_dim as f64).sqrt();
+        let uniform = Init::Uniform {
+            lo: -bound,
+            up: bound,
+        };
+        let bias = match bias {
+            true => Some(vb.get_with_hints(out_dim, "bias", uniform)?),
+            false => None,
+        };
+        let prefix = vb.prefix();
+        Ok(Self {
+            projection: Projection::new(weight, bias),
+            name: (!prefix.is_empty()).then(|| prefix.into()),
+        })
+    }
+
+    /// The weight, `[out_features, in_features]`.
+    ///
+    /// Of a quantized layer this is the dequantized weight, computed at the first call and
+    /// kept: it takes as much memory as the float weight did.
+    pub fn weight(&self) -> &Tensor {
+        self.projection.weight()
+    }
+
+    /// The bias, `[out_features]`; never quantized.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.projection.bias()
+    }
+
+    /// What the layer multiplies through.
+    pub fn projection(&self) -> &Projection {
+        &self.projection
+    }
+}
+
+impl From<candle_nn::Linear> for Linear {
+    fn from(linear: candle_nn::Linear) -> Self {
+        Self::new(linear.weight().clone(), linear.bias().cloned())
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        let ys = self.projection.try_forward(xs);
+        ys.map_err(|e| e.at(self.name.as_deref().unwrap_or("Linear")).into())
+    }
+}
+
+impl Layer for Linear {
+    fn kind(&self) -> LayerKind {
+        LayerKind::Linear
+    }
+
+    fn checkpoint_name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        vec![self.projection.info("weight")]
+    }
+
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        Ok(Self {
+            projection: self.projection.quantize(qconfig)?,
+            name: self.name.clone(),
+        })
+    }
+}
+
+impl Quantizable for Linear {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        walk.layer(self)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        walk.layer(self)
+    }
+}
+
+/// Loads `weight` and `bias` from `vb`.
+///
+/// # Errors
+/// When a tensor is missing or has another shape.
+pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder<'_>) -> CandleResult<Linear> {
+    Linear::load(in_dim, out_dim, true, &vb)
+}
+
+/// Loads `weight` from `vb`, without a bias.
+///
+/// # Errors
+/// When the tensor is missing or has another shape.
+pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder<'_>) -> CandleResult<Linear> {
+    Linear::load(in_dim, out_dim, false, &vb)
+}
+
+/// Loads `weight`, and `bias` if asked, from `vb`.
+///
+/// # Errors
+/// When a tensor is missing or has another shape.
+pub fn linear_b(
+    in_dim: usize,
+    out_dim: usize,
+    bias: bool,
+    vb: VarBuilder<'_>,
+) -> CandleResult<Linear> {
+    Linear::load(in_dim, out_dim, bias, &vb)
+}

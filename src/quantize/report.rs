@@ -1,0 +1,311 @@
+//! What `quantize_dynamic` did, layer by layer.
+
+use std::fmt;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use super::spec::Decision;
+use super::survey::Survey;
+use super::swap::Replacements;
+use crate::kernels::Isa;
+use crate::module::LayerKind;
+use crate::qconfig::QConfig;
+
+/// What [`quantize_dynamic`](crate::quantize_dynamic) did.
+///
+/// `Display` is a table in which layers that differ only by their number share a row;
+/// `{:#}` gives every layer its own.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The instruction set that the quantized layers run on.
+    pub isa: String,
+    /// Every layer of the model, in the order of the walk.
+    pub layers: Vec<LayerReport>,
+    /// Fields that are no module trees: nothing in them was looked at.
+    pub opaque: Vec<OpaqueField>,
+}
+
+/// What became of one layer.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct LayerReport {
+    /// Path in the model.
+    pub path: String,
+    /// The name it was loaded under, if it remembers one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_name: Option<String>,
+    /// What sort of layer it is.
+    pub kind: LayerKind,
+    /// Other paths that lead to it through a shared pointer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shared_as: Vec<String>,
+    /// Swapped, or why not.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Elements of its weights.
+    pub parameters: usize,
+    /// Bytes of its weights before.
+    pub bytes_before: usize,
+    /// Bytes of its weights now, with scales and padding.
+    pub bytes_after: usize,
+}
+
+/// Swapped, or left and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The layer's weights are quantized now.
+    Swapped {
+        /// As this says.
+        to: QConfig,
+    },
+    /// The layer is as it was.
+    Left {
+        /// For this reason.
+        reason: LeftReason,
+    },
+}
+
+/// Why a layer was left as it was.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LeftReason {
+    /// A rule keeps it float.
+    KeptFloat {
+        /// The rule.
+        rule: String,
+    },
+    /// No rule matches it.
+    NoRule,
+    /// It was quantized before.
+    AlreadyQuantized,
+}
+
+/// A field that is no module tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct OpaqueField {
+    /// Path in the model.
+    pub path: String,
+    /// Its Rust type.
+    pub type_name: String,
+}
+
+impl Report {
+    pub(super) fn new(
+        isa: Isa,
+        survey: Survey,
+        decisions: Vec<Decision>,
+        replacements: &Replacements,
+    ) -> Self {
+        let layers = survey.layers.into_iter().zip(decisions);
+        let layers = layers.map(|(found, decision)| {
+            let bytes_before = found.bytes();
+            let replacement = replacements.get(&found.path);
+            LayerReport {
+                parameters: found
+                    .weights
+                    .iter()
+                    .map(|w| w.shape.iter().product::<usize>())
+                    .sum(),
+                bytes_before,
+                bytes_after: replacement.map_or(bytes_before, |layer| {
+                    layer.weights().iter().map(|w| w.bytes).sum()
+                }),
+                outcome: match decision {
+                    Decision::Swap(to) => Outcome::Swapped { to },
+                    Decision::Leave(reason) => Outcome::Left { reason },
+                },
+                path: found.path,
+                checkpoint_name: found.checkpoint_name,
+                kind: found.kind,
+                shared_as: found.shared_as,
+            }
+        });
+        Self {
+            isa: isa.to_string(),
+            layers: layers.collect(),
+            opaque: survey.opaque,
+        }
+    }
+
+    /// The layers that were swapped.
+    pub fn swapped(&self) -> impl Iterator<Item = &LayerReport> {
+        self.layers
+            .iter()
+            .filter(|l| matches!(l.outcome, Outcome::Swapped { .. }))
+    }
+
+    /// The layers that were left as they were.
+    pub fn left(&self) -> impl Iterator<Item = &LayerReport> {
+        self.layers
+            .iter()
+            .filter(|l| matches!(l.outcome, Outcome::Left { .. }))
+    }
+
+    /// Bytes of the swapped layers' weights before.
+    pub fn bytes_before(&self) -> usize {
+        self.swapped().map(|l| l.bytes_before).sum()
+    }
+
+    /// Bytes of the swapped layers' weights now.
+    pub fn bytes_after(&self) -> usize {
+        self.swapped().map(|l| l.bytes_after).sum()
+    }
+}
+
+/// Layers that share a row of the table.
+struct Row<'a> {
+    path: String,
+    first: &'a LayerReport,
+    count: usize,
+}
+
+impl Report {
+    fn rows(&self, each: bool) -> Vec<Row<'_>> {
+        let mut rows: Vec<Row<'_>> = Vec::new();
+        for layer in &self.layers {
+            let path = match each {
+                true => layer.path.clone(),
+                false => without_numbers(&layer.path),
+            };
+            let same = rows.iter_mut().find(|row| {
+                row.path == path
+                    && row.first.kind == layer.kind
+                    && row.first.outcome == layer.outcome
+                    && row.first.bytes_before == layer.bytes_before
+                    && row.first.bytes_after == layer.bytes_after
+            });
+            match same {
+                Some(row) => row.count += 1,
+                None => rows.push(Row {
+                    path,
+                    first: layer,
+                    count: 1,
+                }),
+            }
+        }
+        for row in rows.iter_mut().filter(|row| row.count == 1) {
+            row.path.clone_from(&row.first.path);
+        }
+        rows
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header(["layer", "kind", "", "now", "before", "after"]);
+        for row in self.rows(f.alternate()) {
+            let layer = row.first;
+            let name = match (row.path.as_str(), layer.shared_as.is_empty()) {
+                ("", _) => "(the model itself)".to_owned(),
+                (path, true) => path.to_owned(),
+                (path, false) => format!("{path} = {}", layer.shared_as.join(" = ")),
+            };
+            table.add_row([
+                name,
+                layer.kind.to_string(),
+                match row.count {
+                    1 => String::new(),
+                    count => format!("x{count}"),
+                },
+                layer.outcome.to_string(),
+                human_bytes(row.count * layer.bytes_before),
+                human_bytes(row.count * layer.bytes_after),
+            ]);
+        }
+        for column in [2, 4, 5] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        writeln!(f, "{}", table.trim_fmt())?;
+        let (before, after) = (self.bytes_before(), self.bytes_after());
+        write!(
+            f,
+            "{} of {} layers swapped, weights {} -> {}",
+            self.swapped().count(),
+            self.layers.len(),
+            human_bytes(before),
+            human_bytes(after),
+        )?;
+        if before > 0 {
+            write!(f, " ({:.1} %)", 100. * after as f64 / before as f64)?;
+        }
+        writeln!(f, ", running on {}", self.isa)?;
+        self.fmt_opaque(f)
+    }
+}
+
+impl Report {
+    /// Opaque fields by type: a model has few types and many fields.
+    fn fmt_opaque(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.opaque.is_empty() {
+            return Ok(());
+        }
+        let mut by_type: Vec<(&str, Vec<String>)> = Vec::new();
+        for field in &self.opaque {
+            let path = match f.alternate() {
+                true => field.path.clone(),
+                false => without_numbers(&field.path),
+            };
+            match by_type
+                .iter_mut()
+                .find(|(name, _)| *name == field.type_name)
+            {
+                Some((_, paths)) if paths.contains(&path) => {}
+                Some((_, paths)) => paths.push(path),
+                None => by_type.push((&field.type_name, vec![path])),
+            }
+        }
+        writeln!(f, "opaque fields, not looked into:")?;
+        for (type_name, paths) in by_type {
+            writeln!(f, "  {type_name}: {}", paths.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Swapped { to } => to.fmt(f),
+            Self::Left { reason } => reason.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for LeftReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeptFloat { rule } => write!(f, "left: kept float by {rule}"),
+            Self::NoRule => f.write_str("left: no rule matches"),
+            Self::AlreadyQuantized => f.write_str("left: quantized before"),
+        }
+    }
+}
+
+/// `encoder.layer.3.query` as `encoder.layer.*.query`.
+fn without_numbers(path: &str) -> String {
+    path.split('.')
+        .map(|s| match s.bytes().all(|b| b.is_ascii_digit()) {
+            true => "*",
+            false => s,
+        })
+        .collect::<Vec<_>>()
+        .join(".")
+}
+
+fn human_bytes(bytes: usize) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
