@@ -4,16 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Over how much of a weight one scale stretches, and where its zero lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum QScheme {
-    /// One scale for the whole tensor, zero point 0.
-    PerTensorSymmetric,
-    /// One scale for each output channel, zero point 0.
-    PerChannelSymmetric,
-}
+use crate::qparams::QScheme;
 
 /// Over how much of an activation one scale and zero point stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

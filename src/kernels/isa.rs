@@ -1,19 +1,164 @@
-//! isa
-use crate::error::Result;
-/// isa
+//! Which instruction set the kernels run on: detected once, narrowed by `DYNQUANT_ISA`.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+
+/// An instruction set that this CPU has; holding one is the proof that it does.
+///
+/// All give the same bits, only at different speeds. The environment variable `DYNQUANT_ISA`
+/// chooses a lesser one than the best: `portable`, `avx2`, `avx_vnni` or `avx512_vnni`.
+///
+/// ```
+/// use candle_dynquant::kernels::Isa;
+///
+/// assert!(Isa::available().iter().any(|isa| isa.to_string() == "portable"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Isa(());
+pub struct Isa(pub(super) Kind);
+
+/// From the slowest to the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+}
+
+/// Every name that means something on some CPU, available here or not.
+const NAMES: [&str; 4] = ["portable", "avx2", "avx_vnni", "avx512_vnni"];
+
 impl Isa {
-    /// a
+    /// The instruction sets of this CPU that there are kernels for, the slowest first.
+    pub fn available() -> Vec<Self> {
+        let mut available = vec![Self(Kind::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            let kinds = [
+                (avx2, Kind::Avx2),
+                (avx2 && is_x86_feature_detected!("avxvnni"), Kind::AvxVnni),
+                (
+                    avx2 && avx512 && is_x86_feature_detected!("avx512vnni"),
+                    Kind::Avx512Vnni,
+                ),
+            ];
+            available.extend(kinds.iter().filter(|(has, _)| *has).map(|(_, k)| Self(*k)));
+        }
+        available
+    }
+
+    /// The one that newly quantized weights are packed for: the fastest, or what
+    /// `DYNQUANT_ISA` names. The variable is read once, at the first call.
     ///
     /// # Errors
-    /// x
+    /// When `DYNQUANT_ISA` is no name of an instruction set, or of one that is not available.
     pub fn active() -> Result<Self> {
-        Ok(Self(()))
+        static CHOICE: OnceLock<(Option<String>, Option<Isa>)> = OnceLock::new();
+        let (asked, found) = CHOICE.get_or_init(|| {
+            let asked = std::env::var_os("DYNQUANT_ISA");
+            let asked = asked.map(|name| name.to_string_lossy().into_owned());
+            let found = Self::find(asked.as_deref()).ok();
+            (asked, found)
+        });
+        match found {
+            Some(isa) => Ok(*isa),
+            None => Self::find(asked.as_deref()),
+        }
+    }
+
+    fn find(asked: Option<&str>) -> Result<Self> {
+        let available = Self::available();
+        let Some(name) = asked else {
+            // `portable` is always there.
+            return Ok(available.last().copied().unwrap_or(Self(Kind::Portable)));
+        };
+        let named = available.iter().find(|isa| isa.name() == name);
+        named.copied().ok_or_else(|| match NAMES.contains(&name) {
+            true => Error::UnavailableIsa {
+                got: name.to_owned(),
+                expected: available
+                    .iter()
+                    .map(|isa| isa.name())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            },
+            false => Error::UnknownName {
+                what: "instruction set in DYNQUANT_ISA",
+                expected: NAMES.join(", "),
+                got: name.to_owned(),
+            },
+        })
+    }
+
+    /// The name that `DYNQUANT_ISA` knows it by.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => "avx_vnni",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni => "avx512_vnni",
+        }
+    }
+
+    /// i32 lanes of a vector register.
+    pub(super) fn lanes(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni => 16,
+            _ => 8,
+        }
+    }
+
+    /// Columns of a full panel of packed weights.
+    pub(super) fn panel_width(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni => 64,
+            _ => 16,
+        }
     }
 }
-impl std::fmt::Display for Isa {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("portable")
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_or_refused() {
+        for isa in Isa::available() {
+            assert_eq!(Isa::find(Some(isa.name())).unwrap(), isa);
+        }
+        let best = Isa::available().pop().unwrap();
+        assert_eq!(Isa::find(None).unwrap(), best);
+        let unknown = Isa::find(Some("mmx")).unwrap_err().to_string();
+        assert!(
+            unknown.contains("\"mmx\"") && unknown.contains("avx_vnni"),
+            "{unknown}"
+        );
+        for name in NAMES {
+            if !Isa::available().iter().any(|isa| isa.name() == name) {
+                let message = Isa::find(Some(name)).unwrap_err().to_string();
+                assert!(message.contains("not available"), "{message}");
+            }
+        }
     }
 }

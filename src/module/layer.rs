@@ -163,7 +163,7 @@ impl WeightInfo {
 /// }
 ///
 /// let weight = Tensor::randn(0f32, 1., (8, 4), &Device::Cpu)?;
-/// let mut conv = PointwiseConv { projection: nn::Projection::new(weight, None)? };
+/// let mut conv = PointwiseConv { projection: nn::Projection::new(weight, None) };
 /// let spec = QConfigSpec::new().kind(LayerKind::custom("PointwiseConv"), QConfig::per_row_dynamic());
 /// let report = quantize_dynamic(&mut conv, &spec)?;
 /// assert_eq!(report.swapped().count(), 1);

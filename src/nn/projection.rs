@@ -1,59 +1,220 @@
-//! `y = x W^T + b` with a weight that may be float or quantized: what every layer multiplies through.
+//! `y = x W^T + b`, float or quantized: what every layer multiplies through.
 
-use candle_core::{DType, Module, Result as CandleResult, Tensor};
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{DType, Device, Module, Result as CandleResult, Storage, Tensor};
 
 use crate::error::{Error, Result};
+use crate::kernels::{self, RowParams, Rows};
 use crate::module::{WeightDType, WeightInfo};
-use crate::qconfig::QConfig;
+use crate::qconfig::{ActivationConfig, Granularity, QConfig};
+use crate::qparams;
+use crate::qweight::{QWeight, check_cpu_float};
 
-/// `y = x W^T + b`.
+/// `y = x W^T + b`, where `W` is float or quantized.
+///
+/// Every layer of [`nn`](crate::nn) multiplies through projections, so a layer of your own
+/// that does can be quantized: see [`Layer`](crate::Layer).
+///
+/// # Shapes
+/// - weight: `[out_features, in_features]`, bias: `[out_features]`
+/// - input: `[.., in_features]` of rank 1 or more, f32, f16, bf16 or f64, contiguous or not
+/// - output: `[.., out_features]` in the dtype of the input
+///
+/// Float, it is computed in the dtype of the weight by candle's own operations, so gradients
+/// flow. Quantized, it is an inference-only operation on the CPU: activations become u8, the
+/// sum is exact in i32, and the result is
+/// `fma(sum, scale_of_activations * scale_of_weights, bias)` in f32, the same bits on every
+/// CPU; [`kernels::reference`] is the definition. Rows that hold a NaN or an infinity become
+/// NaN and touch no other row.
+///
+/// ```
+/// use candle_core::{Device, Module, Tensor};
+/// use candle_dynquant::{nn::Projection, QConfig};
+///
+/// let weight = Tensor::randn(0f32, 1., (3, 2), &Device::Cpu)?;
+/// let float = Projection::new(weight, None);
+/// let int8 = float.quantize(&QConfig::per_row_dynamic())?;
+/// let xs = Tensor::randn(0f32, 1., (5, 2), &Device::Cpu)?;
+/// let error = (float.forward(&xs)? - int8.forward(&xs)?)?.abs()?.max_all()?;
+/// assert!(error.to_scalar::<f32>()? < 0.1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Projection {
-    weight: Tensor,
+    weight: Weight,
     bias: Option<Tensor>,
+}
+
+#[derive(Clone, Debug)]
+enum Weight {
+    Float(Tensor),
+    Int8(Arc<Int8>),
+}
+
+#[derive(Debug)]
+struct Int8 {
+    weight: QWeight,
+    activation: ActivationConfig,
+    /// Filled when somebody asks for the weight as a tensor.
+    dequantized: OnceLock<Tensor>,
 }
 
 impl Projection {
     /// A float projection; shapes are checked when it is used or quantized.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
-        Self { weight, bias }
+        Self {
+            weight: Weight::Float(weight),
+            bias,
+        }
     }
 
-    /// weight
+    /// The same projection with its weight quantized; `self` stays as it is.
+    ///
+    /// # Errors
+    /// As [`QWeight::from_float`], and when the weight is quantized already.
+    pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        let Weight::Float(weight) = &self.weight else {
+            return Err(Error::UnsupportedQConfig {
+                expected: "a float weight".into(),
+                got: "one that is quantized already".into(),
+            });
+        };
+        let weight = QWeight::from_float(weight, self.bias.as_ref(), &qconfig.weight)?;
+        Ok(Self {
+            weight: Weight::Int8(Arc::new(Int8 {
+                weight,
+                activation: qconfig.activation,
+                dequantized: OnceLock::new(),
+            })),
+            bias: self.bias.clone(),
+        })
+    }
+
+    /// The weight, `[out_features, in_features]`; of a quantized projection the dequantized
+    /// one, computed at the first call and kept.
     pub fn weight(&self) -> &Tensor {
-        &self.weight
+        match &self.weight {
+            Weight::Float(weight) => weight,
+            Weight::Int8(int8) => int8.dequantized(),
+        }
     }
 
-    /// bias
+    /// The bias, `[out_features]`; never quantized.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
 
-    /// info
+    /// The quantized weight, if it is quantized.
+    pub fn qweight(&self) -> Option<&QWeight> {
+        match &self.weight {
+            Weight::Float(_) => None,
+            Weight::Int8(int8) => Some(&int8.weight),
+        }
+    }
+
+    /// What a [`Layer`](crate::Layer) says of this weight, under the name it gives it.
     pub fn info(&self, name: &str) -> WeightInfo {
-        WeightInfo::new(
-            name,
-            self.weight.dims(),
-            WeightDType::from(self.weight.dtype()),
-            self.weight.elem_count() * self.weight.dtype().size_in_bytes(),
-        )
+        match &self.weight {
+            Weight::Float(weight) => WeightInfo::new(
+                name,
+                weight.dims(),
+                weight.dtype().into(),
+                weight.elem_count() * weight.dtype().size_in_bytes(),
+            ),
+            Weight::Int8(int8) => WeightInfo::new(
+                name,
+                &int8.weight.shape(),
+                WeightDType::QInt8,
+                int8.weight.bytes(),
+            ),
+        }
     }
 
-    /// quantize
+    /// [`forward`](Module::forward) with this crate's error.
     ///
     /// # Errors
-    /// x
-    pub fn quantize(&self, _qconfig: &QConfig) -> Result<Self> {
-        Ok(self.clone())
-    }
-
-    /// forward
-    ///
-    /// # Errors
-    /// x
+    /// When the input has rank 0, another last dimension than `in_features`, or a dtype that
+    /// is no float; quantized, also when it is not on the CPU.
     pub fn try_forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let _ = (DType::F32, |_: Error| ());
-        Ok(candle_nn::Linear::new(self.weight.clone(), self.bias.clone()).forward(xs)?)
+        let (n, k) = match &self.weight {
+            Weight::Float(weight) => weight.dims2()?,
+            Weight::Int8(int8) => int8.weight.shape().into(),
+        };
+        let Some((&last, batch)) = xs.dims().split_last().filter(|(last, _)| **last == k) else {
+            return Err(Error::ShapeMismatch {
+                op: "forward",
+                expected: format!("[.., {k}]"),
+                got: xs.dims().to_vec(),
+            });
+        };
+        let rows = batch.iter().product::<usize>();
+        let ys = match &self.weight {
+            Weight::Float(weight) => {
+                self.forward_float(weight, &xs.reshape((rows, last))?, (rows, n))?
+            }
+            Weight::Int8(int8) => int8.forward(xs, (rows, n))?,
+        };
+        Ok(ys.reshape([batch, &[n]].concat())?)
+    }
+
+    /// `xs` is `[rows, k]`.
+    fn forward_float(&self, weight: &Tensor, xs: &Tensor, shape: (usize, usize)) -> Result<Tensor> {
+        let dtype = xs.dtype();
+        if !dtype.is_float() {
+            return Err(Error::UnsupportedDType {
+                op: "forward",
+                expected: "f32, f16, bf16 or f64",
+                got: dtype,
+            });
+        }
+        let xs = xs.to_dtype(weight.dtype())?;
+        // candle's matmul has no meaning for empty operands.
+        let ys = match xs.elem_count() * weight.elem_count() {
+            0 => Tensor::zeros(shape, weight.dtype(), weight.device())?,
+            _ => xs.matmul(&weight.t()?)?,
+        };
+        let ys = match &self.bias {
+            Some(bias) => ys.broadcast_add(bias)?,
+            None => ys,
+        };
+        Ok(ys.to_dtype(dtype)?)
+    }
+}
+
+impl Int8 {
+    fn forward(&self, xs: &Tensor, (rows, n): (usize, usize)) -> Result<Tensor> {
+        check_cpu_float(xs, "forward")?;
+        let dtype = xs.dtype();
+        let xs = xs.to_dtype(DType::F32)?.contiguous()?;
+        let (storage, layout) = xs.storage_and_layout();
+        let xs = match &*storage {
+            Storage::Cpu(storage) => storage.as_slice::<f32>()?,
+            _ => &[],
+        };
+        let start = layout.start_offset();
+        let xs = &xs[start..start + layout.shape().elem_count()];
+        let reduce_range = self.activation.reduce_range;
+        let (share, calculate): (_, fn(f32, f32, bool) -> _) = match self.activation.granularity {
+            Granularity::PerTensor => (Rows::Together, qparams::per_tensor_activation),
+            Granularity::PerRow => (Rows::Apart, qparams::per_row_activation),
+        };
+        let ys = kernels::linear(xs, rows, self.weight.packed(), share, |range| {
+            let qparams = calculate(range.min, range.max, reduce_range);
+            RowParams {
+                scale: qparams.scale,
+                zero_point: qparams.zero_point,
+            }
+        });
+        Ok(Tensor::from_vec(ys, (rows, n), &Device::Cpu)?.to_dtype(dtype)?)
+    }
+
+    fn dequantized(&self) -> &Tensor {
+        self.dequantized.get_or_init(|| {
+            let weight = self.weight.dequantize();
+            // A tensor of the right length on the CPU cannot fail to be made.
+            weight.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
+        })
     }
 }
 

@@ -1,0 +1,195 @@
+//! `nn::Linear` int8 against candle's own f32 `Linear` and Q8_0 `QMatMul`, in one run.
+//!
+//! ```text
+//! cargo bench --bench layers [-- --threads N] [--quick] [--json]
+//! ```
+//!
+//! Every round times each contender once, so that a machine's drift hits all alike; the table
+//! gives medians. Outputs are checked against f32 before anything is timed.
+#![allow(missing_docs)]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{Device, Module, Tensor};
+use candle_dynquant::{QConfigSpec, kernels::Isa, nn, quantize_dynamic};
+use clap::Parser;
+use serde::Serialize;
+
+#[path = "../examples/support/threads.rs"]
+mod threads;
+
+const SHAPES: [[usize; 3]; 10] = [
+    [1, 768, 768],
+    [1, 768, 3072],
+    [1, 4096, 4096],
+    [8, 768, 3072],
+    [16, 768, 768],
+    [128, 384, 384],
+    [128, 768, 768],
+    [128, 768, 3072],
+    [128, 3072, 768],
+    [1024, 768, 3072],
+];
+
+/// Time nn::Linear int8 against candle's f32 Linear and Q8_0 QMatMul.
+#[derive(Parser)]
+struct Args {
+    /// Threads of every contender.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Fewer rounds and no largest shape.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Given by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Serialize)]
+struct Results {
+    isa: String,
+    threads: usize,
+    rows: Vec<Row>,
+}
+
+/// Medians in microseconds; candle refuses Q8_0 where k is no multiple of 32.
+#[derive(Serialize)]
+struct Row {
+    m: usize,
+    k: usize,
+    n: usize,
+    ours_us: f64,
+    ours_gops: f64,
+    candle_f32_us: f64,
+    candle_q8_0_us: f64,
+    ratio_f32: f64,
+    ratio_q8_0: f64,
+    sqnr_db: f64,
+    sqnr_q8_0_db: f64,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    if let Some(status) = threads::respawn(args.threads)? {
+        return Ok(status);
+    }
+    let rounds = if args.quick { 9 } else { 41 };
+    let mut results = Results {
+        isa: Isa::active()?.to_string(),
+        threads: args.threads,
+        rows: Vec::new(),
+    };
+    if !args.json {
+        println!(
+            "Linear, whole call, int8() preset on {}, {} threads, medians of {rounds}",
+            results.isa, args.threads
+        );
+        println!(
+            "{:>18} {:>10} {:>7} {:>11} {:>11} {:>8} {:>8} {:>8}",
+            "m, k, n", "ours us", "GOP/s", "candle f32", "Q8_0", "x f32", "x Q8_0", "SQNR dB"
+        );
+    }
+    for [m, k, n] in SHAPES {
+        if args.quick && m * k * n > 1 << 30 {
+            continue;
+        }
+        let row = measure(m, k, n, rounds)?;
+        if !args.json {
+            println!(
+                "{:>18} {:>10.1} {:>7.0} {:>11.1} {:>11.1} {:>8.2} {:>8.2} {:>8.1}",
+                format!("{m}, {k}, {n}"),
+                row.ours_us,
+                row.ours_gops,
+                row.candle_f32_us,
+                row.candle_q8_0_us,
+                row.ratio_f32,
+                row.ratio_q8_0,
+                row.sqnr_db
+            );
+        }
+        results.rows.push(row);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&results)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
+    let device = Device::Cpu;
+    let weight = Tensor::randn(0f32, 1. / (k as f32).sqrt(), (n, k), &device)?;
+    let bias = Tensor::randn(0f32, 0.1, n, &device)?;
+    let xs = Tensor::randn(0f32, 1., (m, k), &device)?;
+    let float = candle_nn::Linear::new(weight.clone(), Some(bias.clone()));
+    let q8_0 = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    let mut ours = nn::Linear::from(float.clone());
+    quantize_dynamic(&mut ours, &QConfigSpec::int8())?;
+
+    let expected = float.forward(&xs)?;
+    let sqnr = |ys: &Tensor| -> Result<f64> {
+        let signal = expected.sqr()?.sum_all()?.to_scalar::<f32>()?;
+        let noise = (&expected - ys)?.sqr()?.sum_all()?.to_scalar::<f32>()?;
+        Ok(10. * f64::from(signal / noise).log10())
+    };
+    let sqnr_db = sqnr(&ours.forward(&xs)?)?;
+    let sqnr_q8_0_db = sqnr(&q8_0.forward(&xs)?.broadcast_add(&bias)?)?;
+    ensure!(
+        sqnr_db > 30. && sqnr_q8_0_db > 30.,
+        "outputs disagree: {sqnr_db} {sqnr_q8_0_db} dB"
+    );
+
+    let contenders: [&dyn Module; 3] = [&ours, &float, &q8_0];
+    let [ours_us, candle_f32_us, candle_q8_0_us] = interleaved(contenders, &xs, rounds)?;
+    Ok(Row {
+        m,
+        k,
+        n,
+        ours_us,
+        ours_gops: 2e-3 * (m * k * n) as f64 / ours_us,
+        candle_f32_us,
+        candle_q8_0_us,
+        ratio_f32: candle_f32_us / ours_us,
+        ratio_q8_0: candle_q8_0_us / ours_us,
+        sqnr_db,
+        sqnr_q8_0_db,
+    })
+}
+
+/// Median microseconds of a forward call of each, taken in turns.
+fn interleaved<const C: usize>(
+    contenders: [&dyn Module; C],
+    xs: &Tensor,
+    rounds: usize,
+) -> Result<[f64; C]> {
+    // A sample lasts long enough that the clock and one interruption do not matter.
+    const SAMPLE: Duration = Duration::from_micros(500);
+    let mut calls = [1usize; C];
+    for (calls, module) in calls.iter_mut().zip(contenders) {
+        module.forward(xs)?;
+        let start = Instant::now();
+        for _ in 0..3 {
+            module.forward(xs)?;
+        }
+        *calls = (3. * SAMPLE.as_secs_f64() / start.elapsed().as_secs_f64()).ceil() as usize;
+    }
+    let mut samples = [const { Vec::new() }; C];
+    for _ in 0..rounds {
+        for ((samples, module), calls) in samples.iter_mut().zip(contenders).zip(calls) {
+            let start = Instant::now();
+            for _ in 0..calls {
+                std::hint::black_box(module.forward(std::hint::black_box(xs))?);
+            }
+            samples.push(1e6 * start.elapsed().as_secs_f64() / calls as f64);
+        }
+    }
+    Ok(samples.map(|mut samples| {
+        samples.sort_by(f64::total_cmp);
+        samples[samples.len() / 2]
+    }))
+}

@@ -1,0 +1,201 @@
+//! Every instruction set against the oracle, at the seams of sizes and of codes.
+
+use super::*;
+
+/// A small generator of test data: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// In [-1, 1).
+    fn float(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.
+    }
+}
+
+/// How the codes of a case are drawn.
+#[derive(Clone, Copy, Debug)]
+enum Codes {
+    Uniform,
+    /// All 255 by all -128: the greatest sums.
+    Extreme,
+    OneHot,
+    Zero,
+}
+
+fn affine(range: Range) -> RowParams {
+    let (min, max) = (range.min.min(0.), range.max.max(0.));
+    let scale = ((max - min) / 255.).max(f32::MIN_POSITIVE);
+    RowParams {
+        scale,
+        zero_point: (-min / scale).round_ties_even() as i32,
+    }
+}
+
+fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
+    let code = |i: usize, random: &mut Random| match codes {
+        Codes::Uniform => random.next() as i8,
+        Codes::Extreme => -128,
+        Codes::OneHot => i8::from(i % k.max(1) == i / k.max(1) % k.max(1)),
+        Codes::Zero => 0,
+    };
+    (0..n * k).map(|i| code(i, random)).collect()
+}
+
+fn activations(codes: Codes, m: usize, k: usize, random: &mut Random) -> Vec<f32> {
+    let value = |random: &mut Random| match codes {
+        Codes::Uniform | Codes::OneHot => random.float() * 3.,
+        Codes::Extreme => 2.55,
+        Codes::Zero => 0.,
+    };
+    (0..m * k).map(|_| value(random)).collect()
+}
+
+/// The oracle's answer, ranges included.
+fn expected(
+    lhs: &[f32],
+    m: usize,
+    rhs: &[i8],
+    scales: &[f32],
+    bias: &[f32],
+    rows: Rows,
+) -> Vec<f32> {
+    let k = lhs.len().checked_div(m).unwrap_or(0);
+    let row = |i: usize| &lhs[i * k..(i + 1) * k];
+    let finite = |i: &usize| row(*i).iter().all(|x| x.is_finite());
+    let range = |i: usize| {
+        row(i).iter().fold(Range::EMPTY, |r, &x| {
+            r.union(Range {
+                min: x,
+                max: x,
+                finite: true,
+            })
+        })
+    };
+    let all = (0..m)
+        .filter(finite)
+        .map(range)
+        .fold(Range::EMPTY, Range::union);
+    let quantized: Vec<_> = (0..m)
+        .map(|i| {
+            let params = affine(if rows == Rows::Together {
+                all
+            } else {
+                range(i)
+            });
+            reference::quantize_row(row(i), params.scale, params.zero_point)
+        })
+        .collect();
+    reference::linear(&quantized, rhs, scales, bias)
+}
+
+fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
+    let mut random = Random((m * 1_000_003 + k * 1_009 + n) as u64);
+    let rhs = weights(codes, n, k, &mut random);
+    let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
+    let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+    let mut lhs = activations(codes, m, k, &mut random);
+    if let (Some(value), true) = (poison, m * k > 0) {
+        let at = random.next() as usize % lhs.len();
+        lhs[at] = value;
+    }
+    for rows in [Rows::Together, Rows::Apart] {
+        let expected = expected(&lhs, m, &rhs, &scales, &bias, rows);
+        for isa in Isa::available() {
+            let packed = Packed::new(isa, k, &rhs, &scales, &bias);
+            assert_eq!(packed.unpack(), rhs, "{isa} {k}x{n}: unpack");
+            let got = linear(&lhs, m, &packed, rows, affine);
+            let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let same = got.len() == expected.len()
+                && got
+                    .iter()
+                    .zip(&expected)
+                    .all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()));
+            assert!(
+                same,
+                "{isa} m={m} k={k} n={n} {codes:?} {rows:?} {poison:?}:\n{:?}\n{:?}",
+                bits(&got),
+                bits(&expected)
+            );
+        }
+    }
+}
+
+#[test]
+fn every_isa_equals_the_oracle_at_the_seams() {
+    let rows = [0, 1, 2, 3, 5, 6, 7, 12, 13];
+    let inputs = [0, 1, 2, 3, 4, 5, 7, 8, 31, 32, 33, 63, 64, 65, 100];
+    let channels = [
+        0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 63, 64, 65, 79, 80, 81, 128, 130,
+    ];
+    for m in rows {
+        for k in inputs {
+            check(
+                m,
+                k,
+                channels[(m * 7 + k) % channels.len()],
+                Codes::Uniform,
+                None,
+            );
+        }
+    }
+    for n in channels {
+        for k in [1, 4, 33] {
+            check(7, k, n, Codes::Uniform, None);
+        }
+    }
+}
+
+#[test]
+fn every_isa_is_exact_over_the_full_range_of_codes() {
+    for codes in [Codes::Extreme, Codes::OneHot, Codes::Zero] {
+        for (m, k, n) in [(1, 64, 16), (6, 1024, 65), (7, 515, 33)] {
+            check(m, k, n, codes, None);
+        }
+    }
+}
+
+#[test]
+fn a_row_that_is_not_finite_is_nan_and_alone() {
+    for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for (m, k, n) in [(1, 1, 1), (5, 33, 17), (13, 100, 70)] {
+            check(m, k, n, Codes::Uniform, Some(poison));
+        }
+    }
+}
+
+#[test]
+fn large_products_equal_the_oracle_on_all_threads() {
+    for (m, k, n) in [(1, 768, 768), (64, 256, 192), (200, 128, 130)] {
+        check(m, k, n, Codes::Uniform, None);
+    }
+}
+
+#[test]
+fn unaligned_starts_give_the_same_codes() {
+    let mut random = Random(7);
+    let data: Vec<f32> = (0..300).map(|_| random.float()).collect();
+    for isa in Isa::available() {
+        let instance = isa.instance();
+        for start in 0..33 {
+            for len in [0, 1, 15, 16, 17, 31, 32, 33, 64, 65, 200] {
+                let row = &data[start..start + len];
+                let range = (instance.range)(row);
+                let min = row.iter().copied().fold(f32::INFINITY, f32::min);
+                let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                assert_eq!((range.min, range.max), (min, max), "{isa} {start} {len}");
+                let params = affine(range);
+                let mut codes = vec![0; len];
+                (instance.quantize)(row, params.scale, params.zero_point, &mut codes);
+                let expected = reference::quantize_row(row, params.scale, params.zero_point);
+                assert_eq!(codes, expected.codes, "{isa} {start} {len}");
+            }
+        }
+    }
+}

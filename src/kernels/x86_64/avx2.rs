@@ -1,0 +1,75 @@
+//! AVX2 without VNNI: 8 lanes, products in two steps that cannot saturate.
+//!
+//! `maddubs` would multiply bytes at once, but adds pairs of products into an i16, which
+//! overflows: 2 * 255 * 127 > 32,767. So bytes are widened to i16, even and odd ones apart,
+//! and `madd` adds pairs of products into an i32.
+
+use std::arch::x86_64::*;
+
+use crate::kernels::tile::{self, Closures, Epilogue, Part, Product};
+use crate::kernels::{Instance, Range, rows};
+
+pub(in crate::kernels) const AVX2: Instance = super::instance!(range, quantize, multiply);
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn range(row: &[f32]) -> Range {
+    rows::range(row)
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8]) {
+    rows::quantize(row, scale, zero_point, codes);
+}
+
+/// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn multiply(product: Product<'_>, part: Part) {
+    let vector = Closures {
+        zero: || _mm256_setzero_si256(),
+        load: |weights: &[i8; 32]| {
+            // SAFETY: the array is 32 bytes to read; no alignment is asked.
+            let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) };
+            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
+            (even, _mm256_srai_epi16::<8>(bytes))
+        },
+        splat: |codes: [u8; 4]| {
+            let bytes = _mm256_set1_epi32(i32::from_le_bytes(codes));
+            let even = _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
+            (even, _mm256_srli_epi16::<8>(bytes))
+        },
+        dot: |acc, a: (__m256i, __m256i), b: (__m256i, __m256i)| {
+            let even = _mm256_madd_epi16(a.0, b.0);
+            let odd = _mm256_madd_epi16(a.1, b.1);
+            _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
+        },
+        add: |left, right| _mm256_add_epi32(left, right),
+        finish: |acc, with: Epilogue<'_, 8>| finish(acc, with),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { tile::multiply::<8, 32, 4>(product, part, vector) }
+}
+
+/// Zero point, scale and bias of 8 sums.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+pub(super) fn finish(acc: __m256i, with: Epilogue<'_, 8>) -> [f32; 8] {
+    // SAFETY: each array is 32 bytes to read.
+    let (sums, scales, bias) = unsafe {
+        (
+            _mm256_loadu_si256(with.sums.as_ptr().cast()),
+            _mm256_loadu_ps(with.scales.as_ptr()),
+            _mm256_loadu_ps(with.bias.as_ptr()),
+        )
+    };
+    let zero_point = _mm256_set1_epi32(with.row.zero_point);
+    let acc = _mm256_sub_epi32(acc, _mm256_mullo_epi32(zero_point, sums));
+    let scale = _mm256_mul_ps(_mm256_set1_ps(with.row.scale), scales);
+    let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, bias);
+    let mut out = [0f32; 8];
+    // SAFETY: the array is 32 bytes to write.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr(), values) };
+    out
+}

@@ -1,0 +1,27 @@
+//! x86-64 instances: each is the loop nest of `tile`, compiled with an instruction set's
+//! features and given its registers.
+
+mod avx2;
+mod avx512_vnni;
+mod avx_vnni;
+
+pub(super) use avx_vnni::AVX_VNNI;
+pub(super) use avx2::AVX2;
+pub(super) use avx512_vnni::AVX512_VNNI;
+
+/// An [`Instance`](super::Instance) from functions with target features.
+macro_rules! instance {
+    ($range:path, $quantize:path, $multiply:path) => {
+        $crate::kernels::Instance {
+            // SAFETY: an instance is reached only through an `Isa`, which exists only where
+            // the CPU has these features.
+            range: |row| unsafe { $range(row) },
+            quantize: |row, scale, zero_point, codes| {
+                // SAFETY: as above.
+                unsafe { $quantize(row, scale, zero_point, codes) }
+            },
+            multiply: $multiply,
+        }
+    };
+}
+use instance;

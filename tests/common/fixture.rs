@@ -1,0 +1,125 @@
+//! Reads the PyTorch fixtures of `assets/reference`.
+
+use std::path::Path;
+
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+/// A fixture file in memory.
+pub struct Fixture {
+    bytes: Vec<u8>,
+    metadata: std::collections::HashMap<String, String>,
+}
+
+impl Fixture {
+    pub fn open(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/reference");
+        let path = folder.join(format!("{name}.safetensors"));
+        let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).expect("safetensors header");
+        let metadata = metadata.metadata().clone().expect("fixtures have metadata");
+        assert_eq!(metadata["torch"], "2.9.1");
+        Self { bytes, metadata }
+    }
+
+    pub fn text(&self, key: &str) -> &str {
+        &self.metadata[key]
+    }
+
+    pub fn json(&self, key: &str) -> Value {
+        serde_json::from_str(&self.metadata[key]).expect("metadata is JSON")
+    }
+
+    /// The case list, which must not be empty.
+    pub fn cases(&self) -> Vec<Value> {
+        let cases = self.json("cases").as_array().expect("a list").clone();
+        assert!(!cases.is_empty());
+        cases
+    }
+
+    fn bytes_of(&self, name: &str, dtype: Dtype) -> Option<Vec<u8>> {
+        let file = SafeTensors::deserialize(&self.bytes).expect("safetensors");
+        let view = file.tensor(name).ok()?;
+        assert_eq!(view.dtype(), dtype, "{name}");
+        Some(view.data().to_vec())
+    }
+
+    pub fn f32(&self, name: &str) -> Vec<f32> {
+        let bytes = self
+            .bytes_of(name, Dtype::F32)
+            .unwrap_or_else(|| panic!("{name}"));
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect()
+    }
+
+    pub fn f64(&self, name: &str) -> Vec<f64> {
+        let bytes = self
+            .bytes_of(name, Dtype::F64)
+            .unwrap_or_else(|| panic!("{name}"));
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f64::from_le_bytes(*b))
+            .collect()
+    }
+
+    pub fn i32(&self, name: &str) -> Vec<i32> {
+        let bytes = self
+            .bytes_of(name, Dtype::I32)
+            .unwrap_or_else(|| panic!("{name}"));
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i32::from_le_bytes(*b))
+            .collect()
+    }
+
+    pub fn u8(&self, name: &str) -> Vec<u8> {
+        self.bytes_of(name, Dtype::U8)
+            .unwrap_or_else(|| panic!("{name}"))
+    }
+
+    /// Codes, where the fixture stores them.
+    pub fn i8(&self, name: &str) -> Option<Vec<i8>> {
+        let bytes = self.bytes_of(name, Dtype::I8)?;
+        Some(bytes.iter().map(|b| *b as i8).collect())
+    }
+}
+
+/// The first place where two results differ in bits; any two NaN are the same.
+pub fn difference(got: &[f32], expected: &[f32]) -> Option<String> {
+    if got.len() != expected.len() {
+        return Some(format!(
+            "{} elements, expected {}",
+            got.len(),
+            expected.len()
+        ));
+    }
+    let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    let at = (0..got.len()).find(|&i| !same(got[i], expected[i]))?;
+    let count = (0..got.len())
+        .filter(|&i| !same(got[i], expected[i]))
+        .count();
+    Some(format!(
+        "{count} of {} differ, the first at {at}: got {:e}, expected {:e}",
+        got.len(),
+        got[at],
+        expected[at]
+    ))
+}
+
+/// Fails with all messages at once, so that one run shows every failing case.
+pub fn report(failures: &[String], cases: usize) {
+    assert!(
+        failures.is_empty(),
+        "{} of {cases} cases fail:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}

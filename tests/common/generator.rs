@@ -1,0 +1,61 @@
+//! The tensors that `assets/reference/generator.py` defines, generated again.
+
+use serde_json::Value;
+
+fn mix(seed: u64, i: u64) -> u64 {
+    let z = seed.wrapping_add((i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn bell(seed: u64, i: u64) -> i64 {
+    let z = mix(seed, i);
+    let chunks = [0, 16, 32, 48].map(|shift| (z >> shift & 0xffff) as i64);
+    chunks.iter().sum::<i64>() - 131_070
+}
+
+/// The elements of a tensor of `shape` that `recipe` describes, in row order.
+pub fn tensor(shape: &[usize], recipe: &Value) -> Vec<f32> {
+    let int = |key: &str| {
+        recipe[key]
+            .as_i64()
+            .unwrap_or_else(|| panic!("{key} in {recipe}"))
+    };
+    let (seed, exponent, constant) = (int("seed") as u64, int("exponent"), int("constant"));
+    let kind = recipe["kind"].as_str().expect("a kind");
+    let width = shape.last().copied().unwrap_or(1).max(1);
+    let count: usize = shape.iter().product();
+    let element = |i: usize| {
+        let row = i / width;
+        let v = bell(seed, i as u64);
+        let u = match kind {
+            "normal" | "rows" => v,
+            "outlier" if i % 97 == 0 => 32 * v,
+            "outlier" => v,
+            "relu" => v.max(0),
+            "positive" => v.abs() + 1,
+            "negative" => -v.abs() - 1,
+            "shifted" => v + 65_536,
+            "zeros" => 0,
+            "constant" => constant,
+            "zero_rows" if row % 3 == 1 => 0,
+            "zero_rows" => v,
+            "affine_ties" => match i {
+                0 => -86,
+                1 => 2 * constant - 86,
+                _ => v.abs() % (2 * constant + 1) - 86,
+            },
+            "symmetric_ties" if i % width == 0 => 255,
+            "symmetric_ties" => v.abs() % 511 - 255,
+            _ => panic!("unknown kind {kind}"),
+        };
+        let exponent = match kind {
+            "rows" => exponent + 7 * (row as i64 % 5),
+            _ => exponent,
+        };
+        // Exact: the powers of two down to the least subnormal are normal in f64.
+        (u as f64 * 2f64.powi(exponent as i32)) as f32
+    };
+    (0..count).map(element).collect()
+}
