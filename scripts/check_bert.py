@@ -1,0 +1,40 @@
+"""Checks the JSON object that the bert example prints: `... --json | check_bert.py PRESET`.
+
+PRESET is int8, default or per_channel for assets/bert, or minilm for all-MiniLM-L6-v2 with int8.
+"""
+
+import json
+import sys
+
+# Greatest loss of held-out accuracy, in points.
+LOSS = {"int8": 0.5, "default": 2.0, "per_channel": 2.0}
+
+
+def main():
+    preset = sys.argv[1]
+    result = json.load(sys.stdin)
+    float_, quantized = result["float"], result["quantized"]
+    checks = {
+        "weights below 27 % of float": quantized["weight_bytes"] < 0.27 * float_["weight_bytes"],
+        "total shrinks by what the weights do": float_["total_bytes"] - quantized["total_bytes"]
+        == float_["weight_bytes"] - quantized["weight_bytes"],
+        "latencies": all(0 < side["p50_ms"] <= side["p95_ms"] for side in (float_, quantized)),
+        "names": all(result[key] for key in ("model", "preset", "isa", "threads")),
+    }
+    if preset == "minilm":
+        checks["SQNR of at least 23 dB"] = quantized["sqnr_db"] >= 23
+        checks["mean cosine of at least 0.998"] = quantized["cosine_mean"] >= 0.998
+    else:
+        loss = 100 * (float_["accuracy"] - quantized["accuracy"])
+        checks["float accuracy of at least 75 %"] = float_["accuracy"] >= 0.75
+        checks[f"loss of at most {LOSS[preset]} points"] = loss <= LOSS[preset]
+        checks["agreement"] = quantized["agreement"] >= 0.9
+    print(json.dumps(result))
+    failed = [name for name, holds in checks.items() if not holds]
+    if failed:
+        sys.exit(f"{preset}: fails: {'; '.join(failed)}")
+    print(f"{preset}: {len(checks)} checks hold")
+
+
+if __name__ == "__main__":
+    main()

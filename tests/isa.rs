@@ -1,0 +1,125 @@
+//! The same bits on every instruction set and thread count, through the environment variables.
+//!
+//! `DYNQUANT_ISA` is read once a process, so each choice runs in a child: this test program
+//! again, with only `child` selected.
+
+use std::process::{Command, Output};
+
+use candle_core::{Device, Module, Tensor};
+use candle_dynquant::kernels::Isa;
+use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+
+/// Set in the children.
+const CHILD: &str = "DYNQUANT_TEST_CHILD";
+
+/// A value in [-1, 1) that depends on nothing but `i`.
+fn value(i: usize) -> f32 {
+    let mixed = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+    mixed as f32 / (1u64 << 23) as f32 - 1.
+}
+
+fn tensor(shape: &[usize]) -> candle_core::Result<Tensor> {
+    let count = shape.iter().product();
+    Tensor::from_vec(
+        (0..count).map(value).collect::<Vec<_>>(),
+        shape,
+        &Device::Cpu,
+    )
+}
+
+/// Prints a line for each preset: a checksum over the bits of some outputs.
+#[test]
+fn child() -> candle_core::Result<()> {
+    if std::env::var_os(CHILD).is_none() {
+        return Ok(());
+    }
+    for preset in QConfigSpec::PRESETS {
+        let mut checksum = 0u64;
+        for (m, k, n) in [
+            (1, 768, 768),
+            (1, 100, 257),
+            (33, 129, 300),
+            (128, 384, 384),
+        ] {
+            let mut layer = nn::Linear::new(tensor(&[n, k])?, Some(tensor(&[n])?));
+            match QConfigSpec::preset(preset).and_then(|s| quantize_dynamic(&mut layer, &s)) {
+                Ok(report) => println!("bits isa {}", report.isa),
+                Err(error) => {
+                    println!("bits error {error}");
+                    return Ok(());
+                }
+            }
+            for bits in layer
+                .forward(&tensor(&[m, k])?)?
+                .flatten_all()?
+                .to_vec1::<f32>()?
+            {
+                checksum = checksum.rotate_left(5) ^ u64::from(bits.to_bits());
+            }
+        }
+        println!("bits {preset} {checksum:016x}");
+    }
+    Ok(())
+}
+
+fn run_child(isa: Option<&str>, threads: &str) -> Output {
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command
+        .args(["child", "--exact", "--nocapture"])
+        .env(CHILD, "1");
+    command
+        .env("RAYON_NUM_THREADS", threads)
+        .env("CANDLE_NUM_THREADS", threads);
+    command.env_remove("DYNQUANT_ISA");
+    if let Some(isa) = isa {
+        command.env("DYNQUANT_ISA", isa);
+    }
+    let output = command.output().expect("the child runs");
+    assert!(output.status.success(), "{isa:?} {threads}: {output:?}");
+    output
+}
+
+fn lines(output: &Output, prefix: &str) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines()
+        .filter(|l| l.contains(prefix))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn bits_do_not_depend_on_isa_or_threads() {
+    let expected = run_child(None, "1");
+    let checksums = |output: &Output| -> Vec<String> {
+        QConfigSpec::PRESETS
+            .iter()
+            .flat_map(|p| lines(output, &format!("bits {p} ")))
+            .collect()
+    };
+    assert_eq!(checksums(&expected).len(), QConfigSpec::PRESETS.len());
+    for isa in Isa::available() {
+        for threads in ["1", "2", "5"] {
+            let got = run_child(Some(isa.name()), threads);
+            assert_eq!(checksums(&got), checksums(&expected), "{isa} {threads}");
+            assert!(
+                lines(&got, "bits isa")
+                    .iter()
+                    .all(|l| l.ends_with(isa.name())),
+                "{isa}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_unknown_isa_is_an_error_message() {
+    for name in ["sse9", "", "AVX2"] {
+        let errors = lines(&run_child(Some(name), "1"), "bits error");
+        assert_eq!(errors.len(), 1, "{name:?}");
+        let quoted = format!("{name:?}");
+        assert!(
+            errors[0].contains("DYNQUANT_ISA") && errors[0].contains(&quoted),
+            "{errors:?}"
+        );
+    }
+}

@@ -1,0 +1,329 @@
+//! `nn::Linear`, float and quantized: shapes, dtypes, layouts, rows and mistakes.
+
+mod common;
+
+use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use candle_nn::{VarBuilder, VarMap};
+use common::fixture::difference;
+
+const PRESETS: [QConfig; 3] = [
+    QConfig::default_dynamic(),
+    QConfig::per_channel_dynamic(),
+    QConfig::per_row_dynamic(),
+];
+
+fn randn(shape: &[usize]) -> Result<Tensor> {
+    // Zero-sized tensors cannot be drawn.
+    match shape.iter().product() {
+        0 => Tensor::zeros(shape, DType::F32, &Device::Cpu),
+        _ => Tensor::randn(0f32, 1., shape, &Device::Cpu),
+    }
+}
+
+fn layer(n: usize, k: usize) -> Result<nn::Linear> {
+    Ok(nn::Linear::new(randn(&[n, k])?, Some(randn(&[n])?)))
+}
+
+fn quantized(layer: &nn::Linear, qconfig: QConfig) -> nn::Linear {
+    let mut layer = layer.clone();
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
+    quantize_dynamic(&mut layer, &spec).expect("quantizes");
+    layer
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    let tensor = tensor.to_dtype(DType::F32).and_then(|t| t.flatten_all());
+    tensor.and_then(|t| t.to_vec1()).expect("values")
+}
+
+#[test]
+fn float_equals_candle() -> Result<()> {
+    let ours = layer(5, 7)?;
+    let candle = candle_nn::Linear::new(ours.weight().clone(), ours.bias().cloned());
+    for shape in [vec![3, 7], vec![2, 3, 7], vec![2, 2, 3, 7]] {
+        let xs = randn(&shape)?;
+        let (ours, candle) = (ours.forward(&xs)?, candle.forward(&xs)?);
+        assert_eq!(ours.dims(), candle.dims());
+        assert_eq!(difference(&values(&ours), &values(&candle)), None);
+    }
+    Ok(())
+}
+
+#[test]
+fn any_rank_and_any_size_float_and_quantized() -> Result<()> {
+    for (n, k) in [(1, 1), (5, 7), (64, 32), (3, 0), (0, 4), (0, 0), (129, 33)] {
+        let float = layer(n, k)?;
+        for qconfig in PRESETS {
+            let int8 = quantized(&float, qconfig);
+            for batch in [
+                vec![],
+                vec![1],
+                vec![0],
+                vec![6],
+                vec![2, 0],
+                vec![2, 3],
+                vec![2, 1, 3, 2],
+            ] {
+                let xs = randn(&[&batch[..], &[k]].concat())?;
+                let (a, b) = (float.forward(&xs)?, int8.forward(&xs)?);
+                assert_eq!(a.dims(), [&batch[..], &[n]].concat(), "{n}x{k} {batch:?}");
+                assert_eq!(a.dims(), b.dims(), "{n}x{k} {batch:?}");
+                let error = values(&a)
+                    .iter()
+                    .zip(values(&b))
+                    .fold(0f32, |e, (a, b)| e.max((a - b).abs()));
+                assert!(
+                    error <= 0.12 * (k as f32).sqrt(),
+                    "{n}x{k} {batch:?} {qconfig}: {error}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn non_contiguous_input_equals_contiguous() -> Result<()> {
+    let float = layer(9, 6)?;
+    let wide = randn(&[4, 5, 12])?;
+    let views = [
+        randn(&[6, 8])?.t()?,
+        wide.narrow(D::Minus1, 3, 6)?,
+        wide.narrow(1, 2, 2)?.narrow(2, 0, 6)?,
+        randn(&[1, 6])?.broadcast_as((3, 6))?,
+        randn(&[2, 6, 3])?.transpose(1, 2)?,
+    ];
+    for qconfig in PRESETS {
+        let int8 = quantized(&float, qconfig);
+        for xs in &views {
+            assert!(!xs.is_contiguous() || xs.layout().start_offset() > 0);
+            let (a, b) = (int8.forward(xs)?, int8.forward(&xs.force_contiguous()?)?);
+            assert_eq!(
+                difference(&values(&a), &values(&b)),
+                None,
+                "{:?}",
+                xs.shape()
+            );
+            float.forward(xs)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn answers_in_the_dtype_of_the_input() -> Result<()> {
+    let float = layer(8, 16)?;
+    let int8 = quantized(&float, QConfig::per_row_dynamic());
+    let xs = randn(&[3, 16])?;
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        let xs = xs.to_dtype(dtype)?;
+        // The result is that of the widened input, rounded.
+        let expected = int8.forward(&xs.to_dtype(DType::F32)?)?.to_dtype(dtype)?;
+        let got = int8.forward(&xs)?;
+        assert_eq!(got.dtype(), dtype);
+        assert_eq!(
+            difference(&values(&got), &values(&expected)),
+            None,
+            "{dtype:?}"
+        );
+        assert_eq!(float.forward(&xs)?.dtype(), dtype);
+
+        let half = nn::Linear::new(float.weight().to_dtype(dtype)?, None);
+        let half = quantized(&half, QConfig::default_dynamic());
+        assert_eq!(half.forward(&xs)?.dtype(), dtype);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_alone_and_in_a_batch_has_the_same_bits() -> Result<()> {
+    let int8 = quantized(&layer(70, 130)?, QConfig::per_row_dynamic());
+    let mut rows = vec![randn(&[1, 130])?; 9];
+    rows[4] = (randn(&[1, 130])? * 1e4)?;
+    rows[5] = (randn(&[1, 130])? * 1e-6)?;
+    let batch = int8.forward(&Tensor::cat(&rows, 0)?)?;
+    for (i, row) in rows.iter().enumerate() {
+        let (alone, batched) = (int8.forward(row)?, batch.narrow(0, i, 1)?);
+        assert_eq!(
+            difference(&values(&alone), &values(&batched)),
+            None,
+            "row {i}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_that_is_not_finite_is_nan_and_touches_no_other() -> Result<()> {
+    let float = layer(11, 40)?;
+    let clean = randn(&[5, 40])?;
+    for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut data = clean.to_vec2::<f32>()?;
+        data[2][17] = poison;
+        let data: Vec<f32> = data.into_iter().flatten().collect();
+        let xs = Tensor::from_vec(data, (5, 40), &Device::Cpu)?;
+        let others = Tensor::cat(&[clean.narrow(0, 0, 2)?, clean.narrow(0, 3, 2)?], 0)?;
+        for qconfig in PRESETS {
+            let int8 = quantized(&float, qconfig);
+            let ys = int8.forward(&xs)?.to_vec2::<f32>()?;
+            let expected = int8.forward(&others)?.to_vec2::<f32>()?;
+            assert!(ys[2].iter().all(|y| y.is_nan()), "{qconfig} {poison}");
+            let got = [&ys[0], &ys[1], &ys[3], &ys[4]].map(Vec::clone);
+            assert_eq!(got.to_vec(), expected, "{qconfig} {poison}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn all_zero_input_gives_the_bias_exactly() -> Result<()> {
+    let float = layer(6, 20)?;
+    for qconfig in PRESETS {
+        let ys = quantized(&float, qconfig).forward(&Tensor::zeros(
+            (2, 20),
+            DType::F32,
+            &Device::Cpu,
+        )?)?;
+        for row in ys.to_vec2::<f32>()? {
+            assert_eq!(row, values(float.bias().expect("a bias")), "{qconfig}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn small_activations_keep_their_bits_per_row() -> Result<()> {
+    let float = layer(16, 64)?;
+    let int8 = quantized(&float, QConfig::per_row_dynamic());
+    let xs = (randn(&[4, 64])? * 1e-7)?;
+    let no_bias = |ys: Tensor| ys.broadcast_sub(float.bias().expect("a bias"));
+    let (float, int8) = (no_bias(float.forward(&xs)?)?, no_bias(int8.forward(&xs)?)?);
+    let noise = (&float - int8)?.sqr()?.sum_all()?.to_scalar::<f32>()?;
+    let signal = float.sqr()?.sum_all()?.to_scalar::<f32>()?;
+    assert!(noise < 0.02 * signal, "{noise} of {signal}");
+    Ok(())
+}
+
+#[test]
+fn constructors_load_and_remember_the_prefix() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let with_bias = nn::linear(4, 3, vb.pp("a.b"))?;
+    assert!(with_bias.bias().is_some());
+    assert!(nn::linear_no_bias(4, 3, vb.pp("c"))?.bias().is_none());
+    assert!(nn::linear_b(4, 3, false, vb.pp("d"))?.bias().is_none());
+    assert!(nn::linear_b(4, 3, true, vb.pp("e"))?.bias().is_some());
+    let layer = &with_bias as &dyn candle_dynquant::module::AnyLayer;
+    assert_eq!(layer.checkpoint_name(), Some("a.b"));
+
+    let error = with_bias.forward(&randn(&[2, 5])?).unwrap_err().to_string();
+    assert!(
+        error.contains("a.b") && error.contains("[.., 4]") && error.contains("[2, 5]"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_quantized_layer_still_shows_weight_and_bias() -> Result<()> {
+    let float = layer(6, 5)?;
+    let int8 = quantized(&float, QConfig::per_row_dynamic());
+    assert_eq!(int8.weight().dims(), [6, 5]);
+    let error = (int8.weight() - float.weight())?
+        .abs()?
+        .max_all()?
+        .to_scalar::<f32>()?;
+    assert!(error < 0.03, "{error}");
+    assert_eq!(
+        values(int8.bias().expect("a bias")),
+        values(float.bias().expect("a bias"))
+    );
+    Ok(())
+}
+
+#[derive(Quantizable, Clone)]
+struct Pair {
+    good: nn::Linear,
+    bad: nn::Linear,
+}
+
+/// A fault in the second layer must name it and leave the first as it was.
+#[test]
+fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
+    let mut poisoned = randn(&[4, 3])?.to_vec2::<f32>()?;
+    poisoned[2][1] = f32::NAN;
+    let poisoned: Vec<f32> = poisoned.into_iter().flatten().collect();
+    let huge = Tensor::full(1e300f64, (4, 3), &Device::Cpu)?;
+    let cases: [(Tensor, Option<Tensor>, &[&str]); 6] = [
+        (
+            Tensor::from_vec(poisoned, (4, 3), &Device::Cpu)?,
+            None,
+            &["non-finite", "NaN", "[2, 1]"],
+        ),
+        (huge, None, &["non-finite", "inf", "[0, 0]"]),
+        (
+            randn(&[4, 3, 2])?,
+            None,
+            &["[out_features, in_features]", "[4, 3, 2]"],
+        ),
+        (randn(&[4, 3])?, Some(randn(&[5])?), &["bias", "[4]", "[5]"]),
+        (
+            Tensor::zeros((4, 3), DType::U8, &Device::Cpu)?,
+            None,
+            &["f32, f16, bf16 or f64", "U8"],
+        ),
+        (
+            Tensor::ones((1, 70_000), DType::F32, &Device::Cpu)?,
+            None,
+            &["channel 0", "overflow"],
+        ),
+    ];
+    for (weight, bias, words) in cases {
+        let mut model = Pair {
+            good: layer(4, 3)?,
+            bad: nn::Linear::new(weight, bias),
+        };
+        let spec = QConfigSpec::default_kinds(QConfig::per_row_dynamic());
+        let result = quantize_dynamic(&mut model, &spec);
+        let error = result.expect_err("must fail").to_string();
+        assert!(error.starts_with("bad: "), "{error}");
+        for word in words {
+            assert!(error.contains(word), "{word} in {error}");
+        }
+        assert!(model.good.projection().qweight().is_none(), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bad_input_is_an_error() -> Result<()> {
+    let float = layer(4, 3)?;
+    for layer in [quantized(&float, QConfig::per_row_dynamic()), float] {
+        for (xs, words) in [
+            (Tensor::new(1f32, &Device::Cpu)?, ["[.., 3]", "[]"]),
+            (randn(&[3, 4])?, ["[.., 3]", "[3, 4]"]),
+            (
+                Tensor::zeros((2, 3), DType::I64, &Device::Cpu)?,
+                ["f32, f16, bf16 or f64", "I64"],
+            ),
+        ] {
+            let error = layer.forward(&xs).expect_err("must fail").to_string();
+            for word in words {
+                assert!(error.contains(word), "{word} in {error}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn quantizing_again_is_reported_and_changes_nothing() -> Result<()> {
+    let mut model = layer(4, 3)?;
+    let first = quantize_dynamic(&mut model, &QConfigSpec::int8())?;
+    assert_eq!(first.swapped().count(), 1);
+    let again = quantize_dynamic(&mut model, &QConfigSpec::default())?;
+    assert_eq!(again.swapped().count(), 0);
+    assert!(again.to_string().contains("quantized before"), "{again}");
+    Ok(())
+}
