@@ -249,6 +249,8 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
 #[inline(always)]
 unsafe fn tile<
     const LANES: usize,
