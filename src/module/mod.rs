@@ -6,7 +6,14 @@
 
 mod containers;
 mod layer;
+mod private;
 mod walk;
+
+/// For the code that the derive writes.
+#[doc(hidden)]
+pub mod __private {
+    pub use super::private::{Field, FieldMut, OpaqueField, assert_quantizable};
+}
 
 pub use layer::{AnyLayer, Layer, LayerKind, WeightDType, WeightInfo};
 pub use walk::{Visitor, VisitorMut, Walk, WalkMut};
