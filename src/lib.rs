@@ -10,6 +10,7 @@ pub mod nn;
 mod qconfig;
 pub mod quantize;
 
+#[doc = include_str!("module/derive.md")]
 pub use candle_dynquant_derive::Quantizable;
 pub use error::{Error, Result};
 pub use module::{Layer, LayerKind, Quantizable, WeightDType, WeightInfo};

@@ -56,8 +56,11 @@ pub fn container(attrs: &[Attribute], errors: &mut Errors) -> ContainerAttrs {
             "crate" => {
                 let value = entry.string("path::to::candle_dynquant", errors);
                 let path = value.and_then(|path| {
-                    let parsed = path.parse_with(Path::parse_mod_style);
-                    parsed.map_err(|e| errors.push(e)).ok()
+                    let parsed = path.parse_with(Path::parse_mod_style).ok();
+                    if parsed.is_none() {
+                        errors.at(path.span(), "expected a path to `candle_dynquant`");
+                    }
+                    parsed
                 });
                 entry.value(path, &mut found.crate_path, errors);
             }

@@ -20,7 +20,7 @@ pub use walk::{Visitor, VisitorMut, Walk, WalkMut};
 
 use crate::error::Result;
 
-/// A module tree that shows its layers by name; derive it.
+/// A module tree that shows its layers by name; [derive it](macro@crate::Quantizable).
 ///
 /// ```
 /// use candle_dynquant::{nn, Quantizable};
@@ -37,7 +37,8 @@ use crate::error::Result;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a module tree",
     label = "this field is not `Quantizable`",
-    note = "derive it with `#[derive(Quantizable)]`, or mark the field `#[quantizable(skip)]`"
+    note = "derive it with `#[derive(Quantizable)]`, or mark the field `#[quantizable(skip)]`",
+    note = "for a layer of `candle_nn`, take its namesake in `candle_dynquant::nn`"
 )]
 pub trait Quantizable {
     /// Shows every layer below to `walk`.
