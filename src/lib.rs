@@ -12,6 +12,7 @@ pub mod qparams;
 pub mod quantize;
 mod qweight;
 
+#[doc = include_str!("module/derive.md")]
 pub use candle_dynquant_derive::Quantizable;
 pub use error::{Error, Result};
 pub use module::{Layer, LayerKind, Quantizable, WeightDType, WeightInfo};

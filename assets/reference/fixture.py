@@ -137,3 +137,73 @@ def linear(x, codes, scale, bias, reduce_range):
         else:  # one fused multiply-add
             y = (acc.astype(np.float64) * factor.astype(np.float64) + bias).astype(f32)
     return y.reshape(*x.shape[:-1], codes.shape[0])
+
+
+# Recurrent modules: what recurrent_int8.py and recurrent_float.py share.
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def recurrent_recipes(case, seed, x=("normal", -15), state=("normal", -16), weights=0):
+    """The recipes of a case's tensors, by name; the seed of tensor i is seed + i.
+
+    The order is torch's: for each layer and direction weight_ih, weight_hh, bias_ih, bias_hh and
+    weight_hr, then x, h_0, c_0. The exponents bring the gates near unit variance for an x near unit
+    variance and weights 0, which is added to each weight's exponent. Every recipe carries the tensor's
+    shape.
+    """
+    kind = case["kind"]
+    cell = kind.endswith("Cell")
+    gates, hidden = GATES[kind.removesuffix("Cell")], case["hidden_size"]
+    state_size = case["proj_size"] or hidden
+    directions = 2 if case["bidirectional"] else 1
+    # relu does not bound the state: smaller weights do.
+    limit = -16 if case["nonlinearity"] == "relu" else 0
+    weight = lambda fan_in, base: ("normal", min(base + weights, limit) - round(np.log2(fan_in) / 2))
+
+    tensors = {}
+    for layer in range(case["num_layers"]):
+        for suffix in ("", "_reverse")[:directions]:
+            tail = "" if cell else f"_l{layer}{suffix}"
+            width = case["input_size"] if layer == 0 else directions * state_size
+            tensors[f"weight_ih{tail}"] = ([gates * hidden, width], weight(width, -15 if layer == 0 else -14))
+            tensors[f"weight_hh{tail}"] = ([gates * hidden, state_size], weight(state_size, -15))
+            if case["bias"]:
+                tensors[f"bias_ih{tail}"] = ([gates * hidden], ("normal", -17))
+                tensors[f"bias_hh{tail}"] = ([gates * hidden], ("normal", -17))
+            if case["proj_size"]:
+                tensors[f"weight_hr{tail}"] = ([state_size, hidden], weight(hidden, -14))
+    tensors["x"] = (case["shape"], x)
+    if case["initial_state"]:
+        # The axes of x without steps and features: [batch] or, unbatched, [].
+        batch = case["shape"][:-1] if cell else [case["shape"][0 if case["batch_first"] else 1]] if len(case["shape"]) == 3 else []
+        if cell and case.get("steps"):
+            batch = batch[1:]
+        stacked = [] if cell else [case["num_layers"] * directions]
+        tensors["h_0"] = ([*stacked, *batch, state_size], state)
+        if kind.startswith("LSTM"):
+            tensors["c_0"] = ([*stacked, *batch, hidden], state)
+    return {
+        name: {"shape": shape, "kind": values[0], "seed": seed + i, "exponent": values[1], "constant": 0}
+        for i, (name, (shape, values)) in enumerate(tensors.items())
+    }
+
+
+def recurrent_step(case, ih, hh, h, c, sigmoid, tanh):
+    """One step, from the two projections [batch, gates * hidden] and the state to the new (h, c).
+
+    In the dtype of its arguments. sigmoid receives a slice of rows as torch has it, not a copy.
+    """
+    kind = case["kind"].removesuffix("Cell")
+    size = ih.shape[1] // GATES[kind]
+    part = lambda rows, i: rows[:, i * size:(i + 1) * size]
+    both = hh + ih
+    if kind == "LSTM":
+        i, f, g, o = sigmoid(part(both, 0)), sigmoid(part(both, 1)), tanh(part(both, 2)), sigmoid(part(both, 3))
+        c = f * c + i * g
+        return o * tanh(c), c
+    if kind == "GRU":
+        r, z = sigmoid(part(both, 0)), sigmoid(part(both, 1))
+        n = tanh(part(ih, 2) + part(hh, 2) * r)
+        return (h - n) * z + n, c
+    return (tanh(both) if case["nonlinearity"] == "tanh" else np.maximum(both, 0)), c

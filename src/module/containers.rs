@@ -1,1 +1,154 @@
 //! Trees made of containers: Option, Vec, arrays, tuples, Box, Arc, maps.
+//!
+//! What holds one value adds no path segment, what holds several adds the index or the key.
+//! `()` and `PhantomData` are empty trees, so that `Model<Head = ()>` is a model without a head.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::{Quantizable, Walk, WalkMut};
+use crate::error::Result;
+
+impl<T: Quantizable> Quantizable for Option<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        self.as_ref().map_or(Ok(()), |value| value.visit(walk))
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        self.as_mut().map_or(Ok(()), |value| value.visit_mut(walk))
+    }
+}
+
+impl<T: Quantizable + ?Sized> Quantizable for Box<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        (**self).visit(walk)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        (**self).visit_mut(walk)
+    }
+}
+
+/// Visited once, however many pointers lead to it; see [`WalkMut::shared`].
+impl<T: Quantizable + Clone + 'static> Quantizable for Arc<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        walk.shared(self)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        walk.shared(self)
+    }
+}
+
+impl<T: Quantizable> Quantizable for [T] {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        let mut items = self.iter().enumerate();
+        items.try_for_each(|(index, item)| walk.child(index, item))
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        let mut items = self.iter_mut().enumerate();
+        items.try_for_each(|(index, item)| walk.child(index, item))
+    }
+}
+
+impl<T: Quantizable> Quantizable for Vec<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        self.as_slice().visit(walk)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        self.as_mut_slice().visit_mut(walk)
+    }
+}
+
+impl<T: Quantizable, const N: usize> Quantizable for [T; N] {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        self.as_slice().visit(walk)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        self.as_mut_slice().visit_mut(walk)
+    }
+}
+
+impl<K: Display, V: Quantizable> Quantizable for BTreeMap<K, V> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        self.iter()
+            .try_for_each(|(key, value)| walk.child(key, value))
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        self.iter_mut()
+            .try_for_each(|(key, value)| walk.child(key, value))
+    }
+}
+
+/// Visited in the order of the keys as they are displayed, so that every walk is the same.
+impl<K: Display, V: Quantizable, S> Quantizable for HashMap<K, V, S> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        in_order(self).try_for_each(|(key, value)| walk.child(key, value))
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        in_order(self).try_for_each(|(key, value)| walk.child(key, value))
+    }
+}
+
+fn in_order<K: Display, V>(
+    entries: impl IntoIterator<Item = (K, V)>,
+) -> impl Iterator<Item = (String, V)> {
+    let entries = entries.into_iter();
+    let mut entries: Vec<_> = entries.map(|(k, v)| (k.to_string(), v)).collect();
+    entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+    entries.into_iter()
+}
+
+impl Quantizable for () {
+    fn visit(&self, _walk: &mut Walk<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<T: ?Sized> Quantizable for PhantomData<T> {
+    fn visit(&self, _walk: &mut Walk<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+macro_rules! tuples {
+    ($(($($name:ident $index:tt),+))+) => {$(
+        impl<$($name: Quantizable),+> Quantizable for ($($name,)+) {
+            fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+                $(walk.child($index, &self.$index)?;)+
+                Ok(())
+            }
+
+            fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+                $(walk.child($index, &mut self.$index)?;)+
+                Ok(())
+            }
+        }
+    )+};
+}
+
+tuples! {
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}

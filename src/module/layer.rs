@@ -171,6 +171,10 @@ impl WeightInfo {
 /// assert_eq!(ys.dims(), [2, 8, 5]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a layer",
+    note = "`#[quantizable(layer)]` makes it a leaf of the tree: implement `Layer` for it"
+)]
 pub trait Layer: Sized + 'static {
     /// What sort of layer it is.
     fn kind(&self) -> LayerKind;

@@ -6,14 +6,21 @@
 
 mod containers;
 mod layer;
+mod private;
 mod walk;
+
+/// For the code that the derive writes.
+#[doc(hidden)]
+pub mod __private {
+    pub use super::private::{Field, FieldMut, OpaqueField, assert_quantizable};
+}
 
 pub use layer::{AnyLayer, Layer, LayerKind, WeightDType, WeightInfo};
 pub use walk::{Visitor, VisitorMut, Walk, WalkMut};
 
 use crate::error::Result;
 
-/// A module tree that shows its layers by name; derive it.
+/// A module tree that shows its layers by name; [derive it](macro@crate::Quantizable).
 ///
 /// ```
 /// use candle_dynquant::{nn, Quantizable};
@@ -30,7 +37,8 @@ use crate::error::Result;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a module tree",
     label = "this field is not `Quantizable`",
-    note = "derive it with `#[derive(Quantizable)]`, or mark the field `#[quantizable(skip)]`"
+    note = "derive it with `#[derive(Quantizable)]`, or mark the field `#[quantizable(skip)]`",
+    note = "for a layer of `candle_nn`, take its namesake in `candle_dynquant::nn`"
 )]
 pub trait Quantizable {
     /// Shows every layer below to `walk`.

@@ -122,6 +122,11 @@ impl<'v> Walk<'v> {
         self.path.truncate(before);
     }
 
+    /// Tells that what stands at the present path is no module tree.
+    pub(super) fn opaque_here(&mut self, type_name: &'static str) {
+        self.visitor.opaque(&self.path.dotted, type_name);
+    }
+
     /// Visits what `shared` points to, the first time this pointer is met.
     ///
     /// # Errors
@@ -217,6 +222,8 @@ impl<'v> WalkMut<'v> {
             let new = new.ok_or_else(|| Error::InconsistentWalk {
                 message: format!("the pointer at {} changed its type", self.path.dotted),
             })?;
+            // What this pointer stands in changes with it, though no layer is visited here.
+            self.changes += usize::from(!Arc::ptr_eq(shared, new));
             *shared = Arc::clone(new);
             return Ok(());
         }

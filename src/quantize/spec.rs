@@ -4,8 +4,8 @@ use std::fmt;
 
 use regex::Regex;
 
-use super::LeftReason;
 use super::survey::{Found, Survey};
+use super::{LeftReason, OpaqueField};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::qconfig::QConfig;
@@ -257,10 +257,14 @@ impl Pattern {
                 format!("the model has layers of kind {}", kinds.join(", "))
             }
             Self::Name(name) => {
-                if let Some(field) = survey.opaque.iter().find(|f| f.path == *name) {
+                let holds = |f: &&OpaqueField| {
+                    let rest = name.strip_prefix(&f.path);
+                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                };
+                if let Some(field) = survey.opaque.iter().find(holds) {
                     return format!(
-                        "that field is a {}, which is no module tree",
-                        field.type_name
+                        "{} is a {}, which is no module tree",
+                        field.path, field.type_name
                     );
                 }
                 // Names above layers are as good as the layers' own.
@@ -325,18 +329,25 @@ fn nothing_matched(survey: &Survey) -> String {
             layer.kind
         );
     }
-    let foreign = survey.opaque.iter().find(|f| {
-        ["Linear", "LSTM", "GRU"]
-            .iter()
-            .any(|layer| f.type_name.ends_with(layer))
-    });
-    match foreign {
-        Some(field) => format!(
-            "the model shows no layers, but {} is a {}; use the type of that name in candle_dynquant::nn",
+    let foreign = survey.opaque.iter().find_map(|field| {
+        let layer = foreign_layer(&field.type_name)?;
+        Some(format!(
+            "the model shows no layers, but {} is a {}; use candle_dynquant::nn::{layer} instead",
             field.path, field.type_name
-        ),
-        None => {
-            "the model shows no layers; use candle_dynquant::nn's and derive Quantizable".into()
-        }
-    }
+        ))
+    });
+    foreign.unwrap_or_else(|| {
+        "the model shows no layers; use candle_dynquant::nn's and derive Quantizable".into()
+    })
+}
+
+/// The layer that a type is or has in it, if it has a namesake in `nn`.
+fn foreign_layer(type_name: &str) -> Option<&'static str> {
+    let mut paths = type_name.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+    paths.find_map(|path| {
+        let (krate, _) = path.split_once("::")?;
+        let name = path.rsplit("::").next()?;
+        let namesake = ["Linear", "LSTM", "GRU"].into_iter().find(|l| *l == name);
+        namesake.filter(|_| krate != env!("CARGO_CRATE_NAME"))
+    })
 }

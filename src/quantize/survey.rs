@@ -1,6 +1,6 @@
 //! The first look at a model: which layers stand where, before any rule is applied.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::OpaqueField;
 use crate::error::{Error, Result};
@@ -17,16 +17,20 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// Every path that leads to the layer.
+    pub fn paths(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.path).chain(&self.shared_as)
+    }
+
     /// Every name a rule can know the layer by.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&self.path)
+        self.paths()
             .chain(&self.checkpoint_name)
-            .chain(&self.shared_as)
             .map(String::as_str)
     }
 
     pub fn is_quantized(&self) -> bool {
-        self.weights.iter().all(|w| !w.dtype.is_float())
+        !self.weights.is_empty() && self.weights.iter().all(|w| !w.dtype.is_float())
     }
 
     pub fn bytes(&self) -> usize {
@@ -45,11 +49,14 @@ impl Survey {
     pub fn of<M: Quantizable + ?Sized>(model: &M) -> Result<Self> {
         let mut survey = Self::default();
         Walk::over(model, &mut survey)?;
-        let mut seen = HashSet::new();
-        for layer in &survey.layers {
-            if !seen.insert(layer.path.as_str()) {
-                let path = layer.path.clone();
-                return Err(Error::DuplicatePath { path });
+        let mut seen = HashMap::new();
+        for (index, layer) in survey.layers.iter().enumerate() {
+            for path in layer.paths() {
+                // One layer may be met at one path again, where shared pointers are flattened.
+                if *seen.entry(path).or_insert(index) != index {
+                    let path = path.clone();
+                    return Err(Error::DuplicatePath { path });
+                }
             }
         }
         Ok(survey)
@@ -77,13 +84,25 @@ impl Visitor for Survey {
 
     fn shared(&mut self, path: &str, first: &str) {
         for layer in &mut self.layers {
-            let below = match layer.path.strip_prefix(first) {
-                Some("") => Some(path.to_owned()),
-                Some(rest) if first.is_empty() => Some(format!("{path}.{rest}")),
-                Some(rest) if rest.starts_with('.') => Some(format!("{path}{rest}")),
-                _ => None,
-            };
+            // Not by `path` alone: what is below `first` may have been met elsewhere before.
+            let below: Vec<_> = layer
+                .paths()
+                .filter_map(|known| rebase(known, first, path))
+                .collect();
             layer.shared_as.extend(below);
         }
     }
+}
+
+/// A path at or below `from` as it reads from `to`.
+fn rebase(path: &str, from: &str, to: &str) -> Option<String> {
+    let below = match path.strip_prefix(from)? {
+        rest if rest.is_empty() || from.is_empty() => rest,
+        rest => rest.strip_prefix('.')?,
+    };
+    Some(match (to, below) {
+        (to, "") => to.to_owned(),
+        ("", below) => below.to_owned(),
+        (to, below) => format!("{to}.{below}"),
+    })
 }

@@ -1,0 +1,236 @@
+//! The impl: absolute paths only, and names that cannot meet the user's.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::visit::Visit;
+use syn::{Generics, TypePath, WherePredicate, parse_quote};
+
+use crate::ast::{Data, Field, Input, Place};
+
+/// The impl of `Quantizable`.
+pub fn implementation(input: &Input<'_>) -> TokenStream {
+    let krate = crate_path(input);
+    let mut generics = input.generics.clone();
+    let (visit, visit_mut) = if let Some(span) = input.attrs.layer {
+        let where_clause = generics.make_where_clause();
+        // Whatever the impl of `Layer` asks of type parameters is asked here too.
+        let is_layer = quote_spanned!(span=> Self: #krate::Layer);
+        where_clause.predicates.push(parse_quote!(#is_layer));
+        let walk = walk_ident();
+        let body = quote!(#walk.layer(self));
+        (body.clone(), body)
+    } else {
+        bound_type_params(input, &krate, &mut generics);
+        (
+            body(input, &krate, Access::Shared),
+            body(input, &krate, Access::Mutable),
+        )
+    };
+    wrap(input, &krate, &generics, &visit, &visit_mut)
+}
+
+/// An impl that does nothing: stands in where the input has mistakes, so that uses of the
+/// type do not add to them.
+pub fn stub(input: &Input<'_>) -> TokenStream {
+    let nothing = quote!(::core::result::Result::Ok(()));
+    let krate = crate_path(input);
+    wrap(input, &krate, input.generics, &nothing, &nothing)
+}
+
+fn wrap(
+    input: &Input<'_>,
+    krate: &TokenStream,
+    generics: &Generics,
+    visit: &TokenStream,
+    visit_mut: &TokenStream,
+) -> TokenStream {
+    let ident = input.ident;
+    let walk = walk_ident();
+    let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
+    quote! {
+        const _: () = {
+            // Unused where every field is a module tree.
+            #[allow(unused_imports)]
+            use #krate::module::__private::OpaqueField as _;
+
+            #[allow(unused_variables, deprecated)]
+            #[automatically_derived]
+            impl #impl_generics #krate::Quantizable for #ident #ty_generics #where_clause {
+                fn visit(&self, #walk: &mut #krate::module::Walk<'_>) -> #krate::Result<()> {
+                    #visit
+                }
+
+                fn visit_mut(
+                    &mut self,
+                    #walk: &mut #krate::module::WalkMut<'_>,
+                ) -> #krate::Result<()> {
+                    #visit_mut
+                }
+            }
+        };
+    }
+}
+
+fn crate_path(input: &Input<'_>) -> TokenStream {
+    match &input.attrs.crate_path {
+        Some(path) => path.to_token_stream(),
+        None => quote!(::candle_dynquant),
+    }
+}
+
+/// A local of the expansion; a constant of its name would still be seen, hence the underscores.
+fn walk_ident() -> Ident {
+    Ident::new("__walk", Span::mixed_site())
+}
+
+#[derive(Clone, Copy)]
+enum Access {
+    Shared,
+    Mutable,
+}
+
+fn body(input: &Input<'_>, krate: &TokenStream, access: Access) -> TokenStream {
+    let walked = match &input.data {
+        Data::Union(_) => TokenStream::new(),
+        Data::Struct(fields) => {
+            let fields = fields.iter().filter(|f| !f.is_skipped()).map(|field| {
+                let member = &field.member;
+                let place = match access {
+                    Access::Shared => quote!(&self.#member),
+                    Access::Mutable => quote!(&mut self.#member),
+                };
+                visit_field(field, krate, access, &place)
+            });
+            quote!(#(#fields)*)
+        }
+        // No value of it exists, which a match on the place itself, not on a reference, shows.
+        Data::Enum(variants) if variants.is_empty() => return quote!(match *self {}),
+        Data::Enum(variants) => {
+            let arms = variants.iter().map(|variant| {
+                let ident = variant.ident;
+                let visited = || {
+                    let fields = variant.fields.iter().enumerate();
+                    fields
+                        .filter(|(_, f)| !f.is_skipped())
+                        .map(|(i, f)| (f, format_ident!("__field_{i}", span = Span::mixed_site())))
+                };
+                let patterns = visited().map(|(field, binding)| {
+                    let member = &field.member;
+                    quote!(#member: #binding,)
+                });
+                let visits = visited().map(|(field, binding)| {
+                    visit_field(field, krate, access, &binding.to_token_stream())
+                });
+                quote! {
+                    Self::#ident { #(#patterns)* .. } => { #(#visits)* }
+                }
+            });
+            quote!(match self { #(#arms)* })
+        }
+    };
+    // The same for both walks, so once is enough; and one mistake is then one error.
+    let asserts = match access {
+        Access::Shared => input
+            .visited()
+            .filter(|f| input.attrs.strict.is_some() || f.attrs.flatten.is_some())
+            .map(|f| assert_quantizable(f, krate))
+            .collect(),
+        Access::Mutable => TokenStream::new(),
+    };
+    quote! {
+        #asserts
+        #walked
+        ::core::result::Result::Ok(())
+    }
+}
+
+/// Visits what `place`, a reference, points to, or reports it as opaque: which of the two
+/// is decided by `__private`'s method of that name that the field's type has.
+fn visit_field(
+    field: &Field<'_>,
+    krate: &TokenStream,
+    access: Access,
+    place: &TokenStream,
+) -> TokenStream {
+    let walk = walk_ident();
+    let probe = match access {
+        Access::Shared => quote!(#krate::module::__private::Field),
+        Access::Mutable => quote!(#krate::module::__private::FieldMut),
+    };
+    match &field.place {
+        Place::Below(name, _) => quote!(#probe(#place).visit(#name, #walk)?;),
+        Place::Here => quote!(#probe(#place).visit_here(#walk)?;),
+    }
+}
+
+/// Makes the compiler say of the field's type, at its place, that it is no module tree.
+fn assert_quantizable(field: &Field<'_>, krate: &TokenStream) -> TokenStream {
+    let ty = field.ty;
+    quote!(#krate::module::__private::assert_quantizable::<#ty>();)
+}
+
+/// Asks `Quantizable` of each type parameter that occurs in a visited field.
+///
+/// Without it the probe would take a field of that type for opaque, whatever the parameter
+/// turns out to be. A field whose parameter is no module tree is skipped instead.
+fn bound_type_params(input: &Input<'_>, krate: &TokenStream, generics: &mut Generics) {
+    let mut occurring = Occurring {
+        params: input.generics.type_params().map(|p| &p.ident).collect(),
+        bounded: Vec::new(),
+    };
+    for field in input.visited() {
+        occurring.visit_type(field.ty);
+    }
+    let bounds = occurring
+        .bounded
+        .into_iter()
+        .map(|ty| -> WherePredicate { parse_quote!(#ty: #krate::Quantizable) });
+    generics.make_where_clause().predicates.extend(bounds);
+}
+
+/// Type parameters, and types projected from them (`T::Head`), in the order met.
+struct Occurring<'a> {
+    params: Vec<&'a Ident>,
+    bounded: Vec<&'a TypePath>,
+}
+
+impl Occurring<'_> {
+    fn is_param(&self, ty: &TypePath) -> bool {
+        let first = ty.path.segments.first();
+        ty.qself.is_none()
+            && ty.path.leading_colon.is_none()
+            && first.is_some_and(|s| self.params.contains(&&s.ident))
+    }
+
+    /// Whether `ty` is projected from something that a parameter occurs in.
+    fn is_projected(&self, ty: &TypePath) -> bool {
+        let Some(qself) = &ty.qself else {
+            return false;
+        };
+        let mut inner = Occurring {
+            params: self.params.clone(),
+            bounded: Vec::new(),
+        };
+        inner.visit_type(&qself.ty);
+        !inner.bounded.is_empty()
+    }
+}
+
+impl<'ast> Visit<'ast> for Occurring<'ast> {
+    fn visit_type_path(&mut self, ty: &'ast TypePath) {
+        if self.is_param(ty) || self.is_projected(ty) {
+            self.bounded.push(ty);
+            return;
+        }
+        // Holds no `T`, so it asks nothing of it.
+        if ty
+            .path
+            .segments
+            .last()
+            .is_some_and(|s| s.ident == "PhantomData")
+        {
+            return;
+        }
+        syn::visit::visit_type_path(self, ty);
+    }
+}

@@ -1,0 +1,146 @@
+//! A layer of nothing but its state, and visitors that record what a walk shows them.
+
+use candle_dynquant::module::{AnyLayer, Visitor, VisitorMut, Walk, WalkMut};
+use candle_dynquant::{
+    Error, Layer, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
+};
+
+/// A layer with one weight of four elements; quantizing it flips a flag.
+#[derive(Quantizable, Clone, Debug, PartialEq)]
+#[quantizable(layer)]
+pub struct Toy {
+    pub kind: LayerKind,
+    pub checkpoint_name: Option<String>,
+    pub quantized: Option<QConfig>,
+    /// Cannot be quantized.
+    pub broken: bool,
+}
+
+impl Toy {
+    pub fn new() -> Self {
+        Self::of(LayerKind::Linear)
+    }
+
+    pub fn of(kind: LayerKind) -> Self {
+        Self {
+            kind,
+            checkpoint_name: None,
+            quantized: None,
+            broken: false,
+        }
+    }
+
+    pub fn named(checkpoint_name: &str) -> Self {
+        Self {
+            checkpoint_name: Some(checkpoint_name.to_owned()),
+            ..Self::new()
+        }
+    }
+
+    pub fn broken() -> Self {
+        Self {
+            broken: true,
+            ..Self::new()
+        }
+    }
+
+    pub fn is_quantized(&self) -> bool {
+        self.quantized.is_some()
+    }
+}
+
+impl Layer for Toy {
+    fn kind(&self) -> LayerKind {
+        self.kind.clone()
+    }
+
+    fn checkpoint_name(&self) -> Option<&str> {
+        self.checkpoint_name.as_deref()
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        let (dtype, bytes) = match self.quantized {
+            None => (WeightDType::F32, 16),
+            Some(_) => (WeightDType::QInt8, 4),
+        };
+        vec![WeightInfo::new("weight", &[2, 2], dtype, bytes)]
+    }
+
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        if self.broken {
+            return Err(Error::UnsupportedQConfig {
+                expected: "nothing".into(),
+                got: qconfig.to_string(),
+            });
+        }
+        Ok(Self {
+            quantized: Some(*qconfig),
+            ..self.clone()
+        })
+    }
+}
+
+/// What a walk that looks is shown, one line each.
+#[derive(Default, Debug)]
+pub struct Seen {
+    pub lines: Vec<String>,
+}
+
+impl Visitor for Seen {
+    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+        self.lines.push(format!("{path}: {}", layer.kind()));
+        Ok(())
+    }
+
+    fn opaque(&mut self, path: &str, type_name: &'static str) {
+        self.lines.push(format!("{path} ? {type_name}"));
+    }
+
+    fn shared(&mut self, path: &str, first: &str) {
+        self.lines.push(format!("{path} = {first}"));
+    }
+}
+
+/// What a walk that may change is shown; changes nothing.
+#[derive(Default, Debug)]
+pub struct SeenMut {
+    pub lines: Vec<String>,
+}
+
+impl VisitorMut for SeenMut {
+    fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+        self.lines.push(format!("{path}: {}", layer.kind()));
+        Ok(false)
+    }
+}
+
+/// Checks that both walks show `layers`, and that the walk that looks also shows `others`.
+#[track_caller]
+pub fn assert_walks<M: Quantizable>(case: &str, model: &mut M, layers: &[&str], others: &[&str]) {
+    let mut seen = Seen::default();
+    Walk::over(model, &mut seen).expect(case);
+    let (seen_layers, seen_others): (Vec<_>, Vec<_>) =
+        seen.lines.iter().partition(|line| line.contains(": "));
+    assert_eq!(seen_layers, layers, "{case}: layers of visit");
+    assert_eq!(
+        seen_others, others,
+        "{case}: opaque fields and shared pointers"
+    );
+    let mut seen = SeenMut::default();
+    WalkMut::over(model, &mut seen).expect(case);
+    assert_eq!(seen.lines, layers, "{case}: layers of visit_mut");
+}
+
+/// Quantizes every layer at whose path `at` says so.
+pub struct Quantize<F>(pub F);
+
+impl<F: FnMut(&str) -> bool> VisitorMut for Quantize<F> {
+    fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+        if (self.0)(path) {
+            let replacement = layer.quantize_boxed(&QConfig::per_row_dynamic())?;
+            layer.install(replacement)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}

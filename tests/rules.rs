@@ -1,0 +1,421 @@
+//! Which rule decides for which layer, and what rules at fault are told.
+
+mod common;
+
+use std::sync::Arc;
+
+use candle_dynquant::{
+    Error, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Report,
+    quantize_dynamic,
+};
+use common::toy::Toy;
+
+#[derive(Quantizable, Clone)]
+struct Attention {
+    query: Toy,
+    value: Toy,
+    heads: usize,
+}
+
+#[derive(Quantizable, Clone)]
+struct Block {
+    attention: Attention,
+    output: Toy,
+}
+
+#[derive(Quantizable, Clone)]
+struct Model {
+    layer: Vec<Block>,
+    rnn: Toy,
+    head: Toy,
+}
+
+fn model() -> Model {
+    let block = |i: usize| Block {
+        attention: Attention {
+            query: Toy::named(&format!("bert.encoder.{i}.q_proj")),
+            value: Toy::new(),
+            heads: 2,
+        },
+        output: Toy::new(),
+    };
+    Model {
+        layer: (0..11).map(block).collect(),
+        rnn: Toy::of(LayerKind::LSTM),
+        head: Toy::new(),
+    }
+}
+
+const A: QConfig = QConfig::per_row_dynamic();
+const B: QConfig = QConfig::default_dynamic();
+const C: QConfig = QConfig::per_channel_dynamic();
+
+/// What became of the layer at `path`: its qconfig, or `None` if it was left.
+#[track_caller]
+fn outcome(case: &str, report: &Report, path: &str) -> Option<QConfig> {
+    let layer = report.layers.iter().find(|l| l.path == path);
+    match &layer
+        .unwrap_or_else(|| panic!("{case}: no layer {path}"))
+        .outcome
+    {
+        Outcome::Swapped { to } => Some(*to),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_most_particular_rule_wins() {
+    let query = "layer.1.attention.query";
+    let cases: Vec<(&str, QConfigSpec, Option<QConfig>)> = vec![
+        ("preset", QConfigSpec::int8(), Some(A)),
+        (
+            "kind over preset",
+            QConfigSpec::int8().kind(LayerKind::Linear, B),
+            Some(B),
+        ),
+        (
+            "later kind over earlier",
+            QConfigSpec::new()
+                .kind(LayerKind::Linear, B)
+                .kind(LayerKind::Linear, C),
+            Some(C),
+        ),
+        (
+            "whole model over kind",
+            QConfigSpec::new().name("", B).kind(LayerKind::Linear, C),
+            Some(B),
+        ),
+        (
+            "ancestor over whole model",
+            QConfigSpec::new().name("layer", B).name("", C),
+            Some(B),
+        ),
+        (
+            "nearer ancestor over farther, whichever comes first",
+            QConfigSpec::new().name("layer.1", B).name("layer", C),
+            Some(B),
+        ),
+        (
+            "later ancestor over the same earlier",
+            QConfigSpec::new().name("layer.1", B).name("layer.1", C),
+            Some(C),
+        ),
+        (
+            "regex over ancestor",
+            QConfigSpec::new()
+                .regex("query$", B)
+                .name("layer.1.attention", C),
+            Some(B),
+        ),
+        (
+            "later regex over earlier",
+            QConfigSpec::new()
+                .regex(r"^layer\.1\.attention\.query$", B)
+                .regex("query", C),
+            Some(C),
+        ),
+        (
+            "exact over regex",
+            QConfigSpec::new().name(query, B).regex("query", C),
+            Some(B),
+        ),
+        (
+            "later exact over earlier",
+            QConfigSpec::new().name(query, B).name(query, C),
+            Some(C),
+        ),
+        (
+            "exact keep-float over regex",
+            QConfigSpec::new().name(query, None).regex("query|head", C),
+            None,
+        ),
+        (
+            "exact over keep-float of an ancestor",
+            QConfigSpec::new().name(query, B).name("layer.1", None),
+            Some(B),
+        ),
+        (
+            "keep-float of an ancestor over preset",
+            QConfigSpec::int8().name("layer.1", None),
+            None,
+        ),
+        (
+            "a name covers segments, not prefixes of them",
+            QConfigSpec::new().name("layer.10", C).name("head", B),
+            None,
+        ),
+        (
+            "checkpoint name",
+            QConfigSpec::new()
+                .name("bert.encoder.1.q_proj", B)
+                .name("", C),
+            Some(B),
+        ),
+        (
+            "regex on the checkpoint name",
+            QConfigSpec::new().regex(r"^bert\..*\.1\.q_proj$", B),
+            Some(B),
+        ),
+        (
+            "ancestor by checkpoint name",
+            QConfigSpec::new().name("bert.encoder.1", B),
+            Some(B),
+        ),
+        ("no rule", QConfigSpec::new().kind(LayerKind::LSTM, B), None),
+    ];
+    for (case, spec, expected) in cases {
+        let mut model = model();
+        let report =
+            quantize_dynamic(&mut model, &spec).unwrap_or_else(|e| panic!("{case}: {e}\n{spec}"));
+        assert_eq!(outcome(case, &report, query), expected, "{case}");
+        assert_eq!(
+            model.layer[1].attention.query.quantized, expected,
+            "{case}: the layer is not what the report says"
+        );
+    }
+}
+
+#[test]
+fn the_report_says_why_a_layer_was_left() {
+    let mut model = model();
+    let spec = QConfigSpec::int8().name("layer.0", None);
+    let report = quantize_dynamic(&mut model, &spec).expect("quantizes");
+    let reasons: Vec<_> = report.left().map(|l| (&*l.path, &l.outcome)).collect();
+    let kept = Outcome::Left {
+        reason: LeftReason::KeptFloat {
+            rule: "name \"layer.0\"".into(),
+        },
+    };
+    assert_eq!(
+        reasons,
+        [
+            ("layer.0.attention.query", &kept),
+            ("layer.0.attention.value", &kept),
+            ("layer.0.output", &kept)
+        ]
+    );
+    assert_eq!(
+        report.opaque[0].path, "layer.0.attention.heads",
+        "opaque fields are listed"
+    );
+    let again = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes the rest");
+    assert_eq!(again.swapped().count(), 3, "only what was left is swapped");
+    let already = Outcome::Left {
+        reason: LeftReason::AlreadyQuantized,
+    };
+    assert!(again.left().all(|l| l.outcome == already), "{again}");
+}
+
+/// A model without layers of ours.
+#[derive(Quantizable)]
+struct Foreign<T> {
+    proj: T,
+}
+
+#[test]
+fn rules_at_fault_are_told_what_the_model_has() {
+    let cases: Vec<(&str, QConfigSpec, &str)> = vec![
+        (
+            "misspelt name",
+            QConfigSpec::int8().name("layer.1.attention.qurey", None),
+            r#"rule name "layer.1.attention.qurey" matches no layer: the nearest name is "layer.1.attention.query""#,
+        ),
+        (
+            "misspelt ancestor",
+            QConfigSpec::int8().name("layer.1.atention", None),
+            r#"rule name "layer.1.atention" matches no layer: the nearest name is "layer.1.attention""#,
+        ),
+        (
+            "name of an opaque field",
+            QConfigSpec::int8().name("layer.0.attention.heads", None),
+            r#"rule name "layer.0.attention.heads" matches no layer: layer.0.attention.heads is a usize, which is no module tree"#,
+        ),
+        (
+            "name below an opaque field",
+            QConfigSpec::int8().name("layer.0.attention.heads.query", None),
+            r#"layer.0.attention.heads is a usize, which is no module tree"#,
+        ),
+        (
+            "kind that is not there",
+            QConfigSpec::int8().kind(LayerKind::GRU, A),
+            "rule kind GRU matches no layer: the model has layers of kind Linear, LSTM",
+        ),
+        (
+            "regex that finds nothing",
+            QConfigSpec::int8().regex("^dense$", None),
+            r#"rule regex "^dense$" matches no layer: the model has layers such as layer.0.attention.query, "#,
+        ),
+        (
+            "malformed regex",
+            QConfigSpec::int8().regex("layer(", None),
+            r#"malformed regex "layer(": "#,
+        ),
+        (
+            "no rules",
+            QConfigSpec::new(),
+            "nothing to quantize: no rule gives a qconfig to any of the model's 35 layers, such as layer.0.attention.query (Linear)",
+        ),
+        (
+            "all kept float",
+            QConfigSpec::int8().name("", None),
+            "nothing to quantize: no rule gives a qconfig",
+        ),
+    ];
+    for (case, spec, expected) in cases {
+        let mut model = model();
+        let error = quantize_dynamic(&mut model, &spec)
+            .expect_err(case)
+            .to_string();
+        assert!(
+            error.contains(expected),
+            "{case}: expected {expected:?}, got {error:?}"
+        );
+        assert!(!model.head.is_quantized(), "{case}: the model was changed");
+    }
+}
+
+#[test]
+fn a_model_without_layers_is_told_which_field_may_be_meant() {
+    fn error<T>(proj: T) -> String
+    where
+        Foreign<T>: Quantizable,
+    {
+        let mut model = Foreign { proj };
+        let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("no layers");
+        assert!(matches!(error, Error::NothingMatched { .. }), "{error:?}");
+        error.to_string()
+    }
+    /// Two of candle's own, and one of ours in what cannot be looked into.
+    #[derive(Quantizable)]
+    struct Holds<T> {
+        #[quantizable(skip)]
+        generic: std::marker::PhantomData<T>,
+        linear: Option<candle_nn::Linear>,
+    }
+    #[derive(Quantizable)]
+    struct Hides {
+        linear: Vec<(candle_dynquant::nn::Linear, usize)>,
+    }
+    let foreign = error(Holds::<u8> {
+        generic: std::marker::PhantomData,
+        linear: None,
+    });
+    assert_eq!(
+        foreign,
+        "nothing to quantize: the model shows no layers, but proj.linear is a core::option::Option<candle_nn::linear::Linear>; use candle_dynquant::nn::Linear instead"
+    );
+    let hidden = error(Hides { linear: vec![] });
+    assert!(
+        !hidden.contains("candle_dynquant::nn::Linear instead"),
+        "{hidden}"
+    );
+    let empty = error(());
+    assert!(empty.contains("derive Quantizable"), "{empty}");
+}
+
+#[test]
+fn two_layers_of_one_path_are_an_error() {
+    #[derive(Quantizable)]
+    struct Part {
+        dense: Toy,
+    }
+    #[derive(Quantizable)]
+    struct Flattened {
+        #[quantizable(flatten)]
+        a: Part,
+        #[quantizable(flatten)]
+        b: Part,
+    }
+    #[derive(Quantizable)]
+    struct Below {
+        a: Part,
+        #[quantizable(rename = "a.dense")]
+        b: Toy,
+    }
+    let part = || Part { dense: Toy::new() };
+    let mut flattened = Flattened {
+        a: part(),
+        b: part(),
+    };
+    let error = quantize_dynamic(&mut flattened, &QConfigSpec::int8()).expect_err("flattened");
+    assert!(
+        matches!(&error, Error::DuplicatePath { path } if path == "dense"),
+        "{error:?}"
+    );
+    let mut below = Below {
+        a: part(),
+        b: Toy::new(),
+    };
+    let error = quantize_dynamic(&mut below, &QConfigSpec::int8()).expect_err("renamed");
+    assert!(
+        matches!(&error, Error::DuplicatePath { path } if path == "a.dense"),
+        "{error:?}"
+    );
+    assert!(!below.b.is_quantized(), "the model was changed");
+}
+
+#[derive(Quantizable, Clone)]
+struct Pair {
+    left: Arc<Toy>,
+    right: Toy,
+}
+
+#[test]
+fn rules_know_a_shared_layer_by_all_its_paths() {
+    let inner = Arc::new(Toy::new());
+    let pair = Arc::new(Pair {
+        left: Arc::clone(&inner),
+        right: Toy::new(),
+    });
+    // `left` is met at 0, and then in the pair at 1, which is met again at 2.
+    let names = ["0", "1.left", "2.left", "1", "2"];
+    for name in names {
+        let mut model = (Arc::clone(&inner), Arc::clone(&pair), Arc::clone(&pair));
+        let spec = QConfigSpec::new().name(name, A);
+        let report =
+            quantize_dynamic(&mut model, &spec).unwrap_or_else(|e| panic!("name {name}: {e}"));
+        assert_eq!(
+            report.layers[0].shared_as,
+            ["1.left", "2.left"],
+            "name {name}"
+        );
+        assert!(model.0.is_quantized(), "name {name}: 0");
+        assert!(model.2.left.is_quantized(), "name {name}: 2.left");
+        assert!(
+            Arc::ptr_eq(&model.0, &model.1.left) && Arc::ptr_eq(&model.1, &model.2),
+            "name {name}: sharing was lost"
+        );
+        assert!(!inner.is_quantized(), "name {name}: outside");
+    }
+}
+
+#[test]
+fn an_alias_may_not_be_another_layers_path() {
+    #[derive(Quantizable)]
+    struct Clash {
+        a: Arc<Toy>,
+        #[quantizable(flatten)]
+        again: Holder,
+        #[quantizable(flatten)]
+        other: Named,
+    }
+    #[derive(Quantizable)]
+    struct Holder {
+        b: Arc<Toy>,
+    }
+    #[derive(Quantizable)]
+    struct Named {
+        b: Toy,
+    }
+    let shared = Arc::new(Toy::new());
+    let mut model = Clash {
+        a: Arc::clone(&shared),
+        again: Holder { b: shared },
+        other: Named { b: Toy::new() },
+    };
+    let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("b twice");
+    assert!(
+        matches!(&error, Error::DuplicatePath { path } if path == "b"),
+        "{error:?}"
+    );
+}
