@@ -15,7 +15,7 @@ use crate::qparams::{QScheme, quantize_qint8, symmetric_qint8};
 ///
 /// let weight = Tensor::new(&[[0.5f32, -1.0], [0.02, 0.01]], &Device::Cpu)?;
 /// let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic().weight)?;
-/// assert_eq!(qweight.codes(), [64, -128, 127, 64]);
+/// assert_eq!(qweight.codes(), [64, -127, 127, 64]);
 /// assert_eq!(qweight.scales().len(), 2); // one per output channel
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```

@@ -275,13 +275,13 @@ fn opaque_fields_have_their_full_type_names() {
             "option ? core::option::Option<candle_nn::linear::Linear>",
             &format!("hidden ? alloc::boxed::Box<dyn {this}::Hidden>"),
             &format!("shared_hidden ? alloc::sync::Arc<dyn {this}::Hidden>"),
-            &format!("borrowed ? &{this}::common::Toy"),
+            &format!("borrowed ? &{this}::common::toy::Toy"),
             &format!(
                 "function ? {}",
                 std::any::type_name::<for<'a> fn(&'a Toy) -> bool>()
             ),
             &format!(
-                "nested ? alloc::vec::Vec<core::option::Option<({this}::common::Toy, usize)>>"
+                "nested ? alloc::vec::Vec<core::option::Option<({this}::common::toy::Toy, usize)>>"
             ),
         ],
     );

@@ -83,9 +83,9 @@ pub enum WeightDType {
 }
 
 impl WeightDType {
-    /// Whether the weight is plain floats, so that it can still be quantized.
-    pub fn is_float(self) -> bool {
-        matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::BF16)
+    /// Whether the weight is quantized, so that it cannot be quantized again.
+    pub fn is_quantized(self) -> bool {
+        matches!(self, Self::QInt8)
     }
 }
 
