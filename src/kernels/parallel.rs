@@ -7,10 +7,14 @@
 //! - elsewhere candle's barrier pool, whose threads spin between calls and start in a fraction
 //!   of a microsecond, where waking a sleeping rayon pool from outside takes over ten;
 //! - the barrier pool serves one caller at a time, so a caller that finds it taken computes on
-//!   its own thread: under many concurrent callers all cores are busy anyway.
+//!   its own thread: under many concurrent callers all cores are busy anyway;
+//! - the barrier pool waits for each of its threads, also for one whose core is busy with
+//!   another program, which takes milliseconds. A pool that was late is left alone for twenty
+//!   times the time it was late, so that waiting costs 5 % at most.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant};
 
 use candle_core::utils::barrier_pool;
 
@@ -40,8 +44,8 @@ pub(super) fn for_each(tasks: usize, task: impl Fn(usize) + Sync) {
             }
             work();
         });
-    } else if let Some(_turn) = Turn::take() {
-        barrier_pool().execute(|_| work());
+    } else if let Some(turn) = Turn::take() {
+        turn.execute(work);
     } else {
         work();
     }
@@ -66,13 +70,49 @@ pub(super) fn threads() -> usize {
     }
 }
 
+/// When time began for [`PAUSED_UNTIL`].
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Nanoseconds since [`START`] until which the barrier pool is left alone.
+static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// A wait that is no lateness: a parked thread wakes up in less.
+const PATIENCE: Duration = Duration::from_micros(200);
+
+/// How many times its lateness a late pool is left alone.
+const PAUSE: u32 = 20;
+
 /// The right to use the barrier pool, given back on drop, by a panic as well.
 struct Turn;
 
 impl Turn {
+    /// Takes the pool, unless somebody has it or it is left alone.
     fn take() -> Option<Self> {
+        if START.elapsed().as_nanos() < PAUSED_UNTIL.load(Ordering::Relaxed).into() {
+            return None;
+        }
         let taken = BARRIER_POOL_TAKEN.swap(true, Ordering::Acquire);
         (!taken).then_some(Self)
+    }
+
+    /// Runs `work` on all threads of the pool and the caller's, and notes how late they are.
+    fn execute(self, work: impl Fn() + Sync) {
+        let pool = barrier_pool();
+        let own_nanos = AtomicU64::new(0);
+        let start = Instant::now();
+        pool.execute(|thread| {
+            work();
+            if thread == pool.n_workers() {
+                own_nanos.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            }
+        });
+        let own = Duration::from_nanos(own_nanos.into_inner());
+        let late = start.elapsed().saturating_sub(own);
+        // With several tasks a thread, the last to end is no later than the others' share.
+        if late > PATIENCE.max(own) {
+            let until = START.elapsed() + PAUSE * late;
+            PAUSED_UNTIL.store(until.as_nanos() as u64, Ordering::Relaxed);
+        }
     }
 }
 

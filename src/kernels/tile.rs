@@ -230,22 +230,45 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
         // SAFETY: the caller's promise.
         unsafe {
             match height {
-                1 => tile::<LANES, BYTES, NV, 1, 2>(product, panel, row, vector),
-                2 => tile::<LANES, BYTES, NV, 2, 1>(product, panel, row, vector),
-                3 => tile::<LANES, BYTES, NV, 3, 1>(product, panel, row, vector),
-                4 => tile::<LANES, BYTES, NV, 4, 1>(product, panel, row, vector),
-                5 => tile::<LANES, BYTES, NV, 5, 1>(product, panel, row, vector),
-                _ => tile::<LANES, BYTES, NV, 6, 1>(product, panel, row, vector),
+                1 => tile::<LANES, BYTES, NV, 1, true>(product, panel, row, vector),
+                2 => tile::<LANES, BYTES, NV, 2, false>(product, panel, row, vector),
+                3 => tile::<LANES, BYTES, NV, 3, false>(product, panel, row, vector),
+                4 => tile::<LANES, BYTES, NV, 4, false>(product, panel, row, vector),
+                5 => tile::<LANES, BYTES, NV, 5, false>(product, panel, row, vector),
+                _ => tile::<LANES, BYTES, NV, 6, false>(product, panel, row, vector),
             }
         }
         row += height;
     }
 }
 
+/// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+    acc: &mut [[V::Acc; NV]; MR],
+    rows: &[&[[u8; GROUP]]; MR],
+    weights: &[[i8; BYTES]],
+    group: usize,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let weights = &weights[group * NV..][..NV];
+    let b: [_; NV] = std::array::from_fn(|v| vector.load(&weights[v]));
+    for r in 0..MR {
+        let a = vector.splat(rows[r][group]);
+        for v in 0..NV {
+            acc[r][v] = vector.dot(acc[r][v], a, b[v]);
+        }
+    }
+}
+
 /// `MR` rows by `NV` registers.
 ///
-/// `CHAINS` is how many groups of inputs go to separate sums: one row alone has too few sums
-/// to hide the latency of a dot product.
+/// `SPLIT` sums even and odd groups of inputs apart: one row alone has too few sums to hide the
+/// latency of a dot product.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
@@ -257,7 +280,7 @@ unsafe fn tile<
     const BYTES: usize,
     const NV: usize,
     const MR: usize,
-    const CHAINS: usize,
+    const SPLIT: bool,
 >(
     product: Product<'_>,
     panel: Panel<'_>,
@@ -269,24 +292,24 @@ unsafe fn tile<
     let rows: [_; MR] = std::array::from_fn(|r| &product.lhs.row(first_row + r)[..groups]);
     let weights = &panel.codes.as_chunks::<BYTES>().0[..groups * NV];
 
-    let mut acc = [[[vector.zero(); NV]; MR]; CHAINS];
-    let mut step = |group: usize, chain: usize, weights: &[[i8; BYTES]]| {
-        let b: [_; NV] = std::array::from_fn(|v| vector.load(&weights[v]));
+    let mut acc = [[vector.zero(); NV]; MR];
+    let mut group = 0;
+    if SPLIT {
+        let mut odd = acc;
+        while group + 1 < groups {
+            step(&mut acc, &rows, weights, group, vector);
+            step(&mut odd, &rows, weights, group + 1, vector);
+            group += 2;
+        }
         for r in 0..MR {
-            let a = vector.splat(rows[r][group]);
             for v in 0..NV {
-                acc[chain][r][v] = vector.dot(acc[chain][r][v], a, b[v]);
+                acc[r][v] = vector.add(acc[r][v], odd[r][v]);
             }
         }
-    };
-    let paired = groups / CHAINS * CHAINS;
-    for group in (0..paired).step_by(CHAINS) {
-        for chain in 0..CHAINS {
-            step(group + chain, chain, &weights[(group + chain) * NV..][..NV]);
-        }
     }
-    for group in paired..groups {
-        step(group, 0, &weights[group * NV..][..NV]);
+    while group < groups {
+        step(&mut acc, &rows, weights, group, vector);
+        group += 1;
     }
 
     let sums = panel.sums.as_chunks::<LANES>().0;
@@ -300,9 +323,8 @@ unsafe fn tile<
             product.out.part(row, columns)
         };
         for v in 0..NV {
-            let total = (1..CHAINS).fold(acc[0][r][v], |sum, c| vector.add(sum, acc[c][r][v]));
             let values = vector.finish(
-                total,
+                acc[r][v],
                 Epilogue {
                     row: product.lhs.params[row],
                     sums: &sums[v],
