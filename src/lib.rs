@@ -1,4 +1,60 @@
-//! PyTorch-style dynamic quantization for candle.
+//! PyTorch-style eager dynamic quantization for [candle](candle_core): int8 weights,
+//! activations quantized at every forward call, no calibration, no export.
+//!
+//! # Should I use this crate?
+//! Yes, if you have a candle model that runs on the CPU and whose time goes into `Linear`
+//! layers: transformers' encoders above all. No, if it runs on a GPU, if you train it, or if
+//! its time goes into convolutions.
+//!
+//! # Three changes to a model
+//! 1. `nn::Linear` and `nn::linear` in place of candle_nn's,
+//! 2. `#[derive(Quantizable)]` on each struct,
+//! 3. one call of [`quantize_dynamic`].
+//!
+//! ```
+//! use candle_core::{DType, Device, Module, Tensor};
+//! use candle_dynquant::{nn, quantize_dynamic, QConfigSpec, Quantizable};
+//! use candle_nn::{VarBuilder, VarMap};
+//!
+//! #[derive(Quantizable, Clone)]
+//! struct Classifier {
+//!     hidden: nn::Linear,
+//!     head: nn::Linear,
+//!     num_labels: usize, // no module: reported, never touched
+//! }
+//!
+//! impl Classifier {
+//!     fn load(vb: VarBuilder) -> candle_core::Result<Self> {
+//!         let hidden = nn::linear(64, 128, vb.pp("hidden"))?;
+//!         let head = nn::linear(128, 10, vb.pp("head"))?;
+//!         Ok(Self { hidden, head, num_labels: 10 })
+//!     }
+//!
+//!     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
+//!         self.head.forward(&self.hidden.forward(xs)?.relu()?)
+//!     }
+//! }
+//!
+//! let vars = VarMap::new(); // or a float checkpoint
+//! let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+//! let mut model = Classifier::load(vb)?;
+//! let report = quantize_dynamic(&mut model, &QConfigSpec::int8())?;
+//! println!("{report}"); // what was swapped, what was not and why, bytes before and after
+//! let logits = model.forward(&Tensor::zeros((4, 64), DType::F32, &Device::Cpu)?)?;
+//! assert_eq!(logits.dims(), [4, 10]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Which preset
+//! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
+//!   row. The most accurate, the same speed, and a row's result does not depend on its batch.
+//! - [`QConfigSpec::default`]: PyTorch's `quantize_dynamic(model)`, bit-equal to torch 2.9.1.
+//! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex.
+//!
+//! # Numbers
+//! [`qparams`] is the theory, [`kernels::reference`] the definition of every result, and all
+//! instruction sets give the same bits. The environment variable `DYNQUANT_ISA` chooses a
+//! lesser instruction set than the best: see [`kernels::Isa`].
 
 #![deny(unsafe_code)]
 
