@@ -4,6 +4,8 @@
 //! bits. [`linear`] is the one entry: it finds the range of the activations, quantizes them,
 //! multiplies, dequantizes and adds the bias.
 
+mod activation;
+mod gates;
 mod isa;
 mod packed;
 mod parallel;
@@ -17,6 +19,7 @@ mod x86_64;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+pub use gates::Gates;
 pub use isa::Isa;
 pub use packed::Packed;
 pub use rows::Range;
@@ -34,11 +37,12 @@ pub enum Rows {
     Apart,
 }
 
-/// An instruction set's instance of the three inner loops.
+/// An instruction set's instance of the inner loops.
 #[derive(Clone, Copy)]
 struct Instance {
     range: fn(&[f32]) -> Range,
     quantize: fn(&[f32], f32, i32, &mut [u8]),
+    update: fn(Gates, &[f32], &[f32], &mut [f32], &mut [f32]),
     /// # Safety
     /// No other thread computes a part that overlaps.
     multiply: unsafe fn(Product<'_>, Part),
@@ -73,38 +77,133 @@ pub fn linear(
     rows: Rows,
     calculate_qparams: impl Fn(Range) -> RowParams + Sync,
 ) -> Vec<f32> {
-    assert_eq!(lhs.len(), m * rhs.k(), "lhs is [m, k]");
-    let instance = rhs.isa().instance();
-    let mut codes = CODES.take();
-    let used = m * rhs.row_bytes();
-    if codes.len() < used {
-        codes.resize(used, 0);
-    }
-    let params = quantize_rows(lhs, m, rhs, rows, &mut codes[..used], calculate_qparams);
-
-    let mut out = Vec::with_capacity(m * rhs.n());
-    multiply(
-        instance,
-        Lhs {
-            codes: &codes[..used],
-            params: &params,
-            row_bytes: rhs.row_bytes(),
-        },
-        rhs,
-        &mut out.spare_capacity_mut()[..m * rhs.n()],
-    );
-    // SAFETY: `multiply` has written every element: its parts cover all rows and panels.
-    unsafe { out.set_len(m * rhs.n()) };
-    if codes.len() <= KEPT_CODES {
-        CODES.set(codes);
+    let mut scratch = SCRATCH.take();
+    let len = m * rhs.n();
+    let mut out = Vec::with_capacity(len);
+    let spare = &mut out.spare_capacity_mut()[..len];
+    linear_uninit(lhs, m, rhs, rows, calculate_qparams, &mut scratch, spare);
+    // SAFETY: `linear_uninit` has written every element.
+    unsafe { out.set_len(len) };
+    if scratch.codes.len() <= KEPT_CODES {
+        SCRATCH.set(scratch);
     }
     out
 }
 
+/// [`linear`] into a buffer of `m * n` elements, without allocating anything but what `scratch`
+/// lacks.
+///
+/// # Panics
+/// If `lhs` does not have `m * k` elements, or `out` not `m * n`.
+pub fn linear_into(
+    lhs: &[f32],
+    m: usize,
+    rhs: &Packed,
+    rows: Rows,
+    calculate_qparams: impl Fn(Range) -> RowParams + Sync,
+    scratch: &mut Scratch,
+    out: &mut [f32],
+) {
+    // SAFETY: initialised floats may be seen as such that may not be; only floats are written.
+    let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) };
+    linear_uninit(lhs, m, rhs, rows, calculate_qparams, scratch, out);
+}
+
+/// Writes every element of `out`.
+fn linear_uninit(
+    lhs: &[f32],
+    m: usize,
+    rhs: &Packed,
+    rows: Rows,
+    calculate_qparams: impl Fn(Range) -> RowParams + Sync,
+    scratch: &mut Scratch,
+    out: &mut [MaybeUninit<f32>],
+) {
+    assert_eq!(lhs.len(), m * rhs.k(), "lhs is [m, k]");
+    assert_eq!(out.len(), m * rhs.n(), "out is [m, n]");
+    scratch.reserve(m, rhs.row_bytes());
+    quantize_rows(lhs, m, rhs, rows, scratch, calculate_qparams);
+    let lhs = Lhs {
+        codes: &scratch.codes[..m * rhs.row_bytes()],
+        params: &scratch.params[..m],
+        row_bytes: rhs.row_bytes(),
+    };
+    multiply(rhs.isa().instance(), lhs, rhs, out);
+}
+
+/// Updates the state of `m` rows of a recurrent layer: `ih` and `hh` are `[m, gates * hidden]`,
+/// `h` and `c` are `[m, hidden]`; `c` may be empty unless `gates` is the LSTM's.
+///
+/// # Panics
+/// If a slice is shorter.
+pub fn update_state(
+    isa: Isa,
+    gates: Gates,
+    hidden: usize,
+    ih: &[f32],
+    hh: &[f32],
+    h: &mut [f32],
+    c: &mut [f32],
+) {
+    let update = isa.instance().update;
+    let width = gates.count() * hidden;
+    if width == 0 {
+        return;
+    }
+    let task = |(((ih, hh), h), c): (((&[f32], &[f32]), &mut [f32]), &mut [f32])| {
+        let rows = ih.chunks_exact(width).zip(hh.chunks_exact(width));
+        let mut c = c.chunks_exact_mut(hidden);
+        for ((ih, hh), h) in rows.zip(h.chunks_exact_mut(hidden)) {
+            update(gates, ih, hh, h, c.next().unwrap_or_default());
+        }
+    };
+    let m = h.len() / hidden;
+    if h.len() < SERIAL_STATE || m == 1 {
+        return task((((ih, hh), h), c));
+    }
+    let height = m.div_ceil(parallel::threads());
+    let rows = ih.chunks(height * width).zip(hh.chunks(height * width));
+    let rows = rows.zip(h.chunks_mut(height * hidden));
+    let c = c.chunks_mut(height * hidden).map(Some);
+    let c = c
+        .chain(std::iter::repeat_with(|| None))
+        .map(Option::unwrap_or_default);
+    parallel::for_each_item(rows.zip(c), task);
+}
+
+/// Elements of a state below which its update stays on the caller's thread.
+const SERIAL_STATE: usize = 4_096;
+
+/// What a product needs beside its operands, kept from call to call: clearing new memory costs
+/// as much as filling it.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    codes: Vec<u8>,
+    params: Vec<RowParams>,
+    ranges: Vec<Range>,
+}
+
+impl Scratch {
+    fn reserve(&mut self, m: usize, row_bytes: usize) {
+        if self.codes.len() < m * row_bytes {
+            self.codes.resize(m * row_bytes, 0);
+        }
+        if self.params.len() < m {
+            self.params.resize(m, NOT_FINITE);
+            self.ranges.resize(m, Range::EMPTY);
+        }
+    }
+}
+
+/// Parameters of a row that is not finite: its scale makes it NaN throughout.
+const NOT_FINITE: RowParams = RowParams {
+    scale: f32::NAN,
+    zero_point: 0,
+};
+
 thread_local! {
-    /// Codes of the activations, kept from call to call: clearing new memory costs as much as
-    /// filling it. A nested call, as rayon can make one, finds an empty buffer and its own.
-    static CODES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// A nested call, as rayon can make one, finds an empty scratch and fills its own.
+    static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
 /// Greatest buffer of codes that is kept.
@@ -112,8 +211,8 @@ const KEPT_CODES: usize = 16 << 20;
 
 /// Rows that one task quantizes.
 struct RowChunk<'a> {
-    first: usize,
     lhs: &'a [f32],
+    ranges: &'a [Range],
     codes: &'a mut [u8],
     params: &'a mut [RowParams],
 }
@@ -121,25 +220,23 @@ struct RowChunk<'a> {
 /// Activations below which their quantization stays on the caller's thread.
 const SERIAL_ACTIVATIONS: usize = 32_768;
 
-/// Quantizes the rows of `lhs` to `codes` and returns their parameters.
+/// Quantizes the rows of `lhs`: fills the codes and parameters of `scratch`.
 fn quantize_rows(
     lhs: &[f32],
     m: usize,
     rhs: &Packed,
     rows: Rows,
-    codes: &mut [u8],
+    scratch: &mut Scratch,
     calculate_qparams: impl Fn(Range) -> RowParams + Sync,
-) -> Vec<RowParams> {
-    const NOT_FINITE: RowParams = RowParams {
-        scale: f32::NAN,
-        zero_point: 0,
-    };
+) {
     let (k, row_bytes) = (rhs.k(), rhs.row_bytes());
     let instance = rhs.isa().instance();
-    let mut params = vec![NOT_FINITE; m];
+    let codes = &mut scratch.codes[..m * row_bytes];
+    let params = &mut scratch.params[..m];
+    let ranges = &mut scratch.ranges[..m];
     if k == 0 {
         params.fill(calculate_qparams(Range::EMPTY));
-        return params;
+        return;
     }
     let tasks = match lhs.len() < SERIAL_ACTIVATIONS {
         true => 1,
@@ -147,48 +244,45 @@ fn quantize_rows(
     };
     let height = m.div_ceil(tasks.max(1)).max(1);
 
-    let ranges: Vec<Range> = match rows {
-        Rows::Apart => Vec::new(),
+    let together = match rows {
+        Rows::Apart => None,
         Rows::Together => {
-            let mut ranges = vec![Range::EMPTY; m];
             let chunks = lhs.chunks(height * k).zip(ranges.chunks_mut(height));
             parallel::for_each_item(chunks, |(lhs, ranges)| {
                 for (row, range) in lhs.chunks_exact(k).zip(ranges) {
                     *range = (instance.range)(row);
                 }
             });
-            ranges
+            let finite = ranges.iter().filter(|range| range.finite);
+            let all = finite.fold(Range::EMPTY, |all, range| all.union(*range));
+            Some(calculate_qparams(all))
         }
     };
-    let together = (rows == Rows::Together).then(|| {
-        let finite = ranges.iter().filter(|range| range.finite);
-        calculate_qparams(finite.fold(Range::EMPTY, |all, range| all.union(*range)))
-    });
 
-    let chunks = lhs.chunks(height * k);
+    let chunks = lhs.chunks(height * k).zip(ranges.chunks(height));
     let chunks = chunks.zip(codes.chunks_mut(height * row_bytes));
-    let chunks = chunks.zip(params.chunks_mut(height)).enumerate();
-    let chunks = chunks.map(|(index, ((lhs, codes), params))| RowChunk {
-        first: index * height,
+    let chunks = chunks.zip(params.chunks_mut(height));
+    let chunks = chunks.map(|(((lhs, ranges), codes), params)| RowChunk {
         lhs,
+        ranges,
         codes,
         params,
     });
     parallel::for_each_item(chunks, |chunk| {
-        let rows = chunk.lhs.chunks_exact(k);
+        let rows = chunk.lhs.chunks_exact(k).zip(chunk.ranges);
         let rows = rows.zip(chunk.codes.chunks_exact_mut(row_bytes));
-        for (index, ((row, codes), params)) in rows.zip(chunk.params).enumerate() {
-            let range = match ranges.get(chunk.first + index) {
-                Some(range) => *range,
+        for (((row, range), codes), params) in rows.zip(chunk.params) {
+            let range = match together {
+                Some(_) => *range,
                 None => (instance.range)(row),
             };
+            *params = NOT_FINITE;
             if range.finite {
                 *params = together.unwrap_or_else(|| calculate_qparams(range));
                 (instance.quantize)(row, params.scale, params.zero_point, &mut codes[..k]);
             }
         }
     });
-    params
 }
 
 /// Multiply-adds below which a product stays on the caller's thread.

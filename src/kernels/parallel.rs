@@ -53,6 +53,13 @@ pub(super) fn for_each(tasks: usize, task: impl Fn(usize) + Sync) {
 
 /// Calls `task` once with each item, on as many threads as are free.
 pub(super) fn for_each_item<T: Send>(items: impl Iterator<Item = T>, task: impl Fn(T) + Sync) {
+    let mut items = items.peekable();
+    let Some(first) = items.next() else { return };
+    if items.peek().is_none() {
+        // Nothing to share, nothing to allocate.
+        return task(first);
+    }
+    let items = std::iter::once(first).chain(items);
     let items: Vec<Mutex<Option<T>>> = items.map(|item| Mutex::new(Some(item))).collect();
     for_each(items.len(), |index| {
         // Each index comes once: the lock is never waited for, the item always there.

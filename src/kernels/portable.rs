@@ -1,11 +1,12 @@
 //! The instance without intrinsics: it runs on any CPU, and shows what the others do.
 
 use super::tile::{self, Closures, Part, Product};
-use super::{Instance, rows};
+use super::{Instance, gates, rows};
 
 pub(super) const INSTANCE: Instance = Instance {
     range: rows::range,
     quantize: rows::quantize,
+    update: gates::update,
     multiply,
 };
 

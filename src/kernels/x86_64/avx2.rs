@@ -7,9 +7,9 @@
 use std::arch::x86_64::*;
 
 use crate::kernels::tile::{self, Closures, Epilogue, Part, Product};
-use crate::kernels::{Instance, Range, rows};
+use crate::kernels::{Gates, Instance, Range, gates, rows};
 
-pub(in crate::kernels) const AVX2: Instance = super::instance!(range, quantize, multiply);
+pub(in crate::kernels) const AVX2: Instance = super::instance!(range, quantize, update, multiply);
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn range(row: &[f32]) -> Range {
@@ -19,6 +19,11 @@ pub(super) fn range(row: &[f32]) -> Range {
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8]) {
     rows::quantize(row, scale, zero_point, codes);
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn update(gates: Gates, ih: &[f32], hh: &[f32], h: &mut [f32], c: &mut [f32]) {
+    gates::update(gates, ih, hh, h, c);
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.

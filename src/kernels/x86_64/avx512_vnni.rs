@@ -3,9 +3,10 @@
 use std::arch::x86_64::*;
 
 use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Part, Product};
-use crate::kernels::{Instance, Range, rows};
+use crate::kernels::{Gates, Instance, Range, gates, rows};
 
-pub(in crate::kernels) const AVX512_VNNI: Instance = super::instance!(range, quantize, multiply);
+pub(in crate::kernels) const AVX512_VNNI: Instance =
+    super::instance!(range, quantize, update, multiply);
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn range(row: &[f32]) -> Range {
@@ -15,6 +16,11 @@ fn range(row: &[f32]) -> Range {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8]) {
     rows::quantize(row, scale, zero_point, codes);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn update(gates: Gates, ih: &[f32], hh: &[f32], h: &mut [f32], c: &mut [f32]) {
+    gates::update(gates, ih, hh, h, c);
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.

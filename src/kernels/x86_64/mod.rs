@@ -11,7 +11,7 @@ pub(super) use avx512_vnni::AVX512_VNNI;
 
 /// An [`Instance`](super::Instance) from functions with target features.
 macro_rules! instance {
-    ($range:path, $quantize:path, $multiply:path) => {
+    ($range:path, $quantize:path, $update:path, $multiply:path) => {
         $crate::kernels::Instance {
             // SAFETY: an instance is reached only through an `Isa`, which exists only where
             // the CPU has these features.
@@ -19,6 +19,10 @@ macro_rules! instance {
             quantize: |row, scale, zero_point, codes| {
                 // SAFETY: as above.
                 unsafe { $quantize(row, scale, zero_point, codes) }
+            },
+            update: |gates, ih, hh, h, c| {
+                // SAFETY: as above.
+                unsafe { $update(gates, ih, hh, h, c) }
             },
             multiply: $multiply,
         }
