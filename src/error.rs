@@ -127,6 +127,16 @@ pub enum Error {
         /// The names that would work here.
         expected: String,
     },
+    /// An argument that makes no sense.
+    #[error("invalid {what}: expected {expected}, got {got}")]
+    InvalidArgument {
+        /// The argument.
+        what: &'static str,
+        /// What would have been right.
+        expected: String,
+        /// What came.
+        got: String,
+    },
     /// An error of candle's own.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

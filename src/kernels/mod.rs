@@ -5,6 +5,7 @@
 //! multiplies, dequantizes and adds the bias.
 
 mod activation;
+mod float;
 mod gates;
 mod isa;
 mod packed;
@@ -19,6 +20,7 @@ mod x86_64;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+pub use float::linear_f32;
 pub use gates::Gates;
 pub use isa::Isa;
 pub use packed::Packed;

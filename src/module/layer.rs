@@ -19,6 +19,8 @@ pub enum LayerKind {
     LSTM,
     /// Gated recurrent unit over a sequence.
     GRU,
+    /// A plain recurrent network over a sequence; not among PyTorch's default kinds.
+    RNN,
     /// One LSTM step.
     LSTMCell,
     /// One step of a plain recurrent network.
@@ -54,6 +56,7 @@ impl fmt::Display for LayerKind {
             Self::Linear => "Linear",
             Self::LSTM => "LSTM",
             Self::GRU => "GRU",
+            Self::RNN => "RNN",
             Self::LSTMCell => "LSTMCell",
             Self::RNNCell => "RNNCell",
             Self::GRUCell => "GRUCell",

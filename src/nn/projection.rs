@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{DType, Device, Module, Result as CandleResult, Storage, Tensor};
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, RowParams, Rows};
+use crate::kernels::{self, RowParams, Rows, Scratch};
 use crate::module::{WeightDType, WeightInfo};
 use crate::qconfig::{ActivationConfig, Granularity, QConfig};
 use crate::qparams;
@@ -100,6 +100,14 @@ impl Projection {
         }
     }
 
+    /// Dtype of the weight; f32 if it is quantized.
+    pub(crate) fn dtype(&self) -> DType {
+        match &self.weight {
+            Weight::Float(weight) => weight.dtype(),
+            Weight::Int8(_) => DType::F32,
+        }
+    }
+
     /// The bias, `[out_features]`; never quantized.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
@@ -137,10 +145,7 @@ impl Projection {
     /// When the input has rank 0, another last dimension than `in_features`, or a dtype that
     /// is no float; quantized, also when it is not on the CPU.
     pub fn try_forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let (n, k) = match &self.weight {
-            Weight::Float(weight) => weight.dims2()?,
-            Weight::Int8(int8) => int8.weight.shape().into(),
-        };
+        let (n, k) = self.shape()?;
         let Some((&last, batch)) = xs.dims().split_last().filter(|(last, _)| **last == k) else {
             return Err(Error::ShapeMismatch {
                 op: "forward",
@@ -156,6 +161,64 @@ impl Projection {
             Weight::Int8(int8) => int8.forward(xs, (rows, n))?,
         };
         Ok(ys.reshape([batch, &[n]].concat())?)
+    }
+
+    /// `out_features` and `in_features`.
+    ///
+    /// # Errors
+    /// When the weight has another rank than 2, or the bias another shape than `[out_features]`.
+    pub(crate) fn shape(&self) -> Result<(usize, usize)> {
+        let shape = match &self.weight {
+            Weight::Int8(int8) => int8.weight.shape(),
+            Weight::Float(weight) => match weight.dims() {
+                &[n, k] => [n, k],
+                got => {
+                    return Err(Error::ShapeMismatch {
+                        op: "weight",
+                        expected: "[out_features, in_features]".into(),
+                        got: got.to_vec(),
+                    });
+                }
+            },
+        };
+        match &self.bias {
+            Some(bias) if bias.dims() != [shape[0]] => Err(Error::ShapeMismatch {
+                op: "bias",
+                expected: format!("[{}]", shape[0]),
+                got: bias.dims().to_vec(),
+            }),
+            _ => Ok(shape.into()),
+        }
+    }
+
+    /// Calls `f` with the projection as a function on slices, for a loop that makes no tensors:
+    /// `product(xs, rows, out)` with `xs` of `[rows, in_features]` and `out` of
+    /// `[rows, out_features]`, all f32.
+    ///
+    /// # Errors
+    /// When the weight or bias has a wrong shape, dtype or device, and whatever `f` returns.
+    pub(crate) fn with_product<R>(
+        &self,
+        f: impl FnOnce(&mut dyn FnMut(&[f32], usize, &mut [f32])) -> Result<R>,
+    ) -> Result<R> {
+        let (n, _) = self.shape()?;
+        match &self.weight {
+            Weight::Int8(int8) => {
+                let mut scratch = Scratch::default();
+                f(&mut |xs, rows, out| int8.multiply_into(xs, rows, &mut scratch, out))
+            }
+            Weight::Float(weight) => {
+                check_cpu_float(weight, "forward")?;
+                let bias = match &self.bias {
+                    Some(bias) => bias.to_dtype(DType::F32)?.to_vec1()?,
+                    None => vec![0.; n],
+                };
+                let weight = weight.to_dtype(DType::F32)?.contiguous()?;
+                with_slice(&weight, |weight| {
+                    f(&mut |xs, rows, out| kernels::linear_f32(xs, rows, weight, &bias, out))
+                })?
+            }
+        }
     }
 
     /// `xs` is `[rows, k]`.
@@ -187,26 +250,41 @@ impl Int8 {
         check_cpu_float(xs, "forward")?;
         let dtype = xs.dtype();
         let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let (storage, layout) = xs.storage_and_layout();
-        let xs = match &*storage {
-            Storage::Cpu(storage) => storage.as_slice::<f32>()?,
-            _ => &[],
-        };
-        let start = layout.start_offset();
-        let xs = &xs[start..start + layout.shape().elem_count()];
+        let ys = with_slice(&xs, |xs| {
+            let (share, calculate) = self.activation();
+            kernels::linear(xs, rows, self.weight.packed(), share, calculate)
+        })?;
+        Ok(Tensor::from_vec(ys, (rows, n), &Device::Cpu)?.to_dtype(dtype)?)
+    }
+
+    fn multiply_into(&self, xs: &[f32], rows: usize, scratch: &mut Scratch, out: &mut [f32]) {
+        let (share, calculate) = self.activation();
+        kernels::linear_into(
+            xs,
+            rows,
+            self.weight.packed(),
+            share,
+            calculate,
+            scratch,
+            out,
+        );
+    }
+
+    /// How the activations are quantized, in the words of the kernels.
+    fn activation(&self) -> (Rows, impl Fn(kernels::Range) -> RowParams + Sync) {
         let reduce_range = self.activation.reduce_range;
         let (share, calculate): (_, fn(f32, f32, bool) -> _) = match self.activation.granularity {
             Granularity::PerTensor => (Rows::Together, qparams::per_tensor_activation),
             Granularity::PerRow => (Rows::Apart, qparams::per_row_activation),
         };
-        let ys = kernels::linear(xs, rows, self.weight.packed(), share, |range| {
+        let calculate = move |range: kernels::Range| {
             let qparams = calculate(range.min, range.max, reduce_range);
             RowParams {
                 scale: qparams.scale,
                 zero_point: qparams.zero_point,
             }
-        });
-        Ok(Tensor::from_vec(ys, (rows, n), &Device::Cpu)?.to_dtype(dtype)?)
+        };
+        (share, calculate)
     }
 
     fn dequantized(&self) -> &Tensor {
@@ -216,6 +294,17 @@ impl Int8 {
             weight.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
         })
     }
+}
+
+/// Calls `f` with the elements of a contiguous f32 tensor on the CPU.
+pub(super) fn with_slice<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let values = match &*storage {
+        Storage::Cpu(storage) => storage.as_slice::<f32>()?,
+        _ => &[],
+    };
+    let start = layout.start_offset();
+    Ok(f(&values[start..start + layout.shape().elem_count()]))
 }
 
 impl Module for Projection {

@@ -25,7 +25,7 @@ use crate::qconfig::QConfig;
 ///     .name("encoder.layer.0", None)                        // keep this block float
 ///     .regex(r"\.output\.dense$", QConfig::per_channel_dynamic())
 ///     .kind(LayerKind::LSTM, QConfig::default_dynamic());
-/// assert_eq!(spec.to_string().lines().count(), 9);
+/// assert_eq!(spec.to_string().lines().count(), 10);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct QConfigSpec {
@@ -66,9 +66,13 @@ impl QConfigSpec {
         }
     }
 
-    /// What we recommend: every default kind with [`QConfig::per_row_dynamic`].
+    /// What we recommend: [`QConfig::per_row_dynamic`] for every kind that multiplies, also
+    /// [`RNN`](LayerKind::RNN), which PyTorch leaves out.
     pub fn int8() -> Self {
-        Self::default_kinds(QConfig::per_row_dynamic())
+        let qconfig = QConfig::per_row_dynamic();
+        let mut spec = Self::default_kinds(qconfig);
+        spec.presets.push((LayerKind::RNN, qconfig));
+        spec
     }
 
     /// PyTorch's six default kinds, all with `qconfig`.

@@ -1,0 +1,253 @@
+//! Single steps: LSTMCell, GRUCell, RNNCell.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use super::stack::read_state;
+use super::{LSTMState, Nonlinearity, quantizable_layer};
+use crate::error::{Error, Result};
+use crate::kernels::{self, Gates, Isa};
+use crate::module::{LayerKind, WeightInfo};
+use crate::nn::Projection;
+use crate::nn::projection::with_slice;
+use crate::qconfig::QConfig;
+use crate::qweight::check_cpu_float;
+
+/// The weights of a cell.
+#[derive(Clone, Debug)]
+struct Cell {
+    gates: Gates,
+    input_size: usize,
+    hidden_size: usize,
+    name: Option<Arc<str>>,
+    ih: Projection,
+    hh: Projection,
+}
+
+impl Cell {
+    fn load(
+        gates: Gates,
+        input_size: usize,
+        hidden_size: usize,
+        bias: bool,
+        vb: &VarBuilder<'_>,
+    ) -> Result<Self> {
+        let bound = 1. / (hidden_size.max(1) as f64).sqrt();
+        let init = Init::Uniform {
+            lo: -bound,
+            up: bound,
+        };
+        let rows = gates.count() * hidden_size;
+        let projection = |name: &str, columns: usize| -> Result<Projection> {
+            let weight = vb.get_with_hints((rows, columns), &format!("weight_{name}"), init)?;
+            let bias = match bias {
+                true => Some(vb.get_with_hints(rows, &format!("bias_{name}"), init)?),
+                false => None,
+            };
+            Ok(Projection::new(weight, bias))
+        };
+        Ok(Self {
+            gates,
+            input_size,
+            hidden_size,
+            name: super::name_of(vb),
+            ih: projection("ih", input_size)?,
+            hh: projection("hh", hidden_size)?,
+        })
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        vec![self.ih.info("weight_ih"), self.hh.info("weight_hh")]
+    }
+
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        Ok(Self {
+            ih: self.ih.quantize(qconfig).map_err(|e| e.at("weight_ih"))?,
+            hh: self.hh.quantize(qconfig).map_err(|e| e.at("weight_hh"))?,
+            name: self.name.clone(),
+            ..*self
+        })
+    }
+
+    /// The state after `xs`, `[batch, input_size]` or `[input_size]`: h, and c of the LSTM.
+    fn forward(
+        &self,
+        xs: &Tensor,
+        h: Option<&Tensor>,
+        c: Option<&Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        check_cpu_float(xs, "forward")?;
+        let (batch, shape) = match *xs.dims() {
+            [batch, last] if last == self.input_size => (batch, vec![batch, self.hidden_size]),
+            [last] if last == self.input_size => (1, vec![self.hidden_size]),
+            _ => {
+                return Err(Error::ShapeMismatch {
+                    op: "forward",
+                    expected: format!("[batch, {0}] or [{0}]", self.input_size),
+                    got: xs.dims().to_vec(),
+                });
+            }
+        };
+        let isa = Isa::active()?;
+        let mut h = read_state("state h", h, &shape)?;
+        let mut c = match self.gates {
+            Gates::Lstm => read_state("state c", c, &shape)?,
+            _ => Vec::new(),
+        };
+        let width = self.gates.count() * self.hidden_size;
+        let (mut ih, mut hh) = (vec![0.; batch * width], vec![0.; batch * width]);
+        let dtype = xs.dtype();
+        let xs = xs.to_dtype(DType::F32)?.contiguous()?;
+        self.ih
+            .with_product(|product| with_slice(&xs, |xs| product(xs, batch, &mut ih)))?;
+        self.hh.with_product(|product| {
+            product(&h, batch, &mut hh);
+            Ok(())
+        })?;
+        kernels::update_state(isa, self.gates, self.hidden_size, &ih, &hh, &mut h, &mut c);
+        let tensor = |values: Vec<f32>| -> Result<Tensor> {
+            Ok(Tensor::from_vec(values, &*shape, &Device::Cpu)?.to_dtype(dtype)?)
+        };
+        let c = match self.gates {
+            Gates::Lstm => Some(tensor(c)?),
+            _ => None,
+        };
+        Ok((tensor(h)?, c))
+    }
+
+    /// [`forward`](Self::forward) of a cell whose state is h alone.
+    fn forward_h(&self, kind: &str, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
+        let state = self.forward(xs, h, None);
+        Ok(state.map_err(|e| e.at(self.name().unwrap_or(kind)))?.0)
+    }
+}
+
+/// One step of an [`LSTM`](super::LSTM): `torch.nn.LSTMCell`.
+///
+/// # Shapes
+/// - input: `[batch, input_size]` or `[input_size]`, any float dtype
+/// - state: `h` and `c` of `[batch, hidden_size]` or `[hidden_size]`
+///
+/// Weights load as `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_dynquant::nn;
+/// use candle_nn::{VarBuilder, VarMap};
+///
+/// let vars = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+/// let cell = nn::LSTMCell::new(16, 32, true, vb.pp("cell"))?;
+/// let xs = Tensor::ones((3, 16), DType::F32, &Device::Cpu)?;
+/// let state = cell.forward(&xs, None)?;
+/// let state = cell.forward(&xs, Some(&state))?;
+/// assert_eq!(state.c.dims(), [3, 32]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LSTMCell {
+    cell: Cell,
+}
+
+quantizable_layer!(LSTMCell, cell, LayerKind::LSTMCell);
+
+impl LSTMCell {
+    /// Loads a cell from `vb`.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape.
+    pub fn new(
+        input_size: usize,
+        hidden_size: usize,
+        bias: bool,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        let cell = Cell::load(Gates::Lstm, input_size, hidden_size, bias, &vb)?;
+        Ok(Self { cell })
+    }
+
+    /// The state after one step from `state`, or from zeros.
+    ///
+    /// # Errors
+    /// When the input or the state has a wrong shape or dtype, or is not on the CPU.
+    pub fn forward(&self, xs: &Tensor, state: Option<&LSTMState>) -> Result<LSTMState> {
+        let state = self
+            .cell
+            .forward(xs, state.map(|s| &s.h), state.map(|s| &s.c));
+        let (h, c) = state.map_err(|e| e.at(self.cell.name().unwrap_or("LSTMCell")))?;
+        // The cell of an LSTM has a c.
+        let c = c.unwrap_or_else(|| h.clone());
+        Ok(LSTMState { h, c })
+    }
+}
+
+/// One step of a [`GRU`](super::GRU): `torch.nn.GRUCell`; shapes as in [`LSTMCell`].
+#[derive(Clone, Debug)]
+pub struct GRUCell {
+    cell: Cell,
+}
+
+quantizable_layer!(GRUCell, cell, LayerKind::GRUCell);
+
+impl GRUCell {
+    /// Loads a cell from `vb`.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape.
+    pub fn new(
+        input_size: usize,
+        hidden_size: usize,
+        bias: bool,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        let cell = Cell::load(Gates::Gru, input_size, hidden_size, bias, &vb)?;
+        Ok(Self { cell })
+    }
+
+    /// The state after one step from `h`, or from zeros.
+    ///
+    /// # Errors
+    /// When the input or the state has a wrong shape or dtype, or is not on the CPU.
+    pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
+        self.cell.forward_h("GRUCell", xs, h)
+    }
+}
+
+/// One step of an [`RNN`](super::RNN): `torch.nn.RNNCell`; shapes as in [`LSTMCell`].
+#[derive(Clone, Debug)]
+pub struct RNNCell {
+    cell: Cell,
+}
+
+quantizable_layer!(RNNCell, cell, LayerKind::RNNCell);
+
+impl RNNCell {
+    /// Loads a cell from `vb`.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape.
+    pub fn new(
+        input_size: usize,
+        hidden_size: usize,
+        bias: bool,
+        nonlinearity: Nonlinearity,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        let cell = Cell::load(nonlinearity.gates(), input_size, hidden_size, bias, &vb)?;
+        Ok(Self { cell })
+    }
+
+    /// The state after one step from `h`, or from zeros.
+    ///
+    /// # Errors
+    /// When the input or the state has a wrong shape or dtype, or is not on the CPU.
+    pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
+        self.cell.forward_h("RNNCell", xs, h)
+    }
+}

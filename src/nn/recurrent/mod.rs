@@ -1,0 +1,113 @@
+//! Recurrent layers over sequences: what LSTM, GRU and RNN share.
+
+mod cell;
+mod gru;
+mod lstm;
+mod rnn;
+mod schedule;
+mod stack;
+
+pub use candle_nn::rnn::{GRUConfig, GRUState, LSTMConfig, LSTMState};
+pub use cell::{GRUCell, LSTMCell, RNNCell};
+pub use gru::{GRU, gru};
+pub use lstm::{LSTM, lstm};
+pub use rnn::{Nonlinearity, RNN};
+
+use std::sync::Arc;
+
+use candle_nn::VarBuilder;
+
+use crate::error::{Error, Result};
+use stack::{Output, Stack};
+
+/// How a recurrent layer is built, under PyTorch's names and with its defaults.
+///
+/// ```
+/// use candle_dynquant::nn::RecurrentConfig;
+///
+/// let config = RecurrentConfig { num_layers: 2, bidirectional: true, ..Default::default() };
+/// assert!(config.bias && !config.batch_first);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecurrentConfig {
+    /// Layers, each of which reads the output of the one before.
+    pub num_layers: usize,
+    /// Whether the layers have `bias_ih` and `bias_hh`.
+    pub bias: bool,
+    /// Input and output are `[batch, steps, features]` instead of `[steps, batch, features]`.
+    pub batch_first: bool,
+    /// A second set of weights reads the sequence from its end; outputs are concatenated.
+    pub bidirectional: bool,
+    /// LSTM only: the size the hidden state is projected to, 0 for none.
+    pub proj_size: usize,
+}
+
+impl Default for RecurrentConfig {
+    fn default() -> Self {
+        Self {
+            num_layers: 1,
+            bias: true,
+            batch_first: false,
+            bidirectional: false,
+            proj_size: 0,
+        }
+    }
+}
+
+/// What every layer around a [`Stack`] or a cell implements alike.
+macro_rules! quantizable_layer {
+    ($layer:ident, $inner:ident, $kind:expr) => {
+        impl $crate::module::Layer for $layer {
+            fn kind(&self) -> $crate::module::LayerKind {
+                $kind
+            }
+
+            fn checkpoint_name(&self) -> Option<&str> {
+                self.$inner.name()
+            }
+
+            fn weights(&self) -> Vec<$crate::module::WeightInfo> {
+                self.$inner.weights()
+            }
+
+            fn quantize(&self, qconfig: &$crate::qconfig::QConfig) -> $crate::error::Result<Self> {
+                Ok(Self {
+                    $inner: self.$inner.quantize(qconfig)?,
+                })
+            }
+        }
+
+        impl $crate::module::Quantizable for $layer {
+            fn visit(&self, walk: &mut $crate::module::Walk<'_>) -> $crate::error::Result<()> {
+                walk.layer(self)
+            }
+
+            fn visit_mut(
+                &mut self,
+                walk: &mut $crate::module::WalkMut<'_>,
+            ) -> $crate::error::Result<()> {
+                walk.layer(self)
+            }
+        }
+    };
+}
+use quantizable_layer;
+
+/// The name that a layer remembers of where it was loaded from.
+fn name_of(vb: &VarBuilder<'_>) -> Option<Arc<str>> {
+    let prefix = vb.prefix();
+    (!prefix.is_empty()).then(|| prefix.into())
+}
+
+/// candle's `RNN` has one layer and one direction.
+fn single(stack: &Stack, kind: &str) -> Result<()> {
+    match stack.is_single() {
+        true => Ok(()),
+        false => Err(Error::InvalidArgument {
+            what: "layer used through candle_nn::RNN",
+            expected: "one layer in one direction; use forward".into(),
+            got: "several".into(),
+        }
+        .at(stack.name().unwrap_or(kind))),
+    }
+}

@@ -1,0 +1,503 @@
+//! The layers and directions of a recurrent layer, and the loop over its steps.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result as CandleResult, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use super::RecurrentConfig;
+pub(super) use super::schedule::Axes;
+use super::schedule::Schedule;
+use crate::error::{Error, Result};
+use crate::kernels::{self, Gates, Isa};
+use crate::module::WeightInfo;
+use crate::nn::Projection;
+use crate::nn::projection::with_slice;
+use crate::qconfig::QConfig;
+use crate::qweight::check_cpu_float;
+
+/// The weights of all layers and directions.
+#[derive(Clone, Debug)]
+pub(super) struct Stack {
+    gates: Gates,
+    input_size: usize,
+    hidden_size: usize,
+    config: RecurrentConfig,
+    name: Option<Arc<str>>,
+    /// Layer 0 forward, layer 0 reverse if there is one, layer 1 forward, ..
+    directions: Vec<Direction>,
+}
+
+/// The weights of one direction of one layer.
+#[derive(Clone, Debug)]
+struct Direction {
+    /// What follows `weight_ih` in a checkpoint: `_l0`, `_l0_reverse`.
+    suffix: String,
+    reverse: bool,
+    ih: Projection,
+    hh: Projection,
+    /// The LSTM's projection of the hidden state.
+    hr: Option<Projection>,
+}
+
+/// What a forward call gives.
+pub(super) struct Output {
+    /// `[steps, batch, directions * state]`, or as the axes of the input.
+    pub ys: Tensor,
+    /// `[layers * directions, batch, state]`.
+    pub h: Tensor,
+    /// `[layers * directions, batch, hidden]`; of the LSTM only.
+    pub c: Option<Tensor>,
+    /// The last direction's c after each step, `[steps, batch, hidden]`, if it was asked for.
+    pub cs: Option<Tensor>,
+}
+
+/// How the initial weights of one direction are drawn where there is no checkpoint.
+pub(super) struct Inits {
+    pub w_ih: Init,
+    pub w_hh: Init,
+    pub b_ih: Option<Init>,
+    pub b_hh: Option<Init>,
+}
+
+impl Stack {
+    /// Loads the weights under PyTorch's names.
+    pub fn load(
+        gates: Gates,
+        input_size: usize,
+        hidden_size: usize,
+        config: RecurrentConfig,
+        vb: &VarBuilder<'_>,
+    ) -> Result<Self> {
+        let wrong = |what, expected: &str, got: usize| {
+            Err(Error::InvalidArgument {
+                what,
+                expected: expected.to_owned(),
+                got: got.to_string(),
+            })
+        };
+        if config.num_layers == 0 {
+            return wrong("num_layers", "at least 1", 0);
+        }
+        if config.proj_size > 0 && gates != Gates::Lstm {
+            return wrong("proj_size", "0 for any layer but LSTM", config.proj_size);
+        }
+        if config.proj_size > 0 && config.proj_size >= hidden_size {
+            return wrong("proj_size", "less than hidden_size", config.proj_size);
+        }
+        // As PyTorch draws them.
+        let bound = 1. / (hidden_size.max(1) as f64).sqrt();
+        let init = Init::Uniform {
+            lo: -bound,
+            up: bound,
+        };
+        let mut stack = Self {
+            gates,
+            input_size,
+            hidden_size,
+            config,
+            name: super::name_of(vb),
+            directions: Vec::new(),
+        };
+        for layer in 0..config.num_layers {
+            for suffix in ["", "_reverse"].iter().take(stack.direction_count()) {
+                let in_size = match layer {
+                    0 => input_size,
+                    _ => stack.output_size(),
+                };
+                let inits = Inits {
+                    w_ih: init,
+                    w_hh: init,
+                    b_ih: config.bias.then_some(init),
+                    b_hh: config.bias.then_some(init),
+                };
+                let suffix = format!("_l{layer}{suffix}");
+                let direction = stack.load_direction(suffix, in_size, inits, vb)?;
+                stack.directions.push(direction);
+            }
+        }
+        Ok(stack)
+    }
+
+    /// One direction of one layer, as candle's own layers are.
+    pub fn load_single(
+        gates: Gates,
+        input_size: usize,
+        hidden_size: usize,
+        suffix: String,
+        inits: Inits,
+        vb: &VarBuilder<'_>,
+    ) -> CandleResult<Self> {
+        let mut stack = Self {
+            gates,
+            input_size,
+            hidden_size,
+            config: RecurrentConfig {
+                batch_first: true,
+                ..Default::default()
+            },
+            name: super::name_of(vb),
+            directions: Vec::new(),
+        };
+        let mut direction = stack.load_direction(suffix, input_size, inits, vb)?;
+        // candle's callers turn the sequence around themselves.
+        direction.reverse = false;
+        stack.directions.push(direction);
+        Ok(stack)
+    }
+
+    fn load_direction(
+        &self,
+        suffix: String,
+        in_size: usize,
+        inits: Inits,
+        vb: &VarBuilder<'_>,
+    ) -> CandleResult<Direction> {
+        let rows = self.gates.count() * self.hidden_size;
+        let weight = |name, columns, init| {
+            vb.get_with_hints((rows, columns), &format!("weight_{name}{suffix}"), init)
+        };
+        let bias = |name, init: Option<Init>| {
+            let get = |init| vb.get_with_hints(rows, &format!("bias_{name}{suffix}"), init);
+            init.map(get).transpose()
+        };
+        let hr = match self.config.proj_size {
+            0 => None,
+            proj_size => {
+                let name = format!("weight_hr{suffix}");
+                let weight = vb.get_with_hints((proj_size, self.hidden_size), &name, inits.w_hh)?;
+                Some(Projection::new(weight, None))
+            }
+        };
+        Ok(Direction {
+            ih: Projection::new(weight("ih", in_size, inits.w_ih)?, bias("ih", inits.b_ih)?),
+            hh: Projection::new(
+                weight("hh", self.state_size(), inits.w_hh)?,
+                bias("hh", inits.b_hh)?,
+            ),
+            hr,
+            reverse: suffix.ends_with("_reverse"),
+            suffix,
+        })
+    }
+
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    pub fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+
+    /// Dtype of the weights, dequantized ones being f32.
+    pub fn dtype(&self) -> DType {
+        self.directions.first().map_or(DType::F32, |d| d.ih.dtype())
+    }
+
+    pub fn is_single(&self) -> bool {
+        self.directions.len() == 1
+    }
+
+    pub fn axes(&self) -> Axes {
+        match self.config.batch_first {
+            true => Axes::BatchFirst,
+            false => Axes::StepsFirst,
+        }
+    }
+
+    fn direction_count(&self) -> usize {
+        if self.config.bidirectional { 2 } else { 1 }
+    }
+
+    /// Size of the hidden state as the next step and layer see it.
+    fn state_size(&self) -> usize {
+        match self.config.proj_size {
+            0 => self.hidden_size,
+            proj_size => proj_size,
+        }
+    }
+
+    fn output_size(&self) -> usize {
+        self.direction_count() * self.state_size()
+    }
+
+    pub fn weights(&self) -> Vec<WeightInfo> {
+        let of = |direction: &Direction| {
+            let named = |name: &str| format!("weight_{name}{}", direction.suffix);
+            let hr = direction.hr.as_ref().map(|hr| hr.info(&named("hr")));
+            let both = [
+                direction.ih.info(&named("ih")),
+                direction.hh.info(&named("hh")),
+            ];
+            both.into_iter().chain(hr).collect::<Vec<_>>()
+        };
+        self.directions.iter().flat_map(of).collect()
+    }
+
+    pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        let quantize = |direction: &Direction| -> Result<Direction> {
+            let named = |name: &str, projection: &Projection| {
+                let quantized = projection.quantize(qconfig);
+                quantized.map_err(|e| e.at(&format!("weight_{name}{}", direction.suffix)))
+            };
+            let hr = direction.hr.as_ref().map(|hr| named("hr", hr));
+            Ok(Direction {
+                ih: named("ih", &direction.ih)?,
+                hh: named("hh", &direction.hh)?,
+                hr: hr.transpose()?,
+                suffix: direction.suffix.clone(),
+                reverse: direction.reverse,
+            })
+        };
+        Ok(Self {
+            directions: self
+                .directions
+                .iter()
+                .map(quantize)
+                .collect::<Result<_>>()?,
+            name: self.name.clone(),
+            ..*self
+        })
+    }
+
+    /// [`forward`](Self::forward) of a layer whose state is h alone.
+    pub fn forward_h(
+        &self,
+        kind: &str,
+        xs: &Tensor,
+        lengths: Option<&[usize]>,
+        h: Option<&Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
+        let output = self.forward(xs, self.axes(), lengths, h, None, false);
+        let output = output.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
+        Ok((output.ys, output.h))
+    }
+
+    /// Runs all layers over `xs`, `[steps, batch, input]` or as `axes` says, or `[steps, input]`
+    /// for one sequence without a batch.
+    pub fn forward(
+        &self,
+        xs: &Tensor,
+        axes: Axes,
+        lengths: Option<&[usize]>,
+        h_0: Option<&Tensor>,
+        c_0: Option<&Tensor>,
+        with_cs: bool,
+    ) -> Result<Output> {
+        check_cpu_float(xs, "forward")?;
+        let (dtype, batched) = (xs.dtype(), xs.rank() == 3);
+        let (steps, batch) = match (xs.dims(), axes) {
+            (&[steps, batch, last], Axes::StepsFirst)
+            | (&[batch, steps, last], Axes::BatchFirst)
+                if last == self.input_size =>
+            {
+                (steps, batch)
+            }
+            (&[steps, last], _) if last == self.input_size => (steps, 1),
+            _ => {
+                let outer = match axes {
+                    Axes::StepsFirst => "steps, batch",
+                    Axes::BatchFirst => "batch, steps",
+                };
+                return Err(Error::ShapeMismatch {
+                    op: "forward",
+                    expected: format!("[{outer}, {0}] or [steps, {0}]", self.input_size),
+                    got: xs.dims().to_vec(),
+                });
+            }
+        };
+        let schedule = Schedule::new(steps, batch, lengths)?;
+        let state = |name, tensor: Option<&Tensor>, size: usize| {
+            let count = self.directions.len();
+            let expected = match batched {
+                true => vec![count, batch, size],
+                false => vec![count, size],
+            };
+            read_state(name, tensor, &expected)
+        };
+        let mut h = state("initial state h", h_0, self.state_size())?;
+        let mut c = match self.gates {
+            Gates::Lstm => state("initial state c", c_0, self.hidden_size)?,
+            _ => Vec::new(),
+        };
+        let mut cs = with_cs.then(Vec::new);
+
+        let xs = xs.to_dtype(DType::F32)?.contiguous()?;
+        let mut rows = with_slice(&xs, |xs| schedule.pack(xs, self.input_size, axes))?;
+        for layer in 0..self.config.num_layers {
+            rows = self.run_layer(layer, &rows, &schedule, &mut h, &mut c, &mut cs)?;
+        }
+
+        let tensor = |values: Vec<f32>, shape: &[usize]| -> Result<Tensor> {
+            Ok(Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?)
+        };
+        let size = self.output_size();
+        let shape = [&xs.dims()[..xs.rank() - 1], &[size]].concat();
+        let state_shape = |size: usize| match batched {
+            true => vec![self.directions.len(), batch, size],
+            false => vec![self.directions.len(), size],
+        };
+        Ok(Output {
+            ys: tensor(schedule.unpack(&rows, size, axes), &shape)?,
+            h: tensor(h, &state_shape(self.state_size()))?,
+            c: match self.gates {
+                Gates::Lstm => Some(tensor(c, &state_shape(self.hidden_size))?),
+                _ => None,
+            },
+            cs: cs
+                .map(|cs| tensor(cs, &[steps, batch, self.hidden_size]))
+                .transpose()?,
+        })
+    }
+
+    /// Runs both directions of a layer over packed rows and returns its packed output.
+    fn run_layer(
+        &self,
+        layer: usize,
+        rows: &[f32],
+        schedule: &Schedule,
+        h: &mut [f32],
+        c: &mut [f32],
+        cs: &mut Option<Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let (state_size, hidden_size) = (self.state_size(), self.hidden_size);
+        let mut out = vec![0.; schedule.rows * self.output_size()];
+        for side in 0..self.direction_count() {
+            let index = layer * self.direction_count() + side;
+            let part =
+                |size: usize| index * schedule.batch * size..(index + 1) * schedule.batch * size;
+            let h = &mut h[part(state_size)];
+            let c = match self.gates {
+                Gates::Lstm => &mut c[part(hidden_size)],
+                _ => &mut [],
+            };
+            let mut run = Run {
+                stack: self,
+                direction: &self.directions[index],
+                schedule,
+                h: schedule.sort(h, state_size),
+                c: match self.gates {
+                    Gates::Lstm => schedule.sort(c, hidden_size),
+                    _ => Vec::new(),
+                },
+                out: &mut out,
+                column: side * state_size,
+                cs,
+            };
+            run.over(rows)?;
+            schedule.restore(&run.h, state_size, h);
+            schedule.restore(&run.c, hidden_size, c);
+        }
+        Ok(out)
+    }
+}
+
+/// One direction of one layer on its way through the steps.
+struct Run<'a> {
+    stack: &'a Stack,
+    direction: &'a Direction,
+    schedule: &'a Schedule,
+    /// States of the sequences, the longest first: `[batch, state]` and `[batch, hidden]`.
+    h: Vec<f32>,
+    c: Vec<f32>,
+    /// Packed output of both directions, of which this one writes `state` columns from `column`.
+    out: &'a mut [f32],
+    column: usize,
+    cs: &'a mut Option<Vec<f32>>,
+}
+
+/// A projection as a function on slices: `(xs, rows, out)`.
+type Product<'a> = dyn FnMut(&[f32], usize, &mut [f32]) + 'a;
+
+impl Run<'_> {
+    /// The input's projection of the whole sequence in one product, then the steps.
+    fn over(&mut self, rows: &[f32]) -> Result<()> {
+        let direction = self.direction;
+        let width = self.stack.gates.count() * self.stack.hidden_size;
+        let mut ih = vec![0.; self.schedule.rows * width];
+        direction.ih.with_product(|product| {
+            product(rows, self.schedule.rows, &mut ih);
+            Ok(())
+        })?;
+        direction.hh.with_product(|hh| match &direction.hr {
+            None => self.steps(&ih, hh, None),
+            Some(hr) => hr.with_product(|hr| self.steps(&ih, hh, Some(hr))),
+        })
+    }
+
+    fn steps(
+        &mut self,
+        ih: &[f32],
+        project_hh: &mut Product<'_>,
+        mut project_hr: Option<&mut Product<'_>>,
+    ) -> Result<()> {
+        let isa = Isa::active()?;
+        let Stack {
+            gates, hidden_size, ..
+        } = *self.stack;
+        let state_size = self.stack.state_size();
+        let width = gates.count() * hidden_size;
+        let out_width = self.stack.output_size();
+        let mut hh = vec![0.; self.schedule.batch * width];
+        // The hidden state before it is projected; without projection it is the state itself.
+        let mut raw = vec![
+            0.;
+            project_hr
+                .as_ref()
+                .map_or(0, |_| self.schedule.batch * hidden_size)
+        ];
+        for step in 0..self.schedule.steps {
+            let step = match self.direction.reverse {
+                true => self.schedule.steps - 1 - step,
+                false => step,
+            };
+            let (start, active) = (self.schedule.starts[step], self.schedule.active[step]);
+            let ih = &ih[start * width..][..active * width];
+            let hh = &mut hh[..active * width];
+            let h = &mut self.h[..active * state_size];
+            let c = match gates {
+                Gates::Lstm => &mut self.c[..active * hidden_size],
+                _ => &mut [],
+            };
+            project_hh(h, active, hh);
+            match &mut project_hr {
+                None => kernels::update_state(isa, gates, hidden_size, ih, hh, h, c),
+                Some(project) => {
+                    let raw = &mut raw[..active * hidden_size];
+                    kernels::update_state(isa, gates, hidden_size, ih, hh, raw, c);
+                    project(raw, active, h);
+                }
+            }
+            if state_size > 0 {
+                let rows = self.out[start * out_width..].chunks_exact_mut(out_width);
+                for (row, h) in rows.zip(h.chunks_exact(state_size)) {
+                    row[self.column..][..state_size].copy_from_slice(h);
+                }
+            }
+            if let Some(cs) = self.cs {
+                cs.extend_from_slice(c);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A state as f32, or zeros where none was given.
+pub(super) fn read_state(
+    op: &'static str,
+    tensor: Option<&Tensor>,
+    shape: &[usize],
+) -> Result<Vec<f32>> {
+    let Some(tensor) = tensor else {
+        return Ok(vec![0.; shape.iter().product()]);
+    };
+    check_cpu_float(tensor, op)?;
+    if tensor.dims() != shape {
+        return Err(Error::ShapeMismatch {
+            op,
+            expected: format!("{shape:?}"),
+            got: tensor.dims().to_vec(),
+        });
+    }
+    Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+}
