@@ -10,12 +10,16 @@
 //! 26 of 26 layers swapped (int8)
 //!
 //! text                                                          float               quantized           label
-//! "The Hammer of Thursagan" official campaign for Wesnoth (br…  games 0.94          games 0.94          games
+//! "The Hammer of Thursagan" official campaign for Wesnoth (br…  games 0.93          games 0.93          games
 //! ...
+//!
 //!                                    float     quantized
-//! accuracy                         79.35 %       79.32 %
-//! same class as float                            99.88 %
+//! accuracy                         79.35 %       79.35 %
+//! same class as float                            99.81 %
+//! SQNR against float                            44.29 dB
 //! ...
+//! weights of swapped layers        3.23 MB       0.85 MB
+//! whole model                      5.75 MB       3.37 MB
 //! ```
 //!
 //! `config` and `checkpoint` read a folder with suspicion, `folder` puts it together, `model`
