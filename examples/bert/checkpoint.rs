@@ -1,0 +1,225 @@
+//! The tensors of a folder: one safetensors file or several with an index, checked before candle sees them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::safetensors::Load;
+use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
+use candle_nn::VarBuilder;
+use candle_nn::var_builder::SimpleBackend;
+use safetensors::{Dtype, SafeTensors};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Whether a BERT file may hold this tensor although the model has no use for it:
+/// the position numbers that old versions of transformers stored, and the heads that predict
+/// masked tokens and next sentences. Any other tensor without a use is an error.
+fn is_known_extra(key: &str) -> bool {
+    key.ends_with("embeddings.position_ids") || key.starts_with("cls.")
+}
+
+/// Tensors by name, all f32; it remembers which of them were asked for.
+pub struct Checkpoint {
+    /// What error messages call it: the file, or the index.
+    path: PathBuf,
+    tensors: HashMap<String, Tensor>,
+    used: Mutex<BTreeSet<String>>,
+}
+
+impl Checkpoint {
+    /// Reads `model.safetensors` of the folder or, if there is none, the shards of its index.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let (single, index) = (dir.join(SINGLE), dir.join(INDEX));
+        let mut tensors = HashMap::new();
+        let path = if single.exists() {
+            read_file(&single, |_| true, &mut tensors)?;
+            single
+        } else if index.exists() {
+            for (shard, keys) in shards(&index)? {
+                read_shard(&index, &dir.join(shard), &keys, &mut tensors)?;
+            }
+            index
+        } else {
+            bail!(
+                "{}: expected {SINGLE} or {INDEX}, got neither",
+                dir.display()
+            );
+        };
+        Ok(Self {
+            path,
+            tensors,
+            used: Mutex::default(),
+        })
+    }
+
+    /// The tensors as an ordinary VarBuilder.
+    pub fn var_builder(&self) -> VarBuilder<'_> {
+        VarBuilder::from_backend(Box::new(Backend(self)), DType::F32, Device::Cpu)
+    }
+
+    /// Whether any name starts so.
+    pub fn has_prefix(&self, prefix: &str) -> bool {
+        self.tensors.keys().any(|key| key.starts_with(prefix))
+    }
+
+    /// Bytes of the tensors that were asked for; an error if some were not.
+    pub fn finish(self) -> Result<usize> {
+        let used = self
+            .used
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let unused: BTreeSet<_> = self.tensors.keys().filter(|k| !used.contains(*k)).collect();
+        let Some(first) = unused.first() else {
+            return Ok(self.tensors.values().map(bytes).sum());
+        };
+        bail!(
+            "{}: expected only tensors of a BERT encoder, pooler and classifier, got {} more: {first:?}{}",
+            self.path.display(),
+            unused.len(),
+            if unused.len() > 1 { ", .." } else { "" },
+        )
+    }
+}
+
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
+}
+
+/// Puts the tensors of one file that `wanted` accepts, as f32, into `tensors`.
+fn read_file(
+    path: &Path,
+    wanted: impl Fn(&str) -> bool,
+    tensors: &mut HashMap<String, Tensor>,
+) -> Result<()> {
+    // Read, not mapped: a mapped file that changes under a program is undefined behaviour.
+    let buffer =
+        fs::read(path).with_context(|| format!("{}: expected a readable file", path.display()))?;
+    let file = SafeTensors::deserialize(&buffer).with_context(|| {
+        format!(
+            "{}: expected a complete safetensors file, got {} bytes that are none",
+            path.display(),
+            buffer.len()
+        )
+    })?;
+    for (key, view) in file.iter() {
+        if is_known_extra(key) || !wanted(key) {
+            continue;
+        }
+        ensure!(
+            matches!(
+                view.dtype(),
+                Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16
+            ),
+            "{}: tensor {key:?}: expected f64, f32, f16 or bf16, got {:?}",
+            path.display(),
+            view.dtype(),
+        );
+        let tensor = view.load(&Device::Cpu)?.to_dtype(DType::F32)?;
+        tensors.insert(key.to_owned(), tensor);
+    }
+    Ok(())
+}
+
+/// The index's shards, each with the tensors that it should hold.
+pub fn shards(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let text = fs::read_to_string(index)
+        .with_context(|| format!("{}: expected a readable text file", index.display()))?;
+    let parsed: Index = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{}: expected an object \"weight_map\" from tensors to files",
+            index.display()
+        )
+    })?;
+    let mut shards: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for (key, shard) in parsed.weight_map {
+        ensure!(
+            Path::new(&shard)
+                .file_name()
+                .is_some_and(|name| name == shard.as_str()),
+            "{}: tensor {key:?}: expected a file name without a folder, got {shard:?}",
+            index.display(),
+        );
+        shards.entry(shard).or_default().insert(key);
+    }
+    ensure!(
+        !shards.is_empty(),
+        "{}: expected tensors in \"weight_map\", got none",
+        index.display()
+    );
+    Ok(shards)
+}
+
+fn read_shard(
+    index: &Path,
+    shard: &Path,
+    keys: &BTreeSet<String>,
+    tensors: &mut HashMap<String, Tensor>,
+) -> Result<()> {
+    ensure!(
+        shard.exists(),
+        "{}: expected the shard {}, got no such file",
+        index.display(),
+        shard.display(),
+    );
+    read_file(shard, |key| keys.contains(key), tensors)?;
+    match keys
+        .iter()
+        .find(|key| !is_known_extra(key) && !tensors.contains_key(*key))
+    {
+        Some(key) => bail!(
+            "{}: expected tensor {key:?}, as {} says, got no such tensor",
+            shard.display(),
+            index.display(),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Hands the tensors to candle, with errors that name the file.
+struct Backend<'a>(&'a Checkpoint);
+
+impl SimpleBackend for Backend<'_> {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: candle_nn::Init,
+        dtype: DType,
+        dev: &Device,
+    ) -> CandleResult<Tensor> {
+        let tensor = self.get_unchecked(name, dtype, dev)?;
+        if tensor.shape() != &shape {
+            candle_core::bail!(
+                "{}: tensor {name:?}: expected shape {:?}, got {:?}",
+                self.0.path.display(),
+                shape.dims(),
+                tensor.dims(),
+            );
+        }
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, dev: &Device) -> CandleResult<Tensor> {
+        let Some(tensor) = self.0.tensors.get(name) else {
+            candle_core::bail!(
+                "{}: expected tensor {name:?}, got no such tensor",
+                self.0.path.display(),
+            );
+        };
+        let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.insert(name.to_owned());
+        tensor.to_dtype(dtype)?.to_device(dev)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.tensors.contains_key(name)
+    }
+}

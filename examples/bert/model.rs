@@ -1,0 +1,272 @@
+//! BERT: an ordinary candle model, ported to int8 by `nn::Linear` and one derive per struct.
+
+use candle_core::{Result, Tensor};
+use candle_dynquant::{Quantizable, nn};
+use candle_nn::{Activation, Embedding, LayerNorm, Module, VarBuilder, embedding, layer_norm};
+
+use crate::config::Config;
+
+/// Token ids and attention mask of a batch: `[batch, seq]` in u32 and in f32 (1 token, 0 padding).
+pub struct Batch {
+    pub ids: Tensor,
+    pub mask: Tensor,
+}
+
+/// The encoder with the heads that its checkpoint has.
+#[derive(Quantizable, Clone)]
+pub struct Bert {
+    embeddings: Embeddings,
+    encoder: Encoder,
+    pooler: Option<Pooler>,
+    classifier: Option<nn::Linear>,
+}
+
+impl Bert {
+    /// Loads the encoder, and pooler and classifier where the checkpoint has them.
+    ///
+    /// The encoder's tensors may be below `bert.`, as they are beside a head.
+    pub fn load(config: &Config, prefixed: bool, vb: VarBuilder<'_>) -> Result<Self> {
+        let bert = if prefixed { vb.pp("bert") } else { vb.clone() };
+        let classifies = config.says_classifier || vb.contains_tensor("classifier.weight");
+        let pools = classifies || bert.contains_tensor("pooler.dense.weight");
+        let pooler = || Pooler::load(config, bert.pp("pooler"));
+        let classifier = || {
+            let vb = vb.pp("classifier");
+            nn::linear(config.hidden_size, config.labels.len(), vb)
+        };
+        Ok(Self {
+            embeddings: Embeddings::load(config, bert.pp("embeddings"))?,
+            encoder: Encoder::load(config, bert.pp("encoder"))?,
+            pooler: pools.then(pooler).transpose()?,
+            classifier: classifies.then(classifier).transpose()?,
+        })
+    }
+
+    /// Whether the model answers with classes; otherwise it answers with embeddings.
+    pub fn is_classifier(&self) -> bool {
+        self.classifier.is_some()
+    }
+
+    /// The last hidden state, `[batch, seq, hidden]`; rows of padding hold nothing of use.
+    pub fn hidden(&self, batch: &Batch) -> Result<Tensor> {
+        // 0 for tokens, as good as minus infinity for padding, added to attention scores.
+        let mask = ((1. - &batch.mask)? * f64::from(f32::MIN))?;
+        let mask = mask.unsqueeze(1)?.unsqueeze(1)?;
+        let mut hidden = self.embeddings.forward(&batch.ids)?;
+        for layer in &self.encoder.layer {
+            hidden = layer.forward(&hidden, &mask)?;
+        }
+        Ok(hidden)
+    }
+
+    /// The model's answers, a row for each text: logits `[batch, labels]` of a classifier, else
+    /// embeddings `[batch, hidden]`, the mean over the tokens at length 1.
+    pub fn forward(&self, batch: &Batch) -> Result<Tensor> {
+        let hidden = self.hidden(batch)?;
+        match (&self.pooler, &self.classifier) {
+            (Some(pooler), Some(classifier)) => classifier.forward(&pooler.forward(&hidden)?),
+            _ => mean_of_tokens(&hidden, &batch.mask),
+        }
+    }
+}
+
+fn mean_of_tokens(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let sum = hidden.broadcast_mul(&mask.unsqueeze(2)?)?.sum(1)?;
+    let mean = sum.broadcast_div(&mask.sum_keepdim(1)?)?;
+    mean.broadcast_div(&mean.sqr()?.sum_keepdim(1)?.sqrt()?)
+}
+
+/// Word, position and token type; all texts here are single, so every token has type 0.
+#[derive(Quantizable, Clone)]
+struct Embeddings {
+    word_embeddings: Embedding,
+    position_embeddings: Embedding,
+    token_type_embeddings: Embedding,
+    layer_norm: LayerNorm,
+}
+
+impl Embeddings {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let table = |rows, name| embedding(rows, config.hidden_size, vb.pp(name));
+        Ok(Self {
+            word_embeddings: table(config.vocab_size, "word_embeddings")?,
+            position_embeddings: table(config.max_position_embeddings, "position_embeddings")?,
+            token_type_embeddings: table(config.type_vocab_size, "token_type_embeddings")?,
+            layer_norm: load_norm(config, &vb)?,
+        })
+    }
+
+    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+        let positions = Tensor::arange(0, ids.dim(1)? as u32, ids.device())?;
+        let words = self.word_embeddings.forward(ids)?;
+        let types = self.token_type_embeddings.embeddings().narrow(0, 0, 1)?;
+        let hidden = words.broadcast_add(&types)?;
+        let hidden = hidden.broadcast_add(&self.position_embeddings.forward(&positions)?)?;
+        self.layer_norm.forward(&hidden)
+    }
+}
+
+#[derive(Quantizable, Clone)]
+struct Encoder {
+    layer: Vec<Layer>,
+}
+
+impl Encoder {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let layers = 0..config.num_hidden_layers;
+        let layer = layers.map(|i| Layer::load(config, vb.pp("layer").pp(i)));
+        Ok(Self {
+            layer: layer.collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// Attention, then two products with an activation function between them.
+#[derive(Quantizable, Clone)]
+struct Layer {
+    attention: Attention,
+    intermediate: Intermediate,
+    output: Output,
+}
+
+impl Layer {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            attention: Attention::load(config, vb.pp("attention"))?,
+            intermediate: Intermediate::load(config, vb.pp("intermediate"))?,
+            output: Output::load(config, config.intermediate_size, vb.pp("output"))?,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let attended = self.attention.forward(hidden, mask)?;
+        let inner = self.intermediate.forward(&attended)?;
+        self.output.forward(&inner, &attended)
+    }
+}
+
+#[derive(Quantizable, Clone)]
+struct Attention {
+    #[quantizable(rename = "self")]
+    self_attention: SelfAttention,
+    output: Output,
+}
+
+impl Attention {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            self_attention: SelfAttention::load(config, vb.pp("self"))?,
+            output: Output::load(config, config.hidden_size, vb.pp("output"))?,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let attended = self.self_attention.forward(hidden, mask)?;
+        self.output.forward(&attended, hidden)
+    }
+}
+
+#[derive(Quantizable, Clone)]
+struct SelfAttention {
+    query: nn::Linear,
+    key: nn::Linear,
+    value: nn::Linear,
+    heads: usize,
+}
+
+impl SelfAttention {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let size = config.hidden_size;
+        Ok(Self {
+            query: nn::linear(size, size, vb.pp("query"))?,
+            key: nn::linear(size, size, vb.pp("key"))?,
+            value: nn::linear(size, size, vb.pp("value"))?,
+            heads: config.num_attention_heads,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (batch, seq, size) = hidden.dims3()?;
+        let head_size = size / self.heads;
+        // [batch, seq, size] -> [batch, heads, seq, head_size]
+        let split = |linear: &nn::Linear| -> Result<Tensor> {
+            let projected = linear.forward(hidden)?;
+            let heads = projected.reshape((batch, seq, self.heads, head_size))?;
+            heads.transpose(1, 2)?.contiguous()
+        };
+        let query = (split(&self.query)? / (head_size as f64).sqrt())?;
+        let scores = query.matmul(&split(&self.key)?.t()?)?;
+        let weights = candle_nn::ops::softmax_last_dim(&scores.broadcast_add(mask)?)?;
+        let context = weights.matmul(&split(&self.value)?)?;
+        context.transpose(1, 2)?.reshape((batch, seq, size))
+    }
+}
+
+#[derive(Quantizable, Clone)]
+struct Intermediate {
+    dense: nn::Linear,
+    activation: Activation,
+}
+
+impl Intermediate {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let (size, inner) = (config.hidden_size, config.intermediate_size);
+        Ok(Self {
+            dense: nn::linear(size, inner, vb.pp("dense"))?,
+            activation: config.hidden_act,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
+        self.activation.forward(&self.dense.forward(hidden)?)
+    }
+}
+
+/// A product back to the hidden size, plus what went around it, normalised.
+#[derive(Quantizable, Clone)]
+struct Output {
+    dense: nn::Linear,
+    layer_norm: LayerNorm,
+}
+
+impl Output {
+    fn load(config: &Config, in_size: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            dense: nn::linear(in_size, config.hidden_size, vb.pp("dense"))?,
+            layer_norm: load_norm(config, &vb)?,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let sum = (self.dense.forward(hidden)? + residual)?;
+        self.layer_norm.forward(&sum)
+    }
+}
+
+/// The first token's hidden state, through a product and tanh.
+#[derive(Quantizable, Clone)]
+struct Pooler {
+    dense: nn::Linear,
+}
+
+impl Pooler {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let size = config.hidden_size;
+        Ok(Self {
+            dense: nn::linear(size, size, vb.pp("dense"))?,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
+        let first = hidden.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?;
+        self.dense.forward(&first)?.tanh()
+    }
+}
+
+fn load_norm(config: &Config, vb: &VarBuilder<'_>) -> Result<LayerNorm> {
+    layer_norm(
+        config.hidden_size,
+        config.layer_norm_eps,
+        vb.pp("LayerNorm"),
+    )
+}
