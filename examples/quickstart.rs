@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release --example quickstart
 //!
-//! prints, with your machine's times and instruction set (weights are random: 36 to 38 dB):
+//! prints, with your machine's times and instruction set (weights are random: 35 to 38 dB):
 //!
 //! ```text
 //!  layer   kind         now                              before      after
