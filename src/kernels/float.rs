@@ -8,15 +8,15 @@ use gemm::Parallelism;
 /// If a slice is not of that length.
 pub fn linear_f32(lhs: &[f32], m: usize, rhs: &[f32], bias: &[f32], out: &mut [f32]) {
     let n = bias.len();
-    let k = rhs.len().checked_div(n).unwrap_or(0);
+    if m * n == 0 {
+        return assert!(out.is_empty(), "out is [m, n]");
+    }
+    let k = rhs.len() / n;
     assert_eq!(
         (lhs.len(), rhs.len(), out.len()),
         (m * k, n * k, m * n),
         "lhs is [m, k], rhs [n, k] and out [m, n]"
     );
-    if out.is_empty() {
-        return;
-    }
     for row in out.chunks_exact_mut(n) {
         row.copy_from_slice(bias);
     }
