@@ -184,7 +184,8 @@ fn beyond(got: &Tensor, expected: &[f32], bound: f32) -> Result<Option<String>> 
     let worst = got.iter().zip(expected).map(|(a, b)| (a - b).abs());
     // NaN is beyond any bound.
     let worst = worst.fold(0f32, |worst, d| if d <= worst { worst } else { d });
-    Ok((!(worst <= bound)).then(|| format!("differs by {worst:e}")))
+    let fault = worst.is_nan() || worst > bound;
+    Ok(fault.then(|| format!("differs by {worst:e}")))
 }
 
 #[test]

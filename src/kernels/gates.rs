@@ -1,8 +1,6 @@
 //! What a recurrent step does after its products: gates and state, in place.
 //!
-//! All arguments of one row: `ih` and `hh` are the input's and the hidden state's projections,
-//! biases included, `[gates, hidden]`; `h` and `c` the state, `[hidden]`. The order of
-//! operations is PyTorch's, and nothing is contracted.
+//! The order of operations is PyTorch's, and nothing is contracted.
 
 use super::activation::{sigmoid, tanh};
 
@@ -32,9 +30,45 @@ impl Gates {
     }
 }
 
-/// Updates the state of one row; `c` is used by the LSTM alone.
+/// The operands of a step, of one row or of several: `[rows, gates * hidden]` and
+/// `[rows, hidden]`.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// The input's projection, with its bias.
+    pub ih: &'a [f32],
+    /// The hidden state's projection, with its bias.
+    pub hh: &'a [f32],
+    /// The hidden state, which is replaced.
+    pub h: &'a mut [f32],
+    /// The cell state, which is replaced; empty unless it is an LSTM.
+    pub c: &'a mut [f32],
+}
+
+impl<'a> Step<'a> {
+    /// The same in parts of `height` rows.
+    pub(super) fn parts(
+        self,
+        gates: Gates,
+        hidden: usize,
+        height: usize,
+    ) -> impl Iterator<Item = Step<'a>> {
+        let (wide, narrow) = (height * gates.count() * hidden, height * hidden);
+        let mut c = self.c.chunks_mut(narrow);
+        let operands = self.ih.chunks(wide).zip(self.hh.chunks(wide));
+        let operands = operands.zip(self.h.chunks_mut(narrow));
+        operands.map(move |((ih, hh), h)| Step {
+            ih,
+            hh,
+            h,
+            c: c.next().unwrap_or_default(),
+        })
+    }
+}
+
+/// Updates the state of one row.
 #[inline(always)]
-pub(super) fn update(gates: Gates, ih: &[f32], hh: &[f32], h: &mut [f32], c: &mut [f32]) {
+pub(super) fn update(gates: Gates, row: Step<'_>) {
+    let Step { ih, hh, h, c } = row;
     match gates {
         Gates::Lstm => lstm(ih, hh, h, c),
         Gates::Gru => gru(ih, hh, h),

@@ -1,6 +1,6 @@
 //! The kernels: slices in, slices out, and the only place with `unsafe`.
 //!
-//! [`reference`] says in plain loops what they compute; every instruction set gives the same
+//! [`mod@reference`] says in plain loops what they compute; every instruction set gives the same
 //! bits. [`linear`] is the one entry: it finds the range of the activations, quantizes them,
 //! multiplies, dequantizes and adds the bias.
 
@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 
 pub use float::linear_f32;
-pub use gates::Gates;
+pub use gates::{Gates, Step};
 pub use isa::Isa;
 pub use packed::Packed;
 pub use rows::Range;
@@ -44,7 +44,7 @@ pub enum Rows {
 struct Instance {
     range: fn(&[f32]) -> Range,
     quantize: fn(&[f32], f32, i32, &mut [u8]),
-    update: fn(Gates, &[f32], &[f32], &mut [f32], &mut [f32]),
+    update: fn(Gates, Step<'_>),
     /// # Safety
     /// No other thread computes a part that overlaps.
     multiply: unsafe fn(Product<'_>, Part),
@@ -133,44 +133,23 @@ fn linear_uninit(
     multiply(rhs.isa().instance(), lhs, rhs, out);
 }
 
-/// Updates the state of `m` rows of a recurrent layer: `ih` and `hh` are `[m, gates * hidden]`,
-/// `h` and `c` are `[m, hidden]`; `c` may be empty unless `gates` is the LSTM's.
-///
-/// # Panics
-/// If a slice is shorter.
-pub fn update_state(
-    isa: Isa,
-    gates: Gates,
-    hidden: usize,
-    ih: &[f32],
-    hh: &[f32],
-    h: &mut [f32],
-    c: &mut [f32],
-) {
-    let update = isa.instance().update;
-    let width = gates.count() * hidden;
-    if width == 0 {
+/// Updates the state of all rows of a recurrent step with `hidden` elements a row.
+pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
+    if hidden == 0 {
         return;
     }
-    let task = |(((ih, hh), h), c): (((&[f32], &[f32]), &mut [f32]), &mut [f32])| {
-        let rows = ih.chunks_exact(width).zip(hh.chunks_exact(width));
-        let mut c = c.chunks_exact_mut(hidden);
-        for ((ih, hh), h) in rows.zip(h.chunks_exact_mut(hidden)) {
-            update(gates, ih, hh, h, c.next().unwrap_or_default());
-        }
-    };
-    let m = h.len() / hidden;
-    if h.len() < SERIAL_STATE || m == 1 {
-        return task((((ih, hh), h), c));
+    let update = isa.instance().update;
+    let rows = step.h.len() / hidden;
+    if step.h.len() < SERIAL_STATE || rows == 1 {
+        step.parts(gates, hidden, 1)
+            .for_each(|row| update(gates, row));
+        return;
     }
-    let height = m.div_ceil(parallel::threads());
-    let rows = ih.chunks(height * width).zip(hh.chunks(height * width));
-    let rows = rows.zip(h.chunks_mut(height * hidden));
-    let c = c.chunks_mut(height * hidden).map(Some);
-    let c = c
-        .chain(std::iter::repeat_with(|| None))
-        .map(Option::unwrap_or_default);
-    parallel::for_each_item(rows.zip(c), task);
+    let height = rows.div_ceil(parallel::threads());
+    parallel::for_each_item(step.parts(gates, hidden, height), |part| {
+        part.parts(gates, hidden, 1)
+            .for_each(|row| update(gates, row));
+    });
 }
 
 /// Elements of a state below which its update stays on the caller's thread.

@@ -31,7 +31,7 @@ pub fn tensor(shape: &[usize], recipe: &Value) -> Vec<f32> {
         let v = bell(seed, i as u64);
         let u = match kind {
             "normal" | "rows" => v,
-            "outlier" if i % 97 == 0 => 32 * v,
+            "outlier" if i.is_multiple_of(97) => 32 * v,
             "outlier" => v,
             "relu" => v.max(0),
             "positive" => v.abs() + 1,
@@ -46,7 +46,7 @@ pub fn tensor(shape: &[usize], recipe: &Value) -> Vec<f32> {
                 1 => 2 * constant - 86,
                 _ => v.abs() % (2 * constant + 1) - 86,
             },
-            "symmetric_ties" if i % width == 0 => 255,
+            "symmetric_ties" if i.is_multiple_of(width) => 255,
             "symmetric_ties" => v.abs() % 511 - 255,
             _ => panic!("unknown kind {kind}"),
         };

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use crate::kernels::tile::{self, Closures, Epilogue, Part, Product};
-use crate::kernels::{Gates, Instance, Range, gates, rows};
+use crate::kernels::{Gates, Instance, Range, Step, gates, rows};
 
 pub(in crate::kernels) const AVX2: Instance = super::instance!(range, quantize, update, multiply);
 
@@ -22,8 +22,8 @@ pub(super) fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8
 }
 
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn update(gates: Gates, ih: &[f32], hh: &[f32], h: &mut [f32], c: &mut [f32]) {
-    gates::update(gates, ih, hh, h, c);
+pub(super) fn update(gates: Gates, row: Step<'_>) {
+    gates::update(gates, row);
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.

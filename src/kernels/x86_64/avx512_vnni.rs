@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Part, Product};
-use crate::kernels::{Gates, Instance, Range, gates, rows};
+use crate::kernels::{Gates, Instance, Range, Step, gates, rows};
 
 pub(in crate::kernels) const AVX512_VNNI: Instance =
     super::instance!(range, quantize, update, multiply);
@@ -19,8 +19,8 @@ fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8]) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-fn update(gates: Gates, ih: &[f32], hh: &[f32], h: &mut [f32], c: &mut [f32]) {
-    gates::update(gates, ih, hh, h, c);
+fn update(gates: Gates, row: Step<'_>) {
+    gates::update(gates, row);
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.

@@ -20,10 +20,8 @@ macro_rules! instance {
                 // SAFETY: as above.
                 unsafe { $quantize(row, scale, zero_point, codes) }
             },
-            update: |gates, ih, hh, h, c| {
-                // SAFETY: as above.
-                unsafe { $update(gates, ih, hh, h, c) }
-            },
+            // SAFETY: as above.
+            update: |gates, row| unsafe { $update(gates, row) },
             multiply: $multiply,
         }
     };

@@ -8,7 +8,7 @@ use candle_nn::{Init, VarBuilder};
 use super::stack::read_state;
 use super::{LSTMState, Nonlinearity, quantizable_layer};
 use crate::error::{Error, Result};
-use crate::kernels::{self, Gates, Isa};
+use crate::kernels::{self, Gates, Isa, Step};
 use crate::module::{LayerKind, WeightInfo};
 use crate::nn::Projection;
 use crate::nn::projection::with_slice;
@@ -110,7 +110,13 @@ impl Cell {
             product(&h, batch, &mut hh);
             Ok(())
         })?;
-        kernels::update_state(isa, self.gates, self.hidden_size, &ih, &hh, &mut h, &mut c);
+        let step = Step {
+            ih: &ih,
+            hh: &hh,
+            h: &mut h,
+            c: &mut c,
+        };
+        kernels::update_state(isa, self.gates, self.hidden_size, step);
         let tensor = |values: Vec<f32>| -> Result<Tensor> {
             Ok(Tensor::from_vec(values, &*shape, &Device::Cpu)?.to_dtype(dtype)?)
         };

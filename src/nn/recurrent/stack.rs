@@ -9,7 +9,7 @@ use super::RecurrentConfig;
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
 use crate::error::{Error, Result};
-use crate::kernels::{self, Gates, Isa};
+use crate::kernels::{self, Gates, Isa, Step};
 use crate::module::WeightInfo;
 use crate::nn::Projection;
 use crate::nn::projection::with_slice;
@@ -461,10 +461,10 @@ impl Run<'_> {
             };
             project_hh(h, active, hh);
             match &mut project_hr {
-                None => kernels::update_state(isa, gates, hidden_size, ih, hh, h, c),
+                None => kernels::update_state(isa, gates, hidden_size, Step { ih, hh, h, c }),
                 Some(project) => {
                     let raw = &mut raw[..active * hidden_size];
-                    kernels::update_state(isa, gates, hidden_size, ih, hh, raw, c);
+                    kernels::update_state(isa, gates, hidden_size, Step { ih, hh, h: raw, c });
                     project(raw, active, h);
                 }
             }
