@@ -12,7 +12,10 @@ fn derive_refuses() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/ui/*.rs");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let version = Command::new(rustc).arg("--version").output().expect("rustc runs");
+    let version = Command::new(rustc)
+        .arg("--version")
+        .output()
+        .expect("rustc runs");
     match version.stdout.starts_with(RUSTC.as_bytes()) {
         true => cases.compile_fail("tests/ui/rustc/*.rs"),
         false => println!("tests/ui/rustc is for {RUSTC}*: the trait errors were not compared"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder, init};
 
-use super::Projection;
+use super::{Projection, prefix_of};
 use crate::error::Result;
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
@@ -62,10 +62,9 @@ impl Linear {
             true => Some(vb.get_with_hints(out_dim, "bias", uniform)?),
             false => None,
         };
-        let prefix = vb.prefix();
         Ok(Self {
             projection: Projection::new(weight, bias),
-            name: (!prefix.is_empty()).then(|| prefix.into()),
+            name: prefix_of(vb),
         })
     }
 

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
 use super::stack::read_state;
-use super::{LSTMState, Nonlinearity, quantizable_layer};
+use super::{LSTMState, Nonlinearity, quantizable_layer, uniform_init};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Gates, Isa, Step};
 use crate::module::{LayerKind, WeightInfo};
-use crate::nn::Projection;
 use crate::nn::projection::with_slice;
+use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
 use crate::qweight::check_cpu_float;
 
@@ -34,11 +34,7 @@ impl Cell {
         bias: bool,
         vb: &VarBuilder<'_>,
     ) -> Result<Self> {
-        let bound = 1. / (hidden_size.max(1) as f64).sqrt();
-        let init = Init::Uniform {
-            lo: -bound,
-            up: bound,
-        };
+        let init = uniform_init(hidden_size);
         let rows = gates.count() * hidden_size;
         let projection = |name: &str, columns: usize| -> Result<Projection> {
             let weight = vb.get_with_hints((rows, columns), &format!("weight_{name}"), init)?;
@@ -52,7 +48,7 @@ impl Cell {
             gates,
             input_size,
             hidden_size,
-            name: super::name_of(vb),
+            name: prefix_of(vb),
             ih: projection("ih", input_size)?,
             hh: projection("hh", hidden_size)?,
         })

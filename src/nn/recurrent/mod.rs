@@ -13,9 +13,7 @@ pub use gru::{GRU, gru};
 pub use lstm::{LSTM, lstm};
 pub use rnn::{Nonlinearity, RNN};
 
-use std::sync::Arc;
-
-use candle_nn::VarBuilder;
+use candle_nn::Init;
 
 use crate::error::{Error, Result};
 use stack::{Output, Stack};
@@ -93,10 +91,13 @@ macro_rules! quantizable_layer {
 }
 use quantizable_layer;
 
-/// The name that a layer remembers of where it was loaded from.
-fn name_of(vb: &VarBuilder<'_>) -> Option<Arc<str>> {
-    let prefix = vb.prefix();
-    (!prefix.is_empty()).then(|| prefix.into())
+/// As PyTorch draws the weights and biases of recurrent layers.
+fn uniform_init(hidden_size: usize) -> Init {
+    let bound = 1. / (hidden_size.max(1) as f64).sqrt();
+    Init::Uniform {
+        lo: -bound,
+        up: bound,
+    }
 }
 
 /// candle's `RNN` has one layer and one direction.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use candle_nn::{Init, VarBuilder};
 
-use super::RecurrentConfig;
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
+use super::{RecurrentConfig, uniform_init};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Gates, Isa, Step};
 use crate::module::WeightInfo;
-use crate::nn::Projection;
 use crate::nn::projection::with_slice;
+use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
 use crate::qweight::check_cpu_float;
 
@@ -85,18 +85,13 @@ impl Stack {
         if config.proj_size > 0 && config.proj_size >= hidden_size {
             return wrong("proj_size", "less than hidden_size", config.proj_size);
         }
-        // As PyTorch draws them.
-        let bound = 1. / (hidden_size.max(1) as f64).sqrt();
-        let init = Init::Uniform {
-            lo: -bound,
-            up: bound,
-        };
+        let init = uniform_init(hidden_size);
         let mut stack = Self {
             gates,
             input_size,
             hidden_size,
             config,
-            name: super::name_of(vb),
+            name: prefix_of(vb),
             directions: Vec::new(),
         };
         for layer in 0..config.num_layers {
@@ -136,7 +131,7 @@ impl Stack {
                 batch_first: true,
                 ..Default::default()
             },
-            name: super::name_of(vb),
+            name: prefix_of(vb),
             directions: Vec::new(),
         };
         let mut direction = stack.load_direction(suffix, input_size, inits, vb)?;
