@@ -79,16 +79,14 @@ pub fn linear(
     rows: Rows,
     calculate_qparams: impl Fn(Range) -> RowParams + Sync,
 ) -> Vec<f32> {
-    let mut scratch = SCRATCH.take();
+    let mut scratch = Scratch::take();
     let len = m * rhs.n();
     let mut out = Vec::with_capacity(len);
     let spare = &mut out.spare_capacity_mut()[..len];
     linear_uninit(lhs, m, rhs, rows, calculate_qparams, &mut scratch, spare);
     // SAFETY: `linear_uninit` has written every element.
     unsafe { out.set_len(len) };
-    if scratch.codes.len() <= KEPT_CODES {
-        SCRATCH.set(scratch);
-    }
+    scratch.keep();
     out
 }
 
@@ -165,6 +163,18 @@ pub struct Scratch {
 }
 
 impl Scratch {
+    /// This thread's. A nested call, as rayon can make one, finds an empty one and fills it.
+    pub fn take() -> Self {
+        SCRATCH.take()
+    }
+
+    /// Gives it back for the next call.
+    pub fn keep(self) {
+        if self.codes.len() <= KEPT_CODES {
+            SCRATCH.set(self);
+        }
+    }
+
     fn reserve(&mut self, m: usize, row_bytes: usize) {
         if self.codes.len() < m * row_bytes {
             self.codes.resize(m * row_bytes, 0);
@@ -183,7 +193,6 @@ const NOT_FINITE: RowParams = RowParams {
 };
 
 thread_local! {
-    /// A nested call, as rayon can make one, finds an empty scratch and fills its own.
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
 

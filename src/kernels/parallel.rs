@@ -22,32 +22,69 @@ use candle_core::utils::barrier_pool;
 static BARRIER_POOL_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Calls `task` once for each index below `tasks`, on as many threads as are free.
+///
+/// A thread begins with the same indices at every call of the same shape, so that what they
+/// read stays in its cache.
 pub(super) fn for_each(tasks: usize, task: impl Fn(usize) + Sync) {
-    let next = AtomicUsize::new(0);
-    // A shared cursor: a thread that is delayed takes fewer tasks.
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= tasks {
-                break;
-            }
-            task(index);
-        }
-    };
+    let shares = Shares::new(tasks, threads());
+    let work = |thread| shares.take_from(thread, &task);
     if tasks <= 1 {
-        work();
-    } else if rayon::current_thread_index().is_some() {
+        work(0);
+    } else if let Some(own) = rayon::current_thread_index() {
         let helpers = (rayon::current_num_threads() - 1).min(tasks - 1);
         rayon::scope(|scope| {
             for _ in 0..helpers {
-                scope.spawn(|_| work());
+                scope.spawn(|_| work(rayon::current_thread_index().unwrap_or_default()));
             }
-            work();
+            work(own);
         });
     } else if let Some(turn) = Turn::take() {
         turn.execute(work);
     } else {
-        work();
+        work(0);
+    }
+}
+
+/// The indices of a call in one share a thread.
+///
+/// A thread takes from its own share, and when that is used up from the others': one that is
+/// delayed takes less.
+struct Shares {
+    tasks: usize,
+    count: usize,
+    /// How many indices of each share are taken.
+    taken: [Taken; MAX_SHARES],
+}
+
+/// More threads than this share their shares.
+const MAX_SHARES: usize = 16;
+
+/// A counter with a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Taken(AtomicUsize);
+
+impl Shares {
+    fn new(tasks: usize, threads: usize) -> Self {
+        Self {
+            tasks,
+            count: threads.clamp(1, MAX_SHARES),
+            taken: Default::default(),
+        }
+    }
+
+    fn take_from(&self, thread: usize, task: &impl Fn(usize)) {
+        for share in (0..self.count).map(|i| (thread + i) % self.count) {
+            let start = self.tasks * share / self.count;
+            let end = self.tasks * (share + 1) / self.count;
+            loop {
+                let index = start + self.taken[share].0.fetch_add(1, Ordering::Relaxed);
+                if index >= end {
+                    break;
+                }
+                task(index);
+            }
+        }
     }
 }
 
@@ -103,12 +140,12 @@ impl Turn {
     }
 
     /// Runs `work` on all threads of the pool and the caller's, and notes how late they are.
-    fn execute(self, work: impl Fn() + Sync) {
+    fn execute(self, work: impl Fn(usize) + Sync) {
         let pool = barrier_pool();
         let own_nanos = AtomicU64::new(0);
         let start = Instant::now();
         pool.execute(|thread| {
-            work();
+            work(thread);
             if thread == pool.n_workers() {
                 own_nanos.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
             }

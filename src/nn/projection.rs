@@ -204,8 +204,11 @@ impl Projection {
         let (n, _) = self.shape()?;
         match &self.weight {
             Weight::Int8(int8) => {
-                let mut scratch = Scratch::default();
-                f(&mut |xs, rows, out| int8.multiply_into(xs, rows, &mut scratch, out))
+                let mut scratch = Scratch::take();
+                let result =
+                    f(&mut |xs, rows, out| int8.multiply_into(xs, rows, &mut scratch, out));
+                scratch.keep();
+                result
             }
             Weight::Float(weight) => {
                 check_cpu_float(weight, "forward")?;
