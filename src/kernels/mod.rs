@@ -316,6 +316,7 @@ fn multiply(instance: Instance, lhs: Lhs<'_>, rhs: &Packed, out: &mut [MaybeUnin
         rhs,
         out: &output,
     };
+    let backwards = blocks == 1 && rhs.turn();
     let part = |index: usize| {
         let (row, panel) = (index / columns * height, index % columns * width);
         Part {
@@ -326,8 +327,9 @@ fn multiply(instance: Instance, lhs: Lhs<'_>, rhs: &Packed, out: &mut [MaybeUnin
     // SAFETY: parts of different indices do not overlap, and each index is used once.
     let compute = |index: usize| unsafe { (instance.multiply)(product, part(index)) };
     match threads {
+        1 if backwards => (0..blocks * columns).rev().for_each(compute),
         1 => (0..blocks * columns).for_each(compute),
-        _ => parallel::for_each(blocks * columns, compute),
+        _ => parallel::for_each(blocks * columns, backwards, compute),
     }
 }
 

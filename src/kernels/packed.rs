@@ -13,6 +13,8 @@
 //! channels are zeros. Beside the codes stand, per channel: the sum of its codes (for the
 //! activations' zero point), its scale and its bias. Nothing outside this file indexes codes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::isa::Isa;
 
 /// Inputs that one 32-bit lane holds.
@@ -33,6 +35,8 @@ pub struct Packed {
     sums: Vec<i32>,
     scales: Vec<f32>,
     bias: Vec<f32>,
+    /// Whether the next pass over all panels begins with the last: see [`Packed::turn`].
+    backwards: AtomicBool,
 }
 
 /// A panel: consecutive output channels that one tile computes together.
@@ -86,7 +90,16 @@ impl Packed {
             sums,
             scales: pad(scales),
             bias: pad(bias),
+            backwards: AtomicBool::new(false),
         }
+    }
+
+    /// Whether this pass over all panels should begin with the last: every other one should.
+    ///
+    /// Weights that are a little larger than the cache would be gone each time if every pass
+    /// began with the first; turning around, it begins with those that are still there.
+    pub(super) fn turn(&self) -> bool {
+        self.backwards.fetch_xor(true, Ordering::Relaxed)
     }
 
     /// The codes in row order again, `[n, k]`.

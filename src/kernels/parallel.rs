@@ -23,10 +23,15 @@ static BARRIER_POOL_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Calls `task` once for each index below `tasks`, on as many threads as are free.
 ///
-/// A thread begins with the same indices at every call of the same shape, so that what they
-/// read stays in its cache.
-pub(super) fn for_each(tasks: usize, task: impl Fn(usize) + Sync) {
-    let shares = Shares::new(tasks, threads());
+/// A thread gets the same indices at every call of the same shape, so that what they read stays
+/// in its cache; `backwards` it begins with the last of them.
+pub(super) fn for_each(tasks: usize, backwards: bool, task: impl Fn(usize) + Sync) {
+    let shares = Shares {
+        tasks,
+        count: threads().clamp(1, MAX_SHARES),
+        backwards,
+        taken: Default::default(),
+    };
     let work = |thread| shares.take_from(thread, &task);
     if tasks <= 1 {
         work(0);
@@ -52,6 +57,7 @@ pub(super) fn for_each(tasks: usize, task: impl Fn(usize) + Sync) {
 struct Shares {
     tasks: usize,
     count: usize,
+    backwards: bool,
     /// How many indices of each share are taken.
     taken: [Taken; MAX_SHARES],
 }
@@ -65,24 +71,19 @@ const MAX_SHARES: usize = 16;
 struct Taken(AtomicUsize);
 
 impl Shares {
-    fn new(tasks: usize, threads: usize) -> Self {
-        Self {
-            tasks,
-            count: threads.clamp(1, MAX_SHARES),
-            taken: Default::default(),
-        }
-    }
-
     fn take_from(&self, thread: usize, task: &impl Fn(usize)) {
         for share in (0..self.count).map(|i| (thread + i) % self.count) {
             let start = self.tasks * share / self.count;
             let end = self.tasks * (share + 1) / self.count;
             loop {
-                let index = start + self.taken[share].0.fetch_add(1, Ordering::Relaxed);
-                if index >= end {
+                let taken = self.taken[share].0.fetch_add(1, Ordering::Relaxed);
+                if taken >= end - start {
                     break;
                 }
-                task(index);
+                task(match self.backwards {
+                    true => end - 1 - taken,
+                    false => start + taken,
+                });
             }
         }
     }
@@ -98,7 +99,7 @@ pub(super) fn for_each_item<T: Send>(items: impl Iterator<Item = T>, task: impl 
     }
     let items = std::iter::once(first).chain(items);
     let items: Vec<Mutex<Option<T>>> = items.map(|item| Mutex::new(Some(item))).collect();
-    for_each(items.len(), |index| {
+    for_each(items.len(), false, |index| {
         // Each index comes once: the lock is never waited for, the item always there.
         if let Some(item) = items[index].lock().ok().and_then(|mut item| item.take()) {
             task(item);
