@@ -21,6 +21,10 @@ import time
 # A sample lasts at least so long, in seconds.
 SAMPLE = 0.01
 
+# Between samples: threads of one contender's pool may spin for some milliseconds after its last
+# call, and would take a core from the next.
+PAUSE = 0.02
+
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -84,9 +88,13 @@ def compare(case, ours, rivals, rounds, torch):
     samples = {name: [] for name in calls}
     for _ in range(rounds):
         for name in samples:
+            time.sleep(PAUSE)
+            # The first call wakes the contender's threads up.
             if name in rivals:
+                rivals[name]()
                 samples[name].append(timed(rivals[name], calls[name]))
             else:
+                ours.ask(op="time", contender=name, calls=1)
                 samples[name].append(ours.ask(op="time", contender=name, calls=calls[name])["us"])
     medians = {name: statistics.median(values) for name, values in samples.items()}
     spread = {name: (min(values), max(values)) for name, values in samples.items()}

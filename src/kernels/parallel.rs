@@ -9,10 +9,10 @@
 //! - the barrier pool serves one caller at a time, so a caller that finds it taken computes on
 //!   its own thread: under many concurrent callers all cores are busy anyway;
 //! - the barrier pool waits for each of its threads, also for one whose core is busy with
-//!   another program, which takes milliseconds. A pool that was late is left alone for twenty
-//!   times the time it was late, so that waiting costs 5 % at most.
+//!   another program, which takes milliseconds. A pool that is late again and again is left
+//!   alone for many times the time it was late, so that waiting costs little.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
@@ -121,11 +121,17 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Nanoseconds since [`START`] until which the barrier pool is left alone.
 static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// A wait that is no lateness: a parked thread wakes up in less.
+/// Calls in a row that the barrier pool was late for.
+static LATE_CALLS: AtomicU32 = AtomicU32::new(0);
+
+/// A wait that is no lateness.
 const PATIENCE: Duration = Duration::from_micros(200);
 
+/// Calls in a row that may be late: the first after a rest has to wake the threads up.
+const LATE_CALLS_ALLOWED: u32 = 2;
+
 /// How many times its lateness a late pool is left alone.
-const PAUSE: u32 = 20;
+const PAUSE: u32 = 50;
 
 /// The right to use the barrier pool, given back on drop, by a panic as well.
 struct Turn;
@@ -154,7 +160,10 @@ impl Turn {
         let own = Duration::from_nanos(own_nanos.into_inner());
         let late = start.elapsed().saturating_sub(own);
         // With several tasks a thread, the last to end is no later than the others' share.
-        if late > PATIENCE.max(own) {
+        if late <= PATIENCE.max(own) {
+            LATE_CALLS.store(0, Ordering::Relaxed);
+        } else if LATE_CALLS.fetch_add(1, Ordering::Relaxed) >= LATE_CALLS_ALLOWED {
+            LATE_CALLS.store(0, Ordering::Relaxed);
             let until = START.elapsed() + PAUSE * late;
             PAUSED_UNTIL.store(until.as_nanos() as u64, Ordering::Relaxed);
         }
