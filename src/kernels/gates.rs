@@ -65,57 +65,144 @@ impl<'a> Step<'a> {
     }
 }
 
+/// Elements that are computed together: a register's worth.
+const BLOCK: usize = 16;
+
+type Block = [f32; BLOCK];
+
 /// Updates the state of one row.
 #[inline(always)]
 pub(super) fn update(gates: Gates, row: Step<'_>) {
-    let Step { ih, hh, h, c } = row;
     match gates {
-        Gates::Lstm => lstm(ih, hh, h, c),
-        Gates::Gru => gru(ih, hh, h),
-        Gates::Tanh => plain(ih, hh, h, tanh),
-        // As torch's: NaN stays NaN.
-        Gates::Relu => plain(ih, hh, h, |x| if x < 0. { 0. } else { x }),
+        Gates::Lstm => blocks::<Lstm, 4>(row),
+        Gates::Gru => blocks::<Gru, 3>(row),
+        Gates::Tanh => blocks::<Tanh, 1>(row),
+        Gates::Relu => blocks::<Relu, 1>(row),
     }
 }
 
-/// The gates of a row, each `[hidden]`.
-#[inline(always)]
-fn split<const GATES: usize>(row: &[f32], hidden: usize) -> [&[f32]; GATES] {
-    std::array::from_fn(|gate| &row[gate * hidden..][..hidden])
+/// The step of a block. A trait and not a closure: closures are functions of their own, without
+/// the instruction set's features, and these are too long to be inlined.
+trait BlockStep<const GATES: usize> {
+    /// Whether there is a cell state.
+    const HAS_C: bool;
+
+    fn step(ih: &[Block; GATES], hh: &[Block; GATES], h: &mut Block, c: &mut Block);
 }
 
+/// Takes a row block by block. The last one is filled up, so that no element is computed by
+/// itself.
 #[inline(always)]
-fn lstm(ih: &[f32], hh: &[f32], h: &mut [f32], c: &mut [f32]) {
+fn blocks<S: BlockStep<GATES>, const GATES: usize>(row: Step<'_>) {
+    let Step { ih, hh, h, c } = row;
     let hidden = h.len();
-    let [i_ih, f_ih, g_ih, o_ih] = split(ih, hidden);
-    let [i_hh, f_hh, g_hh, o_hh] = split(hh, hidden);
-    let c = &mut c[..hidden];
-    for j in 0..hidden {
-        let i = sigmoid(i_hh[j] + i_ih[j]);
-        let f = sigmoid(f_hh[j] + f_ih[j]);
-        let g = tanh(g_hh[j] + g_ih[j]);
-        let o = sigmoid(o_hh[j] + o_ih[j]);
-        c[j] = f * c[j] + i * g;
-        h[j] = o * tanh(c[j]);
+    let full = hidden / BLOCK * BLOCK;
+    for start in (0..full).step_by(BLOCK) {
+        let (mut ih_block, mut hh_block) = ([[0.; BLOCK]; GATES], [[0.; BLOCK]; GATES]);
+        for gate in 0..GATES {
+            ih_block[gate] = block(ih, gate * hidden + start);
+            hh_block[gate] = block(hh, gate * hidden + start);
+        }
+        let mut h_block = block(h, start);
+        let mut c_block = if S::HAS_C {
+            block(c, start)
+        } else {
+            [0.; BLOCK]
+        };
+        S::step(&ih_block, &hh_block, &mut h_block, &mut c_block);
+        h[start..start + BLOCK].copy_from_slice(&h_block);
+        if S::HAS_C {
+            c[start..start + BLOCK].copy_from_slice(&c_block);
+        }
+    }
+    if full < hidden {
+        let rest = hidden - full;
+        let (mut ih_block, mut hh_block) = ([[0.; BLOCK]; GATES], [[0.; BLOCK]; GATES]);
+        for gate in 0..GATES {
+            ih_block[gate][..rest].copy_from_slice(&ih[gate * hidden + full..][..rest]);
+            hh_block[gate][..rest].copy_from_slice(&hh[gate * hidden + full..][..rest]);
+        }
+        let (mut h_block, mut c_block) = ([0.; BLOCK], [0.; BLOCK]);
+        h_block[..rest].copy_from_slice(&h[full..]);
+        if S::HAS_C {
+            c_block[..rest].copy_from_slice(&c[full..hidden]);
+        }
+        S::step(&ih_block, &hh_block, &mut h_block, &mut c_block);
+        h[full..].copy_from_slice(&h_block[..rest]);
+        if S::HAS_C {
+            c[full..hidden].copy_from_slice(&c_block[..rest]);
+        }
     }
 }
 
 #[inline(always)]
-fn gru(ih: &[f32], hh: &[f32], h: &mut [f32]) {
-    let hidden = h.len();
-    let [r_ih, z_ih, n_ih] = split(ih, hidden);
-    let [r_hh, z_hh, n_hh] = split(hh, hidden);
-    for j in 0..hidden {
-        let r = sigmoid(r_hh[j] + r_ih[j]);
-        let z = sigmoid(z_hh[j] + z_ih[j]);
-        let n = tanh(n_ih[j] + n_hh[j] * r);
-        h[j] = (h[j] - n) * z + n;
+fn block(row: &[f32], start: usize) -> Block {
+    let mut block = [0.; BLOCK];
+    block.copy_from_slice(&row[start..start + BLOCK]);
+    block
+}
+
+/// A block from an expression of `j`.
+macro_rules! lanes {
+    ($j:ident => $value:expr) => {{
+        let mut block = [0f32; BLOCK];
+        for ($j, value) in block.iter_mut().enumerate() {
+            *value = $value;
+        }
+        block
+    }};
+}
+
+struct Lstm;
+
+impl BlockStep<4> for Lstm {
+    const HAS_C: bool = true;
+
+    #[inline(always)]
+    fn step(ih: &[Block; 4], hh: &[Block; 4], h: &mut Block, c: &mut Block) {
+        let i = lanes!(j => sigmoid(hh[0][j] + ih[0][j]));
+        let f = lanes!(j => sigmoid(hh[1][j] + ih[1][j]));
+        let g = lanes!(j => tanh(hh[2][j] + ih[2][j]));
+        let o = lanes!(j => sigmoid(hh[3][j] + ih[3][j]));
+        *c = lanes!(j => f[j] * c[j] + i[j] * g[j]);
+        *h = lanes!(j => o[j] * tanh(c[j]));
     }
 }
 
-#[inline(always)]
-fn plain(ih: &[f32], hh: &[f32], h: &mut [f32], f: impl Fn(f32) -> f32) {
-    for ((h, ih), hh) in h.iter_mut().zip(ih).zip(hh) {
-        *h = f(hh + ih);
+struct Gru;
+
+impl BlockStep<3> for Gru {
+    const HAS_C: bool = false;
+
+    #[inline(always)]
+    fn step(ih: &[Block; 3], hh: &[Block; 3], h: &mut Block, _: &mut Block) {
+        let r = lanes!(j => sigmoid(hh[0][j] + ih[0][j]));
+        let z = lanes!(j => sigmoid(hh[1][j] + ih[1][j]));
+        let n = lanes!(j => tanh(ih[2][j] + hh[2][j] * r[j]));
+        *h = lanes!(j => (h[j] - n[j]) * z[j] + n[j]);
+    }
+}
+
+struct Tanh;
+
+impl BlockStep<1> for Tanh {
+    const HAS_C: bool = false;
+
+    #[inline(always)]
+    fn step(ih: &[Block; 1], hh: &[Block; 1], h: &mut Block, _: &mut Block) {
+        *h = lanes!(j => tanh(hh[0][j] + ih[0][j]));
+    }
+}
+
+struct Relu;
+
+impl BlockStep<1> for Relu {
+    const HAS_C: bool = false;
+
+    /// As torch's: NaN stays NaN.
+    #[inline(always)]
+    fn step(ih: &[Block; 1], hh: &[Block; 1], h: &mut Block, _: &mut Block) {
+        let gate = lanes!(j => hh[0][j] + ih[0][j]);
+        *h = lanes!(j => if gate[j] < 0. { 0. } else { gate[j] });
     }
 }

@@ -121,6 +121,10 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Nanoseconds since [`START`] until which the barrier pool is left alone.
 static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
+/// Calls of the barrier pool, of which every [`CHECKED`]th is timed.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+const CHECKED: u32 = 8;
+
 /// Calls in a row that the barrier pool was late for.
 static LATE_CALLS: AtomicU32 = AtomicU32::new(0);
 
@@ -139,7 +143,8 @@ struct Turn;
 impl Turn {
     /// Takes the pool, unless somebody has it or it is left alone.
     fn take() -> Option<Self> {
-        if START.elapsed().as_nanos() < PAUSED_UNTIL.load(Ordering::Relaxed).into() {
+        let paused_until = PAUSED_UNTIL.load(Ordering::Relaxed);
+        if paused_until > 0 && START.elapsed().as_nanos() < paused_until.into() {
             return None;
         }
         let taken = BARRIER_POOL_TAKEN.swap(true, Ordering::Acquire);
@@ -149,6 +154,14 @@ impl Turn {
     /// Runs `work` on all threads of the pool and the caller's, and notes how late they are.
     fn execute(self, work: impl Fn(usize) + Sync) {
         let pool = barrier_pool();
+        // The clock costs more than a small product can spare: while all is well it is read
+        // once in a while.
+        let checked = CALLS
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(CHECKED);
+        if !checked && LATE_CALLS.load(Ordering::Relaxed) == 0 {
+            return pool.execute(work);
+        }
         let own_nanos = AtomicU64::new(0);
         let start = Instant::now();
         pool.execute(|thread| {
@@ -163,7 +176,8 @@ impl Turn {
         if late <= PATIENCE.max(own) {
             LATE_CALLS.store(0, Ordering::Relaxed);
         } else if LATE_CALLS.fetch_add(1, Ordering::Relaxed) >= LATE_CALLS_ALLOWED {
-            LATE_CALLS.store(0, Ordering::Relaxed);
+            // One more late call is enough for the next pause.
+            LATE_CALLS.store(LATE_CALLS_ALLOWED, Ordering::Relaxed);
             let until = START.elapsed() + PAUSE * late;
             PAUSED_UNTIL.store(until.as_nanos() as u64, Ordering::Relaxed);
         }

@@ -191,6 +191,28 @@ impl Projection {
         }
     }
 
+    /// The product of `xs`, `[rows, in_features]`, as `[rows, out_features]`, all f32.
+    ///
+    /// # Errors
+    /// When the weight or bias has a wrong shape, dtype or device.
+    pub(super) fn multiply(&self, xs: &[f32], rows: usize) -> Result<Vec<f32>> {
+        match &self.weight {
+            Weight::Int8(int8) => {
+                let (share, calculate) = int8.activation();
+                let packed = int8.weight.packed();
+                Ok(kernels::linear(xs, rows, packed, share, calculate))
+            }
+            Weight::Float(_) => {
+                let mut out = vec![0.; rows * self.shape()?.0];
+                self.with_product(|product| {
+                    product(xs, rows, &mut out);
+                    Ok(())
+                })?;
+                Ok(out)
+            }
+        }
+    }
+
     /// Calls `f` with the projection as a function on slices, for a loop that makes no tensors:
     /// `product(xs, rows, out)` with `xs` of `[rows, in_features]` and `out` of
     /// `[rows, out_features]`, all f32.

@@ -97,11 +97,10 @@ impl Cell {
             _ => Vec::new(),
         };
         let width = self.gates.count() * self.hidden_size;
-        let (mut ih, mut hh) = (vec![0.; batch * width], vec![0.; batch * width]);
+        let mut hh = vec![0.; batch * width];
         let dtype = xs.dtype();
         let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        self.ih
-            .with_product(|product| with_slice(&xs, |xs| product(xs, batch, &mut ih)))?;
+        let ih = with_slice(&xs, |xs| self.ih.multiply(xs, batch))??;
         self.hh.with_product(|product| {
             product(&h, batch, &mut hh);
             Ok(())

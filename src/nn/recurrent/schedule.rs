@@ -1,5 +1,7 @@
 //! Which sequences of a batch are active at which step.
 
+use std::borrow::Cow;
+
 use crate::error::{Error, Result};
 
 /// The active rows of a batch with sequences of different lengths, as PyTorch packs them:
@@ -82,17 +84,29 @@ impl Schedule {
         })
     }
 
+    /// Whether packed rows lie as the batch does.
+    fn is_packed(&self, axes: Axes) -> bool {
+        let whole = self.rows == self.steps * self.batch;
+        whole && (matches!(axes, Axes::StepsFirst) || self.batch <= 1 || self.steps <= 1)
+    }
+
     /// The active rows of `xs`, each `width` long.
-    pub fn pack(&self, xs: &[f32], width: usize, axes: Axes) -> Vec<f32> {
+    pub fn pack<'a>(&self, xs: &'a [f32], width: usize, axes: Axes) -> Cow<'a, [f32]> {
+        if self.is_packed(axes) {
+            return Cow::Borrowed(xs);
+        }
         let mut packed = Vec::with_capacity(self.rows * width);
         for place in self.places(axes) {
             packed.extend_from_slice(&xs[place * width..][..width]);
         }
-        packed
+        Cow::Owned(packed)
     }
 
     /// The inverse of [`pack`](Self::pack); rows that are not active are zeros.
-    pub fn unpack(&self, packed: &[f32], width: usize, axes: Axes) -> Vec<f32> {
+    pub fn unpack(&self, packed: Vec<f32>, width: usize, axes: Axes) -> Vec<f32> {
+        if self.is_packed(axes) {
+            return packed;
+        }
         let mut ys = vec![0.; self.batch * self.steps * width];
         if width > 0 {
             for (place, row) in self.places(axes).zip(packed.chunks_exact(width)) {

@@ -318,8 +318,11 @@ impl Stack {
         let mut cs = with_cs.then(Vec::new);
 
         let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let mut rows = with_slice(&xs, |xs| schedule.pack(xs, self.input_size, axes))?;
-        for layer in 0..self.config.num_layers {
+        let mut rows = with_slice(&xs, |xs| {
+            let rows = schedule.pack(xs, self.input_size, axes);
+            self.run_layer(0, &rows, &schedule, &mut h, &mut c, &mut cs)
+        })??;
+        for layer in 1..self.config.num_layers {
             rows = self.run_layer(layer, &rows, &schedule, &mut h, &mut c, &mut cs)?;
         }
 
@@ -333,7 +336,7 @@ impl Stack {
             false => vec![self.directions.len(), size],
         };
         Ok(Output {
-            ys: tensor(schedule.unpack(&rows, size, axes), &shape)?,
+            ys: tensor(schedule.unpack(rows, size, axes), &shape)?,
             h: tensor(h, &state_shape(self.state_size()))?,
             c: match self.gates {
                 Gates::Lstm => Some(tensor(c, &state_shape(self.hidden_size))?),
@@ -408,12 +411,7 @@ impl Run<'_> {
     /// The input's projection of the whole sequence in one product, then the steps.
     fn over(&mut self, rows: &[f32]) -> Result<()> {
         let direction = self.direction;
-        let width = self.stack.gates.count() * self.stack.hidden_size;
-        let mut ih = vec![0.; self.schedule.rows * width];
-        direction.ih.with_product(|product| {
-            product(rows, self.schedule.rows, &mut ih);
-            Ok(())
-        })?;
+        let ih = direction.ih.multiply(rows, self.schedule.rows)?;
         direction.hh.with_product(|hh| match &direction.hr {
             None => self.steps(&ih, hh, None),
             Some(hr) => hr.with_product(|hr| self.steps(&ih, hh, Some(hr))),
