@@ -1,0 +1,86 @@
+//! Text from a model, character by character, the same for the same seed.
+
+use candle_core::Result;
+
+use crate::model::{CharModel, State};
+
+/// How characters are drawn.
+#[derive(Clone, Copy)]
+pub struct Sampling {
+    pub seed: u64,
+    /// What scores are divided by; 0 takes the highest.
+    pub temperature: f64,
+}
+
+/// A text on its way.
+pub struct Generator<'a> {
+    model: &'a CharModel,
+    /// Scores of the character to come.
+    scores: Vec<f32>,
+    state: State,
+    temperature: f64,
+    random: Random,
+}
+
+impl<'a> Generator<'a> {
+    /// A text that begins with `prompt`, of one character or more.
+    pub fn new(model: &'a CharModel, prompt: &[u32], sampling: Sampling) -> Result<Self> {
+        let (scores, state) = model.read(prompt)?;
+        Ok(Self {
+            model,
+            scores,
+            state,
+            temperature: sampling.temperature,
+            random: Random(sampling.seed),
+        })
+    }
+
+    /// Draws the next character and lets the model read it.
+    pub fn step(&mut self) -> Result<u32> {
+        let id = sample(&self.scores, self.temperature, self.random.uniform());
+        (self.scores, self.state) = self.model.step(id, &self.state)?;
+        Ok(id)
+    }
+}
+
+/// The number that `uniform`, from 0 to 1, falls on when each has its probability's share.
+fn sample(scores: &[f32], temperature: f64, uniform: f64) -> u32 {
+    let best = highest(scores);
+    if temperature == 0. {
+        return best as u32;
+    }
+    let top = scores[best];
+    let share = |score: &f32| (f64::from(score - top) / temperature).exp();
+    let mut left = uniform * scores.iter().map(share).sum::<f64>();
+    for (id, score) in scores.iter().enumerate() {
+        left -= share(score);
+        if left < 0. {
+            return id as u32;
+        }
+    }
+    // Only what is lost to rounding comes here.
+    best as u32
+}
+
+/// Index of the highest score, the first of several.
+pub fn highest(scores: &[f32]) -> usize {
+    (0..scores.len()).fold(0, |best, i| match scores[i] > scores[best] {
+        true => i,
+        false => best,
+    })
+}
+
+/// The generator splitmix64.
+struct Random(u64);
+
+impl Random {
+    /// From 0, inclusive, to 1, exclusive.
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        (bits >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
