@@ -10,12 +10,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// An error inside the layer at `path`.
-    #[error("{path}: {source}")]
+    #[error("{path}: {error}")]
     At {
         /// Path of the layer in the model, or the checkpoint name it was loaded under.
         path: String,
         /// What went wrong there.
-        source: Box<Error>,
+        error: Box<Error>,
     },
     /// A tensor has the wrong shape.
     #[error("shape mismatch in {op}: expected {expected}, got {got:?}")]
@@ -143,17 +143,18 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says in which layer the error happened; an error that already knows is left as it is.
+    /// Says in which layer the error happened; a place it already names lies within that layer.
     #[must_use]
     pub fn at(self, path: &str) -> Self {
-        match self {
-            Self::At { .. } => self,
-            _ if path.is_empty() => self,
-            source => Self::At {
-                path: path.to_owned(),
-                source: Box::new(source),
-            },
-        }
+        let (path, error) = match self {
+            error if path.is_empty() => return error,
+            Self::At {
+                path: within,
+                error,
+            } => (format!("{path}.{within}"), error),
+            error => (path.to_owned(), Box::new(error)),
+        };
+        Self::At { path, error }
     }
 }
 

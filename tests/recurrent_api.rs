@@ -319,15 +319,16 @@ fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
 fn a_weight_that_is_not_finite_is_named() -> Result<()> {
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    let mut lstm = nn::LSTM::new(7, 9, Default::default(), vb.pp("lstm"))?;
+    let lstm = nn::LSTM::new(7, 9, Default::default(), vb.pp("lstm"))?;
     let bad = Tensor::full(f32::INFINITY, (36, 9), &Device::Cpu)?;
     vars.data().lock().expect("vars")["lstm.weight_hh_l0"].set(&bad)?;
-    let message = quantize_dynamic(&mut lstm, &QConfigSpec::int8())
-        .unwrap_err()
-        .to_string();
+    let error = quantize_dynamic(&mut vec![lstm], &QConfigSpec::int8()).unwrap_err();
+    let message = error.to_string();
     assert!(
-        message.contains("weight_hh_l0") && message.contains("inf"),
+        message.starts_with("0.weight_hh_l0: ") && message.contains("inf"),
         "{message}"
     );
+    // A chain of sources, as anyhow prints it, does not say it twice.
+    assert!(std::error::Error::source(&error).is_none());
     Ok(())
 }

@@ -215,7 +215,7 @@ fn walks_that_disagree_are_an_error_and_change_nothing() {
         let error = quantize_dynamic(&mut model, &QConfigSpec::int8())
             .expect_err(&format!("{mistake:?} passed"));
         let inner = match &error {
-            Error::At { source, .. } => source,
+            Error::At { error, .. } => error,
             error => error,
         };
         assert!(

@@ -13,6 +13,7 @@ mod parallel;
 mod portable;
 pub mod reference;
 mod rows;
+mod split;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -47,7 +48,7 @@ struct Instance {
     update: fn(Gates, Step<'_>),
     /// # Safety
     /// No other thread computes a part that overlaps.
-    multiply: unsafe fn(Product<'_>, Part),
+    multiply: unsafe fn(&Product<'_>, Part),
 }
 
 impl Isa {
@@ -64,7 +65,18 @@ impl Isa {
     }
 }
 
-/// `lhs` (`[m, k]`) times `rhs` (`[n, k]`, packed): `[m, n]`, dequantized, with bias.
+/// The operands of a product: `lhs` is `[m, k]`, `rhs` is `[n, k]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    /// Activations.
+    pub lhs: &'a [f32],
+    /// Rows of `lhs`.
+    pub m: usize,
+    /// Weights.
+    pub rhs: &'a Packed,
+}
+
+/// `lhs` times `rhs`: `[m, n]`, dequantized, with bias.
 ///
 /// `calculate_qparams` gives the parameters for a range. A row that holds a NaN or an infinity
 /// is NaN throughout, and changes no other row. The result does not depend on the instruction
@@ -73,21 +85,37 @@ impl Isa {
 /// # Panics
 /// If `lhs` does not have `m * k` elements.
 pub fn linear(
-    lhs: &[f32],
-    m: usize,
-    rhs: &Packed,
+    operands: Operands<'_>,
     rows: Rows,
     calculate_qparams: impl Fn(Range) -> RowParams + Sync,
 ) -> Vec<f32> {
-    let mut scratch = Scratch::take();
-    let len = m * rhs.n();
-    let mut out = Vec::with_capacity(len);
-    let spare = &mut out.spare_capacity_mut()[..len];
-    linear_uninit(lhs, m, rhs, rows, calculate_qparams, &mut scratch, spare);
-    // SAFETY: `linear_uninit` has written every element.
-    unsafe { out.set_len(len) };
-    scratch.keep();
+    let [out] = linear_each([operands], rows, calculate_qparams);
     out
+}
+
+/// [`linear`] of several independent products, on all threads at once.
+///
+/// # Panics
+/// As [`linear`].
+pub fn linear_each<const N: usize>(
+    operands: [Operands<'_>; N],
+    rows: Rows,
+    calculate_qparams: impl Fn(Range) -> RowParams + Sync,
+) -> [Vec<f32>; N] {
+    let mut scratch = Scratch::take();
+    let mut outs = operands.map(|o| Vec::with_capacity(o.m * o.rhs.n()));
+    let mut rooms = outs.each_mut().map(|out| out.spare_capacity_mut());
+    for (room, o) in rooms.iter_mut().zip(&operands) {
+        // A vector may have more capacity than was asked for.
+        *room = &mut std::mem::take(room)[..o.m * o.rhs.n()];
+    }
+    linear_uninit(operands, rows, calculate_qparams, &mut scratch, rooms);
+    for (out, o) in outs.iter_mut().zip(&operands) {
+        // SAFETY: `linear_uninit` has written every element.
+        unsafe { out.set_len(o.m * o.rhs.n()) };
+    }
+    scratch.keep();
+    outs
 }
 
 /// [`linear`] into a buffer of `m * n` elements, without allocating anything but what `scratch`
@@ -96,9 +124,7 @@ pub fn linear(
 /// # Panics
 /// If `lhs` does not have `m * k` elements, or `out` not `m * n`.
 pub fn linear_into(
-    lhs: &[f32],
-    m: usize,
-    rhs: &Packed,
+    operands: Operands<'_>,
     rows: Rows,
     calculate_qparams: impl Fn(Range) -> RowParams + Sync,
     scratch: &mut Scratch,
@@ -106,29 +132,43 @@ pub fn linear_into(
 ) {
     // SAFETY: initialised floats may be seen as such that may not be; only floats are written.
     let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) };
-    linear_uninit(lhs, m, rhs, rows, calculate_qparams, scratch, out);
+    linear_uninit([operands], rows, calculate_qparams, scratch, [out]);
 }
 
-/// Writes every element of `out`.
-fn linear_uninit(
-    lhs: &[f32],
-    m: usize,
-    rhs: &Packed,
+/// Writes every element of `outs`.
+fn linear_uninit<const N: usize>(
+    operands: [Operands<'_>; N],
     rows: Rows,
     calculate_qparams: impl Fn(Range) -> RowParams + Sync,
     scratch: &mut Scratch,
-    out: &mut [MaybeUninit<f32>],
+    outs: [&mut [MaybeUninit<f32>]; N],
 ) {
-    assert_eq!(lhs.len(), m * rhs.k(), "lhs is [m, k]");
-    assert_eq!(out.len(), m * rhs.n(), "out is [m, n]");
-    scratch.reserve(m, rhs.row_bytes());
-    quantize_rows(lhs, m, rhs, rows, scratch, calculate_qparams);
-    let lhs = Lhs {
-        codes: &scratch.codes[..m * rhs.row_bytes()],
-        params: &scratch.params[..m],
-        row_bytes: rhs.row_bytes(),
+    scratch.reserve(
+        operands.iter().map(|o| o.m).sum(),
+        operands.iter().map(|o| o.m * o.rhs.row_bytes()).sum(),
+    );
+    let mut room = QuantizedRows {
+        codes: &mut scratch.codes,
+        params: &mut scratch.params,
+        ranges: &mut scratch.ranges,
     };
-    multiply(rhs.isa().instance(), lhs, rhs, out);
+    let mut products = [const { None }; N];
+    for ((product, o), out) in products.iter_mut().zip(operands).zip(outs) {
+        assert_eq!(o.lhs.len(), o.m * o.rhs.k(), "lhs is [m, k]");
+        assert_eq!(out.len(), o.m * o.rhs.n(), "out is [m, n]");
+        let mut own = room.split_off(o.m, o.rhs.row_bytes());
+        quantize_rows(o, rows, &mut own, &calculate_qparams);
+        *product = Some(Product {
+            lhs: Lhs {
+                codes: own.codes,
+                params: own.params,
+                row_bytes: o.rhs.row_bytes(),
+            },
+            rhs: o.rhs,
+            out: Output::new(out, o.rhs.n()),
+        });
+    }
+    split::multiply(&products.each_ref().map(Option::as_ref));
 }
 
 /// Updates the state of all rows of a recurrent step with `hidden` elements a row.
@@ -175,13 +215,36 @@ impl Scratch {
         }
     }
 
-    fn reserve(&mut self, m: usize, row_bytes: usize) {
-        if self.codes.len() < m * row_bytes {
-            self.codes.resize(m * row_bytes, 0);
+    fn reserve(&mut self, rows: usize, bytes: usize) {
+        if self.codes.len() < bytes {
+            self.codes.resize(bytes, 0);
         }
-        if self.params.len() < m {
-            self.params.resize(m, NOT_FINITE);
-            self.ranges.resize(m, Range::EMPTY);
+        if self.params.len() < rows {
+            self.params.resize(rows, NOT_FINITE);
+            self.ranges.resize(rows, Range::EMPTY);
+        }
+    }
+}
+
+/// Room for quantized rows.
+struct QuantizedRows<'a> {
+    codes: &'a mut [u8],
+    params: &'a mut [RowParams],
+    ranges: &'a mut [Range],
+}
+
+impl<'a> QuantizedRows<'a> {
+    /// The room of the first `rows`, which is no longer in `self`.
+    fn split_off(&mut self, rows: usize, row_bytes: usize) -> Self {
+        fn first<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+            let (first, rest) = std::mem::take(slice).split_at_mut(count);
+            *slice = rest;
+            first
+        }
+        Self {
+            codes: first(&mut self.codes, rows * row_bytes),
+            params: first(&mut self.params, rows),
+            ranges: first(&mut self.ranges, rows),
         }
     }
 }
@@ -210,20 +273,21 @@ struct RowChunk<'a> {
 /// Activations below which their quantization stays on the caller's thread.
 const SERIAL_ACTIVATIONS: usize = 32_768;
 
-/// Quantizes the rows of `lhs`: fills the codes and parameters of `scratch`.
+/// Quantizes the rows of `operands.lhs` to `room`.
 fn quantize_rows(
-    lhs: &[f32],
-    m: usize,
-    rhs: &Packed,
+    operands: Operands<'_>,
     rows: Rows,
-    scratch: &mut Scratch,
+    room: &mut QuantizedRows<'_>,
     calculate_qparams: impl Fn(Range) -> RowParams + Sync,
 ) {
+    let Operands { lhs, m, rhs } = operands;
     let (k, row_bytes) = (rhs.k(), rhs.row_bytes());
     let instance = rhs.isa().instance();
-    let codes = &mut scratch.codes[..m * row_bytes];
-    let params = &mut scratch.params[..m];
-    let ranges = &mut scratch.ranges[..m];
+    let QuantizedRows {
+        codes,
+        params,
+        ranges,
+    } = room;
     if k == 0 {
         params.fill(calculate_qparams(Range::EMPTY));
         return;
@@ -275,63 +339,8 @@ fn quantize_rows(
     });
 }
 
-/// Multiply-adds below which a product stays on the caller's thread.
-const SERIAL_PRODUCT: usize = 400_000;
-
 /// Tasks a thread can expect: enough that one which is delayed leaves work to the others.
 const TASKS_PER_THREAD: usize = 4;
-
-/// Activation bytes of a block of rows: half of a common L2.
-const ROW_BLOCK_BYTES: usize = 512 << 10;
-
-/// Cuts the product into parts and computes them all.
-fn multiply(instance: Instance, lhs: Lhs<'_>, rhs: &Packed, out: &mut [MaybeUninit<f32>]) {
-    let m = lhs.params.len();
-    if m == 0 || rhs.n() == 0 {
-        return;
-    }
-    let threads = match m * rhs.n() * rhs.k() < SERIAL_PRODUCT {
-        true => 1,
-        false => parallel::threads(),
-    };
-    let wanted = if threads == 1 {
-        1
-    } else {
-        TASKS_PER_THREAD * threads
-    };
-
-    // Rows in blocks that fit in L2; then panels apart, until there are tasks enough; then
-    // shorter blocks, of whole tiles.
-    let in_l2 = (ROW_BLOCK_BYTES / lhs.row_bytes.max(1)).max(tile::MAX_ROWS);
-    let blocks = m.div_ceil(in_l2);
-    let columns = wanted.div_ceil(blocks).clamp(1, rhs.panels());
-    let blocks = blocks.max(wanted.div_ceil(columns));
-    let height = m.div_ceil(blocks).next_multiple_of(tile::MAX_ROWS);
-    let width = rhs.panels().div_ceil(columns);
-    let (blocks, columns) = (m.div_ceil(height), rhs.panels().div_ceil(width));
-
-    let output = Output::new(out, rhs.n());
-    let product = Product {
-        lhs,
-        rhs,
-        out: &output,
-    };
-    let backwards = blocks == 1 && rhs.turn();
-    let part = |index: usize| {
-        let (row, panel) = (index / columns * height, index % columns * width);
-        Part {
-            rows: row..m.min(row + height),
-            panels: panel..rhs.panels().min(panel + width),
-        }
-    };
-    // SAFETY: parts of different indices do not overlap, and each index is used once.
-    let compute = |index: usize| unsafe { (instance.multiply)(product, part(index)) };
-    match threads {
-        1 if backwards => (0..blocks * columns).rev().for_each(compute),
-        1 => (0..blocks * columns).for_each(compute),
-        _ => parallel::for_each(blocks * columns, backwards, compute),
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ pub(super) const INSTANCE: Instance = Instance {
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-unsafe fn multiply(product: Product<'_>, part: Part) {
+unsafe fn multiply(product: &Product<'_>, part: Part) {
     let vector = Closures {
         zero: || [0i32; 8],
         load: |weights: &[i8; 32]| *weights,

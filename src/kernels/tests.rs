@@ -110,13 +110,40 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
         for isa in Isa::available() {
             let packed = Packed::new(isa, k, &rhs, &scales, &bias);
             assert_eq!(packed.unpack(), rhs, "{isa} {k}x{n}: unpack");
-            let got = linear(&lhs, m, &packed, rows, affine);
+            let operands = Operands {
+                lhs: &lhs,
+                m,
+                rhs: &packed,
+            };
+            let twice = linear_each([operands, operands], rows, affine);
+            let got = linear(
+                Operands {
+                    lhs: &lhs,
+                    m,
+                    rhs: &packed,
+                },
+                rows,
+                affine,
+            );
             let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let same = got.len() == expected.len()
                 && got
                     .iter()
                     .zip(&expected)
                     .all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()));
+            let bits_of = |v: &[f32]| {
+                bits(v)
+                    .into_iter()
+                    .filter(|b| !f32::from_bits(*b).is_nan())
+                    .collect::<Vec<_>>()
+            };
+            for again in &twice {
+                assert_eq!(
+                    bits_of(again),
+                    bits_of(&got),
+                    "{isa} m={m} k={k} n={n}: in a pair"
+                );
+            }
             assert!(
                 same,
                 "{isa} m={m} k={k} n={n} {codes:?} {rows:?} {poison:?}:\n{:?}\n{:?}",

@@ -183,11 +183,10 @@ pub(super) struct Part {
 }
 
 /// The whole product, of which each task computes a [`Part`].
-#[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
     pub lhs: Lhs<'a>,
     pub rhs: &'a Packed,
-    pub out: &'a Output<'a>,
+    pub out: Output<'a>,
 }
 
 /// Computes a part of a product, in tiles of at most `MR` rows; `MR` is at most [`MAX_ROWS`].
@@ -196,7 +195,7 @@ pub(super) struct Product<'a> {
 /// No other thread computes a part that overlaps.
 #[inline(always)]
 pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize>(
-    product: Product<'_>,
+    product: &Product<'_>,
     part: Part,
     vector: impl Vector<LANES, BYTES>,
 ) {
@@ -219,7 +218,7 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
 /// No other thread writes these rows of this panel.
 #[inline(always)]
 unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const NV: usize>(
-    product: Product<'_>,
+    product: &Product<'_>,
     panel: Panel<'_>,
     rows: Range<usize>,
     vector: impl Vector<LANES, BYTES>,
@@ -282,7 +281,7 @@ unsafe fn tile<
     const MR: usize,
     const SPLIT: bool,
 >(
-    product: Product<'_>,
+    product: &Product<'_>,
     panel: Panel<'_>,
     first_row: usize,
     vector: impl Vector<LANES, BYTES>,

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{DType, Device, Module, Result as CandleResult, Storage, Tensor};
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, RowParams, Rows, Scratch};
+use crate::kernels::{self, Operands, RowParams, Rows, Scratch};
 use crate::module::{WeightDType, WeightInfo};
 use crate::qconfig::{ActivationConfig, Granularity, QConfig};
 use crate::qparams;
@@ -199,8 +199,7 @@ impl Projection {
         match &self.weight {
             Weight::Int8(int8) => {
                 let (share, calculate) = int8.activation();
-                let packed = int8.weight.packed();
-                Ok(kernels::linear(xs, rows, packed, share, calculate))
+                Ok(kernels::linear(int8.operands(xs, rows), share, calculate))
             }
             Weight::Float(_) => {
                 let mut out = vec![0.; rows * self.shape()?.0];
@@ -210,6 +209,24 @@ impl Projection {
                 })?;
                 Ok(out)
             }
+        }
+    }
+
+    /// [`multiply`](Self::multiply) of two projections that are quantized alike, at once.
+    ///
+    /// # Errors
+    /// As [`multiply`](Self::multiply).
+    pub(super) fn multiply_both(
+        [(a, a_xs), (b, b_xs)]: [(&Self, &[f32]); 2],
+        rows: usize,
+    ) -> Result<[Vec<f32>; 2]> {
+        match (&a.weight, &b.weight) {
+            (Weight::Int8(a), Weight::Int8(b)) if a.activation == b.activation => {
+                let (share, calculate) = a.activation();
+                let operands = [a.operands(a_xs, rows), b.operands(b_xs, rows)];
+                Ok(kernels::linear_each(operands, share, calculate))
+            }
+            _ => Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?]),
         }
     }
 
@@ -277,22 +294,19 @@ impl Int8 {
         let xs = xs.to_dtype(DType::F32)?.contiguous()?;
         let ys = with_slice(&xs, |xs| {
             let (share, calculate) = self.activation();
-            kernels::linear(xs, rows, self.weight.packed(), share, calculate)
+            kernels::linear(self.operands(xs, rows), share, calculate)
         })?;
         Ok(Tensor::from_vec(ys, (rows, n), &Device::Cpu)?.to_dtype(dtype)?)
     }
 
     fn multiply_into(&self, xs: &[f32], rows: usize, scratch: &mut Scratch, out: &mut [f32]) {
         let (share, calculate) = self.activation();
-        kernels::linear_into(
-            xs,
-            rows,
-            self.weight.packed(),
-            share,
-            calculate,
-            scratch,
-            out,
-        );
+        kernels::linear_into(self.operands(xs, rows), share, calculate, scratch, out);
+    }
+
+    fn operands<'a>(&'a self, lhs: &'a [f32], m: usize) -> Operands<'a> {
+        let rhs = self.weight.packed();
+        Operands { lhs, m, rhs }
     }
 
     /// How the activations are quantized, in the words of the kernels.

@@ -31,7 +31,7 @@ pub(super) fn update(gates: Gates, row: Step<'_>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn multiply(product: Product<'_>, part: Part) {
+unsafe fn multiply(product: &Product<'_>, part: Part) {
     let vector = Closures {
         zero: || _mm256_setzero_si256(),
         load: |weights: &[i8; 32]| {

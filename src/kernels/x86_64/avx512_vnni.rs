@@ -28,7 +28,7 @@ fn update(gates: Gates, row: Step<'_>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
-unsafe fn multiply(product: Product<'_>, part: Part) {
+unsafe fn multiply(product: &Product<'_>, part: Part) {
     let vector = Closures {
         zero: || _mm512_setzero_si512(),
         // SAFETY: the array is 64 bytes to read; no alignment is asked.

@@ -14,7 +14,7 @@ pub(in crate::kernels) const AVX_VNNI: Instance =
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma,avxvnni")]
-unsafe fn multiply(product: Product<'_>, part: Part) {
+unsafe fn multiply(product: &Product<'_>, part: Part) {
     let vector = Closures {
         zero: || _mm256_setzero_si256(),
         // SAFETY: the array is 32 bytes to read; no alignment is asked.

@@ -96,15 +96,11 @@ impl Cell {
             Gates::Lstm => read_state("state c", c, &shape)?,
             _ => Vec::new(),
         };
-        let width = self.gates.count() * self.hidden_size;
-        let mut hh = vec![0.; batch * width];
         let dtype = xs.dtype();
         let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let ih = with_slice(&xs, |xs| self.ih.multiply(xs, batch))??;
-        self.hh.with_product(|product| {
-            product(&h, batch, &mut hh);
-            Ok(())
-        })?;
+        let [ih, hh] = with_slice(&xs, |xs| {
+            Projection::multiply_both([(&self.ih, xs), (&self.hh, &h)], batch)
+        })??;
         let step = Step {
             ih: &ih,
             hh: &hh,

@@ -492,5 +492,6 @@ pub(super) fn read_state(
             got: tensor.dims().to_vec(),
         });
     }
-    Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    let tensor = tensor.to_dtype(DType::F32)?.contiguous()?;
+    with_slice(&tensor, <[f32]>::to_vec)
 }

@@ -1,0 +1,104 @@
+//! How products are cut into parts for several threads.
+
+use super::packed::Packed;
+use super::tile::{self, Part, Product};
+use super::{TASKS_PER_THREAD, parallel};
+
+/// Multiply-adds below which products stay on the caller's thread.
+const SERIAL: usize = 550_000;
+
+/// Activation bytes of a block of rows: half of a common L2.
+const ROW_BLOCK_BYTES: usize = 512 << 10;
+
+/// A product of `m` rows as a grid of parts: blocks of rows by groups of panels.
+#[derive(Clone, Copy)]
+struct Grid {
+    m: usize,
+    panels: usize,
+    /// Rows and panels of a part.
+    height: usize,
+    width: usize,
+    /// Groups of panels.
+    columns: usize,
+    /// Blocks of rows.
+    blocks: usize,
+}
+
+impl Grid {
+    /// Cuts into at least `wanted` parts, if there are as many.
+    fn new(m: usize, rhs: &Packed, wanted: usize) -> Self {
+        let panels = rhs.panels();
+        if m == 0 || panels == 0 {
+            return Self {
+                m: 0,
+                panels: 0,
+                height: 1,
+                width: 1,
+                columns: 0,
+                blocks: 0,
+            };
+        }
+        // Rows in blocks that fit in L2; then panels apart, until there are parts enough; then
+        // shorter blocks, of whole tiles.
+        let in_l2 = (ROW_BLOCK_BYTES / rhs.row_bytes().max(1)).max(tile::MAX_ROWS);
+        let blocks = m.div_ceil(in_l2);
+        let columns = wanted.div_ceil(blocks).clamp(1, panels);
+        let blocks = blocks.max(wanted.div_ceil(columns));
+        let height = m.div_ceil(blocks).next_multiple_of(tile::MAX_ROWS);
+        let width = panels.div_ceil(columns);
+        Self {
+            m,
+            panels,
+            height,
+            width,
+            columns: panels.div_ceil(width),
+            blocks: m.div_ceil(height),
+        }
+    }
+
+    fn parts(&self) -> usize {
+        self.columns * self.blocks
+    }
+
+    fn part(&self, index: usize) -> Part {
+        let row = index / self.columns * self.height;
+        let panel = index % self.columns * self.width;
+        Part {
+            rows: row..self.m.min(row + self.height),
+            panels: panel..self.panels.min(panel + self.width),
+        }
+    }
+}
+
+/// Computes all parts of all products.
+pub(super) fn multiply<const N: usize>(products: &[Option<&Product<'_>>; N]) {
+    let work = |p: &&Product<'_>| p.lhs.params.len() * p.rhs.n() * p.rhs.k();
+    let threads = match products.iter().flatten().map(work).sum::<usize>() < SERIAL {
+        true => 1,
+        false => parallel::threads(),
+    };
+    let wanted = match threads {
+        1 => 1,
+        _ => (TASKS_PER_THREAD * threads).div_ceil(N),
+    };
+    let grids = products.map(|p| p.map(|p| (p, Grid::new(p.lhs.params.len(), p.rhs, wanted))));
+    let parts = grids.iter().flatten().map(|(_, grid)| grid.parts()).sum();
+    let compute = |mut index: usize| {
+        for (product, grid) in grids.iter().flatten() {
+            if index < grid.parts() {
+                let multiply = product.rhs.isa().instance().multiply;
+                // SAFETY: parts of a grid do not overlap, and each index comes once.
+                return unsafe { multiply(product, grid.part(index)) };
+            }
+            index -= grid.parts();
+        }
+    };
+    // Weights of which each is read once may still be in the cache from the last call.
+    let one_pass = |(product, grid): &(&Product<'_>, Grid)| grid.blocks <= 1 && product.rhs.turn();
+    let backwards = grids.iter().flatten().all(one_pass);
+    match threads {
+        1 if backwards => (0..parts).rev().for_each(compute),
+        1 => (0..parts).for_each(compute),
+        _ => parallel::for_each(parts, backwards, compute),
+    }
+}
