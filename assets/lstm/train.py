@@ -354,7 +354,9 @@ def main():
         name = path(f"{kind}.safetensors")
 
         def keep(network):
-            state = {k: v.detach().contiguous() for k, v in network.state_dict().items()}
+            # The twin is kept in half precision, so that both together stay small.
+            dtype = torch.float16 if kind == "gru" else torch.float32
+            state = {k: v.detach().to(dtype).contiguous() for k, v in network.state_dict().items()}
             with open(name, "wb") as f:
                 f.write(save(state, metadata={"format": "pt"}))
 

@@ -75,7 +75,8 @@ impl Shares {
         for share in (0..self.count).map(|i| (thread + i) % self.count) {
             let start = self.tasks * share / self.count;
             let end = self.tasks * (share + 1) / self.count;
-            loop {
+            // To look at another's share is cheaper than to write to it.
+            while self.taken[share].0.load(Ordering::Relaxed) < end - start {
                 let taken = self.taken[share].0.fetch_add(1, Ordering::Relaxed);
                 if taken >= end - start {
                     break;

@@ -7,6 +7,9 @@ use super::{TASKS_PER_THREAD, parallel};
 /// Multiply-adds below which products stay on the caller's thread.
 const SERIAL: usize = 550_000;
 
+/// Multiply-adds below which a thread gets one part: to share the last microsecond costs more.
+const SMALL: usize = 4_000_000;
+
 /// Activation bytes of a block of rows: half of a common L2.
 const ROW_BLOCK_BYTES: usize = 512 << 10;
 
@@ -73,12 +76,14 @@ impl Grid {
 /// Computes all parts of all products.
 pub(super) fn multiply<const N: usize>(products: &[Option<&Product<'_>>; N]) {
     let work = |p: &&Product<'_>| p.lhs.params.len() * p.rhs.n() * p.rhs.k();
-    let threads = match products.iter().flatten().map(work).sum::<usize>() < SERIAL {
+    let work = products.iter().flatten().map(work).sum::<usize>();
+    let threads = match work < SERIAL {
         true => 1,
         false => parallel::threads(),
     };
     let wanted = match threads {
         1 => 1,
+        _ if work < SMALL => threads.div_ceil(N),
         _ => (TASKS_PER_THREAD * threads).div_ceil(N),
     };
     let grids = products.map(|p| p.map(|p| (p, Grid::new(p.lhs.params.len(), p.rhs, wanted))));
