@@ -3,11 +3,13 @@
 //! `DYNQUANT_ISA` is read once a process, so each choice runs in a child: this test program
 //! again, with only `child` selected.
 
+use std::collections::HashMap;
 use std::process::{Command, Output};
 
-use candle_core::{Device, Module, Tensor};
+use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::kernels::Isa;
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+use candle_nn::VarBuilder;
 
 /// Set in the children.
 const CHILD: &str = "DYNQUANT_TEST_CHILD";
@@ -25,6 +27,30 @@ fn tensor(shape: &[usize]) -> candle_core::Result<Tensor> {
         shape,
         &Device::Cpu,
     )
+}
+
+/// A bidirectional LSTM and a GRU with sizes that fill no register.
+fn recurrent() -> candle_core::Result<(nn::LSTM, nn::GRU)> {
+    let (inputs, hidden) = (70, 131);
+    let mut tensors = HashMap::new();
+    for (name, gates) in [("lstm", 4), ("gru", 3)] {
+        for side in ["", "_reverse"] {
+            for (weight, columns) in [("ih", inputs), ("hh", hidden)] {
+                let scaled = (tensor(&[gates * hidden, columns])? * 0.3)?;
+                tensors.insert(format!("{name}.weight_{weight}_l0{side}"), scaled);
+                let bias = tensor(&[gates * hidden])?;
+                tensors.insert(format!("{name}.bias_{weight}_l0{side}"), bias);
+            }
+        }
+    }
+    let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+    let both = nn::RecurrentConfig {
+        bidirectional: true,
+        ..Default::default()
+    };
+    let lstm = nn::LSTM::new(inputs, hidden, both, vb.pp("lstm"))?;
+    let gru = nn::GRU::new(inputs, hidden, Default::default(), vb.pp("gru"))?;
+    Ok((lstm, gru))
 }
 
 /// Prints a line for each preset: a checksum over the bits of some outputs.
@@ -56,6 +82,23 @@ fn child() -> candle_core::Result<()> {
             {
                 checksum = checksum.rotate_left(5) ^ u64::from(bits.to_bits());
             }
+        }
+        let mut recurrent = recurrent()?;
+        if let Err(error) =
+            QConfigSpec::preset(preset).and_then(|spec| quantize_dynamic(&mut recurrent, &spec))
+        {
+            println!("bits error {error}");
+            return Ok(());
+        }
+        // Enough sequences that their state is updated on several threads.
+        let xs = tensor(&[7, 33, 70])?;
+        let (lstm, _) = recurrent.0.forward(&xs, None)?;
+        let (gru, _) = recurrent.1.forward(&xs, None)?;
+        for bits in Tensor::cat(&[lstm, gru], 2)?
+            .flatten_all()?
+            .to_vec1::<f32>()?
+        {
+            checksum = checksum.rotate_left(5) ^ u64::from(bits.to_bits());
         }
         println!("bits {preset} {checksum:016x}");
     }
