@@ -8,7 +8,7 @@ use super::{TASKS_PER_THREAD, parallel};
 const SERIAL: usize = 550_000;
 
 /// Multiply-adds below which a thread gets one part: to share the last microsecond costs more.
-const SMALL: usize = 4_000_000;
+const SMALL: usize = 1_200_000;
 
 /// Activation bytes of a block of rows: half of a common L2.
 const ROW_BLOCK_BYTES: usize = 512 << 10;
