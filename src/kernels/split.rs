@@ -98,9 +98,10 @@ pub(super) fn multiply<const N: usize>(products: &[Option<&Product<'_>>; N]) {
             index -= grid.parts();
         }
     };
-    // Weights of which each is read once may still be in the cache from the last call.
-    let one_pass = |(product, grid): &(&Product<'_>, Grid)| grid.blocks <= 1 && product.rhs.turn();
-    let backwards = grids.iter().flatten().all(one_pass);
+    // Weights that are read once a call may still be in the cache from the last one.
+    let one_pass = grids.iter().flatten().all(|(_, grid)| grid.blocks <= 1);
+    let first = grids.iter().flatten().next();
+    let backwards = one_pass && first.is_some_and(|(product, _)| product.rhs.turn());
     match threads {
         1 if backwards => (0..parts).rev().for_each(compute),
         1 => (0..parts).for_each(compute),
