@@ -80,21 +80,23 @@ def compare(case, ours, rivals, rounds, torch):
         contenders = ours.ask(op="load", case=case.facts, file=path, out=answer)["contenders"]
         case.check(load_file(answer))
 
+    # Several tries: the first calls of a pool have to wake its threads up.
     calls = {}
     for name in contenders:
-        calls[name] = calls_for(1e-6 * ours.ask(op="time", contender=name, calls=2)["us"])
+        calls[name] = calls_for(1e-6 * min(ours.ask(op="time", contender=name, calls=5)["us"] for _ in range(3)))
     for name, call in rivals.items():
-        calls[name] = calls_for(1e-6 * timed(call, 2))
+        calls[name] = calls_for(1e-6 * min(timed(call, 5) for _ in range(3)))
     samples = {name: [] for name in calls}
     for _ in range(rounds):
         for name in samples:
             time.sleep(PAUSE)
-            # The first call wakes the contender's threads up.
+            # As many calls again before the clock runs: the first ones wake the contender's
+            # threads up, and the system may take a while to give each a core of its own.
             if name in rivals:
-                rivals[name]()
+                timed(rivals[name], calls[name])
                 samples[name].append(timed(rivals[name], calls[name]))
             else:
-                ours.ask(op="time", contender=name, calls=1)
+                ours.ask(op="time", contender=name, calls=calls[name])
                 samples[name].append(ours.ask(op="time", contender=name, calls=calls[name])["us"])
     medians = {name: statistics.median(values) for name, values in samples.items()}
     spread = {name: (min(values), max(values)) for name, values in samples.items()}

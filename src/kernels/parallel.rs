@@ -124,7 +124,7 @@ static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// Calls of the barrier pool, of which every [`CHECKED`]th is timed.
 static CALLS: AtomicU32 = AtomicU32::new(0);
-const CHECKED: u32 = 8;
+const CHECKED: u32 = 2;
 
 /// Calls in a row that the barrier pool was late for.
 static LATE_CALLS: AtomicU32 = AtomicU32::new(0);
@@ -133,7 +133,7 @@ static LATE_CALLS: AtomicU32 = AtomicU32::new(0);
 const PATIENCE: Duration = Duration::from_micros(200);
 
 /// Calls in a row that may be late: the first after a rest has to wake the threads up.
-const LATE_CALLS_ALLOWED: u32 = 2;
+const LATE_CALLS_ALLOWED: u32 = 1;
 
 /// How many times its lateness a late pool is left alone.
 const PAUSE: u32 = 50;
