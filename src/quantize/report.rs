@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use super::spec::Decision;
@@ -199,7 +199,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.load_style(RULED);
         table.set_header(["layer", "kind", "", "now", "before", "after"]);
         for row in self.rows(f.alternate()) {
             let layer = row.first;
@@ -290,6 +290,12 @@ impl fmt::Display for LeftReason {
         }
     }
 }
+
+/// A rule below the header and one at the end.
+const RULED: TableStyle = {
+    let rule = LineStyle::none().fill('─').junction('─');
+    TableStyle::new().header_separator(rule).bottom_border(rule)
+};
 
 /// `encoder.layer.3.query` as `encoder.layer.*.query`.
 fn without_numbers(path: &str) -> String {

@@ -114,7 +114,8 @@ impl LSTM {
 }
 
 /// candle's interface: one layer, one direction, `[batch, steps, features]`, and states of
-/// `[batch, hidden_size]`.
+/// `[batch, hidden_size]`. To go step by step, [`forward`](LSTM::forward) on one step is faster:
+/// it does not rearrange the state.
 impl candle_nn::RNN for LSTM {
     type State = LSTMState;
 
