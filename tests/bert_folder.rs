@@ -1,7 +1,7 @@
 //! The example's folder reader against folders that lie: every error it can raise is raised.
 
 #[allow(dead_code)]
-#[path = "../examples/bert/checkpoint.rs"]
+#[path = "../examples/support/checkpoint.rs"]
 mod checkpoint;
 #[allow(dead_code)]
 #[path = "../examples/bert/config.rs"]

@@ -9,7 +9,7 @@
 //! `assets/reference/minilm.py`.
 
 #[allow(dead_code)]
-#[path = "../examples/bert/checkpoint.rs"]
+#[path = "../examples/support/checkpoint.rs"]
 mod checkpoint;
 #[allow(dead_code)]
 #[path = "../examples/bert/config.rs"]

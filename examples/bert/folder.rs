@@ -34,7 +34,7 @@ impl Folder {
         );
         let config = Config::read(&dir.join("config.json"))?;
         let tokenizer = read_tokenizer(&dir.join("tokenizer.json"), &config)?;
-        let checkpoint = Checkpoint::read(dir)?;
+        let checkpoint = Checkpoint::read_folder(dir, is_known_extra)?;
         let prefixed = checkpoint.has_prefix("bert.");
         let model = Bert::load(&config, prefixed, checkpoint.var_builder())?;
         ensure!(
@@ -48,7 +48,7 @@ impl Folder {
             config,
             tokenizer,
             model,
-            bytes: checkpoint.finish()?,
+            bytes: checkpoint.finish("a BERT encoder, pooler and classifier")?,
         })
     }
 }
@@ -68,4 +68,10 @@ fn read_tokenizer(path: &Path, config: &Config) -> Result<Tokenizer> {
         largest.map_or("no tokens".to_owned(), |id| format!("id {id}")),
     );
     Ok(tokenizer)
+}
+
+/// The position numbers that old versions of transformers stored, and the heads that predict
+/// masked tokens and next sentences; any other tensor without a use is an error.
+fn is_known_extra(key: &str) -> bool {
+    key.ends_with("embeddings.position_ids") || key.starts_with("cls.")
 }

@@ -26,6 +26,8 @@
 //! is the BERT, `texts` makes batches, `measure` runs them; the rest talks to the user.
 
 mod args;
+#[allow(dead_code)] // each example uses its part
+#[path = "../support/checkpoint.rs"]
 mod checkpoint;
 mod config;
 mod figures;

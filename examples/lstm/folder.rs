@@ -38,13 +38,13 @@ impl Folder {
         );
         let config = Config::read(&dir.join("config.json"))?;
         let vocab = Vocab::read(&dir.join("vocab.json"), &config)?;
-        let checkpoint = Checkpoint::read(&dir.join(weights))?;
+        let checkpoint = Checkpoint::read_file(&dir.join(weights))?;
         let model = CharModel::load(&config, gru, checkpoint.var_builder())?;
         Ok(Self {
             path: dir.to_owned(),
             vocab,
             model,
-            bytes: checkpoint.finish()?,
+            bytes: checkpoint.finish("the model that config.json describes")?,
         })
     }
 }

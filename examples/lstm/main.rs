@@ -30,6 +30,8 @@
 //! both models; the rest talks to the user.
 
 mod args;
+#[allow(dead_code)] // each example uses its part
+#[path = "../support/checkpoint.rs"]
 mod checkpoint;
 mod config;
 mod figures;

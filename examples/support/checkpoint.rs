@@ -1,4 +1,4 @@
-//! The tensors of a folder: one safetensors file or several with an index, checked before candle sees them.
+//! The tensors of a safetensors file, or of a folder's shards, checked before candle sees them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -15,12 +15,8 @@ use safetensors::{Dtype, SafeTensors};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Whether a BERT file may hold this tensor although the model has no use for it:
-/// the position numbers that old versions of transformers stored, and the heads that predict
-/// masked tokens and next sentences. Any other tensor without a use is an error.
-fn is_known_extra(key: &str) -> bool {
-    key.ends_with("embeddings.position_ids") || key.starts_with("cls.")
-}
+/// Whether a file may hold this tensor although the model has no use for it.
+pub type IsExtra = fn(&str) -> bool;
 
 /// Tensors by name, all f32; it remembers which of them were asked for.
 pub struct Checkpoint {
@@ -31,15 +27,27 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// Reads a file.
+    pub fn read_file(path: &Path) -> Result<Self> {
+        let mut tensors = HashMap::new();
+        read_file(path, |_| true, &mut tensors)?;
+        Ok(Self {
+            path: path.to_owned(),
+            tensors,
+            used: Mutex::default(),
+        })
+    }
+
     /// Reads `model.safetensors` of the folder or, if there is none, the shards of its index.
-    pub fn read(dir: &Path) -> Result<Self> {
+    pub fn read_folder(dir: &Path, is_extra: IsExtra) -> Result<Self> {
         let (single, index) = (dir.join(SINGLE), dir.join(INDEX));
         let mut tensors = HashMap::new();
         let path = if single.exists() {
-            read_file(&single, |_| true, &mut tensors)?;
+            read_file(&single, |key| !is_extra(key), &mut tensors)?;
             single
         } else if index.exists() {
             for (shard, keys) in shards(&index)? {
+                let keys = keys.into_iter().filter(|key| !is_extra(key)).collect();
                 read_shard(&index, &dir.join(shard), &keys, &mut tensors)?;
             }
             index
@@ -66,8 +74,9 @@ impl Checkpoint {
         self.tensors.keys().any(|key| key.starts_with(prefix))
     }
 
-    /// Bytes of the tensors that were asked for; an error if some were not.
-    pub fn finish(self) -> Result<usize> {
+    /// Bytes of the tensors that were asked for; an error if some were not, which says what
+    /// the `model` has.
+    pub fn finish(self, model: &str) -> Result<usize> {
         let used = self
             .used
             .into_inner()
@@ -77,7 +86,7 @@ impl Checkpoint {
             return Ok(self.tensors.values().map(bytes).sum());
         };
         bail!(
-            "{}: expected only tensors of a BERT encoder, pooler and classifier, got {} more: {first:?}{}",
+            "{}: expected only tensors of {model}, got {} more: {first:?}{}",
             self.path.display(),
             unused.len(),
             if unused.len() > 1 { ", .." } else { "" },
@@ -106,7 +115,7 @@ fn read_file(
         )
     })?;
     for (key, view) in file.iter() {
-        if is_known_extra(key) || !wanted(key) {
+        if !wanted(key) {
             continue;
         }
         ensure!(
@@ -170,10 +179,7 @@ fn read_shard(
         shard.display(),
     );
     read_file(shard, |key| keys.contains(key), tensors)?;
-    match keys
-        .iter()
-        .find(|key| !is_known_extra(key) && !tensors.contains_key(*key))
-    {
+    match keys.iter().find(|key| !tensors.contains_key(*key)) {
         Some(key) => bail!(
             "{}: expected tensor {key:?}, as {} says, got no such tensor",
             shard.display(),
