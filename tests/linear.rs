@@ -327,3 +327,30 @@ fn quantizing_again_is_reported_and_changes_nothing() -> Result<()> {
     assert!(again.to_string().contains("quantized before"), "{again}");
     Ok(())
 }
+
+/// Every way to share a product between threads: the barrier pool, callers that find it taken,
+/// a rayon pool, and a caller inside one of its tasks.
+#[test]
+fn many_callers_and_rayon_pools_give_the_same_bits() -> Result<()> {
+    let int8 = quantized(&layer(300, 256)?, QConfig::per_row_dynamic());
+    let xs = randn(&[64, 256])?;
+    let expected = values(&int8.forward(&xs)?);
+    let check = || {
+        let got = int8.forward(&xs).expect("forward");
+        assert_eq!(difference(&values(&got), &expected), None);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..50).for_each(|_| check()));
+        }
+    });
+    for threads in [1, 3] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let pool = pool.expect("a pool");
+        pool.install(|| {
+            check();
+            rayon::scope(|scope| (0..20).for_each(|_| scope.spawn(|_| check())));
+        });
+    }
+    Ok(())
+}
