@@ -149,7 +149,8 @@ impl Turn {
             return None;
         }
         let taken = BARRIER_POOL_TAKEN.swap(true, Ordering::Acquire);
-        (!taken).then_some(Self)
+        // Lazily: a turn that is made and dropped would give back somebody else's.
+        (!taken).then(|| Self)
     }
 
     /// Runs `work` on all threads of the pool and the caller's, and notes how late they are.

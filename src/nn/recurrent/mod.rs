@@ -4,6 +4,7 @@ mod cell;
 mod gru;
 mod lstm;
 mod rnn;
+mod run;
 mod schedule;
 mod stack;
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::run::Run;
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
 use super::{RecurrentConfig, uniform_init};
 use crate::error::{Error, Result};
-use crate::kernels::{self, Gates, Isa, Step};
+use crate::kernels::{self, Gates};
 use crate::module::WeightInfo;
 use crate::nn::projection::with_slice;
 use crate::nn::{Projection, prefix_of};
@@ -30,14 +31,14 @@ pub(super) struct Stack {
 
 /// The weights of one direction of one layer.
 #[derive(Clone, Debug)]
-struct Direction {
+pub(super) struct Direction {
     /// What follows `weight_ih` in a checkpoint: `_l0`, `_l0_reverse`.
     suffix: String,
-    reverse: bool,
-    ih: Projection,
-    hh: Projection,
+    pub reverse: bool,
+    pub ih: Projection,
+    pub hh: Projection,
     /// The LSTM's projection of the hidden state.
-    hr: Option<Projection>,
+    pub hr: Option<Projection>,
 }
 
 /// What a forward call gives.
@@ -359,119 +360,48 @@ impl Stack {
         cs: &mut Option<Vec<f32>>,
     ) -> Result<Vec<f32>> {
         let (state_size, hidden_size) = (self.state_size(), self.hidden_size);
-        let mut out = vec![0.; schedule.rows * self.output_size()];
-        for side in 0..self.direction_count() {
-            let index = layer * self.direction_count() + side;
-            let part =
-                |size: usize| index * schedule.batch * size..(index + 1) * schedule.batch * size;
-            let h = &mut h[part(state_size)];
-            let c = match self.gates {
-                Gates::Lstm => &mut c[part(hidden_size)],
-                _ => &mut [],
-            };
-            let mut run = Run {
-                stack: self,
-                direction: &self.directions[index],
+        let sides = 0..self.direction_count();
+        let first = layer * sides.len();
+        let part = |side: usize, size: usize| {
+            let start = (first + side) * schedule.batch * size;
+            start..start + schedule.batch * size
+        };
+        let c_size = match self.gates {
+            Gates::Lstm => hidden_size,
+            _ => 0,
+        };
+        let mut runs: Vec<Run<'_>> = sides
+            .map(|side| Run {
+                gates: self.gates,
+                hidden_size,
+                state_size,
+                direction: &self.directions[first + side],
                 schedule,
-                h: schedule.sort(h, state_size),
-                c: match self.gates {
-                    Gates::Lstm => schedule.sort(c, hidden_size),
-                    _ => Vec::new(),
-                },
-                out: &mut out,
-                column: side * state_size,
-                cs,
-            };
-            run.over(rows)?;
-            schedule.restore(&run.h, state_size, h);
-            schedule.restore(&run.c, hidden_size, c);
+                h: schedule.sort(&h[part(side, state_size)], state_size),
+                c: schedule.sort(&c[part(side, c_size)], c_size),
+                cs: cs.as_ref().map(|_| Vec::new()),
+                out: Vec::new(),
+                result: Ok(()),
+            })
+            .collect();
+        kernels::side_by_side(&mut runs, |run| run.result = run.over(rows));
+        for (side, run) in runs.iter_mut().enumerate() {
+            std::mem::replace(&mut run.result, Ok(()))?;
+            schedule.restore(&run.h, state_size, &mut h[part(side, state_size)]);
+            schedule.restore(&run.c, c_size, &mut c[part(side, c_size)]);
+            if let (Some(all), Some(own)) = (cs.as_mut(), &run.cs) {
+                all.extend_from_slice(own);
+            }
         }
-        Ok(out)
-    }
-}
-
-/// One direction of one layer on its way through the steps.
-struct Run<'a> {
-    stack: &'a Stack,
-    direction: &'a Direction,
-    schedule: &'a Schedule,
-    /// States of the sequences, the longest first: `[batch, state]` and `[batch, hidden]`.
-    h: Vec<f32>,
-    c: Vec<f32>,
-    /// Packed output of both directions, of which this one writes `state` columns from `column`.
-    out: &'a mut [f32],
-    column: usize,
-    cs: &'a mut Option<Vec<f32>>,
-}
-
-/// A projection as a function on slices: `(xs, rows, out)`.
-type Product<'a> = dyn FnMut(&[f32], usize, &mut [f32]) + 'a;
-
-impl Run<'_> {
-    /// The input's projection of the whole sequence in one product, then the steps.
-    fn over(&mut self, rows: &[f32]) -> Result<()> {
-        let direction = self.direction;
-        let ih = direction.ih.multiply(rows, self.schedule.rows)?;
-        direction.hh.with_product(|hh| match &direction.hr {
-            None => self.steps(&ih, hh, None),
-            Some(hr) => hr.with_product(|hr| self.steps(&ih, hh, Some(hr))),
+        let mut outs = runs.into_iter().map(|run| run.out);
+        Ok(match (outs.next(), outs.next()) {
+            (Some(forward), Some(reverse)) => {
+                let size = state_size.max(1);
+                let rows = forward.chunks_exact(size).zip(reverse.chunks_exact(size));
+                rows.flat_map(|(f, r)| [f, r]).flatten().copied().collect()
+            }
+            (forward, _) => forward.unwrap_or_default(),
         })
-    }
-
-    fn steps(
-        &mut self,
-        ih: &[f32],
-        project_hh: &mut Product<'_>,
-        mut project_hr: Option<&mut Product<'_>>,
-    ) -> Result<()> {
-        let isa = Isa::active()?;
-        let Stack {
-            gates, hidden_size, ..
-        } = *self.stack;
-        let state_size = self.stack.state_size();
-        let width = gates.count() * hidden_size;
-        let out_width = self.stack.output_size();
-        let mut hh = vec![0.; self.schedule.batch * width];
-        // The hidden state before it is projected; without projection it is the state itself.
-        let mut raw = vec![
-            0.;
-            project_hr
-                .as_ref()
-                .map_or(0, |_| self.schedule.batch * hidden_size)
-        ];
-        for step in 0..self.schedule.steps {
-            let step = match self.direction.reverse {
-                true => self.schedule.steps - 1 - step,
-                false => step,
-            };
-            let (start, active) = (self.schedule.starts[step], self.schedule.active[step]);
-            let ih = &ih[start * width..][..active * width];
-            let hh = &mut hh[..active * width];
-            let h = &mut self.h[..active * state_size];
-            let c = match gates {
-                Gates::Lstm => &mut self.c[..active * hidden_size],
-                _ => &mut [],
-            };
-            project_hh(h, active, hh);
-            match &mut project_hr {
-                None => kernels::update_state(isa, gates, hidden_size, Step { ih, hh, h, c }),
-                Some(project) => {
-                    let raw = &mut raw[..active * hidden_size];
-                    kernels::update_state(isa, gates, hidden_size, Step { ih, hh, h: raw, c });
-                    project(raw, active, h);
-                }
-            }
-            if state_size > 0 {
-                let rows = self.out[start * out_width..].chunks_exact_mut(out_width);
-                for (row, h) in rows.zip(h.chunks_exact(state_size)) {
-                    row[self.column..][..state_size].copy_from_slice(h);
-                }
-            }
-            if let Some(cs) = self.cs {
-                cs.extend_from_slice(c);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,93 @@
+//! One direction of one layer on its way through the steps.
+
+use super::schedule::Schedule;
+use super::stack::Direction;
+use crate::error::Result;
+use crate::kernels::{self, Gates, Isa, Step};
+
+/// What a direction reads, replaces and gives.
+pub(super) struct Run<'a> {
+    pub gates: Gates,
+    pub hidden_size: usize,
+    /// Size of the hidden state as the next step sees it.
+    pub state_size: usize,
+    pub direction: &'a Direction,
+    pub schedule: &'a Schedule,
+    /// States of the sequences, the longest first: `[batch, state]`, and `[batch, hidden]` of
+    /// the LSTM.
+    pub h: Vec<f32>,
+    pub c: Vec<f32>,
+    /// c after each step, if it is wanted.
+    pub cs: Option<Vec<f32>>,
+    /// The hidden states after each step: `[active rows, state]`.
+    pub out: Vec<f32>,
+    pub result: Result<()>,
+}
+
+/// A projection as a function on slices: `(xs, rows, out)`.
+type Product<'a> = dyn FnMut(&[f32], usize, &mut [f32]) + 'a;
+
+impl Run<'_> {
+    /// The input's projection of the whole sequence in one product, then the steps.
+    pub fn over(&mut self, rows: &[f32]) -> Result<()> {
+        let direction = self.direction;
+        let ih = direction.ih.multiply(rows, self.schedule.rows)?;
+        direction.hh.with_product(|hh| match &direction.hr {
+            None => self.steps(&ih, hh, None),
+            Some(hr) => hr.with_product(|hr| self.steps(&ih, hh, Some(hr))),
+        })
+    }
+
+    fn steps(
+        &mut self,
+        ih: &[f32],
+        project_hh: &mut Product<'_>,
+        mut project_hr: Option<&mut Product<'_>>,
+    ) -> Result<()> {
+        let isa = Isa::active()?;
+        let Self {
+            gates,
+            hidden_size,
+            state_size,
+            ..
+        } = *self;
+        let width = gates.count() * hidden_size;
+        self.out = vec![0.; self.schedule.rows * state_size];
+        let mut hh = vec![0.; self.schedule.batch * width];
+        // The hidden state before it is projected; without projection it is the state itself.
+        let mut raw = vec![
+            0.;
+            project_hr
+                .as_ref()
+                .map_or(0, |_| self.schedule.batch * hidden_size)
+        ];
+        for step in 0..self.schedule.steps {
+            let step = match self.direction.reverse {
+                true => self.schedule.steps - 1 - step,
+                false => step,
+            };
+            let (start, active) = (self.schedule.starts[step], self.schedule.active[step]);
+            let ih = &ih[start * width..][..active * width];
+            let hh = &mut hh[..active * width];
+            let h = &mut self.h[..active * state_size];
+            let c = match gates {
+                Gates::Lstm => &mut self.c[..active * hidden_size],
+                _ => &mut [],
+            };
+            project_hh(h, active, hh);
+            match &mut project_hr {
+                None => kernels::update_state(isa, gates, hidden_size, Step { ih, hh, h, c }),
+                Some(project) => {
+                    let raw = &mut raw[..active * hidden_size];
+                    kernels::update_state(isa, gates, hidden_size, Step { ih, hh, h: raw, c });
+                    project(raw, active, h);
+                }
+            }
+            self.out[start * state_size..][..h.len()].copy_from_slice(h);
+            if let Some(cs) = &mut self.cs {
+                cs.extend_from_slice(c);
+            }
+        }
+        Ok(())
+    }
+}
