@@ -171,15 +171,6 @@ fn linear_uninit<const N: usize>(
     split::multiply(&products.each_ref().map(Option::as_ref));
 }
 
-/// Runs independent tasks: each on a thread of its own if there are just as many threads, else
-/// one after the other, each with all threads for what it multiplies.
-pub fn side_by_side<T: Send>(items: &mut [T], task: impl Fn(&mut T) + Sync) {
-    match items.len() == parallel::threads() {
-        true => parallel::for_each_item(items.iter_mut(), task),
-        false => items.iter_mut().for_each(task),
-    }
-}
-
 /// Updates the state of all rows of a recurrent step with `hidden` elements a row.
 pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
     if hidden == 0 {

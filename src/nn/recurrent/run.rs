@@ -21,7 +21,6 @@ pub(super) struct Run<'a> {
     pub cs: Option<Vec<f32>>,
     /// The hidden states after each step: `[active rows, state]`.
     pub out: Vec<f32>,
-    pub result: Result<()>,
 }
 
 /// A projection as a function on slices: `(xs, rows, out)`.

@@ -10,7 +10,7 @@ pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
 use super::{RecurrentConfig, uniform_init};
 use crate::error::{Error, Result};
-use crate::kernels::{self, Gates};
+use crate::kernels::Gates;
 use crate::module::WeightInfo;
 use crate::nn::projection::with_slice;
 use crate::nn::{Projection, prefix_of};
@@ -381,12 +381,10 @@ impl Stack {
                 c: schedule.sort(&c[part(side, c_size)], c_size),
                 cs: cs.as_ref().map(|_| Vec::new()),
                 out: Vec::new(),
-                result: Ok(()),
             })
             .collect();
-        kernels::side_by_side(&mut runs, |run| run.result = run.over(rows));
         for (side, run) in runs.iter_mut().enumerate() {
-            std::mem::replace(&mut run.result, Ok(()))?;
+            run.over(rows)?;
             schedule.restore(&run.h, state_size, &mut h[part(side, state_size)]);
             schedule.restore(&run.c, c_size, &mut c[part(side, c_size)]);
             if let (Some(all), Some(own)) = (cs.as_mut(), &run.cs) {
