@@ -63,6 +63,7 @@ pub mod error;
 pub mod kernels;
 pub mod module;
 pub mod nn;
+pub mod observer;
 mod qconfig;
 pub mod qparams;
 pub mod quantize;
@@ -72,8 +73,10 @@ mod qweight;
 pub use candle_dynquant_derive::Quantizable;
 pub use error::{Error, Result};
 pub use module::{Layer, LayerKind, Quantizable, WeightDType, WeightInfo};
-pub use qconfig::{ActivationConfig, Granularity, QConfig, WeightConfig};
-pub use qparams::QScheme;
+pub use qconfig::{
+    ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
+};
+pub use qparams::{QDType, QScheme};
 pub use quantize::{
     LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report, quantize_dynamic,
 };

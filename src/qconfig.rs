@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::qparams::QScheme;
+use crate::observer::{ObserverConfig, ObserverKind};
+use crate::qparams::{QDType, QScheme};
 
 /// Over how much of an activation one scale and zero point stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,34 +18,57 @@ pub enum Granularity {
     PerRow,
 }
 
-/// How the activations of a layer are quantized at every call: u8, affine.
+/// Whose formulas turn a range into scale, zero point and codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Arithmetic {
+    /// torch 2.9.1's on x86; per row the plain affine formula.
+    PyTorch,
+    /// onnxruntime 1.31.1's `DynamicQuantizeLinear`.
+    OnnxRuntime,
+}
+
+/// What a layer does with its activations at every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct ActivationConfig {
+pub enum ActivationConfig {
+    /// They become u8, by a scale and zero point of this very call.
+    Dynamic(DynamicConfig),
+    /// They stay float: with float16 weights, and where nothing is multiplied.
+    Float,
+}
+
+/// How activations become u8, affine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DynamicConfig {
     /// Whether rows share their scale.
     pub granularity: Granularity,
     /// Use only 7 of the 8 bits, as PyTorch does on x86; costs accuracy and gains nothing here.
     pub reduce_range: bool,
+    /// Whose formulas.
+    pub arithmetic: Arithmetic,
 }
 
-/// How the weight of a layer is quantized, once: qint8, by its minimum and maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// How the weight of a layer is quantized, once.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct WeightConfig {
-    /// Granularity and symmetry.
-    pub qscheme: QScheme,
+pub enum WeightConfig {
+    /// To 8-bit codes, with the scales and zero points that an observer chooses.
+    Int8(ObserverConfig),
+    /// To half precision.
+    Float16,
 }
 
 /// How one layer is quantized; PyTorch's `QConfig`.
 ///
 /// ```
-/// use candle_dynquant::{Granularity, QConfig};
+/// use candle_dynquant::QConfig;
 ///
-/// let qconfig = QConfig::per_row_dynamic();
-/// assert_eq!(qconfig.activation.granularity, Granularity::PerRow);
-/// assert_eq!(qconfig.to_string(), "qint8 per channel, u8 per row");
+/// assert_eq!(QConfig::per_row_dynamic().to_string(), "qint8 per channel, u8 per row");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct QConfig {
     /// Activations, at every call.
@@ -54,48 +78,122 @@ pub struct QConfig {
 }
 
 impl QConfig {
-    /// A configuration from its parts.
-    pub const fn new(qscheme: QScheme, granularity: Granularity, reduce_range: bool) -> Self {
-        Self {
-            activation: ActivationConfig {
-                granularity,
-                reduce_range,
-            },
-            weight: WeightConfig { qscheme },
-        }
+    /// A configuration from its parts; a layer that cannot do it says so when it is quantized.
+    pub const fn new(activation: ActivationConfig, weight: WeightConfig) -> Self {
+        Self { activation, weight }
     }
 
     /// PyTorch's `default_dynamic_qconfig`: one weight scale, one 7-bit activation scale a call.
     ///
     /// Bit-equal to torch 2.9.1 on x86.
     pub const fn default_dynamic() -> Self {
-        Self::new(QScheme::PerTensorSymmetric, Granularity::PerTensor, true)
+        Self::new(
+            ActivationConfig::dynamic(Granularity::PerTensor, true),
+            WeightConfig::PER_TENSOR,
+        )
     }
 
     /// PyTorch's `per_channel_dynamic_qconfig`: a weight scale per output channel.
     ///
     /// Bit-equal to torch 2.9.1 on x86.
     pub const fn per_channel_dynamic() -> Self {
-        Self::new(QScheme::PerChannelSymmetric, Granularity::PerTensor, true)
+        Self::new(
+            ActivationConfig::dynamic(Granularity::PerTensor, true),
+            WeightConfig::PER_CHANNEL,
+        )
     }
 
     /// What we recommend: a weight scale per output channel, an 8-bit activation scale per row.
     pub const fn per_row_dynamic() -> Self {
-        Self::new(QScheme::PerChannelSymmetric, Granularity::PerRow, false)
+        Self::new(
+            ActivationConfig::dynamic(Granularity::PerRow, false),
+            WeightConfig::PER_CHANNEL,
+        )
+    }
+
+    /// PyTorch's `float16_dynamic_qconfig`: half-precision weights, float activations.
+    pub const fn float16_dynamic() -> Self {
+        Self::new(ActivationConfig::Float, WeightConfig::Float16)
+    }
+
+    /// PyTorch's `float_qparams_weight_only_qconfig`: for embeddings, a row of u8 codes each
+    /// with a scale and a float zero point.
+    pub const fn float_qparams_weight_only() -> Self {
+        Self::new(
+            ActivationConfig::Float,
+            WeightConfig::Int8(ObserverConfig::new(
+                ObserverKind::PerChannelMinMax,
+                QDType::QUInt8,
+                QScheme::PerChannelAffineFloatQParams,
+            )),
+        )
     }
 }
 
+impl ActivationConfig {
+    /// u8 by PyTorch's formulas.
+    pub const fn dynamic(granularity: Granularity, reduce_range: bool) -> Self {
+        Self::Dynamic(DynamicConfig {
+            granularity,
+            reduce_range,
+            arithmetic: Arithmetic::PyTorch,
+        })
+    }
+}
+
+impl WeightConfig {
+    /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
+    pub const PER_TENSOR: Self = Self::Int8(ObserverConfig::new(
+        ObserverKind::MinMax,
+        QDType::QInt8,
+        QScheme::PerTensorSymmetric,
+    ));
+
+    /// PyTorch's `default_per_channel_weight_observer`: qint8, symmetric, a scale a channel.
+    pub const PER_CHANNEL: Self = Self::Int8(ObserverConfig::new(
+        ObserverKind::PerChannelMinMax,
+        QDType::QInt8,
+        QScheme::PerChannelSymmetric,
+    ));
+}
+
+/// `qint8 per channel, u8 per row`.
 impl fmt::Display for QConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let weight = match self.weight.qscheme {
-            QScheme::PerTensorSymmetric => "qint8 per tensor",
-            QScheme::PerChannelSymmetric => "qint8 per channel",
+        write!(f, "{}, {}", self.weight, self.activation)
+    }
+}
+
+impl fmt::Display for WeightConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = match self {
+            Self::Float16 => return f.write_str("float16"),
+            Self::Int8(config) => config,
         };
-        let bits = if self.activation.reduce_range { 7 } else { 8 };
-        let activation = match self.activation.granularity {
+        f.write_str(match config.dtype {
+            QDType::QInt8 => "qint8",
+            QDType::QUInt8 => "quint8",
+        })?;
+        f.write_str(match config.qscheme {
+            QScheme::PerTensorSymmetric => " per tensor",
+            QScheme::PerTensorAffine => " affine per tensor",
+            QScheme::PerChannelSymmetric => " per channel",
+            QScheme::PerChannelAffine => " affine per channel",
+            QScheme::PerChannelAffineFloatQParams => " per row with float zero points",
+        })
+    }
+}
+
+impl fmt::Display for ActivationConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Dynamic(config) = self else {
+            return f.write_str("float activations");
+        };
+        let bits = if config.reduce_range { 7 } else { 8 };
+        let granularity = match config.granularity {
             Granularity::PerTensor => "per tensor",
             Granularity::PerRow => "per row",
         };
-        write!(f, "{weight}, u{bits} {activation}")
+        write!(f, "u{bits} {granularity}")
     }
 }

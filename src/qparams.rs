@@ -14,15 +14,45 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The codes of a quantized weight, under PyTorch's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum QDType {
+    /// Signed, -128 to 127.
+    QInt8,
+    /// Unsigned, 0 to 255.
+    QUInt8,
+}
+
 /// Over how much of a weight one scale stretches, and where its zero lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum QScheme {
-    /// One scale for the whole tensor, zero point 0.
+    /// One scale for the whole tensor, zero in the middle of the codes.
     PerTensorSymmetric,
-    /// One scale for each output channel, zero point 0.
+    /// One scale and zero point for the whole tensor.
+    PerTensorAffine,
+    /// One scale for each output channel, zero in the middle of the codes.
     PerChannelSymmetric,
+    /// One scale and zero point for each output channel.
+    PerChannelAffine,
+    /// One scale and one float zero point for each row: a table that is looked up, never
+    /// multiplied.
+    PerChannelAffineFloatQParams,
+}
+
+impl QScheme {
+    /// Whether each channel has a scale of its own.
+    pub const fn is_per_channel(self) -> bool {
+        !matches!(self, Self::PerTensorSymmetric | Self::PerTensorAffine)
+    }
+
+    /// Whether zero lies in the middle of the codes.
+    pub const fn is_symmetric(self) -> bool {
+        matches!(self, Self::PerTensorSymmetric | Self::PerChannelSymmetric)
+    }
 }
 
 /// A scale and a zero point.

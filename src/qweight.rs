@@ -4,8 +4,9 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::kernels::{Isa, Packed};
+use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qconfig::WeightConfig;
-use crate::qparams::{QScheme, quantize_qint8, symmetric_qint8};
+use crate::qparams::{QDType, QScheme, quantize_qint8, symmetric_qint8};
 
 /// int8 codes of a weight `[out_features, in_features]` with their scales.
 ///
@@ -38,6 +39,7 @@ impl QWeight {
         bias: Option<&Tensor>,
         config: &WeightConfig,
     ) -> Result<Self> {
+        let qscheme = supported(config)?;
         let isa = Isa::active()?;
         let &[n, k] = weight.dims() else {
             return Err(Error::ShapeMismatch {
@@ -71,9 +73,9 @@ impl QWeight {
             symmetric_qint8(min, max).scale
         };
         let channel = |index: usize| &values[index * k..][..k];
-        let scales: Vec<f32> = match config.qscheme {
-            QScheme::PerTensorSymmetric => vec![scale(&values); n],
-            QScheme::PerChannelSymmetric => (0..n).map(|index| scale(channel(index))).collect(),
+        let scales: Vec<f32> = match qscheme.is_per_channel() {
+            false => vec![scale(&values); n],
+            true => (0..n).map(|index| scale(channel(index))).collect(),
         };
         let mut codes = Vec::with_capacity(n * k);
         for (index, scale) in scales.iter().enumerate() {
@@ -92,7 +94,7 @@ impl QWeight {
         }
         Ok(Self {
             packed: Packed::new(isa, k, &codes, &scales, &bias),
-            qscheme: config.qscheme,
+            qscheme,
         })
     }
 
@@ -114,9 +116,9 @@ impl QWeight {
     /// The scale of the weight, or of each output channel.
     pub fn scales(&self) -> &[f32] {
         let scales = self.packed.scales();
-        match self.qscheme {
-            QScheme::PerTensorSymmetric => &scales[..scales.len().min(1)],
-            QScheme::PerChannelSymmetric => scales,
+        match self.qscheme.is_per_channel() {
+            false => &scales[..scales.len().min(1)],
+            true => scales,
         }
     }
 
@@ -144,6 +146,32 @@ impl QWeight {
 
     pub(crate) fn packed(&self) -> &Packed {
         &self.packed
+    }
+}
+
+/// The scheme of a configuration, if its weights can be made.
+fn supported(config: &WeightConfig) -> Result<QScheme> {
+    match config {
+        WeightConfig::Int8(config)
+            if *config
+                == ObserverConfig::new(
+                    ObserverKind::MinMax,
+                    QDType::QInt8,
+                    QScheme::PerTensorSymmetric,
+                )
+                || *config
+                    == ObserverConfig::new(
+                        ObserverKind::PerChannelMinMax,
+                        QDType::QInt8,
+                        QScheme::PerChannelSymmetric,
+                    ) =>
+        {
+            Ok(config.qscheme)
+        }
+        _ => Err(Error::UnsupportedQConfig {
+            expected: "qint8, symmetric, by minimum and maximum".into(),
+            got: config.to_string(),
+        }),
     }
 }
 

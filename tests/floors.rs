@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["qparams", "kernels"],
+    &["observer"],
     &["qconfig"],
     &["qweight"],
     &["module"],

@@ -25,9 +25,9 @@ fn layer(n: usize, k: usize) -> Result<nn::Linear> {
     Ok(nn::Linear::new(randn(&[n, k])?, Some(randn(&[n])?)))
 }
 
-fn quantized(layer: &nn::Linear, qconfig: QConfig) -> nn::Linear {
+fn quantized(layer: &nn::Linear, qconfig: &QConfig) -> nn::Linear {
     let mut layer = layer.clone();
-    let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig.clone());
     quantize_dynamic(&mut layer, &spec).expect("quantizes");
     layer
 }
@@ -55,7 +55,7 @@ fn any_rank_and_any_size_float_and_quantized() -> Result<()> {
     for (n, k) in [(1, 1), (5, 7), (64, 32), (3, 0), (0, 4), (0, 0), (129, 33)] {
         let float = layer(n, k)?;
         for qconfig in PRESETS {
-            let int8 = quantized(&float, qconfig);
+            let int8 = quantized(&float, &qconfig);
             for batch in [
                 vec![],
                 vec![1],
@@ -95,7 +95,7 @@ fn non_contiguous_input_equals_contiguous() -> Result<()> {
         randn(&[2, 6, 3])?.transpose(1, 2)?,
     ];
     for qconfig in PRESETS {
-        let int8 = quantized(&float, qconfig);
+        let int8 = quantized(&float, &qconfig);
         for xs in &views {
             assert!(!xs.is_contiguous() || xs.layout().start_offset() > 0);
             let (a, b) = (int8.forward(xs)?, int8.forward(&xs.force_contiguous()?)?);
@@ -114,7 +114,7 @@ fn non_contiguous_input_equals_contiguous() -> Result<()> {
 #[test]
 fn answers_in_the_dtype_of_the_input() -> Result<()> {
     let float = layer(8, 16)?;
-    let int8 = quantized(&float, QConfig::per_row_dynamic());
+    let int8 = quantized(&float, &QConfig::per_row_dynamic());
     let xs = randn(&[3, 16])?;
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
         let xs = xs.to_dtype(dtype)?;
@@ -130,7 +130,7 @@ fn answers_in_the_dtype_of_the_input() -> Result<()> {
         assert_eq!(float.forward(&xs)?.dtype(), dtype);
 
         let half = nn::Linear::new(float.weight().to_dtype(dtype)?, None);
-        let half = quantized(&half, QConfig::default_dynamic());
+        let half = quantized(&half, &QConfig::default_dynamic());
         assert_eq!(half.forward(&xs)?.dtype(), dtype);
     }
     Ok(())
@@ -138,7 +138,7 @@ fn answers_in_the_dtype_of_the_input() -> Result<()> {
 
 #[test]
 fn a_row_alone_and_in_a_batch_has_the_same_bits() -> Result<()> {
-    let int8 = quantized(&layer(70, 130)?, QConfig::per_row_dynamic());
+    let int8 = quantized(&layer(70, 130)?, &QConfig::per_row_dynamic());
     let mut rows = vec![randn(&[1, 130])?; 9];
     rows[4] = (randn(&[1, 130])? * 1e4)?;
     rows[5] = (randn(&[1, 130])? * 1e-6)?;
@@ -165,7 +165,7 @@ fn a_row_that_is_not_finite_is_nan_and_touches_no_other() -> Result<()> {
         let xs = Tensor::from_vec(data, (5, 40), &Device::Cpu)?;
         let others = Tensor::cat(&[clean.narrow(0, 0, 2)?, clean.narrow(0, 3, 2)?], 0)?;
         for qconfig in PRESETS {
-            let int8 = quantized(&float, qconfig);
+            let int8 = quantized(&float, &qconfig);
             let ys = int8.forward(&xs)?.to_vec2::<f32>()?;
             let expected = int8.forward(&others)?.to_vec2::<f32>()?;
             assert!(ys[2].iter().all(|y| y.is_nan()), "{qconfig} {poison}");
@@ -180,7 +180,7 @@ fn a_row_that_is_not_finite_is_nan_and_touches_no_other() -> Result<()> {
 fn all_zero_input_gives_the_bias_exactly() -> Result<()> {
     let float = layer(6, 20)?;
     for qconfig in PRESETS {
-        let ys = quantized(&float, qconfig).forward(&Tensor::zeros(
+        let ys = quantized(&float, &qconfig).forward(&Tensor::zeros(
             (2, 20),
             DType::F32,
             &Device::Cpu,
@@ -195,7 +195,7 @@ fn all_zero_input_gives_the_bias_exactly() -> Result<()> {
 #[test]
 fn small_activations_keep_their_bits_per_row() -> Result<()> {
     let float = layer(16, 64)?;
-    let int8 = quantized(&float, QConfig::per_row_dynamic());
+    let int8 = quantized(&float, &QConfig::per_row_dynamic());
     let xs = (randn(&[4, 64])? * 1e-7)?;
     let no_bias = |ys: Tensor| ys.broadcast_sub(float.bias().expect("a bias"));
     let (float, int8) = (no_bias(float.forward(&xs)?)?, no_bias(int8.forward(&xs)?)?);
@@ -228,7 +228,7 @@ fn constructors_load_and_remember_the_prefix() -> Result<()> {
 #[test]
 fn a_quantized_layer_still_shows_weight_and_bias() -> Result<()> {
     let float = layer(6, 5)?;
-    let int8 = quantized(&float, QConfig::per_row_dynamic());
+    let int8 = quantized(&float, &QConfig::per_row_dynamic());
     assert_eq!(int8.weight().dims(), [6, 5]);
     let error = (int8.weight() - float.weight())?
         .abs()?
@@ -299,7 +299,7 @@ fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
 #[test]
 fn a_bad_input_is_an_error() -> Result<()> {
     let float = layer(4, 3)?;
-    for layer in [quantized(&float, QConfig::per_row_dynamic()), float] {
+    for layer in [quantized(&float, &QConfig::per_row_dynamic()), float] {
         for (xs, words) in [
             (Tensor::new(1f32, &Device::Cpu)?, ["[.., 3]", "[]"]),
             (randn(&[3, 4])?, ["[.., 3]", "[3, 4]"]),
@@ -332,7 +332,7 @@ fn quantizing_again_is_reported_and_changes_nothing() -> Result<()> {
 /// a rayon pool, and a caller inside one of its tasks.
 #[test]
 fn many_callers_and_rayon_pools_give_the_same_bits() -> Result<()> {
-    let int8 = quantized(&layer(300, 256)?, QConfig::per_row_dynamic());
+    let int8 = quantized(&layer(300, 256)?, &QConfig::per_row_dynamic());
     let xs = randn(&[64, 256])?;
     let expected = values(&int8.forward(&xs)?);
     let check = || {

@@ -4,7 +4,7 @@ mod common;
 
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::qparams::per_tensor_activation;
-use candle_dynquant::{Granularity, QConfig, QScheme, QWeight, nn};
+use candle_dynquant::{ActivationConfig, Granularity, QConfig, QWeight, WeightConfig, nn};
 use common::fixture::{Fixture, difference, report};
 use common::generator;
 use serde_json::Value;
@@ -15,11 +15,13 @@ fn usize_of(case: &Value, key: &str) -> usize {
         .unwrap_or_else(|| panic!("{key} in {case}")) as usize
 }
 
-fn scheme(per_channel: bool) -> QScheme {
-    match per_channel {
-        true => QScheme::PerChannelSymmetric,
-        false => QScheme::PerTensorSymmetric,
-    }
+fn qconfig(per_channel: bool, reduce_range: bool) -> QConfig {
+    let weight = match per_channel {
+        true => WeightConfig::PER_CHANNEL,
+        false => WeightConfig::PER_TENSOR,
+    };
+    let activation = ActivationConfig::dynamic(Granularity::PerTensor, reduce_range);
+    QConfig::new(activation, weight)
 }
 
 #[test]
@@ -54,7 +56,7 @@ fn weight_codes_equal_torch() -> candle_dynquant::Result<()> {
         let weight = generator::tensor(&[n, k], case);
         let weight = Tensor::from_vec(weight, (n, k), &Device::Cpu)?;
         for (suffix, per_channel) in [("tensor", false), ("channel", true)] {
-            let qconfig = QConfig::new(scheme(per_channel), Granularity::PerTensor, true);
+            let qconfig = qconfig(per_channel, true);
             let got = QWeight::from_float(&weight, None, &qconfig.weight)?;
             let key = format!("{name}.{suffix}");
             let scale = fixture.f32(&format!("{key}.scale"));
@@ -94,8 +96,7 @@ fn linear_equals_torch() -> candle_dynquant::Result<()> {
             recipe => Some(make(&[n], recipe)?),
         };
         let flag = |key: &str| case[key].as_bool().expect("a flag");
-        let scheme = scheme(flag("per_channel"));
-        let qconfig = QConfig::new(scheme, Granularity::PerTensor, flag("reduce_range"));
+        let qconfig = qconfig(flag("per_channel"), flag("reduce_range"));
         let layer = nn::Projection::new(weight, bias).quantize(&qconfig)?;
 
         let qweight = layer.qweight().expect("a quantized weight");

@@ -11,7 +11,9 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
-use candle_dynquant::{Granularity, QConfig, QConfigSpec, Quantizable, quantize_dynamic};
+use candle_dynquant::{
+    ActivationConfig, Granularity, QConfig, QConfigSpec, Quantizable, quantize_dynamic,
+};
 use candle_nn::VarBuilder;
 use common::fixture::{Fixture, difference, report};
 use common::generator;
@@ -341,8 +343,8 @@ fn per_row_rows_do_not_depend_on_their_batch_or_padding() -> Result<()> {
     let fixture = Fixture::open("recurrent_float");
     let spec = QConfigSpec::int8();
     assert_eq!(
-        QConfig::per_row_dynamic().activation.granularity,
-        Granularity::PerRow
+        QConfig::per_row_dynamic().activation,
+        ActivationConfig::dynamic(Granularity::PerRow, false)
     );
     let mut count = 0;
     for json in &fixture.cases() {

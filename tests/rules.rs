@@ -58,7 +58,7 @@ fn outcome(case: &str, report: &Report, path: &str) -> Option<QConfig> {
         .unwrap_or_else(|| panic!("{case}: no layer {path}"))
         .outcome
     {
-        Outcome::Swapped { to } => Some(*to),
+        Outcome::Swapped { to } => Some(to.clone()),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Module, Result as CandleResult, Storage, Tensor
 use crate::error::{Error, Result};
 use crate::kernels::{self, Operands, RowParams, Rows, Scratch};
 use crate::module::{WeightDType, WeightInfo};
-use crate::qconfig::{ActivationConfig, Granularity, QConfig};
+use crate::qconfig::{ActivationConfig, DynamicConfig, Granularity, QConfig};
 use crate::qparams;
 use crate::qweight::{QWeight, check_cpu_float};
 
@@ -55,7 +55,7 @@ enum Weight {
 #[derive(Debug)]
 struct Int8 {
     weight: QWeight,
-    activation: ActivationConfig,
+    activation: DynamicConfig,
     /// Filled when somebody asks for the weight as a tensor.
     dequantized: OnceLock<Tensor>,
 }
@@ -80,11 +80,17 @@ impl Projection {
                 got: "one that is quantized already".into(),
             });
         };
+        let ActivationConfig::Dynamic(activation) = qconfig.activation else {
+            return Err(Error::UnsupportedQConfig {
+                expected: "dynamic activations with int8 weights".into(),
+                got: qconfig.to_string(),
+            });
+        };
         let weight = QWeight::from_float(weight, self.bias.as_ref(), &qconfig.weight)?;
         Ok(Self {
             weight: Weight::Int8(Arc::new(Int8 {
                 weight,
-                activation: qconfig.activation,
+                activation,
                 dequantized: OnceLock::new(),
             })),
             bias: self.bias.clone(),

@@ -70,7 +70,7 @@ impl QConfigSpec {
     /// [`RNN`](LayerKind::RNN), which PyTorch leaves out.
     pub fn int8() -> Self {
         let qconfig = QConfig::per_row_dynamic();
-        let mut spec = Self::default_kinds(qconfig);
+        let mut spec = Self::default_kinds(qconfig.clone());
         spec.presets.push((LayerKind::RNN, qconfig));
         spec
     }
@@ -78,7 +78,9 @@ impl QConfigSpec {
     /// PyTorch's six default kinds, all with `qconfig`.
     pub fn default_kinds(qconfig: QConfig) -> Self {
         Self {
-            presets: LayerKind::DEFAULT.map(|kind| (kind, qconfig)).into(),
+            presets: LayerKind::DEFAULT
+                .map(|kind| (kind, qconfig.clone()))
+                .into(),
             rules: Vec::new(),
         }
     }
@@ -182,7 +184,7 @@ impl QConfigSpec {
                 )),
                 _,
             )
-            | (_, Some((_, qconfig))) => Decision::Swap(*qconfig),
+            | (_, Some((_, qconfig))) => Decision::Swap(qconfig.clone()),
             _ => Decision::Leave(LeftReason::NoRule),
         }
     }

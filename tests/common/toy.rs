@@ -74,7 +74,7 @@ impl Layer for Toy {
             });
         }
         Ok(Self {
-            quantized: Some(*qconfig),
+            quantized: Some(qconfig.clone()),
             ..self.clone()
         })
     }
