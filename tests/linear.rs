@@ -328,7 +328,7 @@ fn quantizing_again_is_reported_and_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Every way to share a product between threads: the barrier pool, callers that find it taken,
+/// Every way to share a product between threads: the crate's pool, callers that find it taken,
 /// a rayon pool, and a caller inside one of its tasks.
 #[test]
 fn many_callers_and_rayon_pools_give_the_same_bits() -> Result<()> {

@@ -10,6 +10,7 @@ mod gates;
 mod isa;
 mod packed;
 mod parallel;
+mod pool;
 mod portable;
 pub mod reference;
 mod rows;

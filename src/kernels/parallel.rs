@@ -4,22 +4,17 @@
 //!
 //! - inside a rayon pool (the user's, or candle's `Device::with_context`) that pool is used:
 //!   its threads are awake;
-//! - elsewhere candle's barrier pool, whose threads spin between calls and start in a fraction
-//!   of a microsecond, where waking a sleeping rayon pool from outside takes over ten;
-//! - the barrier pool serves one caller at a time, so a caller that finds it taken computes on
-//!   its own thread: under many concurrent callers all cores are busy anyway;
-//! - the barrier pool waits for each of its threads, also for one whose core is busy with
-//!   another program, which takes milliseconds. A pool that is late again and again is left
-//!   alone for many times the time it was late, so that waiting costs little.
+//! - elsewhere the crate's own [`pool`], whose threads stay awake between the calls of a model
+//!   and start in a fraction of a microsecond, where waking a sleeping rayon pool from outside
+//!   takes over ten, and candle's barrier pool waits for every one of its threads, also for one
+//!   whose core is busy with another program;
+//! - the pool serves one caller at a time, so a caller that finds it taken computes on its own
+//!   thread: under many concurrent callers all cores are busy anyway.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::utils::barrier_pool;
-
-/// Set while a caller of ours holds the barrier pool.
-static BARRIER_POOL_TAKEN: AtomicBool = AtomicBool::new(false);
+use super::pool::{self, Turn};
 
 /// Calls `task` once for each index below `tasks`, on as many threads as are free.
 ///
@@ -112,82 +107,6 @@ pub(super) fn for_each_item<T: Send>(items: impl Iterator<Item = T>, task: impl 
 pub(super) fn threads() -> usize {
     match rayon::current_thread_index() {
         Some(_) => rayon::current_num_threads(),
-        None => barrier_pool().n_workers() + 1,
-    }
-}
-
-/// When time began for [`PAUSED_UNTIL`].
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// Nanoseconds since [`START`] until which the barrier pool is left alone.
-static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
-
-/// Calls of the barrier pool, of which every [`CHECKED`]th is timed.
-static CALLS: AtomicU32 = AtomicU32::new(0);
-const CHECKED: u32 = 2;
-
-/// Calls in a row that the barrier pool was late for.
-static LATE_CALLS: AtomicU32 = AtomicU32::new(0);
-
-/// A wait that is no lateness.
-const PATIENCE: Duration = Duration::from_micros(200);
-
-/// Calls in a row that may be late: the first after a rest has to wake the threads up.
-const LATE_CALLS_ALLOWED: u32 = 1;
-
-/// How many times its lateness a late pool is left alone.
-const PAUSE: u32 = 50;
-
-/// The right to use the barrier pool, given back on drop, by a panic as well.
-struct Turn;
-
-impl Turn {
-    /// Takes the pool, unless somebody has it or it is left alone.
-    fn take() -> Option<Self> {
-        let paused_until = PAUSED_UNTIL.load(Ordering::Relaxed);
-        if paused_until > 0 && START.elapsed().as_nanos() < paused_until.into() {
-            return None;
-        }
-        let taken = BARRIER_POOL_TAKEN.swap(true, Ordering::Acquire);
-        // Lazily: a turn that is made and dropped would give back somebody else's.
-        (!taken).then(|| Self)
-    }
-
-    /// Runs `work` on all threads of the pool and the caller's, and notes how late they are.
-    fn execute(self, work: impl Fn(usize) + Sync) {
-        let pool = barrier_pool();
-        // The clock costs more than a small product can spare: while all is well it is read
-        // once in a while.
-        let checked = CALLS
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(CHECKED);
-        if !checked && LATE_CALLS.load(Ordering::Relaxed) == 0 {
-            return pool.execute(work);
-        }
-        let own_nanos = AtomicU64::new(0);
-        let start = Instant::now();
-        pool.execute(|thread| {
-            work(thread);
-            if thread == pool.n_workers() {
-                own_nanos.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            }
-        });
-        let own = Duration::from_nanos(own_nanos.into_inner());
-        let late = start.elapsed().saturating_sub(own);
-        // With several tasks a thread, the last to end is no later than the others' share.
-        if late <= PATIENCE.max(own) {
-            LATE_CALLS.store(0, Ordering::Relaxed);
-        } else if LATE_CALLS.fetch_add(1, Ordering::Relaxed) >= LATE_CALLS_ALLOWED {
-            // One more late call is enough for the next pause.
-            LATE_CALLS.store(LATE_CALLS_ALLOWED, Ordering::Relaxed);
-            let until = START.elapsed() + PAUSE * late;
-            PAUSED_UNTIL.store(until.as_nanos() as u64, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        BARRIER_POOL_TAKEN.store(false, Ordering::Release);
+        None => pool::threads(),
     }
 }
