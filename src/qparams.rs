@@ -10,7 +10,7 @@
 //! stretched to include it. Symmetric schemes fix the zero point at 0 and the scale by the
 //! greatest magnitude; affine schemes use both ends of the range.
 //!
-//! Formulas are those of torch 2.9.1, to the bit, where a function says so.
+//! Formulas are those of torch 2.9.1 or onnxruntime 1.31.1, to the bit, where a function says so.
 
 use serde::{Deserialize, Serialize};
 
@@ -64,36 +64,184 @@ pub struct QParams {
     pub zero_point: i32,
 }
 
-/// Least and greatest code of a qint8 weight.
-pub const QINT8: (i32, i32) = (-128, 127);
-
-/// Scale of a symmetric qint8 weight whose values lie in `[min, max]`.
-///
-/// Equals `MinMaxObserver(qint8, per_tensor_symmetric).calculate_qparams()`: the greatest
-/// magnitude over 127.5, at least f32's epsilon.
-///
-/// ```
-/// use candle_dynquant::qparams::symmetric_qint8;
-///
-/// assert_eq!(symmetric_qint8(-2.55, 1.).scale, 0.02);
-/// ```
-pub fn symmetric_qint8(min: f32, max: f32) -> QParams {
-    let half_range = (QINT8.1 - QINT8.0) as f32 / 2.;
-    let magnitude = f32::max(-min.min(0.), max.max(0.));
-    QParams {
-        scale: (magnitude / half_range).max(f32::EPSILON),
-        zero_point: 0,
+impl QDType {
+    /// Least and greatest code.
+    pub const fn codes(self) -> [i32; 2] {
+        match self {
+            Self::QInt8 => [-128, 127],
+            Self::QUInt8 => [0, 255],
+        }
     }
 }
 
-/// Code of a weight; `inv_scale` is `1 / scale` in f32.
+/// Scale and zero point of values in `[min, max]` by PyTorch's symmetric schemes.
 ///
-/// Equals `torch.quantize_per_tensor`: multiply, round half to even, clamp.
-pub fn quantize_qint8(value: f32, inv_scale: f32) -> i8 {
-    // In range after the clamp, so the cast is exact.
-    (value * inv_scale)
-        .round_ties_even()
-        .clamp(QINT8.0 as f32, QINT8.1 as f32) as i8
+/// Equals torch's `calculate_qparams`: the greatest magnitude over half the codes' span, at
+/// least `eps`; the zero point is given.
+///
+/// ```
+/// use candle_dynquant::qparams::symmetric;
+///
+/// assert_eq!(symmetric(-2.55, 1., [-128, 127], 0, f32::EPSILON).scale, 0.02);
+/// ```
+pub fn symmetric(min: f32, max: f32, quant_range: [i32; 2], zero_point: i32, eps: f32) -> QParams {
+    let magnitude = f32::max(-min.min(0.), max.max(0.));
+    QParams {
+        scale: (magnitude / (span(quant_range) / 2.)).max(eps),
+        zero_point,
+    }
+}
+
+/// Scale and zero point of values in `[min, max]` by PyTorch's affine schemes.
+///
+/// Equals torch's `calculate_qparams`: the range, stretched to 0, over the codes' span, at
+/// least `eps`; the least value lands on the least code, as near as 0 on a code allows.
+///
+/// ```
+/// use candle_dynquant::qparams::affine;
+///
+/// let qparams = affine(-1., 1.55, [0, 255], f32::EPSILON);
+/// assert_eq!((qparams.scale, qparams.zero_point), (0.01, 100));
+/// ```
+pub fn affine(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> QParams {
+    let [quant_min, quant_max] = quant_range;
+    let (min, max) = (min.min(0.), max.max(0.));
+    let scale = ((max - min) / span(quant_range)).max(eps);
+    let steps = (min / scale).round_ties_even() as i32;
+    QParams {
+        scale,
+        zero_point: quant_min.saturating_sub(steps).clamp(quant_min, quant_max),
+    }
+}
+
+/// Scale and float zero point of values in `[min, max]`, which need not include 0.
+///
+/// Equals torch's `calculate_qparams` with `per_channel_affine_float_qparams`: a scale that
+/// does not exceed `eps` becomes 1, and the zero point is `-min / scale`, not rounded.
+///
+/// ```
+/// use candle_dynquant::qparams::affine_float;
+///
+/// assert_eq!(affine_float(1., 256., [0, 255], f32::EPSILON), (1., -1.));
+/// ```
+pub fn affine_float(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> (f32, f32) {
+    let scale = (max - min) / span(quant_range);
+    let scale = if scale > eps { scale } else { 1. };
+    (scale, -min / scale)
+}
+
+/// Scale and zero point of a weight in `[min, max]`, as `onnxruntime.quantization` has them.
+///
+/// Equals its `compute_scale_zp`: the quotient of the two spans is taken in f64, the zero
+/// point from that quotient, and both become 1 and 0 where it is below the least normal f32.
+/// `quant_range` is [`onnxruntime_quant_range`]'s.
+///
+/// ```
+/// use candle_dynquant::qparams::onnxruntime_weight;
+///
+/// let qparams = onnxruntime_weight(-2.54, 1., [-127, 127], true);
+/// assert_eq!((qparams.scale, qparams.zero_point), (0.02, 0));
+/// ```
+pub fn onnxruntime_weight(min: f32, max: f32, quant_range: [i32; 2], symmetric: bool) -> QParams {
+    let [quant_min, quant_max] = quant_range.map(f64::from);
+    let (mut min, mut max) = (min.min(0.), max.max(0.));
+    if symmetric {
+        max = max.max(-min);
+        min = -max;
+    }
+    let (min, max) = (f64::from(min), f64::from(max));
+    let scale = (max - min) / (quant_max - quant_min);
+    if scale < f64::from(f32::MIN_POSITIVE) {
+        return QParams {
+            scale: 1.,
+            zero_point: 0,
+        };
+    }
+    let zero_point = match symmetric {
+        true => (quant_min + quant_max) / 2.,
+        false => quant_min - min / scale,
+    };
+    QParams {
+        scale: scale as f32,
+        zero_point: zero_point.round_ties_even() as i32,
+    }
+}
+
+/// Least and greatest code that `onnxruntime.quantization` gives a weight.
+///
+/// Symmetric qint8 leaves out -128; a reduced qint8 has 129 codes, not 128.
+pub const fn onnxruntime_quant_range(
+    dtype: QDType,
+    symmetric: bool,
+    reduce_range: bool,
+) -> [i32; 2] {
+    match (dtype, reduce_range) {
+        (QDType::QInt8, true) => [-64, 64],
+        (QDType::QInt8, false) if symmetric => [-127, 127],
+        (QDType::QUInt8, true) => [0, 127],
+        (_, false) => dtype.codes(),
+    }
+}
+
+fn span([quant_min, quant_max]: [i32; 2]) -> f32 {
+    quant_max.abs_diff(quant_min) as f32
+}
+
+/// How a value and its scale become a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rounding {
+    /// Multiply by the scale's inverse, which is rounded to f32 first: PyTorch's way.
+    Multiply,
+    /// Divide by the scale: ONNX Runtime's way.
+    Divide,
+}
+
+/// The codes of values with one scale and zero point.
+///
+/// Round half to even, add the zero point, clamp: equals `torch.quantize_per_tensor` where
+/// values are multiplied, onnxruntime's `quantize_nparray` where they are divided.
+///
+/// ```
+/// use candle_dynquant::qparams::{Rounding, quantize};
+///
+/// let codes = quantize(&[-50., 0., 0.75, 1000.], 0.5, 100, [0, 255], Rounding::Multiply);
+/// assert_eq!(codes, [0, 100, 102, 255]);
+/// ```
+pub fn quantize(
+    values: &[f32],
+    scale: f32,
+    zero_point: i32,
+    quant_range: [i32; 2],
+    rounding: Rounding,
+) -> Vec<i32> {
+    let inv_scale = 1. / scale;
+    let shift = |steps: f32| clamp(steps.round_ties_even() + zero_point as f32, quant_range);
+    match rounding {
+        Rounding::Multiply => values.iter().map(|x| shift(x * inv_scale)).collect(),
+        Rounding::Divide => values.iter().map(|x| shift(x / scale)).collect(),
+    }
+}
+
+/// The codes of values with one scale and a float zero point.
+///
+/// Equals `torch.quantize_per_channel` with float zero points: multiply by the scale's
+/// inverse, add the zero point, round half to even, clamp.
+pub fn quantize_float(
+    values: &[f32],
+    scale: f32,
+    zero_point: f32,
+    quant_range: [i32; 2],
+) -> Vec<i32> {
+    let inv_scale = 1. / scale;
+    let code = |x: &f32| (x * inv_scale + zero_point).round_ties_even();
+    values.iter().map(|x| clamp(code(x), quant_range)).collect()
+}
+
+fn clamp(code: f32, quant_range: [i32; 2]) -> i32 {
+    let [least, greatest] = quant_range;
+    // In range after `max` and `min`, so the cast is exact.
+    code.max(least as f32).min(greatest as f32) as i32
 }
 
 /// Scale and zero point of u8 activations in `[min, max]`, one for a whole call.

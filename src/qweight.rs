@@ -4,9 +4,10 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::kernels::{Isa, Packed};
-use crate::observer::{ObserverConfig, ObserverKind};
+pub(crate) use crate::observer::check_cpu_float;
+use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::WeightConfig;
-use crate::qparams::{QDType, QScheme, quantize_qint8, symmetric_qint8};
+use crate::qparams::{QDType, QScheme};
 
 /// int8 codes of a weight `[out_features, in_features]` with their scales.
 ///
@@ -29,7 +30,7 @@ pub struct QWeight {
 impl QWeight {
     /// Quantizes a float weight, once; `bias`, `[out_features]`, stays f32.
     ///
-    /// Scales are [`symmetric_qint8`]'s, of the whole weight or of each output channel.
+    /// Scales are the observer's, of the whole weight or of each output channel.
     ///
     /// # Errors
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or
@@ -39,7 +40,8 @@ impl QWeight {
         bias: Option<&Tensor>,
         config: &WeightConfig,
     ) -> Result<Self> {
-        let qscheme = supported(config)?;
+        let config = supported(config)?;
+        let mut observer = config.build()?;
         let isa = Isa::active()?;
         let &[n, k] = weight.dims() else {
             return Err(Error::ShapeMismatch {
@@ -60,27 +62,20 @@ impl QWeight {
             None => vec![0.; n],
         };
         let values = to_f32_vec(weight, "quantize weight")?;
-        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-            return Err(Error::NonFiniteWeight {
-                index: vec![at / k, at % k],
-                value: values[at],
-            });
-        }
-
-        let scale = |values: &[f32]| {
-            let min = values.iter().copied().fold(f32::INFINITY, f32::min);
-            let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            symmetric_qint8(min, max).scale
-        };
-        let channel = |index: usize| &values[index * k..][..k];
-        let scales: Vec<f32> = match qscheme.is_per_channel() {
-            false => vec![scale(&values); n],
-            true => (0..n).map(|index| scale(channel(index))).collect(),
+        observer.observe(weight)?;
+        let qparams = observer.calculate_qparams()?;
+        let scales = match (qparams.scales(), qparams.zero_points()) {
+            (_, ZeroPoints::Int(zeros)) if zeros.iter().any(|zero| *zero != 0) => {
+                return Err(unsupported(config));
+            }
+            (&[scale], ZeroPoints::Int(_)) => vec![scale; n],
+            (scales, ZeroPoints::Int(_)) if scales.len() == n => scales.to_vec(),
+            _ => return Err(unsupported(config)),
         };
         let mut codes = Vec::with_capacity(n * k);
-        for (index, scale) in scales.iter().enumerate() {
-            let inv_scale = 1. / scale;
-            codes.extend(channel(index).iter().map(|w| quantize_qint8(*w, inv_scale)));
+        for index in 0..n {
+            let channel = qparams.quantize(index, &values[index * k..][..k]);
+            codes.extend(channel.into_iter().map(|code| code as i8));
             let bound = codes[index * k..]
                 .iter()
                 .map(|c| i64::from(c.unsigned_abs()));
@@ -94,7 +89,7 @@ impl QWeight {
         }
         Ok(Self {
             packed: Packed::new(isa, k, &codes, &scales, &bias),
-            qscheme,
+            qscheme: config.qscheme,
         })
     }
 
@@ -149,29 +144,28 @@ impl QWeight {
     }
 }
 
-/// The scheme of a configuration, if its weights can be made.
-fn supported(config: &WeightConfig) -> Result<QScheme> {
+/// The observer of a configuration, if its weights can be made.
+fn supported(config: &WeightConfig) -> Result<&ObserverConfig> {
     match config {
         WeightConfig::Int8(config)
-            if *config
-                == ObserverConfig::new(
-                    ObserverKind::MinMax,
-                    QDType::QInt8,
-                    QScheme::PerTensorSymmetric,
-                )
-                || *config
-                    == ObserverConfig::new(
-                        ObserverKind::PerChannelMinMax,
-                        QDType::QInt8,
-                        QScheme::PerChannelSymmetric,
-                    ) =>
+            if config.dtype == QDType::QInt8
+                && config.qscheme.is_symmetric()
+                && config.ch_axis == 0 =>
         {
-            Ok(config.qscheme)
+            Ok(config)
         }
-        _ => Err(Error::UnsupportedQConfig {
-            expected: "qint8, symmetric, by minimum and maximum".into(),
+        WeightConfig::Int8(config) => Err(unsupported(config)),
+        WeightConfig::Float16 => Err(Error::UnsupportedQConfig {
+            expected: "qint8, symmetric, channels along axis 0".into(),
             got: config.to_string(),
         }),
+    }
+}
+
+fn unsupported(config: &ObserverConfig) -> Error {
+    Error::UnsupportedQConfig {
+        expected: "qint8, symmetric, channels along axis 0".into(),
+        got: format!("{config:?}"),
     }
 }
 
@@ -180,22 +174,4 @@ fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> {
     check_cpu_float(tensor, op)?;
     let tensor = tensor.to_dtype(DType::F32)?.flatten_all()?;
     Ok(tensor.to_vec1()?)
-}
-
-/// That a tensor is one the quantized layers can read.
-pub(crate) fn check_cpu_float(tensor: &Tensor, op: &'static str) -> Result<()> {
-    if !tensor.device().is_cpu() {
-        return Err(Error::UnsupportedDevice {
-            op,
-            got: format!("{:?}", tensor.device().location()),
-        });
-    }
-    match tensor.dtype() {
-        DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Ok(()),
-        got => Err(Error::UnsupportedDType {
-            op,
-            expected: "f32, f16, bf16 or f64",
-            got,
-        }),
-    }
 }

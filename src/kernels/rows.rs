@@ -22,6 +22,11 @@ impl Range {
         finite: true,
     };
 
+    /// The range of some elements.
+    pub fn of(values: &[f32]) -> Self {
+        range(values)
+    }
+
     /// The range of both.
     #[must_use]
     pub fn union(self, other: Self) -> Self {

@@ -1,14 +1,43 @@
 //! Observers: they look at a weight and choose its scale and zero point.
 //!
-//! Names, arguments, defaults and formulas are those of torch 2.9.1's observers.
+//! Names, arguments, defaults and formulas are those of torch 2.9.1's observers. They differ in
+//! what makes no sense: arguments are checked when an observer is made, and an element that is
+//! NaN or infinite is an error, not a scale.
+//!
+//! ```
+//! use candle_core::{Device, Tensor};
+//! use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+//! use candle_dynquant::{QDType, QScheme};
+//!
+//! let kind = ObserverKind::PerChannelMinMax;
+//! let config = ObserverConfig::new(kind, QDType::QInt8, QScheme::PerChannelSymmetric);
+//! let weight = Tensor::new(&[[0.5f32, -2.55], [2.55, 0.01]], &Device::Cpu)?;
+//!
+//! let mut observer = config.build()?;
+//! observer.observe(&weight)?;
+//! let qparams = observer.calculate_qparams()?;
+//! assert_eq!(qparams.scales(), [0.02, 0.02]);
+//! assert_eq!(qparams.quantize(1, &[2.55, 0.01]), [127, 0]);
+//! # Ok::<(), candle_dynquant::Error>(())
+//! ```
+
+mod formula;
+mod min_max;
+mod values;
+mod weight_qparams;
 
 use std::fmt;
 use std::sync::Arc;
 
+use candle_core::Tensor;
 use serde::{Serialize, Serializer};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::qparams::{QDType, QScheme};
+
+pub use min_max::{MinMaxObserver, PerChannelMinMaxObserver};
+pub(crate) use values::check_cpu_float;
+pub use weight_qparams::{WeightQParams, ZeroPoints};
 
 /// Which observer, and what it is told; PyTorch's `Observer.with_args(..)`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -20,6 +49,8 @@ pub struct ObserverConfig {
     pub dtype: QDType,
     /// Granularity and symmetry.
     pub qscheme: QScheme,
+    /// The axis of the channels; a negative one counts from the last.
+    pub ch_axis: isize,
     /// Use only half the codes.
     pub reduce_range: bool,
     /// Least and greatest code, where not all of the dtype's are used.
@@ -67,7 +98,51 @@ pub struct CustomObserver {
 type Build = Arc<dyn Fn(&ObserverConfig) -> Result<Box<dyn Observer>> + Send + Sync>;
 
 /// Looks at tensors and chooses their scale and zero point.
-pub trait Observer: fmt::Debug {}
+///
+/// Implement it for an observer of your own, and name it with [`ObserverKind::Custom`]:
+///
+/// ```
+/// use candle_core::Tensor;
+/// use candle_dynquant::observer::{
+///     CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
+/// };
+/// use candle_dynquant::{QDType, QScheme, Result};
+///
+/// /// The same scale, whatever comes.
+/// #[derive(Debug)]
+/// struct Fixed(f32);
+///
+/// impl Observer for Fixed {
+///     fn observe(&mut self, _: &Tensor) -> Result<()> {
+///         Ok(())
+///     }
+///
+///     fn calculate_qparams(&self) -> Result<WeightQParams> {
+///         WeightQParams::new(QDType::QInt8, vec![self.0], ZeroPoints::Int(vec![0]))
+///     }
+/// }
+///
+/// let kind = ObserverKind::Custom(CustomObserver::new("Fixed", |_| Ok(Box::new(Fixed(0.5)))));
+/// let config = ObserverConfig::new(kind, QDType::QInt8, QScheme::PerTensorSymmetric);
+/// assert_eq!(config.build()?.calculate_qparams()?.scales(), [0.5]);
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+pub trait Observer: fmt::Debug {
+    /// Takes a float tensor into account; one without elements changes nothing.
+    ///
+    /// # Errors
+    /// When the tensor is not a float tensor on the CPU, an element is NaN or infinite, or its
+    /// shape does not fit what came before. The observer is then as it was.
+    fn observe(&mut self, tensor: &Tensor) -> Result<()>;
+
+    /// The scale and zero point of what was observed, or those of each channel.
+    ///
+    /// As in PyTorch, they are 1 and 0 before the first element is seen.
+    ///
+    /// # Errors
+    /// When there is no scale, or none that f32 can hold.
+    fn calculate_qparams(&self) -> Result<WeightQParams>;
+}
 
 impl CustomObserver {
     /// An observer that `build` makes afresh for every weight.
@@ -108,15 +183,35 @@ impl PartialEq for CustomObserver {
 }
 
 impl ObserverConfig {
-    /// An observer with PyTorch's defaults for the rest: all codes, an `eps` of 2^-23.
+    /// An observer with PyTorch's defaults for the rest: channels along axis 0, all codes, an
+    /// `eps` of 2^-23.
     pub const fn new(kind: ObserverKind, dtype: QDType, qscheme: QScheme) -> Self {
         Self {
             kind,
             dtype,
             qscheme,
+            ch_axis: 0,
             reduce_range: false,
             quant_range: None,
             eps: f32::EPSILON,
         }
+    }
+
+    /// The observer that this configuration describes; it has seen nothing.
+    ///
+    /// # Errors
+    /// When an argument makes no sense, or the observer cannot do what it says.
+    pub fn build(&self) -> Result<Box<dyn Observer>> {
+        Ok(match &self.kind {
+            ObserverKind::MinMax => Box::new(MinMaxObserver::new(self)?),
+            ObserverKind::PerChannelMinMax => Box::new(PerChannelMinMaxObserver::new(self)?),
+            ObserverKind::Custom(custom) => (custom.build)(self)?,
+            other => {
+                return Err(Error::UnsupportedQConfig {
+                    expected: "MinMax or PerChannelMinMax".into(),
+                    got: format!("{other:?}"),
+                });
+            }
+        })
     }
 }

@@ -1,0 +1,165 @@
+//! What an observer chose: checked once, so that whoever quantizes with it need not.
+
+use crate::error::{Error, Result};
+use crate::qparams::{QDType, Rounding, quantize, quantize_float};
+
+/// The zero points of a weight: one, or one for each channel.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ZeroPoints {
+    /// The codes that stand for 0.0.
+    Int(Vec<i32>),
+    /// Where between the codes 0.0 lies.
+    Float(Vec<f32>),
+}
+
+/// Scales and zero points of a weight, and how its values become codes.
+///
+/// ```
+/// use candle_dynquant::QDType;
+/// use candle_dynquant::observer::{WeightQParams, ZeroPoints};
+///
+/// let zero_points = ZeroPoints::Int(vec![100, 0]);
+/// let qparams = WeightQParams::new(QDType::QUInt8, vec![0.5, 1.], zero_points)?;
+/// assert_eq!(qparams.quantize(0, &[-50., 0., 0.75, 1000.]), [0, 100, 102, 255]);
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightQParams {
+    dtype: QDType,
+    scales: Vec<f32>,
+    zero_points: ZeroPoints,
+    quant_range: [i32; 2],
+    rounding: Rounding,
+}
+
+impl WeightQParams {
+    /// One scale and zero point, or as many of both as there are channels; all codes of
+    /// `dtype` are used, and values are multiplied by the scale's inverse.
+    ///
+    /// # Errors
+    /// When there is no scale, there are not as many zero points as scales, a scale is not a
+    /// positive normal number, or a zero point is not a code of `dtype` or not finite.
+    pub fn new(dtype: QDType, scales: Vec<f32>, zero_points: ZeroPoints) -> Result<Self> {
+        let [least, greatest] = dtype.codes();
+        let count = match &zero_points {
+            ZeroPoints::Int(zero_points) => zero_points.len(),
+            ZeroPoints::Float(zero_points) => zero_points.len(),
+        };
+        if scales.is_empty() || scales.len() != count {
+            return Err(Error::InvalidArgument {
+                what: "zero points",
+                expected: format!("{}, one for each scale", scales.len().max(1)),
+                got: count.to_string(),
+            });
+        }
+        // The inverse of a subnormal scale overflows.
+        let sound = |scale: f32| scale.is_normal() && scale > 0.;
+        if let Some(scale) = scales.iter().find(|scale| !sound(**scale)) {
+            return Err(Error::InvalidArgument {
+                what: "scale",
+                expected: "a positive normal number; values may span too wide a range".into(),
+                got: scale.to_string(),
+            });
+        }
+        let fault = match &zero_points {
+            ZeroPoints::Int(zero_points) => zero_points
+                .iter()
+                .find(|z| !(least..=greatest).contains(*z))
+                .map(|z| (format!("{least} to {greatest}"), z.to_string())),
+            ZeroPoints::Float(zero_points) => zero_points
+                .iter()
+                .find(|z| !z.is_finite())
+                .map(|z| ("a finite number".into(), z.to_string())),
+        };
+        match fault {
+            Some((expected, got)) => Err(Error::InvalidArgument {
+                what: "zero point",
+                expected,
+                got,
+            }),
+            None => Ok(Self {
+                dtype,
+                scales,
+                zero_points,
+                quant_range: dtype.codes(),
+                rounding: Rounding::Multiply,
+            }),
+        }
+    }
+
+    /// The same with fewer codes: those outside of `quant_range` are clamped to it.
+    ///
+    /// # Errors
+    /// When the range holds no two codes, or leaves those of the dtype.
+    pub fn with_quant_range(self, quant_range: [i32; 2]) -> Result<Self> {
+        check_quant_range(self.dtype, quant_range)?;
+        Ok(Self {
+            quant_range,
+            ..self
+        })
+    }
+
+    /// The same with another way to make codes.
+    #[must_use]
+    pub fn with_rounding(self, rounding: Rounding) -> Self {
+        Self { rounding, ..self }
+    }
+
+    /// The codes.
+    pub fn dtype(&self) -> QDType {
+        self.dtype
+    }
+
+    /// One scale, or one for each channel.
+    pub fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// As many as there are scales.
+    pub fn zero_points(&self) -> &ZeroPoints {
+        &self.zero_points
+    }
+
+    /// Least and greatest code in use.
+    pub fn quant_range(&self) -> [i32; 2] {
+        self.quant_range
+    }
+
+    /// How values become codes.
+    pub fn rounding(&self) -> Rounding {
+        self.rounding
+    }
+
+    /// The codes of values of one channel; one scale is that of every channel.
+    ///
+    /// Empty for a channel that has no scale.
+    pub fn quantize(&self, channel: usize, values: &[f32]) -> Vec<i32> {
+        let channel = if self.scales.len() == 1 { 0 } else { channel };
+        let Some(&scale) = self.scales.get(channel) else {
+            return Vec::new();
+        };
+        let range = self.quant_range;
+        match &self.zero_points {
+            ZeroPoints::Int(zero_points) => {
+                quantize(values, scale, zero_points[channel], range, self.rounding)
+            }
+            ZeroPoints::Float(zero_points) => {
+                quantize_float(values, scale, zero_points[channel], range)
+            }
+        }
+    }
+}
+
+/// That a range holds more than one code, all of them `dtype`'s.
+pub(super) fn check_quant_range(dtype: QDType, [least, greatest]: [i32; 2]) -> Result<()> {
+    let [dtype_least, dtype_greatest] = dtype.codes();
+    if dtype_least <= least && least < greatest && greatest <= dtype_greatest {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument {
+        what: "quant_range",
+        expected: format!("least below greatest, both in {dtype_least} to {dtype_greatest}"),
+        got: format!("{least} to {greatest}"),
+    })
+}
