@@ -285,6 +285,20 @@ pub fn per_tensor_activation(min: f32, max: f32, reduce_range: bool) -> QParams 
     }
 }
 
+/// Scale and zero point of u8 activations in `[min, max]`, as onnxruntime 1.31.1 has them.
+///
+/// Equals its `DynamicQuantizeLinear`: `scale = (max - min) / 255` in f32, 1 if that is 0, and
+/// `zero_point = round(-min / scale)`.
+pub fn onnxruntime_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
+    let qmax = activation_range(reduce_range).1 as f32;
+    let (min, max) = (min.min(0.), max.max(0.));
+    let scale = if max == min { 1. } else { (max - min) / qmax };
+    QParams {
+        scale,
+        zero_point: (-min / scale).clamp(0., qmax).round_ties_even() as i32,
+    }
+}
+
 /// Scale and zero point of u8 activations in `[min, max]`, one for each row.
 ///
 /// The plain affine formula: `scale = (max - min) / 255`, `zero_point = round(-min / scale)`,

@@ -1,15 +1,17 @@
-//! A quantized weight: codes, scales, and the packed form that is multiplied.
+//! A quantized weight: codes or halves, and the packed form that is multiplied.
 
 use candle_core::{DType, Device, Tensor};
+use half::f16;
 
 use crate::error::{Error, Result};
-use crate::kernels::{Isa, Packed};
+use crate::kernels::{Int8, Isa, Packed};
 pub(crate) use crate::observer::check_cpu_float;
 use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
 
-/// int8 codes of a weight `[out_features, in_features]` with their scales.
+/// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, or
+/// as float16.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -19,29 +21,38 @@ use crate::qparams::{QDType, QScheme};
 /// let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic().weight)?;
 /// assert_eq!(qweight.codes(), [64, -127, 127, 64]);
 /// assert_eq!(qweight.scales().len(), 2); // one per output channel
+/// assert_eq!(qweight.zero_points(), [0, 0]);
+/// let error = (qweight.dequantize()? - weight)?.abs()?.max_all()?;
+/// assert!(error.to_scalar::<f32>()? < 1.0 / 127.0);
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct QWeight {
     packed: Packed,
-    qscheme: QScheme,
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Int8 { dtype: QDType, qscheme: QScheme },
+    Float16 { saturated: usize },
 }
 
 impl QWeight {
     /// Quantizes a float weight, once; `bias`, `[out_features]`, stays f32.
     ///
-    /// Scales are the observer's, of the whole weight or of each output channel.
+    /// Scales and zero points are the observer's, of the whole weight or of each output channel.
+    /// In float16, elements beyond 65,504 become the greatest that it has.
     ///
     /// # Errors
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or
-    /// infinite, `DYNQUANT_ISA` is wrong, or a channel could overflow its accumulator.
+    /// infinite, `DYNQUANT_ISA` is wrong, the observer cannot do what it is told, or a channel
+    /// could overflow its accumulator.
     pub fn from_float(
         weight: &Tensor,
         bias: Option<&Tensor>,
         config: &WeightConfig,
     ) -> Result<Self> {
-        let config = supported(config)?;
-        let mut observer = config.build()?;
         let isa = Isa::active()?;
         let &[n, k] = weight.dims() else {
             return Err(Error::ShapeMismatch {
@@ -61,25 +72,54 @@ impl QWeight {
             Some(bias) => to_f32_vec(bias, "quantize bias")?,
             None => vec![0.; n],
         };
+        match config {
+            WeightConfig::Int8(config) => Self::int8(isa, weight, (n, k), &bias, config),
+            WeightConfig::Float16 => Self::float16(isa, weight, k, &bias),
+        }
+    }
+
+    fn int8(
+        isa: Isa,
+        weight: &Tensor,
+        (n, k): (usize, usize),
+        bias: &[f32],
+        config: &ObserverConfig,
+    ) -> Result<Self> {
         let values = to_f32_vec(weight, "quantize weight")?;
+        let mut observer = config.build()?;
         observer.observe(weight)?;
         let qparams = observer.calculate_qparams()?;
-        let scales = match (qparams.scales(), qparams.zero_points()) {
-            (_, ZeroPoints::Int(zeros)) if zeros.iter().any(|zero| *zero != 0) => {
-                return Err(unsupported(config));
-            }
-            (&[scale], ZeroPoints::Int(_)) => vec![scale; n],
-            (scales, ZeroPoints::Int(_)) if scales.len() == n => scales.to_vec(),
-            _ => return Err(unsupported(config)),
+        let dtype = qparams.dtype();
+        let ZeroPoints::Int(zero_points) = qparams.zero_points() else {
+            return Err(Error::UnsupportedQConfig {
+                expected: "integer zero points, for a weight that is multiplied".into(),
+                got: format!("{config:?}"),
+            });
         };
+        // One for each channel: a single one is that of all.
+        let of_channels = |count: usize| match count {
+            1 => Ok((0..n).map(|_| 0).collect::<Vec<usize>>()),
+            count if count == n => Ok((0..n).collect()),
+            count => Err(Error::UnsupportedQConfig {
+                expected: format!("one scale, or one for each of {n} output channels"),
+                got: format!("{count}, of {config:?}"),
+            }),
+        };
+        let of_channels = of_channels(zero_points.len())?;
+        let scales: Vec<_> = of_channels.iter().map(|i| qparams.scales()[*i]).collect();
+        let zero_points = of_channels.iter().map(|i| zero_points[*i] - offset(dtype));
+        let zero_points: Vec<_> = zero_points.collect();
+
         let mut codes = Vec::with_capacity(n * k);
-        for index in 0..n {
+        for (index, zero_point) in zero_points.iter().enumerate() {
             let channel = qparams.quantize(index, &values[index * k..][..k]);
-            codes.extend(channel.into_iter().map(|code| code as i8));
-            let bound = codes[index * k..]
-                .iter()
-                .map(|c| i64::from(c.unsigned_abs()));
-            let bound = 255 * bound.sum::<i64>();
+            let mut bound = 0;
+            for code in channel {
+                let code = code - offset(dtype);
+                bound += 255 * i64::from(code.abs_diff(*zero_point));
+                // A code less the offset of its dtype is an i8.
+                codes.push(code as i8);
+            }
             if bound > i32::MAX.into() {
                 return Err(Error::AccumulatorOverflow {
                     channel: index,
@@ -87,9 +127,36 @@ impl QWeight {
                 });
             }
         }
+        let int8 = Int8 {
+            codes: &codes,
+            scales: &scales,
+            zero_points: &zero_points,
+        };
         Ok(Self {
-            packed: Packed::new(isa, k, &codes, &scales, &bias),
-            qscheme: config.qscheme,
+            packed: Packed::int8(isa, k, int8, bias),
+            format: Format::Int8 {
+                dtype,
+                qscheme: config.qscheme,
+            },
+        })
+    }
+
+    fn float16(isa: Isa, weight: &Tensor, k: usize, bias: &[f32]) -> Result<Self> {
+        let values = to_f32_vec(weight, "quantize weight")?;
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(Error::NonFiniteWeight {
+                index: vec![at / k, at % k],
+                value: values[at],
+            });
+        }
+        let max = f16::MAX.to_f32();
+        let saturated = values.iter().filter(|value| value.abs() > max).count();
+        let halves = values
+            .iter()
+            .map(|value| f16::from_f32(value.clamp(-max, max)));
+        Ok(Self {
+            packed: Packed::float16(isa, k, &halves.collect::<Vec<_>>(), bias),
+            format: Format::Float16 { saturated },
         })
     }
 
@@ -98,22 +165,66 @@ impl QWeight {
         [self.packed.n(), self.packed.k()]
     }
 
-    /// Over how much of the weight one scale stretches.
-    pub fn qscheme(&self) -> QScheme {
-        self.qscheme
+    /// The dtype of the codes; `None` of float16.
+    pub fn dtype(&self) -> Option<QDType> {
+        match self.format {
+            Format::Int8 { dtype, .. } => Some(dtype),
+            Format::Float16 { .. } => None,
+        }
     }
 
-    /// The codes in row order, `[out_features, in_features]`.
-    pub fn codes(&self) -> Vec<i8> {
-        self.packed.unpack()
+    /// Over how much of the weight one scale stretches; `None` of float16.
+    pub fn qscheme(&self) -> Option<QScheme> {
+        match self.format {
+            Format::Int8 { qscheme, .. } => Some(qscheme),
+            Format::Float16 { .. } => None,
+        }
     }
 
-    /// The scale of the weight, or of each output channel.
+    /// The codes in row order, `[out_features, in_features]`; none of float16.
+    pub fn codes(&self) -> Vec<i32> {
+        let Some(dtype) = self.dtype() else {
+            return Vec::new();
+        };
+        let codes = self.packed.codes().into_iter();
+        codes.map(|code| i32::from(code) + offset(dtype)).collect()
+    }
+
+    /// The float16 elements in row order, `[out_features, in_features]`; none of int8.
+    pub fn halves(&self) -> Vec<f16> {
+        self.packed.halves()
+    }
+
+    /// The scale of the weight, or of each output channel; none of float16.
     pub fn scales(&self) -> &[f32] {
-        let scales = self.packed.scales();
-        match self.qscheme.is_per_channel() {
-            false => &scales[..scales.len().min(1)],
-            true => scales,
+        match self.qscheme() {
+            None => &[],
+            Some(qscheme) => &self.packed.scales()[..self.qparams(qscheme)],
+        }
+    }
+
+    /// The zero point of the weight, or of each output channel; none of float16.
+    pub fn zero_points(&self) -> Vec<i32> {
+        let Format::Int8 { dtype, qscheme } = self.format else {
+            return Vec::new();
+        };
+        let zero_points = (0..self.qparams(qscheme)).map(|i| self.packed.zero_point(i));
+        zero_points.map(|zero| zero + offset(dtype)).collect()
+    }
+
+    /// How many scales there are.
+    fn qparams(&self, qscheme: QScheme) -> usize {
+        match qscheme.is_per_channel() {
+            true => self.packed.n(),
+            false => self.packed.n().min(1),
+        }
+    }
+
+    /// How many elements were beyond the range of float16.
+    pub fn saturated(&self) -> usize {
+        match self.format {
+            Format::Int8 { .. } => 0,
+            Format::Float16 { saturated } => saturated,
         }
     }
 
@@ -127,16 +238,30 @@ impl QWeight {
         self.packed.bytes()
     }
 
-    /// The f32 weight that the codes stand for, `[out_features, in_features]`.
+    /// The f32 weight that this stands for, `[out_features, in_features]`.
     ///
     /// # Errors
     /// When candle cannot make the tensor.
     pub fn dequantize(&self) -> Result<Tensor> {
         let [n, k] = self.shape();
-        let codes = self.codes();
-        let rows = codes.chunks(k.max(1)).zip(self.packed.scales());
-        let values = rows.flat_map(|(row, scale)| row.iter().map(move |c| f32::from(*c) * scale));
-        Ok(Tensor::from_vec(values.collect(), (n, k), &Device::Cpu)?)
+        let values: Vec<f32> = match self.format {
+            Format::Float16 { .. } => self.halves().iter().map(|h| h.to_f32()).collect(),
+            Format::Int8 { .. } => {
+                let codes = self.packed.codes();
+                let mut values = Vec::with_capacity(n * k);
+                for (channel, codes) in codes.chunks(k.max(1)).enumerate() {
+                    let scale = self.packed.scales()[channel];
+                    let zero_point = self.packed.zero_point(channel);
+                    values.extend(
+                        codes
+                            .iter()
+                            .map(|code| (i32::from(*code) - zero_point) as f32 * scale),
+                    );
+                }
+                values
+            }
+        };
+        Ok(Tensor::from_vec(values, (n, k), &Device::Cpu)?)
     }
 
     pub(crate) fn packed(&self) -> &Packed {
@@ -144,28 +269,12 @@ impl QWeight {
     }
 }
 
-/// The observer of a configuration, if its weights can be made.
-fn supported(config: &WeightConfig) -> Result<&ObserverConfig> {
-    match config {
-        WeightConfig::Int8(config)
-            if config.dtype == QDType::QInt8
-                && config.qscheme.is_symmetric()
-                && config.ch_axis == 0 =>
-        {
-            Ok(config)
-        }
-        WeightConfig::Int8(config) => Err(unsupported(config)),
-        WeightConfig::Float16 => Err(Error::UnsupportedQConfig {
-            expected: "qint8, symmetric, channels along axis 0".into(),
-            got: config.to_string(),
-        }),
-    }
-}
-
-fn unsupported(config: &ObserverConfig) -> Error {
-    Error::UnsupportedQConfig {
-        expected: "qint8, symmetric, channels along axis 0".into(),
-        got: format!("{config:?}"),
+/// What a code is more than the i8 that stands for it: u8 codes are shifted, with their zero
+/// points, which changes no product.
+fn offset(dtype: QDType) -> i32 {
+    match dtype {
+        QDType::QInt8 => 0,
+        QDType::QUInt8 => 128,
     }
 }
 

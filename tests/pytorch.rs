@@ -63,7 +63,7 @@ fn weight_codes_equal_torch() -> candle_dynquant::Result<()> {
             if let Some(difference) = difference(got.scales(), &scale) {
                 failures.push(format!("{key} {case}: scale: {difference}"));
             }
-            let codes = fixture.i8(&format!("{key}.codes")).expect("codes");
+            let codes = fixture.codes(&format!("{key}.codes")).expect("codes");
             if got.codes() != codes {
                 failures.push(format!("{key} {case}: codes differ"));
             }
@@ -104,7 +104,7 @@ fn linear_equals_torch() -> candle_dynquant::Result<()> {
         if let Some(difference) = difference(qweight.scales(), &scales) {
             failures.push(format!("{name} {case}: scale: {difference}"));
         }
-        if let Some(codes) = fixture.i8(&format!("{name}.codes"))
+        if let Some(codes) = fixture.codes(&format!("{name}.codes"))
             && qweight.codes() != codes
         {
             failures.push(format!("{name} {case}: codes differ"));

@@ -25,12 +25,11 @@ use std::mem::MaybeUninit;
 pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
-pub use packed::Packed;
-pub use rows::Range;
-pub use tile::RowParams;
+pub use packed::{Int8, Packed};
+pub use rows::{Range, Rounding, RowParams};
 
 use isa::Kind;
-use tile::{Lhs, Output, Part, Product};
+use tile::{Group, Lhs, Output, Part, Product, Row};
 
 /// Which rows share a range, and so a scale and zero point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +44,15 @@ pub enum Rows {
 #[derive(Clone, Copy)]
 struct Instance {
     range: fn(&[f32]) -> Range,
-    quantize: fn(&[f32], f32, i32, &mut [u8]),
+    quantize: fn(&[f32], RowParams, Rounding, &mut [u8]),
+    sum: fn(&[u8]) -> i32,
     update: fn(Gates, Step<'_>),
     /// # Safety
     /// No other thread computes a part that overlaps.
-    multiply: unsafe fn(&Product<'_>, Part),
+    multiply: unsafe fn(&Product<'_, [u8; 4]>, Part),
+    /// # Safety
+    /// As of `multiply`.
+    multiply_f16: unsafe fn(&Product<'_, f32>, Part),
 }
 
 impl Isa {
@@ -77,20 +80,27 @@ pub struct Operands<'a> {
     pub rhs: &'a Packed,
 }
 
-/// `lhs` times `rhs`: `[m, n]`, dequantized, with bias.
+/// How activations become u8 codes.
+#[derive(Clone, Copy)]
+pub struct Quantizer<'a> {
+    /// Which rows share their parameters.
+    pub rows: Rows,
+    /// How a code is rounded.
+    pub rounding: Rounding,
+    /// The parameters for a range.
+    pub calculate_qparams: &'a (dyn Fn(Range) -> RowParams + Sync),
+}
+
+/// `lhs`, quantized, times int8 `rhs`: `[m, n]`, dequantized, with bias.
 ///
-/// `calculate_qparams` gives the parameters for a range. A row that holds a NaN or an infinity
-/// is NaN throughout, and changes no other row. The result does not depend on the instruction
-/// set or on the number of threads: it is that of [`reference::linear`].
+/// A row that holds a NaN or an infinity is NaN throughout, and changes no other row. The result
+/// does not depend on the instruction set or on the number of threads: it is that of
+/// [`reference::linear`].
 ///
 /// # Panics
 /// If `lhs` does not have `m * k` elements.
-pub fn linear(
-    operands: Operands<'_>,
-    rows: Rows,
-    calculate_qparams: impl Fn(Range) -> RowParams + Sync,
-) -> Vec<f32> {
-    let [out] = linear_each([operands], rows, calculate_qparams);
+pub fn linear(operands: Operands<'_>, quantizer: Quantizer<'_>) -> Vec<f32> {
+    let [out] = linear_each([operands], quantizer);
     out
 }
 
@@ -100,21 +110,15 @@ pub fn linear(
 /// As [`linear`].
 pub fn linear_each<const N: usize>(
     operands: [Operands<'_>; N],
-    rows: Rows,
-    calculate_qparams: impl Fn(Range) -> RowParams + Sync,
+    quantizer: Quantizer<'_>,
 ) -> [Vec<f32>; N] {
     let mut scratch = Scratch::take();
-    let mut outs = operands.map(|o| Vec::with_capacity(o.m * o.rhs.n()));
-    let mut rooms = outs.each_mut().map(|out| out.spare_capacity_mut());
-    for (room, o) in rooms.iter_mut().zip(&operands) {
-        // A vector may have more capacity than was asked for.
-        *room = &mut std::mem::take(room)[..o.m * o.rhs.n()];
-    }
-    linear_uninit(operands, rows, calculate_qparams, &mut scratch, rooms);
-    for (out, o) in outs.iter_mut().zip(&operands) {
-        // SAFETY: `linear_uninit` has written every element.
-        unsafe { out.set_len(o.m * o.rhs.n()) };
-    }
+    // SAFETY: `linear_uninit` writes every element.
+    let outs = unsafe {
+        filled(operands, |outs| {
+            linear_uninit(operands, quantizer, &mut scratch, outs);
+        })
+    };
     scratch.keep();
     outs
 }
@@ -126,50 +130,107 @@ pub fn linear_each<const N: usize>(
 /// If `lhs` does not have `m * k` elements, or `out` not `m * n`.
 pub fn linear_into(
     operands: Operands<'_>,
-    rows: Rows,
-    calculate_qparams: impl Fn(Range) -> RowParams + Sync,
+    quantizer: Quantizer<'_>,
     scratch: &mut Scratch,
     out: &mut [f32],
 ) {
+    linear_uninit([operands], quantizer, scratch, [as_uninit(out)]);
+}
+
+/// `lhs` times float16 `rhs`: `[m, n]`, with bias.
+///
+/// The result does not depend on the instruction set or on the number of threads: it is that of
+/// [`reference::linear_f16`].
+///
+/// # Panics
+/// If `lhs` does not have `m * k` elements.
+pub fn linear_f16(operands: Operands<'_>) -> Vec<f32> {
+    // SAFETY: `linear_f16_uninit` writes every element.
+    let [out] = unsafe { filled([operands], |[out]| linear_f16_uninit(operands, out)) };
+    out
+}
+
+/// [`linear_f16`] into a buffer of `m * n` elements.
+///
+/// # Panics
+/// If `lhs` does not have `m * k` elements, or `out` not `m * n`.
+pub fn linear_f16_into(operands: Operands<'_>, out: &mut [f32]) {
+    linear_f16_uninit(operands, as_uninit(out));
+}
+
+/// Vectors of `m * n` elements that `fill` has written.
+///
+/// # Safety
+/// `fill` writes every element.
+unsafe fn filled<const N: usize>(
+    operands: [Operands<'_>; N],
+    fill: impl FnOnce([&mut [MaybeUninit<f32>]; N]),
+) -> [Vec<f32>; N] {
+    let mut outs = operands.map(|o| Vec::with_capacity(o.m * o.rhs.n()));
+    let mut rooms = outs.each_mut().map(|out| out.spare_capacity_mut());
+    for (room, o) in rooms.iter_mut().zip(&operands) {
+        // A vector may have more capacity than was asked for.
+        *room = &mut std::mem::take(room)[..o.m * o.rhs.n()];
+    }
+    fill(rooms);
+    for (out, o) in outs.iter_mut().zip(&operands) {
+        // SAFETY: the caller's promise.
+        unsafe { out.set_len(o.m * o.rhs.n()) };
+    }
+    outs
+}
+
+fn as_uninit(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
     // SAFETY: initialised floats may be seen as such that may not be; only floats are written.
-    let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) };
-    linear_uninit([operands], rows, calculate_qparams, scratch, [out]);
+    unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) }
+}
+
+/// A product of rows that are ready for it.
+fn product<'a, G: Group>(
+    operands: Operands<'a>,
+    groups: &'a [G],
+    rows: &'a [Row],
+    out: &'a mut [MaybeUninit<f32>],
+) -> Product<'a, G> {
+    let Operands { lhs, m, rhs } = operands;
+    assert_eq!(lhs.len(), m * rhs.k(), "lhs is [m, k]");
+    assert_eq!(out.len(), m * rhs.n(), "out is [m, n]");
+    Product {
+        lhs: Lhs { m, groups, rows },
+        rhs,
+        out: Output::new(out, rhs.n()),
+    }
 }
 
 /// Writes every element of `outs`.
 fn linear_uninit<const N: usize>(
     operands: [Operands<'_>; N],
-    rows: Rows,
-    calculate_qparams: impl Fn(Range) -> RowParams + Sync,
+    quantizer: Quantizer<'_>,
     scratch: &mut Scratch,
     outs: [&mut [MaybeUninit<f32>]; N],
 ) {
     scratch.reserve(
         operands.iter().map(|o| o.m).sum(),
-        operands.iter().map(|o| o.m * o.rhs.row_bytes()).sum(),
+        operands.iter().map(|o| o.m * o.rhs.groups()).sum(),
     );
     let mut room = QuantizedRows {
-        codes: &mut scratch.codes,
-        params: &mut scratch.params,
+        groups: &mut scratch.groups,
+        rows: &mut scratch.rows,
         ranges: &mut scratch.ranges,
     };
     let mut products = [const { None }; N];
-    for ((product, o), out) in products.iter_mut().zip(operands).zip(outs) {
-        assert_eq!(o.lhs.len(), o.m * o.rhs.k(), "lhs is [m, k]");
-        assert_eq!(out.len(), o.m * o.rhs.n(), "out is [m, n]");
-        let mut own = room.split_off(o.m, o.rhs.row_bytes());
-        quantize_rows(o, rows, &mut own, &calculate_qparams);
-        *product = Some(Product {
-            lhs: Lhs {
-                codes: own.codes,
-                params: own.params,
-                row_bytes: o.rhs.row_bytes(),
-            },
-            rhs: o.rhs,
-            out: Output::new(out, o.rhs.n()),
-        });
+    for ((slot, o), out) in products.iter_mut().zip(operands).zip(outs) {
+        let mut own = room.split_off(o.m, o.rhs.groups());
+        quantize_rows(o, quantizer, &mut own);
+        *slot = Some(product(o, own.groups, own.rows, out));
     }
     split::multiply(&products.each_ref().map(Option::as_ref));
+}
+
+/// Writes every element of `out`.
+fn linear_f16_uninit(operands: Operands<'_>, out: &mut [MaybeUninit<f32>]) {
+    let product = product(operands, operands.lhs, &[], out);
+    split::multiply(&[Some(&product)]);
 }
 
 /// Updates the state of all rows of a recurrent step with `hidden` elements a row.
@@ -198,8 +259,8 @@ const SERIAL_STATE: usize = 4_096;
 /// as much as filling it.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    codes: Vec<u8>,
-    params: Vec<RowParams>,
+    groups: Vec<[u8; 4]>,
+    rows: Vec<Row>,
     ranges: Vec<Range>,
 }
 
@@ -211,17 +272,17 @@ impl Scratch {
 
     /// Gives it back for the next call.
     pub fn keep(self) {
-        if self.codes.len() <= KEPT_CODES {
+        if self.groups.len() <= KEPT_GROUPS {
             SCRATCH.set(self);
         }
     }
 
-    fn reserve(&mut self, rows: usize, bytes: usize) {
-        if self.codes.len() < bytes {
-            self.codes.resize(bytes, 0);
+    fn reserve(&mut self, rows: usize, groups: usize) {
+        if self.groups.len() < groups {
+            self.groups.resize(groups, [0; 4]);
         }
-        if self.params.len() < rows {
-            self.params.resize(rows, NOT_FINITE);
+        if self.rows.len() < rows {
+            self.rows.resize(rows, NOT_FINITE);
             self.ranges.resize(rows, Range::EMPTY);
         }
     }
@@ -229,68 +290,65 @@ impl Scratch {
 
 /// Room for quantized rows.
 struct QuantizedRows<'a> {
-    codes: &'a mut [u8],
-    params: &'a mut [RowParams],
+    groups: &'a mut [[u8; 4]],
+    rows: &'a mut [Row],
     ranges: &'a mut [Range],
 }
 
 impl<'a> QuantizedRows<'a> {
     /// The room of the first `rows`, which is no longer in `self`.
-    fn split_off(&mut self, rows: usize, row_bytes: usize) -> Self {
+    fn split_off(&mut self, rows: usize, groups_of_row: usize) -> Self {
         fn first<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
             let (first, rest) = std::mem::take(slice).split_at_mut(count);
             *slice = rest;
             first
         }
         Self {
-            codes: first(&mut self.codes, rows * row_bytes),
-            params: first(&mut self.params, rows),
+            groups: first(&mut self.groups, rows * groups_of_row),
+            rows: first(&mut self.rows, rows),
             ranges: first(&mut self.ranges, rows),
         }
     }
 }
 
-/// Parameters of a row that is not finite: its scale makes it NaN throughout.
-const NOT_FINITE: RowParams = RowParams {
+/// A row that is not finite: its scale makes it NaN throughout.
+const NOT_FINITE: Row = Row {
     scale: f32::NAN,
     zero_point: 0,
+    sum: 0,
 };
 
 thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
-/// Greatest buffer of codes that is kept.
-const KEPT_CODES: usize = 16 << 20;
+/// Greatest buffer of groups that is kept: 16 MiB.
+const KEPT_GROUPS: usize = 4 << 20;
 
 /// Rows that one task quantizes.
 struct RowChunk<'a> {
     lhs: &'a [f32],
     ranges: &'a [Range],
-    codes: &'a mut [u8],
-    params: &'a mut [RowParams],
+    groups: &'a mut [[u8; 4]],
+    rows: &'a mut [Row],
 }
 
 /// Activations below which their quantization stays on the caller's thread.
 const SERIAL_ACTIVATIONS: usize = 32_768;
 
 /// Quantizes the rows of `operands.lhs` to `room`.
-fn quantize_rows(
-    operands: Operands<'_>,
-    rows: Rows,
-    room: &mut QuantizedRows<'_>,
-    calculate_qparams: impl Fn(Range) -> RowParams + Sync,
-) {
+fn quantize_rows(operands: Operands<'_>, quantizer: Quantizer<'_>, room: &mut QuantizedRows<'_>) {
     let Operands { lhs, m, rhs } = operands;
-    let (k, row_bytes) = (rhs.k(), rhs.row_bytes());
+    let k = rhs.k();
     let instance = rhs.isa().instance();
-    let QuantizedRows {
-        codes,
-        params,
-        ranges,
-    } = room;
+    let row_of = |params: RowParams| Row {
+        scale: params.scale,
+        zero_point: params.zero_point,
+        sum: 0,
+    };
+    let calculate = quantizer.calculate_qparams;
     if k == 0 {
-        params.fill(calculate_qparams(Range::EMPTY));
+        room.rows.fill(row_of(calculate(Range::EMPTY)));
         return;
     }
     let tasks = match lhs.len() < SERIAL_ACTIVATIONS {
@@ -299,42 +357,47 @@ fn quantize_rows(
     };
     let height = m.div_ceil(tasks.max(1)).max(1);
 
-    let together = match rows {
+    let together = match quantizer.rows {
         Rows::Apart => None,
         Rows::Together => {
-            let chunks = lhs.chunks(height * k).zip(ranges.chunks_mut(height));
+            let chunks = lhs.chunks(height * k).zip(room.ranges.chunks_mut(height));
             parallel::for_each_item(chunks, |(lhs, ranges)| {
                 for (row, range) in lhs.chunks_exact(k).zip(ranges) {
                     *range = (instance.range)(row);
                 }
             });
-            let finite = ranges.iter().filter(|range| range.finite);
+            let finite = room.ranges.iter().filter(|range| range.finite);
             let all = finite.fold(Range::EMPTY, |all, range| all.union(*range));
-            Some(calculate_qparams(all))
+            Some(calculate(all))
         }
     };
 
-    let chunks = lhs.chunks(height * k).zip(ranges.chunks(height));
-    let chunks = chunks.zip(codes.chunks_mut(height * row_bytes));
-    let chunks = chunks.zip(params.chunks_mut(height));
-    let chunks = chunks.map(|(((lhs, ranges), codes), params)| RowChunk {
+    let chunks = lhs.chunks(height * k).zip(room.ranges.chunks(height));
+    let chunks = chunks.zip(room.groups.chunks_mut(height * rhs.groups()));
+    let chunks = chunks.zip(room.rows.chunks_mut(height));
+    let chunks = chunks.map(|(((lhs, ranges), groups), rows)| RowChunk {
         lhs,
         ranges,
-        codes,
-        params,
+        groups,
+        rows,
     });
     parallel::for_each_item(chunks, |chunk| {
         let rows = chunk.lhs.chunks_exact(k).zip(chunk.ranges);
-        let rows = rows.zip(chunk.codes.chunks_exact_mut(row_bytes));
-        for (((row, range), codes), params) in rows.zip(chunk.params) {
+        let rows = rows.zip(chunk.groups.chunks_exact_mut(rhs.groups()));
+        for (((values, range), groups), row) in rows.zip(chunk.rows) {
             let range = match together {
                 Some(_) => *range,
-                None => (instance.range)(row),
+                None => (instance.range)(values),
             };
-            *params = NOT_FINITE;
+            *row = NOT_FINITE;
             if range.finite {
-                *params = together.unwrap_or_else(|| calculate_qparams(range));
-                (instance.quantize)(row, params.scale, params.zero_point, &mut codes[..k]);
+                let params = together.unwrap_or_else(|| calculate(range));
+                let codes = &mut groups.as_flattened_mut()[..k];
+                (instance.quantize)(values, params, quantizer.rounding, codes);
+                *row = row_of(params);
+                if rhs.has_zero_points() {
+                    row.sum = (instance.sum)(codes);
+                }
             }
         }
     });

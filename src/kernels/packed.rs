@@ -1,38 +1,65 @@
-//! The packed layout of int8 weights.
+//! The packed layout of weights.
 //!
 //! A weight of `n` output channels and `k` inputs is cut into panels of `panel_width`
 //! channels; the last panel is as narrow as whole vector registers allow. Within a panel the
-//! bytes lie as
+//! weights lie as
 //!
 //! ```text
-//! [ceil(k / 4)] [width of the panel] [4]
+//! [ceil(k / group)] [width of the panel] [group]
 //! ```
 //!
-//! so that one load gives four consecutive inputs of each of a register's channels, which is
-//! what a dot-product instruction multiplies by four activation bytes. Missing inputs and
-//! channels are zeros. Beside the codes stand, per channel: the sum of its codes (for the
-//! activations' zero point), its scale and its bias. Nothing outside this file indexes codes.
+//! with groups of four int8 inputs or of one float16, so that one load gives a group of each of
+//! a register's channels, which is what an instruction multiplies by a group of activations.
+//! Missing inputs and channels are zeros. Beside the weights stand, per channel: the sum of its
+//! codes less their zero point (for the activations' zero point), its zero point, its scale and
+//! its bias. Nothing outside this file indexes weights.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::isa::Isa;
+use half::f16;
 
-/// Inputs that one 32-bit lane holds.
-pub(super) const GROUP: usize = 4;
+use super::isa::Isa;
 
 /// Cache line, and the widest vector register.
 const ALIGN: usize = 64;
 
-/// int8 weights in the order that an instruction set reads them.
+/// What weights are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Element {
+    Int8,
+    Float16,
+}
+
+impl Element {
+    /// Inputs that lie together.
+    fn group(self) -> usize {
+        match self {
+            Self::Int8 => 4,
+            Self::Float16 => 1,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Self::Int8 => 1,
+            Self::Float16 => 2,
+        }
+    }
+}
+
+/// Weights in the order that an instruction set reads them.
 #[derive(Debug)]
 pub struct Packed {
     isa: Isa,
+    element: Element,
     n: usize,
     k: usize,
-    /// Codes start at `aligned`, a multiple of a cache line.
-    codes: Vec<i8>,
+    /// Weights start at `aligned`, a multiple of a cache line.
+    weights: Vec<u8>,
     aligned: usize,
     sums: Vec<i32>,
+    /// Empty where all are 0.
+    zero_points: Vec<i32>,
     scales: Vec<f32>,
     bias: Vec<f32>,
     /// Whether the next pass over all panels begins with the last: see [`Packed::turn`].
@@ -42,10 +69,12 @@ pub struct Packed {
 /// A panel: consecutive output channels that one tile computes together.
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
-    /// `[ceil(k / 4), width, 4]`.
-    pub codes: &'a [i8],
+    /// `[groups, width, group]`.
+    pub weights: &'a [u8],
     /// `[width]`, a multiple of the lanes.
     pub sums: &'a [i32],
+    /// `[width]`, or empty where all are 0.
+    pub zero_points: &'a [i32],
     pub scales: &'a [f32],
     pub bias: &'a [f32],
     /// First channel.
@@ -54,42 +83,75 @@ pub(super) struct Panel<'a> {
     pub channels: usize,
 }
 
+/// int8 weights in row order, `[n, k]`, and what their codes stand for, `[n]` each.
+#[derive(Clone, Copy, Debug)]
+pub struct Int8<'a> {
+    /// Codes, `[n, k]`.
+    pub codes: &'a [i8],
+    /// What one step of a channel's codes is worth.
+    pub scales: &'a [f32],
+    /// The code that stands for 0.0 in each channel.
+    pub zero_points: &'a [i32],
+}
+
 impl Packed {
-    /// Packs `codes`, `[n, k]` in row order, with a scale and a bias per channel.
-    ///
-    /// `n` is the length of `scales`; `bias` has the same length and `codes` `n * k` elements.
-    pub fn new(isa: Isa, k: usize, codes: &[i8], scales: &[f32], bias: &[f32]) -> Self {
-        let n = scales.len();
+    /// Packs int8 weights of `k` inputs, with a bias per channel; `n` is the length of `bias`.
+    pub fn int8(isa: Isa, k: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
+        let mut packed = Self::new::<1, 4>(isa, Element::Int8, k, bias, |at| {
+            int8.codes[at].to_le_bytes()
+        });
+        let width = packed.sums.len();
+        packed.scales = padded(int8.scales, width);
+        if int8.zero_points.iter().any(|zero_point| *zero_point != 0) {
+            packed.zero_points = padded(int8.zero_points, width);
+        }
+        for (channel, sum) in packed.sums.iter_mut().enumerate().take(bias.len()) {
+            let codes = int8.codes[channel * k..][..k].iter();
+            let codes = codes.map(|code| i32::from(*code) - int8.zero_points[channel]);
+            *sum = codes.fold(0, i32::wrapping_add);
+        }
+        packed
+    }
+
+    /// Packs float16 weights in row order, `[n, k]`, with a bias per channel.
+    pub fn float16(isa: Isa, k: usize, values: &[f16], bias: &[f32]) -> Self {
+        Self::new::<2, 1>(isa, Element::Float16, k, bias, |at| {
+            values[at].to_le_bytes()
+        })
+    }
+
+    /// Packs elements by their index in row order, without scales and zero points.
+    fn new<const BYTES: usize, const GROUP: usize>(
+        isa: Isa,
+        element: Element,
+        k: usize,
+        bias: &[f32],
+        bytes_of: impl Fn(usize) -> [u8; BYTES],
+    ) -> Self {
+        let n = bias.len();
         let groups = k.div_ceil(GROUP);
         let width = n.next_multiple_of(isa.lanes());
-        let bytes = width * groups * GROUP;
-        let mut packed = vec![0; bytes + ALIGN];
-        let aligned = packed.as_ptr().align_offset(ALIGN).min(ALIGN);
-        let pad = |values: &[f32]| {
-            let mut padded = values.to_vec();
-            padded.resize(width, 0.);
-            padded
-        };
-        let mut sums = vec![0i32; width];
-        for (channel, sum) in sums.iter_mut().enumerate().take(n) {
-            let row = &codes[channel * k..][..k];
-            *sum = row.iter().fold(0, |sum, &c| sum.wrapping_add(c.into()));
+        let mut weights = vec![0; width * groups * GROUP * BYTES + ALIGN];
+        let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
+        let (elements, _) = weights[aligned..].as_chunks_mut::<BYTES>();
+        for channel in 0..n {
             let (start, width) = panel_of(isa, width, channel);
-            let panel = aligned + start * groups * GROUP;
-            for (group, inputs) in row.chunks(GROUP).enumerate() {
-                let at = panel + (group * width + channel - start) * GROUP;
-                packed[at..at + inputs.len()].copy_from_slice(inputs);
+            for input in 0..k {
+                let group = start * groups + input / GROUP * width + channel - start;
+                elements[group * GROUP + input % GROUP] = bytes_of(channel * k + input);
             }
         }
         Self {
             isa,
+            element,
             n,
             k,
-            codes: packed,
+            weights,
             aligned,
-            sums,
-            scales: pad(scales),
-            bias: pad(bias),
+            sums: vec![0; width],
+            zero_points: Vec::new(),
+            scales: padded(&vec![1.; n], width),
+            bias: padded(bias, width),
             backwards: AtomicBool::new(false),
         }
     }
@@ -102,20 +164,34 @@ impl Packed {
         self.backwards.fetch_xor(true, Ordering::Relaxed)
     }
 
-    /// The codes in row order again, `[n, k]`.
-    pub fn unpack(&self) -> Vec<i8> {
-        let mut codes = vec![0; self.n * self.k];
+    /// The int8 codes in row order again, `[n, k]`; none of float16 weights.
+    pub fn codes(&self) -> Vec<i8> {
+        match self.element {
+            Element::Int8 => self.unpack(i8::from_le_bytes),
+            Element::Float16 => Vec::new(),
+        }
+    }
+
+    /// The float16 weights in row order again, `[n, k]`; none of int8 weights.
+    pub fn halves(&self) -> Vec<f16> {
+        match self.element {
+            Element::Int8 => Vec::new(),
+            Element::Float16 => self.unpack(f16::from_le_bytes),
+        }
+    }
+
+    fn unpack<T, const BYTES: usize>(&self, of_bytes: impl Fn([u8; BYTES]) -> T) -> Vec<T> {
+        let group = self.element.group();
+        let mut values = Vec::with_capacity(self.n * self.k);
         for panel in (0..self.panels()).map(|p| self.panel(p)) {
-            let width = panel.sums.len();
+            let (elements, _) = panel.weights.as_chunks::<BYTES>();
             for channel in 0..panel.channels {
-                let row = &mut codes[(panel.start + channel) * self.k..][..self.k];
-                for (group, inputs) in row.chunks_mut(GROUP).enumerate() {
-                    let at = (group * width + channel) * GROUP;
-                    inputs.copy_from_slice(&panel.codes[at..at + inputs.len()]);
-                }
+                let at =
+                    |input| (input / group * panel.sums.len() + channel) * group + input % group;
+                values.extend((0..self.k).map(|input| of_bytes(elements[at(input)])));
             }
         }
-        codes
+        values
     }
 
     /// Output channels.
@@ -138,14 +214,29 @@ impl Packed {
         &self.scales[..self.n]
     }
 
-    /// Bytes in memory of codes, sums and scales, padding included; the bias is not counted.
-    pub fn bytes(&self) -> usize {
-        self.codes.len() + size_of_val(&*self.sums) + size_of_val(&*self.scales)
+    /// The code that stands for 0.0 in a channel.
+    pub fn zero_point(&self, channel: usize) -> i32 {
+        self.zero_points.get(channel).copied().unwrap_or(0)
     }
 
-    /// Bytes of a row of activation codes: `k` rounded up to whole groups.
-    pub(super) fn row_bytes(&self) -> usize {
-        self.k.next_multiple_of(GROUP)
+    /// Bytes in memory of weights, sums, zero points and scales, padding included; the bias is
+    /// not counted.
+    pub fn bytes(&self) -> usize {
+        self.weights.len()
+            + size_of_val(&*self.sums)
+            + size_of_val(&*self.zero_points)
+            + size_of_val(&*self.scales)
+    }
+
+    /// Whether some channel's zero is another code than 0, so that sums of activation codes are
+    /// asked for.
+    pub(super) fn has_zero_points(&self) -> bool {
+        !self.zero_points.is_empty()
+    }
+
+    /// Groups of inputs.
+    pub(super) fn groups(&self) -> usize {
+        self.k.div_ceil(self.element.group())
     }
 
     pub(super) fn panels(&self) -> usize {
@@ -154,10 +245,12 @@ impl Packed {
 
     pub(super) fn panel(&self, index: usize) -> Panel<'_> {
         let (start, width) = panel_of(self.isa, self.sums.len(), index * self.isa.panel_width());
-        let row = self.row_bytes();
+        let row = self.groups() * self.element.group() * self.element.bytes();
+        let zero_points = self.zero_points.get(start..start + width);
         Panel {
-            codes: &self.codes[self.aligned + start * row..][..width * row],
+            weights: &self.weights[self.aligned + start * row..][..width * row],
             sums: &self.sums[start..][..width],
+            zero_points: zero_points.unwrap_or_default(),
             scales: &self.scales[start..][..width],
             bias: &self.bias[start..][..width],
             start,
@@ -171,4 +264,11 @@ fn panel_of(isa: Isa, padded_channels: usize, channel: usize) -> (usize, usize) 
     let full = isa.panel_width();
     let start = channel / full * full;
     (start, full.min(padded_channels - start))
+}
+
+/// `values` and zeros, `width` in all.
+fn padded<T: Copy + Default>(values: &[T], width: usize) -> Vec<T> {
+    let mut padded = values.to_vec();
+    padded.resize(width, T::default());
+    padded
 }

@@ -1,5 +1,9 @@
 //! The instance without intrinsics: it runs on any CPU, and shows what the others do.
 
+use std::marker::PhantomData;
+
+use half::f16;
+
 use super::tile::{self, Closures, Part, Product};
 use super::{Instance, gates, rows};
 
@@ -7,15 +11,17 @@ pub(super) const INSTANCE: Instance = Instance {
     range: rows::range,
     quantize: rows::quantize,
     update: gates::update,
+    sum: rows::sum,
     multiply,
+    multiply_f16,
 };
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-unsafe fn multiply(product: &Product<'_>, part: Part) {
-    let vector = Closures {
+unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+    let vector = Closures::<true, _, _, _, _, _, _, _> {
         zero: || [0i32; 8],
-        load: |weights: &[i8; 32]| *weights,
+        load: |weights: &[u8; 32]| weights.map(u8::cast_signed),
         splat: |codes: [u8; 4]| codes,
         dot: |mut acc: [i32; 8], a: [u8; 4], b: [i8; 32]| {
             for (lane, acc) in acc.iter_mut().enumerate() {
@@ -30,12 +36,39 @@ unsafe fn multiply(product: &Product<'_>, part: Part) {
         },
         finish: |acc: [i32; 8], with: tile::Epilogue<'_, 8>| {
             std::array::from_fn(|i| {
-                let correction = with.row.zero_point.wrapping_mul(with.sums[i]);
-                let acc = acc[i].wrapping_sub(correction) as f32;
+                let zero_point = with.zero_points.map_or(0, |zero_points| zero_points[i]);
+                let lhs = with.row.zero_point.wrapping_mul(with.sums[i]);
+                let rhs = with.row.sum.wrapping_mul(zero_point);
+                let acc = acc[i].wrapping_sub(lhs).wrapping_sub(rhs) as f32;
                 acc.mul_add(with.row.scale * with.scales[i], with.bias[i])
             })
         },
+        group: PhantomData,
     };
     // SAFETY: the caller's promise.
-    unsafe { tile::multiply::<8, 32, 2>(product, part, vector) }
+    unsafe { tile::multiply::<8, 32, 2, _>(product, part, vector) }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
+    let vector = Closures::<false, _, _, _, _, _, _, _> {
+        zero: || [0f32; 8],
+        load: |weights: &[u8; 16]| -> [f32; 8] {
+            std::array::from_fn(|i| {
+                f16::from_le_bytes([weights[2 * i], weights[2 * i + 1]]).to_f32()
+            })
+        },
+        splat: |x: f32| x,
+        dot: |acc: [f32; 8], x: f32, weights: [f32; 8]| {
+            std::array::from_fn(|i| x.mul_add(weights[i], acc[i]))
+        },
+        add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
+        finish: |acc: [f32; 8], with: tile::Epilogue<'_, 8>| {
+            std::array::from_fn(|i| acc[i] + with.bias[i])
+        },
+        group: PhantomData,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { tile::multiply::<8, 16, 2, _>(product, part, vector) }
 }

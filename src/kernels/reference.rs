@@ -1,5 +1,9 @@
 //! The oracle: what every kernel computes, in plain loops that are never optimised.
 
+use half::f16;
+
+use super::{Int8, Rounding, RowParams};
+
 /// A quantized row of activations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -11,11 +15,15 @@ pub struct Row {
     pub zero_point: i32,
 }
 
-/// Codes of one row: `clamp(round(fma(x, 1 / scale, zero_point)), 0, 255)`, half to even.
-pub fn quantize_row(row: &[f32], scale: f32, zero_point: i32) -> Row {
+/// Codes of one row: `clamp(round(..), 0, 255)` of what [`Rounding`] says, half to even.
+pub fn quantize_row(row: &[f32], params: RowParams, rounding: Rounding) -> Row {
+    let RowParams { scale, zero_point } = params;
     let inv_scale = 1. / scale;
     let code = |x: &f32| {
-        let code = x.mul_add(inv_scale, zero_point as f32).round_ties_even();
+        let code = match rounding {
+            Rounding::Fused => x.mul_add(inv_scale, zero_point as f32).round_ties_even(),
+            Rounding::Divided => (x / scale).round_ties_even() + zero_point as f32,
+        };
         code.clamp(0., 255.) as u8
     };
     match row.iter().all(|x| x.is_finite()) {
@@ -32,20 +40,38 @@ pub fn quantize_row(row: &[f32], scale: f32, zero_point: i32) -> Row {
     }
 }
 
-/// `out[m, n] = fma(sum_k (lhs - zero_point)[m, k] * rhs[n, k], scale[m] * scale[n], bias[n])`.
+/// `out[m, n] = fma(sum_k (lhs - zero_point[m])[m, k] * (rhs - zero_point[n])[n, k],
+/// scale[m] * scale[n], bias[n])`.
 ///
 /// The sum is exact in i32; the product of the scales and the `fma` round once each, in f32.
-/// `rhs` is `[n, k]` in row order, `scales` and `bias` are `[n]`.
-pub fn linear(lhs: &[Row], rhs: &[i8], scales: &[f32], bias: &[f32]) -> Vec<f32> {
-    let mut out = Vec::with_capacity(lhs.len() * scales.len());
+pub fn linear(lhs: &[Row], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
+    let mut out = Vec::with_capacity(lhs.len() * bias.len());
     for row in lhs {
         let k = row.codes.len();
-        for (n, (scale, bias)) in scales.iter().zip(bias).enumerate() {
+        for (n, bias) in bias.iter().enumerate() {
             let mut acc = 0i32;
-            for (code, weight) in row.codes.iter().zip(&rhs[n * k..]) {
-                acc = acc.wrapping_add((i32::from(*code) - row.zero_point) * i32::from(*weight));
+            for (code, weight) in row.codes.iter().zip(&rhs.codes[n * k..]) {
+                let weight = i32::from(*weight) - rhs.zero_points[n];
+                acc = acc.wrapping_add((i32::from(*code) - row.zero_point) * weight);
             }
-            out.push((acc as f32).mul_add(row.scale * scale, *bias));
+            out.push((acc as f32).mul_add(row.scale * rhs.scales[n], *bias));
+        }
+    }
+    out
+}
+
+/// `out[m, n] = sum_k lhs[m, k] * rhs[n, k] + bias[n]`, in f32.
+///
+/// The sum begins with 0 and takes one `fma` after another in the order of `k`; the bias is
+/// added last. `lhs` is `[m, k]`, `rhs` `[n, k]` in row order.
+pub fn linear_f16(lhs: &[f32], m: usize, rhs: &[f16], bias: &[f32]) -> Vec<f32> {
+    let k = lhs.len().checked_div(m).unwrap_or(0);
+    let mut out = Vec::with_capacity(m * bias.len());
+    for m in 0..m {
+        for (n, bias) in bias.iter().enumerate() {
+            let pairs = lhs[m * k..][..k].iter().zip(&rhs[n * k..]);
+            let sum = pairs.fold(0f32, |sum, (x, weight)| x.mul_add(weight.to_f32(), sum));
+            out.push(sum + bias);
         }
     }
     out

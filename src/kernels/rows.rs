@@ -79,29 +79,75 @@ pub(super) fn range(row: &[f32]) -> Range {
     range
 }
 
+/// What turns a range into codes.
+#[derive(Clone, Copy, Debug)]
+pub struct RowParams {
+    /// What one step of a code is worth.
+    pub scale: f32,
+    /// The code that stands for 0.0.
+    pub zero_point: i32,
+}
+
+/// Where the one rounding of a code takes place; `round` is to the nearest, half to even.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// `round(fma(x, 1 / scale, zero_point))`, as PyTorch does.
+    Fused,
+    /// `round(x / scale) + zero_point`, as ONNX Runtime does.
+    Divided,
+}
+
 /// Writes the code of each element of a finite row, as the oracle's `quantize_row` says.
 #[inline(always)]
-pub(super) fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8]) {
-    let inv_scale = 1. / scale;
-    let zero_point = zero_point as f32;
-    let (rows, rest) = row.as_chunks::<CHUNK>();
-    let (codes, codes_rest) = codes.as_chunks_mut::<CHUNK>();
-    for (row, codes) in rows.iter().zip(codes) {
-        for (x, code) in row.iter().zip(codes) {
-            *code = encode(*x, inv_scale, zero_point);
-        }
-    }
-    for (x, code) in rest.iter().zip(codes_rest) {
-        *code = encode(*x, inv_scale, zero_point);
+pub(super) fn quantize(row: &[f32], params: RowParams, rounding: Rounding, codes: &mut [u8]) {
+    let inv_scale = 1. / params.scale;
+    let zero_point = params.zero_point as f32;
+    match rounding {
+        Rounding::Fused => each(row, codes, |x| fused(x, inv_scale, zero_point)),
+        Rounding::Divided => each(row, codes, |x| divided(x, params.scale, zero_point)),
     }
 }
 
 #[inline(always)]
-fn encode(x: f32, inv_scale: f32, zero_point: f32) -> u8 {
-    // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
-    const ROUND: f32 = 12_582_912.;
-    let code = x.mul_add(inv_scale, zero_point);
-    let code = if code > 0. { code } else { 0. };
-    let code = if code < 255. { code } else { 255. };
+fn each(row: &[f32], codes: &mut [u8], encode: impl Fn(f32) -> u8) {
+    let (rows, rest) = row.as_chunks::<CHUNK>();
+    let (codes, codes_rest) = codes.as_chunks_mut::<CHUNK>();
+    for (row, codes) in rows.iter().zip(codes) {
+        for (x, code) in row.iter().zip(codes) {
+            *code = encode(*x);
+        }
+    }
+    for (x, code) in rest.iter().zip(codes_rest) {
+        *code = encode(*x);
+    }
+}
+
+/// Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
+const ROUND: f32 = 12_582_912.;
+
+#[inline(always)]
+fn clamp(code: f32, low: f32, high: f32) -> f32 {
+    let code = if code > low { code } else { low };
+    if code < high { code } else { high }
+}
+
+#[inline(always)]
+fn fused(x: f32, inv_scale: f32, zero_point: f32) -> u8 {
+    let code = clamp(x.mul_add(inv_scale, zero_point), 0., 255.);
     (code + ROUND).to_bits() as u8
+}
+
+#[inline(always)]
+fn divided(x: f32, scale: f32, zero_point: f32) -> u8 {
+    let code = clamp(x / scale, -zero_point, 255. - zero_point);
+    // The sum of integers is exact.
+    ((code + ROUND) + zero_point).to_bits() as u8
+}
+
+/// The sum of codes, of fewer than 2^23.
+#[inline(always)]
+pub(super) fn sum(codes: &[u8]) -> i32 {
+    codes
+        .iter()
+        .fold(0i32, |sum, code| sum.wrapping_add((*code).into()))
 }

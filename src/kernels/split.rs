@@ -1,7 +1,7 @@
 //! How products are cut into parts for several threads.
 
 use super::packed::Packed;
-use super::tile::{self, Part, Product};
+use super::tile::{self, Group, Part, Product};
 use super::{TASKS_PER_THREAD, parallel};
 
 /// Multiply-adds below which products stay on the caller's thread.
@@ -29,7 +29,7 @@ struct Grid {
 
 impl Grid {
     /// Cuts into at least `wanted` parts, if there are as many.
-    fn new(m: usize, rhs: &Packed, wanted: usize) -> Self {
+    fn new(m: usize, rhs: &Packed, group_bytes: usize, wanted: usize) -> Self {
         let panels = rhs.panels();
         if m == 0 || panels == 0 {
             return Self {
@@ -43,7 +43,7 @@ impl Grid {
         }
         // Rows in blocks that fit in L2; then panels apart, until there are parts enough; then
         // shorter blocks, of whole tiles.
-        let in_l2 = (ROW_BLOCK_BYTES / rhs.row_bytes().max(1)).max(tile::MAX_ROWS);
+        let in_l2 = (ROW_BLOCK_BYTES / (rhs.groups() * group_bytes).max(1)).max(tile::MAX_ROWS);
         let blocks = m.div_ceil(in_l2);
         let columns = wanted.div_ceil(blocks).clamp(1, panels);
         let blocks = blocks.max(wanted.div_ceil(columns));
@@ -74,8 +74,8 @@ impl Grid {
 }
 
 /// Computes all parts of all products.
-pub(super) fn multiply<const N: usize>(products: &[Option<&Product<'_>>; N]) {
-    let work = |p: &&Product<'_>| p.lhs.params.len() * p.rhs.n() * p.rhs.k();
+pub(super) fn multiply<G: Group, const N: usize>(products: &[Option<&Product<'_, G>>; N]) {
+    let work = |p: &&Product<'_, G>| p.lhs.m * p.rhs.n() * p.rhs.k();
     let work = products.iter().flatten().map(work).sum::<usize>();
     let threads = match work < SERIAL {
         true => 1,
@@ -86,12 +86,12 @@ pub(super) fn multiply<const N: usize>(products: &[Option<&Product<'_>>; N]) {
         _ if work < SMALL => threads.div_ceil(N),
         _ => (TASKS_PER_THREAD * threads).div_ceil(N),
     };
-    let grids = products.map(|p| p.map(|p| (p, Grid::new(p.lhs.params.len(), p.rhs, wanted))));
+    let grids = products.map(|p| p.map(|p| (p, Grid::new(p.lhs.m, p.rhs, size_of::<G>(), wanted))));
     let parts = grids.iter().flatten().map(|(_, grid)| grid.parts()).sum();
     let compute = |mut index: usize| {
         for (product, grid) in grids.iter().flatten() {
             if index < grid.parts() {
-                let multiply = product.rhs.isa().instance().multiply;
+                let multiply = G::multiply(&product.rhs.isa().instance());
                 // SAFETY: parts of a grid do not overlap, and each index comes once.
                 return unsafe { multiply(product, grid.part(index)) };
             }

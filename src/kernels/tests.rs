@@ -1,5 +1,7 @@
 //! Every instruction set against the oracle, at the seams of sizes and of codes.
 
+use half::f16;
+
 use super::*;
 
 /// A small generator of test data: splitmix64.
@@ -61,10 +63,10 @@ fn activations(codes: Codes, m: usize, k: usize, random: &mut Random) -> Vec<f32
 fn expected(
     lhs: &[f32],
     m: usize,
-    rhs: &[i8],
-    scales: &[f32],
+    rhs: Int8<'_>,
     bias: &[f32],
     rows: Rows,
+    rounding: Rounding,
 ) -> Vec<f32> {
     let k = lhs.len().checked_div(m).unwrap_or(0);
     let row = |i: usize| &lhs[i * k..(i + 1) * k];
@@ -89,10 +91,10 @@ fn expected(
             } else {
                 range(i)
             });
-            reference::quantize_row(row(i), params.scale, params.zero_point)
+            reference::quantize_row(row(i), params, rounding)
         })
         .collect();
-    reference::linear(&quantized, rhs, scales, bias)
+    reference::linear(&quantized, rhs, bias)
 }
 
 fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
@@ -105,51 +107,79 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
         let at = random.next() as usize % lhs.len();
         lhs[at] = value;
     }
-    for rows in [Rows::Together, Rows::Apart] {
-        let expected = expected(&lhs, m, &rhs, &scales, &bias, rows);
+    let symmetric = vec![0; n];
+    let affine_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
+    let cases = [
+        (Rows::Together, Rounding::Fused, &symmetric),
+        (Rows::Apart, Rounding::Fused, &symmetric),
+        (Rows::Together, Rounding::Divided, &affine_points),
+        (Rows::Apart, Rounding::Fused, &affine_points),
+    ];
+    for (rows, rounding, zero_points) in cases {
+        let rhs = Int8 {
+            codes: &rhs,
+            scales: &scales,
+            zero_points,
+        };
+        let expected = expected(&lhs, m, rhs, &bias, rows, rounding);
+        let quantizer = Quantizer {
+            rows,
+            rounding,
+            calculate_qparams: &affine,
+        };
         for isa in Isa::available() {
-            let packed = Packed::new(isa, k, &rhs, &scales, &bias);
-            assert_eq!(packed.unpack(), rhs, "{isa} {k}x{n}: unpack");
+            let packed = Packed::int8(isa, k, rhs, &bias);
+            assert_eq!(packed.codes(), rhs.codes, "{isa} {k}x{n}: unpack");
             let operands = Operands {
                 lhs: &lhs,
                 m,
                 rhs: &packed,
             };
-            let twice = linear_each([operands, operands], rows, affine);
-            let got = linear(
-                Operands {
-                    lhs: &lhs,
-                    m,
-                    rhs: &packed,
-                },
-                rows,
-                affine,
-            );
-            let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let same = got.len() == expected.len()
-                && got
-                    .iter()
-                    .zip(&expected)
-                    .all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()));
-            let bits_of = |v: &[f32]| {
-                bits(v)
-                    .into_iter()
-                    .filter(|b| !f32::from_bits(*b).is_nan())
-                    .collect::<Vec<_>>()
-            };
-            for again in &twice {
-                assert_eq!(
-                    bits_of(again),
-                    bits_of(&got),
-                    "{isa} m={m} k={k} n={n}: in a pair"
-                );
+            let case =
+                format!("{isa} m={m} k={k} n={n} {codes:?} {rows:?} {rounding:?} {poison:?}");
+            same_bits(&linear(operands, quantizer), &expected, &case);
+            for again in linear_each([operands, operands], quantizer) {
+                same_bits(&again, &expected, &format!("in a pair: {case}"));
             }
-            assert!(
-                same,
-                "{isa} m={m} k={k} n={n} {codes:?} {rows:?} {poison:?}:\n{:?}\n{:?}",
-                bits(&got),
-                bits(&expected)
-            );
+        }
+    }
+}
+
+/// The same bits, or both NaN.
+fn same_bits(got: &[f32], expected: &[f32], case: &str) {
+    assert_eq!(got.len(), expected.len(), "{case}");
+    for (i, (a, b)) in got.iter().zip(expected).enumerate() {
+        let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+        assert!(same, "{case}: element {i}: got {a:e}, expected {b:e}");
+    }
+}
+
+#[test]
+fn float16_products_equal_the_oracle_at_the_seams() {
+    let mut random = Random(11);
+    for m in [0, 1, 2, 5, 6, 7, 13, 40] {
+        for k in [0, 1, 2, 3, 17, 64, 300] {
+            for n in [0, 1, 7, 16, 33, 64, 65, 130] {
+                let mut lhs: Vec<f32> = (0..m * k).map(|_| random.float() * 3.).collect();
+                let value = |random: &mut Random| f16::from_f32(random.float());
+                let rhs: Vec<f16> = (0..n * k).map(|_| value(&mut random)).collect();
+                let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+                if m > 1 && k > 1 {
+                    lhs[k + 1] = [f32::NAN, f32::INFINITY, -0.][k % 3];
+                }
+                let expected = reference::linear_f16(&lhs, m, &rhs, &bias);
+                for isa in Isa::available() {
+                    let packed = Packed::float16(isa, k, &rhs, &bias);
+                    assert_eq!(packed.halves(), rhs, "{isa} {k}x{n}: unpack");
+                    let operands = Operands {
+                        lhs: &lhs,
+                        m,
+                        rhs: &packed,
+                    };
+                    let case = format!("{isa} m={m} k={k} n={n}");
+                    same_bits(&linear_f16(operands), &expected, &case);
+                }
+            }
         }
     }
 }
@@ -219,9 +249,13 @@ fn unaligned_starts_give_the_same_codes() {
                 assert_eq!((range.min, range.max), (min, max), "{isa} {start} {len}");
                 let params = affine(range);
                 let mut codes = vec![0; len];
-                (instance.quantize)(row, params.scale, params.zero_point, &mut codes);
-                let expected = reference::quantize_row(row, params.scale, params.zero_point);
-                assert_eq!(codes, expected.codes, "{isa} {start} {len}");
+                for rounding in [Rounding::Fused, Rounding::Divided] {
+                    (instance.quantize)(row, params, rounding, &mut codes);
+                    let expected = reference::quantize_row(row, params, rounding);
+                    assert_eq!(codes, expected.codes, "{isa} {start} {len} {rounding:?}");
+                    let sum: i32 = codes.iter().map(|code| i32::from(*code)).sum();
+                    assert_eq!((instance.sum)(&codes), sum);
+                }
             }
         }
     }

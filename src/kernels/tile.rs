@@ -1,12 +1,13 @@
-//! The product of u8 activations and packed int8 weights: the loop nest, written once.
+//! The product of activations and packed weights: the loop nest, written once for u8 by int8
+//! and for f32 by float16.
 //!
 //! ```text
 //! for each panel of channels                 its codes stay in L1 or L2 while all rows pass
 //!   for each tile of up to MR rows           MR * NV accumulator registers
-//!     for each group of 4 inputs
+//!     for each group of inputs               4 of int8, 1 of float16
 //!       load NV registers of weights
-//!       for each row: broadcast 4 activation bytes, NV dot products
-//!     for each row: acc - zero_point * sum, to f32, fma by scale and bias, store
+//!       for each row: broadcast a group of activations, NV dot products
+//!     for each row: correct by zero points, to f32, fma by scale and bias, store
 //! ```
 //!
 //! What makes it fast: every weight register that is loaded serves MR rows and every broadcast
@@ -15,37 +16,71 @@
 //!
 //! An instruction set is a [`Vector`]: six closures in a function that has its features.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::packed::{GROUP, Packed, Panel};
+use super::Instance;
+use super::packed::{Packed, Panel};
 
 /// Rows of the highest tile.
 pub(super) const MAX_ROWS: usize = 6;
 
-/// Scale and zero point of each row of the left side.
+/// What stands beside the codes of a row of the left side.
 #[derive(Clone, Copy, Debug)]
-pub struct RowParams {
+pub(super) struct Row {
     /// NaN for a row that is not finite.
     pub scale: f32,
     /// The code that stands for 0.0.
     pub zero_point: i32,
+    /// The sum of its codes, where the weights have zero points.
+    pub sum: i32,
 }
 
-/// u8 activations: `[rows, row_bytes]` codes and the parameters of each row.
+impl Row {
+    /// A row of floats, which is what it is.
+    const FLOAT: Self = Self {
+        scale: 1.,
+        zero_point: 0,
+        sum: 0,
+    };
+}
+
+/// What one step of the loop reads of a row: four u8 codes, or one f32.
+pub(super) trait Group: Copy + Sync {
+    /// The instance's product of such rows.
+    fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part);
+}
+
+impl Group for [u8; 4] {
+    fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part) {
+        instance.multiply
+    }
+}
+
+impl Group for f32 {
+    fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part) {
+        instance.multiply_f16
+    }
+}
+
+/// Activations, `[m, groups]`, and what stands beside each row.
 #[derive(Clone, Copy)]
-pub(super) struct Lhs<'a> {
-    pub codes: &'a [u8],
-    pub params: &'a [RowParams],
-    pub row_bytes: usize,
+pub(super) struct Lhs<'a, G> {
+    pub m: usize,
+    pub groups: &'a [G],
+    /// Empty beside floats.
+    pub rows: &'a [Row],
 }
 
-impl<'a> Lhs<'a> {
-    /// A row in groups of four codes.
-    fn row(&self, row: usize) -> &'a [[u8; GROUP]] {
-        self.codes[row * self.row_bytes..][..self.row_bytes]
-            .as_chunks()
-            .0
+impl<'a, G> Lhs<'a, G> {
+    /// The `count` groups of a row.
+    fn groups(&self, row: usize, count: usize) -> &'a [G] {
+        &self.groups[row * count..][..count]
+    }
+
+    fn row(&self, row: usize) -> Row {
+        self.rows.get(row).copied().unwrap_or(Row::FLOAT)
     }
 }
 
@@ -54,7 +89,7 @@ pub(super) struct Output<'a> {
     start: *mut MaybeUninit<f32>,
     rows: usize,
     n: usize,
-    _out: std::marker::PhantomData<&'a mut [MaybeUninit<f32>]>,
+    _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
 // SAFETY: a shared `Output` is written through `part` alone, whose contract is that no two
@@ -68,7 +103,7 @@ impl<'a> Output<'a> {
             rows: out.len().checked_div(n).unwrap_or(0),
             start: out.as_mut_ptr(),
             n,
-            _out: std::marker::PhantomData,
+            _out: PhantomData,
         }
     }
 
@@ -89,49 +124,73 @@ impl<'a> Output<'a> {
     }
 }
 
-/// One instruction set's register of `LANES` i32, as the operations the loop nest needs.
+/// One instruction set's register of `LANES` sums, as the operations the loop nest needs.
 ///
-/// `BYTES` is `4 * LANES`. `Acc` is a register of sums, `A` four broadcast activation bytes,
-/// `B` a register of weights; `A` and `B` may be held in any form that makes `dot` cheap.
+/// `BYTES` are the weights of one group of inputs in each lane. `Acc` is a register of sums, `A`
+/// a group of activations in every lane, `B` a register of weights; `A` and `B` may be held in
+/// any form that makes `dot` cheap.
 pub(super) trait Vector<const LANES: usize, const BYTES: usize>: Copy {
+    /// Whether sums are the same in any order.
+    const EXACT: bool;
+    type Group: Group;
     type Acc: Copy;
     type A: Copy;
     type B: Copy;
     fn zero(self) -> Self::Acc;
-    fn load(self, weights: &[i8; BYTES]) -> Self::B;
-    fn splat(self, codes: [u8; GROUP]) -> Self::A;
-    /// `acc` plus the sum of four products in each lane, exact in i32.
+    fn load(self, weights: &[u8; BYTES]) -> Self::B;
+    fn splat(self, group: Self::Group) -> Self::A;
+    /// `acc` plus the sum of a group's products in each lane: exact in i32, or one `fma` in f32.
     fn dot(self, acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
     fn add(self, left: Self::Acc, right: Self::Acc) -> Self::Acc;
-    /// `fma((acc - zero_point * sum) as f32, scale_a * scale_w, bias)` in each lane.
+    /// `fma(corrected as f32, scale_a * scale_w, bias)` in each lane, where
+    /// `corrected = acc - zero_point_a * sum_w - zero_point_w * sum_a` of codes.
     fn finish(self, acc: Self::Acc, with: Epilogue<'_, LANES>) -> [f32; LANES];
 }
 
 /// A [`Vector`] of closures: written inside a function that has an instruction set's features,
 /// they have them too, so that intrinsics need no `unsafe` but for pointers.
+///
+/// `G` is the group, `EXACT` whether sums are.
 #[derive(Clone, Copy)]
-pub(super) struct Closures<Zero, Load, Splat, Dot, Add, Finish> {
+pub(super) struct Closures<const EXACT: bool, G, Zero, Load, Splat, Dot, Add, Finish> {
     pub zero: Zero,
     pub load: Load,
     pub splat: Splat,
     pub dot: Dot,
     pub add: Add,
     pub finish: Finish,
+    pub group: PhantomData<G>,
 }
 
-impl<const LANES: usize, const BYTES: usize, Acc, A, B, Zero, Load, Splat, Dot, Add, Finish>
-    Vector<LANES, BYTES> for Closures<Zero, Load, Splat, Dot, Add, Finish>
+impl<
+    const EXACT: bool,
+    const LANES: usize,
+    const BYTES: usize,
+    G,
+    Acc,
+    A,
+    B,
+    Zero,
+    Load,
+    Splat,
+    Dot,
+    Add,
+    Finish,
+> Vector<LANES, BYTES> for Closures<EXACT, G, Zero, Load, Splat, Dot, Add, Finish>
 where
+    G: Group,
     Acc: Copy,
     A: Copy,
     B: Copy,
     Zero: Fn() -> Acc + Copy,
-    Load: Fn(&[i8; BYTES]) -> B + Copy,
-    Splat: Fn([u8; GROUP]) -> A + Copy,
+    Load: Fn(&[u8; BYTES]) -> B + Copy,
+    Splat: Fn(G) -> A + Copy,
     Dot: Fn(Acc, A, B) -> Acc + Copy,
     Add: Fn(Acc, Acc) -> Acc + Copy,
     Finish: Fn(Acc, Epilogue<'_, LANES>) -> [f32; LANES] + Copy,
 {
+    const EXACT: bool = EXACT;
+    type Group = G;
     type Acc = Acc;
     type A = A;
     type B = B;
@@ -142,13 +201,13 @@ where
     }
 
     #[inline(always)]
-    fn load(self, weights: &[i8; BYTES]) -> B {
+    fn load(self, weights: &[u8; BYTES]) -> B {
         (self.load)(weights)
     }
 
     #[inline(always)]
-    fn splat(self, codes: [u8; GROUP]) -> A {
-        (self.splat)(codes)
+    fn splat(self, group: G) -> A {
+        (self.splat)(group)
     }
 
     #[inline(always)]
@@ -169,8 +228,10 @@ where
 
 /// What `finish` needs to know of a row and a register's channels.
 pub(super) struct Epilogue<'a, const LANES: usize> {
-    pub row: RowParams,
+    pub row: Row,
     pub sums: &'a [i32; LANES],
+    /// `None` where all are 0.
+    pub zero_points: Option<&'a [i32; LANES]>,
     pub scales: &'a [f32; LANES],
     pub bias: &'a [f32; LANES],
 }
@@ -183,8 +244,8 @@ pub(super) struct Part {
 }
 
 /// The whole product, of which each task computes a [`Part`].
-pub(super) struct Product<'a> {
-    pub lhs: Lhs<'a>,
+pub(super) struct Product<'a, G> {
+    pub lhs: Lhs<'a, G>,
     pub rhs: &'a Packed,
     pub out: Output<'a>,
 }
@@ -194,19 +255,21 @@ pub(super) struct Product<'a> {
 /// # Safety
 /// No other thread computes a part that overlaps.
 #[inline(always)]
-pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize>(
-    product: &Product<'_>,
+pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, V>(
+    product: &Product<'_, V::Group>,
     part: Part,
-    vector: impl Vector<LANES, BYTES>,
-) {
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
     for panel in part.panels.map(|index| product.rhs.panel(index)) {
         // SAFETY: these rows and this panel are a part of the part that is ours.
         unsafe {
             match panel.sums.len() / LANES {
-                1 => column::<LANES, BYTES, MR, 1>(product, panel, part.rows.clone(), vector),
-                2 => column::<LANES, BYTES, MR, 2>(product, panel, part.rows.clone(), vector),
-                3 => column::<LANES, BYTES, MR, 3>(product, panel, part.rows.clone(), vector),
-                _ => column::<LANES, BYTES, MR, 4>(product, panel, part.rows.clone(), vector),
+                1 => column::<LANES, BYTES, MR, 1, V>(product, panel, part.rows.clone(), vector),
+                2 => column::<LANES, BYTES, MR, 2, V>(product, panel, part.rows.clone(), vector),
+                3 => column::<LANES, BYTES, MR, 3, V>(product, panel, part.rows.clone(), vector),
+                _ => column::<LANES, BYTES, MR, 4, V>(product, panel, part.rows.clone(), vector),
             }
         }
     }
@@ -217,24 +280,26 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
 /// # Safety
 /// No other thread writes these rows of this panel.
 #[inline(always)]
-unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const NV: usize>(
-    product: &Product<'_>,
+unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const NV: usize, V>(
+    product: &Product<'_, V::Group>,
     panel: Panel<'_>,
     rows: Range<usize>,
-    vector: impl Vector<LANES, BYTES>,
-) {
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
     let mut row = rows.start;
     while row < rows.end {
         let height = MR.min(rows.end - row);
         // SAFETY: the caller's promise.
         unsafe {
             match height {
-                1 => tile::<LANES, BYTES, NV, 1, true>(product, panel, row, vector),
-                2 => tile::<LANES, BYTES, NV, 2, false>(product, panel, row, vector),
-                3 => tile::<LANES, BYTES, NV, 3, false>(product, panel, row, vector),
-                4 => tile::<LANES, BYTES, NV, 4, false>(product, panel, row, vector),
-                5 => tile::<LANES, BYTES, NV, 5, false>(product, panel, row, vector),
-                _ => tile::<LANES, BYTES, NV, 6, false>(product, panel, row, vector),
+                1 => tile::<LANES, BYTES, NV, 1, true, V>(product, panel, row, vector),
+                2 => tile::<LANES, BYTES, NV, 2, false, V>(product, panel, row, vector),
+                3 => tile::<LANES, BYTES, NV, 3, false, V>(product, panel, row, vector),
+                4 => tile::<LANES, BYTES, NV, 4, false, V>(product, panel, row, vector),
+                5 => tile::<LANES, BYTES, NV, 5, false, V>(product, panel, row, vector),
+                _ => tile::<LANES, BYTES, NV, 6, false, V>(product, panel, row, vector),
             }
         }
         row += height;
@@ -247,8 +312,8 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
 #[inline(always)]
 fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
     acc: &mut [[V::Acc; NV]; MR],
-    rows: &[&[[u8; GROUP]]; MR],
-    weights: &[[i8; BYTES]],
+    rows: &[&[V::Group]; MR],
+    weights: &[[u8; BYTES]],
     group: usize,
     vector: V,
 ) where
@@ -266,8 +331,8 @@ fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize
 
 /// `MR` rows by `NV` registers.
 ///
-/// `SPLIT` sums even and odd groups of inputs apart: one row alone has too few sums to hide the
-/// latency of a dot product.
+/// `SPLIT` sums even and odd groups of inputs apart, where the order of a sum does not matter: one
+/// row alone has too few sums to hide the latency of a dot product.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
@@ -280,20 +345,23 @@ unsafe fn tile<
     const NV: usize,
     const MR: usize,
     const SPLIT: bool,
+    V,
 >(
-    product: &Product<'_>,
+    product: &Product<'_, V::Group>,
     panel: Panel<'_>,
     first_row: usize,
-    vector: impl Vector<LANES, BYTES>,
-) {
-    let groups = product.lhs.row_bytes / GROUP;
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let groups = product.rhs.groups();
     // Slices of one known length: the loop below is free of bounds checks.
-    let rows: [_; MR] = std::array::from_fn(|r| &product.lhs.row(first_row + r)[..groups]);
-    let weights = &panel.codes.as_chunks::<BYTES>().0[..groups * NV];
+    let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
+    let weights = &panel.weights.as_chunks::<BYTES>().0[..groups * NV];
 
     let mut acc = [[vector.zero(); NV]; MR];
     let mut group = 0;
-    if SPLIT {
+    if SPLIT && V::EXACT {
         let mut odd = acc;
         while group + 1 < groups {
             step(&mut acc, &rows, weights, group, vector);
@@ -312,6 +380,7 @@ unsafe fn tile<
     }
 
     let sums = panel.sums.as_chunks::<LANES>().0;
+    let zero_points = panel.zero_points.as_chunks::<LANES>().0;
     let scales = panel.scales.as_chunks::<LANES>().0;
     let bias = panel.bias.as_chunks::<LANES>().0;
     for r in 0..MR {
@@ -325,8 +394,9 @@ unsafe fn tile<
             let values = vector.finish(
                 acc[r][v],
                 Epilogue {
-                    row: product.lhs.params[row],
+                    row: product.lhs.row(row),
                     sums: &sums[v],
+                    zero_points: zero_points.get(v),
                     scales: &scales[v],
                     bias: &bias[v],
                 },

@@ -81,14 +81,16 @@ pub enum WeightDType {
     BF16,
     /// Signed 8-bit codes with scales, PyTorch's `qint8`.
     QInt8,
+    /// Unsigned 8-bit codes with scales and zero points, PyTorch's `quint8`.
+    QUInt8,
     /// Anything else.
     Other,
 }
 
 impl WeightDType {
-    /// Whether the weight is quantized, so that it cannot be quantized again.
+    /// Whether these are codes.
     pub fn is_quantized(self) -> bool {
-        matches!(self, Self::QInt8)
+        matches!(self, Self::QInt8 | Self::QUInt8)
     }
 }
 
@@ -116,16 +118,32 @@ pub struct WeightInfo {
     pub dtype: WeightDType,
     /// Bytes it takes in memory, scales and padding included, biases not.
     pub bytes: usize,
+    /// Whether it cannot be quantized again.
+    pub quantized: bool,
+    /// Elements that were beyond the range of its dtype when it was quantized.
+    pub saturated: usize,
 }
 
 impl WeightInfo {
-    /// Describes one weight.
+    /// Describes one weight; it counts as quantized if its dtype has codes.
     pub fn new(name: impl Into<String>, shape: &[usize], dtype: WeightDType, bytes: usize) -> Self {
         Self {
             name: name.into(),
             shape: shape.to_vec(),
             dtype,
             bytes,
+            quantized: dtype.is_quantized(),
+            saturated: 0,
+        }
+    }
+
+    /// The same as a quantized weight, `saturated` elements of which were out of range.
+    #[must_use]
+    pub fn quantized(self, saturated: usize) -> Self {
+        Self {
+            quantized: true,
+            saturated,
+            ..self
         }
     }
 }

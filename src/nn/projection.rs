@@ -5,10 +5,12 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{DType, Device, Module, Result as CandleResult, Storage, Tensor};
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, Operands, RowParams, Rows, Scratch};
+use crate::kernels::{self, Operands, Quantizer, Range, Rounding, RowParams, Rows, Scratch};
 use crate::module::{WeightDType, WeightInfo};
-use crate::qconfig::{ActivationConfig, DynamicConfig, Granularity, QConfig};
-use crate::qparams;
+use crate::qconfig::{
+    ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
+};
+use crate::qparams::{self, QDType, QParams};
 use crate::qweight::{QWeight, check_cpu_float};
 
 /// `y = x W^T + b`, where `W` is float or quantized.
@@ -49,13 +51,14 @@ pub struct Projection {
 #[derive(Clone, Debug)]
 enum Weight {
     Float(Tensor),
-    Int8(Arc<Int8>),
+    Quantized(Arc<Quantized>),
 }
 
 #[derive(Debug)]
-struct Int8 {
+struct Quantized {
     weight: QWeight,
-    activation: DynamicConfig,
+    /// Dynamic with int8 weights, float with float16 weights.
+    activation: ActivationConfig,
     /// Filled when somebody asks for the weight as a tensor.
     dequantized: OnceLock<Tensor>,
 }
@@ -80,17 +83,23 @@ impl Projection {
                 got: "one that is quantized already".into(),
             });
         };
-        let ActivationConfig::Dynamic(activation) = qconfig.activation else {
-            return Err(Error::UnsupportedQConfig {
-                expected: "dynamic activations with int8 weights".into(),
-                got: qconfig.to_string(),
-            });
-        };
+        match (&qconfig.weight, qconfig.activation) {
+            (WeightConfig::Int8(_), ActivationConfig::Dynamic(_))
+            | (WeightConfig::Float16, ActivationConfig::Float) => {}
+            _ => {
+                return Err(Error::UnsupportedQConfig {
+                    expected: "int8 weights with dynamic activations, or float16 weights with \
+                               float activations"
+                        .into(),
+                    got: qconfig.to_string(),
+                });
+            }
+        }
         let weight = QWeight::from_float(weight, self.bias.as_ref(), &qconfig.weight)?;
         Ok(Self {
-            weight: Weight::Int8(Arc::new(Int8 {
+            weight: Weight::Quantized(Arc::new(Quantized {
                 weight,
-                activation,
+                activation: qconfig.activation,
                 dequantized: OnceLock::new(),
             })),
             bias: self.bias.clone(),
@@ -102,7 +111,7 @@ impl Projection {
     pub fn weight(&self) -> &Tensor {
         match &self.weight {
             Weight::Float(weight) => weight,
-            Weight::Int8(int8) => int8.dequantized(),
+            Weight::Quantized(quantized) => quantized.dequantized(),
         }
     }
 
@@ -110,7 +119,7 @@ impl Projection {
     pub(crate) fn dtype(&self) -> DType {
         match &self.weight {
             Weight::Float(weight) => weight.dtype(),
-            Weight::Int8(_) => DType::F32,
+            Weight::Quantized(_) => DType::F32,
         }
     }
 
@@ -123,7 +132,7 @@ impl Projection {
     pub fn qweight(&self) -> Option<&QWeight> {
         match &self.weight {
             Weight::Float(_) => None,
-            Weight::Int8(int8) => Some(&int8.weight),
+            Weight::Quantized(quantized) => Some(&quantized.weight),
         }
     }
 
@@ -136,12 +145,16 @@ impl Projection {
                 weight.dtype().into(),
                 weight.elem_count() * weight.dtype().size_in_bytes(),
             ),
-            Weight::Int8(int8) => WeightInfo::new(
-                name,
-                &int8.weight.shape(),
-                WeightDType::QInt8,
-                int8.weight.bytes(),
-            ),
+            Weight::Quantized(quantized) => {
+                let weight = &quantized.weight;
+                let dtype = match weight.dtype() {
+                    None => WeightDType::F16,
+                    Some(QDType::QInt8) => WeightDType::QInt8,
+                    Some(QDType::QUInt8) => WeightDType::QUInt8,
+                };
+                WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
+                    .quantized(weight.saturated())
+            }
         }
     }
 
@@ -164,7 +177,7 @@ impl Projection {
             Weight::Float(weight) => {
                 self.forward_float(weight, &xs.reshape((rows, last))?, (rows, n))?
             }
-            Weight::Int8(int8) => int8.forward(xs, (rows, n))?,
+            Weight::Quantized(quantized) => quantized.forward(xs, (rows, n))?,
         };
         Ok(ys.reshape([batch, &[n]].concat())?)
     }
@@ -175,7 +188,7 @@ impl Projection {
     /// When the weight has another rank than 2, or the bias another shape than `[out_features]`.
     pub(crate) fn shape(&self) -> Result<(usize, usize)> {
         let shape = match &self.weight {
-            Weight::Int8(int8) => int8.weight.shape(),
+            Weight::Quantized(quantized) => quantized.weight.shape(),
             Weight::Float(weight) => match weight.dims() {
                 &[n, k] => [n, k],
                 got => {
@@ -203,10 +216,7 @@ impl Projection {
     /// When the weight or bias has a wrong shape, dtype or device.
     pub(super) fn multiply(&self, xs: &[f32], rows: usize) -> Result<Vec<f32>> {
         match &self.weight {
-            Weight::Int8(int8) => {
-                let (share, calculate) = int8.activation();
-                Ok(kernels::linear(int8.operands(xs, rows), share, calculate))
-            }
+            Weight::Quantized(quantized) => Ok(quantized.multiply(xs, rows)),
             Weight::Float(_) => {
                 let mut out = vec![0.; rows * self.shape()?.0];
                 self.with_product(|product| {
@@ -227,10 +237,12 @@ impl Projection {
         rows: usize,
     ) -> Result<[Vec<f32>; 2]> {
         match (&a.weight, &b.weight) {
-            (Weight::Int8(a), Weight::Int8(b)) if a.activation == b.activation => {
-                let (share, calculate) = a.activation();
+            (Weight::Quantized(a), Weight::Quantized(b))
+                if let ActivationConfig::Dynamic(config) = a.activation
+                    && a.activation == b.activation =>
+            {
                 let operands = [a.operands(a_xs, rows), b.operands(b_xs, rows)];
-                Ok(kernels::linear_each(operands, share, calculate))
+                Ok(kernels::linear_each(operands, quantizer(config)))
             }
             _ => Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?]),
         }
@@ -248,10 +260,10 @@ impl Projection {
     ) -> Result<R> {
         let (n, _) = self.shape()?;
         match &self.weight {
-            Weight::Int8(int8) => {
+            Weight::Quantized(quantized) => {
                 let mut scratch = Scratch::take();
                 let result =
-                    f(&mut |xs, rows, out| int8.multiply_into(xs, rows, &mut scratch, out));
+                    f(&mut |xs, rows, out| quantized.multiply_into(xs, rows, &mut scratch, out));
                 scratch.keep();
                 result
             }
@@ -293,43 +305,36 @@ impl Projection {
     }
 }
 
-impl Int8 {
+impl Quantized {
     fn forward(&self, xs: &Tensor, (rows, n): (usize, usize)) -> Result<Tensor> {
         check_cpu_float(xs, "forward")?;
         let dtype = xs.dtype();
         let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let ys = with_slice(&xs, |xs| {
-            let (share, calculate) = self.activation();
-            kernels::linear(self.operands(xs, rows), share, calculate)
-        })?;
+        let ys = with_slice(&xs, |xs| self.multiply(xs, rows))?;
         Ok(Tensor::from_vec(ys, (rows, n), &Device::Cpu)?.to_dtype(dtype)?)
     }
 
+    fn multiply(&self, xs: &[f32], rows: usize) -> Vec<f32> {
+        let operands = self.operands(xs, rows);
+        match self.activation {
+            ActivationConfig::Dynamic(config) => kernels::linear(operands, quantizer(config)),
+            ActivationConfig::Float => kernels::linear_f16(operands),
+        }
+    }
+
     fn multiply_into(&self, xs: &[f32], rows: usize, scratch: &mut Scratch, out: &mut [f32]) {
-        let (share, calculate) = self.activation();
-        kernels::linear_into(self.operands(xs, rows), share, calculate, scratch, out);
+        let operands = self.operands(xs, rows);
+        match self.activation {
+            ActivationConfig::Dynamic(config) => {
+                kernels::linear_into(operands, quantizer(config), scratch, out);
+            }
+            ActivationConfig::Float => kernels::linear_f16_into(operands, out),
+        }
     }
 
     fn operands<'a>(&'a self, lhs: &'a [f32], m: usize) -> Operands<'a> {
         let rhs = self.weight.packed();
         Operands { lhs, m, rhs }
-    }
-
-    /// How the activations are quantized, in the words of the kernels.
-    fn activation(&self) -> (Rows, impl Fn(kernels::Range) -> RowParams + Sync) {
-        let reduce_range = self.activation.reduce_range;
-        let (share, calculate): (_, fn(f32, f32, bool) -> _) = match self.activation.granularity {
-            Granularity::PerTensor => (Rows::Together, qparams::per_tensor_activation),
-            Granularity::PerRow => (Rows::Apart, qparams::per_row_activation),
-        };
-        let calculate = move |range: kernels::Range| {
-            let qparams = calculate(range.min, range.max, reduce_range);
-            RowParams {
-                scale: qparams.scale,
-                zero_point: qparams.zero_point,
-            }
-        };
-        (share, calculate)
     }
 
     fn dequantized(&self) -> &Tensor {
@@ -338,6 +343,45 @@ impl Int8 {
             // A tensor of the right length on the CPU cannot fail to be made.
             weight.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
         })
+    }
+}
+
+/// How activations are quantized, in the words of the kernels.
+fn quantizer(config: DynamicConfig) -> Quantizer<'static> {
+    const fn params(qparams: QParams) -> RowParams {
+        RowParams {
+            scale: qparams.scale,
+            zero_point: qparams.zero_point,
+        }
+    }
+    macro_rules! with {
+        ($calculate:path) => {
+            match config.reduce_range {
+                true => &|range: Range| params($calculate(range.min, range.max, true)),
+                false => &|range: Range| params($calculate(range.min, range.max, false)),
+            }
+        };
+    }
+    let rows = match config.granularity {
+        Granularity::PerTensor => Rows::Together,
+        Granularity::PerRow => Rows::Apart,
+    };
+    let (rounding, calculate_qparams): (_, &(dyn Fn(Range) -> RowParams + Sync)) =
+        match (config.arithmetic, config.granularity) {
+            (Arithmetic::OnnxRuntime, _) => {
+                (Rounding::Divided, with!(qparams::onnxruntime_activation))
+            }
+            (Arithmetic::PyTorch, Granularity::PerTensor) => {
+                (Rounding::Fused, with!(qparams::per_tensor_activation))
+            }
+            (Arithmetic::PyTorch, Granularity::PerRow) => {
+                (Rounding::Fused, with!(qparams::per_row_activation))
+            }
+        };
+    Quantizer {
+        rows,
+        rounding,
+        calculate_qparams,
     }
 }
 

@@ -9,7 +9,7 @@ use super::spec::Decision;
 use super::survey::Survey;
 use super::swap::Replacements;
 use crate::kernels::Isa;
-use crate::module::LayerKind;
+use crate::module::{LayerKind, WeightInfo};
 use crate::qconfig::QConfig;
 
 /// What [`quantize_dynamic`](crate::quantize_dynamic) did.
@@ -50,6 +50,13 @@ pub struct LayerReport {
     pub bytes_before: usize,
     /// Bytes of its weights now, with scales and padding.
     pub bytes_after: usize,
+    /// Weights that float16 cannot hold and that became the greatest it can.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub saturated: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Swapped, or left and why.
@@ -105,7 +112,11 @@ impl Report {
         let layers = survey.layers.into_iter().zip(decisions);
         let layers = layers.map(|(found, decision)| {
             let bytes_before = found.bytes();
-            let replacement = replacements.get(&found.path);
+            let replacement = replacements.get(&found.path).map(|layer| layer.weights());
+            let sum = |of: fn(&WeightInfo) -> usize| {
+                let weights = replacement.as_ref()?;
+                Some(weights.iter().map(of).sum::<usize>())
+            };
             LayerReport {
                 parameters: found
                     .weights
@@ -113,9 +124,8 @@ impl Report {
                     .map(|w| w.shape.iter().product::<usize>())
                     .sum(),
                 bytes_before,
-                bytes_after: replacement.map_or(bytes_before, |layer| {
-                    layer.weights().iter().map(|w| w.bytes).sum()
-                }),
+                bytes_after: sum(|weight| weight.bytes).unwrap_or(bytes_before),
+                saturated: sum(|weight| weight.saturated).unwrap_or(0),
                 outcome: match decision {
                     Decision::Swap(to) => Outcome::Swapped { to },
                     Decision::Leave(reason) => Outcome::Left { reason },
@@ -239,6 +249,13 @@ impl fmt::Display for Report {
             write!(f, " ({:.1} %)", 100. * after as f64 / before as f64)?;
         }
         writeln!(f, ", running on {}", self.isa)?;
+        for layer in self.layers.iter().filter(|layer| layer.saturated > 0) {
+            let (path, count) = (&layer.path, layer.saturated);
+            writeln!(
+                f,
+                "{path}: {count} weights beyond float16 became its greatest"
+            )?;
+        }
         self.fmt_opaque(f)
     }
 }

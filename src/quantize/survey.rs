@@ -30,7 +30,7 @@ impl Found {
     }
 
     pub fn is_quantized(&self) -> bool {
-        !self.weights.is_empty() && self.weights.iter().all(|w| w.dtype.is_quantized())
+        !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
     }
 
     pub fn bytes(&self) -> usize {

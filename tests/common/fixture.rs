@@ -86,9 +86,9 @@ impl Fixture {
     }
 
     /// Codes, where the fixture stores them.
-    pub fn i8(&self, name: &str) -> Option<Vec<i8>> {
+    pub fn codes(&self, name: &str) -> Option<Vec<i32>> {
         let bytes = self.bytes_of(name, Dtype::I8)?;
-        Some(bytes.iter().map(|b| *b as i8).collect())
+        Some(bytes.iter().map(|b| i32::from(*b as i8)).collect())
     }
 }
 

@@ -5,11 +5,13 @@
 //! and `madd` adds pairs of products into an i32.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use crate::kernels::tile::{self, Closures, Epilogue, Part, Product};
-use crate::kernels::{Gates, Instance, Range, Step, gates, rows};
+use crate::kernels::{Gates, Instance, Range, Rounding, RowParams, Step, gates, rows};
 
-pub(in crate::kernels) const AVX2: Instance = super::instance!(range, quantize, update, multiply);
+pub(in crate::kernels) const AVX2: Instance =
+    super::instance!(range, quantize, sum, update, multiply, multiply_f16);
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn range(row: &[f32]) -> Range {
@@ -17,8 +19,13 @@ pub(super) fn range(row: &[f32]) -> Range {
 }
 
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8]) {
-    rows::quantize(row, scale, zero_point, codes);
+pub(super) fn quantize(row: &[f32], params: RowParams, rounding: Rounding, codes: &mut [u8]) {
+    rows::quantize(row, params, rounding, codes);
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn sum(codes: &[u8]) -> i32 {
+    rows::sum(codes)
 }
 
 #[target_feature(enable = "avx2,fma")]
@@ -31,10 +38,10 @@ pub(super) fn update(gates: Gates, row: Step<'_>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn multiply(product: &Product<'_>, part: Part) {
-    let vector = Closures {
+unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+    let vector = Closures::<true, _, _, _, _, _, _, _> {
         zero: || _mm256_setzero_si256(),
-        load: |weights: &[i8; 32]| {
+        load: |weights: &[u8; 32]| {
             // SAFETY: the array is 32 bytes to read; no alignment is asked.
             let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) };
             let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
@@ -52,9 +59,10 @@ unsafe fn multiply(product: &Product<'_>, part: Part) {
         },
         add: |left, right| _mm256_add_epi32(left, right),
         finish: |acc, with: Epilogue<'_, 8>| finish(acc, with),
+        group: PhantomData,
     };
     // SAFETY: the caller's promise.
-    unsafe { tile::multiply::<8, 32, 4>(product, part, vector) }
+    unsafe { tile::multiply::<8, 32, 4, _>(product, part, vector) }
 }
 
 /// Zero point, scale and bias of 8 sums.
@@ -70,11 +78,47 @@ pub(super) fn finish(acc: __m256i, with: Epilogue<'_, 8>) -> [f32; 8] {
         )
     };
     let zero_point = _mm256_set1_epi32(with.row.zero_point);
-    let acc = _mm256_sub_epi32(acc, _mm256_mullo_epi32(zero_point, sums));
+    let mut acc = _mm256_sub_epi32(acc, _mm256_mullo_epi32(zero_point, sums));
+    if let Some(zero_points) = with.zero_points {
+        // SAFETY: the array is 32 bytes to read.
+        let zero_points = unsafe { _mm256_loadu_si256(zero_points.as_ptr().cast()) };
+        let sum = _mm256_set1_epi32(with.row.sum);
+        acc = _mm256_sub_epi32(acc, _mm256_mullo_epi32(sum, zero_points));
+    }
     let scale = _mm256_mul_ps(_mm256_set1_ps(with.row.scale), scales);
     let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, bias);
     let mut out = [0f32; 8];
     // SAFETY: the array is 32 bytes to write.
     unsafe { _mm256_storeu_ps(out.as_mut_ptr(), values) };
     out
+}
+
+/// A tile of 4 x 16 of floats: 8 sums, 2 weights and a broadcast of the 16 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
+    let vector = Closures::<false, _, _, _, _, _, _, _> {
+        zero: || _mm256_setzero_ps(),
+        load: |weights: &[u8; 16]| {
+            // SAFETY: the array is 16 bytes to read; no alignment is asked.
+            _mm256_cvtph_ps(unsafe { _mm_loadu_si128(weights.as_ptr().cast()) })
+        },
+        splat: |x: f32| _mm256_set1_ps(x),
+        dot: |acc, x, weights| _mm256_fmadd_ps(x, weights, acc),
+        add: |left, right| _mm256_add_ps(left, right),
+        finish: |acc, with: Epilogue<'_, 8>| {
+            let mut out = [0f32; 8];
+            // SAFETY: each array is 32 bytes to read or to write.
+            unsafe {
+                let bias = _mm256_loadu_ps(with.bias.as_ptr());
+                _mm256_storeu_ps(out.as_mut_ptr(), _mm256_add_ps(acc, bias));
+            }
+            out
+        },
+        group: PhantomData,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { tile::multiply::<8, 16, 4, _>(product, part, vector) }
 }

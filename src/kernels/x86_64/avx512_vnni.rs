@@ -1,12 +1,13 @@
 //! AVX-512 with VNNI: 16 lanes, four products a lane and instruction.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Part, Product};
-use crate::kernels::{Gates, Instance, Range, Step, gates, rows};
+use crate::kernels::{Gates, Instance, Range, Rounding, RowParams, Step, gates, rows};
 
 pub(in crate::kernels) const AVX512_VNNI: Instance =
-    super::instance!(range, quantize, update, multiply);
+    super::instance!(range, quantize, sum, update, multiply, multiply_f16);
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn range(row: &[f32]) -> Range {
@@ -14,8 +15,13 @@ fn range(row: &[f32]) -> Range {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8]) {
-    rows::quantize(row, scale, zero_point, codes);
+fn quantize(row: &[f32], params: RowParams, rounding: Rounding, codes: &mut [u8]) {
+    rows::quantize(row, params, rounding, codes);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn sum(codes: &[u8]) -> i32 {
+    rows::sum(codes)
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
@@ -28,11 +34,11 @@ fn update(gates: Gates, row: Step<'_>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
-unsafe fn multiply(product: &Product<'_>, part: Part) {
-    let vector = Closures {
+unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+    let vector = Closures::<true, _, _, _, _, _, _, _> {
         zero: || _mm512_setzero_si512(),
         // SAFETY: the array is 64 bytes to read; no alignment is asked.
-        load: |weights: &[i8; 64]| unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) },
+        load: |weights: &[u8; 64]| unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) },
         splat: |codes: [u8; 4]| _mm512_set1_epi32(i32::from_le_bytes(codes)),
         dot: |acc, a, b| _mm512_dpbusd_epi32(acc, a, b),
         add: |left, right| _mm512_add_epi32(left, right),
@@ -46,7 +52,13 @@ unsafe fn multiply(product: &Product<'_>, part: Part) {
                 )
             };
             let zero_point = _mm512_set1_epi32(with.row.zero_point);
-            let acc = _mm512_sub_epi32(acc, _mm512_mullo_epi32(zero_point, sums));
+            let mut acc = _mm512_sub_epi32(acc, _mm512_mullo_epi32(zero_point, sums));
+            if let Some(zero_points) = with.zero_points {
+                // SAFETY: the array is 64 bytes to read.
+                let zero_points = unsafe { _mm512_loadu_si512(zero_points.as_ptr().cast()) };
+                let sum = _mm512_set1_epi32(with.row.sum);
+                acc = _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, zero_points));
+            }
             let scale = _mm512_mul_ps(_mm512_set1_ps(with.row.scale), scales);
             let values = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, bias);
             let mut out = [0f32; 16];
@@ -54,7 +66,38 @@ unsafe fn multiply(product: &Product<'_>, part: Part) {
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), values) };
             out
         },
+        group: PhantomData,
     };
     // SAFETY: the caller's promise.
-    unsafe { tile::multiply::<16, 64, MAX_ROWS>(product, part, vector) }
+    unsafe { tile::multiply::<16, 64, MAX_ROWS, _>(product, part, vector) }
+}
+
+/// A tile of 6 x 64 of floats: 24 sums, 4 weights and a broadcast of the 32 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
+    let vector = Closures::<false, _, _, _, _, _, _, _> {
+        zero: || _mm512_setzero_ps(),
+        load: |weights: &[u8; 32]| {
+            // SAFETY: the array is 32 bytes to read; no alignment is asked.
+            _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) })
+        },
+        splat: |x: f32| _mm512_set1_ps(x),
+        dot: |acc, x, weights| _mm512_fmadd_ps(x, weights, acc),
+        add: |left, right| _mm512_add_ps(left, right),
+        finish: |acc, with: Epilogue<'_, 16>| {
+            let mut out = [0f32; 16];
+            // SAFETY: each array is 64 bytes to read or to write.
+            unsafe {
+                let bias = _mm512_loadu_ps(with.bias.as_ptr());
+                _mm512_storeu_ps(out.as_mut_ptr(), _mm512_add_ps(acc, bias));
+            }
+            out
+        },
+        group: PhantomData,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { tile::multiply::<16, 32, MAX_ROWS, _>(product, part, vector) }
 }

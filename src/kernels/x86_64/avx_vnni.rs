@@ -1,29 +1,37 @@
 //! AVX-VNNI: 8 lanes, four products a lane and instruction.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use super::avx2;
 use crate::kernels::Instance;
 use crate::kernels::tile::{self, Closures, MAX_ROWS, Part, Product};
 
-pub(in crate::kernels) const AVX_VNNI: Instance =
-    super::instance!(avx2::range, avx2::quantize, avx2::update, multiply);
+pub(in crate::kernels) const AVX_VNNI: Instance = super::instance!(
+    avx2::range,
+    avx2::quantize,
+    avx2::sum,
+    avx2::update,
+    multiply,
+    avx2::multiply_f16
+);
 
 /// A tile of 6 x 16: 12 sums, 2 weights and a broadcast of the 16 registers.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma,avxvnni")]
-unsafe fn multiply(product: &Product<'_>, part: Part) {
-    let vector = Closures {
+unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+    let vector = Closures::<true, _, _, _, _, _, _, _> {
         zero: || _mm256_setzero_si256(),
         // SAFETY: the array is 32 bytes to read; no alignment is asked.
-        load: |weights: &[i8; 32]| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
+        load: |weights: &[u8; 32]| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
         splat: |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
         dot: |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b),
         add: |left, right| _mm256_add_epi32(left, right),
         finish: |acc, with: tile::Epilogue<'_, 8>| avx2::finish(acc, with),
+        group: PhantomData,
     };
     // SAFETY: the caller's promise.
-    unsafe { tile::multiply::<8, 32, MAX_ROWS>(product, part, vector) }
+    unsafe { tile::multiply::<8, 32, MAX_ROWS, _>(product, part, vector) }
 }

@@ -11,18 +11,21 @@ pub(super) use avx512_vnni::AVX512_VNNI;
 
 /// An [`Instance`](super::Instance) from functions with target features.
 macro_rules! instance {
-    ($range:path, $quantize:path, $update:path, $multiply:path) => {
+    ($range:path, $quantize:path, $sum:path, $update:path, $multiply:path, $multiply_f16:path) => {
         $crate::kernels::Instance {
             // SAFETY: an instance is reached only through an `Isa`, which exists only where
             // the CPU has these features.
             range: |row| unsafe { $range(row) },
-            quantize: |row, scale, zero_point, codes| {
+            quantize: |row, params, rounding, codes| {
                 // SAFETY: as above.
-                unsafe { $quantize(row, scale, zero_point, codes) }
+                unsafe { $quantize(row, params, rounding, codes) }
             },
+            // SAFETY: as above.
+            sum: |codes| unsafe { $sum(codes) },
             // SAFETY: as above.
             update: |gates, row| unsafe { $update(gates, row) },
             multiply: $multiply,
+            multiply_f16: $multiply_f16,
         }
     };
 }
