@@ -5,6 +5,7 @@
 //! multiplies, dequantizes and adds the bias.
 
 mod activation;
+mod buffer;
 mod float;
 mod gates;
 mod isa;
@@ -21,6 +22,7 @@ mod x86_64;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+pub use activation::{Activation, activate};
 pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
@@ -46,6 +48,7 @@ struct Instance {
     range: fn(&[f32]) -> Range,
     quantize: fn(&[f32], f32, i32, &mut [u8]),
     update: fn(Gates, Step<'_>),
+    activate: fn(Activation, &mut [f32]),
     /// # Safety
     /// No other thread computes a part that overlaps.
     multiply: unsafe fn(&Product<'_>, Part),

@@ -1,12 +1,13 @@
 //! The instance without intrinsics: it runs on any CPU, and shows what the others do.
 
 use super::tile::{self, Closures, Part, Product};
-use super::{Instance, gates, rows};
+use super::{Instance, activation, gates, rows};
 
 pub(super) const INSTANCE: Instance = Instance {
     range: rows::range,
     quantize: rows::quantize,
     update: gates::update,
+    activate: activation::apply,
     multiply,
 };
 

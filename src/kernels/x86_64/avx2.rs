@@ -7,9 +7,10 @@
 use std::arch::x86_64::*;
 
 use crate::kernels::tile::{self, Closures, Epilogue, Part, Product};
-use crate::kernels::{Gates, Instance, Range, Step, gates, rows};
+use crate::kernels::{Activation, Gates, Instance, Range, Step, activation, gates, rows};
 
-pub(in crate::kernels) const AVX2: Instance = super::instance!(range, quantize, update, multiply);
+pub(in crate::kernels) const AVX2: Instance =
+    super::instance!(range, quantize, update, activate, multiply);
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn range(row: &[f32]) -> Range {
@@ -24,6 +25,11 @@ pub(super) fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn update(gates: Gates, row: Step<'_>) {
     gates::update(gates, row);
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn activate(activation: Activation, xs: &mut [f32]) {
+    activation::apply(activation, xs);
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.

@@ -3,10 +3,10 @@
 use std::arch::x86_64::*;
 
 use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Part, Product};
-use crate::kernels::{Gates, Instance, Range, Step, gates, rows};
+use crate::kernels::{Activation, Gates, Instance, Range, Step, activation, gates, rows};
 
 pub(in crate::kernels) const AVX512_VNNI: Instance =
-    super::instance!(range, quantize, update, multiply);
+    super::instance!(range, quantize, update, activate, multiply);
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn range(row: &[f32]) -> Range {
@@ -21,6 +21,11 @@ fn quantize(row: &[f32], scale: f32, zero_point: i32, codes: &mut [u8]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn update(gates: Gates, row: Step<'_>) {
     gates::update(gates, row);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn activate(activation: Activation, xs: &mut [f32]) {
+    activation::apply(activation, xs);
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.

@@ -6,8 +6,13 @@ use super::avx2;
 use crate::kernels::Instance;
 use crate::kernels::tile::{self, Closures, MAX_ROWS, Part, Product};
 
-pub(in crate::kernels) const AVX_VNNI: Instance =
-    super::instance!(avx2::range, avx2::quantize, avx2::update, multiply);
+pub(in crate::kernels) const AVX_VNNI: Instance = super::instance!(
+    avx2::range,
+    avx2::quantize,
+    avx2::update,
+    avx2::activate,
+    multiply
+);
 
 /// A tile of 6 x 16: 12 sums, 2 weights and a broadcast of the 16 registers.
 ///

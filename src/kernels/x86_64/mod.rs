@@ -11,7 +11,7 @@ pub(super) use avx512_vnni::AVX512_VNNI;
 
 /// An [`Instance`](super::Instance) from functions with target features.
 macro_rules! instance {
-    ($range:path, $quantize:path, $update:path, $multiply:path) => {
+    ($range:path, $quantize:path, $update:path, $activate:path, $multiply:path) => {
         $crate::kernels::Instance {
             // SAFETY: an instance is reached only through an `Isa`, which exists only where
             // the CPU has these features.
@@ -22,6 +22,8 @@ macro_rules! instance {
             },
             // SAFETY: as above.
             update: |gates, row| unsafe { $update(gates, row) },
+            // SAFETY: as above.
+            activate: |activation, xs| unsafe { $activate(activation, xs) },
             multiply: $multiply,
         }
     };
