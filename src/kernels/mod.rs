@@ -5,6 +5,7 @@
 //! multiplies, dequantizes and adds the bias.
 
 mod activation;
+mod buffer;
 mod float;
 mod gates;
 mod isa;
@@ -22,6 +23,7 @@ mod x86_64;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+pub use activation::{Activation, activate};
 pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
@@ -47,6 +49,7 @@ struct Instance {
     quantize: fn(&[f32], RowParams, Rounding, &mut [u8]),
     sum: fn(&[u8]) -> i32,
     update: fn(Gates, Step<'_>),
+    activate: fn(Activation, &mut [f32]),
     /// # Safety
     /// No other thread computes a part that overlaps.
     multiply: unsafe fn(&Product<'_, [u8; 4]>, Part),

@@ -5,13 +5,14 @@ use std::marker::PhantomData;
 use half::f16;
 
 use super::tile::{self, Closures, Part, Product};
-use super::{Instance, gates, rows};
+use super::{Instance, activation, gates, rows};
 
 pub(super) const INSTANCE: Instance = Instance {
     range: rows::range,
     quantize: rows::quantize,
     update: gates::update,
     sum: rows::sum,
+    activate: activation::apply,
     multiply,
     multiply_f16,
 };

@@ -8,10 +8,18 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use crate::kernels::tile::{self, Closures, Epilogue, Part, Product};
-use crate::kernels::{Gates, Instance, Range, Rounding, RowParams, Step, gates, rows};
+use crate::kernels::{Activation, Gates, Instance, Range, Rounding, RowParams, Step};
+use crate::kernels::{activation, gates, rows};
 
-pub(in crate::kernels) const AVX2: Instance =
-    super::instance!(range, quantize, sum, update, multiply, multiply_f16);
+pub(in crate::kernels) const AVX2: Instance = super::instance! {
+    range: range,
+    quantize: quantize,
+    sum: sum,
+    update: update,
+    activate: activate,
+    multiply: multiply,
+    multiply_f16: multiply_f16,
+};
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn range(row: &[f32]) -> Range {
@@ -31,6 +39,11 @@ pub(super) fn sum(codes: &[u8]) -> i32 {
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn update(gates: Gates, row: Step<'_>) {
     gates::update(gates, row);
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn activate(activation: Activation, xs: &mut [f32]) {
+    activation::apply(activation, xs);
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.

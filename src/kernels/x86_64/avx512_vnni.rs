@@ -4,10 +4,18 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Part, Product};
-use crate::kernels::{Gates, Instance, Range, Rounding, RowParams, Step, gates, rows};
+use crate::kernels::{Activation, Gates, Instance, Range, Rounding, RowParams, Step};
+use crate::kernels::{activation, gates, rows};
 
-pub(in crate::kernels) const AVX512_VNNI: Instance =
-    super::instance!(range, quantize, sum, update, multiply, multiply_f16);
+pub(in crate::kernels) const AVX512_VNNI: Instance = super::instance! {
+    range: range,
+    quantize: quantize,
+    sum: sum,
+    update: update,
+    activate: activate,
+    multiply: multiply,
+    multiply_f16: multiply_f16,
+};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn range(row: &[f32]) -> Range {
@@ -27,6 +35,11 @@ fn sum(codes: &[u8]) -> i32 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn update(gates: Gates, row: Step<'_>) {
     gates::update(gates, row);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn activate(activation: Activation, xs: &mut [f32]) {
+    activation::apply(activation, xs);
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.

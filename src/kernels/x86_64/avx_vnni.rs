@@ -7,14 +7,15 @@ use super::avx2;
 use crate::kernels::Instance;
 use crate::kernels::tile::{self, Closures, MAX_ROWS, Part, Product};
 
-pub(in crate::kernels) const AVX_VNNI: Instance = super::instance!(
-    avx2::range,
-    avx2::quantize,
-    avx2::sum,
-    avx2::update,
-    multiply,
-    avx2::multiply_f16
-);
+pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
+    range: avx2::range,
+    quantize: avx2::quantize,
+    sum: avx2::sum,
+    update: avx2::update,
+    activate: avx2::activate,
+    multiply: multiply,
+    multiply_f16: avx2::multiply_f16,
+};
 
 /// A tile of 6 x 16: 12 sums, 2 weights and a broadcast of the 16 registers.
 ///

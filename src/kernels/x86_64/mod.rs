@@ -11,7 +11,15 @@ pub(super) use avx512_vnni::AVX512_VNNI;
 
 /// An [`Instance`](super::Instance) from functions with target features.
 macro_rules! instance {
-    ($range:path, $quantize:path, $sum:path, $update:path, $multiply:path, $multiply_f16:path) => {
+    (
+        range: $range:path,
+        quantize: $quantize:path,
+        sum: $sum:path,
+        update: $update:path,
+        activate: $activate:path,
+        multiply: $multiply:path,
+        multiply_f16: $multiply_f16:path,
+    ) => {
         $crate::kernels::Instance {
             // SAFETY: an instance is reached only through an `Isa`, which exists only where
             // the CPU has these features.
@@ -24,6 +32,8 @@ macro_rules! instance {
             sum: |codes| unsafe { $sum(codes) },
             // SAFETY: as above.
             update: |gates, row| unsafe { $update(gates, row) },
+            // SAFETY: as above.
+            activate: |activation, xs| unsafe { $activate(activation, xs) },
             multiply: $multiply,
             multiply_f16: $multiply_f16,
         }
