@@ -72,6 +72,7 @@ mod qweight;
 #[doc = include_str!("module/derive.md")]
 pub use candle_dynquant_derive::Quantizable;
 pub use error::{Error, Result};
+pub use kernels::Activation;
 pub use module::{Layer, LayerKind, Quantizable, WeightDType, WeightInfo};
 pub use qconfig::{
     ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,

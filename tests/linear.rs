@@ -3,7 +3,11 @@
 mod common;
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
-use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::{
+    Activation, ActivationConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme,
+    Quantizable, WeightConfig, nn, quantize_dynamic,
+};
 use candle_nn::{VarBuilder, VarMap};
 use common::fixture::difference;
 
@@ -352,5 +356,130 @@ fn many_callers_and_rayon_pools_give_the_same_bits() -> Result<()> {
             rayon::scope(|scope| (0..20).for_each(|_| scope.spawn(|_| check())));
         });
     }
+    Ok(())
+}
+
+/// The function of a whole layer: applied to the same sums, within the stated bound of it in f64.
+#[test]
+fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
+    let plain = layer(70, 33)?;
+    let xs = randn(&[9, 33])?;
+    let erf_gelu = |x: f64| x * 0.5 * (1. + candle_core::cpu::erf::erf_f64(x / 2f64.sqrt()));
+    let tanh_gelu = |x: f64| {
+        let inner = (2. / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        x * 0.5 * (1. + inner.tanh())
+    };
+    let functions: [(Activation, &dyn Fn(f64) -> f64); 6] = [
+        (Activation::Relu, &|x| x.max(0.)),
+        (Activation::Gelu, &erf_gelu),
+        (Activation::GeluTanh, &tanh_gelu),
+        (Activation::Silu, &|x| x / (1. + (-x).exp())),
+        (Activation::Tanh, &f64::tanh),
+        (Activation::Sigmoid, &|x| 1. / (1. + (-x).exp())),
+    ];
+    for (activation, function) in functions {
+        let fused = plain.clone().with_activation(activation);
+        let check = |fused: &nn::Linear, plain: &nn::Linear, case: &str| -> Result<()> {
+            let (got, sums) = (values(&fused.forward(&xs)?), values(&plain.forward(&xs)?));
+            for (got, x) in got.into_iter().zip(sums) {
+                let expected = function(f64::from(x));
+                let bound = 1e-6 * (1. + expected.abs());
+                assert!(
+                    (f64::from(got) - expected).abs() <= bound,
+                    "{activation:?} {case}: {got} at {x}, expected {expected}"
+                );
+            }
+            Ok(())
+        };
+        check(&fused, &plain, "float")?;
+        for qconfig in PRESETS.into_iter().chain([QConfig::float16_dynamic()]) {
+            let case = qconfig.to_string();
+            check(
+                &quantized(&fused, &qconfig),
+                &quantized(&plain, &qconfig),
+                &case,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Facts of a quantized weight: codes, scales and zero points make the dequantized tensor.
+#[test]
+fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
+    let float = layer(37, 21)?;
+    for dtype in [QDType::QInt8, QDType::QUInt8] {
+        for qscheme in [
+            QScheme::PerTensorSymmetric,
+            QScheme::PerTensorAffine,
+            QScheme::PerChannelSymmetric,
+            QScheme::PerChannelAffine,
+        ] {
+            let kind = match qscheme.is_per_channel() {
+                true => ObserverKind::PerChannelMinMax,
+                false => ObserverKind::MinMax,
+            };
+            let weight = WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme));
+            let qconfig = QConfig::new(
+                ActivationConfig::dynamic(Granularity::PerRow, false),
+                weight,
+            );
+            let int8 = quantized(&float, &qconfig);
+            let qweight = int8.projection().qweight().expect("quantized");
+            assert_eq!(
+                (qweight.dtype(), qweight.qscheme()),
+                (Some(dtype), Some(qscheme))
+            );
+            let (codes, scales, zeros) = (qweight.codes(), qweight.scales(), qweight.zero_points());
+            let count = if qscheme.is_per_channel() { 37 } else { 1 };
+            assert_eq!((scales.len(), zeros.len()), (count, count), "{qconfig}");
+            let [least, greatest] = dtype.codes();
+            assert!(
+                codes.iter().all(|c| (least..=greatest).contains(c)),
+                "{qconfig}"
+            );
+            let expected: Vec<f32> = (codes.iter().enumerate())
+                .map(|(i, code)| {
+                    let channel = (i / 21).min(count - 1);
+                    (code - zeros[channel]) as f32 * scales[channel]
+                })
+                .collect();
+            assert_eq!(
+                difference(&values(int8.weight()), &expected),
+                None,
+                "{qconfig}"
+            );
+            let error = int8.projection().weight_error(float.projection())?;
+            assert!(error.sqnr_db > 30., "{qconfig}: {error:?}");
+            // The product is that of the dequantized weight, but for the activations' codes.
+            let xs = randn(&[5, 21])?;
+            let (got, near) = (values(&int8.forward(&xs)?), values(&float.forward(&xs)?));
+            for (got, near) in got.iter().zip(near) {
+                assert!((got - near).abs() < 0.15, "{qconfig}: {got}, float {near}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn float16_weights_saturate_and_are_counted() -> Result<()> {
+    let weight = Tensor::new(&[[1e6f32, -7e4, 65_504., 1e-7]], &Device::Cpu)?;
+    let mut model = nn::Linear::new(weight.clone(), None);
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::float16_dynamic());
+    let report = quantize_dynamic(&mut model, &spec)?;
+    assert_eq!(report.layers[0].saturated, 2);
+    assert!(
+        report.to_string().contains("2 weights beyond float16"),
+        "{report}"
+    );
+    let subnormal = 1.192_092_9e-7;
+    assert_eq!(
+        values(model.weight()),
+        [65_504., -65_504., 65_504., subnormal]
+    );
+    assert_eq!(values(&weight)[0], 1e6, "the caller's tensor is as it was");
+    let again = quantize_dynamic(&mut model, &spec)?;
+    assert_eq!(again.swapped().count(), 0, "{again}");
     Ok(())
 }

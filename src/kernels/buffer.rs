@@ -7,12 +7,37 @@ use std::mem::MaybeUninit;
 /// # Safety
 /// `write` writes every element.
 pub(super) unsafe fn filled(len: usize, write: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
-    let mut out = Vec::with_capacity(len);
-    // A vector may have more capacity than was asked for.
-    write(&mut out.spare_capacity_mut()[..len]);
-    // SAFETY: by the contract every element is written.
-    unsafe { out.set_len(len) };
+    // SAFETY: the caller's promise.
+    let [out] = unsafe { filled_each([len], |[out]| write(out)) };
     out
+}
+
+/// Vectors of so many floats which `write` fills.
+///
+/// # Safety
+/// `write` writes every element.
+pub(super) unsafe fn filled_each<const N: usize>(
+    lens: [usize; N],
+    write: impl FnOnce([&mut [MaybeUninit<f32>]; N]),
+) -> [Vec<f32>; N] {
+    let mut outs = lens.map(Vec::with_capacity);
+    let mut rooms = outs.each_mut().map(|out| out.spare_capacity_mut());
+    for (room, len) in rooms.iter_mut().zip(lens) {
+        // A vector may have more capacity than was asked for.
+        *room = &mut std::mem::take(room)[..len];
+    }
+    write(rooms);
+    for (out, len) in outs.iter_mut().zip(lens) {
+        // SAFETY: by the contract every element is written.
+        unsafe { out.set_len(len) };
+    }
+    outs
+}
+
+/// Floats as such that may not be there yet; only floats are written to them.
+pub(super) fn as_uninit(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
+    // SAFETY: initialised floats may be seen as such that may not be.
+    unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) }
 }
 
 /// Copies `from`, of the same length, to `to`, which is then floats.

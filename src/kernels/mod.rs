@@ -13,6 +13,7 @@ mod packed;
 mod parallel;
 mod pool;
 mod portable;
+mod quantize;
 pub mod reference;
 mod rows;
 mod split;
@@ -20,7 +21,6 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-use std::cell::Cell;
 use std::mem::MaybeUninit;
 
 pub use activation::{Activation, activate};
@@ -28,19 +28,11 @@ pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
 pub use packed::{Int8, Packed};
+pub use quantize::{Quantizer, Rows, Scratch};
 pub use rows::{Range, Rounding, RowParams};
 
 use isa::Kind;
 use tile::{Group, Lhs, Output, Part, Product, Row};
-
-/// Which rows share a range, and so a scale and zero point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// All rows of a call; rows that are not finite have no part in it.
-    Together,
-    /// None: each row has its own.
-    Apart,
-}
 
 /// An instruction set's instance of the inner loops.
 #[derive(Clone, Copy)]
@@ -81,17 +73,8 @@ pub struct Operands<'a> {
     pub m: usize,
     /// Weights.
     pub rhs: &'a Packed,
-}
-
-/// How activations become u8 codes.
-#[derive(Clone, Copy)]
-pub struct Quantizer<'a> {
-    /// Which rows share their parameters.
-    pub rows: Rows,
-    /// How a code is rounded.
-    pub rounding: Rounding,
-    /// The parameters for a range.
-    pub calculate_qparams: &'a (dyn Fn(Range) -> RowParams + Sync),
+    /// What is done to every element of the result.
+    pub activation: Option<Activation>,
 }
 
 /// `lhs`, quantized, times int8 `rhs`: `[m, n]`, dequantized, with bias.
@@ -118,7 +101,7 @@ pub fn linear_each<const N: usize>(
     let mut scratch = Scratch::take();
     // SAFETY: `linear_uninit` writes every element.
     let outs = unsafe {
-        filled(operands, |outs| {
+        buffer::filled_each(operands.map(|o| o.m * o.rhs.n()), |outs| {
             linear_uninit(operands, quantizer, &mut scratch, outs);
         })
     };
@@ -137,7 +120,7 @@ pub fn linear_into(
     scratch: &mut Scratch,
     out: &mut [f32],
 ) {
-    linear_uninit([operands], quantizer, scratch, [as_uninit(out)]);
+    linear_uninit([operands], quantizer, scratch, [buffer::as_uninit(out)]);
 }
 
 /// `lhs` times float16 `rhs`: `[m, n]`, with bias.
@@ -149,8 +132,11 @@ pub fn linear_into(
 /// If `lhs` does not have `m * k` elements.
 pub fn linear_f16(operands: Operands<'_>) -> Vec<f32> {
     // SAFETY: `linear_f16_uninit` writes every element.
-    let [out] = unsafe { filled([operands], |[out]| linear_f16_uninit(operands, out)) };
-    out
+    unsafe {
+        buffer::filled(operands.m * operands.rhs.n(), |out| {
+            linear_f16_uninit(operands, out)
+        })
+    }
 }
 
 /// [`linear_f16`] into a buffer of `m * n` elements.
@@ -158,34 +144,7 @@ pub fn linear_f16(operands: Operands<'_>) -> Vec<f32> {
 /// # Panics
 /// If `lhs` does not have `m * k` elements, or `out` not `m * n`.
 pub fn linear_f16_into(operands: Operands<'_>, out: &mut [f32]) {
-    linear_f16_uninit(operands, as_uninit(out));
-}
-
-/// Vectors of `m * n` elements that `fill` has written.
-///
-/// # Safety
-/// `fill` writes every element.
-unsafe fn filled<const N: usize>(
-    operands: [Operands<'_>; N],
-    fill: impl FnOnce([&mut [MaybeUninit<f32>]; N]),
-) -> [Vec<f32>; N] {
-    let mut outs = operands.map(|o| Vec::with_capacity(o.m * o.rhs.n()));
-    let mut rooms = outs.each_mut().map(|out| out.spare_capacity_mut());
-    for (room, o) in rooms.iter_mut().zip(&operands) {
-        // A vector may have more capacity than was asked for.
-        *room = &mut std::mem::take(room)[..o.m * o.rhs.n()];
-    }
-    fill(rooms);
-    for (out, o) in outs.iter_mut().zip(&operands) {
-        // SAFETY: the caller's promise.
-        unsafe { out.set_len(o.m * o.rhs.n()) };
-    }
-    outs
-}
-
-fn as_uninit(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
-    // SAFETY: initialised floats may be seen as such that may not be; only floats are written.
-    unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) }
+    linear_f16_uninit(operands, buffer::as_uninit(out));
 }
 
 /// A product of rows that are ready for it.
@@ -195,12 +154,13 @@ fn product<'a, G: Group>(
     rows: &'a [Row],
     out: &'a mut [MaybeUninit<f32>],
 ) -> Product<'a, G> {
-    let Operands { lhs, m, rhs } = operands;
+    let Operands { lhs, m, rhs, .. } = operands;
     assert_eq!(lhs.len(), m * rhs.k(), "lhs is [m, k]");
     assert_eq!(out.len(), m * rhs.n(), "out is [m, n]");
     Product {
         lhs: Lhs { m, groups, rows },
         rhs,
+        activation: operands.activation,
         out: Output::new(out, rhs.n()),
     }
 }
@@ -212,19 +172,14 @@ fn linear_uninit<const N: usize>(
     scratch: &mut Scratch,
     outs: [&mut [MaybeUninit<f32>]; N],
 ) {
-    scratch.reserve(
+    let mut room = scratch.room(
         operands.iter().map(|o| o.m).sum(),
         operands.iter().map(|o| o.m * o.rhs.groups()).sum(),
     );
-    let mut room = QuantizedRows {
-        groups: &mut scratch.groups,
-        rows: &mut scratch.rows,
-        ranges: &mut scratch.ranges,
-    };
     let mut products = [const { None }; N];
     for ((slot, o), out) in products.iter_mut().zip(operands).zip(outs) {
         let mut own = room.split_off(o.m, o.rhs.groups());
-        quantize_rows(o, quantizer, &mut own);
+        quantize::quantize_rows(o, quantizer, &mut own);
         *slot = Some(product(o, own.groups, own.rows, out));
     }
     split::multiply(&products.each_ref().map(Option::as_ref));
@@ -257,154 +212,6 @@ pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
 
 /// Elements of a state below which its update stays on the caller's thread.
 const SERIAL_STATE: usize = 4_096;
-
-/// What a product needs beside its operands, kept from call to call: clearing new memory costs
-/// as much as filling it.
-#[derive(Debug, Default)]
-pub struct Scratch {
-    groups: Vec<[u8; 4]>,
-    rows: Vec<Row>,
-    ranges: Vec<Range>,
-}
-
-impl Scratch {
-    /// This thread's. A nested call, as rayon can make one, finds an empty one and fills it.
-    pub fn take() -> Self {
-        SCRATCH.take()
-    }
-
-    /// Gives it back for the next call.
-    pub fn keep(self) {
-        if self.groups.len() <= KEPT_GROUPS {
-            SCRATCH.set(self);
-        }
-    }
-
-    fn reserve(&mut self, rows: usize, groups: usize) {
-        if self.groups.len() < groups {
-            self.groups.resize(groups, [0; 4]);
-        }
-        if self.rows.len() < rows {
-            self.rows.resize(rows, NOT_FINITE);
-            self.ranges.resize(rows, Range::EMPTY);
-        }
-    }
-}
-
-/// Room for quantized rows.
-struct QuantizedRows<'a> {
-    groups: &'a mut [[u8; 4]],
-    rows: &'a mut [Row],
-    ranges: &'a mut [Range],
-}
-
-impl<'a> QuantizedRows<'a> {
-    /// The room of the first `rows`, which is no longer in `self`.
-    fn split_off(&mut self, rows: usize, groups_of_row: usize) -> Self {
-        fn first<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
-            let (first, rest) = std::mem::take(slice).split_at_mut(count);
-            *slice = rest;
-            first
-        }
-        Self {
-            groups: first(&mut self.groups, rows * groups_of_row),
-            rows: first(&mut self.rows, rows),
-            ranges: first(&mut self.ranges, rows),
-        }
-    }
-}
-
-/// A row that is not finite: its scale makes it NaN throughout.
-const NOT_FINITE: Row = Row {
-    scale: f32::NAN,
-    zero_point: 0,
-    sum: 0,
-};
-
-thread_local! {
-    static SCRATCH: Cell<Scratch> = Cell::default();
-}
-
-/// Greatest buffer of groups that is kept: 16 MiB.
-const KEPT_GROUPS: usize = 4 << 20;
-
-/// Rows that one task quantizes.
-struct RowChunk<'a> {
-    lhs: &'a [f32],
-    ranges: &'a [Range],
-    groups: &'a mut [[u8; 4]],
-    rows: &'a mut [Row],
-}
-
-/// Activations below which their quantization stays on the caller's thread.
-const SERIAL_ACTIVATIONS: usize = 32_768;
-
-/// Quantizes the rows of `operands.lhs` to `room`.
-fn quantize_rows(operands: Operands<'_>, quantizer: Quantizer<'_>, room: &mut QuantizedRows<'_>) {
-    let Operands { lhs, m, rhs } = operands;
-    let k = rhs.k();
-    let instance = rhs.isa().instance();
-    let row_of = |params: RowParams| Row {
-        scale: params.scale,
-        zero_point: params.zero_point,
-        sum: 0,
-    };
-    let calculate = quantizer.calculate_qparams;
-    if k == 0 {
-        room.rows.fill(row_of(calculate(Range::EMPTY)));
-        return;
-    }
-    let tasks = match lhs.len() < SERIAL_ACTIVATIONS {
-        true => 1,
-        false => m.min(TASKS_PER_THREAD * parallel::threads()),
-    };
-    let height = m.div_ceil(tasks.max(1)).max(1);
-
-    let together = match quantizer.rows {
-        Rows::Apart => None,
-        Rows::Together => {
-            let chunks = lhs.chunks(height * k).zip(room.ranges.chunks_mut(height));
-            parallel::for_each_item(chunks, |(lhs, ranges)| {
-                for (row, range) in lhs.chunks_exact(k).zip(ranges) {
-                    *range = (instance.range)(row);
-                }
-            });
-            let finite = room.ranges.iter().filter(|range| range.finite);
-            let all = finite.fold(Range::EMPTY, |all, range| all.union(*range));
-            Some(calculate(all))
-        }
-    };
-
-    let chunks = lhs.chunks(height * k).zip(room.ranges.chunks(height));
-    let chunks = chunks.zip(room.groups.chunks_mut(height * rhs.groups()));
-    let chunks = chunks.zip(room.rows.chunks_mut(height));
-    let chunks = chunks.map(|(((lhs, ranges), groups), rows)| RowChunk {
-        lhs,
-        ranges,
-        groups,
-        rows,
-    });
-    parallel::for_each_item(chunks, |chunk| {
-        let rows = chunk.lhs.chunks_exact(k).zip(chunk.ranges);
-        let rows = rows.zip(chunk.groups.chunks_exact_mut(rhs.groups()));
-        for (((values, range), groups), row) in rows.zip(chunk.rows) {
-            let range = match together {
-                Some(_) => *range,
-                None => (instance.range)(values),
-            };
-            *row = NOT_FINITE;
-            if range.finite {
-                let params = together.unwrap_or_else(|| calculate(range));
-                let codes = &mut groups.as_flattened_mut()[..k];
-                (instance.quantize)(values, params, quantizer.rounding, codes);
-                *row = row_of(params);
-                if rhs.has_zero_points() {
-                    row.sum = (instance.sum)(codes);
-                }
-            }
-        }
-    });
-}
 
 /// Tasks a thread can expect: enough that one which is delayed leaves work to the others.
 const TASKS_PER_THREAD: usize = 4;

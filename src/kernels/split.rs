@@ -91,9 +91,8 @@ pub(super) fn multiply<G: Group, const N: usize>(products: &[Option<&Product<'_,
     let compute = |mut index: usize| {
         for (product, grid) in grids.iter().flatten() {
             if index < grid.parts() {
-                let multiply = G::multiply(&product.rhs.isa().instance());
                 // SAFETY: parts of a grid do not overlap, and each index comes once.
-                return unsafe { multiply(product, grid.part(index)) };
+                return unsafe { product.compute(grid.part(index)) };
             }
             index -= grid.parts();
         }

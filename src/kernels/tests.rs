@@ -134,10 +134,24 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
                 lhs: &lhs,
                 m,
                 rhs: &packed,
+                activation: None,
             };
             let case =
                 format!("{isa} m={m} k={k} n={n} {codes:?} {rows:?} {rounding:?} {poison:?}");
             same_bits(&linear(operands, quantizer), &expected, &case);
+            let activation = [Activation::Relu, Activation::Gelu][m % 2];
+            let activated = Operands {
+                activation: Some(activation),
+                ..operands
+            };
+            let mut expected_activated = expected.clone();
+            activation::apply(activation, &mut expected_activated);
+            let case_activated = format!("{case} {activation:?}");
+            same_bits(
+                &linear(activated, quantizer),
+                &expected_activated,
+                &case_activated,
+            );
             for again in linear_each([operands, operands], quantizer) {
                 same_bits(&again, &expected, &format!("in a pair: {case}"));
             }
@@ -175,6 +189,7 @@ fn float16_products_equal_the_oracle_at_the_seams() {
                         lhs: &lhs,
                         m,
                         rhs: &packed,
+                        activation: None,
                     };
                     let case = format!("{isa} m={m} k={k} n={n}");
                     same_bits(&linear_f16(operands), &expected, &case);

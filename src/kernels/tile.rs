@@ -20,8 +20,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::Instance;
 use super::packed::{Packed, Panel};
+use super::{Activation, Instance};
 
 /// Rows of the highest tile.
 pub(super) const MAX_ROWS: usize = 6;
@@ -121,6 +121,18 @@ impl<'a> Output<'a> {
             let start = self.start.add(row * self.n + columns.start);
             std::slice::from_raw_parts_mut(start, columns.len())
         }
+    }
+}
+
+impl Output<'_> {
+    /// Columns of a row that have been written.
+    ///
+    /// # Safety
+    /// They have been, and no other part that overlaps this one is alive.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn written(&self, row: usize, columns: Range<usize>) -> &mut [f32] {
+        // SAFETY: the caller's promise; a written `MaybeUninit<f32>` is an f32.
+        unsafe { &mut *(std::ptr::from_mut(self.part(row, columns)) as *mut [f32]) }
     }
 }
 
@@ -247,7 +259,38 @@ pub(super) struct Part {
 pub(super) struct Product<'a, G> {
     pub lhs: Lhs<'a, G>,
     pub rhs: &'a Packed,
+    /// What is done to every element of the result.
+    pub activation: Option<Activation>,
     pub out: Output<'a>,
+}
+
+impl<G: Group> Product<'_, G> {
+    /// Computes a part: all of it, or with an activation function panel by panel, so that the
+    /// function finds the sums in L1.
+    ///
+    /// # Safety
+    /// No other thread computes a part that overlaps.
+    pub unsafe fn compute(&self, part: Part) {
+        let instance = self.rhs.isa().instance();
+        let multiply = G::multiply(&instance);
+        let Some(activation) = self.activation else {
+            // SAFETY: the caller's promise.
+            return unsafe { multiply(self, part) };
+        };
+        for index in part.panels {
+            let panels = index..index + 1;
+            let rows = part.rows.clone();
+            // SAFETY: the caller's promise, for a part of that part.
+            unsafe { multiply(self, Part { rows, panels }) };
+            let panel = self.rhs.panel(index);
+            let columns = panel.start..panel.start + panel.channels;
+            for row in part.rows.clone() {
+                // SAFETY: the caller's promise; `multiply` has written these elements.
+                let out = unsafe { self.out.written(row, columns.clone()) };
+                (instance.activate)(activation, out);
+            }
+        }
+    }
 }
 
 /// Computes a part of a product, in tiles of at most `MR` rows; `MR` is at most [`MAX_ROWS`].

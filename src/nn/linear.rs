@@ -7,6 +7,7 @@ use candle_nn::{Init, Module, VarBuilder, init};
 
 use super::{Projection, prefix_of};
 use crate::error::Result;
+use crate::kernels::Activation;
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
 
@@ -79,6 +80,27 @@ impl Linear {
     /// The bias, `[out_features]`; never quantized.
     pub fn bias(&self) -> Option<&Tensor> {
         self.projection.bias()
+    }
+
+    /// The same layer with a function applied to every element of its output: PyTorch's
+    /// `LinearReLU`, and more. Quantized, it is applied while the output is in the cache.
+    ///
+    /// ```
+    /// use candle_core::{Device, Module, Tensor};
+    /// use candle_dynquant::{Activation, nn};
+    ///
+    /// let weight = Tensor::new(&[[1f32], [-1.]], &Device::Cpu)?;
+    /// let layer = nn::Linear::new(weight, None).with_activation(Activation::Relu);
+    /// let ys = layer.forward(&Tensor::new(&[2f32], &Device::Cpu)?)?;
+    /// assert_eq!(ys.to_vec1::<f32>()?, [2., 0.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self {
+            projection: self.projection.with_activation(activation),
+            ..self
+        }
     }
 
     /// What the layer multiplies through.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_nn::VarBuilder;
 
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
-pub use projection::Projection;
+pub use projection::{Projection, WeightError};
 pub use recurrent::{
     GRU, GRUCell, GRUConfig, GRUState, LSTM, LSTMCell, LSTMConfig, LSTMState, Nonlinearity, RNN,
     RNNCell, RecurrentConfig, gru, lstm,

@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{DType, Device, Module, Result as CandleResult, Storage, Tensor};
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, Operands, Quantizer, Range, Rounding, RowParams, Rows, Scratch};
+use crate::kernels::{
+    self, Activation, Operands, Quantizer, Range, Rounding, RowParams, Rows, Scratch,
+};
 use crate::module::{WeightDType, WeightInfo};
 use crate::qconfig::{
     ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
@@ -46,6 +48,7 @@ use crate::qweight::{QWeight, check_cpu_float};
 pub struct Projection {
     weight: Weight,
     bias: Option<Tensor>,
+    activation: Option<Activation>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +72,23 @@ impl Projection {
         Self {
             weight: Weight::Float(weight),
             bias,
+            activation: None,
         }
+    }
+
+    /// The same with a function applied to every element of the output; quantized, while it is
+    /// in the cache.
+    #[must_use]
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self {
+            activation: Some(activation),
+            ..self
+        }
+    }
+
+    /// The function that is applied to every element of the output.
+    pub fn activation(&self) -> Option<Activation> {
+        self.activation
     }
 
     /// The same projection with its weight quantized; `self` stays as it is.
@@ -103,6 +122,7 @@ impl Projection {
                 dequantized: OnceLock::new(),
             })),
             bias: self.bias.clone(),
+            activation: self.activation,
         })
     }
 
@@ -158,6 +178,26 @@ impl Projection {
         }
     }
 
+    /// How far the weight is from that of `float`.
+    ///
+    /// # Errors
+    /// When the shapes differ.
+    pub fn weight_error(&self, float: &Self) -> Result<WeightError> {
+        let (expected, got) = (float.weight(), self.weight());
+        if expected.dims() != got.dims() {
+            return Err(Error::ShapeMismatch {
+                op: "weight error",
+                expected: format!("{:?}", expected.dims()),
+                got: got.dims().to_vec(),
+            });
+        }
+        let values = |tensor: &Tensor| {
+            let tensor = tensor.to_dtype(DType::F32)?.flatten_all()?;
+            tensor.to_vec1::<f32>()
+        };
+        Ok(WeightError::of(&values(expected)?, &values(got)?))
+    }
+
     /// [`forward`](Module::forward) with this crate's error.
     ///
     /// # Errors
@@ -177,7 +217,7 @@ impl Projection {
             Weight::Float(weight) => {
                 self.forward_float(weight, &xs.reshape((rows, last))?, (rows, n))?
             }
-            Weight::Quantized(quantized) => quantized.forward(xs, (rows, n))?,
+            Weight::Quantized(quantized) => quantized.forward(xs, (rows, n), self.activation)?,
         };
         Ok(ys.reshape([batch, &[n]].concat())?)
     }
@@ -301,21 +341,43 @@ impl Projection {
             Some(bias) => ys.broadcast_add(bias)?,
             None => ys,
         };
+        let ys = match self.activation {
+            None => ys,
+            Some(Activation::Relu) => ys.relu()?,
+            Some(Activation::Gelu) => ys.gelu_erf()?,
+            Some(Activation::GeluTanh) => ys.gelu()?,
+            Some(Activation::Silu) => ys.silu()?,
+            Some(Activation::Tanh) => ys.tanh()?,
+            Some(Activation::Sigmoid) => candle_nn::ops::sigmoid(&ys)?,
+        };
         Ok(ys.to_dtype(dtype)?)
     }
 }
 
 impl Quantized {
-    fn forward(&self, xs: &Tensor, (rows, n): (usize, usize)) -> Result<Tensor> {
+    fn forward(
+        &self,
+        xs: &Tensor,
+        (rows, n): (usize, usize),
+        activation: Option<Activation>,
+    ) -> Result<Tensor> {
         check_cpu_float(xs, "forward")?;
         let dtype = xs.dtype();
         let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let ys = with_slice(&xs, |xs| self.multiply(xs, rows))?;
+        let ys = with_slice(&xs, |xs| {
+            self.product(Operands {
+                activation,
+                ..self.operands(xs, rows)
+            })
+        })?;
         Ok(Tensor::from_vec(ys, (rows, n), &Device::Cpu)?.to_dtype(dtype)?)
     }
 
     fn multiply(&self, xs: &[f32], rows: usize) -> Vec<f32> {
-        let operands = self.operands(xs, rows);
+        self.product(self.operands(xs, rows))
+    }
+
+    fn product(&self, operands: Operands<'_>) -> Vec<f32> {
         match self.activation {
             ActivationConfig::Dynamic(config) => kernels::linear(operands, quantizer(config)),
             ActivationConfig::Float => kernels::linear_f16(operands),
@@ -334,7 +396,12 @@ impl Quantized {
 
     fn operands<'a>(&'a self, lhs: &'a [f32], m: usize) -> Operands<'a> {
         let rhs = self.weight.packed();
-        Operands { lhs, m, rhs }
+        Operands {
+            lhs,
+            m,
+            rhs,
+            activation: None,
+        }
     }
 
     fn dequantized(&self) -> &Tensor {
@@ -382,6 +449,52 @@ fn quantizer(config: DynamicConfig) -> Quantizer<'static> {
         rows,
         rounding,
         calculate_qparams,
+    }
+}
+
+/// How far a quantized weight is from the float one.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::{nn::Projection, QConfig};
+///
+/// let float = Projection::new(Tensor::randn(0f32, 1., (64, 64), &Device::Cpu)?, None);
+/// let int8 = float.quantize(&QConfig::per_row_dynamic())?.weight_error(&float)?;
+/// let half = float.quantize(&QConfig::float16_dynamic())?.weight_error(&float)?;
+/// assert!(int8.sqnr_db > 35. && half.sqnr_db > 65.);
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct WeightError {
+    /// Greatest difference of an element.
+    pub max_abs: f32,
+    /// Mean difference of an element.
+    pub mean_abs: f32,
+    /// `10 log10(sum w^2 / sum (w - w')^2)`, in decibels; infinite if nothing differs.
+    pub sqnr_db: f32,
+}
+
+impl WeightError {
+    fn of(expected: &[f32], got: &[f32]) -> Self {
+        let pairs = || {
+            expected
+                .iter()
+                .zip(got)
+                .map(|(e, g)| (f64::from(*e), f64::from(*g)))
+        };
+        let sum = |of: fn((f64, f64)) -> f64| pairs().map(of).sum::<f64>();
+        let max = pairs().map(|(e, g)| (e - g).abs()).fold(0., f64::max);
+        let noise = sum(|(e, g)| (e - g).powi(2));
+        let sqnr = match noise {
+            0. => f64::INFINITY,
+            noise => 10. * (sum(|(e, _)| e * e) / noise).log10(),
+        };
+        Self {
+            max_abs: max as f32,
+            mean_abs: (sum(|(e, g)| (e - g).abs()) / expected.len().max(1) as f64) as f32,
+            sqnr_db: sqnr as f32,
+        }
     }
 }
 

@@ -1,0 +1,185 @@
+//! Activations on their way to the product: ranges, parameters and codes of all rows.
+
+use std::cell::Cell;
+
+use super::rows::{Range, Rounding, RowParams};
+use super::tile::Row;
+use super::{Operands, TASKS_PER_THREAD, parallel};
+
+/// Which rows share a range, and so a scale and zero point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// All rows of a call; rows that are not finite have no part in it.
+    Together,
+    /// None: each row has its own.
+    Apart,
+}
+
+/// How activations become u8 codes.
+#[derive(Clone, Copy)]
+pub struct Quantizer<'a> {
+    /// Which rows share their parameters.
+    pub rows: Rows,
+    /// How a code is rounded.
+    pub rounding: Rounding,
+    /// The parameters for a range.
+    pub calculate_qparams: &'a (dyn Fn(Range) -> RowParams + Sync),
+}
+
+/// What a product needs beside its operands, kept from call to call: clearing new memory costs
+/// as much as filling it.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    groups: Vec<[u8; 4]>,
+    rows: Vec<Row>,
+    ranges: Vec<Range>,
+}
+
+impl Scratch {
+    /// This thread's. A nested call, as rayon can make one, finds an empty one and fills it.
+    pub fn take() -> Self {
+        SCRATCH.take()
+    }
+
+    /// Gives it back for the next call.
+    pub fn keep(self) {
+        if self.groups.len() <= KEPT_GROUPS {
+            SCRATCH.set(self);
+        }
+    }
+
+    /// Room for that many rows and groups.
+    pub(super) fn room(&mut self, rows: usize, groups: usize) -> QuantizedRows<'_> {
+        if self.groups.len() < groups {
+            self.groups.resize(groups, [0; 4]);
+        }
+        if self.rows.len() < rows {
+            self.rows.resize(rows, NOT_FINITE);
+            self.ranges.resize(rows, Range::EMPTY);
+        }
+        QuantizedRows {
+            groups: &mut self.groups,
+            rows: &mut self.rows,
+            ranges: &mut self.ranges,
+        }
+    }
+}
+
+/// Room for quantized rows.
+pub(super) struct QuantizedRows<'a> {
+    pub groups: &'a mut [[u8; 4]],
+    pub rows: &'a mut [Row],
+    ranges: &'a mut [Range],
+}
+
+impl<'a> QuantizedRows<'a> {
+    /// The room of the first `rows`, which is no longer in `self`.
+    pub fn split_off(&mut self, rows: usize, groups_of_row: usize) -> Self {
+        fn first<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+            let (first, rest) = std::mem::take(slice).split_at_mut(count);
+            *slice = rest;
+            first
+        }
+        Self {
+            groups: first(&mut self.groups, rows * groups_of_row),
+            rows: first(&mut self.rows, rows),
+            ranges: first(&mut self.ranges, rows),
+        }
+    }
+}
+
+/// A row that is not finite: its scale makes it NaN throughout.
+const NOT_FINITE: Row = Row {
+    scale: f32::NAN,
+    zero_point: 0,
+    sum: 0,
+};
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = Cell::default();
+}
+
+/// Greatest buffer of groups that is kept: 16 MiB.
+const KEPT_GROUPS: usize = 4 << 20;
+
+/// Rows that one task quantizes.
+struct RowChunk<'a> {
+    lhs: &'a [f32],
+    ranges: &'a [Range],
+    groups: &'a mut [[u8; 4]],
+    rows: &'a mut [Row],
+}
+
+/// Activations below which their quantization stays on the caller's thread.
+const SERIAL_ACTIVATIONS: usize = 32_768;
+
+/// Quantizes the rows of `operands.lhs` to `room`.
+pub(super) fn quantize_rows(
+    operands: Operands<'_>,
+    quantizer: Quantizer<'_>,
+    room: &mut QuantizedRows<'_>,
+) {
+    let Operands { lhs, m, rhs, .. } = operands;
+    let k = rhs.k();
+    let instance = rhs.isa().instance();
+    let row_of = |params: RowParams| Row {
+        scale: params.scale,
+        zero_point: params.zero_point,
+        sum: 0,
+    };
+    let calculate = quantizer.calculate_qparams;
+    if k == 0 {
+        room.rows.fill(row_of(calculate(Range::EMPTY)));
+        return;
+    }
+    let tasks = match lhs.len() < SERIAL_ACTIVATIONS {
+        true => 1,
+        false => m.min(TASKS_PER_THREAD * parallel::threads()),
+    };
+    let height = m.div_ceil(tasks.max(1)).max(1);
+
+    let together = match quantizer.rows {
+        Rows::Apart => None,
+        Rows::Together => {
+            let chunks = lhs.chunks(height * k).zip(room.ranges.chunks_mut(height));
+            parallel::for_each_item(chunks, |(lhs, ranges)| {
+                for (row, range) in lhs.chunks_exact(k).zip(ranges) {
+                    *range = (instance.range)(row);
+                }
+            });
+            let finite = room.ranges.iter().filter(|range| range.finite);
+            let all = finite.fold(Range::EMPTY, |all, range| all.union(*range));
+            Some(calculate(all))
+        }
+    };
+
+    let chunks = lhs.chunks(height * k).zip(room.ranges.chunks(height));
+    let chunks = chunks.zip(room.groups.chunks_mut(height * rhs.groups()));
+    let chunks = chunks.zip(room.rows.chunks_mut(height));
+    let chunks = chunks.map(|(((lhs, ranges), groups), rows)| RowChunk {
+        lhs,
+        ranges,
+        groups,
+        rows,
+    });
+    parallel::for_each_item(chunks, |chunk| {
+        let rows = chunk.lhs.chunks_exact(k).zip(chunk.ranges);
+        let rows = rows.zip(chunk.groups.chunks_exact_mut(rhs.groups()));
+        for (((values, range), groups), row) in rows.zip(chunk.rows) {
+            let range = match together {
+                Some(_) => *range,
+                None => (instance.range)(values),
+            };
+            *row = NOT_FINITE;
+            if range.finite {
+                let params = together.unwrap_or_else(|| calculate(range));
+                let codes = &mut groups.as_flattened_mut()[..k];
+                (instance.quantize)(values, params, quantizer.rounding, codes);
+                *row = row_of(params);
+                if rhs.has_zero_points() {
+                    row.sum = (instance.sum)(codes);
+                }
+            }
+        }
+    });
+}
