@@ -9,15 +9,17 @@
 #![allow(missing_docs)]
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, kernels::Isa, nn, quantize_dynamic};
 use clap::Parser;
+use interleaved::interleaved;
 use serde::Serialize;
 
+#[path = "support/interleaved.rs"]
+mod interleaved;
 #[path = "../examples/support/threads.rs"]
 mod threads;
 
@@ -145,7 +147,8 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
     );
 
     let contenders: [&dyn Module; 3] = [&ours, &float, &q8_0];
-    let [ours_us, candle_f32_us, candle_q8_0_us] = interleaved(contenders, &xs, rounds)?;
+    let [ours_us, candle_f32_us, candle_q8_0_us] =
+        interleaved(contenders.map(|module| || module.forward(&xs)), rounds)?;
     Ok(Row {
         m,
         k,
@@ -159,37 +162,4 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
         sqnr_db,
         sqnr_q8_0_db,
     })
-}
-
-/// Median microseconds of a forward call of each, taken in turns.
-fn interleaved<const C: usize>(
-    contenders: [&dyn Module; C],
-    xs: &Tensor,
-    rounds: usize,
-) -> Result<[f64; C]> {
-    // A sample lasts long enough that the clock and one interruption do not matter.
-    const SAMPLE: Duration = Duration::from_micros(500);
-    let mut calls = [1usize; C];
-    for (calls, module) in calls.iter_mut().zip(contenders) {
-        module.forward(xs)?;
-        let start = Instant::now();
-        for _ in 0..3 {
-            module.forward(xs)?;
-        }
-        *calls = (3. * SAMPLE.as_secs_f64() / start.elapsed().as_secs_f64()).ceil() as usize;
-    }
-    let mut samples = [const { Vec::new() }; C];
-    for _ in 0..rounds {
-        for ((samples, module), calls) in samples.iter_mut().zip(contenders).zip(calls) {
-            let start = Instant::now();
-            for _ in 0..calls {
-                std::hint::black_box(module.forward(std::hint::black_box(xs))?);
-            }
-            samples.push(1e6 * start.elapsed().as_secs_f64() / calls as f64);
-        }
-    }
-    Ok(samples.map(|mut samples| {
-        samples.sort_by(f64::total_cmp);
-        samples[samples.len() / 2]
-    }))
 }

@@ -322,6 +322,7 @@ mod tests {
 
     #[test]
     fn every_isa_gives_the_bits_of_the_formulas() {
+        #[allow(clippy::type_complexity)]
         let functions: [(Activation, fn(f32) -> f32); 6] = [
             (Activation::Relu, relu),
             (Activation::Gelu, gelu),

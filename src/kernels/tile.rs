@@ -305,18 +305,46 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
 ) where
     V: Vector<LANES, BYTES>,
 {
-    for panel in part.panels.map(|index| product.rhs.panel(index)) {
+    let mut panels = part.panels;
+    // One row of floats has too few sums to hide the latency of an `fma`, and their order is
+    // set: it goes along several panels at once. The last one may be narrower than the others.
+    while !V::EXACT && part.rows.len() == 1 && panels.len() > ABREAST {
+        let abreast = std::array::from_fn(|i| product.rhs.panel(panels.start + i));
+        // SAFETY: this row and these panels are a part of the part that is ours.
+        unsafe {
+            match abreast[0].sums.len() / LANES {
+                2 => tile::<LANES, BYTES, 2, 1, ABREAST, V>(
+                    product,
+                    abreast,
+                    part.rows.start,
+                    vector,
+                ),
+                _ => tile::<LANES, BYTES, 4, 1, ABREAST, V>(
+                    product,
+                    abreast,
+                    part.rows.start,
+                    vector,
+                ),
+            }
+        }
+        panels.start += ABREAST;
+    }
+    for panel in panels.map(|index| product.rhs.panel(index)) {
+        let rows = part.rows.clone();
         // SAFETY: these rows and this panel are a part of the part that is ours.
         unsafe {
             match panel.sums.len() / LANES {
-                1 => column::<LANES, BYTES, MR, 1, V>(product, panel, part.rows.clone(), vector),
-                2 => column::<LANES, BYTES, MR, 2, V>(product, panel, part.rows.clone(), vector),
-                3 => column::<LANES, BYTES, MR, 3, V>(product, panel, part.rows.clone(), vector),
-                _ => column::<LANES, BYTES, MR, 4, V>(product, panel, part.rows.clone(), vector),
+                1 => column::<LANES, BYTES, MR, 1, V>(product, panel, rows, vector),
+                2 => column::<LANES, BYTES, MR, 2, V>(product, panel, rows, vector),
+                3 => column::<LANES, BYTES, MR, 3, V>(product, panel, rows, vector),
+                _ => column::<LANES, BYTES, MR, 4, V>(product, panel, rows, vector),
             }
         }
     }
 }
+
+/// Panels that one row of floats passes at once.
+const ABREAST: usize = 4;
 
 /// All tiles of one panel of `NV` registers.
 ///
@@ -337,12 +365,12 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
         // SAFETY: the caller's promise.
         unsafe {
             match height {
-                1 => tile::<LANES, BYTES, NV, 1, true, V>(product, panel, row, vector),
-                2 => tile::<LANES, BYTES, NV, 2, false, V>(product, panel, row, vector),
-                3 => tile::<LANES, BYTES, NV, 3, false, V>(product, panel, row, vector),
-                4 => tile::<LANES, BYTES, NV, 4, false, V>(product, panel, row, vector),
-                5 => tile::<LANES, BYTES, NV, 5, false, V>(product, panel, row, vector),
-                _ => tile::<LANES, BYTES, NV, 6, false, V>(product, panel, row, vector),
+                1 => tile::<LANES, BYTES, NV, 1, 1, V>(product, [panel], row, vector),
+                2 => tile::<LANES, BYTES, NV, 2, 1, V>(product, [panel], row, vector),
+                3 => tile::<LANES, BYTES, NV, 3, 1, V>(product, [panel], row, vector),
+                4 => tile::<LANES, BYTES, NV, 4, 1, V>(product, [panel], row, vector),
+                5 => tile::<LANES, BYTES, NV, 5, 1, V>(product, [panel], row, vector),
+                _ => tile::<LANES, BYTES, NV, 6, 1, V>(product, [panel], row, vector),
             }
         }
         row += height;
@@ -372,13 +400,13 @@ fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize
     }
 }
 
-/// `MR` rows by `NV` registers.
+/// `MR` rows by `NV` registers of each of `P` panels.
 ///
-/// `SPLIT` sums even and odd groups of inputs apart, where the order of a sum does not matter: one
-/// row alone has too few sums to hide the latency of a dot product.
+/// One row alone has too few sums to hide the latency of a dot product: even and odd groups of
+/// inputs are summed apart, where the order of a sum does not matter.
 ///
 /// # Safety
-/// No other thread writes these rows of this panel.
+/// No other thread writes these rows of these panels.
 // Indices name the same place in several arrays.
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
@@ -387,11 +415,11 @@ unsafe fn tile<
     const BYTES: usize,
     const NV: usize,
     const MR: usize,
-    const SPLIT: bool,
+    const P: usize,
     V,
 >(
     product: &Product<'_, V::Group>,
-    panel: Panel<'_>,
+    panels: [Panel<'_>; P],
     first_row: usize,
     vector: V,
 ) where
@@ -400,28 +428,55 @@ unsafe fn tile<
     let groups = product.rhs.groups();
     // Slices of one known length: the loop below is free of bounds checks.
     let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
-    let weights = &panel.weights.as_chunks::<BYTES>().0[..groups * NV];
+    let weights: [_; P] =
+        std::array::from_fn(|p| &panels[p].weights.as_chunks::<BYTES>().0[..groups * NV]);
 
-    let mut acc = [[vector.zero(); NV]; MR];
+    let mut acc = [[[vector.zero(); NV]; MR]; P];
     let mut group = 0;
-    if SPLIT && V::EXACT {
+    if MR == 1 && V::EXACT {
         let mut odd = acc;
         while group + 1 < groups {
-            step(&mut acc, &rows, weights, group, vector);
-            step(&mut odd, &rows, weights, group + 1, vector);
+            for p in 0..P {
+                step(&mut acc[p], &rows, weights[p], group, vector);
+                step(&mut odd[p], &rows, weights[p], group + 1, vector);
+            }
             group += 2;
         }
-        for r in 0..MR {
-            for v in 0..NV {
-                acc[r][v] = vector.add(acc[r][v], odd[r][v]);
+        for p in 0..P {
+            for r in 0..MR {
+                for v in 0..NV {
+                    acc[p][r][v] = vector.add(acc[p][r][v], odd[p][r][v]);
+                }
             }
         }
     }
     while group < groups {
-        step(&mut acc, &rows, weights, group, vector);
+        for p in 0..P {
+            step(&mut acc[p], &rows, weights[p], group, vector);
+        }
         group += 1;
     }
+    for p in 0..P {
+        // SAFETY: the caller's promise.
+        unsafe { store(product, panels[p], first_row, &acc[p], vector) };
+    }
+}
 
+/// Finishes and stores the sums of a tile.
+///
+/// # Safety
+/// No other thread writes these rows of this panel.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+    product: &Product<'_, V::Group>,
+    panel: Panel<'_>,
+    first_row: usize,
+    acc: &[[V::Acc; NV]; MR],
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
     let sums = panel.sums.as_chunks::<LANES>().0;
     let zero_points = panel.zero_points.as_chunks::<LANES>().0;
     let scales = panel.scales.as_chunks::<LANES>().0;

@@ -1,0 +1,188 @@
+//! `nn::Linear` in every weight format against symmetric qint8 per channel, and float16 against
+//! candle's own f32 `Linear`, in one run.
+//!
+//! ```text
+//! cargo bench --bench formats [-- --threads N] [--quick] [--json]
+//! ```
+//!
+//! `DYNQUANT_ISA` chooses the instruction set. Every round times each contender once; the table
+//! gives medians. Outputs are checked against f32 before anything is timed.
+#![allow(missing_docs)]
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use candle_core::{Device, Module, Tensor};
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::{
+    ActivationConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig,
+    kernels::Isa, nn, quantize_dynamic,
+};
+use clap::Parser;
+use interleaved::interleaved;
+use serde::Serialize;
+
+#[path = "support/interleaved.rs"]
+mod interleaved;
+#[path = "../examples/support/threads.rs"]
+mod threads;
+
+const SHAPES: [[usize; 3]; 6] = [
+    [1, 768, 768],
+    [1, 4096, 4096],
+    [8, 768, 3072],
+    [128, 768, 768],
+    [128, 768, 3072],
+    [1024, 768, 3072],
+];
+
+/// Time nn::Linear in every weight format.
+#[derive(Parser)]
+struct Args {
+    /// Threads of every contender.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Fewer rounds and no largest shape.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Given by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Serialize)]
+struct Results {
+    isa: String,
+    threads: usize,
+    rows: Vec<Row>,
+}
+
+/// Median microseconds, and the time of the first format over it.
+#[derive(Serialize)]
+struct Row {
+    m: usize,
+    k: usize,
+    n: usize,
+    format: &'static str,
+    us: f64,
+    ratio: f64,
+    sqnr_db: f64,
+}
+
+/// The formats; the first is what the others are compared with, the last is candle's f32.
+const FORMATS: [&str; 7] = [
+    "qint8 per channel",
+    "qint8 per tensor",
+    "qint8 affine per channel",
+    "quint8 per channel",
+    "quint8 affine per tensor",
+    "float16",
+    "candle f32",
+];
+
+fn qconfigs() -> [QConfig; 6] {
+    let int8 = |dtype, qscheme: QScheme| {
+        let kind = match qscheme.is_per_channel() {
+            true => ObserverKind::PerChannelMinMax,
+            false => ObserverKind::MinMax,
+        };
+        let weight = WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme));
+        QConfig::new(
+            ActivationConfig::dynamic(Granularity::PerRow, false),
+            weight,
+        )
+    };
+    [
+        int8(QDType::QInt8, QScheme::PerChannelSymmetric),
+        int8(QDType::QInt8, QScheme::PerTensorSymmetric),
+        int8(QDType::QInt8, QScheme::PerChannelAffine),
+        int8(QDType::QUInt8, QScheme::PerChannelSymmetric),
+        int8(QDType::QUInt8, QScheme::PerTensorAffine),
+        QConfig::float16_dynamic(),
+    ]
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    if let Some(status) = threads::respawn(args.threads)? {
+        return Ok(status);
+    }
+    let rounds = if args.quick { 9 } else { 41 };
+    let mut results = Results {
+        isa: Isa::active()?.to_string(),
+        threads: args.threads,
+        rows: Vec::new(),
+    };
+    if !args.json {
+        println!(
+            "Linear, whole call, activations u8 per row (float16: f32) on {}, {} threads, medians of {rounds}",
+            results.isa, args.threads
+        );
+        println!(
+            "{:>16} {:<26} {:>10} {:>10} {:>8}",
+            "m, k, n", "weights", "us", "x faster", "SQNR dB"
+        );
+    }
+    for [m, k, n] in SHAPES {
+        if args.quick && m * k * n > 1 << 30 {
+            continue;
+        }
+        for row in measure(m, k, n, rounds)? {
+            if !args.json {
+                println!(
+                    "{:>16} {:<26} {:>10.1} {:>10.2} {:>8.1}",
+                    format!("{m}, {k}, {n}"),
+                    row.format,
+                    row.us,
+                    row.ratio,
+                    row.sqnr_db
+                );
+            }
+            results.rows.push(row);
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&results)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {
+    let device = Device::Cpu;
+    let weight = Tensor::randn(0f32, 1. / (k as f32).sqrt(), (n, k), &device)?;
+    let bias = Tensor::randn(0f32, 0.1, n, &device)?;
+    let xs = Tensor::randn(0f32, 1., (m, k), &device)?;
+    let float = candle_nn::Linear::new(weight, Some(bias));
+    let layers = qconfigs().map(|qconfig| {
+        let mut layer = nn::Linear::from(float.clone());
+        let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
+        quantize_dynamic(&mut layer, &spec).map(|_| layer)
+    });
+    let [a, b, c, d, e, f] = layers;
+    let (a, b, c, d, e, f) = (a?, b?, c?, d?, e?, f?);
+    let contenders: [&dyn Module; 7] = [&a, &b, &c, &d, &e, &f, &float];
+
+    let expected = float.forward(&xs)?;
+    let signal = expected.sqr()?.sum_all()?.to_scalar::<f32>()?;
+    let mut sqnr_db = [0.; 7];
+    for (sqnr_db, module) in sqnr_db.iter_mut().zip(contenders) {
+        let noise = (&expected - module.forward(&xs)?)?.sqr()?.sum_all()?;
+        *sqnr_db = 10. * f64::from(signal / noise.to_scalar::<f32>()?).log10();
+        ensure!(*sqnr_db > 30., "outputs disagree: {sqnr_db} dB");
+    }
+    let us = interleaved(contenders.map(|module| || module.forward(&xs)), rounds)?;
+    let rows = FORMATS.into_iter().zip(us).zip(sqnr_db);
+    let rows = rows.map(|((format, time), sqnr_db)| Row {
+        m,
+        k,
+        n,
+        format,
+        us: time,
+        ratio: us[0] / time,
+        sqnr_db,
+    });
+    Ok(rows.collect())
+}
