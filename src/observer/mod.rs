@@ -5,13 +5,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
-
 use crate::error::Result;
 use crate::qparams::{QDType, QScheme};
 
 /// Which observer, and what it is told; PyTorch's `Observer.with_args(..)`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ObserverConfig {
     /// Which observer.
@@ -29,7 +27,7 @@ pub struct ObserverConfig {
 }
 
 /// The observers there are.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ObserverKind {
     /// `MinMaxObserver`: least and greatest element ever seen, per tensor.
@@ -90,13 +88,6 @@ impl CustomObserver {
 impl fmt::Debug for CustomObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("CustomObserver").field(&self.name).finish()
-    }
-}
-
-/// Its name alone can be written.
-impl Serialize for CustomObserver {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.name)
     }
 }
 
