@@ -49,7 +49,11 @@
 //! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
 //!   row. The most accurate, the same speed, and a row's result does not depend on its batch.
 //! - [`QConfigSpec::default`]: PyTorch's `quantize_dynamic(model)`, bit-equal to torch 2.9.1.
-//! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex.
+//! - [`QConfigSpec::float16`], [`QConfigSpec::onnxruntime`]: half-precision weights; ONNX
+//!   Runtime's defaults.
+//! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex; or from a file, by
+//!   [`QConfigSpec::from_file`]. [`QConfigSpec`] has a table of how PyTorch, ONNX Runtime and
+//!   Neural Compressor say the same.
 //!
 //! # Numbers
 //! [`qparams`] is the theory, [`kernels::reference`] the definition of every result, and all
@@ -58,6 +62,7 @@
 
 #![deny(unsafe_code)]
 
+mod document;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod kernels;
@@ -68,6 +73,7 @@ mod qconfig;
 pub mod qparams;
 pub mod quantize;
 mod qweight;
+mod words;
 
 #[doc = include_str!("module/derive.md")]
 pub use candle_dynquant_derive::Quantizable;
@@ -75,10 +81,11 @@ pub use error::{Error, Result};
 pub use kernels::Activation;
 pub use module::{Layer, LayerKind, Quantizable, WeightDType, WeightInfo};
 pub use qconfig::{
-    ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
+    ActivationConfig, Arithmetic, DynamicConfig, Granularity, OnnxRuntimeOptions, QConfig,
+    WeightConfig,
 };
 pub use qparams::{QDType, QScheme};
 pub use quantize::{
-    LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report, quantize_dynamic,
+    LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report, Target, quantize_dynamic,
 };
 pub use qweight::QWeight;

@@ -12,11 +12,10 @@
 //!
 //! Formulas are those of torch 2.9.1 or onnxruntime 1.31.1, to the bit, where a function says so.
 
-use serde::{Deserialize, Serialize};
+use crate::words::words;
 
 /// The codes of a quantized weight, under PyTorch's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QDType {
     /// Signed, -128 to 127.
@@ -26,8 +25,7 @@ pub enum QDType {
 }
 
 /// Over how much of a weight one scale stretches, and where its zero lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QScheme {
     /// One scale for the whole tensor, zero in the middle of the codes.
@@ -42,6 +40,19 @@ pub enum QScheme {
     /// multiplied.
     PerChannelAffineFloatQParams,
 }
+
+words!(QDType, "dtype", prefix "torch.", {
+    QInt8 => "qint8",
+    QUInt8 => "quint8",
+});
+
+words!(QScheme, "qscheme", prefix "torch.", {
+    PerTensorSymmetric => "per_tensor_symmetric",
+    PerTensorAffine => "per_tensor_affine",
+    PerChannelSymmetric => "per_channel_symmetric",
+    PerChannelAffine => "per_channel_affine",
+    PerChannelAffineFloatQParams => "per_channel_affine_float_qparams",
+});
 
 impl QScheme {
     /// Whether each channel has a scale of its own.

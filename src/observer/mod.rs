@@ -30,7 +30,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use serde::{Serialize, Serializer};
 
 use crate::error::{Error, Result};
 use crate::qparams::{QDType, QScheme};
@@ -40,7 +39,7 @@ pub(crate) use values::check_cpu_float;
 pub use weight_qparams::{WeightQParams, ZeroPoints};
 
 /// Which observer, and what it is told; PyTorch's `Observer.with_args(..)`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ObserverConfig {
     /// Which observer.
@@ -60,7 +59,7 @@ pub struct ObserverConfig {
 }
 
 /// The observers there are.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ObserverKind {
     /// `MinMaxObserver`: least and greatest element ever seen, per tensor.
@@ -165,13 +164,6 @@ impl CustomObserver {
 impl fmt::Debug for CustomObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("CustomObserver").field(&self.name).finish()
-    }
-}
-
-/// Its name alone can be written.
-impl Serialize for CustomObserver {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.name)
     }
 }
 

@@ -6,7 +6,7 @@ mod survey;
 mod swap;
 
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
-pub use spec::QConfigSpec;
+pub use spec::{QConfigSpec, Target};
 
 use crate::error::Result;
 use crate::kernels::Isa;

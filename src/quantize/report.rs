@@ -10,7 +10,7 @@ use super::survey::Survey;
 use super::swap::Replacements;
 use crate::kernels::Isa;
 use crate::module::{LayerKind, WeightInfo};
-use crate::qconfig::QConfig;
+use crate::qconfig::{QConfig, serialize_named};
 
 /// What [`quantize_dynamic`](crate::quantize_dynamic) did.
 ///
@@ -67,6 +67,7 @@ pub enum Outcome {
     /// The layer's weights are quantized now.
     Swapped {
         /// As this says.
+        #[serde(serialize_with = "serialize_named")]
         to: QConfig,
     },
     /// The layer is as it was.
@@ -90,6 +91,13 @@ pub enum LeftReason {
     NoRule,
     /// It was quantized before.
     AlreadyQuantized,
+    /// It is smaller than [`min_params`](crate::QConfigSpec::min_params) asks.
+    TooSmall {
+        /// Elements of its weights.
+        parameters: usize,
+        /// The fewest that are quantized.
+        min_params: usize,
+    },
 }
 
 /// A field that is no module tree.
@@ -118,11 +126,7 @@ impl Report {
                 Some(weights.iter().map(of).sum::<usize>())
             };
             LayerReport {
-                parameters: found
-                    .weights
-                    .iter()
-                    .map(|w| w.shape.iter().product::<usize>())
-                    .sum(),
+                parameters: found.parameters(),
                 bytes_before,
                 bytes_after: sum(|weight| weight.bytes).unwrap_or(bytes_before),
                 saturated: sum(|weight| weight.saturated).unwrap_or(0),
@@ -304,6 +308,13 @@ impl fmt::Display for LeftReason {
             Self::KeptFloat { rule } => write!(f, "left: kept float by {rule}"),
             Self::NoRule => f.write_str("left: no rule matches"),
             Self::AlreadyQuantized => f.write_str("left: quantized before"),
+            Self::TooSmall {
+                parameters,
+                min_params,
+            } => write!(
+                f,
+                "left: {parameters} weight elements, min_params is {min_params}"
+            ),
         }
     }
 }

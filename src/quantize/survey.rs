@@ -33,6 +33,12 @@ impl Found {
         !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
     }
 
+    /// Elements of its weights.
+    pub fn parameters(&self) -> usize {
+        let elements = |w: &WeightInfo| w.shape.iter().product::<usize>();
+        self.weights.iter().map(elements).sum()
+    }
+
     pub fn bytes(&self) -> usize {
         self.weights.iter().map(|w| w.bytes).sum()
     }
