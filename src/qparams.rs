@@ -300,6 +300,33 @@ pub fn per_row_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
     }
 }
 
+/// Scale and zero point of u8 activations in `[min, max]`, as ONNX Runtime has them.
+///
+/// Equals `DynamicQuantizeLinear` of onnxruntime 1.31.1, all of it in f32: a scale of 1 where
+/// the range, stretched to 0, is empty; the zero point is clamped, then rounded half to even.
+/// Its code of `x` is `clamp(round(x / scale) + zero_point, 0, 255)`. The operator knows no
+/// `reduce_range`: with it, the formula is the same over 127.
+///
+/// ```
+/// use candle_dynquant::qparams::onnxruntime_activation;
+///
+/// let qparams = onnxruntime_activation(-1., 1.55, false);
+/// assert_eq!((qparams.scale, qparams.zero_point), (0.01, 100));
+/// ```
+pub fn onnxruntime_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
+    let qmax = activation_range(reduce_range).1 as f32;
+    let (min, max) = (min.min(0.), max.max(0.));
+    let scale = match min == max {
+        true => 1.,
+        false => (max - min) / qmax,
+    };
+    QParams {
+        scale,
+        // The NaN of a range so small that its scale is 0 becomes the greatest code.
+        zero_point: (0. - min / scale).min(qmax).max(0.).round_ties_even() as i32,
+    }
+}
+
 fn activation_range(reduce_range: bool) -> (f64, f64) {
     (0., if reduce_range { 127. } else { 255. })
 }
