@@ -164,6 +164,15 @@ fn codes(qparams: &WeightQParams, tensor: &Tensor, ch_axis: Option<usize>) -> Re
         .collect())
 }
 
+/// The sum of all bits, each times its index from 1.
+fn checksum(counts: &[f32]) -> i32 {
+    let bits = counts.iter().map(|count| count.to_bits());
+    let sum = (1u32..).zip(bits).fold(0u32, |sum, (i, bits)| {
+        sum.wrapping_add(i.wrapping_mul(bits))
+    });
+    sum as i32
+}
+
 /// Bytes of a contiguous tensor with axes 0 and `axis` swapped.
 fn swapped(bytes: Vec<u8>, shape: &[usize], axis: usize) -> Result<Vec<u8>> {
     let tensor = Tensor::from_vec(bytes, shape, &Device::Cpu)?.transpose(0, axis)?;
@@ -180,6 +189,7 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
     let mut mins = Results::new(fixture.f32("min_val"));
     let mut maxs = Results::new(fixture.f32("max_val"));
     let mut ranges = Results::new(fixture.f32("range"));
+    let mut counts = Results::new(fixture.i32("counts"));
     let mut all_codes = Results::new(fixture.u8("codes"));
     let cases = fixture.cases();
     assert!(cases.len() > 2_000);
@@ -221,6 +231,11 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
             if let Some(difference) = difference(&range, &ranges.take(2 * channels)) {
                 fail(format!("range: {difference}"));
             }
+            let expected = counts.take(usize::from(channels > 0));
+            let got = observer.histogram().map(checksum);
+            if got.as_slice() != expected {
+                fail("histogram differs".into());
+            }
         }
         // Where torch's scale is infinite, ours is an error.
         if !expected.iter().all(|scale| scale.is_finite()) {
@@ -260,6 +275,7 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
     }
     report(&failures, cases.len());
     assert!(histograms >= 120 && coded_elements > 20_000 && refused > 5);
+    assert_eq!(counts.0.len(), 0);
     for rest in [scales.0, mins.0, maxs.0, ranges.0, float_zero_points.0] {
         assert_eq!(rest.len(), 0, "the fixture is longer than its cases");
     }

@@ -13,6 +13,8 @@ Three JSON arrays in the metadata: "inputs", each a list of the tensors observed
     float_zero_point  f32   of the float zero points alone
     min_val, max_val  f32   what the observer keeps, of `channels` channels
     range         f32   two per histogram: what its search chose
+    counts        i32   one per histogram: a checksum of its counts, the sum of their bits as u32, each
+                        times its index from 1, modulo 2^32
     codes         u8    where `coded` is 1, the first tensor's codes, modulo 256: torch.quantize_per_tensor or
                         _per_channel, then clamped to the observer's quant_min and quant_max, as
                         torch.ao.nn.quantized.modules.utils._quantize_weight does for qint8
@@ -97,6 +99,7 @@ INPUTS = [
     ((3, 40), [("affine_ties", -9, 255)]),
     ((3, 40), [("affine_ties", -9, 127)]),
     ((3, 40), [("symmetric_ties", -9, 0)]),
+    *[((1, 140), [("affine_ties", -9, constant)]) for constant in (60, 85, 100, 102, 200)],   # ties whose scale is rounded
     ((0, 4), [("normal", -15, 0)]),                   # no elements
 ]
 
@@ -192,7 +195,7 @@ def main():
     all_configs = [*configs(), *histogram_configs()]
     first_histogram = next(i for i, config in enumerate(all_configs) if config["kind"] == "Histogram")
     inputs, cases = [], []
-    results = {key: [] for key in ("scale", "zero_point", "float_zero_point", "min_val", "max_val", "range", "codes")}
+    results = {key: [] for key in ("scale", "zero_point", "float_zero_point", "min_val", "max_val", "range", "counts", "codes")}
 
     def add(i, c, tensors):
         config = all_configs[c]
@@ -203,7 +206,7 @@ def main():
         floats = zero_point.dtype == torch.float32
         seen = made.min_val.numel() and made.min_val.isfinite().all()
         channels = scale.numel() if seen else 0
-        coded = bool(channels and tensors[0].numel() <= 150 and scale.isfinite().all() and (c + i) % 3 == 0 and i != c)
+        coded = bool(channels and tensors[0].numel() <= 150 and scale.isfinite().all() and (c + i) % 3 == 0)
         cases.append([i, c, channels, int(coded)])
         if not channels:
             assert (scale == 1).all() and (zero_point == 0).all() and scale.numel() == 1
@@ -215,6 +218,9 @@ def main():
         results["min_val"].append(made.min_val.numpy().reshape(-1))
         results["max_val"].append(made.max_val.numpy().reshape(-1))
         if config["kind"] == "Histogram":
+            bits = made.histogram.numpy().view(np.uint32).astype(np.uint64)
+            checksum = (bits * np.arange(1, bits.size + 1, dtype=np.uint64)).sum() & np.uint64(2**32 - 1)
+            results["counts"].append(np.array([checksum], np.uint32).view(np.int32))
             results["range"].append(np.array([end.item() for end in made._non_linear_param_search()], np.float32))
         if coded:
             results["codes"].append((codes_of(config, made, tensors[0], scale, zero_point) & 255).astype(np.uint8).reshape(-1))
@@ -233,7 +239,7 @@ def main():
             else:
                 for c in range(first_histogram):
                     add(index, c, tensors)
-    dtypes = {"zero_point": np.int32, "codes": np.uint8}
+    dtypes = {"zero_point": np.int32, "counts": np.int32, "codes": np.uint8}
     tensors = {key: np.concatenate(value).astype(dtypes.get(key, np.float32)) for key, value in results.items()}
     fixture.save("observers", "observers.py", SEED, tensors, inputs=inputs, configs=all_configs, cases=cases)
     histograms = sum(1 for i, c, _, _ in cases if c >= first_histogram)

@@ -68,6 +68,7 @@ WEIGHTS = [
     (5, 8, "normal", 111, 0),       # up to f32::MAX: the range is finite in f64 alone
     (4, 30, "symmetric_ties", -9, 0),
     (4, 30, "affine_ties", -9, 255),
+    *[(1, 30, "affine_ties", -9, constant) for constant in (86, 102, 170)],   # the zero point is a tie
 ]
 INPUTS = [("normal", -15, 0), ("relu", -15, 0), ("shifted", -18, 0), ("negative", -16, 0), ("outlier", -17, 0), ("zeros", 0, 0),
           ("affine_ties", -9, 255), ("student_t", -9, 0)]
@@ -78,6 +79,9 @@ ACTIVATIONS = [
       for exponent in (-15, -30, -60, -100, 60, 100)],
     *[(40, "normal", exponent, 0) for exponent in range(-149, -120, 4)],
     *[(300, "affine_ties", exponent, 255) for exponent in (-20, -9, 0, 30)],
+    *[(300, "affine_ties", -9, constant) for constant in (86, 102, 170)],   # the zero point is a tie
+    *[(40, "constant", -149, constant) for constant in (3, -3, 200)],       # the scale rounds to 0
+    (40, "affine_ties", -149, 50),
     *[(40, "constant", -16, constant) for constant in (0, 1, -1, 77777, -77777)],
     *[(1, "normal", -15, seed) for seed in range(20)],
     *[(50, "uniform", -23 - i, 0) for i in range(20)],

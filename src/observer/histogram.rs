@@ -320,22 +320,67 @@ fn sum(values: &[f32]) -> f32 {
 mod tests {
     use super::*;
 
+    /// Known answers of torch 2.9.1 on `(i * i % 97) / 7`.
     #[test]
-    fn sums_keep_small_terms() {
-        for count in [0, 1, 7, 8, 31, 32, 33, 2_048, 5_000, 100_000] {
-            let ones = vec![1f32; count];
-            assert_eq!(sum(&ones), count as f32, "{count}");
+    fn sums_equal_torch() {
+        let value = |i: u32| (i * i % 97) as f32 / 7.;
+        for (count, expected) in [
+            (0, 0.),
+            (5, 4.285_714),
+            (100, 665.857_1),
+            (2_048, 14_009.143),
+            (5_003, 34_316.145),
+        ] {
+            let values: Vec<f32> = (0..count).map(value).collect();
+            assert_eq!(sum(&values), expected, "{count}");
         }
         // 2^24 + 1 + 1 + .. stays 2^24 when added one after the other.
         let mut values = vec![1f32; 2_048];
         values[0] = 16_777_216.;
-        assert_eq!(sum(&values), 16_779_248., "as torch.sum");
+        assert_eq!(sum(&values), 16_779_248.);
+    }
+
+    /// Checksums of the bits of what torch 2.9.1 gives.
+    #[test]
+    fn linspace_equals_torch() {
+        for (start, end, count, expected) in [
+            (-1., 0.3, 2_049, 3_911_785_100),
+            (-0.1234567, 77.7, 32_769, 2_664_704_593),
+            (1e-3, 1., 5, 2_936_306_399),
+        ] {
+            let points = (1u32..).zip(linspace(start, end, count));
+            let checksum = points.fold(0u32, |sum, (i, point)| {
+                sum.wrapping_add(point.to_bits().wrapping_mul(i))
+            });
+            assert_eq!(checksum, expected, "{start} to {end}");
+        }
+    }
+
+    /// Known answers of torch 2.9.1.
+    #[test]
+    fn errors_equal_torch() {
+        let histogram = Histogram {
+            counts: (0..2_048u32).map(|i| (i * i % 97) as f32 / 16.).collect(),
+            min: -1.,
+            max: 2.3,
+        };
+        for (start, end, expected) in [
+            (0, 2_047, 0.084_259_376),
+            (100, 1_900, 10.711_511),
+            (5, 2_040, 0.086_459_93),
+            (1_000, 1_010, 5_448.343_8),
+        ] {
+            assert_eq!(histogram.quantization_error(start, end), expected);
+        }
     }
 
     #[test]
-    fn linspace_ends_where_it_should() {
-        let points: Vec<f32> = linspace(-1., 0.3, 2_049).collect();
-        assert_eq!((points[0], points[2_048], points.len()), (-1., 0.3, 2_049));
-        assert!(points.is_sorted());
+    fn a_middle_on_a_bound_goes_right() {
+        let histogram = Histogram {
+            counts: vec![16.; 2],
+            min: 0.,
+            max: 64.,
+        };
+        assert_eq!(histogram.spread(-31., 97.), [16.; 2]);
     }
 }
