@@ -170,6 +170,14 @@ pub fn onnxruntime_weight(min: f32, max: f32, quant_range: [i32; 2], symmetric: 
 /// Least and greatest code that `onnxruntime.quantization` gives a weight.
 ///
 /// Symmetric qint8 leaves out -128; a reduced qint8 has 129 codes, not 128.
+///
+/// ```
+/// use candle_dynquant::QDType::QInt8;
+/// use candle_dynquant::qparams::onnxruntime_quant_range;
+///
+/// assert_eq!(onnxruntime_quant_range(QInt8, true, false), [-127, 127]);
+/// assert_eq!(onnxruntime_quant_range(QInt8, true, true), [-64, 64]);
+/// ```
 pub const fn onnxruntime_quant_range(
     dtype: QDType,
     symmetric: bool,
@@ -227,6 +235,12 @@ pub fn quantize(
 ///
 /// Equals `torch.quantize_per_channel` with float zero points: multiply by the scale's
 /// inverse, add the zero point, round half to even, clamp.
+///
+/// ```
+/// use candle_dynquant::qparams::quantize_float;
+///
+/// assert_eq!(quantize_float(&[-1., 0.25, 9.], 0.5, 2.5, [0, 15]), [0, 3, 15]);
+/// ```
 pub fn quantize_float(
     values: &[f32],
     scale: f32,
