@@ -62,9 +62,17 @@ impl QWeight {
             None => vec![0.; n],
         };
         let values = to_f32_vec(weight, "quantize weight")?;
+        // Whatever a user's own observer lets pass.
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(Error::NonFiniteWeight {
+                index: vec![at / k, at % k],
+                value: values[at],
+            });
+        }
         observer.observe(weight)?;
         let qparams = observer.calculate_qparams()?;
         let scales = match (qparams.scales(), qparams.zero_points()) {
+            _ if qparams.dtype() != config.dtype => return Err(unsupported(config)),
             (_, ZeroPoints::Int(zeros)) if zeros.iter().any(|zero| *zero != 0) => {
                 return Err(unsupported(config));
             }

@@ -738,6 +738,21 @@ impl Observer for PowerOfTwo {
     }
 }
 
+/// What it was made with, whatever it sees.
+#[derive(Debug)]
+struct Fixed(Option<WeightQParams>);
+
+impl Observer for Fixed {
+    fn observe(&mut self, _: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
+    fn calculate_qparams(&self) -> Result<WeightQParams> {
+        let qparams = self.0.clone();
+        qparams.map_or_else(|| PlaceholderObserver.calculate_qparams(), Ok)
+    }
+}
+
 #[test]
 fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     let custom = CustomObserver::new("PowerOfTwo", |_| Ok(Box::<PowerOfTwo>::default()));
@@ -750,10 +765,28 @@ fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     assert_eq!(qweight.scales(), [1. / 64., 1.]);
     assert_eq!(qweight.codes(), [64, -32, 16, 100, 3, -127]);
 
-    let failing = CustomObserver::new("Failing", |_| Ok(Box::new(PlaceholderObserver)));
-    let mut config = min_max(QDType::QInt8, QScheme::PerTensorSymmetric);
-    config.kind = ObserverKind::Custom(failing);
-    assert!(QWeight::from_float(&weight, None, &WeightConfig::Int8(config)).is_err());
+    // What makes no sense is refused, whoever says it.
+    let custom = |name: &str, scale: f32, dtype, zero_points: ZeroPoints| {
+        let qparams = WeightQParams::new(dtype, vec![scale], zero_points).ok();
+        CustomObserver::new(name, move |_| Ok(Box::new(Fixed(qparams.clone()))))
+    };
+    let int = || ZeroPoints::Int(vec![0]);
+    let nan = Tensor::new(&[[1f32, f32::NAN]], &Device::Cpu)?;
+    for (custom, weight) in [
+        (custom("none", -1., QDType::QInt8, int()), &weight),
+        (custom("quint8", 1., QDType::QUInt8, int()), &weight),
+        (
+            custom("floats", 1., QDType::QInt8, ZeroPoints::Float(vec![0.])),
+            &weight,
+        ),
+        (custom("blind", 1., QDType::QInt8, int()), &nan),
+    ] {
+        let mut config = min_max(QDType::QInt8, QScheme::PerTensorSymmetric);
+        config.kind = ObserverKind::Custom(custom);
+        let config = WeightConfig::Int8(config);
+        let got = QWeight::from_float(weight, None, &config);
+        assert!(got.is_err(), "{config:?}");
+    }
     Ok(())
 }
 
