@@ -11,7 +11,7 @@ const SPEC: &str =
 fn mistakes_are_told_where_they_are() {
     let kinds = "Linear, LSTM, GRU, RNN, LSTMCell, RNNCell, GRUCell, Embedding, Custom(name)";
     let observer =
-        "observer, dtype, qscheme, reduce_range, quant_range, eps, averaging_constant, bins";
+        "observer, dtype, qscheme, ch_axis, reduce_range, quant_range, eps, averaging_constant, bins";
     let cases: Vec<(&str, String)> = vec![
         ("preset: in8", r#"line 1, column 9, preset: unknown preset: expected one of int8, default, per_channel, float16, onnxruntime, got "in8"; did you mean `int8`?"#.into()),
         ("\npresets: int8", "line 2, column 1, presets: unknown key `presets`: expected one of preset, kinds, embeddings, min_params, exclude, rules; did you mean `preset`?".into()),
@@ -36,7 +36,7 @@ fn mistakes_are_told_where_they_are() {
         ("rules:\n  - regex: '(a{1000}){1000}'\n    qconfig: null", r#"line 2, column 12, rules[0].regex: malformed regex "#.into()),
         (
             "rules:\n  - name: a\n    qconfig:\n      weight:\n        observer: HistogrmObserver",
-            r#"line 5, column 19, rules[0].qconfig.weight.observer: unknown observer: expected one of MinMaxObserver, PerChannelMinMaxObserver, MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver, HistogramObserver, OnnxRuntimeObserver, got "HistogrmObserver"; did you mean `HistogramObserver`?"#.into(),
+            r#"line 5, column 19, rules[0].qconfig.weight.observer: unknown observer: expected one of MinMaxObserver, PerChannelMinMaxObserver, MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver, HistogramObserver, OnnxRuntimeObserver, PlaceholderObserver, got "HistogrmObserver"; did you mean `HistogramObserver`?"#.into(),
         ),
         ("rules: [{name: a, qconfig: {weight: {dtype: int8}}}]", r#"line 1, column 45, rules[0].qconfig.weight.dtype: unknown dtype: expected one of qint8, quint8, float16, got "int8"; did you mean `qint8`?"#.into()),
         ("rules: [{name: a, qconfig: {weight: {qscheme: per_tensor_sym}}}]", r#"did you mean `per_tensor_symmetric`?"#.into()),

@@ -22,7 +22,11 @@
 //! ```
 
 mod formula;
+mod histogram;
 mod min_max;
+mod moving_average;
+mod onnxruntime;
+mod placeholder;
 mod values;
 mod weight_qparams;
 
@@ -31,10 +35,14 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::qparams::{QDType, QScheme};
 
+pub use histogram::HistogramObserver;
 pub use min_max::{MinMaxObserver, PerChannelMinMaxObserver};
+pub use moving_average::{MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver};
+pub use onnxruntime::OnnxRuntimeObserver;
+pub use placeholder::PlaceholderObserver;
 pub(crate) use values::check_cpu_float;
 pub use weight_qparams::{WeightQParams, ZeroPoints};
 
@@ -83,6 +91,8 @@ pub enum ObserverKind {
     },
     /// ONNX Runtime's own formulas, per tensor or per channel.
     OnnxRuntime,
+    /// `PlaceholderObserver`: nothing is observed, and there is no scale.
+    Placeholder,
     /// A user's own.
     Custom(CustomObserver),
 }
@@ -197,13 +207,16 @@ impl ObserverConfig {
         Ok(match &self.kind {
             ObserverKind::MinMax => Box::new(MinMaxObserver::new(self)?),
             ObserverKind::PerChannelMinMax => Box::new(PerChannelMinMaxObserver::new(self)?),
-            ObserverKind::Custom(custom) => (custom.build)(self)?,
-            other => {
-                return Err(Error::UnsupportedQConfig {
-                    expected: "MinMax or PerChannelMinMax".into(),
-                    got: format!("{other:?}"),
-                });
+            ObserverKind::MovingAverageMinMax { averaging_constant } => {
+                Box::new(MovingAverageMinMaxObserver::new(self, *averaging_constant)?)
             }
+            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => Box::new(
+                MovingAveragePerChannelMinMaxObserver::new(self, *averaging_constant)?,
+            ),
+            ObserverKind::Histogram { bins } => Box::new(HistogramObserver::new(self, *bins)?),
+            ObserverKind::OnnxRuntime => Box::new(OnnxRuntimeObserver::new(self)?),
+            ObserverKind::Placeholder => Box::new(PlaceholderObserver),
+            ObserverKind::Custom(custom) => (custom.build)(self)?,
         })
     }
 }

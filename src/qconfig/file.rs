@@ -26,10 +26,11 @@ const MAX_BINS: usize = 1 << 20;
 
 /// Arguments of single observers.
 const OWN_ARGUMENTS: [&str; 2] = ["averaging_constant", "bins"];
-const OBSERVER: [&str; 8] = [
+const OBSERVER: [&str; 9] = [
     "observer",
     "dtype",
     "qscheme",
+    "ch_axis",
     "reduce_range",
     "quant_range",
     "eps",
@@ -152,6 +153,10 @@ impl Read for ObserverConfig {
         own_arguments(&map, &mut kind)?;
 
         let mut config = Self::new(kind, dtype, qscheme);
+        let any = |_: &isize| true;
+        if let Some(ch_axis) = map.read("ch_axis", |n| n.integer("the number of an axis", any))? {
+            config.ch_axis = ch_axis;
+        }
         if let Some(reduce_range) = map.read("reduce_range", Node::bool)? {
             config.reduce_range = reduce_range;
         }
@@ -224,6 +229,7 @@ fn observer(name: &str) -> Result<ObserverKind> {
         ObserverKind::MovingAveragePerChannelMinMax { averaging_constant },
         ObserverKind::Histogram { bins: BINS },
         ObserverKind::OnnxRuntime,
+        ObserverKind::Placeholder,
     ];
     lookup(
         "observer",
@@ -242,6 +248,7 @@ fn observer_name(kind: &ObserverKind) -> &'static str {
         }
         ObserverKind::Histogram { .. } => "HistogramObserver",
         ObserverKind::OnnxRuntime => "OnnxRuntimeObserver",
+        ObserverKind::Placeholder => "PlaceholderObserver",
         ObserverKind::Custom(_) => "Custom",
     }
 }
@@ -255,7 +262,7 @@ fn per_channel(kind: &ObserverKind) -> Option<bool> {
         ObserverKind::PerChannelMinMax | ObserverKind::MovingAveragePerChannelMinMax { .. } => {
             Some(true)
         }
-        ObserverKind::OnnxRuntime | ObserverKind::Custom(_) => None,
+        ObserverKind::OnnxRuntime | ObserverKind::Placeholder | ObserverKind::Custom(_) => None,
     }
 }
 
@@ -309,6 +316,9 @@ impl Serialize for Named<'_> {
         }
         map.serialize_entry("dtype", &config.dtype)?;
         map.serialize_entry("qscheme", &config.qscheme)?;
+        if config.ch_axis != 0 {
+            map.serialize_entry("ch_axis", &config.ch_axis)?;
+        }
         map.serialize_entry("reduce_range", &config.reduce_range)?;
         if let Some(range) = &config.quant_range {
             map.serialize_entry("quant_range", range)?;
