@@ -318,7 +318,12 @@ fn leaves_show_themselves_alone() {
         toy: Toy::new(),
         size: 1,
     };
-    assert_walks("enum", &mut Either::A(Toy::new()), &[": Custom(Either)"], &[]);
+    assert_walks(
+        "enum",
+        &mut Either::A(Toy::new()),
+        &[": Custom(Either)"],
+        &[],
+    );
     assert_walks(
         "generic",
         &mut vec![Wrapped(Toy::new())],
