@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["qparams", "kernels"],
-    &["observer"],
+    &["observer", "ops"],
     &["qconfig"],
     &["qweight"],
     &["module"],

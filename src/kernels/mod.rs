@@ -5,10 +5,13 @@
 //! multiplies, dequantizes and adds the bias.
 
 mod activation;
+mod attention;
 mod buffer;
 mod float;
+mod float_tile;
 mod gates;
 mod isa;
+mod norm;
 mod packed;
 mod parallel;
 mod portable;
@@ -23,13 +26,16 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 
 pub use activation::{Activation, activate};
+pub use attention::{Attention, Heads, attention};
 pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
+pub use norm::{Norm, layer_norm, softmax};
 pub use packed::Packed;
 pub use rows::Range;
 pub use tile::RowParams;
 
+use attention::Block;
 use isa::Kind;
 use tile::{Lhs, Output, Part, Product};
 
@@ -49,6 +55,11 @@ struct Instance {
     quantize: fn(&[f32], f32, i32, &mut [u8]),
     update: fn(Gates, Step<'_>),
     activate: fn(Activation, &mut [f32]),
+    softmax: fn(&mut [f32]),
+    normalize: fn(&mut [f32], Option<&[f32]>, Norm<'_>),
+    /// # Safety
+    /// No other thread computes a block that overlaps.
+    attend: unsafe fn(&Attention<'_>, Block, &Output<'_>),
     /// # Safety
     /// No other thread computes a part that overlaps.
     multiply: unsafe fn(&Product<'_>, Part),

@@ -11,6 +11,9 @@ pub(in crate::kernels) const AVX_VNNI: Instance = super::instance!(
     avx2::quantize,
     avx2::update,
     avx2::activate,
+    avx2::softmax,
+    avx2::normalize,
+    avx2::attend,
     multiply
 );
 

@@ -11,7 +11,10 @@ pub(super) use avx512_vnni::AVX512_VNNI;
 
 /// An [`Instance`](super::Instance) from functions with target features.
 macro_rules! instance {
-    ($range:path, $quantize:path, $update:path, $activate:path, $multiply:path) => {
+    (
+        $range:path, $quantize:path, $update:path, $activate:path, $softmax:path,
+        $normalize:path, $attend:path, $multiply:path
+    ) => {
         $crate::kernels::Instance {
             // SAFETY: an instance is reached only through an `Isa`, which exists only where
             // the CPU has these features.
@@ -24,6 +27,11 @@ macro_rules! instance {
             update: |gates, row| unsafe { $update(gates, row) },
             // SAFETY: as above.
             activate: |activation, xs| unsafe { $activate(activation, xs) },
+            // SAFETY: as above.
+            softmax: |row| unsafe { $softmax(row) },
+            // SAFETY: as above.
+            normalize: |row, residual, norm| unsafe { $normalize(row, residual, norm) },
+            attend: $attend,
             multiply: $multiply,
         }
     };
