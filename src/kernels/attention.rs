@@ -83,8 +83,8 @@ const SERIAL: usize = 200_000;
 /// `softmax(q k^T scale + mask) v`, laid out as `[batch, queries, heads, value_dim]`.
 ///
 /// A query that the mask excludes from every key, by minus infinity, gives zeros. Each element
-/// is within `2^-21 max |v| (2 + scale max sum |q_d k_d|)` of the exact result, the maxima over
-/// all keys. It does not depend on the number of threads.
+/// is within `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact result, the
+/// maxima over the keys that are not excluded. It does not depend on the number of threads.
 ///
 /// # Panics
 /// If the sizes of the operands do not agree, or one does not lie within its slice.
@@ -394,9 +394,11 @@ mod tests {
                 let scores: Vec<f64> = (0..a.k.rows).map(score).collect();
                 let size = |j| {
                     let term = |d| (at(&a.q, b, h, i, d) * at(&a.k, b, h, j, d)).abs();
-                    f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>()
+                    let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
+                    f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>() + mask.abs()
                 };
-                let size = (0..a.k.rows).map(size).fold(0., f64::max);
+                let finite = (0..a.k.rows).map(size).filter(|size| size.is_finite());
+                let size = finite.fold(0., f64::max);
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
                 let sum = weights.iter().sum::<f64>();

@@ -20,8 +20,8 @@ use crate::kernels::{self, Attention, Heads, Isa};
 /// result is such a view, too: `transpose(1, 2)` gives a contiguous tensor, and copies nothing.
 ///
 /// Scores are never stored as a whole. Each element of the result is within
-/// `2^-21 max |v| (2 + scale max sum |q_d k_d|)` of the exact one, the maxima over all keys, and
-/// depends on its own query only. A query that the mask excludes from every key, by minus
+/// `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact one, the maxima over the
+/// keys that the mask does not exclude, and depends on its own query only. A query that the mask excludes from every key, by minus
 /// infinity, gives zeros, as in PyTorch; a NaN, or an infinite score, makes its query NaN.
 ///
 /// ```
