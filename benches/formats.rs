@@ -173,7 +173,7 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {
         *sqnr_db = 10. * f64::from(signal / noise.to_scalar::<f32>()?).log10();
         ensure!(*sqnr_db > 30., "outputs disagree: {sqnr_db} dB");
     }
-    let us = interleaved(contenders.map(|module| || module.forward(&xs)), rounds)?;
+    let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
     let rows = FORMATS.into_iter().zip(us).zip(sqnr_db);
     let rows = rows.map(|((format, time), sqnr_db)| Row {
         m,

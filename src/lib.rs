@@ -69,6 +69,7 @@ pub mod kernels;
 pub mod module;
 pub mod nn;
 pub mod observer;
+pub mod ops;
 mod qconfig;
 pub mod qparams;
 pub mod quantize;

@@ -1,8 +1,9 @@
 //! BERT: an ordinary candle model, ported to int8 by `nn::Linear` and one derive per struct.
 
 use candle_core::{Result, Tensor};
+use candle_dynquant::ops::{self, Activation};
 use candle_dynquant::{Quantizable, nn};
-use candle_nn::{Activation, Embedding, LayerNorm, Module, VarBuilder, embedding, layer_norm};
+use candle_nn::{Embedding, LayerNorm, Module, VarBuilder, embedding, layer_norm};
 
 use crate::config::Config;
 
@@ -102,7 +103,8 @@ impl Embeddings {
         let types = self.token_type_embeddings.embeddings().narrow(0, 0, 1)?;
         let hidden = words.broadcast_add(&types)?;
         let hidden = hidden.broadcast_add(&self.position_embeddings.forward(&positions)?)?;
-        self.layer_norm.forward(&hidden)
+        let norm = &self.layer_norm;
+        ops::layer_norm(&hidden, norm.weight(), norm.bias(), norm.eps())
     }
 }
 
@@ -188,16 +190,19 @@ impl SelfAttention {
     fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (batch, seq, size) = hidden.dims3()?;
         let head_size = size / self.heads;
-        // [batch, seq, size] -> [batch, heads, seq, head_size]
+        // [batch, seq, size] -> [batch, heads, seq, head_size], a view
         let split = |linear: &nn::Linear| -> Result<Tensor> {
             let projected = linear.forward(hidden)?;
             let heads = projected.reshape((batch, seq, self.heads, head_size))?;
-            heads.transpose(1, 2)?.contiguous()
+            heads.transpose(1, 2)
         };
-        let query = (split(&self.query)? / (head_size as f64).sqrt())?;
-        let scores = query.matmul(&split(&self.key)?.t()?)?;
-        let weights = candle_nn::ops::softmax_last_dim(&scores.broadcast_add(mask)?)?;
-        let context = weights.matmul(&split(&self.value)?)?;
+        let context = ops::scaled_dot_product_attention(
+            &split(&self.query)?,
+            &split(&self.key)?,
+            &split(&self.value)?,
+            Some(mask),
+            1. / (head_size as f32).sqrt(),
+        )?;
         context.transpose(1, 2)?.reshape((batch, seq, size))
     }
 }
@@ -238,8 +243,15 @@ impl Output {
     }
 
     fn forward(&self, hidden: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let sum = (self.dense.forward(hidden)? + residual)?;
-        self.layer_norm.forward(&sum)
+        let norm = &self.layer_norm;
+        let (weight, bias) = (norm.weight(), norm.bias());
+        ops::add_layer_norm(
+            &self.dense.forward(hidden)?,
+            residual,
+            weight,
+            bias,
+            norm.eps(),
+        )
     }
 }
 

@@ -5,10 +5,13 @@
 //! multiplies, dequantizes and adds the bias.
 
 mod activation;
+mod attention;
 mod buffer;
 mod float;
+mod float_tile;
 mod gates;
 mod isa;
+mod norm;
 mod packed;
 mod parallel;
 mod pool;
@@ -24,13 +27,16 @@ mod x86_64;
 use std::mem::MaybeUninit;
 
 pub use activation::{Activation, activate};
+pub use attention::{Attention, Heads, attention};
 pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
+pub use norm::{Norm, layer_norm, softmax};
 pub use packed::{Int8, Packed};
 pub use quantize::{Quantizer, Rows, Scratch};
 pub use rows::{Range, Rounding, RowParams};
 
+use attention::Block;
 use isa::Kind;
 use tile::{Group, Lhs, Output, Part, Product, Row};
 
@@ -42,6 +48,11 @@ struct Instance {
     sum: fn(&[u8]) -> i32,
     update: fn(Gates, Step<'_>),
     activate: fn(Activation, &mut [f32]),
+    softmax: fn(&mut [f32]),
+    normalize: fn(&mut [f32], Option<&[f32]>, Norm<'_>),
+    /// # Safety
+    /// No other thread computes a block that overlaps.
+    attend: unsafe fn(&Attention<'_>, Block, &Output<'_>),
     /// # Safety
     /// No other thread computes a part that overlaps.
     multiply: unsafe fn(&Product<'_, [u8; 4]>, Part),

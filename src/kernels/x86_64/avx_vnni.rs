@@ -13,6 +13,9 @@ pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
     sum: avx2::sum,
     update: avx2::update,
     activate: avx2::activate,
+    softmax: avx2::softmax,
+    normalize: avx2::normalize,
+    attend: avx2::attend,
     multiply: multiply,
     multiply_f16: avx2::multiply_f16,
 };

@@ -17,6 +17,9 @@ macro_rules! instance {
         sum: $sum:path,
         update: $update:path,
         activate: $activate:path,
+        softmax: $softmax:path,
+        normalize: $normalize:path,
+        attend: $attend:path,
         multiply: $multiply:path,
         multiply_f16: $multiply_f16:path,
     ) => {
@@ -34,6 +37,11 @@ macro_rules! instance {
             update: |gates, row| unsafe { $update(gates, row) },
             // SAFETY: as above.
             activate: |activation, xs| unsafe { $activate(activation, xs) },
+            // SAFETY: as above.
+            softmax: |row| unsafe { $softmax(row) },
+            // SAFETY: as above.
+            normalize: |row, residual, norm| unsafe { $normalize(row, residual, norm) },
+            attend: $attend,
             multiply: $multiply,
             multiply_f16: $multiply_f16,
         }
