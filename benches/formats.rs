@@ -174,13 +174,13 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {
         ensure!(*sqnr_db > 30., "outputs disagree: {sqnr_db} dB");
     }
     let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
-    let rows = FORMATS.into_iter().zip(us).zip(sqnr_db);
+    let rows = FORMATS.into_iter().zip(&us).zip(sqnr_db);
     let rows = rows.map(|((format, time), sqnr_db)| Row {
         m,
         k,
         n,
         format,
-        us: time,
+        us: *time,
         ratio: us[0] / time,
         sqnr_db,
     });

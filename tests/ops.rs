@@ -412,3 +412,28 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
     assert_eq!(q.dim(D::Minus1)?, 5);
     Ok(())
 }
+
+/// Where candle tracks gradients they flow: its own operations compute the same.
+#[test]
+fn gradients_flow_where_they_are_tracked() -> Result<()> {
+    let data = Tensor::new(&[[0.5f32, -1., 2.], [1., 0., -0.25]], &Device::Cpu)?;
+    let xs = candle_core::Var::from_tensor(&data)?;
+    let (weight, bias) = (Tensor::ones(3, DType::F32, &Device::Cpu)?, None);
+    let same = |tracked: &Tensor, plain: &Tensor| -> Result<()> {
+        let distance = (tracked - plain)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert!(distance < 1e-5, "{distance}");
+        let gradients = tracked.sqr()?.sum_all()?.backward()?;
+        let gradient = gradients.get(&xs).expect("a gradient").abs()?.sum_all()?;
+        assert!(gradient.to_scalar::<f32>()? > 0.);
+        Ok(())
+    };
+    same(&ops::gelu(&xs)?, &ops::gelu(&data)?)?;
+    same(&ops::softmax_last_dim(&xs)?, &ops::softmax_last_dim(&data)?)?;
+    let norm = |xs: &Tensor| ops::layer_norm(xs, &weight, bias, 1e-5);
+    same(&norm(&xs)?, &norm(&data)?)?;
+    let attention = |xs: &Tensor| {
+        let xs = xs.reshape((1, 1, 2, 3))?;
+        ops::scaled_dot_product_attention(&xs, &xs, &xs, None, 0.5)
+    };
+    same(&attention(&xs)?, &attention(&data)?)
+}

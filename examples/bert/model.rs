@@ -1,7 +1,7 @@
 //! BERT: an ordinary candle model, ported to int8 by `nn::Linear` and one derive per struct.
 
 use candle_core::{Result, Tensor};
-use candle_dynquant::ops::{self, Activation};
+use candle_dynquant::ops;
 use candle_dynquant::{Quantizable, nn};
 use candle_nn::{Embedding, LayerNorm, Module, VarBuilder, embedding, layer_norm};
 
@@ -190,16 +190,17 @@ impl SelfAttention {
     fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (batch, seq, size) = hidden.dims3()?;
         let head_size = size / self.heads;
+        let projections = [&self.query, &self.key, &self.value];
+        let [query, key, value] = nn::Linear::forward_each(projections, hidden)?;
         // [batch, seq, size] -> [batch, heads, seq, head_size], a view
-        let split = |linear: &nn::Linear| -> Result<Tensor> {
-            let projected = linear.forward(hidden)?;
+        let split = |projected: Tensor| -> Result<Tensor> {
             let heads = projected.reshape((batch, seq, self.heads, head_size))?;
             heads.transpose(1, 2)
         };
         let context = ops::scaled_dot_product_attention(
-            &split(&self.query)?,
-            &split(&self.key)?,
-            &split(&self.value)?,
+            &split(query)?,
+            &split(key)?,
+            &split(value)?,
             Some(mask),
             1. / (head_size as f32).sqrt(),
         )?;
@@ -210,20 +211,18 @@ impl SelfAttention {
 #[derive(Quantizable, Clone)]
 struct Intermediate {
     dense: nn::Linear,
-    activation: Activation,
 }
 
 impl Intermediate {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let (size, inner) = (config.hidden_size, config.intermediate_size);
         Ok(Self {
-            dense: nn::linear(size, inner, vb.pp("dense"))?,
-            activation: config.hidden_act,
+            dense: nn::linear(size, inner, vb.pp("dense"))?.with_activation(config.hidden_act),
         })
     }
 
     fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
-        self.activation.forward(&self.dense.forward(hidden)?)
+        self.dense.forward(hidden)
     }
 }
 

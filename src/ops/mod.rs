@@ -12,8 +12,8 @@
 //!
 //! - Tensors may be views: what has to be contiguous is made so.
 //! - On the CPU f32, f16 and bf16 are computed in f32, and the result has the first argument's
-//!   dtype. f64, and other devices than the CPU, are left to candle's own operations.
-//! - No gradient flows through them: they are for inference.
+//!   dtype. f64, other devices than the CPU, and tensors of which candle tracks the gradient
+//!   (variables and what was computed from them) are left to candle's own operations.
 //! - Each states its distance from the exact result, which tests hold against f64, and gives
 //!   the same bits for any number of threads.
 //!
@@ -41,7 +41,9 @@ fn is_ours(op: &'static str, tensors: &[&Tensor]) -> Result<bool> {
     let mut ours = true;
     for tensor in tensors {
         match tensor.dtype() {
-            DType::F32 | DType::F16 | DType::BF16 => ours &= tensor.device().is_cpu(),
+            DType::F32 | DType::F16 | DType::BF16 => {
+                ours &= tensor.device().is_cpu() && !tensor.track_op();
+            }
             DType::F64 => ours = false,
             got => {
                 return Err(Error::UnsupportedDType {
