@@ -83,6 +83,14 @@ pub(super) struct Panel<'a> {
     pub channels: usize,
 }
 
+impl<'a> Panel<'a> {
+    /// The weights of each group: `NV` registers of `BYTES`.
+    #[inline(always)]
+    pub fn groups<const BYTES: usize, const NV: usize>(self) -> &'a [[[u8; BYTES]; NV]] {
+        self.weights.as_chunks::<BYTES>().0.as_chunks::<NV>().0
+    }
+}
+
 /// int8 weights in row order, `[n, k]`, and what their codes stand for, `[n]` each.
 #[derive(Clone, Copy, Debug)]
 pub struct Int8<'a> {

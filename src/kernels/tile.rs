@@ -375,13 +375,13 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
 fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
     acc: &mut [[V::Acc; NV]; MR],
     rows: &[&[V::Group]; MR],
-    weights: &[[u8; BYTES]],
+    weights: &[[[u8; BYTES]; NV]],
     group: usize,
     vector: V,
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let weights = &weights[group * NV..][..NV];
+    let weights = &weights[group];
     let b: [_; NV] = std::array::from_fn(|v| vector.load(&weights[v]));
     for r in 0..MR {
         let a = vector.splat(rows[r][group]);
@@ -412,7 +412,7 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
     let groups = product.rhs.groups();
     // Slices of one known length: the loop below is free of bounds checks.
     let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
-    let weights = &panel.weights.as_chunks::<BYTES>().0[..groups * NV];
+    let weights = &panel.groups::<BYTES, NV>()[..groups];
 
     let mut acc = [[vector.zero(); NV]; MR];
     let mut group = 0;
@@ -455,7 +455,7 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
 {
     let groups = product.rhs.groups();
     let rows = [product.lhs.groups(row, groups)];
-    let weights = panels.map(|panel| &panel.weights.as_chunks::<BYTES>().0[..groups * NV]);
+    let weights = panels.map(|panel| &panel.groups::<BYTES, NV>()[..groups]);
     let mut acc = [[[vector.zero(); NV]]; ABREAST];
     for group in 0..groups {
         for (acc, weights) in acc.iter_mut().zip(weights) {

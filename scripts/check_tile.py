@@ -1,0 +1,82 @@
+"""Checks the machine code of the inner loops: no timing, the same answer on every run.
+
+Usage: check_tile.py BINARY         any optimised x86-64 program that links the crate
+       cargo .. --message-format=json | check_tile.py --cargo         the program that cargo built
+
+For each kernel the loop over inputs of its highest tile must do as many dot products as the tile has
+registers, with no more instructions around them than stated, and must put no vector register on the stack:
+sums that do not stay in registers once made large products 1.6 times as slow.
+"""
+
+import json
+import re
+import subprocess
+import sys
+
+# kernel, its dot product, dot products and rows of the highest tile, other instructions allowed
+TILES = [
+    ("avx512_vnni::multiply", "vpdpbusd", 24, 6, 20),
+    ("avx512_vnni::multiply_f16", "vfmadd", 24, 6, 24),
+    ("avx_vnni::multiply", "vpdpbusd", 12, 6, 18),
+    ("avx2::multiply", "vpmaddwd", 16, 4, 44),
+    ("avx2::multiply_f16", "vfmadd", 8, 4, 14),
+]
+
+
+def functions(binary):
+    """The instructions of each function of our kernels: (address, mnemonic, operands)."""
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", "-C", binary], check=True, capture_output=True, text=True
+    ).stdout
+    found, name = {}, None
+    for line in listing.splitlines():
+        if start := re.match(r"[0-9a-f]+ <(.*)>:$", line):
+            kernel = re.search(r"kernels::x86_64::(\w+::\w+)", start[1])
+            name = kernel and kernel[1]
+            if name:
+                found.setdefault(name, [])
+        elif name and (code := re.match(r"\s+([0-9a-f]+):\s+(?:\{\w+\} )?(\S+)\s*(.*)", line)):
+            found[name].append((int(code[1], 16), code[2], code[3]))
+    return found
+
+
+def inner_loops(code):
+    """Runs of instructions that end in a jump back to their first, with no such run inside."""
+    index = {address: i for i, (address, _, _) in enumerate(code)}
+    loops = []
+    for i, (address, mnemonic, operands) in enumerate(code):
+        target = re.match(r"([0-9a-f]+)", operands) if mnemonic.startswith("j") else None
+        if target and (start := index.get(int(target[1], 16), len(code))) <= i:
+            loops.append((start, i))
+    return [
+        code[a : b + 1] for a, b in loops if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)
+    ]
+
+
+def main():
+    binary = sys.argv[1]
+    if binary == "--cargo":
+        binary = [path for line in sys.stdin if (path := json.loads(line).get("executable"))][-1]
+    found = functions(binary)
+    faults = []
+    for kernel, dot, dots, rows, others in TILES:
+        count = lambda loop, word: sum(word in mnemonic for _, mnemonic, _ in loop)
+        loops = inner_loops(found.get(kernel, []))
+        tiles = [loop for loop in loops if (count(loop, dot), count(loop, "broadcast")) == (dots, rows)]
+        if not tiles:
+            shapes = sorted({(count(loop, dot), count(loop, "broadcast")) for loop in loops})
+            faults.append(f"{kernel}: no loop of {dots} {dot} for {rows} rows; there are {shapes}")
+        for loop in tiles:
+            stored = [f"{m} {o}" for _, m, o in loop if re.search(r"[xyz]mm\d+,.*\(%r[sb]p", o)]
+            around = len(loop) - dots
+            if stored:
+                faults.append(f"{kernel}: registers on the stack: {'; '.join(stored)}")
+            if around > others:
+                faults.append(f"{kernel}: {around} instructions around {dots} {dot}, at most {others} expected")
+            print(f"{kernel}: {dots} {dot} for {rows} rows in {len(loop)} instructions")
+    if faults:
+        sys.exit("\n".join(faults))
+
+
+if __name__ == "__main__":
+    main()
