@@ -6,6 +6,7 @@
 
 mod activation;
 mod buffer;
+mod dequantize;
 mod float;
 mod gates;
 mod isa;
@@ -23,7 +24,10 @@ mod x86_64;
 
 use std::mem::MaybeUninit;
 
+use half::f16;
+
 pub use activation::{Activation, activate};
+pub use dequantize::{Affine, dequantize_row, for_each_row, widen_row};
 pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
@@ -42,6 +46,8 @@ struct Instance {
     sum: fn(&[u8]) -> i32,
     update: fn(Gates, Step<'_>),
     activate: fn(Activation, &mut [f32]),
+    dequantize: fn(&[u8], Affine, &mut [f32]),
+    widen: fn(&[f16], &mut [f32]),
     /// # Safety
     /// No other thread computes a part that overlaps.
     multiply: unsafe fn(&Product<'_, [u8; 4]>, Part),

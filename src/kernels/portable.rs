@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use half::f16;
 
 use super::tile::{self, Closures, Part, Product};
-use super::{Instance, activation, gates, rows};
+use super::{Instance, activation, dequantize, gates, rows};
 
 pub(super) const INSTANCE: Instance = Instance {
     range: rows::range,
@@ -13,6 +13,8 @@ pub(super) const INSTANCE: Instance = Instance {
     update: gates::update,
     sum: rows::sum,
     activate: activation::apply,
+    dequantize: dequantize::dequantize,
+    widen: dequantize::widen,
     multiply,
     multiply_f16,
 };

@@ -13,6 +13,8 @@ pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
     sum: avx2::sum,
     update: avx2::update,
     activate: avx2::activate,
+    dequantize: avx2::dequantize,
+    widen: avx2::widen,
     multiply: multiply,
     multiply_f16: avx2::multiply_f16,
 };

@@ -17,6 +17,8 @@ macro_rules! instance {
         sum: $sum:path,
         update: $update:path,
         activate: $activate:path,
+        dequantize: $dequantize:path,
+        widen: $widen:path,
         multiply: $multiply:path,
         multiply_f16: $multiply_f16:path,
     ) => {
@@ -34,6 +36,10 @@ macro_rules! instance {
             update: |gates, row| unsafe { $update(gates, row) },
             // SAFETY: as above.
             activate: |activation, xs| unsafe { $activate(activation, xs) },
+            // SAFETY: as above.
+            dequantize: |codes, affine, out| unsafe { $dequantize(codes, affine, out) },
+            // SAFETY: as above.
+            widen: |halves, out| unsafe { $widen(halves, out) },
             multiply: $multiply,
             multiply_f16: $multiply_f16,
         }
