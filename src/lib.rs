@@ -66,6 +66,7 @@ pub mod nn;
 pub mod observer;
 mod qconfig;
 pub mod qparams;
+mod qtable;
 pub mod quantize;
 mod qweight;
 
@@ -73,11 +74,12 @@ mod qweight;
 pub use candle_dynquant_derive::Quantizable;
 pub use error::{Error, Result};
 pub use kernels::Activation;
-pub use module::{Layer, LayerKind, Quantizable, WeightDType, WeightInfo};
+pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
 pub use qconfig::{
     ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
 };
 pub use qparams::{QDType, QScheme};
+pub use qtable::QTable;
 pub use quantize::{
     LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report, quantize_dynamic,
 };

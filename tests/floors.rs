@@ -10,6 +10,7 @@ const FLOORS: &[&[&str]] = &[
     &["observer"],
     &["qconfig"],
     &["qweight"],
+    &["qtable"],
     &["module"],
     &["nn"],
     &["quantize"],

@@ -8,7 +8,7 @@ use candle_nn::{Init, Module, VarBuilder, init};
 use super::{Projection, prefix_of};
 use crate::error::Result;
 use crate::kernels::Activation;
-use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightInfo};
+use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
 
 /// `y = x W^T + b`, call-compatible with [`candle_nn::Linear`].
@@ -140,6 +140,10 @@ impl Layer for Linear {
             projection: self.projection.quantize(qconfig)?,
             name: self.name.clone(),
         })
+    }
+
+    fn lend(&self, _name: &str) -> Option<LentWeight> {
+        self.projection.lend()
     }
 }
 

@@ -32,10 +32,6 @@ impl Found {
     pub fn is_quantized(&self) -> bool {
         !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
     }
-
-    pub fn bytes(&self) -> usize {
-        self.weights.iter().map(|w| w.bytes).sum()
-    }
 }
 
 /// Everything a walk over the model meets.
