@@ -7,7 +7,8 @@
 //! its time goes into convolutions.
 //!
 //! # Three changes to a model
-//! 1. `nn::Linear` and `nn::linear` in place of candle_nn's,
+//! 1. `nn::Linear` and `nn::linear` in place of candle_nn's (`nn::Embedding` too, where tables are
+//!    large),
 //! 2. `#[derive(Quantizable)]` on each struct,
 //! 3. one call of [`quantize_dynamic`].
 //!
@@ -49,6 +50,9 @@
 //! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
 //!   row. The most accurate, the same speed, and a row's result does not depend on its batch.
 //! - [`QConfigSpec::default`]: PyTorch's `quantize_dynamic(model)`, bit-equal to torch 2.9.1.
+//! - Embeddings are left unless a rule asks for them:
+//!   `.kind(LayerKind::Embedding, QConfig::float_qparams_weight_only())`, PyTorch's and bit-equal
+//!   too. A table that is also the output projection is kept once; see [`nn::Embedding`].
 //! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex.
 //!
 //! # Numbers

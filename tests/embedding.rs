@@ -6,8 +6,9 @@ mod common;
 use candle_core::{DType, Device, IndexOp, Module, Tensor, Var};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind, ZeroPoints};
 use candle_dynquant::{
-    ActivationConfig, Error, Layer, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, QDType,
-    QScheme, QTable, Quantizable, Report, Result, WeightConfig, WeightDType, nn, quantize_dynamic,
+    ActivationConfig, Error, Layer, LayerKind, LeftReason, LentWeight, Outcome, QConfig,
+    QConfigSpec, QDType, QScheme, QTable, Quantizable, Report, Result, WeightConfig, WeightDType,
+    WeightInfo, nn, quantize_dynamic,
 };
 use common::fixture::{Fixture, difference, report};
 use common::generator;
@@ -671,5 +672,45 @@ fn embeddings_share_with_embeddings_that_are_quantized_alike() -> Result<()> {
         values(&models[0].forward(&ids)?),
         values(&models[1].forward(&ids)?)
     );
+    Ok(())
+}
+
+/// A head of a user's own, which lends what its projection holds.
+#[derive(Quantizable, Clone)]
+#[quantizable(layer)]
+struct Head {
+    projection: nn::Projection,
+}
+
+impl Layer for Head {
+    fn kind(&self) -> LayerKind {
+        LayerKind::custom("Head")
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        vec![self.projection.info("decoder")]
+    }
+
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        let projection = self.projection.quantize(qconfig)?;
+        Ok(Self { projection })
+    }
+
+    fn lend(&self, _name: &str) -> Option<LentWeight> {
+        self.projection.lend()
+    }
+}
+
+#[test]
+fn a_layer_of_a_users_own_can_lend() -> Result<()> {
+    let table = table(12, 5);
+    let projection = nn::Projection::new(table.clone(), None);
+    let mut model = (nn::Embedding::new(table, 5), Head { projection });
+    let kind = LayerKind::custom("Head");
+    let spec = with_embeddings(QConfigSpec::new()).kind(kind, QConfig::per_row_dynamic());
+    let report = quantize_dynamic(&mut model, &spec)?;
+    assert_eq!(outcome(&report, "0"), &Outcome::Shared { with: "1".into() });
+    let rows = model.0.forward(&Tensor::arange(0, 12u32, CPU)?)?;
+    assert_eq!(values(&rows), values(model.1.projection.weight()));
     Ok(())
 }
