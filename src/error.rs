@@ -1,5 +1,7 @@
 //! The crate's error type: each variant names the fault, what was expected and what came.
 
+use std::path::PathBuf;
+
 use candle_core::DType;
 
 /// `Result` with this crate's [`Error`].
@@ -110,7 +112,10 @@ pub enum Error {
         got: String,
     },
     /// A word that names nothing.
-    #[error("unknown {what}: expected one of {expected}, got {got:?}")]
+    #[error(
+        "unknown {what}: expected one of {expected}, got {got:?}{}",
+        did_you_mean(nearest)
+    )]
     UnknownName {
         /// What kind of word it is.
         what: &'static str,
@@ -118,6 +123,28 @@ pub enum Error {
         expected: String,
         /// The word that came.
         got: String,
+        /// The one of them that may have been meant.
+        nearest: Option<String>,
+    },
+    /// A configuration in YAML or JSON does not mean anything.
+    #[error("{}{message}", place(*line, *column, key))]
+    InvalidConfig {
+        /// Line, from 1; 0 where the source has no lines.
+        line: usize,
+        /// Column, from 1; 0 where the source has no lines.
+        column: usize,
+        /// The key at fault, from the outermost: `rules[2].qconfig.weight.dtype`.
+        key: String,
+        /// What was expected there, and what came.
+        message: String,
+    },
+    /// A file cannot be read, or what it says is at fault.
+    #[error("{}: {error}", path.display())]
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong with it.
+        error: Box<Error>,
     },
     /// `DYNQUANT_ISA` names an instruction set that this CPU, or this build, lacks.
     #[error("DYNQUANT_ISA={got} is not available on this CPU: expected one of {expected}")]
@@ -155,6 +182,22 @@ impl Error {
             error => (path.to_owned(), Box::new(error)),
         };
         Self::At { path, error }
+    }
+}
+
+pub(crate) fn did_you_mean(nearest: &Option<String>) -> String {
+    match nearest {
+        Some(word) => format!("; did you mean `{word}`?"),
+        None => String::new(),
+    }
+}
+
+fn place(line: usize, column: usize, key: &str) -> String {
+    match (line, key) {
+        (0, "") => String::new(),
+        (0, key) => format!("{key}: "),
+        (line, "") => format!("line {line}, column {column}: "),
+        (line, key) => format!("line {line}, column {column}, {key}: "),
     }
 }
 

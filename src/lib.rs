@@ -50,10 +50,14 @@
 //! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
 //!   row. The most accurate, the same speed, and a row's result does not depend on its batch.
 //! - [`QConfigSpec::default`]: PyTorch's `quantize_dynamic(model)`, bit-equal to torch 2.9.1.
-//! - Embeddings are left unless a rule asks for them:
-//!   `.kind(LayerKind::Embedding, QConfig::float_qparams_weight_only())`, PyTorch's and bit-equal
-//!   too. A table that is also the output projection is kept once; see [`nn::Embedding`].
-//! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex.
+//! - [`QConfigSpec::embeddings`] adds embeddings, which are left otherwise: PyTorch's weight-only
+//!   quantization, bit-equal too. A table that is also the output projection is kept once; see
+//!   [`nn::Embedding`].
+//! - [`QConfigSpec::float16`], [`QConfigSpec::onnxruntime`]: half-precision weights; ONNX
+//!   Runtime's defaults.
+//! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex; or from a file, by
+//!   [`QConfigSpec::from_file`]. [`QConfigSpec`] has a table of how PyTorch, ONNX Runtime and
+//!   Neural Compressor say the same.
 //!
 //! # Numbers
 //! [`qparams`] is the theory, [`kernels::reference`] the definition of every result, and all
@@ -62,6 +66,7 @@
 
 #![deny(unsafe_code)]
 
+mod document;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod kernels;
@@ -73,6 +78,7 @@ pub mod qparams;
 mod qtable;
 pub mod quantize;
 mod qweight;
+mod words;
 
 #[doc = include_str!("module/derive.md")]
 pub use candle_dynquant_derive::Quantizable;
@@ -80,11 +86,12 @@ pub use error::{Error, Result};
 pub use kernels::Activation;
 pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
 pub use qconfig::{
-    ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
+    ActivationConfig, Arithmetic, DynamicConfig, Granularity, OnnxRuntimeOptions, QConfig,
+    WeightConfig,
 };
 pub use qparams::{QDType, QScheme};
 pub use qtable::QTable;
 pub use quantize::{
-    LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report, quantize_dynamic,
+    LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report, Target, quantize_dynamic,
 };
 pub use qweight::QWeight;

@@ -12,11 +12,10 @@
 //!
 //! Formulas are those of torch 2.9.1 or onnxruntime 1.31.1, to the bit, where a function says so.
 
-use serde::{Deserialize, Serialize};
+use crate::words::words;
 
 /// The codes of a quantized weight, under PyTorch's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QDType {
     /// Signed, -128 to 127.
@@ -26,8 +25,7 @@ pub enum QDType {
 }
 
 /// Over how much of a weight one scale stretches, and where its zero lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QScheme {
     /// One scale for the whole tensor, zero in the middle of the codes.
@@ -42,6 +40,19 @@ pub enum QScheme {
     /// multiplied.
     PerChannelAffineFloatQParams,
 }
+
+words!(QDType, "dtype", prefix "torch.", {
+    QInt8 => "qint8",
+    QUInt8 => "quint8",
+});
+
+words!(QScheme, "qscheme", prefix "torch.", {
+    PerTensorSymmetric => "per_tensor_symmetric",
+    PerTensorAffine => "per_tensor_affine",
+    PerChannelSymmetric => "per_channel_symmetric",
+    PerChannelAffine => "per_channel_affine",
+    PerChannelAffineFloatQParams => "per_channel_affine_float_qparams",
+});
 
 impl QScheme {
     /// Whether each channel has a scale of its own.
@@ -170,6 +181,14 @@ pub fn onnxruntime_weight(min: f32, max: f32, quant_range: [i32; 2], symmetric: 
 /// Least and greatest code that `onnxruntime.quantization` gives a weight.
 ///
 /// Symmetric qint8 leaves out -128; a reduced qint8 has 129 codes, not 128.
+///
+/// ```
+/// use candle_dynquant::QDType::QInt8;
+/// use candle_dynquant::qparams::onnxruntime_quant_range;
+///
+/// assert_eq!(onnxruntime_quant_range(QInt8, true, false), [-127, 127]);
+/// assert_eq!(onnxruntime_quant_range(QInt8, true, true), [-64, 64]);
+/// ```
 pub const fn onnxruntime_quant_range(
     dtype: QDType,
     symmetric: bool,
@@ -227,6 +246,12 @@ pub fn quantize(
 ///
 /// Equals `torch.quantize_per_channel` with float zero points: multiply by the scale's
 /// inverse, add the zero point, round half to even, clamp.
+///
+/// ```
+/// use candle_dynquant::qparams::quantize_float;
+///
+/// assert_eq!(quantize_float(&[-1., 0.25, 9.], 0.5, 2.5, [0, 15]), [0, 3, 15]);
+/// ```
 pub fn quantize_float(
     values: &[f32],
     scale: f32,
@@ -285,20 +310,6 @@ pub fn per_tensor_activation(min: f32, max: f32, reduce_range: bool) -> QParams 
     }
 }
 
-/// Scale and zero point of u8 activations in `[min, max]`, as onnxruntime 1.31.1 has them.
-///
-/// Equals its `DynamicQuantizeLinear`: `scale = (max - min) / 255` in f32, 1 if that is 0, and
-/// `zero_point = round(-min / scale)`.
-pub fn onnxruntime_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
-    let qmax = activation_range(reduce_range).1 as f32;
-    let (min, max) = (min.min(0.), max.max(0.));
-    let scale = if max == min { 1. } else { (max - min) / qmax };
-    QParams {
-        scale,
-        zero_point: (-min / scale).clamp(0., qmax).round_ties_even() as i32,
-    }
-}
-
 /// Scale and zero point of u8 activations in `[min, max]`, one for each row.
 ///
 /// The plain affine formula: `scale = (max - min) / 255`, `zero_point = round(-min / scale)`,
@@ -311,6 +322,33 @@ pub fn per_row_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
     QParams {
         scale,
         zero_point: (-min / scale).round_ties_even().min(qmax as f32) as i32,
+    }
+}
+
+/// Scale and zero point of u8 activations in `[min, max]`, as ONNX Runtime has them.
+///
+/// Equals `DynamicQuantizeLinear` of onnxruntime 1.31.1, all of it in f32: a scale of 1 where
+/// the range, stretched to 0, is empty; the zero point is clamped, then rounded half to even.
+/// Its code of `x` is `clamp(round(x / scale) + zero_point, 0, 255)`. The operator knows no
+/// `reduce_range`: with it, the formula is the same over 127.
+///
+/// ```
+/// use candle_dynquant::qparams::onnxruntime_activation;
+///
+/// let qparams = onnxruntime_activation(-1., 1.55, false);
+/// assert_eq!((qparams.scale, qparams.zero_point), (0.01, 100));
+/// ```
+pub fn onnxruntime_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
+    let qmax = activation_range(reduce_range).1 as f32;
+    let (min, max) = (min.min(0.), max.max(0.));
+    let scale = match min == max {
+        true => 1.,
+        false => (max - min) / qmax,
+    };
+    QParams {
+        scale,
+        // The NaN of a range so small that its scale is 0 becomes the greatest code.
+        zero_point: (0. - min / scale).min(qmax).max(0.).round_ties_even() as i32,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::kernels::{self, Affine, Isa};
 use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
-use crate::qweight::{offset, to_f32_vec, to_halves};
+use crate::qweight::{finite_values, offset, to_halves};
 
 /// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16.
 ///
@@ -69,11 +69,11 @@ impl QTable {
                 got: table.dims().to_vec(),
             });
         };
-        let values = to_f32_vec(table, "quantize table")?;
+        let values = finite_values(table)?;
         let elements = match config {
             WeightConfig::Int8(config) => int8(table, &values, (rows, k), config)?,
             WeightConfig::Float16 => {
-                let (halves, saturated) = to_halves(&values, k)?;
+                let (halves, saturated) = to_halves(&values);
                 Elements::Float16 { halves, saturated }
             }
         };
@@ -207,7 +207,7 @@ fn int8(
     (rows, k): (usize, usize),
     config: &ObserverConfig,
 ) -> Result<Elements> {
-    if config.qscheme.is_per_channel() && ![0, -2].contains(&config.ch_axis) {
+    if config.qscheme.is_per_channel() && !matches!(config.ch_axis, 0 | -2) {
         return Err(Error::UnsupportedQConfig {
             expected: "channels along axis 0: the rows of the table".into(),
             got: format!("ch_axis {}", config.ch_axis),
@@ -217,6 +217,12 @@ fn int8(
     observer.observe(table)?;
     let qparams = observer.calculate_qparams()?;
     let (dtype, scales) = (qparams.dtype(), qparams.scales());
+    if dtype != config.dtype {
+        return Err(Error::UnsupportedQConfig {
+            expected: format!("an observer for {}", config.dtype),
+            got: format!("one that chose {dtype}"),
+        });
+    }
     if ![1, rows].contains(&scales.len()) {
         return Err(Error::UnsupportedQConfig {
             expected: format!("one scale, or one for each of {rows} rows"),

@@ -85,11 +85,24 @@ impl QWeight {
         bias: &[f32],
         config: &ObserverConfig,
     ) -> Result<Self> {
-        let values = to_f32_vec(weight, "quantize weight")?;
+        if config.qscheme.is_per_channel() && !matches!(config.ch_axis, 0 | -2) {
+            return Err(Error::UnsupportedQConfig {
+                expected: "ch_axis 0, of the output channels".into(),
+                got: format!("{config:?}"),
+            });
+        }
+        // Before anything that a user's own observer might let pass.
+        let values = finite_values(weight)?;
         let mut observer = config.build()?;
         observer.observe(weight)?;
         let qparams = observer.calculate_qparams()?;
         let dtype = qparams.dtype();
+        if dtype != config.dtype {
+            return Err(Error::UnsupportedQConfig {
+                expected: format!("an observer for {}", config.dtype),
+                got: format!("one that chose {dtype}"),
+            });
+        }
         let ZeroPoints::Int(zero_points) = qparams.zero_points() else {
             return Err(Error::UnsupportedQConfig {
                 expected: "integer zero points, for a weight that is multiplied".into(),
@@ -142,7 +155,7 @@ impl QWeight {
     }
 
     fn float16(isa: Isa, weight: &Tensor, k: usize, bias: &[f32]) -> Result<Self> {
-        let (halves, saturated) = to_halves(&to_f32_vec(weight, "quantize weight")?, k)?;
+        let (halves, saturated) = to_halves(&finite_values(weight)?);
         Ok(Self {
             packed: Packed::float16(isa, k, &halves, bias),
             format: Format::Float16 { saturated },
@@ -255,18 +268,27 @@ pub(crate) fn offset(dtype: QDType) -> i32 {
     }
 }
 
-/// `[n, k]` as float16, and how many were beyond its range and became the greatest that it has.
-pub(crate) fn to_halves(values: &[f32], k: usize) -> Result<(Vec<f16>, usize)> {
-    if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-        return Err(Error::NonFiniteWeight {
-            index: vec![at / k, at % k],
-            value: values[at],
-        });
-    }
+/// Values as float16, and how many were beyond its range and became the greatest that it has.
+pub(crate) fn to_halves(values: &[f32]) -> (Vec<f16>, usize) {
     let max = f16::MAX.to_f32();
     let saturated = values.iter().filter(|value| value.abs() > max).count();
     let halves = values.iter().map(|v| f16::from_f32(v.clamp(-max, max)));
-    Ok((halves.collect(), saturated))
+    (halves.collect(), saturated)
+}
+
+/// The elements of a weight `[n, k]`, all of them finite.
+pub(crate) fn finite_values(weight: &Tensor) -> Result<Vec<f32>> {
+    let values = to_f32_vec(weight, "quantize weight")?;
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(values),
+        Some(at) => {
+            let k = weight.dims().last().copied().unwrap_or(1);
+            Err(Error::NonFiniteWeight {
+                index: vec![at / k, at % k],
+                value: values[at],
+            })
+        }
+    }
 }
 
 /// The elements of a float tensor on the CPU, as f32.

@@ -318,12 +318,17 @@ fn leaves_show_themselves_alone() {
         toy: Toy::new(),
         size: 1,
     };
-    assert_walks("enum", &mut Either::A(Toy::new()), &[": Either"], &[]);
+    assert_walks(
+        "enum",
+        &mut Either::A(Toy::new()),
+        &[": Custom(Either)"],
+        &[],
+    );
     assert_walks(
         "generic",
         &mut vec![Wrapped(Toy::new())],
-        &["0: Wrapped"],
+        &["0: Custom(Wrapped)"],
         &[],
     );
-    assert_walks("in a list", &mut vec![b], &["0: Either"], &[]);
+    assert_walks("in a list", &mut vec![b], &["0: Custom(Either)"], &[]);
 }

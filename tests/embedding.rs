@@ -422,7 +422,7 @@ impl Model {
 const TABLE_BYTES: usize = 4 * VOCABULARY * SIZE;
 
 fn with_embeddings(spec: QConfigSpec) -> QConfigSpec {
-    spec.kind(LayerKind::Embedding, TABLES)
+    spec.embeddings()
 }
 
 fn float16() -> QConfigSpec {

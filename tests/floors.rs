@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 /// Rooms from the ground up; those on one floor are blind to each other.
 const FLOORS: &[&[&str]] = &[
     &["error"],
+    &["words"],
+    &["document"],
     &["qparams", "kernels"],
     &["observer"],
     &["qconfig"],

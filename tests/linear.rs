@@ -483,3 +483,60 @@ fn float16_weights_saturate_and_are_counted() -> Result<()> {
     assert_eq!(again.swapped().count(), 0, "{again}");
     Ok(())
 }
+
+#[test]
+fn layers_of_one_input_give_what_each_gives() -> Result<()> {
+    let float = [
+        layer(70, 33)?,
+        layer(5, 33)?,
+        layer(64, 33)?.with_activation(Activation::Gelu),
+    ];
+    let affine = ObserverConfig::new(
+        ObserverKind::PerChannelMinMax,
+        QDType::QUInt8,
+        QScheme::PerChannelAffine,
+    );
+    let affine = QConfig::new(
+        ActivationConfig::dynamic(Granularity::PerRow, false),
+        WeightConfig::Int8(affine),
+    );
+    let per_row = QConfig::per_row_dynamic();
+    let per_tensor = QConfig::default_dynamic();
+    let half = QConfig::float16_dynamic();
+    // Alike, alike but for the weights, different, and not quantized at all.
+    let qconfigs = [
+        [Some(&per_row), Some(&per_row), Some(&per_row)],
+        [Some(&per_row), Some(&affine), Some(&per_row)],
+        [Some(&per_row), Some(&per_tensor), Some(&half)],
+        [None, Some(&per_row), None],
+    ];
+    for qconfigs in qconfigs {
+        let layers: Vec<_> = (float.iter().zip(qconfigs))
+            .map(|(layer, qconfig)| match qconfig {
+                Some(qconfig) => quantized(layer, qconfig),
+                None => layer.clone(),
+            })
+            .collect();
+        for shape in [&[33][..], &[7, 33], &[2, 3, 33], &[0, 33]] {
+            let xs = randn(shape)?;
+            for xs in [xs.clone(), xs.to_dtype(DType::F16)?] {
+                let outs = nn::Linear::forward_each([&layers[0], &layers[1], &layers[2]], &xs)?;
+                for (out, layer) in outs.iter().zip(&layers) {
+                    let expected = layer.forward(&xs)?;
+                    assert_eq!(
+                        (out.dims(), out.dtype()),
+                        (expected.dims(), expected.dtype())
+                    );
+                    assert_eq!(difference(&values(out), &values(&expected)), None);
+                }
+            }
+        }
+        let wrong = nn::Linear::forward_each([&layers[0], &layers[1]], &randn(&[2, 34])?);
+        let message = wrong.expect_err("another size").to_string();
+        assert!(
+            message.contains("expected [.., 33], got [2, 34]"),
+            "{message}"
+        );
+    }
+    Ok(())
+}

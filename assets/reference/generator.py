@@ -35,6 +35,12 @@ the tensor then makes an integer u from v, and the element is
                      between two codes.
     symmetric_ties   first element of a row: 255; others: |v| % 511 - 255. The weight scale is
                      exactly 2^(exponent + 1) in each row, and every odd u lies midway.
+    uniform          (z >> 40) - 2^23          in [-2^23, 2^23)
+    lognormal        (256 + (z & 255)) * 2^min(c, 15), where c is the number of ones in z >> 48
+    student_t        (z & 511) * 2^floor(t / 2), where t is the number of zeros below the
+                     lowest one of (z >> 16) | 2^30; negative where z >= 2^63. Its tails fall with
+                     the square, as those of 2 degrees of freedom.
+    bimodal          v + 393216 where z is odd, else v - 393216
 
 Every step is exact: |u| < 2^24, and -149 <= exponent (an element may be subnormal and is still
 exact), and the largest |u| * 2^exponent stays below f32::MAX. The functions below check this.
@@ -47,6 +53,7 @@ import numpy as np
 KINDS = (
     "normal", "outlier", "relu", "positive", "negative", "shifted",
     "zeros", "constant", "zero_rows", "rows", "affine_ties", "symmetric_ties",
+    "uniform", "lognormal", "student_t", "bimodal",
 )
 
 
@@ -71,7 +78,7 @@ def tensor(shape, kind, seed, exponent, constant=0):
     count = int(np.prod(shape))
     i = np.arange(count, dtype=np.int64)
     row = i // max(shape[-1], 1)  # a row is the last axis
-    v = bells(seed, count)
+    z, v = mix(seed, count), bells(seed, count)
     if kind in ("normal", "rows"):
         u = v
     elif kind == "outlier":
@@ -96,6 +103,17 @@ def tensor(shape, kind, seed, exponent, constant=0):
         u[:2] = (-86, 2 * constant - 86)
     elif kind == "symmetric_ties":
         u = np.where(i % shape[-1] == 0, 255, np.abs(v) % 511 - 255)
+    elif kind == "uniform":
+        u = (z >> np.uint64(40)).astype(np.int64) - (1 << 23)
+    elif kind == "lognormal":
+        u = (256 + (z & np.uint64(255)).astype(np.int64)) << np.minimum(np.bitwise_count(z >> np.uint64(48)).astype(np.int64), 15)
+    elif kind == "student_t":
+        bits = (z >> np.uint64(16) | np.uint64(1 << 30)).astype(np.int64)
+        zeros = np.bitwise_count((bits & -bits) - 1).astype(np.int64)
+        u = (z & np.uint64(511)).astype(np.int64) << zeros // 2
+        u = np.where(z >> np.uint64(63), -u, u)
+    elif kind == "bimodal":
+        u = v + np.where(z & np.uint64(1), 393216, -393216)
     else:
         raise ValueError(f"unknown kind {kind!r}; one of {', '.join(KINDS)}")
 
@@ -114,6 +132,10 @@ def check():
         ("normal", 1, 0): [-23365, 40579, 60435, 44960],
         ("outlier", 42, 0): [-929824, 44941, -40692, 11259],
         ("negative", 7, 0): [-21319, -25732, -3022, -4534],
+        ("uniform", 1, 0): [1116717, 4123533, 7902114, -933498],
+        ("lognormal", 1, 0): [14368, 1470464, 179200, 34176],
+        ("student_t", 1, 0): [-193, -103, -350, 267],
+        ("bimodal", 1, 0): [369851, 433795, -332781, 438176],
     }
     for (kind, seed, exponent), want in known.items():
         got = [int(value) for value in tensor((4,), kind, seed, exponent)]

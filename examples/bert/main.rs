@@ -47,7 +47,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use candle_dynquant::{LayerKind, QConfig, QConfigSpec, quantize_dynamic};
+use candle_dynquant::{QConfigSpec, quantize_dynamic};
 use clap::Parser;
 use indicatif::ProgressBar;
 
@@ -82,7 +82,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     }
     let spec = QConfigSpec::preset(&args.preset).context("--preset")?;
     let spec = match args.embeddings {
-        true => spec.kind(LayerKind::Embedding, QConfig::float_qparams_weight_only()),
+        true => spec.embeddings(),
         false => spec,
     };
     let watched = std::io::stderr().is_terminal();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
+use crate::words::unknown_name;
 
 /// An instruction set that this CPU has; holding one is the proof that it does.
 ///
@@ -94,11 +95,7 @@ impl Isa {
                     .collect::<Vec<_>>()
                     .join(", "),
             },
-            false => Error::UnknownName {
-                what: "instruction set in DYNQUANT_ISA",
-                expected: NAMES.join(", "),
-                got: name.to_owned(),
-            },
+            false => unknown_name("instruction set in DYNQUANT_ISA", name, &NAMES),
         })
     }
 

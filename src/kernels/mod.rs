@@ -96,7 +96,8 @@ pub fn linear(operands: Operands<'_>, quantizer: Quantizer<'_>) -> Vec<f32> {
     out
 }
 
-/// [`linear`] of several independent products, on all threads at once.
+/// [`linear`] of several independent products, on all threads at once; rows that they share are
+/// quantized once.
 ///
 /// # Panics
 /// As [`linear`].
@@ -182,11 +183,20 @@ fn linear_uninit<const N: usize>(
         operands.iter().map(|o| o.m).sum(),
         operands.iter().map(|o| o.m * o.rhs.groups()).sum(),
     );
-    let mut products = [const { None }; N];
-    for ((slot, o), out) in products.iter_mut().zip(operands).zip(outs) {
-        let mut own = room.split_off(o.m, o.rhs.groups());
-        quantize::quantize_rows(o, quantizer, &mut own);
-        *slot = Some(product(o, own.groups, own.rows, out));
+    // Sums of codes are there for whoever of them has zero points.
+    let sums = operands.iter().any(|o| o.rhs.has_zero_points());
+    let mut products: [Option<Product<'_, _>>; N] = [const { None }; N];
+    for (i, (o, out)) in operands.into_iter().zip(outs).enumerate() {
+        let same = |other: &Operands<'_>| std::ptr::eq(other.lhs, o.lhs) && other.m == o.m;
+        let shared = operands[..i].iter().position(same);
+        let (groups, rows) = match shared.and_then(|i| products[i].as_ref()) {
+            Some(product) => (product.lhs.groups, product.lhs.rows),
+            None => {
+                let own = room.split_off(o.m, o.rhs.groups());
+                quantize::quantize_rows(o, quantizer, sums, own)
+            }
+        };
+        products[i] = Some(product(o, groups, rows, out));
     }
     split::multiply(&products.each_ref().map(Option::as_ref));
 }

@@ -67,8 +67,8 @@ impl Scratch {
 
 /// Room for quantized rows.
 pub(super) struct QuantizedRows<'a> {
-    pub groups: &'a mut [[u8; 4]],
-    pub rows: &'a mut [Row],
+    groups: &'a mut [[u8; 4]],
+    rows: &'a mut [Row],
     ranges: &'a mut [Range],
 }
 
@@ -113,12 +113,13 @@ struct RowChunk<'a> {
 /// Activations below which their quantization stays on the caller's thread.
 const SERIAL_ACTIVATIONS: usize = 32_768;
 
-/// Quantizes the rows of `operands.lhs` to `room`.
-pub(super) fn quantize_rows(
+/// Quantizes the rows of `operands.lhs` to `room`, with sums of codes if asked.
+pub(super) fn quantize_rows<'a>(
     operands: Operands<'_>,
     quantizer: Quantizer<'_>,
-    room: &mut QuantizedRows<'_>,
-) {
+    sums: bool,
+    room: QuantizedRows<'a>,
+) -> (&'a [[u8; 4]], &'a [Row]) {
     let Operands { lhs, m, rhs, .. } = operands;
     let k = rhs.k();
     let instance = rhs.isa().instance();
@@ -130,7 +131,7 @@ pub(super) fn quantize_rows(
     let calculate = quantizer.calculate_qparams;
     if k == 0 {
         room.rows.fill(row_of(calculate(Range::EMPTY)));
-        return;
+        return (room.groups, room.rows);
     }
     let tasks = match lhs.len() < SERIAL_ACTIVATIONS {
         true => 1,
@@ -176,10 +177,11 @@ pub(super) fn quantize_rows(
                 let codes = &mut groups.as_flattened_mut()[..k];
                 (instance.quantize)(values, params, quantizer.rounding, codes);
                 *row = row_of(params);
-                if rhs.has_zero_points() {
+                if sums {
                     row.sum = (instance.sum)(codes);
                 }
             }
         }
     });
+    (room.groups, room.rows)
 }

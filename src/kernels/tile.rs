@@ -309,22 +309,13 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
     // One row of floats has too few sums to hide the latency of an `fma`, and their order is
     // set: it goes along several panels at once. The last one may be narrower than the others.
     while !V::EXACT && part.rows.len() == 1 && panels.len() > ABREAST {
-        let abreast = std::array::from_fn(|i| product.rhs.panel(panels.start + i));
+        let next = std::array::from_fn(|i| product.rhs.panel(panels.start + i));
+        let row = part.rows.start;
         // SAFETY: this row and these panels are a part of the part that is ours.
         unsafe {
-            match abreast[0].sums.len() / LANES {
-                2 => tile::<LANES, BYTES, 2, 1, ABREAST, V>(
-                    product,
-                    abreast,
-                    part.rows.start,
-                    vector,
-                ),
-                _ => tile::<LANES, BYTES, 4, 1, ABREAST, V>(
-                    product,
-                    abreast,
-                    part.rows.start,
-                    vector,
-                ),
+            match next[0].sums.len() / LANES {
+                2 => abreast::<LANES, BYTES, 2, V>(product, next, row, vector),
+                _ => abreast::<LANES, BYTES, 4, V>(product, next, row, vector),
             }
         }
         panels.start += ABREAST;
@@ -365,12 +356,12 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
         // SAFETY: the caller's promise.
         unsafe {
             match height {
-                1 => tile::<LANES, BYTES, NV, 1, 1, V>(product, [panel], row, vector),
-                2 => tile::<LANES, BYTES, NV, 2, 1, V>(product, [panel], row, vector),
-                3 => tile::<LANES, BYTES, NV, 3, 1, V>(product, [panel], row, vector),
-                4 => tile::<LANES, BYTES, NV, 4, 1, V>(product, [panel], row, vector),
-                5 => tile::<LANES, BYTES, NV, 5, 1, V>(product, [panel], row, vector),
-                _ => tile::<LANES, BYTES, NV, 6, 1, V>(product, [panel], row, vector),
+                1 => tile::<LANES, BYTES, NV, 1, V>(product, panel, row, vector),
+                2 => tile::<LANES, BYTES, NV, 2, V>(product, panel, row, vector),
+                3 => tile::<LANES, BYTES, NV, 3, V>(product, panel, row, vector),
+                4 => tile::<LANES, BYTES, NV, 4, V>(product, panel, row, vector),
+                5 => tile::<LANES, BYTES, NV, 5, V>(product, panel, row, vector),
+                _ => tile::<LANES, BYTES, NV, 6, V>(product, panel, row, vector),
             }
         }
         row += height;
@@ -400,26 +391,19 @@ fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize
     }
 }
 
-/// `MR` rows by `NV` registers of each of `P` panels.
+/// `MR` rows by `NV` registers.
 ///
 /// One row alone has too few sums to hide the latency of a dot product: even and odd groups of
 /// inputs are summed apart, where the order of a sum does not matter.
 ///
 /// # Safety
-/// No other thread writes these rows of these panels.
+/// No other thread writes these rows of this panel.
 // Indices name the same place in several arrays.
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
-unsafe fn tile<
-    const LANES: usize,
-    const BYTES: usize,
-    const NV: usize,
-    const MR: usize,
-    const P: usize,
-    V,
->(
+unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
     product: &Product<'_, V::Group>,
-    panels: [Panel<'_>; P],
+    panel: Panel<'_>,
     first_row: usize,
     vector: V,
 ) where
@@ -428,37 +412,59 @@ unsafe fn tile<
     let groups = product.rhs.groups();
     // Slices of one known length: the loop below is free of bounds checks.
     let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
-    let weights: [_; P] =
-        std::array::from_fn(|p| &panels[p].weights.as_chunks::<BYTES>().0[..groups * NV]);
+    let weights = &panel.weights.as_chunks::<BYTES>().0[..groups * NV];
 
-    let mut acc = [[[vector.zero(); NV]; MR]; P];
+    let mut acc = [[vector.zero(); NV]; MR];
     let mut group = 0;
     if MR == 1 && V::EXACT {
         let mut odd = acc;
         while group + 1 < groups {
-            for p in 0..P {
-                step(&mut acc[p], &rows, weights[p], group, vector);
-                step(&mut odd[p], &rows, weights[p], group + 1, vector);
-            }
+            step(&mut acc, &rows, weights, group, vector);
+            step(&mut odd, &rows, weights, group + 1, vector);
             group += 2;
         }
-        for p in 0..P {
-            for r in 0..MR {
-                for v in 0..NV {
-                    acc[p][r][v] = vector.add(acc[p][r][v], odd[p][r][v]);
-                }
+        for r in 0..MR {
+            for v in 0..NV {
+                acc[r][v] = vector.add(acc[r][v], odd[r][v]);
             }
         }
     }
     while group < groups {
-        for p in 0..P {
-            step(&mut acc[p], &rows, weights[p], group, vector);
-        }
+        step(&mut acc, &rows, weights, group, vector);
         group += 1;
     }
-    for p in 0..P {
+    // SAFETY: the caller's promise.
+    unsafe { store(product, panel, first_row, acc, vector) };
+}
+
+/// One row by `NV` registers of each of several panels.
+///
+/// Apart from `tile`: sums in arrays of arrays of arrays, with one panel or with several, would
+/// not stay in registers.
+///
+/// # Safety
+/// No other thread writes this row of these panels.
+#[inline(always)]
+unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
+    product: &Product<'_, V::Group>,
+    panels: [Panel<'_>; ABREAST],
+    row: usize,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let groups = product.rhs.groups();
+    let rows = [product.lhs.groups(row, groups)];
+    let weights = panels.map(|panel| &panel.weights.as_chunks::<BYTES>().0[..groups * NV]);
+    let mut acc = [[[vector.zero(); NV]]; ABREAST];
+    for group in 0..groups {
+        for (acc, weights) in acc.iter_mut().zip(weights) {
+            step(acc, &rows, weights, group, vector);
+        }
+    }
+    for (acc, panel) in acc.into_iter().zip(panels) {
         // SAFETY: the caller's promise.
-        unsafe { store(product, panels[p], first_row, &acc[p], vector) };
+        unsafe { store(product, panel, row, acc, vector) };
     }
 }
 
@@ -472,7 +478,7 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
     product: &Product<'_, V::Group>,
     panel: Panel<'_>,
     first_row: usize,
-    acc: &[[V::Acc; NV]; MR],
+    acc: [[V::Acc; NV]; MR],
     vector: V,
 ) where
     V: Vector<LANES, BYTES>,

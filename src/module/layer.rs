@@ -3,15 +3,29 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::{LentWeight, WeightId};
 use crate::error::{Error, Result};
 use crate::qconfig::QConfig;
+use crate::words::{lookup, serde_as_word};
 
 /// What sort of layer a leaf is; rules by kind match on it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+///
+/// It is read from its name, a user's own as `Custom(name)`, and serde writes it so:
+///
+/// ```
+/// use candle_dynquant::LayerKind;
+///
+/// assert_eq!("LSTM".parse::<LayerKind>()?, LayerKind::LSTM);
+/// assert_eq!("Custom(Conv1d)".parse::<LayerKind>()?, LayerKind::custom("Conv1d"));
+/// let typo = "Liner".parse::<LayerKind>().unwrap_err();
+/// assert!(typo.to_string().ends_with("did you mean `Linear`?"));
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LayerKind {
     /// `y = x W^T + b`.
@@ -45,6 +59,17 @@ impl LayerKind {
         Self::GRUCell,
     ];
 
+    /// The seven kinds that multiply: PyTorch's six and [`RNN`](Self::RNN).
+    pub const MULTIPLYING: [Self; 7] = [
+        Self::Linear,
+        Self::LSTM,
+        Self::GRU,
+        Self::RNN,
+        Self::LSTMCell,
+        Self::RNNCell,
+        Self::GRUCell,
+    ];
+
     /// The kind of a user's own layer.
     pub const fn custom(name: &'static str) -> Self {
         Self::Custom(Cow::Borrowed(name))
@@ -62,10 +87,38 @@ impl fmt::Display for LayerKind {
             Self::RNNCell => "RNNCell",
             Self::GRUCell => "GRUCell",
             Self::Embedding => "Embedding",
-            Self::Custom(name) => name,
+            Self::Custom(name) => return f.pad(&format!("Custom({name})")),
         })
     }
 }
+
+impl FromStr for LayerKind {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        let own = word
+            .strip_prefix("Custom(")
+            .and_then(|w| w.strip_suffix(')'));
+        if let Some(name) = own.filter(|name| !name.is_empty()) {
+            return Ok(Self::Custom(name.to_owned().into()));
+        }
+        let words = [
+            ("Linear", Self::Linear),
+            ("LSTM", Self::LSTM),
+            ("GRU", Self::GRU),
+            ("RNN", Self::RNN),
+            ("LSTMCell", Self::LSTMCell),
+            ("RNNCell", Self::RNNCell),
+            ("GRUCell", Self::GRUCell),
+            ("Embedding", Self::Embedding),
+            // Read above; here for the list of what there is.
+            ("Custom(name)", Self::custom("name")),
+        ];
+        lookup("kind", word, words)
+    }
+}
+
+serde_as_word!(LayerKind);
 
 /// How a weight is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

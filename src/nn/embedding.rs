@@ -32,12 +32,11 @@ use crate::qtable::QTable;
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
-/// use candle_dynquant::{nn, quantize_dynamic, LayerKind, QConfig, QConfigSpec};
+/// use candle_dynquant::{nn, quantize_dynamic, QConfigSpec};
 ///
 /// let table = Tensor::randn(0f32, 1., (1000, 64), &Device::Cpu)?;
 /// let mut layer = nn::Embedding::new(table, 64);
-/// let qconfig = QConfig::float_qparams_weight_only();
-/// let report = quantize_dynamic(&mut layer, &QConfigSpec::new().kind(LayerKind::Embedding, qconfig))?;
+/// let report = quantize_dynamic(&mut layer, &QConfigSpec::int8().embeddings())?;
 /// assert_eq!((report.bytes_before(), report.bytes_after()), (256_000, 72_000));
 /// let ys = layer.forward(&Tensor::new(&[[3u32, 999], [0, 3]], &Device::Cpu)?)?;
 /// assert_eq!(ys.dims(), [2, 2, 64]);

@@ -103,6 +103,32 @@ impl Linear {
         }
     }
 
+    /// [`forward`](Module::forward) of several layers of one input, such as query, key and
+    /// value: quantized alike, they quantize it once, and all threads work at all of them.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_dynquant::nn;
+    ///
+    /// let layer = || Ok(nn::Linear::new(Tensor::randn(0f32, 1., (4, 8), &Device::Cpu)?, None));
+    /// let (query, key, value) = (layer()?, layer()?, layer()?);
+    /// let xs = Tensor::randn(0f32, 1., (5, 8), &Device::Cpu)?;
+    /// let [q, k, v] = nn::Linear::forward_each([&query, &key, &value], &xs)?;
+    /// assert_eq!((q.dims(), k.dims(), v.dims()), (&[5, 4][..], &[5, 4][..], &[5, 4][..]));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward) of any of them.
+    pub fn forward_each<const N: usize>(
+        layers: [&Self; N],
+        xs: &Tensor,
+    ) -> CandleResult<[Tensor; N]> {
+        let outs = Projection::forward_each(layers.map(|layer| &layer.projection), xs);
+        let name = || layers.first().and_then(|layer| layer.name.as_deref());
+        outs.map_err(|e| e.at(name().unwrap_or("Linear")).into())
+    }
+
     /// What the layer multiplies through.
     pub fn projection(&self) -> &Projection {
         &self.projection

@@ -223,6 +223,89 @@ impl Projection {
         Ok(ys.reshape([batch, &[n]].concat())?)
     }
 
+    /// [`try_forward`](Self::try_forward) of several projections of one input, such as query, key
+    /// and value: where they are quantized alike, the input is quantized once, and all threads
+    /// work at all of them at once.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_dynquant::{nn::Projection, QConfig};
+    ///
+    /// let weight = || Tensor::randn(0f32, 1., (4, 8), &Device::Cpu);
+    /// let int8 = QConfig::per_row_dynamic();
+    /// let query = Projection::new(weight()?, None).quantize(&int8)?;
+    /// let key = Projection::new(weight()?, None).quantize(&int8)?;
+    /// let xs = Tensor::randn(0f32, 1., (5, 8), &Device::Cpu)?;
+    /// let [queries, keys] = Projection::forward_each([&query, &key], &xs)?;
+    /// assert_eq!(keys.to_vec2::<f32>()?, key.try_forward(&xs)?.to_vec2::<f32>()?);
+    /// # Ok::<(), candle_dynquant::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`try_forward`](Self::try_forward) of any of them.
+    pub fn forward_each<const N: usize>(
+        projections: [&Self; N],
+        xs: &Tensor,
+    ) -> Result<[Tensor; N]> {
+        let outs = match Self::alike(projections, xs) {
+            None => (projections.iter())
+                .map(|projection| projection.try_forward(xs))
+                .collect::<Result<Vec<_>>>()?,
+            Some((config, quantized)) => {
+                check_cpu_float(xs, "forward")?;
+                let batch = &xs.dims()[..xs.rank() - 1];
+                let rows = batch.iter().product();
+                let dtype = xs.dtype();
+                let xs = xs.to_dtype(DType::F32)?.contiguous()?;
+                let outs = with_slice(&xs, |xs| {
+                    let operands = quantized.map(|(quantized, activation)| Operands {
+                        activation,
+                        ..quantized.operands(xs, rows)
+                    });
+                    kernels::linear_each(operands, quantizer(config))
+                })?;
+                let outs = outs.into_iter().zip(quantized);
+                let outs = outs.map(|(out, (quantized, _))| {
+                    let shape = [batch, &quantized.weight.shape()[..1]].concat();
+                    Ok(Tensor::from_vec(out, shape, &Device::Cpu)?.to_dtype(dtype)?)
+                });
+                outs.collect::<Result<_>>()?
+            }
+        };
+        // There are as many as there were projections.
+        Ok(outs
+            .try_into()
+            .unwrap_or_else(|_| unreachable!("N outputs")))
+    }
+
+    /// Projections that are quantized alike, to dynamic activations of such an input, and how.
+    fn alike<'a, const N: usize>(
+        projections: [&'a Self; N],
+        xs: &Tensor,
+    ) -> Option<(DynamicConfig, [Activated<'a>; N])> {
+        let first = projections.first()?.quantized()?;
+        let ActivationConfig::Dynamic(config) = first.activation else {
+            return None;
+        };
+        let alike = |other: &&Quantized| {
+            other.activation == first.activation
+                && xs.dims().last() == Some(&other.weight.shape()[1])
+        };
+        let activations = projections.map(|projection| projection.activation);
+        let mut pairs = activations.map(|activation| (first, activation));
+        for (pair, projection) in pairs.iter_mut().zip(projections) {
+            pair.0 = projection.quantized().filter(alike)?;
+        }
+        Some((config, pairs))
+    }
+
+    fn quantized(&self) -> Option<&Quantized> {
+        match &self.weight {
+            Weight::Float(_) => None,
+            Weight::Quantized(quantized) => Some(quantized),
+        }
+    }
+
     /// `out_features` and `in_features`.
     ///
     /// # Errors
@@ -436,6 +519,9 @@ impl Quantized {
         })
     }
 }
+
+/// A quantized weight and what is done to its product.
+type Activated<'a> = (&'a Quantized, Option<Activation>);
 
 /// How activations are quantized, in the words of the kernels.
 fn quantizer(config: DynamicConfig) -> Quantizer<'static> {

@@ -79,6 +79,17 @@ impl Formula {
         let &Self {
             quant_range, eps, ..
         } = self;
+        // Averages of far numbers may have left f32.
+        if let Some(range) = ranges
+            .iter()
+            .find(|range| !range.iter().all(|end| end.is_finite()))
+        {
+            return Err(Error::InvalidArgument {
+                what: "observed range",
+                expected: "finite ends".into(),
+                got: format!("{range:?}"),
+            });
+        }
         let ranges = ranges.iter();
         let (mut scales, mut zero_points): (Vec<_>, _) = match self.qscheme {
             QScheme::PerChannelAffineFloatQParams => {

@@ -22,7 +22,11 @@
 //! ```
 
 mod formula;
+mod histogram;
 mod min_max;
+mod moving_average;
+mod onnxruntime;
+mod placeholder;
 mod values;
 mod weight_qparams;
 
@@ -30,17 +34,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use serde::{Serialize, Serializer};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::qparams::{QDType, QScheme};
 
+pub use histogram::HistogramObserver;
 pub use min_max::{MinMaxObserver, PerChannelMinMaxObserver};
+pub use moving_average::{MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver};
+pub use onnxruntime::OnnxRuntimeObserver;
+pub use placeholder::PlaceholderObserver;
 pub(crate) use values::check_cpu_float;
 pub use weight_qparams::{WeightQParams, ZeroPoints};
 
 /// Which observer, and what it is told; PyTorch's `Observer.with_args(..)`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ObserverConfig {
     /// Which observer.
@@ -60,7 +67,7 @@ pub struct ObserverConfig {
 }
 
 /// The observers there are.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ObserverKind {
     /// `MinMaxObserver`: least and greatest element ever seen, per tensor.
@@ -84,6 +91,8 @@ pub enum ObserverKind {
     },
     /// ONNX Runtime's own formulas, per tensor or per channel.
     OnnxRuntime,
+    /// `PlaceholderObserver`: nothing is observed, and there is no scale.
+    Placeholder,
     /// A user's own.
     Custom(CustomObserver),
 }
@@ -168,13 +177,6 @@ impl fmt::Debug for CustomObserver {
     }
 }
 
-/// Its name alone can be written.
-impl Serialize for CustomObserver {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.name)
-    }
-}
-
 /// The same maker under the same name.
 impl PartialEq for CustomObserver {
     fn eq(&self, other: &Self) -> bool {
@@ -205,13 +207,16 @@ impl ObserverConfig {
         Ok(match &self.kind {
             ObserverKind::MinMax => Box::new(MinMaxObserver::new(self)?),
             ObserverKind::PerChannelMinMax => Box::new(PerChannelMinMaxObserver::new(self)?),
-            ObserverKind::Custom(custom) => (custom.build)(self)?,
-            other => {
-                return Err(Error::UnsupportedQConfig {
-                    expected: "MinMax or PerChannelMinMax".into(),
-                    got: format!("{other:?}"),
-                });
+            ObserverKind::MovingAverageMinMax { averaging_constant } => {
+                Box::new(MovingAverageMinMaxObserver::new(self, *averaging_constant)?)
             }
+            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => Box::new(
+                MovingAveragePerChannelMinMaxObserver::new(self, *averaging_constant)?,
+            ),
+            ObserverKind::Histogram { bins } => Box::new(HistogramObserver::new(self, *bins)?),
+            ObserverKind::OnnxRuntime => Box::new(OnnxRuntimeObserver::new(self)?),
+            ObserverKind::Placeholder => Box::new(PlaceholderObserver),
+            ObserverKind::Custom(custom) => (custom.build)(self)?,
         })
     }
 }

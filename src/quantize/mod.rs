@@ -7,7 +7,7 @@ mod swap;
 mod tied;
 
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
-pub use spec::QConfigSpec;
+pub use spec::{QConfigSpec, Target};
 
 use crate::error::Result;
 use crate::kernels::Isa;

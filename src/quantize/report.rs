@@ -11,7 +11,7 @@ use super::swap::Quantized;
 use super::tied::{Held, Owners};
 use crate::kernels::Isa;
 use crate::module::LayerKind;
-use crate::qconfig::QConfig;
+use crate::qconfig::{QConfig, serialize_named};
 
 /// What [`quantize_dynamic`](crate::quantize_dynamic) did.
 ///
@@ -72,6 +72,7 @@ pub enum Outcome {
     /// The layer's weights are quantized now.
     Swapped {
         /// As this says.
+        #[serde(serialize_with = "serialize_named")]
         to: QConfig,
     },
     /// The layer reads the quantized weight of another layer, which held the same tensor.
@@ -100,6 +101,13 @@ pub enum LeftReason {
     NoRule,
     /// It was quantized before.
     AlreadyQuantized,
+    /// It is smaller than [`min_params`](crate::QConfigSpec::min_params) asks.
+    TooSmall {
+        /// Elements of its weights.
+        parameters: usize,
+        /// The fewest that are quantized.
+        min_params: usize,
+    },
 }
 
 /// A field that is no module tree.
@@ -137,11 +145,7 @@ impl Report {
         let layers = layers.map(|(index, (found, decision))| {
             let swapped = matches!(decision, Decision::Swap(_));
             LayerReport {
-                parameters: found
-                    .weights
-                    .iter()
-                    .map(|w| w.shape.iter().product::<usize>())
-                    .sum(),
+                parameters: found.parameters(),
                 bytes_before: before.sum(index, |weight| weight.bytes),
                 bytes_after: after.sum(index, |weight| weight.bytes),
                 tied_to: before.other(index).map(|owner| paths[owner].clone()),
@@ -357,6 +361,13 @@ impl fmt::Display for LeftReason {
             Self::KeptFloat { rule } => write!(f, "left: kept float by {rule}"),
             Self::NoRule => f.write_str("left: no rule matches"),
             Self::AlreadyQuantized => f.write_str("left: quantized before"),
+            Self::TooSmall {
+                parameters,
+                min_params,
+            } => write!(
+                f,
+                "left: {parameters} weight elements, min_params is {min_params}"
+            ),
         }
     }
 }

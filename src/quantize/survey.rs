@@ -32,6 +32,12 @@ impl Found {
     pub fn is_quantized(&self) -> bool {
         !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
     }
+
+    /// Elements of its weights.
+    pub fn parameters(&self) -> usize {
+        let elements = |w: &WeightInfo| w.shape.iter().product::<usize>();
+        self.weights.iter().map(elements).sum()
+    }
 }
 
 /// Everything a walk over the model meets.

@@ -28,7 +28,7 @@ pub fn tensor(shape: &[usize], recipe: &Value) -> Vec<f32> {
     let count: usize = shape.iter().product();
     let element = |i: usize| {
         let row = i / width;
-        let v = bell(seed, i as u64);
+        let (z, v) = (mix(seed, i as u64), bell(seed, i as u64));
         let u = match kind {
             "normal" | "rows" => v,
             "outlier" if i.is_multiple_of(97) => 32 * v,
@@ -48,6 +48,15 @@ pub fn tensor(shape: &[usize], recipe: &Value) -> Vec<f32> {
             },
             "symmetric_ties" if i.is_multiple_of(width) => 255,
             "symmetric_ties" => v.abs() % 511 - 255,
+            "uniform" => (z >> 40) as i64 - (1 << 23),
+            "lognormal" => (256 + (z & 255) as i64) << (z >> 48).count_ones().min(15),
+            "student_t" => {
+                let zeros = (z >> 16 | 1 << 30).trailing_zeros();
+                let u = ((z & 511) as i64) << (zeros / 2);
+                if z >> 63 == 1 { -u } else { u }
+            }
+            "bimodal" if z & 1 == 1 => v + 393_216,
+            "bimodal" => v - 393_216,
             _ => panic!("unknown kind {kind}"),
         };
         let exponent = match kind {

@@ -1,15 +1,20 @@
 //! What a layer is quantized to: how its weight is observed, how its activations are.
 
+mod file;
+
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use crate::error::Result;
 use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
+use crate::words::{unknown_name, words};
+
+pub(crate) use file::serialize_named;
 
 /// Over how much of an activation one scale and zero point stretch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Granularity {
     /// All rows of a call share one: PyTorch's way, in which rows influence each other.
@@ -19,8 +24,7 @@ pub enum Granularity {
 }
 
 /// Whose formulas turn a range into scale, zero point and codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Arithmetic {
     /// torch 2.9.1's on x86; per row the plain affine formula.
@@ -29,8 +33,18 @@ pub enum Arithmetic {
     OnnxRuntime,
 }
 
+words!(Granularity, "granularity", prefix "", {
+    PerTensor => "per_tensor",
+    PerRow => "per_row",
+});
+
+words!(Arithmetic, "arithmetic", prefix "", {
+    PyTorch => "pytorch",
+    OnnxRuntime => "onnxruntime",
+});
+
 /// What a layer does with its activations at every call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ActivationConfig {
     /// They become u8, by a scale and zero point of this very call.
@@ -40,7 +54,7 @@ pub enum ActivationConfig {
 }
 
 /// How activations become u8, affine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct DynamicConfig {
     /// Whether rows share their scale.
@@ -52,7 +66,7 @@ pub struct DynamicConfig {
 }
 
 /// How the weight of a layer is quantized, once.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum WeightConfig {
     /// To 8-bit codes, with the scales and zero points that an observer chooses.
@@ -77,7 +91,68 @@ pub struct QConfig {
     pub weight: WeightConfig,
 }
 
+/// The arguments of ONNX Runtime's `quantize_dynamic` that say how, with its defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OnnxRuntimeOptions {
+    /// `weight_type`.
+    pub weight_type: QDType,
+    /// `per_channel`: a weight scale per output channel.
+    pub per_channel: bool,
+    /// `reduce_range`: use only half the codes of weights.
+    pub reduce_range: bool,
+    /// `extra_options["WeightSymmetric"]`; unset, qint8 is symmetric and quint8 affine.
+    pub weight_symmetric: Option<bool>,
+}
+
+impl OnnxRuntimeOptions {
+    /// qint8, symmetric, per tensor, all codes.
+    pub const DEFAULT: Self = Self {
+        weight_type: QDType::QInt8,
+        per_channel: false,
+        reduce_range: false,
+        weight_symmetric: None,
+    };
+}
+
+impl Default for OnnxRuntimeOptions {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 impl QConfig {
+    /// The presets by the names that [`preset`](Self::preset) knows.
+    pub const PRESETS: [&'static str; 6] = [
+        "default_dynamic",
+        "per_channel_dynamic",
+        "per_row_dynamic",
+        "float16_dynamic",
+        "float_qparams_weight_only",
+        "onnxruntime",
+    ];
+
+    /// The preset of that name; PyTorch's suffix `_qconfig` may follow.
+    ///
+    /// # Errors
+    /// [`Error::UnknownName`](crate::Error::UnknownName) for any other name.
+    pub fn preset(name: &str) -> Result<Self> {
+        match name.strip_suffix("_qconfig").unwrap_or(name) {
+            "default_dynamic" => Ok(Self::default_dynamic()),
+            "per_channel_dynamic" => Ok(Self::per_channel_dynamic()),
+            "per_row_dynamic" => Ok(Self::per_row_dynamic()),
+            "float16_dynamic" => Ok(Self::float16_dynamic()),
+            "float_qparams_weight_only" => Ok(Self::float_qparams_weight_only()),
+            "onnxruntime" => Ok(Self::onnxruntime(OnnxRuntimeOptions::DEFAULT)),
+            _ => Err(unknown_name("qconfig", name, &Self::PRESETS)),
+        }
+    }
+
+    /// The name of the preset that this is.
+    pub(crate) fn preset_name(&self) -> Option<&'static str> {
+        let mut names = Self::PRESETS.into_iter();
+        names.find(|name| Self::preset(name).is_ok_and(|preset| preset == *self))
+    }
+
     /// A configuration from its parts; a layer that cannot do it says so when it is quantized.
     pub const fn new(activation: ActivationConfig, weight: WeightConfig) -> Self {
         Self { activation, weight }
@@ -128,6 +203,42 @@ impl QConfig {
             )),
         )
     }
+
+    /// ONNX Runtime's `quantize_dynamic`, in its own arithmetic.
+    ///
+    /// ```
+    /// use candle_dynquant::{OnnxRuntimeOptions, QConfig, QDType};
+    ///
+    /// let qconfig = QConfig::onnxruntime(OnnxRuntimeOptions {
+    ///     weight_type: QDType::QUInt8,
+    ///     per_channel: true,
+    ///     ..Default::default()
+    /// });
+    /// assert_eq!(qconfig.to_string(), "quint8 affine per channel, u8 per tensor");
+    /// ```
+    pub const fn onnxruntime(options: OnnxRuntimeOptions) -> Self {
+        let symmetric = match options.weight_symmetric {
+            Some(symmetric) => symmetric,
+            None => matches!(options.weight_type, QDType::QInt8),
+        };
+        let qscheme = match (options.per_channel, symmetric) {
+            (false, true) => QScheme::PerTensorSymmetric,
+            (false, false) => QScheme::PerTensorAffine,
+            (true, true) => QScheme::PerChannelSymmetric,
+            (true, false) => QScheme::PerChannelAffine,
+        };
+        let mut weight =
+            ObserverConfig::new(ObserverKind::OnnxRuntime, options.weight_type, qscheme);
+        weight.reduce_range = options.reduce_range;
+        Self::new(
+            ActivationConfig::Dynamic(DynamicConfig {
+                granularity: Granularity::PerTensor,
+                reduce_range: false,
+                arithmetic: Arithmetic::OnnxRuntime,
+            }),
+            WeightConfig::Int8(weight),
+        )
+    }
 }
 
 impl ActivationConfig {
@@ -170,10 +281,7 @@ impl fmt::Display for WeightConfig {
             Self::Float16 => return f.write_str("float16"),
             Self::Int8(config) => config,
         };
-        f.write_str(match config.dtype {
-            QDType::QInt8 => "qint8",
-            QDType::QUInt8 => "quint8",
-        })?;
+        config.dtype.fmt(f)?;
         f.write_str(match config.qscheme {
             QScheme::PerTensorSymmetric => " per tensor",
             QScheme::PerTensorAffine => " affine per tensor",

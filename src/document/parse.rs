@@ -1,0 +1,240 @@
+//! From text to tree, within limits: what comes may be anything.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{MessageFormatter, Spanned, UserMessageFormatter};
+
+use super::{LONGEST_MESSAGE, Node, Read, Value, brief};
+use crate::error::{Error, Result};
+
+/// Bytes of the longest document: what is longer was not written by hand.
+const MAX_BYTES: usize = 1 << 20;
+/// How deep lists and maps may lie in each other.
+const MAX_DEPTH: usize = 32;
+/// Values, and what aliases repeat of them.
+const MAX_EVENTS: usize = 100_000;
+
+impl Node {
+    pub fn from_yaml(text: &str) -> Result<Self> {
+        check_length(text.len())?;
+        let options = serde_saphyr::options! {
+            strict_booleans: true,
+            with_snippet: false,
+            budget: serde_saphyr::budget! {
+                max_depth: MAX_DEPTH,
+                max_events: MAX_EVENTS,
+                max_documents: 1,
+            },
+        };
+        let Tree::<true>(mut node) =
+            serde_saphyr::from_str_with_options(text, options).map_err(malformed)?;
+        node.set_key(String::new());
+        Ok(node)
+    }
+
+    pub fn from_json(text: &str) -> Result<Self> {
+        check_length(text.len())?;
+        if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
+            let whole = error.to_string();
+            let message = whole.rsplit_once(" at line ").map_or(&*whole, |(m, _)| m);
+            return Err(fault(error.line(), error.column(), message));
+        }
+        // In JSON these may stand in a string as they are, in YAML they may not.
+        let mut yaml = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '\u{7f}'..='\u{9f}'
+                | '\u{2028}'
+                | '\u{2029}'
+                | '\u{feff}'
+                | '\u{fffe}'
+                | '\u{ffff}' => {
+                    yaml.push_str(&format!("\\u{:04x}", u32::from(c)));
+                }
+                c => yaml.push(c),
+            }
+        }
+        Self::from_yaml(&yaml)
+    }
+
+    /// By the file's extension.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let read = |parse: fn(&str) -> Result<Self>| {
+            let mut bytes = Vec::new();
+            File::open(path)
+                .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
+                .map_err(candle_core::Error::from)?;
+            check_length(bytes.len())?;
+            let text = std::str::from_utf8(&bytes).map_err(|e| {
+                let valid = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
+                let line = valid.matches('\n').count() + 1;
+                let column = valid.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
+                fault(line, column, "expected UTF-8")
+            })?;
+            parse(text)
+        };
+        let extension = path.extension().map(|e| e.to_ascii_lowercase());
+        match extension.as_ref().and_then(|e| e.to_str()) {
+            Some("yaml" | "yml") => read(Self::from_yaml),
+            Some("json") => read(Self::from_json),
+            other => Err(Error::InvalidArgument {
+                what: "extension",
+                expected: "yaml, yml or json".into(),
+                got: other.map_or("none".into(), |e| format!("{e:?}")),
+            }),
+        }
+    }
+}
+
+fn fault(line: usize, column: usize, message: &str) -> Error {
+    Error::InvalidConfig {
+        line,
+        column,
+        key: String::new(),
+        message: brief(message, LONGEST_MESSAGE),
+    }
+}
+
+fn check_length(bytes: usize) -> Result<()> {
+    match bytes > MAX_BYTES {
+        true => Err(fault(1, 1, &format!("expected at most {MAX_BYTES} bytes"))),
+        false => Ok(()),
+    }
+}
+
+fn malformed(error: serde_saphyr::Error) -> Error {
+    use serde_saphyr::Error as Yaml;
+    let place = error.location().filter(|place| place.line() > 0);
+    let (line, column) = place.map_or((1, 1), |p| (p.line() as usize, p.column() as usize));
+    let mut inner = &error;
+    while let Yaml::AliasError { error, .. } = inner {
+        inner = error;
+    }
+    let message = match inner {
+        Yaml::DuplicateMappingKey { key: Some(key), .. } => format!("duplicate key `{key}`"),
+        Yaml::RecursiveReferencesRequireWeakTypes { .. } => "an alias within its own anchor".into(),
+        Yaml::Budget { .. } => {
+            format!("expected one document of at most {MAX_EVENTS} values, {MAX_DEPTH} deep")
+        }
+        other => UserMessageFormatter.format_message(other).into_owned(),
+    };
+    fault(line, column, &message)
+}
+
+/// For `Deserialize` from any format: places are known to our own reading of YAML only.
+pub(crate) fn deserialize<'de, T: Read, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    let Tree::<false>(mut node) = Tree::deserialize(from)?;
+    node.set_key(String::new());
+    T::read(&node).map_err(serde::de::Error::custom)
+}
+
+/// `Deserialize` of what can be read.
+macro_rules! deserialize_by_read {
+    ($($type:ty),+) => {$(
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                $crate::document::deserialize(from)
+            }
+        }
+    )+};
+}
+
+pub(crate) use deserialize_by_read;
+
+/// A node that asks for its place, or does not: other formats than YAML cannot be asked.
+struct Tree<const PLACED: bool>(Node);
+
+/// A value whose parts are such trees.
+struct Branch<const PLACED: bool>(Value);
+
+impl<'de, const PLACED: bool> Deserialize<'de> for Tree<PLACED> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let (line, column, value) = match PLACED {
+            true => {
+                let Spanned::<Branch<PLACED>> {
+                    value, referenced, ..
+                } = Deserialize::deserialize(from)?;
+                (referenced.line(), referenced.column(), value)
+            }
+            false => (0, 0, Branch::deserialize(from)?),
+        };
+        Ok(Self(Node {
+            line: line as usize,
+            column: column as usize,
+            key: String::new(),
+            value: value.0,
+        }))
+    }
+}
+
+impl<'de, const PLACED: bool> Deserialize<'de> for Branch<PLACED> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Growing::<PLACED>).map(Self)
+    }
+}
+
+struct Growing<const PLACED: bool>;
+
+impl<'de, const PLACED: bool> Visitor<'de> for Growing<PLACED> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Integer(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Integer(value.into()))
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<Value, E> {
+        Ok(Value::Integer(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(Tree::<PLACED>(item)) = from.next_element()? {
+            items.push(item);
+        }
+        Ok(Value::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((Tree::<PLACED>(key), Tree::<PLACED>(value))) = from.next_entry()? {
+            entries.push((key, value));
+        }
+        Ok(Value::Map(entries))
+    }
+}

@@ -1,0 +1,351 @@
+//! How a `QConfig` is written in YAML, JSON and whatever else serde knows, and read from it.
+//!
+//! ```yaml
+//! weight: {observer: HistogramObserver, dtype: qint8, qscheme: per_tensor_symmetric, bins: 2048}
+//! activation: {granularity: per_row, reduce_range: false, arithmetic: pytorch}
+//! ```
+//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}`, `activation` may
+//! be `float`. What is left out is as in PyTorch's default observers for weights: signed codes
+//! are symmetric and unsigned ones affine, and activations follow from the weight.
+
+use serde::Serialize;
+use serde::ser::{Error as _, SerializeMap, Serializer};
+
+use super::{ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig};
+use crate::document::{Map, Node, Read, Value, deserialize_by_read};
+use crate::error::Result;
+use crate::observer::{ObserverConfig, ObserverKind};
+use crate::qparams::{QDType, QScheme};
+use crate::words::lookup;
+
+/// PyTorch's default share of the newest in a moving average.
+const AVERAGING_CONSTANT: f32 = 0.01;
+/// PyTorch's default bins of a histogram, and the most that make sense.
+const BINS: usize = 2048;
+const MAX_BINS: usize = 1 << 20;
+
+/// Arguments of single observers.
+const OWN_ARGUMENTS: [&str; 2] = ["averaging_constant", "bins"];
+const OBSERVER: [&str; 9] = [
+    "observer",
+    "dtype",
+    "qscheme",
+    "ch_axis",
+    "reduce_range",
+    "quant_range",
+    "eps",
+    OWN_ARGUMENTS[0],
+    OWN_ARGUMENTS[1],
+];
+
+deserialize_by_read!(
+    QConfig,
+    WeightConfig,
+    ObserverConfig,
+    ActivationConfig,
+    DynamicConfig
+);
+
+impl Read for QConfig {
+    fn read(node: &Node) -> Result<Self> {
+        if let Value::Text(_) = node.value {
+            return node.word("a qconfig", Self::preset);
+        }
+        let map = node.map("a preset's name or a qconfig", &["weight", "activation"])?;
+        let weight = map.read("weight", WeightConfig::read)?;
+        let weight = weight.unwrap_or(WeightConfig::PER_TENSOR);
+        let activation = map.read("activation", ActivationConfig::read)?;
+        let activation = activation.unwrap_or(match &weight {
+            WeightConfig::Int8(config)
+                if config.qscheme != QScheme::PerChannelAffineFloatQParams =>
+            {
+                ActivationConfig::dynamic(Granularity::PerTensor, true)
+            }
+            _ => ActivationConfig::Float,
+        });
+        Ok(Self { activation, weight })
+    }
+}
+
+impl Read for ActivationConfig {
+    fn read(node: &Node) -> Result<Self> {
+        match &node.value {
+            Value::Text(_) => node.word("an activation", |word| {
+                lookup("activation", word, [("float", Self::Float)])
+            }),
+            _ => DynamicConfig::read(node).map(Self::Dynamic),
+        }
+    }
+}
+
+impl Read for DynamicConfig {
+    fn read(node: &Node) -> Result<Self> {
+        let keys = ["granularity", "reduce_range", "arithmetic"];
+        let map = node.map("float or an activation", &keys)?;
+        let granularity = map.read("granularity", |n| n.word("a granularity", str::parse))?;
+        let arithmetic = map.read("arithmetic", |n| n.word("an arithmetic", str::parse))?;
+        let granularity = granularity.unwrap_or(Granularity::PerTensor);
+        let arithmetic = arithmetic.unwrap_or(Arithmetic::PyTorch);
+        // PyTorch itself takes 7 bits; nobody else has to.
+        let as_pytorch = (granularity, arithmetic) == (Granularity::PerTensor, Arithmetic::PyTorch);
+        Ok(Self {
+            granularity,
+            reduce_range: map.read("reduce_range", Node::bool)?.unwrap_or(as_pytorch),
+            arithmetic,
+        })
+    }
+}
+
+impl Read for WeightConfig {
+    fn read(node: &Node) -> Result<Self> {
+        let map = node.map("a weight", &OBSERVER)?;
+        let is_float16 = |word: &str| {
+            let word = word.strip_prefix("torch.").unwrap_or(word);
+            lookup(
+                "dtype",
+                word,
+                [("qint8", false), ("quint8", false), ("float16", true)],
+            )
+        };
+        match map.read("dtype", |n| n.word("a dtype", is_float16))? {
+            Some(true) => {
+                map.refuse("dtype float16", |key| key != "dtype")?;
+                Ok(Self::Float16)
+            }
+            _ => ObserverConfig::read(node).map(Self::Int8),
+        }
+    }
+}
+
+impl Read for ObserverConfig {
+    fn read(node: &Node) -> Result<Self> {
+        let map = node.map("an observer", &OBSERVER)?;
+        let qscheme = map.read("qscheme", |n| n.word("a qscheme", str::parse::<QScheme>))?;
+        let dtype = map.read("dtype", |n| n.word("a dtype", str::parse::<QDType>))?;
+        let kind = map.read("observer", |n| n.word("an observer", observer))?;
+
+        let per_row = qscheme == Some(QScheme::PerChannelAffineFloatQParams);
+        let dtype = dtype.unwrap_or(if per_row {
+            QDType::QUInt8
+        } else {
+            QDType::QInt8
+        });
+        let mut kind = kind.unwrap_or(match qscheme {
+            Some(qscheme) if qscheme.is_per_channel() => ObserverKind::PerChannelMinMax,
+            _ => ObserverKind::MinMax,
+        });
+        let qscheme = qscheme.unwrap_or(match (per_channel(&kind) == Some(true), dtype) {
+            (false, QDType::QInt8) => QScheme::PerTensorSymmetric,
+            (false, QDType::QUInt8) => QScheme::PerTensorAffine,
+            (true, QDType::QInt8) => QScheme::PerChannelSymmetric,
+            (true, QDType::QUInt8) => QScheme::PerChannelAffine,
+        });
+        let name = observer_name(&kind);
+        if per_channel(&kind).is_some_and(|own| own != qscheme.is_per_channel()) {
+            let at = map.get("qscheme").unwrap_or(node);
+            return Err(at.fault(format!("{name} cannot be {qscheme}")));
+        }
+        if per_row && (dtype, &kind) != (QDType::QUInt8, &ObserverKind::PerChannelMinMax) {
+            return Err(node.fault(format!(
+                "{qscheme} needs PerChannelMinMaxObserver and quint8, got {name} and {dtype}"
+            )));
+        }
+        own_arguments(&map, &mut kind)?;
+
+        let mut config = Self::new(kind, dtype, qscheme);
+        let any = |_: &isize| true;
+        if let Some(ch_axis) = map.read("ch_axis", |n| n.integer("the number of an axis", any))? {
+            config.ch_axis = ch_axis;
+        }
+        if let Some(reduce_range) = map.read("reduce_range", Node::bool)? {
+            config.reduce_range = reduce_range;
+        }
+        config.quant_range = map.read("quant_range", |n| quant_range(n, dtype))?;
+        let valid = |eps: &f32| eps.is_finite() && *eps > 0.;
+        if let Some(eps) = map.read("eps", |n| n.float("a number greater than 0", valid))? {
+            config.eps = eps;
+        }
+        Ok(config)
+    }
+}
+
+/// Arguments that some observers take and others do not.
+fn own_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
+    let taken = match kind {
+        ObserverKind::MovingAverageMinMax { averaging_constant }
+        | ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => {
+            let valid = |share: &f32| *share > 0. && *share <= 1.;
+            let expected = "a number greater than 0, at most 1";
+            if let Some(share) = map.read("averaging_constant", |n| n.float(expected, valid))? {
+                *averaging_constant = share;
+            }
+            "averaging_constant"
+        }
+        ObserverKind::Histogram { bins } => {
+            let expected = format!("a whole number from 1 to {MAX_BINS}");
+            let valid = |bins: &usize| (1..=MAX_BINS).contains(bins);
+            if let Some(given) = map.read("bins", |n| n.integer(expected, valid))? {
+                *bins = given;
+            }
+            "bins"
+        }
+        ObserverKind::OnnxRuntime => {
+            map.refuse(observer_name(kind), |key| {
+                key == "quant_range" || key == "eps"
+            })?;
+            ""
+        }
+        _ => "",
+    };
+    map.refuse(observer_name(kind), |key| {
+        OWN_ARGUMENTS.contains(&key) && key != taken
+    })
+}
+
+fn quant_range(node: &Node, dtype: QDType) -> Result<[i32; 2]> {
+    let (least, greatest) = match dtype {
+        QDType::QInt8 => (-128, 127),
+        QDType::QUInt8 => (0, 255),
+    };
+    let expected =
+        format!("[least, greatest] within {least} to {greatest}, with 0 in it, for {dtype}");
+    let code = |node: &Node| node.integer(&expected, |c| (least..=greatest).contains(c));
+    match node.list(&expected)? {
+        [from, to] => match [code(from)?, code(to)?] {
+            [from, to] if from <= 0 && to >= 0 && from < to => Ok([from, to]),
+            [from, to] => Err(node.fault(format!("expected {expected}, got [{from}, {to}]"))),
+        },
+        items => Err(node.fault(format!("expected {expected}, got {} items", items.len()))),
+    }
+}
+
+/// By PyTorch's name, with PyTorch's defaults.
+fn observer(name: &str) -> Result<ObserverKind> {
+    let averaging_constant = AVERAGING_CONSTANT;
+    let kinds = [
+        ObserverKind::MinMax,
+        ObserverKind::PerChannelMinMax,
+        ObserverKind::MovingAverageMinMax { averaging_constant },
+        ObserverKind::MovingAveragePerChannelMinMax { averaging_constant },
+        ObserverKind::Histogram { bins: BINS },
+        ObserverKind::OnnxRuntime,
+        ObserverKind::Placeholder,
+    ];
+    lookup(
+        "observer",
+        name,
+        kinds.map(|kind| (observer_name(&kind), kind)),
+    )
+}
+
+fn observer_name(kind: &ObserverKind) -> &'static str {
+    match kind {
+        ObserverKind::MinMax => "MinMaxObserver",
+        ObserverKind::PerChannelMinMax => "PerChannelMinMaxObserver",
+        ObserverKind::MovingAverageMinMax { .. } => "MovingAverageMinMaxObserver",
+        ObserverKind::MovingAveragePerChannelMinMax { .. } => {
+            "MovingAveragePerChannelMinMaxObserver"
+        }
+        ObserverKind::Histogram { .. } => "HistogramObserver",
+        ObserverKind::OnnxRuntime => "OnnxRuntimeObserver",
+        ObserverKind::Placeholder => "PlaceholderObserver",
+        ObserverKind::Custom(_) => "Custom",
+    }
+}
+
+/// Whether an observer is per channel, if it is not both.
+fn per_channel(kind: &ObserverKind) -> Option<bool> {
+    match kind {
+        ObserverKind::MinMax
+        | ObserverKind::MovingAverageMinMax { .. }
+        | ObserverKind::Histogram { .. } => Some(false),
+        ObserverKind::PerChannelMinMax | ObserverKind::MovingAveragePerChannelMinMax { .. } => {
+            Some(true)
+        }
+        ObserverKind::OnnxRuntime | ObserverKind::Placeholder | ObserverKind::Custom(_) => None,
+    }
+}
+
+/// `float`, or what a [`DynamicConfig`] is.
+impl Serialize for ActivationConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Dynamic(config) => config.serialize(to),
+            Self::Float => to.serialize_str("float"),
+        }
+    }
+}
+
+/// An error for a custom observer: nothing could read it back.
+impl Serialize for WeightConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if let Self::Int8(config) = self {
+            return config.serialize(to);
+        }
+        let mut map = to.serialize_map(Some(1))?;
+        map.serialize_entry("dtype", "float16")?;
+        map.end()
+    }
+}
+
+/// An error for a custom observer: nothing could read it back.
+impl Serialize for ObserverConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if let ObserverKind::Custom(custom) = &self.kind {
+            return Err(S::Error::custom(format_args!(
+                "a custom observer is code and cannot be written: {}",
+                custom.name()
+            )));
+        }
+        Named(self).serialize(to)
+    }
+}
+
+/// An observer of which the name is enough.
+struct Named<'a>(&'a ObserverConfig);
+
+impl Serialize for Named<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let config = self.0;
+        let mut map = to.serialize_map(None)?;
+        match &config.kind {
+            ObserverKind::Custom(custom) => {
+                map.serialize_entry("observer", &format_args!("Custom({})", custom.name()))?;
+            }
+            kind => map.serialize_entry("observer", observer_name(kind))?,
+        }
+        map.serialize_entry("dtype", &config.dtype)?;
+        map.serialize_entry("qscheme", &config.qscheme)?;
+        if config.ch_axis != 0 {
+            map.serialize_entry("ch_axis", &config.ch_axis)?;
+        }
+        map.serialize_entry("reduce_range", &config.reduce_range)?;
+        if let Some(range) = &config.quant_range {
+            map.serialize_entry("quant_range", range)?;
+        }
+        // ONNX Runtime has no such argument.
+        if config.kind != ObserverKind::OnnxRuntime || config.eps != f32::EPSILON {
+            map.serialize_entry("eps", &config.eps)?;
+        }
+        match &config.kind {
+            ObserverKind::MovingAverageMinMax { averaging_constant }
+            | ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => {
+                map.serialize_entry("averaging_constant", averaging_constant)?;
+            }
+            ObserverKind::Histogram { bins } => map.serialize_entry("bins", bins)?,
+            _ => {}
+        }
+        map.end()
+    }
+}
+
+/// For reports, which nobody reads back: a custom observer is there by its name.
+pub(crate) fn serialize_named<S: Serializer>(qconfig: &QConfig, to: S) -> Result<S::Ok, S::Error> {
+    let mut map = to.serialize_map(Some(2))?;
+    map.serialize_entry("activation", &qconfig.activation)?;
+    match &qconfig.weight {
+        WeightConfig::Int8(config) => map.serialize_entry("weight", &Named(config))?,
+        float16 => map.serialize_entry("weight", float16)?,
+    }
+    map.end()
+}

@@ -1,0 +1,110 @@
+//! What a spec at fault is told: what the model has instead.
+
+use super::rule::Pattern;
+use super::{Decision, LeftReason};
+use crate::quantize::OpaqueField;
+use crate::quantize::survey::Survey;
+use crate::words::nearest;
+
+impl Pattern {
+    /// What a user who wrote this may have meant.
+    pub fn hint(&self, survey: &Survey) -> String {
+        if survey.layers.is_empty() {
+            return nothing_matched(survey, &[]);
+        }
+        match self {
+            Self::Kind(_) => {
+                let mut kinds: Vec<_> = survey.layers.iter().map(|l| &l.kind).collect();
+                kinds.sort();
+                kinds.dedup();
+                let kinds: Vec<_> = kinds.iter().map(|k| k.to_string()).collect();
+                format!("the model has layers of kind {}", kinds.join(", "))
+            }
+            Self::Name(name) => {
+                let holds = |f: &&OpaqueField| {
+                    let rest = name.strip_prefix(&f.path);
+                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                };
+                if let Some(field) = survey.opaque.iter().find(holds) {
+                    return format!(
+                        "{} is a {}, which is no module tree",
+                        field.path, field.type_name
+                    );
+                }
+                // Names above layers are as good as the layers' own.
+                let ancestors = |name: &str| -> Vec<String> {
+                    let dots = name.match_indices('.').map(|(at, _)| name[..at].to_owned());
+                    dots.chain([name.to_owned()]).collect()
+                };
+                let names = survey
+                    .layers
+                    .iter()
+                    .flat_map(|l| l.names().flat_map(ancestors).collect::<Vec<_>>());
+                let nearest = nearest(name, names).unwrap_or_default();
+                format!("the nearest name is {nearest:?}")
+            }
+            Self::Regex(_) => {
+                let some: Vec<_> = survey
+                    .layers
+                    .iter()
+                    .take(3)
+                    .map(|l| l.path.as_str())
+                    .collect();
+                format!("the model has layers such as {}", some.join(", "))
+            }
+        }
+    }
+}
+
+/// Why nothing is swapped.
+pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String {
+    let mut reasons = decisions.iter().zip(&survey.layers);
+    let small = reasons.find_map(|(decision, layer)| match decision {
+        Decision::Leave(reason @ LeftReason::TooSmall { .. }) => Some((reason, layer)),
+        _ => None,
+    });
+    if let Some((
+        LeftReason::TooSmall {
+            parameters,
+            min_params,
+        },
+        layer,
+    )) = small
+    {
+        return format!(
+            "min_params is {min_params}, and what rules match is smaller, such as {} with {parameters} weight elements",
+            layer.path
+        );
+    }
+    if let Some(layer) = survey.layers.first() {
+        return format!(
+            "no rule gives a qconfig to any of the model's {} layers, such as {} ({})",
+            survey.layers.len(),
+            layer.path,
+            layer.kind
+        );
+    }
+    let foreign = survey.opaque.iter().find_map(|field| {
+        let layer = foreign_layer(&field.type_name)?;
+        Some(format!(
+            "the model shows no layers, but {} is a {}; use candle_dynquant::nn::{layer} instead",
+            field.path, field.type_name
+        ))
+    });
+    foreign.unwrap_or_else(|| {
+        "the model shows no layers; use candle_dynquant::nn's and derive Quantizable".into()
+    })
+}
+
+/// The layer that a type is or has in it, if it has a namesake in `nn`.
+fn foreign_layer(type_name: &str) -> Option<&'static str> {
+    let mut paths = type_name.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+    paths.find_map(|path| {
+        let (krate, _) = path.split_once("::")?;
+        let name = path.rsplit("::").next()?;
+        let namesake = ["Linear", "LSTM", "GRU", "Embedding"]
+            .into_iter()
+            .find(|l| *l == name);
+        namesake.filter(|_| krate != env!("CARGO_CRATE_NAME"))
+    })
+}

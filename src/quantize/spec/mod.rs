@@ -1,0 +1,309 @@
+//! Which layers get which `QConfig`: rules and their precedence.
+
+mod file;
+mod hint;
+mod rule;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::LeftReason;
+use super::survey::{Found, Survey};
+use crate::error::{Error, Result};
+use crate::module::LayerKind;
+use crate::qconfig::{OnnxRuntimeOptions, QConfig};
+use crate::words::unknown_name;
+use rule::{Matcher, Pattern, Rank, Rule};
+
+/// Which layers of a model are quantized, and how; PyTorch's `qconfig_spec`.
+///
+/// A rule gives a [`QConfig`], or `None` to keep float, to the layers of a kind, to a dotted
+/// name and all that is below it, or to the names that a regex finds. Where several rules
+/// match a layer, the most particular wins: exact name, then regex (a later one wins), then
+/// the nearest name above, then kind. Names are paths in the model or the checkpoint names
+/// that layers were loaded under; the name `""` covers the whole model.
+///
+/// ```
+/// use candle_dynquant::{LayerKind, QConfig, QConfigSpec};
+///
+/// let spec = QConfigSpec::int8()
+///     .exclude(["encoder.layer.0", "classifier"])           // keep these float
+///     .regex(r"\.output\.dense$", QConfig::per_channel_dynamic())
+///     .kind(LayerKind::LSTM, QConfig::default_dynamic())
+///     .min_params(1_000);                                   // leave what is smaller
+/// assert_eq!(spec.to_string().lines().count(), 12);
+/// ```
+///
+#[doc = include_str!("forms.md")]
+#[derive(Clone, Debug, PartialEq)]
+pub struct QConfigSpec {
+    /// What a preset gives to whole kinds; these may match nothing.
+    presets: BTreeMap<LayerKind, QConfig>,
+    rules: Vec<Rule>,
+    min_params: usize,
+}
+
+/// What [`QConfigSpec::of`] takes, as PyTorch's sets do: a kind of layer, or a name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Target {
+    /// All layers of a kind.
+    Kind(LayerKind),
+    /// A name and all that is below it.
+    Name(String),
+}
+
+impl From<LayerKind> for Target {
+    fn from(kind: LayerKind) -> Self {
+        Self::Kind(kind)
+    }
+}
+
+impl From<&str> for Target {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl From<String> for Target {
+    fn from(name: String) -> Self {
+        Self::Name(name)
+    }
+}
+
+/// What happens to one layer.
+pub(super) enum Decision {
+    Swap(QConfig),
+    Leave(LeftReason),
+}
+
+impl QConfigSpec {
+    /// The presets by the names that [`preset`](Self::preset) knows.
+    pub const PRESETS: [&'static str; 5] =
+        ["int8", "default", "per_channel", "float16", "onnxruntime"];
+
+    /// No rules: add them with [`kind`](Self::kind), [`name`](Self::name) and
+    /// [`regex`](Self::regex).
+    pub fn new() -> Self {
+        Self {
+            presets: BTreeMap::new(),
+            rules: Vec::new(),
+            min_params: 0,
+        }
+    }
+
+    /// What we recommend: [`QConfig::per_row_dynamic`] for every kind that multiplies, also
+    /// [`RNN`](LayerKind::RNN), which PyTorch leaves out.
+    pub fn int8() -> Self {
+        Self::all_kinds(QConfig::per_row_dynamic())
+    }
+
+    /// Half-precision weights for every kind that multiplies: PyTorch's `dtype=torch.float16`.
+    pub fn float16() -> Self {
+        Self::all_kinds(QConfig::float16_dynamic())
+    }
+
+    /// ONNX Runtime's `quantize_dynamic` with its defaults, for every kind that multiplies: it
+    /// knows Linear (as MatMul) and LSTM alone. With other options:
+    /// `QConfigSpec::all_kinds(QConfig::onnxruntime(options))`.
+    pub fn onnxruntime() -> Self {
+        Self::all_kinds(QConfig::onnxruntime(OnnxRuntimeOptions::DEFAULT))
+    }
+
+    /// PyTorch's six default kinds, all with `qconfig`.
+    pub fn default_kinds(qconfig: QConfig) -> Self {
+        Self::new().presets(LayerKind::DEFAULT, &qconfig)
+    }
+
+    /// The seven kinds that multiply, all with `qconfig`; embeddings do not.
+    pub fn all_kinds(qconfig: QConfig) -> Self {
+        Self::new().presets(LayerKind::MULTIPLYING, &qconfig)
+    }
+
+    /// Nothing but the kinds, or the names, that are listed, all with `qconfig`: PyTorch's set.
+    /// Unlike a preset, each must be in the model.
+    ///
+    /// ```
+    /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Target};
+    ///
+    /// let kinds = QConfigSpec::of([LayerKind::Linear, LayerKind::LSTM], QConfig::per_row_dynamic());
+    /// let names = QConfigSpec::of(["encoder", "classifier"], QConfig::float16_dynamic());
+    /// let both = QConfigSpec::of([Target::from(LayerKind::Linear), "rnn".into()], QConfig::default_dynamic());
+    /// ```
+    pub fn of<T: Into<Target>>(targets: impl IntoIterator<Item = T>, qconfig: QConfig) -> Self {
+        targets
+            .into_iter()
+            .fold(Self::new(), |spec, target| match target.into() {
+                Target::Kind(kind) => spec.kind(kind, qconfig.clone()),
+                Target::Name(name) => spec.name(name, qconfig.clone()),
+            })
+    }
+
+    /// The preset of that name: `int8`, `default`, `per_channel`, `float16` or `onnxruntime`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownName`] for any other name, with the nearest of these.
+    pub fn preset(name: &str) -> Result<Self> {
+        match name {
+            "int8" => Ok(Self::int8()),
+            "default" => Ok(Self::default()),
+            "per_channel" => Ok(Self::default_kinds(QConfig::per_channel_dynamic())),
+            "float16" => Ok(Self::float16()),
+            "onnxruntime" => Ok(Self::onnxruntime()),
+            _ => Err(unknown_name("preset", name, &Self::PRESETS)),
+        }
+    }
+
+    /// Adds embeddings, which are off by default:
+    /// [`QConfig::float_qparams_weight_only`] for whatever of them the model has.
+    #[must_use]
+    pub fn embeddings(self) -> Self {
+        self.presets(
+            [LayerKind::Embedding],
+            &QConfig::float_qparams_weight_only(),
+        )
+    }
+
+    fn presets(mut self, kinds: impl IntoIterator<Item = LayerKind>, qconfig: &QConfig) -> Self {
+        let kinds = kinds.into_iter().map(|kind| (kind, qconfig.clone()));
+        self.presets.extend(kinds);
+        self
+    }
+
+    /// Adds a rule for all layers of a kind; `None` keeps them float.
+    #[must_use]
+    pub fn kind(self, kind: LayerKind, qconfig: impl Into<Option<QConfig>>) -> Self {
+        self.rule(Pattern::Kind(kind), qconfig.into())
+    }
+
+    /// Adds a rule for a name and all that is below it; `None` keeps it float.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>, qconfig: impl Into<Option<QConfig>>) -> Self {
+        self.rule(Pattern::Name(name.into()), qconfig.into())
+    }
+
+    /// Adds a rule for the names in which a [regex](https://docs.rs/regex) finds a match,
+    /// anywhere unless it is anchored; `None` keeps them float.
+    #[must_use]
+    pub fn regex(self, pattern: impl Into<String>, qconfig: impl Into<Option<QConfig>>) -> Self {
+        self.rule(Pattern::Regex(pattern.into()), qconfig.into())
+    }
+
+    /// Keeps names float, each with all that is below it: [`name`](Self::name) with `None` for
+    /// a whole list. Each must be in the model.
+    #[must_use]
+    pub fn exclude<T: Into<String>>(self, names: impl IntoIterator<Item = T>) -> Self {
+        names
+            .into_iter()
+            .fold(self, |spec, name| spec.name(name, None))
+    }
+
+    /// Leaves layers whose weights have fewer elements than this, together and without biases;
+    /// 0 leaves none. A layer that a rule calls by its exact name is swapped all the same.
+    #[must_use]
+    pub fn min_params(mut self, elements: usize) -> Self {
+        self.min_params = elements;
+        self
+    }
+
+    fn rule(mut self, pattern: Pattern, qconfig: Option<QConfig>) -> Self {
+        self.rules.push(Rule { pattern, qconfig });
+        self
+    }
+
+    /// Decides for every layer, or says which rule is at fault.
+    pub(super) fn resolve(&self, survey: &Survey) -> Result<Vec<Decision>> {
+        let matchers = self
+            .rules
+            .iter()
+            .map(Matcher::compile)
+            .collect::<Result<Vec<_>>>()?;
+        for (rule, matcher) in self.rules.iter().zip(&matchers) {
+            if !survey.layers.iter().any(|l| matcher.rank(l).is_some()) {
+                return Err(Error::UnmatchedRule {
+                    rule: rule.pattern.to_string(),
+                    hint: rule.pattern.hint(survey),
+                });
+            }
+        }
+        let decisions: Vec<_> = survey
+            .layers
+            .iter()
+            .map(|layer| self.decide(&matchers, layer))
+            .collect();
+        let matched = |d: &Decision| match d {
+            Decision::Swap(_) | Decision::Leave(LeftReason::AlreadyQuantized) => true,
+            Decision::Leave(_) => false,
+        };
+        match decisions.iter().any(matched) {
+            true => Ok(decisions),
+            false => Err(Error::NothingMatched {
+                hint: hint::nothing_matched(survey, &decisions),
+            }),
+        }
+    }
+
+    fn decide(&self, matchers: &[Matcher<'_>], layer: &Found) -> Decision {
+        // `max_by_key` keeps the last of equals: a later rule of the same rank wins.
+        let best = self
+            .rules
+            .iter()
+            .zip(matchers)
+            .filter_map(|(rule, matcher)| Some((rule, matcher.rank(layer)?)))
+            .max_by_key(|(_, rank)| *rank);
+        let (qconfig, exact) = match best {
+            Some((rule, rank)) => match &rule.qconfig {
+                Some(qconfig) => (qconfig, rank == Rank::Exact),
+                None => {
+                    let rule = rule.pattern.to_string();
+                    return Decision::Leave(LeftReason::KeptFloat { rule });
+                }
+            },
+            None => match self.presets.get(&layer.kind) {
+                Some(qconfig) => (qconfig, false),
+                None => return Decision::Leave(LeftReason::NoRule),
+            },
+        };
+        let parameters = layer.parameters();
+        if layer.is_quantized() {
+            Decision::Leave(LeftReason::AlreadyQuantized)
+        } else if parameters < self.min_params && !exact {
+            Decision::Leave(LeftReason::TooSmall {
+                parameters,
+                min_params: self.min_params,
+            })
+        } else {
+            Decision::Swap(qconfig.clone())
+        }
+    }
+}
+
+/// PyTorch's `qconfig_spec=None`: six kinds with `default_dynamic_qconfig`.
+impl Default for QConfigSpec {
+    fn default() -> Self {
+        Self::default_kinds(QConfig::default_dynamic())
+    }
+}
+
+/// One rule a line.
+impl fmt::Display for QConfigSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (kind, qconfig) in &self.presets {
+            writeln!(f, "kind {kind}: {qconfig}")?;
+        }
+        for rule in &self.rules {
+            match &rule.qconfig {
+                Some(qconfig) => writeln!(f, "{}: {qconfig}", rule.pattern)?,
+                None => writeln!(f, "{}: keep float", rule.pattern)?,
+            }
+        }
+        if self.min_params > 0 {
+            writeln!(
+                f,
+                "fewer than {} weight elements: keep float",
+                self.min_params
+            )?;
+        }
+        Ok(())
+    }
+}

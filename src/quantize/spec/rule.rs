@@ -1,0 +1,87 @@
+//! One rule of a spec, and how particular its match is.
+
+use std::fmt;
+
+use regex::Regex;
+
+use crate::error::{Error, Result};
+use crate::module::LayerKind;
+use crate::qconfig::QConfig;
+use crate::quantize::survey::Found;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rule {
+    pub pattern: Pattern,
+    /// `None` keeps float.
+    pub qconfig: Option<QConfig>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Pattern {
+    Kind(LayerKind),
+    Name(String),
+    Regex(String),
+}
+
+/// How particular a match is; the greatest wins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    Kind,
+    /// By how many bytes of the name are covered.
+    Ancestor(usize),
+    Regex,
+    Exact,
+}
+
+pub(super) enum Matcher<'a> {
+    Kind(&'a LayerKind),
+    Name(&'a str),
+    Regex(Regex),
+}
+
+impl<'a> Matcher<'a> {
+    pub fn compile(rule: &'a Rule) -> Result<Self> {
+        Ok(match &rule.pattern {
+            Pattern::Kind(kind) => Self::Kind(kind),
+            Pattern::Name(name) => Self::Name(name),
+            Pattern::Regex(pattern) => Self::Regex(compile(pattern)?),
+        })
+    }
+
+    pub fn rank(&self, layer: &Found) -> Option<Rank> {
+        match self {
+            Self::Kind(kind) => (**kind == layer.kind).then_some(Rank::Kind),
+            Self::Regex(regex) => layer
+                .names()
+                .any(|name| regex.is_match(name))
+                .then_some(Rank::Regex),
+            Self::Name(rule) => layer
+                .names()
+                .filter_map(|name| match name.strip_prefix(rule) {
+                    Some("") => Some(Rank::Exact),
+                    Some(rest) if rule.is_empty() || rest.starts_with('.') => {
+                        Some(Rank::Ancestor(rule.len()))
+                    }
+                    _ => None,
+                })
+                .max(),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind(kind) => write!(f, "kind {kind}"),
+            Self::Name(name) => write!(f, "name {name:?}"),
+            Self::Regex(pattern) => write!(f, "regex {pattern:?}"),
+        }
+    }
+}
+
+pub(super) fn compile(pattern: &str) -> Result<Regex> {
+    Regex::new(pattern).map_err(|e| Error::InvalidRegex {
+        pattern: pattern.to_owned(),
+        message: e.to_string(),
+    })
+}

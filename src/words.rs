@@ -1,0 +1,112 @@
+//! Words that stand for values, as `qint8` and `LSTM` do; one that does not exist is told the
+//! nearest that does.
+
+use crate::error::{Error, Result};
+
+/// How alike a suggestion must be to the word that came, of 1.
+const ALIKE: f64 = 0.75;
+
+fn likeness(a: &str, b: &str) -> f64 {
+    strsim::jaro_winkler(&a.to_lowercase(), &b.to_lowercase())
+}
+
+/// The one of `words` that is most like `word`.
+pub(crate) fn nearest<S: AsRef<str>>(word: &str, words: impl IntoIterator<Item = S>) -> Option<S> {
+    words
+        .into_iter()
+        .max_by(|a, b| likeness(word, a.as_ref()).total_cmp(&likeness(word, b.as_ref())))
+}
+
+/// The one of `words` that was probably meant by `word`.
+pub(crate) fn suggestion(word: &str, words: &[&str]) -> Option<String> {
+    nearest(word, words)
+        .filter(|nearest| likeness(word, nearest) >= ALIKE)
+        .map(|nearest| (*nearest).to_owned())
+}
+
+/// An [`Error::UnknownName`].
+pub(crate) fn unknown_name(what: &'static str, got: &str, words: &[&str]) -> Error {
+    Error::UnknownName {
+        what,
+        expected: words.join(", "),
+        got: got.to_owned(),
+        nearest: suggestion(got, words),
+    }
+}
+
+/// What `word` stands for.
+pub(crate) fn lookup<T, const N: usize>(
+    what: &'static str,
+    word: &str,
+    words: [(&'static str, T); N],
+) -> Result<T> {
+    let known = words.each_ref().map(|(word, _)| *word);
+    let found = words.into_iter().find(|(known, _)| *known == word);
+    found
+        .map(|(_, value)| value)
+        .ok_or_else(|| unknown_name(what, word, &known))
+}
+
+/// `Display`, `FromStr` and serde of an enum whose variants are words; a `prefix` may be left out.
+macro_rules! words {
+    ($type:ident, $what:literal, prefix $prefix:literal, {$($variant:ident => $word:literal),+ $(,)?}) => {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = $crate::error::Error;
+
+            fn from_str(word: &str) -> $crate::error::Result<Self> {
+                let word = word.strip_prefix($prefix).unwrap_or(word);
+                $crate::words::lookup($what, word, [$(($word, Self::$variant)),+])
+            }
+        }
+
+        $crate::words::serde_as_word!($type);
+    };
+}
+
+/// serde of a type as the word that `Display` writes and `FromStr` reads.
+macro_rules! serde_as_word {
+    ($type:ident) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let word = String::deserialize(from)?;
+                word.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+pub(crate) use {serde_as_word, words};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_suggested_if_it_is_near() {
+        let words = ["int8", "default", "per_channel", "float16"];
+        let cases = [
+            ("in8", Some("int8")),
+            ("INT8", Some("int8")),
+            ("per-channel", Some("per_channel")),
+            ("flaot16", Some("float16")),
+            ("qwerty", None),
+            ("", None),
+        ];
+        for (word, expected) in cases {
+            assert_eq!(suggestion(word, &words).as_deref(), expected, "{word:?}");
+        }
+        assert_eq!(suggestion("int8", &[]), None);
+    }
+}

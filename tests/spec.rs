@@ -1,0 +1,356 @@
+//! The forms of a spec: precedence pair by pair, lists, sizes, presets, words.
+
+mod common;
+
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::{
+    ActivationConfig, Arithmetic, Error, Granularity, LayerKind, LeftReason, OnnxRuntimeOptions,
+    Outcome, QConfig, QConfigSpec, QDType, QScheme, Quantizable, Report, Target, WeightConfig,
+    quantize_dynamic,
+};
+use common::toy::Toy;
+
+#[derive(Quantizable, Clone)]
+struct Block {
+    query: Toy,
+    value: Toy,
+}
+
+#[derive(Quantizable, Clone)]
+struct Model {
+    encoder: Vec<Block>,
+    table: Toy,
+    head: Toy,
+}
+
+fn model() -> Model {
+    let block = || Block {
+        query: Toy::new(),
+        value: Toy::new(),
+    };
+    Model {
+        encoder: vec![block(), block()],
+        table: Toy::of(LayerKind::Embedding),
+        head: Toy::new(),
+    }
+}
+
+#[track_caller]
+fn quantize(spec: &QConfigSpec) -> Report {
+    quantize_dynamic(&mut model(), spec).unwrap_or_else(|e| panic!("{e}\n{spec}"))
+}
+
+#[track_caller]
+fn outcome(report: &Report, path: &str) -> Outcome {
+    let layer = report.layers.iter().find(|l| l.path == path);
+    layer.expect(path).outcome.clone()
+}
+
+fn swapped(report: &Report) -> Vec<&str> {
+    report.swapped().map(|l| l.path.as_str()).collect()
+}
+
+/// The ways to reach `encoder.0.query`, the least particular first.
+type Reach = fn(QConfigSpec, Option<QConfig>) -> QConfigSpec;
+const RANKS: [(&str, Reach); 6] = [
+    ("kind", |s, q| s.kind(LayerKind::Linear, q)),
+    ("name of the model", |s, q| s.name("", q)),
+    ("name far above", |s, q| s.name("encoder", q)),
+    ("name right above", |s, q| s.name("encoder.0", q)),
+    ("regex", |s, q| s.regex("query", q)),
+    ("exact name", |s, q| s.name("encoder.0.query", q)),
+];
+
+#[test]
+fn every_pair_of_ranks_in_both_orders() {
+    let choices = [
+        Some(QConfig::default_dynamic()),
+        Some(QConfig::per_channel_dynamic()),
+        None,
+    ];
+    // Something is always swapped, whatever the pair does.
+    let base = || QConfigSpec::new().name("table", QConfig::per_row_dynamic());
+    let mut pairs = 0;
+    for (i, (first, add_first)) in RANKS.iter().enumerate() {
+        for (j, (second, add_second)) in RANKS.iter().enumerate() {
+            for a in &choices {
+                for b in choices.iter().filter(|b| *b != a) {
+                    let spec = add_second(add_first(base(), a.clone()), b.clone());
+                    let case = format!("{first} {a:?}, then {second} {b:?}");
+                    // The more particular; of equals the later.
+                    let expected = if i > j { a } else { b };
+                    let got = match outcome(&quantize(&spec), "encoder.0.query") {
+                        Outcome::Swapped { to } => Some(to),
+                        _ => None,
+                    };
+                    assert_eq!(got, *expected, "{case}");
+                    pairs += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(pairs, 6 * 6 * 6);
+}
+
+#[test]
+fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
+    let table = |spec: QConfigSpec| spec.name("table", QConfig::default_dynamic());
+    for (rank, add) in RANKS {
+        for qconfig in [Some(QConfig::default_dynamic()), None] {
+            let report = quantize(&table(add(QConfigSpec::int8(), qconfig.clone())));
+            match (outcome(&report, "encoder.0.query"), qconfig) {
+                (Outcome::Swapped { to }, Some(qconfig)) => assert_eq!(to, qconfig, "{rank}"),
+                (
+                    Outcome::Left {
+                        reason: LeftReason::KeptFloat { .. },
+                    },
+                    None,
+                ) => {}
+                other => panic!("{rank}: {other:?}"),
+            }
+        }
+        let spec = add(QConfigSpec::int8(), Some(QConfig::default_dynamic())).min_params(5);
+        let got = outcome(&quantize(&table(spec)), "encoder.0.query");
+        let small = LeftReason::TooSmall {
+            parameters: 4,
+            min_params: 5,
+        };
+        match rank {
+            "exact name" => assert!(matches!(got, Outcome::Swapped { .. }), "{rank}: {got:?}"),
+            _ => assert_eq!(got, Outcome::Left { reason: small }, "{rank}"),
+        }
+    }
+}
+
+#[test]
+fn min_params_counts_elements_and_says_so() {
+    assert_eq!(
+        quantize(&QConfigSpec::int8().min_params(4))
+            .swapped()
+            .count(),
+        5
+    );
+    let error = quantize_dynamic(&mut model(), &QConfigSpec::int8().min_params(5));
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "nothing to quantize: min_params is 5, and what rules match is smaller, such as encoder.0.query with 4 weight elements"
+    );
+    let spec = QConfigSpec::int8()
+        .min_params(5)
+        .name("head", QConfig::per_row_dynamic());
+    let report = quantize(&spec);
+    assert_eq!(swapped(&report), ["head"]);
+    assert!(
+        report
+            .to_string()
+            .contains("left: 4 weight elements, min_params is 5"),
+        "{report}"
+    );
+    // What is kept float, or quantized before, says that and not its size.
+    let mut twice = model();
+    quantize_dynamic(&mut twice, &QConfigSpec::int8()).expect("quantizes");
+    let report = quantize_dynamic(&mut twice, &spec).expect("finds all done");
+    assert_eq!(
+        outcome(&report, "head"),
+        Outcome::Left {
+            reason: LeftReason::AlreadyQuantized
+        }
+    );
+    let report = quantize(&spec.exclude(["encoder"]));
+    let left = outcome(&report, "encoder.1.value");
+    assert!(
+        matches!(
+            left,
+            Outcome::Left {
+                reason: LeftReason::KeptFloat { .. }
+            }
+        ),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn lists_of_names_and_of_kinds() {
+    let spec = QConfigSpec::int8().exclude(["encoder.0", "head"]);
+    assert_eq!(
+        swapped(&quantize(&spec)),
+        ["encoder.1.query", "encoder.1.value"]
+    );
+    let none: [&str; 0] = [];
+    assert_eq!(QConfigSpec::int8().exclude(none), QConfigSpec::int8());
+    let typo = quantize_dynamic(
+        &mut model(),
+        &QConfigSpec::int8().exclude(["head", "encodre"]),
+    );
+    assert!(
+        typo.unwrap_err()
+            .to_string()
+            .contains(r#"nearest name is "encoder""#)
+    );
+
+    let q = QConfig::per_channel_dynamic();
+    let kinds = QConfigSpec::of([LayerKind::Embedding], q.clone());
+    assert_eq!(swapped(&quantize(&kinds)), ["table"]);
+    let names = QConfigSpec::of(vec!["encoder.1".to_owned(), "head".to_owned()], q.clone());
+    assert_eq!(
+        swapped(&quantize(&names)),
+        ["encoder.1.query", "encoder.1.value", "head"]
+    );
+    let both = QConfigSpec::of(
+        [Target::from(LayerKind::Embedding), "head".into()],
+        q.clone(),
+    );
+    assert_eq!(swapped(&quantize(&both)), ["table", "head"]);
+    let absent = quantize_dynamic(&mut model(), &QConfigSpec::of([LayerKind::GRU], q));
+    assert!(matches!(absent, Err(Error::UnmatchedRule { .. })));
+}
+
+#[test]
+fn presets_give_what_they_say() {
+    let to = |spec: &QConfigSpec, path: &str| outcome(&quantize(spec), path);
+    let swapped_to = |to: QConfig| Outcome::Swapped { to };
+    let no_rule = Outcome::Left {
+        reason: LeftReason::NoRule,
+    };
+    let cases = [
+        ("int8", QConfig::per_row_dynamic(), 7),
+        ("default", QConfig::default_dynamic(), 6),
+        ("per_channel", QConfig::per_channel_dynamic(), 6),
+        ("float16", QConfig::float16_dynamic(), 7),
+        (
+            "onnxruntime",
+            QConfig::onnxruntime(OnnxRuntimeOptions::default()),
+            7,
+        ),
+    ];
+    assert_eq!(
+        cases.each_ref().map(|(name, ..)| *name),
+        QConfigSpec::PRESETS
+    );
+    for (name, qconfig, kinds) in cases {
+        let spec = QConfigSpec::preset(name).expect(name);
+        assert_eq!(spec.to_string().lines().count(), kinds, "{name}");
+        assert_eq!(to(&spec, "head"), swapped_to(qconfig), "{name}");
+        assert_eq!(to(&spec, "table"), no_rule, "{name}");
+        let table = swapped_to(QConfig::float_qparams_weight_only());
+        assert_eq!(to(&spec.embeddings(), "table"), table, "{name}");
+    }
+    assert_eq!(to(&QConfigSpec::new().embeddings(), "head"), no_rule);
+}
+
+#[test]
+fn onnxruntimes_options_are_its_own() {
+    let cases = [
+        (QDType::QInt8, None, false, QScheme::PerTensorSymmetric),
+        (QDType::QUInt8, None, false, QScheme::PerTensorAffine),
+        (QDType::QInt8, Some(false), true, QScheme::PerChannelAffine),
+        (
+            QDType::QUInt8,
+            Some(true),
+            true,
+            QScheme::PerChannelSymmetric,
+        ),
+    ];
+    for (weight_type, weight_symmetric, per_channel, qscheme) in cases {
+        for reduce_range in [false, true] {
+            let qconfig = QConfig::onnxruntime(OnnxRuntimeOptions {
+                weight_type,
+                per_channel,
+                reduce_range,
+                weight_symmetric,
+            });
+            let mut expected = ObserverConfig::new(ObserverKind::OnnxRuntime, weight_type, qscheme);
+            expected.reduce_range = reduce_range;
+            assert_eq!(qconfig.weight, WeightConfig::Int8(expected));
+            let ActivationConfig::Dynamic(activation) = qconfig.activation else {
+                panic!("{:?}", qconfig.activation);
+            };
+            assert_eq!(activation.arithmetic, Arithmetic::OnnxRuntime);
+            assert_eq!(activation.granularity, Granularity::PerTensor);
+            assert!(!activation.reduce_range, "weights alone are reduced");
+        }
+    }
+}
+
+#[test]
+fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
+    let kinds = [
+        LayerKind::MULTIPLYING.as_slice(),
+        &[LayerKind::Embedding, LayerKind::custom("my Conv(1)")],
+    ];
+    for kind in kinds.concat() {
+        assert_eq!(kind.to_string().parse::<LayerKind>().expect("a kind"), kind);
+        let json = serde_json::to_string(&kind).expect("writes");
+        assert_eq!(
+            serde_json::from_str::<LayerKind>(&json).expect("reads"),
+            kind
+        );
+    }
+    assert_eq!(
+        "torch.qint8".parse::<QDType>().expect("a dtype"),
+        QDType::QInt8
+    );
+    for word in [
+        "per_tensor_symmetric",
+        "per_tensor_affine",
+        "per_channel_symmetric",
+        "per_channel_affine",
+        "per_channel_affine_float_qparams",
+    ] {
+        assert_eq!(word.parse::<QScheme>().expect(word).to_string(), word);
+        assert!(format!("torch.{word}").parse::<QScheme>().is_ok(), "{word}");
+    }
+    let errors = [
+        (
+            QConfigSpec::preset("in8").map(|_| ()),
+            r#"unknown preset: expected one of int8, default, per_channel, float16, onnxruntime, got "in8"; did you mean `int8`?"#,
+        ),
+        (
+            QConfig::preset("default_dynamc").map(|_| ()),
+            "did you mean `default_dynamic`?",
+        ),
+        (
+            "Liner".parse::<LayerKind>().map(|_| ()),
+            "did you mean `Linear`?",
+        ),
+        (
+            "Conv1d".parse::<LayerKind>().map(|_| ()),
+            r#"GRUCell, Embedding, Custom(name), got "Conv1d""#,
+        ),
+        ("Custom()".parse::<LayerKind>().map(|_| ()), "unknown kind"),
+        (
+            "int8".parse::<QDType>().map(|_| ()),
+            "did you mean `qint8`?",
+        ),
+        (
+            "torch.qint9".parse::<QDType>().map(|_| ()),
+            "did you mean `qint8`?",
+        ),
+        (
+            "per_chanel_affine".parse::<QScheme>().map(|_| ()),
+            "did you mean `per_channel_affine`?",
+        ),
+        (
+            "per_token".parse::<Granularity>().map(|_| ()),
+            "expected one of per_tensor, per_row",
+        ),
+        (
+            "onnx".parse::<Arithmetic>().map(|_| ()),
+            "did you mean `onnxruntime`?",
+        ),
+    ];
+    for (result, expected) in errors {
+        let error = result.expect_err(expected).to_string();
+        assert!(
+            error.contains(expected),
+            "expected {expected:?}, got {error:?}"
+        );
+    }
+    for name in QConfig::PRESETS {
+        let long = format!("{name}_qconfig");
+        assert_eq!(
+            QConfig::preset(&long).expect("PyTorch's name"),
+            QConfig::preset(name).expect(name)
+        );
+    }
+}

@@ -1,0 +1,402 @@
+//! Specs in YAML and JSON: what is written comes back, what is left out is as in PyTorch.
+
+mod common;
+
+use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
+use candle_dynquant::{
+    ActivationConfig, Error, Granularity, LayerKind, OnnxRuntimeOptions, QConfig, QConfigSpec,
+    QDType, QScheme, WeightConfig, quantize_dynamic,
+};
+use common::toy::Toy;
+
+/// One of everything that a spec can say.
+fn specs() -> Vec<QConfigSpec> {
+    let weight = |kind: ObserverKind, dtype, qscheme| {
+        WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme))
+    };
+    let symmetric = QScheme::PerTensorSymmetric;
+    let averaging_constant = 0.3;
+    let mut narrow = ObserverConfig::new(ObserverKind::MinMax, QDType::QInt8, symmetric);
+    narrow.quant_range = Some([-127, 127]);
+    narrow.eps = 2f32.powi(-12);
+    narrow.reduce_range = true;
+    let weights = [
+        WeightConfig::PER_TENSOR,
+        WeightConfig::PER_CHANNEL,
+        WeightConfig::Float16,
+        WeightConfig::Int8(narrow),
+        weight(
+            ObserverKind::MinMax,
+            QDType::QUInt8,
+            QScheme::PerTensorAffine,
+        ),
+        weight(
+            ObserverKind::PerChannelMinMax,
+            QDType::QInt8,
+            QScheme::PerChannelAffine,
+        ),
+        weight(
+            ObserverKind::MovingAverageMinMax { averaging_constant },
+            QDType::QInt8,
+            symmetric,
+        ),
+        weight(
+            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant },
+            QDType::QInt8,
+            QScheme::PerChannelSymmetric,
+        ),
+        weight(
+            ObserverKind::Histogram { bins: 77 },
+            QDType::QInt8,
+            symmetric,
+        ),
+        weight(
+            ObserverKind::OnnxRuntime,
+            QDType::QUInt8,
+            QScheme::PerChannelAffine,
+        ),
+    ];
+    let activations = [
+        ActivationConfig::Float,
+        ActivationConfig::dynamic(Granularity::PerTensor, false),
+        ActivationConfig::dynamic(Granularity::PerRow, true),
+        QConfig::onnxruntime(OnnxRuntimeOptions::default()).activation,
+    ];
+    let names = [
+        "",
+        "0",
+        "1.10",
+        "null",
+        "~",
+        "yes",
+        "a: b",
+        "#",
+        "- x",
+        "'",
+        "\"",
+        "\\",
+        "a\nb",
+        "\t",
+        "é😀",
+        "{x}",
+        "[0]",
+        "*a",
+        "&a",
+        "!t",
+        "%",
+        "@",
+        "`",
+        "---",
+        "|",
+        ">",
+        " lead",
+        "trail ",
+        "1e5",
+        "0x1",
+        "\u{7f}\u{85}\u{2028}\u{feff}\u{1}",
+    ];
+    let mut all: Vec<_> = QConfigSpec::PRESETS
+        .map(|name| QConfigSpec::preset(name).expect(name))
+        .into();
+    all.push(QConfigSpec::new());
+    all.push(QConfigSpec::new().embeddings());
+    all.push(
+        QConfigSpec::int8()
+            .embeddings()
+            .min_params(1000)
+            .exclude(names),
+    );
+    all.push(QConfigSpec::default_kinds(QConfig::per_row_dynamic()));
+    all.push(
+        QConfigSpec::int8()
+            .exclude(["a"])
+            .name("b", QConfig::float16_dynamic())
+            .name("a", None),
+    );
+    all.push(
+        QConfigSpec::int8()
+            .kind(LayerKind::custom("Conv"), None)
+            .regex(r"^\d+\.(a|b){1,3}$", None),
+    );
+    let mut each = QConfigSpec::float16();
+    for name in names {
+        each = each.name(name, QConfig::float16_dynamic());
+    }
+    for weight in weights {
+        for activation in activations {
+            let qconfig = QConfig::new(activation, weight.clone());
+            all.push(QConfigSpec::default_kinds(qconfig.clone()).embeddings());
+            each = each.kind(LayerKind::GRU, qconfig);
+        }
+    }
+    all.push(each.regex("x".repeat(2000), None));
+    all
+}
+
+#[test]
+fn specs_come_back_as_they_were_written() {
+    for spec in specs() {
+        let yaml = spec.to_yaml().expect("writes");
+        let json = spec.to_json().expect("writes");
+        let case = |text: &str| format!("{spec}\n{text}");
+        let reads = [
+            (
+                "yaml",
+                QConfigSpec::from_yaml(&yaml).map_err(|e| e.to_string()),
+            ),
+            (
+                "json",
+                QConfigSpec::from_json(&json).map_err(|e| e.to_string()),
+            ),
+            (
+                "serde_json",
+                serde_json::from_str(&json).map_err(|e| e.to_string()),
+            ),
+            (
+                "serde_saphyr",
+                serde_saphyr::from_str(&yaml).map_err(|e| e.to_string()),
+            ),
+        ];
+        for (reader, read) in reads {
+            match read {
+                Ok(read) => assert!(read == spec, "{reader}: {}", case(&yaml)),
+                Err(error) => panic!("{reader}: {error}: {}", case(&yaml)),
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_of_a_spec_come_back_too() {
+    for name in QConfig::PRESETS {
+        let qconfig = QConfig::preset(name).expect(name);
+        let json = serde_json::to_string(&qconfig).expect("writes");
+        assert_eq!(
+            serde_json::from_str::<QConfig>(&json).expect(&json),
+            qconfig
+        );
+        let weight = serde_json::to_string(&qconfig.weight).expect("writes");
+        assert_eq!(
+            serde_json::from_str::<WeightConfig>(&weight).expect(&weight),
+            qconfig.weight
+        );
+        assert_eq!(
+            serde_json::from_str::<QConfig>(&format!("{name:?}")).expect(name),
+            qconfig
+        );
+    }
+    let error =
+        serde_json::from_str::<QConfig>(r#"{"weight": {"dtype": "qint9"}}"#).expect_err("a typo");
+    assert!(
+        error.to_string().starts_with("weight.dtype: unknown dtype"),
+        "{error}"
+    );
+    let twice = serde_json::from_str::<QConfigSpec>(r#"{"preset": "int8", "preset": "default"}"#);
+    assert!(
+        twice
+            .expect_err("twice")
+            .to_string()
+            .contains("duplicate key `preset`")
+    );
+}
+
+#[test]
+fn what_is_left_out_is_as_in_pytorch() {
+    let cases = [
+        ("{}", QConfig::default_dynamic()),
+        (
+            "{weight: {qscheme: torch.per_channel_symmetric}}",
+            QConfig::per_channel_dynamic(),
+        ),
+        (
+            "{weight: {observer: PerChannelMinMaxObserver, dtype: torch.qint8}}",
+            QConfig::per_channel_dynamic(),
+        ),
+        (
+            "{weight: {observer: PerChannelMinMaxObserver}, activation: {granularity: per_row}}",
+            QConfig::per_row_dynamic(),
+        ),
+        (
+            "{weight: {dtype: torch.float16}}",
+            QConfig::float16_dynamic(),
+        ),
+        (
+            "{weight: {qscheme: per_channel_affine_float_qparams}}",
+            QConfig::float_qparams_weight_only(),
+        ),
+        (
+            "{weight: {observer: OnnxRuntimeObserver}, activation: {arithmetic: onnxruntime}}",
+            QConfig::onnxruntime(OnnxRuntimeOptions::default()),
+        ),
+        ("per_row_dynamic", QConfig::per_row_dynamic()),
+        ("default_dynamic_qconfig", QConfig::default_dynamic()),
+    ];
+    for (text, expected) in cases {
+        let yaml = format!("rules: [{{name: x, qconfig: {text}}}]");
+        let spec = QConfigSpec::from_yaml(&yaml).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert_eq!(spec, QConfigSpec::new().name("x", expected), "{text}");
+    }
+    let defaults = [
+        (
+            "MinMaxObserver, dtype: quint8",
+            ObserverKind::MinMax,
+            QDType::QUInt8,
+            QScheme::PerTensorAffine,
+        ),
+        (
+            "HistogramObserver",
+            ObserverKind::Histogram { bins: 2048 },
+            QDType::QInt8,
+            QScheme::PerTensorSymmetric,
+        ),
+        (
+            "MovingAverageMinMaxObserver",
+            ObserverKind::MovingAverageMinMax {
+                averaging_constant: 0.01,
+            },
+            QDType::QInt8,
+            QScheme::PerTensorSymmetric,
+        ),
+        (
+            "MovingAveragePerChannelMinMaxObserver, dtype: quint8",
+            ObserverKind::MovingAveragePerChannelMinMax {
+                averaging_constant: 0.01,
+            },
+            QDType::QUInt8,
+            QScheme::PerChannelAffine,
+        ),
+        (
+            "OnnxRuntimeObserver, dtype: quint8",
+            ObserverKind::OnnxRuntime,
+            QDType::QUInt8,
+            QScheme::PerTensorAffine,
+        ),
+    ];
+    for (text, kind, dtype, qscheme) in defaults {
+        let config: ObserverConfig =
+            serde_saphyr::from_str(&format!("{{observer: {text}}}")).expect(text);
+        assert_eq!(config, ObserverConfig::new(kind, dtype, qscheme), "{text}");
+    }
+}
+
+#[test]
+fn aliases_and_comments_are_fine() {
+    let yaml = "
+# one weight for two rules
+rules:
+  - kind: Linear
+    qconfig: &q {weight: {observer: HistogramObserver}}
+  - kind: LSTM
+    qconfig: *q
+";
+    let spec = QConfigSpec::from_yaml(yaml).expect("reads");
+    let text = spec.to_string();
+    assert!(
+        text.starts_with("kind Linear: qint8") && text.contains("\nkind LSTM: qint8"),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_cut_of_a_spec_is_a_spec_or_an_error() {
+    let yaml = specs()
+        .pop()
+        .expect("the largest")
+        .to_yaml()
+        .expect("writes");
+    let head: String = yaml.chars().take(1500).collect();
+    for (cut, _) in head.char_indices() {
+        let _ = QConfigSpec::from_yaml(&head[..cut]);
+        let _ = QConfigSpec::from_yaml(&head[cut..]);
+    }
+}
+
+#[test]
+fn files_are_read_by_their_extension() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("writes");
+        path
+    };
+    for name in ["a.yaml", "a.yml", "a.YAML"] {
+        let path = write(name, b"preset: int8\n");
+        assert_eq!(
+            QConfigSpec::from_file(path).expect(name),
+            QConfigSpec::int8()
+        );
+    }
+    let json = write("a.json", br#"{"preset": "default"}"#);
+    assert_eq!(
+        QConfigSpec::from_file(&json).expect("json"),
+        QConfigSpec::default()
+    );
+
+    let faults = [
+        (
+            write("b.json", b"preset: int8\n"),
+            "b.json: line 1, column 1: expected value",
+        ),
+        (
+            write("b.yaml", b"\n  preset: in8"),
+            "b.yaml: line 2, column 11, preset: unknown preset",
+        ),
+        (
+            write("c.yaml", b"preset: int8\na: \xff\xfe"),
+            "c.yaml: line 2, column 4: expected UTF-8",
+        ),
+        (
+            write("d.toml", b""),
+            r#"d.toml: invalid extension: expected yaml, yml or json, got "toml""#,
+        ),
+        (
+            write("e", b""),
+            "e: invalid extension: expected yaml, yml or json, got none",
+        ),
+        (
+            write("f.yaml", b""),
+            "f.yaml: line 1, column 1: expected a spec",
+        ),
+        (
+            write("g.yaml", &vec![b' '; 3 << 20]),
+            "g.yaml: line 1, column 1: expected at most",
+        ),
+        (folder.path().join("none.yaml"), "none.yaml: "),
+        (folder.path().to_owned(), ": invalid extension"),
+    ];
+    for (path, expected) in faults {
+        let error = QConfigSpec::from_file(&path)
+            .map(|_| ())
+            .expect_err(expected);
+        assert!(matches!(error, Error::InFile { .. }), "{error:?}");
+        assert!(error.to_string().contains(expected), "{expected}\n{error}");
+    }
+}
+
+#[test]
+fn a_custom_observer_is_not_written_but_reported() {
+    let custom = CustomObserver::new("Percentile", |_| {
+        Err(Error::InvalidArgument {
+            what: "observer",
+            expected: "never made".into(),
+            got: String::new(),
+        })
+    });
+    let kind = ObserverKind::Custom(custom);
+    let config = ObserverConfig::new(kind, QDType::QInt8, QScheme::PerTensorSymmetric);
+    let qconfig = QConfig::new(ActivationConfig::Float, WeightConfig::Int8(config));
+    let spec = QConfigSpec::of([""], qconfig);
+    for error in [spec.to_yaml(), spec.to_json()] {
+        let error = error.expect_err("no such form").to_string();
+        assert!(
+            error.contains("a custom observer is code and cannot be written: Percentile"),
+            "{error}"
+        );
+    }
+    let report = quantize_dynamic(&mut Toy::new(), &spec).expect("a toy takes anything");
+    let report = serde_json::to_string(&report).expect("a report");
+    assert!(
+        report.contains(r#""observer":"Custom(Percentile)""#),
+        "{report}"
+    );
+}
