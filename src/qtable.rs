@@ -21,10 +21,10 @@ use crate::qweight::{finite_values, offset, to_halves};
 /// use candle_core::{Device, Tensor};
 /// use candle_dynquant::{QConfig, QTable};
 ///
-/// let table = Tensor::new(&[[1f32, 2., 256.], [-1., 0., 1.]], &Device::Cpu)?;
+/// let table = Tensor::new(&[[1f32, 2., 256.], [-1., 0., 0.5]], &Device::Cpu)?;
 /// let qtable = QTable::from_float(&table, &QConfig::float_qparams_weight_only().weight)?;
-/// assert_eq!(qtable.codes(), [0, 1, 255, 0, 128, 255]);
-/// assert_eq!(qtable.scales(), [1., 2. / 255.]);
+/// assert_eq!(qtable.codes(), [0, 1, 255, 0, 170, 255]);
+/// assert_eq!(qtable.scales(), [1., 1.5 / 255.]);
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```
 #[derive(Debug)]
