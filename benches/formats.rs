@@ -173,14 +173,14 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {
         *sqnr_db = 10. * f64::from(signal / noise.to_scalar::<f32>()?).log10();
         ensure!(*sqnr_db > 30., "outputs disagree: {sqnr_db} dB");
     }
-    let us = interleaved(contenders.map(|module| || module.forward(&xs)), rounds)?;
-    let rows = FORMATS.into_iter().zip(us).zip(sqnr_db);
+    let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
+    let rows = FORMATS.into_iter().zip(&us).zip(sqnr_db);
     let rows = rows.map(|((format, time), sqnr_db)| Row {
         m,
         k,
         n,
         format,
-        us: time,
+        us: *time,
         ratio: us[0] / time,
         sqnr_db,
     });

@@ -147,18 +147,17 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
     );
 
     let contenders: [&dyn Module; 3] = [&ours, &float, &q8_0];
-    let [ours_us, candle_f32_us, candle_q8_0_us] =
-        interleaved(contenders.map(|module| || module.forward(&xs)), rounds)?;
+    let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
     Ok(Row {
         m,
         k,
         n,
-        ours_us,
-        ours_gops: 2e-3 * (m * k * n) as f64 / ours_us,
-        candle_f32_us,
-        candle_q8_0_us,
-        ratio_f32: candle_f32_us / ours_us,
-        ratio_q8_0: candle_q8_0_us / ours_us,
+        ours_us: us[0],
+        ours_gops: 2e-3 * (m * k * n) as f64 / us[0],
+        candle_f32_us: us[1],
+        candle_q8_0_us: us[2],
+        ratio_f32: us[1] / us[0],
+        ratio_q8_0: us[2] / us[0],
         sqnr_db,
         sqnr_q8_0_db,
     })

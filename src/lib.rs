@@ -73,6 +73,7 @@ pub mod kernels;
 pub mod module;
 pub mod nn;
 pub mod observer;
+pub mod ops;
 mod qconfig;
 pub mod qparams;
 mod qtable;

@@ -9,7 +9,7 @@ const FLOORS: &[&[&str]] = &[
     &["words"],
     &["document"],
     &["qparams", "kernels"],
-    &["observer"],
+    &["observer", "ops"],
     &["qconfig"],
     &["qweight"],
     &["qtable"],

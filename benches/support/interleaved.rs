@@ -6,31 +6,32 @@ use std::time::{Duration, Instant};
 const SAMPLE: Duration = Duration::from_micros(500);
 
 /// Median microseconds of a call of each.
-pub fn interleaved<const C: usize, T, E>(
-    mut contenders: [impl FnMut() -> Result<T, E>; C],
+pub fn interleaved<T, E>(
+    contenders: &[impl Fn() -> Result<T, E>],
     rounds: usize,
-) -> Result<[f64; C], E> {
-    let mut calls = [1usize; C];
-    for (calls, contender) in calls.iter_mut().zip(&mut contenders) {
+) -> Result<Vec<f64>, E> {
+    let mut calls = Vec::new();
+    for contender in contenders {
         contender()?;
         let start = Instant::now();
         for _ in 0..3 {
             contender()?;
         }
-        *calls = (3. * SAMPLE.as_secs_f64() / start.elapsed().as_secs_f64()).ceil() as usize;
+        calls.push((3. * SAMPLE.as_secs_f64() / start.elapsed().as_secs_f64()).ceil() as usize);
     }
-    let mut samples = [const { Vec::new() }; C];
+    let mut samples = vec![Vec::new(); contenders.len()];
     for _ in 0..rounds {
-        for ((samples, contender), calls) in samples.iter_mut().zip(&mut contenders).zip(calls) {
+        for ((samples, contender), calls) in samples.iter_mut().zip(contenders).zip(&calls) {
             let start = Instant::now();
-            for _ in 0..calls {
+            for _ in 0..*calls {
                 std::hint::black_box(contender()?);
             }
-            samples.push(1e6 * start.elapsed().as_secs_f64() / calls as f64);
+            samples.push(1e6 * start.elapsed().as_secs_f64() / *calls as f64);
         }
     }
-    Ok(samples.map(|mut samples| {
+    let medians = samples.into_iter().map(|mut samples: Vec<f64>| {
         samples.sort_by(f64::total_cmp);
         samples[samples.len() / 2]
-    }))
+    });
+    Ok(medians.collect())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_nn::Activation;
+use candle_dynquant::ops::Activation;
 use serde_json::{Map, Value};
 
 /// What the model needs to know of itself; field names are the file's keys.
@@ -140,7 +140,7 @@ impl Keys {
             None => Ok(Activation::Gelu),
             Some(Value::String(name)) => match name.as_str() {
                 "gelu" => Ok(Activation::Gelu),
-                "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluPytorchTanh),
+                "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
                 "relu" => Ok(Activation::Relu),
                 _ => Err(self.fault(key, "gelu, gelu_new, gelu_pytorch_tanh or relu")),
             },

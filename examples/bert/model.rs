@@ -2,8 +2,9 @@
 //! per struct.
 
 use candle_core::{DType, Result, Tensor};
+use candle_dynquant::ops;
 use candle_dynquant::{Quantizable, nn};
-use candle_nn::{Activation, LayerNorm, Module, VarBuilder, layer_norm};
+use candle_nn::{LayerNorm, Module, VarBuilder, layer_norm};
 
 use crate::config::Config;
 
@@ -104,7 +105,8 @@ impl Embeddings {
         let types = self.token_type_embeddings.forward(&type_0)?;
         let hidden = words.broadcast_add(&types)?;
         let hidden = hidden.broadcast_add(&self.position_embeddings.forward(&positions)?)?;
-        self.layer_norm.forward(&hidden)
+        let norm = &self.layer_norm;
+        ops::layer_norm(&hidden, norm.weight(), norm.bias(), norm.eps())
     }
 }
 
@@ -190,16 +192,20 @@ impl SelfAttention {
     fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (batch, seq, size) = hidden.dims3()?;
         let head_size = size / self.heads;
-        // [batch, seq, size] -> [batch, heads, seq, head_size]
-        let split = |linear: &nn::Linear| -> Result<Tensor> {
-            let projected = linear.forward(hidden)?;
+        let projections = [&self.query, &self.key, &self.value];
+        let [query, key, value] = nn::Linear::forward_each(projections, hidden)?;
+        // [batch, seq, size] -> [batch, heads, seq, head_size], a view
+        let split = |projected: Tensor| -> Result<Tensor> {
             let heads = projected.reshape((batch, seq, self.heads, head_size))?;
-            heads.transpose(1, 2)?.contiguous()
+            heads.transpose(1, 2)
         };
-        let query = (split(&self.query)? / (head_size as f64).sqrt())?;
-        let scores = query.matmul(&split(&self.key)?.t()?)?;
-        let weights = candle_nn::ops::softmax_last_dim(&scores.broadcast_add(mask)?)?;
-        let context = weights.matmul(&split(&self.value)?)?;
+        let context = ops::scaled_dot_product_attention(
+            &split(query)?,
+            &split(key)?,
+            &split(value)?,
+            Some(mask),
+            1. / (head_size as f32).sqrt(),
+        )?;
         context.transpose(1, 2)?.reshape((batch, seq, size))
     }
 }
@@ -207,20 +213,18 @@ impl SelfAttention {
 #[derive(Quantizable, Clone)]
 struct Intermediate {
     dense: nn::Linear,
-    activation: Activation,
 }
 
 impl Intermediate {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let (size, inner) = (config.hidden_size, config.intermediate_size);
         Ok(Self {
-            dense: nn::linear(size, inner, vb.pp("dense"))?,
-            activation: config.hidden_act,
+            dense: nn::linear(size, inner, vb.pp("dense"))?.with_activation(config.hidden_act),
         })
     }
 
     fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
-        self.activation.forward(&self.dense.forward(hidden)?)
+        self.dense.forward(hidden)
     }
 }
 
@@ -240,8 +244,15 @@ impl Output {
     }
 
     fn forward(&self, hidden: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let sum = (self.dense.forward(hidden)? + residual)?;
-        self.layer_norm.forward(&sum)
+        let norm = &self.layer_norm;
+        let (weight, bias) = (norm.weight(), norm.bias());
+        ops::add_layer_norm(
+            &self.dense.forward(hidden)?,
+            residual,
+            weight,
+            bias,
+            norm.eps(),
+        )
     }
 }
 

@@ -322,8 +322,8 @@ mod tests {
 
     #[test]
     fn every_isa_gives_the_bits_of_the_formulas() {
-        #[allow(clippy::type_complexity)]
-        let functions: [(Activation, fn(f32) -> f32); 6] = [
+        type Case = (Activation, fn(f32) -> f32);
+        let functions: [Case; 6] = [
             (Activation::Relu, relu),
             (Activation::Gelu, gelu),
             (Activation::GeluTanh, gelu_tanh),

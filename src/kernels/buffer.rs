@@ -51,3 +51,48 @@ pub(super) fn copied<'a>(from: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mu
         std::slice::from_raw_parts_mut(start, from.len())
     }
 }
+
+/// Floats that begin at a cache line, kept from call to call.
+#[derive(Default)]
+pub(super) struct Aligned(Vec<Line>);
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; LINE]);
+
+const LINE: usize = 16;
+
+/// Greatest buffer that is kept.
+const KEPT_LINES: usize = (4 << 20) / size_of::<Line>();
+
+impl Aligned {
+    /// Slices of these lengths, each of which begins at a cache line; what they hold is left
+    /// from before.
+    pub fn split<const N: usize>(&mut self, lens: [usize; N]) -> [&mut [f32]; N] {
+        let lines = lens.map(|len| len.div_ceil(LINE));
+        let total = lines.iter().sum();
+        if self.0.len() < total {
+            self.0.resize(total, Line([0.; LINE]));
+        }
+        let mut rest = &mut self.0[..];
+        let mut lines = lines.into_iter();
+        lens.map(|len| {
+            let (first, others) =
+                std::mem::take(&mut rest).split_at_mut(lines.next().unwrap_or_default());
+            rest = others;
+            // SAFETY: a line is 16 floats and nothing else, so that lines in a row are floats
+            // in a row.
+            let floats = unsafe {
+                std::slice::from_raw_parts_mut(first.as_mut_ptr().cast(), first.len() * LINE)
+            };
+            &mut floats[..len]
+        })
+    }
+
+    /// Gives it back for the next call on this thread.
+    pub fn keep(self, at: &'static std::thread::LocalKey<std::cell::Cell<Self>>) {
+        if self.0.len() <= KEPT_LINES {
+            at.set(self);
+        }
+    }
+}

@@ -5,11 +5,14 @@
 //! multiplies, dequantizes and adds the bias.
 
 mod activation;
+mod attention;
 mod buffer;
 mod dequantize;
 mod float;
+mod float_tile;
 mod gates;
 mod isa;
+mod norm;
 mod packed;
 mod parallel;
 mod pool;
@@ -27,14 +30,17 @@ use std::mem::MaybeUninit;
 use half::f16;
 
 pub use activation::{Activation, activate};
+pub use attention::{Attention, Heads, attention};
 pub use dequantize::{Affine, dequantize_row, for_each_row, widen_row};
 pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
+pub use norm::{Norm, layer_norm, softmax};
 pub use packed::{Int8, Packed};
 pub use quantize::{Quantizer, Rows, Scratch};
 pub use rows::{Range, Rounding, RowParams};
 
+use attention::Block;
 use isa::Kind;
 use tile::{Group, Lhs, Output, Part, Product, Row};
 
@@ -48,6 +54,11 @@ struct Instance {
     activate: fn(Activation, &mut [f32]),
     dequantize: fn(&[u8], Affine, &mut [f32]),
     widen: fn(&[f16], &mut [f32]),
+    softmax: fn(&mut [f32]),
+    normalize: fn(&mut [f32], Option<&[f32]>, Norm<'_>),
+    /// # Safety
+    /// No other thread computes a block that overlaps.
+    attend: unsafe fn(&Attention<'_>, Block, &Output<'_>),
     /// # Safety
     /// No other thread computes a part that overlaps.
     multiply: unsafe fn(&Product<'_, [u8; 4]>, Part),

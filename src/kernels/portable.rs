@@ -4,8 +4,10 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use super::tile::{self, Closures, Part, Product};
-use super::{Instance, activation, dequantize, gates, rows};
+use super::attention::{self, Attention, Block};
+use super::float_tile;
+use super::tile::{self, Closures, Output, Part, Product};
+use super::{Instance, activation, dequantize, gates, norm, rows};
 
 pub(super) const INSTANCE: Instance = Instance {
     range: rows::range,
@@ -15,6 +17,9 @@ pub(super) const INSTANCE: Instance = Instance {
     activate: activation::apply,
     dequantize: dequantize::dequantize,
     widen: dequantize::widen,
+    softmax: norm::softmax_row,
+    normalize: norm::normalize,
+    attend,
     multiply,
     multiply_f16,
 };
@@ -74,4 +79,27 @@ unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
     };
     // SAFETY: the caller's promise.
     unsafe { tile::multiply::<8, 16, 2, _>(product, part, vector) }
+}
+
+/// # Safety
+/// No other thread computes a block that overlaps.
+unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Output<'_>) {
+    // In one step where the CPU surely has it: the C library's fma is far slower than two.
+    let fused = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+    let register = float_tile::Closures {
+        load: |from: &[f32; 8]| *from,
+        splat: |value| [value; 8],
+        fma: |a: [f32; 8], b: [f32; 8], acc: [f32; 8]| {
+            std::array::from_fn(|i| match fused {
+                true => a[i].mul_add(b[i], acc[i]),
+                false => a[i] * b[i] + acc[i],
+            })
+        },
+        store: |values, to: &mut [f32; 8]| *to = values,
+        transpose: |square: [[f32; 8]; 8]| {
+            std::array::from_fn(|c| std::array::from_fn(|r| square[r][c]))
+        },
+    };
+    // SAFETY: the caller's promise.
+    unsafe { attention::attend::<8, 2>(attention, block, out, register) }
 }

@@ -113,7 +113,7 @@ impl<'a> Output<'a> {
     /// No other part that overlaps this one is alive.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
-    unsafe fn part(&self, row: usize, columns: Range<usize>) -> &mut [MaybeUninit<f32>] {
+    pub unsafe fn part(&self, row: usize, columns: Range<usize>) -> &mut [MaybeUninit<f32>] {
         assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.n);
         // SAFETY: by the assertion the part lies within the `rows * n` elements that `start`
         // was made from and that are borrowed for `'a`; by the contract nothing aliases it.

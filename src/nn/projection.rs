@@ -9,6 +9,7 @@ use crate::kernels::{
     self, Activation, Operands, Quantizer, Range, Rounding, RowParams, Rows, Scratch,
 };
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
+use crate::ops;
 use crate::qconfig::{
     ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
 };
@@ -427,12 +428,7 @@ impl Projection {
         };
         let ys = match self.activation {
             None => ys,
-            Some(Activation::Relu) => ys.relu()?,
-            Some(Activation::Gelu) => ys.gelu_erf()?,
-            Some(Activation::GeluTanh) => ys.gelu()?,
-            Some(Activation::Silu) => ys.silu()?,
-            Some(Activation::Tanh) => ys.tanh()?,
-            Some(Activation::Sigmoid) => candle_nn::ops::sigmoid(&ys)?,
+            Some(activation) => ops::activate(&ys, activation)?,
         };
         Ok(ys.to_dtype(dtype)?)
     }

@@ -9,9 +9,11 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use crate::kernels::tile::{self, Closures, Epilogue, Part, Product};
-use crate::kernels::{Activation, Affine, Gates, Instance, Range, Rounding, RowParams, Step};
-use crate::kernels::{activation, dequantize as rows_of_codes, gates, rows};
+use crate::kernels::attention::{self, Attention, Block};
+use crate::kernels::float_tile;
+use crate::kernels::tile::{self, Closures, Epilogue, Output, Part, Product};
+use crate::kernels::{Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Step};
+use crate::kernels::{activation, dequantize as rows_of_codes, gates, norm, rows};
 
 pub(in crate::kernels) const AVX2: Instance = super::instance! {
     range: range,
@@ -21,6 +23,9 @@ pub(in crate::kernels) const AVX2: Instance = super::instance! {
     activate: activate,
     dequantize: dequantize,
     widen: widen,
+    softmax: softmax,
+    normalize: normalize,
+    attend: attend,
     multiply: multiply,
     multiply_f16: multiply_f16,
 };
@@ -67,6 +72,33 @@ pub(super) fn widen(halves: &[f16], out: &mut [f32]) {
         }
     }
     rows_of_codes::widen(halves_rest, out_rest);
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn softmax(row: &mut [f32]) {
+    norm::softmax_row(row);
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
+    norm::normalize(row, residual, norm);
+}
+
+/// # Safety
+/// The CPU has these features, and no other thread computes a block that overlaps.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Output<'_>) {
+    let register = float_tile::Closures {
+        // SAFETY: the array is 32 bytes to read; no alignment is asked.
+        load: |from: &[f32; 8]| unsafe { _mm256_loadu_ps(from.as_ptr()) },
+        splat: |value| _mm256_set1_ps(value),
+        fma: |a, b, acc| _mm256_fmadd_ps(a, b, acc),
+        // SAFETY: the array is 32 bytes to write.
+        store: |values, to: &mut [f32; 8]| unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
+        transpose: |square| transpose(square),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { attention::attend::<8, 2>(attention, block, out, register) }
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.
@@ -157,4 +189,40 @@ pub(super) unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
     };
     // SAFETY: the caller's promise.
     unsafe { tile::multiply::<8, 16, 4, _>(product, part, vector) }
+}
+
+/// Rows become columns: pairs of rows, of pairs, and of halves are interleaved.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+    // SAFETY: each array is 32 bytes to read.
+    let r = square.map(|row| unsafe { _mm256_loadu_ps(row.as_ptr()) });
+    let low = |a, b| _mm256_unpacklo_ps(a, b);
+    let high = |a, b| _mm256_unpackhi_ps(a, b);
+    let first = |a, b| _mm256_shuffle_ps::<0b01_00_01_00>(a, b);
+    let second = |a, b| _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+    // Column c, and 4 + c in the upper half, of rows `from` to `from + 3`.
+    let columns = |from: usize| {
+        let (low_a, low_b) = (low(r[from], r[from + 1]), low(r[from + 2], r[from + 3]));
+        let (high_a, high_b) = (high(r[from], r[from + 1]), high(r[from + 2], r[from + 3]));
+        [
+            first(low_a, low_b),
+            second(low_a, low_b),
+            first(high_a, high_b),
+            second(high_a, high_b),
+        ]
+    };
+    let mut out = [[0.; 8]; 8];
+    for (c, (top, bottom)) in columns(0).into_iter().zip(columns(4)).enumerate() {
+        let (left, right) = (
+            _mm256_permute2f128_ps::<0x20>(top, bottom),
+            _mm256_permute2f128_ps::<0x31>(top, bottom),
+        );
+        // SAFETY: each array is 32 bytes to write.
+        unsafe {
+            _mm256_storeu_ps(out[c].as_mut_ptr(), left);
+            _mm256_storeu_ps(out[c + 4].as_mut_ptr(), right);
+        }
+    }
+    out
 }

@@ -5,9 +5,12 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Part, Product};
-use crate::kernels::{Activation, Affine, Gates, Instance, Range, Rounding, RowParams, Step};
-use crate::kernels::{activation, dequantize as rows_of_codes, gates, rows};
+use super::avx2;
+use crate::kernels::attention::{self, Attention, Block};
+use crate::kernels::float_tile;
+use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Output, Part, Product};
+use crate::kernels::{Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Step};
+use crate::kernels::{activation, dequantize as rows_of_codes, gates, norm, rows};
 
 pub(in crate::kernels) const AVX512_VNNI: Instance = super::instance! {
     range: range,
@@ -17,6 +20,9 @@ pub(in crate::kernels) const AVX512_VNNI: Instance = super::instance! {
     activate: activate,
     dequantize: dequantize,
     widen: widen,
+    softmax: softmax,
+    normalize: normalize,
+    attend: attend,
     multiply: multiply,
     multiply_f16: multiply_f16,
 };
@@ -63,6 +69,33 @@ fn widen(halves: &[f16], out: &mut [f32]) {
         }
     }
     rows_of_codes::widen(halves_rest, out_rest);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn softmax(row: &mut [f32]) {
+    norm::softmax_row(row);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
+    norm::normalize(row, residual, norm);
+}
+
+/// # Safety
+/// The CPU has these features, and no other thread computes a block that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Output<'_>) {
+    let register = float_tile::Closures {
+        // SAFETY: the array is 64 bytes to read; no alignment is asked.
+        load: |from: &[f32; 16]| unsafe { _mm512_loadu_ps(from.as_ptr()) },
+        splat: |value| _mm512_set1_ps(value),
+        fma: |a, b, acc| _mm512_fmadd_ps(a, b, acc),
+        // SAFETY: the array is 64 bytes to write.
+        store: |values, to: &mut [f32; 16]| unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) },
+        transpose: |square| avx2::transpose(square),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { attention::attend::<16, 4>(attention, block, out, register) }
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.

@@ -15,6 +15,9 @@ pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
     activate: avx2::activate,
     dequantize: avx2::dequantize,
     widen: avx2::widen,
+    softmax: avx2::softmax,
+    normalize: avx2::normalize,
+    attend: avx2::attend,
     multiply: multiply,
     multiply_f16: avx2::multiply_f16,
 };

@@ -19,6 +19,9 @@ macro_rules! instance {
         activate: $activate:path,
         dequantize: $dequantize:path,
         widen: $widen:path,
+        softmax: $softmax:path,
+        normalize: $normalize:path,
+        attend: $attend:path,
         multiply: $multiply:path,
         multiply_f16: $multiply_f16:path,
     ) => {
@@ -40,6 +43,11 @@ macro_rules! instance {
             dequantize: |codes, affine, out| unsafe { $dequantize(codes, affine, out) },
             // SAFETY: as above.
             widen: |halves, out| unsafe { $widen(halves, out) },
+            // SAFETY: as above.
+            softmax: |row| unsafe { $softmax(row) },
+            // SAFETY: as above.
+            normalize: |row, residual, norm| unsafe { $normalize(row, residual, norm) },
+            attend: $attend,
             multiply: $multiply,
             multiply_f16: $multiply_f16,
         }

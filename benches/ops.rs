@@ -1,0 +1,275 @@
+//! `ops` against candle's own operations, in one run.
+//!
+//! ```text
+//! cargo bench --bench ops [-- --threads N] [--quick] [--json]
+//! ```
+//!
+//! Every round times each contender once, so that a machine's drift hits all alike; the table
+//! gives medians. Results are compared before anything is timed.
+#![allow(missing_docs)]
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
+use candle_dynquant::{kernels::Isa, ops};
+use candle_nn::attention::{AttnMask, flash_attn};
+use clap::Parser;
+use interleaved::interleaved;
+use serde::Serialize;
+
+#[path = "support/interleaved.rs"]
+mod interleaved;
+#[path = "../examples/support/threads.rs"]
+mod threads;
+
+/// Time the fused operations against candle's own.
+#[derive(Parser)]
+struct Args {
+    /// Threads of every contender.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Fewer rounds and nothing large.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Given by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Serialize)]
+struct Results {
+    isa: String,
+    threads: usize,
+    rows: Vec<Row>,
+}
+
+/// Medians in microseconds.
+#[derive(Serialize)]
+struct Row {
+    op: &'static str,
+    shape: String,
+    ours_us: f64,
+    candle_us: f64,
+    ratio: f64,
+    /// candle's flash attention for the CPU, where there is one.
+    candle_flash_us: Option<f64>,
+    /// The greatest between ours and candle's.
+    difference: f32,
+}
+
+/// One way to compute something.
+type Way = Box<dyn Fn() -> CandleResult<Tensor>>;
+
+/// The same computed here, by candle, and by candle's flash attention.
+struct Case {
+    op: &'static str,
+    shape: String,
+    /// Left out by `--quick`.
+    large: bool,
+    ours: Way,
+    candle: Way,
+    flash: Option<Way>,
+}
+
+/// Batch, heads, sequence length and head dimension: BERT-base, its longest input, MiniLM, a
+/// batch, a short text.
+const ATTENTION: [[usize; 4]; 6] = [
+    [1, 12, 128, 64],
+    [1, 12, 512, 64],
+    [1, 12, 128, 32],
+    [8, 12, 128, 64],
+    [8, 12, 128, 32],
+    [1, 12, 16, 64],
+];
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    if let Some(status) = threads::respawn(args.threads)? {
+        return Ok(status);
+    }
+    let rounds = if args.quick { 9 } else { 41 };
+    let mut results = Results {
+        isa: Isa::active()?.to_string(),
+        threads: args.threads,
+        rows: Vec::new(),
+    };
+    if !args.json {
+        println!(
+            "ops on {}, {} threads, medians of {rounds}; attention: batch x heads x seq x head_dim",
+            results.isa, args.threads
+        );
+        println!(
+            "{:>16} {:>14} {:>9} {:>10} {:>8} {:>9} {:>10}",
+            "op", "shape", "ours us", "candle us", "x candle", "flash us", "difference"
+        );
+    }
+    let mut cases = row_cases()?;
+    for shape in ATTENTION {
+        cases.push(attention_case(shape)?);
+    }
+    for case in cases.iter().filter(|case| !args.quick || !case.large) {
+        let row = measure(case, rounds)?;
+        if !args.json {
+            let flash = row.candle_flash_us.map(|us| format!("{us:.1}"));
+            println!(
+                "{:>16} {:>14} {:>9.1} {:>10.1} {:>8.2} {:>9} {:>10.1e}",
+                row.op,
+                row.shape,
+                row.ours_us,
+                row.candle_us,
+                row.ratio,
+                flash.unwrap_or_else(|| "-".into()),
+                row.difference
+            );
+        }
+        results.rows.push(row);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&results)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn randn(shape: &[usize]) -> CandleResult<Tensor> {
+    Tensor::randn(0f32, 1., shape, &Device::Cpu)
+}
+
+/// What goes along rows: activations, norms, softmax.
+fn row_cases() -> Result<Vec<Case>> {
+    let case = |op, xs: &Tensor, ours: Way, candle: Way| Case {
+        op,
+        shape: format!("{:?}", xs.dims()),
+        large: false,
+        ours,
+        candle,
+        flash: None,
+    };
+    type Pointwise = fn(&Tensor) -> CandleResult<Tensor>;
+    let pointwise: [(_, Pointwise, Pointwise); 5] = [
+        ("gelu", ops::gelu, Tensor::gelu_erf),
+        ("gelu_tanh", ops::gelu_tanh, Tensor::gelu),
+        ("silu", ops::silu, Tensor::silu),
+        ("tanh", ops::tanh, Tensor::tanh),
+        ("sigmoid", ops::sigmoid, candle_nn::ops::sigmoid),
+    ];
+    let mut cases = Vec::new();
+    let inner = randn(&[128, 3072])?;
+    for (op, ours, candle) in pointwise {
+        let (a, b) = (inner.clone(), inner.clone());
+        cases.push(case(
+            op,
+            &inner,
+            Box::new(move || ours(&a)),
+            Box::new(move || candle(&b)),
+        ));
+    }
+    let scores = randn(&[12, 128, 128])?;
+    let (a, b) = (scores.clone(), scores.clone());
+    let (ours, candle): (Way, Way) = (
+        Box::new(move || ops::softmax_last_dim(&a)),
+        Box::new(move || candle_nn::ops::softmax_last_dim(&b)),
+    );
+    cases.push(case("softmax_last_dim", &scores, ours, candle));
+    for rows in [16, 128, 1024] {
+        let (xs, residual) = (randn(&[rows, 768])?, randn(&[rows, 768])?);
+        let norm = candle_nn::LayerNorm::new(randn(&[768])?, randn(&[768])?, 1e-12);
+        let (a, b, own, theirs) = (xs.clone(), xs.clone(), norm.clone(), norm.clone());
+        let (ours, candle): (Way, Way) = (
+            Box::new(move || ops::layer_norm(&a, own.weight(), own.bias(), own.eps())),
+            Box::new(move || theirs.forward(&b)),
+        );
+        cases.push(case("layer_norm", &xs, ours, candle));
+        let (a, b, own, theirs) = (xs.clone(), xs.clone(), norm.clone(), norm);
+        let (r, s) = (residual.clone(), residual);
+        let (ours, candle): (Way, Way) = (
+            Box::new(move || ops::add_layer_norm(&a, &r, own.weight(), own.bias(), own.eps())),
+            Box::new(move || theirs.forward(&(&b + &s)?)),
+        );
+        cases.push(case("add_layer_norm", &xs, ours, candle));
+    }
+    Ok(cases)
+}
+
+/// From the output of three projections, `[batch, seq, heads * head_dim]`, to the input of the
+/// next one, with a mask of keys.
+fn attention_case([batch, heads, seq, head_dim]: [usize; 4]) -> Result<Case> {
+    let hidden = heads * head_dim;
+    let projected = [0; 3].map(|_| randn(&[batch, seq, hidden]));
+    let [q, k, v] = projected;
+    let apart = [q?, k?, v?].map(|t| t.reshape((batch, seq, heads, head_dim)));
+    let [q, k, v] = apart;
+    let (q, k, v) = (q?, k?, v?);
+    let mask = Tensor::zeros((batch, 1, 1, seq), DType::F32, &Device::Cpu)?;
+    let scale = 1. / (head_dim as f32).sqrt();
+    let merged = move |context: Tensor| context.transpose(1, 2)?.reshape((batch, seq, hidden));
+
+    let flash: Option<Way> = (batch == 1).then(|| {
+        let (q, k, v) = (q.clone(), k.clone(), v.clone());
+        let way: Way = Box::new(move || {
+            let mask = AttnMask::None;
+            merged(flash_attn::<f32>(&q, &k, &v, scale, mask, None, None)?)
+        });
+        way
+    });
+    let of_heads = |t: Tensor| t.transpose(1, 2);
+    let (q, k, v) = (of_heads(q)?, of_heads(k)?, of_heads(v)?);
+    let (a, b, c, m) = (q.clone(), k.clone(), v.clone(), mask.clone());
+    Ok(Case {
+        op: "attention",
+        shape: format!("{batch}x{heads}x{seq}x{head_dim}"),
+        large: batch * seq > 512,
+        ours: Box::new(move || {
+            merged(ops::scaled_dot_product_attention(
+                &a,
+                &b,
+                &c,
+                Some(&m),
+                scale,
+            )?)
+        }),
+        candle: Box::new(move || {
+            let (q, k, v) = (q.contiguous()?, k.contiguous()?, v.contiguous()?);
+            let scores = (q * f64::from(scale))?
+                .matmul(&k.t()?)?
+                .broadcast_add(&mask)?;
+            let weights = candle_nn::ops::softmax_last_dim(&scores)?;
+            merged(weights.matmul(&v)?)
+        }),
+        flash,
+    })
+}
+
+fn measure(case: &Case, rounds: usize) -> Result<Row> {
+    let (ours, candle) = ((case.ours)()?, (case.candle)()?);
+    let mut difference = 0f32;
+    let flash = case.flash.as_ref().map(|way| way()).transpose()?;
+    for other in std::iter::once(ours).chain(flash) {
+        let largest = (other - &candle)?.abs()?.max_all()?;
+        difference = difference.max(largest.to_scalar::<f32>()?);
+    }
+    ensure!(
+        difference < 1e-5,
+        "{} {}: {difference}",
+        case.op,
+        case.shape
+    );
+
+    let ways: Vec<&Way> = [Some(&case.ours), Some(&case.candle), case.flash.as_ref()]
+        .into_iter()
+        .flatten()
+        .collect();
+    let medians = interleaved(&ways, rounds)?;
+    Ok(Row {
+        op: case.op,
+        shape: case.shape.clone(),
+        ours_us: medians[0],
+        candle_us: medians[1],
+        ratio: medians[1] / medians[0],
+        candle_flash_us: medians.get(2).copied(),
+        difference,
+    })
+}

@@ -1,0 +1,527 @@
+//! Scaled dot-product attention, fused: no matrix of scores, no transposed copy of anything.
+//!
+//! ```text
+//! for each block of up to 64 queries of a head               a task
+//!   q^T of the block, scaled                                 [head_dim, queries]
+//!   for each chunk of 128 keys                               its scores stay in L1 or L2
+//!     s = k q^T + mask                                       [keys, queries]
+//!     new maximum and sum of each query; s = e^(s - maximum)
+//!     o = o e^(old maximum - new) + v^T s                    [value_dim, queries]
+//!   out = (o / sum)^T
+//! ```
+//!
+//! Queries lie along the registers, so that softmax takes maxima and sums register by register,
+//! and k and v are read where they are, element by element. The running maximum is the online
+//! softmax of Milakov and Gimelshein (2018), which FlashAttention is built on.
+//!
+//! A query's result depends on no other query, on no thread count and on no tile size; keys that
+//! the mask excludes leave no trace.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use super::buffer::{self, Aligned};
+use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
+use super::norm::weight;
+use super::tile::Output;
+use super::{Isa, TASKS_PER_THREAD, parallel};
+
+/// The operands of attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// `[batch, heads, queries, head_dim]`.
+    pub q: Heads<'a>,
+    /// `[batch, heads, keys, head_dim]`.
+    pub k: Heads<'a>,
+    /// `[batch, heads, keys, value_dim]`.
+    pub v: Heads<'a>,
+    /// Added to the scores, `[batch, heads, queries, keys]`.
+    pub mask: Option<Heads<'a>>,
+    /// Factor of the scores before the mask is added.
+    pub scale: f32,
+    /// Sequences.
+    pub batch: usize,
+    /// Heads of each.
+    pub heads: usize,
+}
+
+/// A matrix for each head of each sequence, somewhere in a slice; elements of a row are
+/// neighbours.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// Where the elements are.
+    pub values: &'a [f32],
+    /// From one sequence, head and row to the next.
+    pub strides: [usize; 3],
+    /// Rows of a matrix.
+    pub rows: usize,
+    /// Columns of a matrix.
+    pub columns: usize,
+}
+
+impl Heads<'_> {
+    /// Whether all matrices are within `values`.
+    fn fits(&self, batch: usize, heads: usize) -> bool {
+        let [of_batch, of_head, of_row] = self.strides;
+        let empty = batch * heads * self.rows * self.columns == 0;
+        let last = || {
+            (batch - 1) * of_batch + (heads - 1) * of_head + (self.rows - 1) * of_row + self.columns
+        };
+        empty || last() <= self.values.len()
+    }
+}
+
+/// Queries of a block: as many as four of the widest registers.
+const QUERIES: usize = 4 * COLUMNS;
+
+/// Keys that are taken at a time.
+const KEYS: usize = 128;
+
+/// Multiply-adds below which the caller's thread computes alone.
+const SERIAL: usize = 200_000;
+
+/// `softmax(q k^T scale + mask) v`, laid out as `[batch, queries, heads, value_dim]`.
+///
+/// A query that the mask excludes from every key, by minus infinity, gives zeros. Each element
+/// is within `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact result, the
+/// maxima over the keys that are not excluded. It does not depend on the number of threads.
+///
+/// # Panics
+/// If the sizes of the operands do not agree, or one does not lie within its slice.
+pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
+    let Attention { q, k, v, mask, .. } = attention;
+    let (batch, heads) = (attention.batch, attention.heads);
+    assert!(q.columns == k.columns && k.rows == v.rows, "sizes agree");
+    assert!(
+        mask.is_none_or(|mask| (mask.rows, mask.columns) == (q.rows, k.rows)),
+        "the mask has the sizes of the scores"
+    );
+    let operands = [Some(q), Some(k), Some(v), mask];
+    assert!(
+        operands.iter().flatten().all(|o| o.fits(batch, heads)),
+        "operands lie within their slices"
+    );
+    let len = batch * heads * q.rows * v.columns;
+    if len == 0 || k.rows == 0 {
+        return vec![0.; len];
+    }
+
+    let work = batch * heads * q.rows * k.rows * (q.columns + v.columns);
+    let threads = match work < SERIAL {
+        true => 1,
+        false => parallel::threads(),
+    };
+    let registers = q.rows.div_ceil(COLUMNS);
+    let wanted = TASKS_PER_THREAD * threads;
+    let blocks = registers.div_ceil(QUERIES / COLUMNS);
+    let blocks = match threads {
+        1 => blocks,
+        _ => blocks.max(registers.min(wanted.div_ceil(batch * heads))),
+    };
+    let attend = isa.instance().attend;
+    // SAFETY: the blocks of all heads of all sequences are all rows and columns of the output,
+    // each once.
+    unsafe {
+        buffer::filled(len, |out| {
+            let out = Output::new(out, heads * v.columns);
+            let task = |index: usize| {
+                let (head, block) = (index / blocks, index % blocks);
+                let start = block * registers / blocks * COLUMNS;
+                let end = (block + 1) * registers / blocks * COLUMNS;
+                let block = Block {
+                    batch: head / heads,
+                    head: head % heads,
+                    queries: start..end.min(q.rows),
+                };
+                attend(&attention, block, &out);
+            };
+            match threads {
+                1 => (0..batch * heads * blocks).for_each(task),
+                _ => parallel::for_each(batch * heads * blocks, false, task),
+            }
+        })
+    }
+}
+
+/// Queries of one head that one task computes.
+pub(super) struct Block {
+    batch: usize,
+    head: usize,
+    queries: Range<usize>,
+}
+
+impl Block {
+    /// The matrix of this head from a row on.
+    #[inline(always)]
+    fn of<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {
+        let [of_batch, of_head, of_row] = heads.strides;
+        &heads.values[self.batch * of_batch + self.head * of_head + row * of_row..]
+    }
+}
+
+thread_local! {
+    static ROOM: Cell<Aligned> = Cell::default();
+}
+
+/// Computes a block and writes it to `out`, `[batch * queries, heads * value_dim]`.
+///
+/// # Safety
+/// No other thread computes a block that overlaps.
+#[inline(always)]
+pub(super) unsafe fn attend<const LANES: usize, const NV: usize>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Output<'_>,
+    register: impl Register<LANES>,
+) {
+    let (k, v) = (attention.k, attention.v);
+    let (head_dim, value_dim) = (k.columns, v.columns);
+    let height = block.queries.len();
+    let width = height.next_multiple_of(COLUMNS);
+    let mut room = ROOM.take();
+    // All but the rows have a column for each query.
+    let sizes = [head_dim, KEYS, KEYS, value_dim, value_dim, 1, 1, 1];
+    let [q_t, scores, mask, sums, rows, max, sum, keep] =
+        room.split(sizes.map(|rows| rows * width));
+
+    let q = block.of(&attention.q, block.queries.start);
+    q_t.fill(0.);
+    transpose(
+        (q, attention.q.strides[2]),
+        (q_t, width),
+        height,
+        head_dim,
+        register,
+    );
+    for x in q_t.iter_mut() {
+        *x *= attention.scale;
+    }
+    sums.fill(0.);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.);
+
+    for start in (0..k.rows).step_by(KEYS) {
+        let keys = KEYS.min(k.rows - start);
+        let scores = &mut scores[..keys * width];
+        let left = Left {
+            values: block.of(&k, start),
+            row: k.strides[2],
+            step: 1,
+            rows: keys,
+            depth: head_dim,
+        };
+        let right = Right {
+            b: q_t,
+            c: scores,
+            width,
+            keep: None,
+        };
+        product::<LANES, NV>(left, right, register);
+        if let Some(of) = attention.mask {
+            add_mask(of, &block, start, (scores, width), mask, register);
+        }
+        softmax(scores, width, max, sum, keep);
+        let left = Left {
+            values: block.of(&v, start),
+            row: 1,
+            step: v.strides[2],
+            rows: value_dim,
+            depth: keys,
+        };
+        let right = Right {
+            b: scores,
+            c: sums,
+            width,
+            keep: Some(keep),
+        };
+        product::<LANES, NV>(left, right, register);
+    }
+
+    for sum in sum.iter_mut() {
+        // No key had a part in a sum that is zero.
+        *sum = if *sum == 0. { 0. } else { 1. / *sum };
+    }
+    for sums in sums.chunks_exact_mut(width) {
+        for (x, factor) in sums.iter_mut().zip(&*sum) {
+            *x *= factor;
+        }
+    }
+    transpose(
+        (sums, width),
+        (rows, value_dim),
+        value_dim,
+        height,
+        register,
+    );
+    let first = block.batch * attention.q.rows + block.queries.start;
+    for (row, values) in rows.chunks_exact(value_dim).take(height).enumerate() {
+        // SAFETY: the caller's promise; the part of the row before is no longer alive.
+        let part = unsafe {
+            let columns = block.head * value_dim..(block.head + 1) * value_dim;
+            out.part(first + row, columns)
+        };
+        buffer::copied(values, part);
+    }
+    room.keep(&ROOM);
+}
+
+/// Adds the mask of the keys from `start` on to their scores, `[keys, width]`; `room` is for as
+/// many.
+#[inline(always)]
+fn add_mask<const LANES: usize>(
+    mask: Heads<'_>,
+    block: &Block,
+    start: usize,
+    (scores, width): (&mut [f32], usize),
+    room: &mut [f32],
+    register: impl Register<LANES>,
+) {
+    let values = &block.of(&mask, block.queries.start)[start..];
+    let stride = mask.strides[2];
+    if stride == 0 {
+        // The same for all queries.
+        for (scores, add) in scores.chunks_exact_mut(width).zip(values) {
+            for score in scores {
+                *score += add;
+            }
+        }
+        return;
+    }
+    let keys = scores.len() / width;
+    let height = block.queries.len();
+    transpose((values, stride), (room, width), height, keys, register);
+    for (score, add) in scores.iter_mut().zip(room) {
+        *score += *add;
+    }
+}
+
+/// Takes one more chunk of scores, `[keys, width]`, into each column's softmax: they become
+/// `e^(score - max)`, and `keep` is what the sums so far are to be multiplied by.
+#[inline(always)]
+fn softmax(scores: &mut [f32], width: usize, max: &mut [f32], sum: &mut [f32], keep: &mut [f32]) {
+    for column in (0..width).step_by(COLUMNS) {
+        let old = block_at(max, column);
+        let mut new = old;
+        for row in scores.chunks_exact(width) {
+            new = later(new, block_at(row, column));
+        }
+        // Where all is excluded so far: e^(-inf - 0) is 0, e^(-inf + inf) were NaN.
+        let origin = new.map(|max| if max == f32::NEG_INFINITY { 0. } else { max });
+        let mut total = [0f32; COLUMNS];
+        for row in scores.chunks_exact_mut(width) {
+            let weights = weights(block_at(row, column), origin);
+            for (total, weight) in total.iter_mut().zip(weights) {
+                *total += weight;
+            }
+            row[column..column + COLUMNS].copy_from_slice(&weights);
+        }
+        let factors = weights(old, origin);
+        for (sum, (total, factor)) in sum[column..].iter_mut().zip(total.iter().zip(factors)) {
+            *sum = sum.mul_add(factor, *total);
+        }
+        max[column..column + COLUMNS].copy_from_slice(&new);
+        keep[column..column + COLUMNS].copy_from_slice(&factors);
+    }
+}
+
+type Columns = [f32; COLUMNS];
+
+#[inline(always)]
+fn block_at(row: &[f32], column: usize) -> Columns {
+    let mut block = [0.; COLUMNS];
+    block.copy_from_slice(&row[column..column + COLUMNS]);
+    block
+}
+
+/// The greater ones; a NaN is left to [`weights`].
+#[inline(always)]
+fn later(mut max: Columns, scores: Columns) -> Columns {
+    for (max, score) in max.iter_mut().zip(scores) {
+        *max = if score > *max { score } else { *max };
+    }
+    max
+}
+
+/// `e^(score - origin)`.
+#[inline(always)]
+fn weights(mut scores: Columns, origin: Columns) -> Columns {
+    for (score, origin) in scores.iter_mut().zip(origin) {
+        *score = weight(*score, origin);
+    }
+    scores
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value in [-1, 1) that depends on nothing but `i`.
+    fn value(i: usize) -> f32 {
+        let mixed = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        mixed as f32 / (1u64 << 23) as f32 - 1.
+    }
+
+    fn values(seed: usize, len: usize) -> Vec<f32> {
+        (0..len).map(|i| value(seed * 1_000_003 + i) * 3.).collect()
+    }
+
+    /// Rows of `heads * columns` that the heads share, as a projection leaves them.
+    fn heads(values: &[f32], batch_rows: usize, heads: usize, columns: usize) -> Heads<'_> {
+        let row = heads * columns;
+        Heads {
+            values,
+            strides: [batch_rows * row, columns, row],
+            rows: batch_rows,
+            columns,
+        }
+    }
+
+    /// Each element in f64, and the bound that is stated for it.
+    fn exact(a: &Attention<'_>) -> Vec<(f64, f64)> {
+        let at = |heads: &Heads<'_>, b, h, row, column| {
+            let [of_b, of_h, of_row] = heads.strides;
+            f64::from(heads.values[b * of_b + h * of_h + row * of_row + column])
+        };
+        let mut out = Vec::new();
+        for b in 0..a.batch {
+            for (i, h) in (0..a.q.rows).flat_map(|i| (0..a.heads).map(move |h| (i, h))) {
+                let score = |j| {
+                    let dot = |d| at(&a.q, b, h, i, d) * at(&a.k, b, h, j, d);
+                    let dot = (0..a.q.columns).map(dot).sum::<f64>();
+                    let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
+                    dot * f64::from(a.scale) + mask
+                };
+                let scores: Vec<f64> = (0..a.k.rows).map(score).collect();
+                let size = |j| {
+                    let term = |d| (at(&a.q, b, h, i, d) * at(&a.k, b, h, j, d)).abs();
+                    let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
+                    f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>() + mask.abs()
+                };
+                let finite = (0..a.k.rows).map(size).filter(|size| size.is_finite());
+                let size = finite.fold(0., f64::max);
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum = weights.iter().sum::<f64>();
+                for c in 0..a.v.columns {
+                    let term = |(j, w): (usize, &f64)| w * at(&a.v, b, h, j, c);
+                    let total = weights.iter().enumerate().map(term).sum::<f64>();
+                    let exact = match max == f64::NEG_INFINITY {
+                        true => 0.,
+                        false => total / sum,
+                    };
+                    let values = (0..a.k.rows).map(|j| at(&a.v, b, h, j, c).abs());
+                    out.push((
+                        exact,
+                        values.fold(0., f64::max) * (2. + size) / 2f64.powi(21),
+                    ));
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn every_isa_is_within_the_bound_of_f64_and_those_with_fma_agree() {
+        let shapes = [
+            (1, 1, 1, 1, 1, 1),
+            (1, 2, 3, 5, 8, 8),
+            (2, 3, 17, 16, 7, 9),
+            (1, 1, 63, 127, 32, 32),
+            (1, 1, 64, 128, 64, 64),
+            (1, 2, 65, 129, 20, 33),
+            (2, 1, 130, 300, 12, 6),
+            (1, 2, 5, 1, 64, 64),
+            (1, 1, 4, 3, 0, 2),
+            (1, 1, 4, 3, 2, 0),
+            (1, 1, 0, 3, 2, 2),
+            (1, 1, 2, 0, 3, 2),
+        ];
+        for (batch, heads_count, queries, keys, head_dim, value_dim) in shapes {
+            let len = |rows, columns| batch * heads_count * rows * columns;
+            let q = values(1, len(queries, head_dim));
+            let k = values(2, len(keys, head_dim));
+            let v = values(3, len(keys, value_dim));
+            let mut of_keys = values(4, batch * keys);
+            let mut own = values(5, queries * keys);
+            for x in of_keys.iter_mut().chain(&mut own).step_by(3) {
+                *x = f32::NEG_INFINITY;
+            }
+            own.iter_mut()
+                .take(keys)
+                .for_each(|x| *x = f32::NEG_INFINITY);
+            let mask = |values, strides| Heads {
+                values,
+                strides,
+                rows: queries,
+                columns: keys,
+            };
+            let masks = [
+                None,
+                Some(mask(&of_keys[..], [keys, 0, 0])),
+                Some(mask(&own[..], [0, 0, keys])),
+            ];
+            for mask in masks {
+                let attention = Attention {
+                    q: heads(&q, queries, heads_count, head_dim),
+                    k: heads(&k, keys, heads_count, head_dim),
+                    v: heads(&v, keys, heads_count, value_dim),
+                    mask,
+                    scale: 0.3,
+                    batch,
+                    heads: heads_count,
+                };
+                let expected = exact(&attention);
+                let mut fused: Option<Vec<u32>> = None;
+                for isa in Isa::available() {
+                    let got = super::attention(isa, attention);
+                    assert_eq!(got.len(), expected.len());
+                    for (got, (expected, bound)) in got.iter().zip(&expected) {
+                        let error = (f64::from(*got) - expected).abs();
+                        assert!(error <= *bound, "{isa}: {got}, expected {expected}");
+                    }
+                    let bits = got.iter().map(|x| x.to_bits()).collect();
+                    if isa.name() != "portable" {
+                        assert_eq!(fused.get_or_insert_with(|| Clone::clone(&bits)), &bits);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_with_its_queries() {
+        let (queries, keys, dim) = (20, 150, 8);
+        let (mut q, k, v) = (
+            values(1, queries * dim),
+            values(2, keys * dim),
+            values(3, keys * dim),
+        );
+        for isa in Isa::available() {
+            let run = |q: &[f32]| {
+                let of = |values, rows| heads(values, rows, 1, dim);
+                let attention = Attention {
+                    q: of(q, queries),
+                    k: of(&k, keys),
+                    v: of(&v, keys),
+                    mask: None,
+                    scale: 1.,
+                    batch: 1,
+                    heads: 1,
+                };
+                super::attention(isa, attention)
+            };
+            let clean = run(&q);
+            for (row, poison) in [(0, f32::NAN), (7, f32::INFINITY), (19, f32::NEG_INFINITY)] {
+                let saved = std::mem::replace(&mut q[row * dim + 3], poison);
+                let got = run(&q);
+                q[row * dim + 3] = saved;
+                for (i, (got, clean)) in got.iter().zip(&clean).enumerate() {
+                    match i / dim == row {
+                        true => assert!(got.is_nan(), "{isa} {i}: {got}"),
+                        false => assert_eq!(got.to_bits(), clean.to_bits(), "{isa} {i}"),
+                    }
+                }
+            }
+        }
+    }
+}

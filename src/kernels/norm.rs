@@ -1,0 +1,343 @@
+//! Layer norm and softmax of rows of f32.
+//!
+//! Written once in plain Rust over fixed-size chunks, which the compiler turns into vector
+//! code. Sums are those of 32 interleaved parts, so that every instruction set gives the same
+//! bits.
+
+use super::activation::exp;
+use super::{Isa, TASKS_PER_THREAD, buffer, parallel};
+
+/// What a layer norm does to a row of `hidden` elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// Factors, `[hidden]`.
+    pub weight: &'a [f32],
+    /// Terms, `[hidden]`.
+    pub bias: Option<&'a [f32]>,
+    /// Added to the variance.
+    pub eps: f32,
+}
+
+/// `(x - mean) / sqrt(variance + eps) * weight + bias` of each row of `xs`, or of
+/// `xs + residual`.
+///
+/// # Panics
+/// If `residual` has not as many elements as `xs`, or `bias` as `weight`, or if `xs` has no
+/// whole rows.
+pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) -> Vec<f32> {
+    let hidden = norm.weight.len();
+    assert!(
+        residual.is_none_or(|r| r.len() == xs.len()),
+        "as many elements"
+    );
+    assert!(
+        norm.bias.is_none_or(|b| b.len() == hidden),
+        "one for each column"
+    );
+    let normalize = isa.instance().normalize;
+    each_row(xs, hidden, |start, row| {
+        let residual = residual.map(|residual| &residual[start..start + hidden]);
+        normalize(row, residual, norm);
+    })
+}
+
+/// `e^x` of each element, divided by the sum over its row of `columns` elements.
+///
+/// # Panics
+/// If `xs` has no whole rows.
+pub fn softmax(isa: Isa, xs: &[f32], columns: usize) -> Vec<f32> {
+    let softmax = isa.instance().softmax;
+    each_row(xs, columns, |_, row| softmax(row))
+}
+
+/// Elements below which the caller's thread computes alone.
+const SERIAL: usize = 32_768;
+
+/// A copy of `xs` with `change` applied to each row, which it finds in L1; it is told where in
+/// `xs` the row begins.
+fn each_row(xs: &[f32], columns: usize, change: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    if columns == 0 {
+        assert!(xs.is_empty(), "whole rows");
+        return Vec::new();
+    }
+    assert!(xs.len().is_multiple_of(columns), "whole rows");
+    let rows = xs.len() / columns;
+    let tasks = match xs.len() < SERIAL {
+        true => 1,
+        false => TASKS_PER_THREAD * parallel::threads(),
+    };
+    let height = rows.div_ceil(tasks).max(1);
+    // SAFETY: the parts of both slices are the same, and all rows of each are copied.
+    unsafe {
+        buffer::filled(xs.len(), |out| {
+            let parts = out.chunks_mut(height * columns).enumerate();
+            parallel::for_each_item(parts, |(part, out)| {
+                for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+                    let start = (part * height + row) * columns;
+                    change(start, buffer::copied(&xs[start..start + columns], out));
+                }
+            });
+        })
+    }
+}
+
+/// Parts of a sum: two of the widest registers, so that two chains of sums overlap.
+const CHUNK: usize = 32;
+
+/// Normalizes a row, or its sum with `residual`.
+///
+/// The variance is that of the differences from the mean: `E[x^2] - mean^2` would lose all its
+/// digits where the mean is large.
+#[inline(always)]
+pub(super) fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
+    if let Some(residual) = residual {
+        for (x, residual) in row.iter_mut().zip(residual) {
+            *x += residual;
+        }
+    }
+    let count = row.len() as f32;
+    let mean = sum_of_powers::<1>(row, 0.) / count;
+    let variance = sum_of_powers::<2>(row, mean) / count;
+    let scale = 1. / (variance + norm.eps).sqrt();
+    let weighted = row.iter_mut().zip(norm.weight);
+    match norm.bias {
+        Some(bias) => {
+            for ((x, weight), bias) in weighted.zip(bias) {
+                *x = ((*x - mean) * scale).mul_add(*weight, *bias);
+            }
+        }
+        None => {
+            for (x, weight) in weighted {
+                *x = (*x - mean) * scale * weight;
+            }
+        }
+    }
+}
+
+/// The sum of `(x - origin)^POWER`.
+#[inline(always)]
+fn sum_of_powers<const POWER: usize>(row: &[f32], origin: f32) -> f32 {
+    let mut parts = [0f32; CHUNK];
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for chunk in chunks {
+        for (part, x) in parts.iter_mut().zip(chunk) {
+            let x = x - origin;
+            *part = if POWER == 2 {
+                x.mul_add(x, *part)
+            } else {
+                *part + x
+            };
+        }
+    }
+    for (part, x) in parts.iter_mut().zip(rest) {
+        let x = x - origin;
+        *part = if POWER == 2 {
+            x.mul_add(x, *part)
+        } else {
+            *part + x
+        };
+    }
+    together(parts, |a, b| a + b)
+}
+
+/// One value of all parts, the second half always taken together with the first.
+#[inline(always)]
+fn together(mut parts: [f32; CHUNK], two: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = CHUNK / 2;
+    while half > 0 {
+        for i in 0..half {
+            parts[i] = two(parts[i], parts[i + half]);
+        }
+        half /= 2;
+    }
+    parts[0]
+}
+
+/// Divides `e^(x - max)` by its sum.
+#[inline(always)]
+pub(super) fn softmax_row(row: &mut [f32]) {
+    let mut greatest = [f32::NEG_INFINITY; CHUNK];
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for chunk in chunks {
+        for (max, x) in greatest.iter_mut().zip(chunk) {
+            *max = if x > max { *x } else { *max };
+        }
+    }
+    for (max, x) in greatest.iter_mut().zip(rest) {
+        *max = if x > max { *x } else { *max };
+    }
+    let max = together(greatest, |a, b| if a > b { a } else { b });
+
+    let mut parts = [0f32; CHUNK];
+    let (chunks, rest) = row.as_chunks_mut::<CHUNK>();
+    for chunk in chunks {
+        *chunk = weights(*chunk, max);
+        for (part, weight) in parts.iter_mut().zip(&*chunk) {
+            *part += weight;
+        }
+    }
+    if !rest.is_empty() {
+        // Filled up with what has no weight, so that no element is computed by itself.
+        let mut last = [f32::NEG_INFINITY; CHUNK];
+        last[..rest.len()].copy_from_slice(rest);
+        let weights = weights(last, max);
+        for (part, weight) in parts.iter_mut().zip(weights) {
+            *part += weight;
+        }
+        rest.copy_from_slice(&weights[..rest.len()]);
+    }
+    let factor = 1. / together(parts, |a, b| a + b);
+    for weight in row {
+        *weight *= factor;
+    }
+}
+
+/// `e^(x - origin)` of a block.
+#[inline(always)]
+pub(super) fn weights<const N: usize>(mut xs: [f32; N], origin: f32) -> [f32; N] {
+    for x in &mut xs {
+        *x = weight(*x, origin);
+    }
+    xs
+}
+
+/// `e^(x - origin)`, exactly 0 below e^-87, near the least value of [`exp`].
+#[inline(always)]
+pub(super) fn weight(x: f32, origin: f32) -> f32 {
+    let x = x - origin;
+    let weight = exp(x);
+    if x < -87. { 0. } else { weight }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(len: usize, offset: f32) -> Vec<f32> {
+        let value = |i: usize| ((i * 7_919) % 1_013) as f32 / 200. - 2.5 + offset;
+        (0..len).map(value).collect()
+    }
+
+    fn bits(xs: &[f32]) -> Vec<u32> {
+        xs.iter().map(|x| x.to_bits()).collect()
+    }
+
+    #[test]
+    fn layer_norm_is_that_of_f64_and_the_same_on_every_isa() {
+        for (rows, hidden) in [
+            (0, 5),
+            (1, 1),
+            (3, 7),
+            (2, 32),
+            (5, 33),
+            (2, 384),
+            (60, 768),
+        ] {
+            for offset in [0., 100.] {
+                let xs = values(rows * hidden, offset);
+                let residual: Vec<f32> = xs.iter().map(|x| (x - offset) * -0.3 + 0.1).collect();
+                let (weight, bias) = (values(hidden, 1.), values(hidden, 0.));
+                for residual in [None, Some(&residual[..])] {
+                    let norm = Norm {
+                        weight: &weight,
+                        bias: residual.is_none().then_some(&bias[..]),
+                        eps: 1e-5,
+                    };
+                    let oldest = layer_norm(Isa::available()[0], &xs, residual, norm);
+                    for isa in Isa::available() {
+                        let got = layer_norm(isa, &xs, residual, norm);
+                        assert_eq!(bits(&got), bits(&oldest), "{isa} {rows} {hidden}");
+                    }
+                    for (i, got) in oldest.iter().enumerate() {
+                        let (row, column) = (i / hidden, i % hidden);
+                        let x = |c: usize| {
+                            let i = row * hidden + c;
+                            f64::from(xs[i]) + residual.map_or(0., |r| f64::from(r[i]))
+                        };
+                        let mean = (0..hidden).map(x).sum::<f64>() / hidden as f64;
+                        let square = |c| (x(c) - mean).powi(2);
+                        let variance = (0..hidden).map(square).sum::<f64>() / hidden as f64;
+                        let normal = (x(column) - mean) / (variance + 1e-5).sqrt();
+                        let bias = norm.bias.map_or(0., |b| f64::from(b[column]));
+                        let expected = normal * f64::from(weight[column]) + bias;
+                        // A difference from a mean of 100 has an error of half a unit of 100.
+                        let bound = 3e-6 * (1. + f64::from(offset));
+                        let error = (f64::from(*got) - expected).abs();
+                        assert!(
+                            error <= bound,
+                            "{rows} {hidden} {offset}: {got}, {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn softmax_is_that_of_f64_and_the_same_on_every_isa() {
+        for (rows, columns) in [
+            (0, 5),
+            (3, 1),
+            (3, 7),
+            (2, 32),
+            (5, 33),
+            (2, 128),
+            (400, 100),
+            (2, 5_000),
+        ] {
+            let mut xs = values(rows * columns, 50.);
+            // Differences of up to 90 in every other case.
+            let stretch = if columns % 2 == 0 { 18.1 } else { 1. };
+            xs.iter_mut().for_each(|x| *x *= stretch);
+            for x in xs.iter_mut().skip(1).step_by(5) {
+                *x = f32::NEG_INFINITY;
+            }
+            let oldest = softmax(Isa::available()[0], &xs, columns);
+            for isa in Isa::available() {
+                let got = softmax(isa, &xs, columns);
+                assert_eq!(bits(&got), bits(&oldest), "{isa} {rows} {columns}");
+            }
+            for (row, got) in xs.chunks(columns).zip(oldest.chunks(columns)) {
+                let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let below = |x: &f32| f64::from(*x) - f64::from(max);
+                let weight = |x: &f32| below(x).exp();
+                let sum = row.iter().map(weight).sum::<f64>();
+                for (x, got) in row.iter().zip(got) {
+                    let expected = weight(x) / sum;
+                    let error = (f64::from(*got) - expected).abs();
+                    if max > f32::NEG_INFINITY {
+                        let relative = 4e-7 - below(x).max(-1e3) / 2f64.powi(24);
+                        let bound = relative * expected + 1e-37;
+                        assert!(error <= bound, "{x}: {got}, expected {expected}");
+                    } else {
+                        assert!(got.is_nan());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_is_nan_and_alone() {
+        for isa in Isa::available() {
+            for poison in [f32::NAN, f32::INFINITY] {
+                let mut xs = values(3 * 40, 0.);
+                xs[45] = poison;
+                let ones = [1.; 40];
+                let norm = Norm {
+                    weight: &ones,
+                    bias: None,
+                    eps: 0.,
+                };
+                for got in [layer_norm(isa, &xs, None, norm), softmax(isa, &xs, 40)] {
+                    for (i, got) in got.iter().enumerate() {
+                        // Beside an infinity the others' share is zero, its own no number.
+                        let own = i / 40 == 1;
+                        assert!(own || got.is_finite(), "{isa} {poison} {i}: {got}");
+                        assert!(!own || got.is_nan(), "{isa} {poison} {i}: {got}");
+                    }
+                }
+            }
+        }
+    }
+}

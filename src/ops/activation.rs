@@ -1,0 +1,131 @@
+//! Activation functions, element by element.
+
+use candle_core::{Device, Module, Result, Tensor};
+
+use super::{contiguous, elements, is_ours};
+use crate::error::Error;
+use crate::kernels::{self, Activation, Isa};
+
+/// Applies an activation function to each element; the shape stays.
+///
+/// The bounds of the functions, in units in the last place (ulp) of f32 or relative to `x`, are
+/// those of [`gelu`] and its like; NaN stays NaN, and an infinity gives the function's limit.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::ops::{self, Activation};
+///
+/// let xs = Tensor::new(&[-1f32, 0., 2.], &Device::Cpu)?;
+/// assert_eq!(ops::activate(&xs, Activation::Relu)?.to_vec1::<f32>()?, [0., 0., 2.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// When the dtype is no float.
+pub fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
+    let op = name(activation);
+    if !is_ours(op, &[xs])? {
+        return composite(xs, activation);
+    }
+    let isa = Isa::active()?;
+    let input = contiguous(xs)?;
+    let ys = kernels::activate(isa, activation, elements(&input.storage_and_layout())?);
+    Tensor::from_vec(ys, xs.shape(), &Device::Cpu)?.to_dtype(xs.dtype())
+}
+
+fn name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Relu => "relu",
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu_tanh",
+        Activation::Silu => "silu",
+        Activation::Tanh => "tanh",
+        Activation::Sigmoid => "sigmoid",
+    }
+}
+
+/// The same by candle's own operations.
+fn composite(xs: &Tensor, activation: Activation) -> Result<Tensor> {
+    match activation {
+        Activation::Relu => xs.relu(),
+        Activation::Gelu => xs.gelu_erf(),
+        Activation::GeluTanh => xs.gelu(),
+        Activation::Silu => xs.silu(),
+        Activation::Tanh => xs.tanh(),
+        Activation::Sigmoid => candle_nn::ops::sigmoid(xs),
+    }
+}
+
+/// Functions of one tensor, with the formula and the bound of each.
+macro_rules! functions {
+    ($($function:ident, $variant:ident, $formula:literal, $bound:literal;)*) => {$(
+        #[doc = $formula]
+        ///
+        #[doc = $bound]
+        ///
+        /// ```
+        /// use candle_core::{Device, Tensor};
+        /// use candle_dynquant::ops;
+        ///
+        /// let xs = Tensor::zeros((2, 3), candle_core::DType::F32, &Device::Cpu)?;
+        #[doc = concat!("assert_eq!(ops::", stringify!($function), "(&xs)?.dims(), [2, 3]);")]
+        /// # Ok::<(), candle_core::Error>(())
+        /// ```
+        ///
+        /// # Errors
+        /// As [`activate`].
+        pub fn $function(xs: &Tensor) -> Result<Tensor> {
+            activate(xs, Activation::$variant)
+        }
+    )*};
+}
+
+functions! {
+    relu, Relu,
+        "`max(x, 0)` of each element: PyTorch's `relu`, candle's `relu`.",
+        "Exact.";
+    gelu, Gelu,
+        "`x (1 + erf(x / sqrt 2)) / 2` of each element: PyTorch's `gelu`, candle's `gelu_erf`.",
+        "Within `2^-23 |x|`; below zero also within 2.5% of the result, or 1e-36.";
+    gelu_tanh, GeluTanh,
+        "`x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2` of each element: PyTorch's \
+         `gelu(approximate=\"tanh\")`, candle's `gelu`.",
+        "Within `2^-23 |x|`; below zero also within 0.01% of the result, or 1e-36.";
+    silu, Silu,
+        "`x / (1 + e^-x)` of each element: PyTorch's and candle's `silu`.",
+        "Within `2^-23 |x|`, and within 4 ulp, or 1e-36.";
+    tanh, Tanh,
+        "The hyperbolic tangent of each element.",
+        "Within 2 ulp.";
+    sigmoid, Sigmoid,
+        "`1 / (1 + e^-x)` of each element.",
+        "Within 2.5 ulp, or 1e-37.";
+}
+
+impl Module for Activation {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        activate(xs, *self)
+    }
+}
+
+impl TryFrom<candle_nn::Activation> for Activation {
+    type Error = Error;
+
+    fn try_from(activation: candle_nn::Activation) -> crate::error::Result<Self> {
+        use candle_nn::Activation as Candle;
+        Ok(match activation {
+            Candle::Relu => Self::Relu,
+            Candle::Gelu => Self::Gelu,
+            Candle::NewGelu | Candle::GeluPytorchTanh => Self::GeluTanh,
+            Candle::Silu | Candle::Swish => Self::Silu,
+            Candle::Sigmoid => Self::Sigmoid,
+            other => {
+                return Err(Error::InvalidArgument {
+                    what: "activation",
+                    expected: "relu, gelu, gelu_tanh, silu or sigmoid".into(),
+                    got: format!("{other:?}"),
+                });
+            }
+        })
+    }
+}

@@ -1,0 +1,439 @@
+//! `ops`: every operation against candle's own in f64, over shapes, dtypes, layouts, mistakes.
+
+use candle_core::{D, DType, Device, IndexOp, Module, Result, Tensor};
+use candle_dynquant::ops::{self, Activation};
+
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Relu,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::Silu,
+    Activation::Tanh,
+    Activation::Sigmoid,
+];
+
+/// Values in [-4, 4) that depend on nothing but the shape and the seed.
+fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {
+    let value = |i: usize| {
+        let mixed = (i as u64 + 1 + seed * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        mixed as f32 / (1u64 << 21) as f32 - 4.
+    };
+    let count = shape.iter().product();
+    Tensor::from_vec(
+        (0..count).map(value).collect::<Vec<_>>(),
+        shape,
+        &Device::Cpu,
+    )
+}
+
+/// The greatest difference between two tensors, as f64; NaN counts as equal to NaN.
+fn difference(got: &Tensor, expected: &Tensor) -> Result<f64> {
+    assert_eq!(got.dims(), expected.dims());
+    let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+    let (got, expected) = (values(got)?, values(expected)?);
+    let differences = got
+        .iter()
+        .zip(&expected)
+        .map(|(a, b)| match a.is_nan() && b.is_nan() {
+            true => 0.,
+            false => (a - b).abs(),
+        });
+    Ok(differences.fold(
+        0.,
+        |worst, d| if d > worst || d.is_nan() { d } else { worst },
+    ))
+}
+
+fn f64s(tensor: &Tensor) -> Result<Tensor> {
+    tensor.to_dtype(DType::F64)
+}
+
+fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
+    let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+    Ok(values.into_iter().map(f32::to_bits).collect())
+}
+
+#[test]
+fn activations_are_those_of_f64_for_any_shape() -> Result<()> {
+    for activation in ACTIVATIONS {
+        let shapes: [&[usize]; 7] = [
+            &[],
+            &[0],
+            &[1],
+            &[15, 3],
+            &[2, 0, 3],
+            &[70, 513],
+            &[3, 5, 7],
+        ];
+        for shape in shapes {
+            let xs = tensor(shape, 1)?;
+            let got = ops::activate(&xs, activation)?;
+            // f64 takes candle's own way.
+            let expected = ops::activate(&f64s(&xs)?, activation)?;
+            assert_eq!((got.dtype(), expected.dtype()), (DType::F32, DType::F64));
+            let difference = difference(&got, &expected)?;
+            assert!(
+                difference <= 6e-7,
+                "{activation:?} {shape:?}: {difference:e}"
+            );
+        }
+        let xs = tensor(&[6, 40], 2)?;
+        let transposed = activation.forward(&xs.t()?)?;
+        assert_eq!(bits(&transposed.t()?)?, bits(&activation.forward(&xs)?)?);
+        let narrowed = activation.forward(&xs.i((2..5, 3..20))?)?;
+        let expected = activation.forward(&xs)?.i((2..5, 3..20))?;
+        assert_eq!(bits(&narrowed)?, bits(&expected)?);
+    }
+    let xs = tensor(&[40], 3)?;
+    let named = [
+        (ops::relu(&xs)?, xs.relu()?),
+        (ops::gelu(&xs)?, xs.gelu_erf()?),
+        (ops::gelu_tanh(&xs)?, xs.gelu()?),
+        (ops::silu(&xs)?, xs.silu()?),
+        (ops::tanh(&xs)?, xs.tanh()?),
+        (ops::sigmoid(&xs)?, candle_nn::ops::sigmoid(&xs)?),
+    ];
+    for (got, candle) in named {
+        assert!(difference(&got, &candle)? <= 1e-6);
+    }
+    Ok(())
+}
+
+#[test]
+fn activations_by_candle_s_names() {
+    use candle_nn::Activation as Candle;
+    for (candle, expected) in [
+        (Candle::Gelu, Activation::Gelu),
+        (Candle::NewGelu, Activation::GeluTanh),
+        (Candle::GeluPytorchTanh, Activation::GeluTanh),
+        (Candle::Relu, Activation::Relu),
+        (Candle::Silu, Activation::Silu),
+        (Candle::Swish, Activation::Silu),
+        (Candle::Sigmoid, Activation::Sigmoid),
+    ] {
+        assert_eq!(Activation::try_from(candle).unwrap(), expected);
+        let xs = tensor(&[50], 4).unwrap();
+        let (got, own) = (expected.forward(&xs).unwrap(), candle.forward(&xs).unwrap());
+        assert!(difference(&got, &own).unwrap() <= 1e-6, "{candle:?}");
+    }
+    let message = Activation::try_from(Candle::Mish).unwrap_err().to_string();
+    assert!(
+        message.contains("gelu_tanh") && message.contains("Mish"),
+        "{message}"
+    );
+}
+
+#[test]
+fn layer_norms_are_those_of_f64_for_any_shape() -> Result<()> {
+    let shapes: [&[usize]; 8] = [
+        &[1],
+        &[7],
+        &[0, 4],
+        &[3, 0],
+        &[2, 3, 31],
+        &[5, 32],
+        &[2, 2, 2, 33],
+        &[130, 768],
+    ];
+    for shape in shapes {
+        let hidden = shape[shape.len() - 1];
+        let (xs, residual) = (tensor(shape, 1)?, tensor(shape, 2)?);
+        let (weight, bias) = (tensor(&[hidden], 3)?, tensor(&[hidden], 4)?);
+        for bias in [None, Some(&bias)] {
+            let bias64 = bias.map(f64s).transpose()?;
+            let weight64 = f64s(&weight)?;
+            let got = ops::layer_norm(&xs, &weight, bias, 1e-5)?;
+            let expected = ops::layer_norm(&f64s(&xs)?, &weight64, bias64.as_ref(), 1e-5)?;
+            assert!(difference(&got, &expected)? <= 1e-5, "{shape:?}");
+
+            let got = ops::add_layer_norm(&xs, &residual, &weight, bias, 1e-5)?;
+            let (xs64, residual64) = (f64s(&xs)?, f64s(&residual)?);
+            let expected =
+                ops::add_layer_norm(&xs64, &residual64, &weight64, bias64.as_ref(), 1e-5)?;
+            assert!(difference(&got, &expected)? <= 1e-5, "{shape:?}");
+            // The sum rounds alike in both.
+            let apart = ops::layer_norm(&(&xs + &residual)?, &weight, bias, 1e-5)?;
+            assert_eq!(bits(&got)?, bits(&apart)?, "{shape:?}");
+        }
+    }
+    // Views of all operands.
+    let (xs, weight) = (tensor(&[40, 6], 1)?, tensor(&[40, 2], 2)?);
+    let (view, column) = (xs.t()?, weight.i((.., 1))?);
+    let got = ops::add_layer_norm(&view, &view, &column, Some(&column), 1e-5)?;
+    let (xs, column) = (view.contiguous()?, column.contiguous()?);
+    let expected = ops::add_layer_norm(&xs, &xs, &column, Some(&column), 1e-5)?;
+    assert_eq!(bits(&got)?, bits(&expected)?);
+    // candle's own layer agrees.
+    let layer = candle_nn::LayerNorm::new(column.clone(), column.clone(), 1e-5);
+    let got = ops::layer_norm(&xs, layer.weight(), layer.bias(), layer.eps())?;
+    assert!(difference(&got, &layer.forward(&xs)?)? <= 1e-5);
+    Ok(())
+}
+
+#[test]
+fn softmax_is_that_of_f64_for_any_shape() -> Result<()> {
+    let shapes: [&[usize]; 6] = [&[1], &[7], &[0, 4], &[3, 0], &[2, 3, 33], &[300, 128]];
+    for shape in shapes {
+        let xs = (tensor(shape, 1)? * 5.)?;
+        let (got, expected) = (
+            ops::softmax_last_dim(&xs)?,
+            ops::softmax_last_dim(&f64s(&xs)?)?,
+        );
+        assert!(difference(&got, &expected)? <= 4e-7, "{shape:?}");
+    }
+    let xs = tensor(&[8, 40], 1)?.t()?;
+    let expected = ops::softmax_last_dim(&xs.contiguous()?)?;
+    assert_eq!(bits(&ops::softmax_last_dim(&xs)?)?, bits(&expected)?);
+    let excluded = Tensor::full(f32::NEG_INFINITY, (1, 3), &Device::Cpu)?;
+    let row = ops::softmax_last_dim(&excluded)?
+        .flatten_all()?
+        .to_vec1::<f32>()?;
+    assert!(row.iter().all(|x| x.is_nan()));
+    Ok(())
+}
+
+/// Views `[batch, heads, seq, dim]` of a projection's output.
+fn heads(shape: [usize; 4], seed: u64) -> Result<Tensor> {
+    let [batch, heads, seq, dim] = shape;
+    tensor(&[batch, seq, heads, dim], seed)?.transpose(1, 2)
+}
+
+#[test]
+fn attention_is_that_of_f64_for_any_shape_and_mask() -> Result<()> {
+    for (batch, count, queries, keys, head_dim, value_dim) in [
+        (1, 1, 1, 1, 1, 1),
+        (2, 3, 5, 7, 8, 8),
+        (1, 12, 33, 33, 64, 64),
+        (3, 2, 100, 130, 32, 32),
+        (1, 1, 200, 20, 10, 3),
+        (1, 2, 1, 300, 16, 24),
+        (0, 2, 3, 3, 4, 4),
+        (1, 0, 3, 3, 4, 4),
+        (1, 2, 0, 3, 4, 4),
+        (1, 2, 3, 0, 4, 4),
+        (1, 2, 3, 3, 0, 4),
+        (1, 2, 3, 3, 4, 0),
+    ] {
+        let q = heads([batch, count, queries, head_dim], 1)?;
+        let k = heads([batch, count, keys, head_dim], 2)?;
+        let v = heads([batch, count, keys, value_dim], 3)?;
+        let scale = 0.3 / (head_dim.max(1) as f32).sqrt();
+        let causal = Tensor::tril2(keys.max(queries), DType::F32, &Device::Cpu)?;
+        let causal = ((1. - causal)? * -1e9)?.i((..queries, ..keys))?;
+        let masks = [
+            None,
+            Some(tensor(&[batch, 1, 1, keys], 4)?),
+            Some(tensor(&[keys], 5)?),
+            Some(tensor(&[queries, 1], 6)?),
+            Some(causal),
+            Some(tensor(&[batch, count, keys, queries], 7)?.transpose(2, 3)?),
+            Some(Tensor::full(
+                f32::NEG_INFINITY,
+                (queries, keys),
+                &Device::Cpu,
+            )?),
+        ];
+        for mask in masks {
+            let run = |cast: fn(&Tensor) -> Result<Tensor>| {
+                let mask = mask.as_ref().map(cast).transpose()?;
+                let [q, k, v] = [&q, &k, &v].map(cast);
+                ops::scaled_dot_product_attention(&q?, &k?, &v?, mask.as_ref(), scale)
+            };
+            let got = run(|t| Ok(t.clone()))?;
+            assert_eq!(got.dims(), [batch, count, queries, value_dim]);
+            if head_dim > 0 {
+                let difference = difference(&got, &run(f64s)?)?;
+                assert!(difference <= 2e-5, "{:?}: {difference:e}", got.dims());
+            }
+            assert!(got.transpose(1, 2)?.is_contiguous());
+            // Any layout gives the same.
+            assert_eq!(bits(&run(Tensor::contiguous)?)?, bits(&got)?);
+            let last_strided = |t: &Tensor| match t.rank() {
+                1 => Ok(t.clone()),
+                _ => t.t()?.contiguous()?.t(),
+            };
+            assert_eq!(bits(&run(last_strided)?)?, bits(&got)?);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn keys_that_are_masked_leave_no_trace() -> Result<()> {
+    let (keys, padded) = (70, 200);
+    let [q, k, v] = [1, 2, 3].map(|seed| heads([2, 3, padded, 16], seed));
+    let (q, k, v) = (q?, k?, v?);
+    let short = |t: &Tensor| t.narrow(2, 0, keys);
+    let expected =
+        ops::scaled_dot_product_attention(&short(&q)?, &short(&k)?, &short(&v)?, None, 0.2)?;
+    for excluded in [f32::NEG_INFINITY, f32::MIN] {
+        let mask = Tensor::zeros((1, keys), DType::F32, &Device::Cpu)?;
+        let rest = Tensor::full(excluded, (1, padded - keys), &Device::Cpu)?;
+        let mask = Tensor::cat(&[mask, rest], 1)?;
+        let got = ops::scaled_dot_product_attention(&q, &k, &v, Some(&mask), 0.2)?;
+        assert_eq!(bits(&short(&got)?)?, bits(&expected)?, "{excluded}");
+    }
+    let nothing = Tensor::full(f32::NEG_INFINITY, (padded, padded), &Device::Cpu)?;
+    let got = ops::scaled_dot_product_attention(&q, &k, &v, Some(&nothing), 0.2)?;
+    assert_eq!(got.abs()?.max_all()?.to_scalar::<f32>()?, 0.);
+    Ok(())
+}
+
+#[test]
+fn a_sequence_does_not_depend_on_its_batch() -> Result<()> {
+    let [q, k, v] = [1, 2, 3].map(|seed| heads([5, 2, 90, 32], seed));
+    let (q, k, v) = (q?, k?, v?);
+    let all = ops::scaled_dot_product_attention(&q, &k, &v, None, 0.2)?;
+    for i in 0..5 {
+        let one = |t: &Tensor| t.narrow(0, i, 1);
+        let alone = ops::scaled_dot_product_attention(&one(&q)?, &one(&k)?, &one(&v)?, None, 0.2)?;
+        assert_eq!(bits(&one(&all)?)?, bits(&alone)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn results_do_not_depend_on_threads() -> Result<()> {
+    let xs = heads([2, 4, 150, 32], 1)?;
+    let flat = tensor(&[200, 333], 2)?;
+    let weight = tensor(&[333], 3)?;
+    let run = || -> Result<Vec<u32>> {
+        let mut all = bits(&ops::scaled_dot_product_attention(
+            &xs, &xs, &xs, None, 0.2,
+        )?)?;
+        all.extend(bits(&ops::gelu(&flat)?)?);
+        all.extend(bits(&ops::softmax_last_dim(&flat)?)?);
+        all.extend(bits(&ops::add_layer_norm(
+            &flat,
+            &flat,
+            &weight,
+            Some(&weight),
+            1e-5,
+        )?)?);
+        Ok(all)
+    };
+    let expected = run()?;
+    for threads in [1, 2, 5] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let got = pool.map_err(candle_core::Error::wrap)?.install(run)?;
+        assert!(got == expected, "{threads} threads");
+    }
+    Ok(())
+}
+
+#[test]
+fn half_precision_comes_back_as_it_came() -> Result<()> {
+    for (dtype, bound) in [(DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+        let xs = heads([1, 2, 20, 16], 1)?.to_dtype(dtype)?;
+        let weight = tensor(&[16], 2)?.to_dtype(dtype)?;
+        let exact = f64s(&xs)?;
+        let pairs = [
+            (ops::gelu(&xs)?, ops::gelu(&exact)?),
+            (ops::softmax_last_dim(&xs)?, ops::softmax_last_dim(&exact)?),
+            (
+                ops::add_layer_norm(&xs, &xs, &weight, Some(&weight), 1e-5)?,
+                ops::add_layer_norm(&exact, &exact, &f64s(&weight)?, Some(&f64s(&weight)?), 1e-5)?,
+            ),
+            (
+                ops::scaled_dot_product_attention(&xs, &xs, &xs, None, 0.2)?,
+                ops::scaled_dot_product_attention(&exact, &exact, &exact, None, 0.2)?,
+            ),
+        ];
+        for (got, exact) in pairs {
+            assert_eq!(got.dtype(), dtype);
+            let size = exact.abs()?.max_all()?.to_scalar::<f64>()?;
+            assert!(difference(&got, &exact)? <= bound * size);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
+    let message = |result: Result<Tensor>, words: &[&str]| {
+        let message = result.unwrap_err().to_string();
+        for word in words {
+            assert!(message.contains(word), "{message} lacks {word}");
+        }
+    };
+    let xs = tensor(&[2, 3, 4], 1)?;
+    let (weight, ids) = (tensor(&[4], 2)?, xs.to_dtype(DType::U32)?);
+    message(ops::gelu(&ids), &["gelu", "f32", "U32"]);
+    message(ops::softmax_last_dim(&ids), &["softmax_last_dim", "U32"]);
+    let scalar = xs.sum_all()?;
+    message(
+        ops::softmax_last_dim(&scalar),
+        &["softmax_last_dim", "[.., n]", "[]"],
+    );
+    message(
+        ops::layer_norm(&scalar, &weight, None, 0.),
+        &["layer_norm", "[.., hidden]"],
+    );
+    let long = tensor(&[5], 1)?;
+    message(
+        ops::layer_norm(&xs, &long, None, 0.),
+        &["layer_norm", "[4]", "[5]"],
+    );
+    message(
+        ops::layer_norm(&xs, &weight, Some(&long), 0.),
+        &["layer_norm", "[4]", "[5]"],
+    );
+    message(
+        ops::layer_norm(&xs, &ids.i((0, 0))?, None, 0.),
+        &["layer_norm", "U32"],
+    );
+    let add = |residual| ops::add_layer_norm(&xs, residual, &weight, None, 0.);
+    message(add(&xs.i(0)?), &["add_layer_norm", "[2, 3, 4]", "[3, 4]"]);
+
+    let q = heads([2, 3, 4, 5], 1)?;
+    let attend = |q, k, v, mask| ops::scaled_dot_product_attention(q, k, v, mask, 1.);
+    let op = "scaled_dot_product_attention";
+    message(attend(&xs, &q, &q, None), &[op, "q of [batch", "[2, 3, 4]"]);
+    message(
+        attend(&q, &xs, &q, None),
+        &[op, "k of [2, 3, keys, 5]", "[2, 3, 4]"],
+    );
+    let other = heads([2, 1, 4, 5], 1)?;
+    message(
+        attend(&q, &other, &other, None),
+        &[op, "k of [2, 3, keys, 5]", "[2, 1, 4, 5]"],
+    );
+    message(
+        attend(&q, &q, &other, None),
+        &[op, "v of [2, 3, 4, value_dim]", "[2, 1, 4, 5]"],
+    );
+    message(attend(&q, &q, &scalar, None), &[op, "v of", "[]"]);
+    message(attend(&q, &scalar, &q, None), &[op, "k of", "[]"]);
+    message(
+        attend(&q, &q, &q, Some(&long)),
+        &[op, "a mask", "[2, 3, 4, 4]", "[5]"],
+    );
+    message(attend(&q, &q, &q, Some(&ids.i((0, 0))?)), &[op, "U32"]);
+    assert_eq!(q.dim(D::Minus1)?, 5);
+    Ok(())
+}
+
+/// Where candle tracks gradients they flow: its own operations compute the same.
+#[test]
+fn gradients_flow_where_they_are_tracked() -> Result<()> {
+    let data = Tensor::new(&[[0.5f32, -1., 2.], [1., 0., -0.25]], &Device::Cpu)?;
+    let xs = candle_core::Var::from_tensor(&data)?;
+    let (weight, bias) = (Tensor::ones(3, DType::F32, &Device::Cpu)?, None);
+    let same = |tracked: &Tensor, plain: &Tensor| -> Result<()> {
+        let distance = (tracked - plain)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert!(distance < 1e-5, "{distance}");
+        let gradients = tracked.sqr()?.sum_all()?.backward()?;
+        let gradient = gradients.get(&xs).expect("a gradient").abs()?.sum_all()?;
+        assert!(gradient.to_scalar::<f32>()? > 0.);
+        Ok(())
+    };
+    same(&ops::gelu(&xs)?, &ops::gelu(&data)?)?;
+    same(&ops::softmax_last_dim(&xs)?, &ops::softmax_last_dim(&data)?)?;
+    let norm = |xs: &Tensor| ops::layer_norm(xs, &weight, bias, 1e-5);
+    same(&norm(&xs)?, &norm(&data)?)?;
+    let attention = |xs: &Tensor| {
+        let xs = xs.reshape((1, 1, 2, 3))?;
+        ops::scaled_dot_product_attention(&xs, &xs, &xs, None, 0.5)
+    };
+    same(&attention(&xs)?, &attention(&data)?)
+}
