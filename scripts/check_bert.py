@@ -1,6 +1,7 @@
 """Checks the JSON object that the bert example prints: `... --json | check_bert.py PRESET`.
 
-PRESET is int8, default or per_channel for assets/bert, or minilm for all-MiniLM-L6-v2 with int8.
+PRESET is int8, default or per_channel for assets/bert, or minilm for all-MiniLM-L6-v2 with int8. What
+`--embeddings` promises is checked where the object says that it was given.
 """
 
 import json
@@ -21,6 +22,8 @@ def main():
         "latencies": all(0 < side["p50_ms"] <= side["p95_ms"] for side in (float_, quantized)),
         "names": all(result[key] for key in ("model", "preset", "isa", "threads")),
     }
+    if result["embeddings"]:
+        checks["whole model below 27 % of float"] = quantized["total_bytes"] < 0.27 * float_["total_bytes"]
     if preset == "minilm":
         checks["SQNR of at least 23 dB"] = quantized["sqnr_db"] >= 23
         checks["mean cosine of at least 0.998"] = quantized["cosine_mean"] >= 0.998

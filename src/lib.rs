@@ -7,7 +7,8 @@
 //! its time goes into convolutions.
 //!
 //! # Three changes to a model
-//! 1. `nn::Linear` and `nn::linear` in place of candle_nn's,
+//! 1. `nn::Linear` and `nn::linear` in place of candle_nn's (`nn::Embedding` too, where tables are
+//!    large),
 //! 2. `#[derive(Quantizable)]` on each struct,
 //! 3. one call of [`quantize_dynamic`].
 //!
@@ -49,6 +50,9 @@
 //! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
 //!   row. The most accurate, the same speed, and a row's result does not depend on its batch.
 //! - [`QConfigSpec::default`]: PyTorch's `quantize_dynamic(model)`, bit-equal to torch 2.9.1.
+//! - [`QConfigSpec::embeddings`] adds embeddings, which are left otherwise: PyTorch's weight-only
+//!   quantization, bit-equal too. A table that is also the output projection is kept once; see
+//!   [`nn::Embedding`].
 //! - [`QConfigSpec::float16`], [`QConfigSpec::onnxruntime`]: half-precision weights; ONNX
 //!   Runtime's defaults.
 //! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex; or from a file, by
@@ -72,6 +76,7 @@ pub mod observer;
 pub mod ops;
 mod qconfig;
 pub mod qparams;
+mod qtable;
 pub mod quantize;
 mod qweight;
 mod words;
@@ -80,12 +85,13 @@ mod words;
 pub use candle_dynquant_derive::Quantizable;
 pub use error::{Error, Result};
 pub use kernels::Activation;
-pub use module::{Layer, LayerKind, Quantizable, WeightDType, WeightInfo};
+pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
 pub use qconfig::{
     ActivationConfig, Arithmetic, DynamicConfig, Granularity, OnnxRuntimeOptions, QConfig,
     WeightConfig,
 };
 pub use qparams::{QDType, QScheme};
+pub use qtable::QTable;
 pub use quantize::{
     LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report, Target, quantize_dynamic,
 };

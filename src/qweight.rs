@@ -155,14 +155,9 @@ impl QWeight {
     }
 
     fn float16(isa: Isa, weight: &Tensor, k: usize, bias: &[f32]) -> Result<Self> {
-        let values = finite_values(weight)?;
-        let max = f16::MAX.to_f32();
-        let saturated = values.iter().filter(|value| value.abs() > max).count();
-        let halves = values
-            .iter()
-            .map(|value| f16::from_f32(value.clamp(-max, max)));
+        let (halves, saturated) = to_halves(&finite_values(weight)?);
         Ok(Self {
-            packed: Packed::float16(isa, k, &halves.collect::<Vec<_>>(), bias),
+            packed: Packed::float16(isa, k, &halves, bias),
             format: Format::Float16 { saturated },
         })
     }
@@ -251,23 +246,11 @@ impl QWeight {
     /// When candle cannot make the tensor.
     pub fn dequantize(&self) -> Result<Tensor> {
         let [n, k] = self.shape();
-        let values: Vec<f32> = match self.format {
-            Format::Float16 { .. } => self.halves().iter().map(|h| h.to_f32()).collect(),
-            Format::Int8 { .. } => {
-                let codes = self.packed.codes();
-                let mut values = Vec::with_capacity(n * k);
-                for (channel, codes) in codes.chunks(k.max(1)).enumerate() {
-                    let scale = self.packed.scales()[channel];
-                    let zero_point = self.packed.zero_point(channel);
-                    values.extend(
-                        codes
-                            .iter()
-                            .map(|code| (i32::from(*code) - zero_point) as f32 * scale),
-                    );
-                }
-                values
-            }
-        };
+        let mut values = Vec::with_capacity(n * k);
+        for channel in 0..n {
+            let sink = |chunk: &[f32]| values.extend_from_slice(chunk);
+            self.packed.read_channel(channel, sink);
+        }
         Ok(Tensor::from_vec(values, (n, k), &Device::Cpu)?)
     }
 
@@ -278,15 +261,23 @@ impl QWeight {
 
 /// What a code is more than the i8 that stands for it: u8 codes are shifted, with their zero
 /// points, which changes no product.
-fn offset(dtype: QDType) -> i32 {
+pub(crate) fn offset(dtype: QDType) -> i32 {
     match dtype {
         QDType::QInt8 => 0,
         QDType::QUInt8 => 128,
     }
 }
 
+/// Values as float16, and how many were beyond its range and became the greatest that it has.
+pub(crate) fn to_halves(values: &[f32]) -> (Vec<f16>, usize) {
+    let max = f16::MAX.to_f32();
+    let saturated = values.iter().filter(|value| value.abs() > max).count();
+    let halves = values.iter().map(|v| f16::from_f32(v.clamp(-max, max)));
+    (halves.collect(), saturated)
+}
+
 /// The elements of a weight `[n, k]`, all of them finite.
-fn finite_values(weight: &Tensor) -> Result<Vec<f32>> {
+pub(crate) fn finite_values(weight: &Tensor) -> Result<Vec<f32>> {
     let values = to_f32_vec(weight, "quantize weight")?;
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),
@@ -301,7 +292,7 @@ fn finite_values(weight: &Tensor) -> Result<Vec<f32>> {
 }
 
 /// The elements of a float tensor on the CPU, as f32.
-fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> {
+pub(crate) fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> {
     check_cpu_float(tensor, op)?;
     let tensor = tensor.to_dtype(DType::F32)?.flatten_all()?;
     Ok(tensor.to_vec1()?)

@@ -12,6 +12,7 @@ const FLOORS: &[&[&str]] = &[
     &["observer", "ops"],
     &["qconfig"],
     &["qweight"],
+    &["qtable"],
     &["module"],
     &["nn"],
     &["quantize"],

@@ -26,6 +26,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "int8")]
     pub preset: String,
 
+    /// Quantize the tables of words, positions and token types too
+    #[arg(long)]
+    pub embeddings: bool,
+
     /// Texts in a batch
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = positive)]
     pub batch: usize,

@@ -11,6 +11,8 @@ use crate::texts::Text;
 pub struct Figures {
     pub model: String,
     pub preset: String,
+    /// Whether the embeddings are quantized too.
+    pub embeddings: bool,
     /// Instruction set of the quantized layers.
     pub isa: String,
     pub threads: usize,
@@ -57,7 +59,13 @@ pub struct Measured<'a> {
 
 impl Figures {
     /// Draws up the figures.
-    pub fn new(model: String, preset: String, threads: usize, measured: &Measured<'_>) -> Self {
+    pub fn new(
+        model: String,
+        preset: String,
+        embeddings: bool,
+        threads: usize,
+        measured: &Measured<'_>,
+    ) -> Self {
         let report = measured.report;
         let (before, after) = (report.bytes_before(), report.bytes_after());
         let [float, _] = measured.runs;
@@ -65,6 +73,7 @@ impl Figures {
         Self {
             model,
             preset,
+            embeddings,
             isa: report.isa.clone(),
             threads,
             float: Side::new(measured, float, before, total, None),

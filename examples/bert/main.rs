@@ -1,13 +1,15 @@
 //! Runs a BERT in float and in int8, side by side: answers, accuracy, latency, bytes.
 //!
 //!     cargo run --release --example bert
+//!     cargo run --release --example bert -- --embeddings
 //!     cargo run --release --example bert -- --model-dir DIR --threads 2 --json
 //!
-//! The first prints, with the times and the instruction set of your machine:
+//! `--embeddings` quantizes the tables too, which are left by default. The first prints, with the
+//! times and the instruction set of your machine:
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
-//! 26 of 26 layers swapped (int8)
+//! 26 of 29 layers swapped (int8)
 //!
 //! text                                                          float               quantized           label
 //! "The Hammer of Thursagan" official campaign for Wesnoth (br…  games 0.93          games 0.93          games
@@ -79,6 +81,10 @@ fn run(args: &Args) -> Result<ExitCode> {
         return Ok(code);
     }
     let spec = QConfigSpec::preset(&args.preset).context("--preset")?;
+    let spec = match args.embeddings {
+        true => spec.embeddings(),
+        false => spec,
+    };
     let watched = std::io::stderr().is_terminal();
 
     let dir = match &args.hub {
@@ -118,6 +124,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     let figures = Figures::new(
         args.model_name(),
         args.preset.clone(),
+        args.embeddings,
         candle_core::utils::get_num_threads(),
         &measured,
     );

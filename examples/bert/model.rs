@@ -1,9 +1,10 @@
-//! BERT: an ordinary candle model, ported to int8 by `nn::Linear` and one derive per struct.
+//! BERT: an ordinary candle model, ported to int8 by `nn::Linear`, `nn::Embedding` and one derive
+//! per struct.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_dynquant::ops;
 use candle_dynquant::{Quantizable, nn};
-use candle_nn::{Embedding, LayerNorm, Module, VarBuilder, embedding, layer_norm};
+use candle_nn::{LayerNorm, Module, VarBuilder, layer_norm};
 
 use crate::config::Config;
 
@@ -80,15 +81,15 @@ fn mean_of_tokens(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
 /// Word, position and token type; all texts here are single, so every token has type 0.
 #[derive(Quantizable, Clone)]
 struct Embeddings {
-    word_embeddings: Embedding,
-    position_embeddings: Embedding,
-    token_type_embeddings: Embedding,
+    word_embeddings: nn::Embedding,
+    position_embeddings: nn::Embedding,
+    token_type_embeddings: nn::Embedding,
     layer_norm: LayerNorm,
 }
 
 impl Embeddings {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
-        let table = |rows, name| embedding(rows, config.hidden_size, vb.pp(name));
+        let table = |rows, name| nn::embedding(rows, config.hidden_size, vb.pp(name));
         Ok(Self {
             word_embeddings: table(config.vocab_size, "word_embeddings")?,
             position_embeddings: table(config.max_position_embeddings, "position_embeddings")?,
@@ -100,7 +101,8 @@ impl Embeddings {
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         let positions = Tensor::arange(0, ids.dim(1)? as u32, ids.device())?;
         let words = self.word_embeddings.forward(ids)?;
-        let types = self.token_type_embeddings.embeddings().narrow(0, 0, 1)?;
+        let type_0 = Tensor::zeros(1, DType::U32, ids.device())?;
+        let types = self.token_type_embeddings.forward(&type_0)?;
         let hidden = words.broadcast_add(&types)?;
         let hidden = hidden.broadcast_add(&self.position_embeddings.forward(&positions)?)?;
         let norm = &self.layer_norm;

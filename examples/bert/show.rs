@@ -12,12 +12,17 @@ const SHOWN: usize = 8;
 pub fn head(figures: &Figures, measured: &Measured<'_>, batch: usize) -> String {
     let report = measured.report;
     format!(
-        "{}: {} texts in batches of {batch}\n{} of {} layers swapped ({})",
+        "{}: {} texts in batches of {batch}\n{} of {} layers swapped ({}{})",
         figures.model,
         measured.texts.len(),
         report.swapped().count(),
         report.layers.len(),
         figures.preset,
+        if figures.embeddings {
+            ", embeddings"
+        } else {
+            ""
+        },
     )
 }
 

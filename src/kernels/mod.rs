@@ -7,6 +7,7 @@
 mod activation;
 mod attention;
 mod buffer;
+mod dequantize;
 mod float;
 mod float_tile;
 mod gates;
@@ -26,8 +27,11 @@ mod x86_64;
 
 use std::mem::MaybeUninit;
 
+use half::f16;
+
 pub use activation::{Activation, activate};
 pub use attention::{Attention, Heads, attention};
+pub use dequantize::{Affine, dequantize_row, for_each_row, widen_row};
 pub use float::linear_f32;
 pub use gates::{Gates, Step};
 pub use isa::Isa;
@@ -48,6 +52,8 @@ struct Instance {
     sum: fn(&[u8]) -> i32,
     update: fn(Gates, Step<'_>),
     activate: fn(Activation, &mut [f32]),
+    dequantize: fn(&[u8], Affine, &mut [f32]),
+    widen: fn(&[f16], &mut [f32]),
     softmax: fn(&mut [f32]),
     normalize: fn(&mut [f32], Option<&[f32]>, Norm<'_>),
     /// # Safety

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::f16;
 
+use super::dequantize::{Affine, CHUNK, dequantize_row, widen_row};
 use super::isa::Isa;
 
 /// Cache line, and the widest vector register.
@@ -200,6 +201,46 @@ impl Packed {
             }
         }
         values
+    }
+
+    /// Calls `sink` with what the weights of a channel stand for, chunk by chunk: a row of the
+    /// table that the weights are where an embedding shares them.
+    ///
+    /// # Panics
+    /// If there is no such channel.
+    pub fn read_channel(&self, channel: usize, mut sink: impl FnMut(&[f32])) {
+        let panel = self.panel(channel / self.isa.panel_width());
+        let (lane, width) = (channel - panel.start, panel.sums.len());
+        let chunks = (0..self.k).step_by(CHUNK);
+        let chunks = chunks.map(|start| (start, CHUNK.min(self.k - start)));
+        match self.element {
+            Element::Int8 => {
+                let affine = Affine {
+                    // The bytes are read as u8, which is the code and 128.
+                    shift: self.zero_point(channel) + 128,
+                    scale: self.scales[channel],
+                    offset: 0.,
+                };
+                let (groups, _) = panel.weights.as_chunks::<4>();
+                for (start, len) in chunks {
+                    let mut codes = [[0; 4]; CHUNK / 4];
+                    for (i, codes) in codes.iter_mut().enumerate().take(len.div_ceil(4)) {
+                        *codes = groups[(start / 4 + i) * width + lane].map(|code| code ^ 0x80);
+                    }
+                    dequantize_row(self.isa, &codes.as_flattened()[..len], affine, &mut sink);
+                }
+            }
+            Element::Float16 => {
+                let (elements, _) = panel.weights.as_chunks::<2>();
+                for (start, len) in chunks {
+                    let mut halves = [f16::ZERO; CHUNK];
+                    for (i, half) in halves.iter_mut().enumerate().take(len) {
+                        *half = f16::from_le_bytes(elements[(start + i) * width + lane]);
+                    }
+                    widen_row(self.isa, &halves[..len], &mut sink);
+                }
+            }
+        }
     }
 
     /// Output channels.

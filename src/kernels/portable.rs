@@ -7,7 +7,7 @@ use half::f16;
 use super::attention::{self, Attention, Block};
 use super::float_tile;
 use super::tile::{self, Closures, Output, Part, Product};
-use super::{Instance, activation, gates, norm, rows};
+use super::{Instance, activation, dequantize, gates, norm, rows};
 
 pub(super) const INSTANCE: Instance = Instance {
     range: rows::range,
@@ -15,6 +15,8 @@ pub(super) const INSTANCE: Instance = Instance {
     update: gates::update,
     sum: rows::sum,
     activate: activation::apply,
+    dequantize: dequantize::dequantize,
+    widen: dequantize::widen,
     softmax: norm::softmax_row,
     normalize: norm::normalize,
     attend,

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Int8, Rounding, RowParams};
+use super::{Affine, Int8, Rounding, RowParams};
 
 /// A quantized row of activations.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +58,17 @@ pub fn linear(lhs: &[Row], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
         }
     }
     out
+}
+
+/// `fma(code - shift, scale, offset)` of each code of a row.
+pub fn dequantize_row(codes: &[u8], affine: Affine) -> Vec<f32> {
+    let Affine {
+        shift,
+        scale,
+        offset,
+    } = affine;
+    let value = |code: &u8| ((i32::from(*code) - shift) as f32).mul_add(scale, offset);
+    codes.iter().map(value).collect()
 }
 
 /// `out[m, n] = sum_k lhs[m, k] * rhs[n, k] + bias[n]`, in f32.

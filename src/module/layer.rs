@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::{LentWeight, WeightId};
 use crate::error::{Error, Result};
 use crate::qconfig::QConfig;
 use crate::words::{lookup, serde_as_word};
@@ -175,6 +176,9 @@ pub struct WeightInfo {
     pub quantized: bool,
     /// Elements that were beyond the range of its dtype when it was quantized.
     pub saturated: usize,
+    /// Which memory it is in, where the layer says so: what several layers hold is counted once.
+    #[serde(skip)]
+    pub id: Option<WeightId>,
 }
 
 impl WeightInfo {
@@ -187,6 +191,16 @@ impl WeightInfo {
             bytes,
             quantized: dtype.is_quantized(),
             saturated: 0,
+            id: None,
+        }
+    }
+
+    /// The same, in the memory that `id` stands for.
+    #[must_use]
+    pub fn held_as(self, id: WeightId) -> Self {
+        Self {
+            id: Some(id),
+            ..self
         }
     }
 
@@ -266,6 +280,21 @@ pub trait Layer: Sized + 'static {
     /// # Errors
     /// When a weight cannot be quantized as `qconfig` says.
     fn quantize(&self, qconfig: &QConfig) -> Result<Self>;
+
+    /// The quantized weight of that name, for other layers that held the same float tensor and
+    /// are quantized in the same call; a layer of your own passes on
+    /// [`Projection::lend`](crate::nn::Projection::lend).
+    fn lend(&self, name: &str) -> Option<LentWeight> {
+        let _ = name;
+        None
+    }
+
+    /// The same layer with a quantized weight that another layer lends, which was made of the
+    /// very tensor that this layer holds; `None` if it cannot use it, and is quantized by itself.
+    fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
+        let _ = (qconfig, lent);
+        None
+    }
 }
 
 /// [`Layer`] as an object; implemented for every layer, not to be implemented by hand.
@@ -281,6 +310,14 @@ pub trait AnyLayer: sealed::Sealed + Any {
     /// # Errors
     /// As [`Layer::quantize`].
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>>;
+    /// [`Layer::lend`].
+    fn lend(&self, name: &str) -> Option<LentWeight>;
+    /// [`Layer::quantize_sharing`], the result in a box.
+    fn quantize_sharing_boxed(
+        &self,
+        qconfig: &QConfig,
+        lent: &LentWeight,
+    ) -> Option<Box<dyn AnyLayer>>;
     /// Whether `replacement` is of the same type, so that it can be installed.
     fn accepts(&self, replacement: &dyn AnyLayer) -> bool;
     /// Puts `replacement` in the place of `self`.
@@ -310,6 +347,18 @@ impl<L: Layer> AnyLayer for L {
 
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>> {
         Ok(Box::new(self.quantize(qconfig)?))
+    }
+
+    fn lend(&self, name: &str) -> Option<LentWeight> {
+        Layer::lend(self, name)
+    }
+
+    fn quantize_sharing_boxed(
+        &self,
+        qconfig: &QConfig,
+        lent: &LentWeight,
+    ) -> Option<Box<dyn AnyLayer>> {
+        Some(Box::new(self.quantize_sharing(qconfig, lent)?))
     }
 
     fn accepts(&self, replacement: &dyn AnyLayer) -> bool {

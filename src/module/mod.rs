@@ -7,6 +7,7 @@
 mod containers;
 mod layer;
 mod private;
+mod tied;
 mod walk;
 
 /// For the code that the derive writes.
@@ -16,6 +17,7 @@ pub mod __private {
 }
 
 pub use layer::{AnyLayer, Layer, LayerKind, WeightDType, WeightInfo};
+pub use tied::{LentWeight, WeightId};
 pub use walk::{Visitor, VisitorMut, Walk, WalkMut};
 
 use crate::error::Result;

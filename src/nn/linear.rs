@@ -8,7 +8,7 @@ use candle_nn::{Init, Module, VarBuilder, init};
 use super::{Projection, prefix_of};
 use crate::error::Result;
 use crate::kernels::Activation;
-use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightInfo};
+use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
 
 /// `y = x W^T + b`, call-compatible with [`candle_nn::Linear`].
@@ -110,8 +110,9 @@ impl Linear {
     /// use candle_core::{Device, Tensor};
     /// use candle_dynquant::nn;
     ///
-    /// let layer = || Ok(nn::Linear::new(Tensor::randn(0f32, 1., (4, 8), &Device::Cpu)?, None));
-    /// let (query, key, value) = (layer()?, layer()?, layer()?);
+    /// let weight = Tensor::randn(0f32, 1., (4, 8), &Device::Cpu)?;
+    /// let layer = || nn::Linear::new(weight.clone(), None);
+    /// let (query, key, value) = (layer(), layer(), layer());
     /// let xs = Tensor::randn(0f32, 1., (5, 8), &Device::Cpu)?;
     /// let [q, k, v] = nn::Linear::forward_each([&query, &key, &value], &xs)?;
     /// assert_eq!((q.dims(), k.dims(), v.dims()), (&[5, 4][..], &[5, 4][..], &[5, 4][..]));
@@ -166,6 +167,10 @@ impl Layer for Linear {
             projection: self.projection.quantize(qconfig)?,
             name: self.name.clone(),
         })
+    }
+
+    fn lend(&self, _name: &str) -> Option<LentWeight> {
+        self.projection.lend()
     }
 }
 

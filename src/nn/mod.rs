@@ -1,5 +1,7 @@
 //! Layers: candle_nn's calls, with weights that can be quantized in place.
 
+mod embedding;
+mod indexes;
 mod linear;
 mod projection;
 mod recurrent;
@@ -8,6 +10,7 @@ use std::sync::Arc;
 
 use candle_nn::VarBuilder;
 
+pub use embedding::{Embedding, embedding};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use projection::{Projection, WeightError};
 pub use recurrent::{

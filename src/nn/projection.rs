@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernels::{
     self, Activation, Operands, Quantizer, Range, Rounding, RowParams, Rows, Scratch,
 };
-use crate::module::{WeightDType, WeightInfo};
+use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::ops;
 use crate::qconfig::{
     ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
@@ -59,7 +59,7 @@ enum Weight {
 }
 
 #[derive(Debug)]
-struct Quantized {
+pub(super) struct Quantized {
     weight: QWeight,
     /// Dynamic with int8 weights, float with float16 weights.
     activation: ActivationConfig,
@@ -165,17 +165,18 @@ impl Projection {
                 weight.dims(),
                 weight.dtype().into(),
                 weight.elem_count() * weight.dtype().size_in_bytes(),
-            ),
-            Weight::Quantized(quantized) => {
-                let weight = &quantized.weight;
-                let dtype = match weight.dtype() {
-                    None => WeightDType::F16,
-                    Some(QDType::QInt8) => WeightDType::QInt8,
-                    Some(QDType::QUInt8) => WeightDType::QUInt8,
-                };
-                WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
-                    .quantized(weight.saturated())
-            }
+            )
+            .held_as(WeightId::of_tensor(weight)),
+            Weight::Quantized(quantized) => quantized.info(name),
+        }
+    }
+
+    /// The quantized weight, for a layer that holds the same tensor: see
+    /// [`Layer::lend`](crate::Layer::lend).
+    pub fn lend(&self) -> Option<LentWeight> {
+        match &self.weight {
+            Weight::Float(_) => None,
+            Weight::Quantized(quantized) => Some(LentWeight::new(Arc::clone(quantized))),
         }
     }
 
@@ -483,7 +484,30 @@ impl Quantized {
         }
     }
 
-    fn dequantized(&self) -> &Tensor {
+    /// What [`Projection::info`] says of it.
+    pub(super) fn info(self: &Arc<Self>, name: &str) -> WeightInfo {
+        let weight = &self.weight;
+        let dtype = match weight.dtype() {
+            None => WeightDType::F16,
+            Some(QDType::QInt8) => WeightDType::QInt8,
+            Some(QDType::QUInt8) => WeightDType::QUInt8,
+        };
+        WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
+            .quantized(weight.saturated())
+            .held_as(WeightId::of_shared(self))
+    }
+
+    /// `out_features` and `in_features`.
+    pub(super) fn shape(&self) -> [usize; 2] {
+        self.weight.shape()
+    }
+
+    /// Calls `sink` with the weight of one output channel, chunk by chunk.
+    pub(super) fn read_channel(&self, channel: usize, sink: impl FnMut(&[f32])) {
+        self.weight.packed().read_channel(channel, sink);
+    }
+
+    pub(super) fn dequantized(&self) -> &Tensor {
         self.dequantized.get_or_init(|| {
             let weight = self.weight.dequantize();
             // A tensor of the right length on the CPU cannot fail to be made.

@@ -4,6 +4,7 @@ mod report;
 mod spec;
 mod survey;
 mod swap;
+mod tied;
 
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
 pub use spec::{QConfigSpec, Target};
@@ -45,9 +46,9 @@ where
     let isa = Isa::active()?;
     let survey = Survey::of(model)?;
     let decisions = spec.resolve(&survey)?;
-    let replacements = swap::quantize(model, &survey, &decisions)?;
-    let report = Report::new(isa, survey, decisions, &replacements);
-    swap::rehearse(model, &replacements)?;
-    swap::install(model, replacements)?;
+    let quantized = swap::quantize(model, &survey, &decisions)?;
+    let report = Report::new(isa, survey, decisions, &quantized);
+    swap::rehearse(model, &quantized.replacements)?;
+    swap::install(model, quantized.replacements)?;
     Ok(report)
 }

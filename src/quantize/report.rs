@@ -6,10 +6,11 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use super::spec::Decision;
-use super::survey::Survey;
-use super::swap::Replacements;
+use super::survey::{Found, Survey};
+use super::swap::Quantized;
+use super::tied::{Held, Owners};
 use crate::kernels::Isa;
-use crate::module::{LayerKind, WeightInfo};
+use crate::module::LayerKind;
 use crate::qconfig::{QConfig, serialize_named};
 
 /// What [`quantize_dynamic`](crate::quantize_dynamic) did.
@@ -46,10 +47,14 @@ pub struct LayerReport {
     pub outcome: Outcome,
     /// Elements of its weights.
     pub parameters: usize,
-    /// Bytes of its weights before.
+    /// Bytes of its weights before, without those that [`tied_to`](Self::tied_to) counts.
     pub bytes_before: usize,
-    /// Bytes of its weights now, with scales and padding.
+    /// Bytes of its weights now, with scales and padding, and without those that another counts.
     pub bytes_after: usize,
+    /// The layer that counts a weight of this one before, where both held one tensor: one that
+    /// was left and holds it still, if there is any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tied_to: Option<String>,
     /// Weights that float16 cannot hold and that became the greatest it can.
     #[serde(skip_serializing_if = "is_zero")]
     pub saturated: usize,
@@ -69,6 +74,11 @@ pub enum Outcome {
         /// As this says.
         #[serde(serialize_with = "serialize_named")]
         to: QConfig,
+    },
+    /// The layer reads the quantized weight of another layer, which held the same tensor.
+    Shared {
+        /// The path of that layer, which counts the weight.
+        with: String,
     },
     /// The layer is as it was.
     Left {
@@ -115,24 +125,40 @@ impl Report {
         isa: Isa,
         survey: Survey,
         decisions: Vec<Decision>,
-        replacements: &Replacements,
+        quantized: &Quantized,
     ) -> Self {
-        let layers = survey.layers.into_iter().zip(decisions);
-        let layers = layers.map(|(found, decision)| {
-            let bytes_before = found.bytes();
-            let replacement = replacements.get(&found.path).map(|layer| layer.weights());
-            let sum = |of: fn(&WeightInfo) -> usize| {
-                let weights = replacement.as_ref()?;
-                Some(weights.iter().map(of).sum::<usize>())
-            };
+        let paths: Vec<String> = survey.layers.iter().map(|l| l.path.clone()).collect();
+        let held = |found: &Found, weights| Held {
+            swapped: quantized.replacements.contains_key(&found.path),
+            kind: found.kind.clone(),
+            weights,
+        };
+        let before = survey.layers.iter().map(|l| held(l, l.weights.clone()));
+        let before = Owners::of(before.collect());
+        let after = survey.layers.iter().map(|l| {
+            let replacement = quantized.replacements.get(&l.path);
+            let weights = replacement.map_or_else(|| l.weights.clone(), |r| r.weights());
+            held(l, weights)
+        });
+        let after = Owners::of(after.collect());
+        let layers = survey.layers.into_iter().zip(decisions).enumerate();
+        let layers = layers.map(|(index, (found, decision))| {
+            let swapped = matches!(decision, Decision::Swap(_));
             LayerReport {
                 parameters: found.parameters(),
-                bytes_before,
-                bytes_after: sum(|weight| weight.bytes).unwrap_or(bytes_before),
-                saturated: sum(|weight| weight.saturated).unwrap_or(0),
-                outcome: match decision {
-                    Decision::Swap(to) => Outcome::Swapped { to },
-                    Decision::Leave(reason) => Outcome::Left { reason },
+                bytes_before: before.sum(index, |weight| weight.bytes),
+                bytes_after: after.sum(index, |weight| weight.bytes),
+                tied_to: before.other(index).map(|owner| paths[owner].clone()),
+                saturated: match swapped {
+                    true => after.sum(index, |weight| weight.saturated),
+                    false => 0,
+                },
+                outcome: match (decision, quantized.sharing.get(&found.path)) {
+                    (_, Some(lender)) => Outcome::Shared {
+                        with: lender.clone(),
+                    },
+                    (Decision::Swap(to), None) => Outcome::Swapped { to },
+                    (Decision::Leave(reason), None) => Outcome::Left { reason },
                 },
                 path: found.path,
                 checkpoint_name: found.checkpoint_name,
@@ -147,11 +173,11 @@ impl Report {
         }
     }
 
-    /// The layers that were swapped.
+    /// The layers that were swapped, those that share another's quantized weight included.
     pub fn swapped(&self) -> impl Iterator<Item = &LayerReport> {
         self.layers
             .iter()
-            .filter(|l| matches!(l.outcome, Outcome::Swapped { .. }))
+            .filter(|l| !matches!(l.outcome, Outcome::Left { .. }))
     }
 
     /// The layers that were left as they were.
@@ -161,12 +187,16 @@ impl Report {
             .filter(|l| matches!(l.outcome, Outcome::Left { .. }))
     }
 
-    /// Bytes of the swapped layers' weights before.
+    /// Bytes of the swapped layers' weights before; the model is smaller by this less
+    /// [`bytes_after`](Self::bytes_after).
+    ///
+    /// A tensor that several layers hold counts once, and not at all if a layer that was left
+    /// holds it too: it stays in memory.
     pub fn bytes_before(&self) -> usize {
         self.swapped().map(|l| l.bytes_before).sum()
     }
 
-    /// Bytes of the swapped layers' weights now.
+    /// Bytes of the swapped layers' weights now; one that several layers read counts once.
     pub fn bytes_after(&self) -> usize {
         self.swapped().map(|l| l.bytes_after).sum()
     }
@@ -260,11 +290,33 @@ impl fmt::Display for Report {
                 "{path}: {count} weights beyond float16 became its greatest"
             )?;
         }
+        self.fmt_tied(f)?;
         self.fmt_opaque(f)
     }
 }
 
 impl Report {
+    /// Weights that are counted with another layer, where the outcome does not say so.
+    fn fmt_tied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for layer in &self.layers {
+            let (path, Some(owner)) = (&layer.path, &layer.tied_to) else {
+                continue;
+            };
+            let owner_left = self.left().any(|l| l.path == *owner);
+            match layer.outcome {
+                Outcome::Left { .. } => writeln!(f, "{path}: its weight is that of {owner}")?,
+                _ if owner_left => {
+                    writeln!(
+                        f,
+                        "{path}: its float weight stays in memory, {owner} holds it"
+                    )?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Opaque fields by type: a model has few types and many fields.
     fn fmt_opaque(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.opaque.is_empty() {
@@ -297,6 +349,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Swapped { to } => to.fmt(f),
+            Self::Shared { with } => write!(f, "shares the weight of {with}"),
             Self::Left { reason } => reason.fmt(f),
         }
     }

@@ -38,10 +38,6 @@ impl Found {
         let elements = |w: &WeightInfo| w.shape.iter().product::<usize>();
         self.weights.iter().map(elements).sum()
     }
-
-    pub fn bytes(&self) -> usize {
-        self.weights.iter().map(|w| w.bytes).sum()
-    }
 }
 
 /// Everything a walk over the model meets.

@@ -1,33 +1,75 @@
 //! Quantize beside the model, rehearse, install: an error in the first two changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::spec::Decision;
 use super::survey::Survey;
 use crate::error::{Error, Result};
-use crate::module::{AnyLayer, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
+use crate::module::{
+    AnyLayer, LayerKind, LentWeight, Quantizable, Visitor, VisitorMut, Walk, WalkMut, WeightId,
+};
 use crate::qconfig::QConfig;
 
 /// Quantized layers by path, ready to take their places.
 pub(super) type Replacements = BTreeMap<String, Box<dyn AnyLayer>>;
 
+/// What quantizing beside the model made.
+#[derive(Default)]
+pub(super) struct Quantized {
+    pub replacements: Replacements,
+    /// Layers that read the quantized weight of another, by path, and the path of the other.
+    pub sharing: BTreeMap<String, String>,
+}
+
 /// Quantizes every layer that was decided for.
+///
+/// Layers that hold one tensor quantize it once, where they can read the same weight. Embeddings
+/// come last: they can read what others multiply with, not the other way round.
 pub(super) fn quantize<M: Quantizable + ?Sized>(
     model: &M,
     survey: &Survey,
     decisions: &[Decision],
-) -> Result<Replacements> {
+) -> Result<Quantized> {
     struct Quantize<'a> {
         qconfigs: BTreeMap<&'a str, &'a QConfig>,
-        done: Replacements,
+        /// Whether this walk is that of the embeddings.
+        embeddings: bool,
+        /// What quantized layers lend, with their paths, by the float tensor it stands for.
+        lent: HashMap<WeightId, (String, LentWeight)>,
+        done: Quantized,
     }
 
     impl Visitor for Quantize<'_> {
         fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
-            if let Some(qconfig) = self.qconfigs.get(path) {
-                let quantized = layer.quantize_boxed(qconfig)?;
-                self.done.insert(path.to_owned(), quantized);
+            let Some(qconfig) = self.qconfigs.get(path) else {
+                return Ok(());
+            };
+            if (layer.kind() == LayerKind::Embedding) != self.embeddings {
+                return Ok(());
             }
+            let weights = layer.weights();
+            let lent = weights.iter().find_map(|w| self.lent.get(&w.id?));
+            let sharing = lent.and_then(|(lender, weight)| {
+                let quantized = layer.quantize_sharing_boxed(qconfig, weight)?;
+                Some((lender.clone(), quantized))
+            });
+            let quantized = match sharing {
+                Some((lender, quantized)) => {
+                    self.done.sharing.insert(path.to_owned(), lender);
+                    quantized
+                }
+                None => {
+                    let quantized = layer.quantize_boxed(qconfig)?;
+                    for weight in &weights {
+                        if let (Some(id), Some(lent)) = (weight.id, quantized.lend(&weight.name)) {
+                            let lender = || (path.to_owned(), lent);
+                            self.lent.entry(id).or_insert_with(lender);
+                        }
+                    }
+                    quantized
+                }
+            };
+            self.done.replacements.insert(path.to_owned(), quantized);
             Ok(())
         }
     }
@@ -42,8 +84,12 @@ pub(super) fn quantize<M: Quantizable + ?Sized>(
                 Decision::Leave(_) => None,
             })
             .collect(),
-        done: Replacements::new(),
+        embeddings: false,
+        lent: HashMap::new(),
+        done: Quantized::default(),
     };
+    Walk::over(model, &mut visitor)?;
+    visitor.embeddings = true;
     Walk::over(model, &mut visitor)?;
     Ok(visitor.done)
 }

@@ -7,11 +7,13 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
+use half::f16;
+
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
 use crate::kernels::tile::{self, Closures, Epilogue, Output, Part, Product};
-use crate::kernels::{Activation, Gates, Instance, Norm, Range, Rounding, RowParams, Step};
-use crate::kernels::{activation, gates, norm, rows};
+use crate::kernels::{Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Step};
+use crate::kernels::{activation, dequantize as rows_of_codes, gates, norm, rows};
 
 pub(in crate::kernels) const AVX2: Instance = super::instance! {
     range: range,
@@ -19,6 +21,8 @@ pub(in crate::kernels) const AVX2: Instance = super::instance! {
     sum: sum,
     update: update,
     activate: activate,
+    dequantize: dequantize,
+    widen: widen,
     softmax: softmax,
     normalize: normalize,
     attend: attend,
@@ -49,6 +53,25 @@ pub(super) fn update(gates: Gates, row: Step<'_>) {
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn activate(activation: Activation, xs: &mut [f32]) {
     activation::apply(activation, xs);
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn dequantize(codes: &[u8], affine: Affine, out: &mut [f32]) {
+    rows_of_codes::dequantize(codes, affine, out);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn widen(halves: &[f16], out: &mut [f32]) {
+    let (halves, halves_rest) = halves.as_chunks::<8>();
+    let (out, out_rest) = out.as_chunks_mut::<8>();
+    for (halves, out) in halves.iter().zip(out) {
+        // SAFETY: 16 bytes to read, 32 to write; no alignment is asked.
+        unsafe {
+            let halves = _mm_loadu_si128(halves.as_ptr().cast());
+            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(halves));
+        }
+    }
+    rows_of_codes::widen(halves_rest, out_rest);
 }
 
 #[target_feature(enable = "avx2,fma")]

@@ -3,12 +3,14 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
+use half::f16;
+
 use super::avx2;
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
 use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Output, Part, Product};
-use crate::kernels::{Activation, Gates, Instance, Norm, Range, Rounding, RowParams, Step};
-use crate::kernels::{activation, gates, norm, rows};
+use crate::kernels::{Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Step};
+use crate::kernels::{activation, dequantize as rows_of_codes, gates, norm, rows};
 
 pub(in crate::kernels) const AVX512_VNNI: Instance = super::instance! {
     range: range,
@@ -16,6 +18,8 @@ pub(in crate::kernels) const AVX512_VNNI: Instance = super::instance! {
     sum: sum,
     update: update,
     activate: activate,
+    dequantize: dequantize,
+    widen: widen,
     softmax: softmax,
     normalize: normalize,
     attend: attend,
@@ -46,6 +50,25 @@ fn update(gates: Gates, row: Step<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn activate(activation: Activation, xs: &mut [f32]) {
     activation::apply(activation, xs);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn dequantize(codes: &[u8], affine: Affine, out: &mut [f32]) {
+    rows_of_codes::dequantize(codes, affine, out);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn widen(halves: &[f16], out: &mut [f32]) {
+    let (halves, halves_rest) = halves.as_chunks::<16>();
+    let (out, out_rest) = out.as_chunks_mut::<16>();
+    for (halves, out) in halves.iter().zip(out) {
+        // SAFETY: 32 bytes to read, 64 to write; no alignment is asked.
+        unsafe {
+            let halves = _mm256_loadu_si256(halves.as_ptr().cast());
+            _mm512_storeu_ps(out.as_mut_ptr(), _mm512_cvtph_ps(halves));
+        }
+    }
+    rows_of_codes::widen(halves_rest, out_rest);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]

@@ -13,6 +13,8 @@ pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
     sum: avx2::sum,
     update: avx2::update,
     activate: avx2::activate,
+    dequantize: avx2::dequantize,
+    widen: avx2::widen,
     softmax: avx2::softmax,
     normalize: avx2::normalize,
     attend: avx2::attend,

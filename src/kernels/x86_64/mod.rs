@@ -17,6 +17,8 @@ macro_rules! instance {
         sum: $sum:path,
         update: $update:path,
         activate: $activate:path,
+        dequantize: $dequantize:path,
+        widen: $widen:path,
         softmax: $softmax:path,
         normalize: $normalize:path,
         attend: $attend:path,
@@ -37,6 +39,10 @@ macro_rules! instance {
             update: |gates, row| unsafe { $update(gates, row) },
             // SAFETY: as above.
             activate: |activation, xs| unsafe { $activate(activation, xs) },
+            // SAFETY: as above.
+            dequantize: |codes, affine, out| unsafe { $dequantize(codes, affine, out) },
+            // SAFETY: as above.
+            widen: |halves, out| unsafe { $widen(halves, out) },
             // SAFETY: as above.
             softmax: |row| unsafe { $softmax(row) },
             // SAFETY: as above.

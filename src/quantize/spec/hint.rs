@@ -102,7 +102,9 @@ fn foreign_layer(type_name: &str) -> Option<&'static str> {
     paths.find_map(|path| {
         let (krate, _) = path.split_once("::")?;
         let name = path.rsplit("::").next()?;
-        let namesake = ["Linear", "LSTM", "GRU"].into_iter().find(|l| *l == name);
+        let namesake = ["Linear", "LSTM", "GRU", "Embedding"]
+            .into_iter()
+            .find(|l| *l == name);
         namesake.filter(|_| krate != env!("CARGO_CRATE_NAME"))
     })
 }

@@ -1,0 +1,364 @@
+//! A table of vectors.
+
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{DType, Device, Result as CandleResult, Tensor, WithDType};
+use candle_nn::{Init, Module, VarBuilder};
+use half::{bf16, f16};
+
+use super::indexes::{Indexes, with_indexes};
+use super::{prefix_of, projection};
+use crate::error::{Error, Result};
+use crate::kernels;
+use crate::module::{
+    Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightDType, WeightId, WeightInfo,
+};
+use crate::qconfig::{ActivationConfig, QConfig};
+use crate::qparams::QDType;
+use crate::qtable::QTable;
+
+/// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
+///
+/// Quantized, which takes [`QConfig::float_qparams_weight_only`] or
+/// [`QConfig::float16_dynamic`], it is an inference-only operation on the CPU that reads the rows
+/// it is asked for. If a [`Linear`](super::Linear) holds the same tensor, as the output projection
+/// of a language model often does, and both are quantized in one call, the table is kept once: the
+/// embedding reads the projection's weight.
+///
+/// # Shapes
+/// - embeddings: `[rows, hidden_size]`, f32, f16, bf16 or f64
+/// - input: indexes `[..]` of any rank, u8, u32 or i64, contiguous or not
+/// - output: `[.., hidden_size]` in the dtype of the embeddings, also when they are quantized
+///
+/// ```
+/// use candle_core::{Device, Module, Tensor};
+/// use candle_dynquant::{nn, quantize_dynamic, QConfigSpec};
+///
+/// let table = Tensor::randn(0f32, 1., (1000, 64), &Device::Cpu)?;
+/// let mut layer = nn::Embedding::new(table, 64);
+/// let report = quantize_dynamic(&mut layer, &QConfigSpec::int8().embeddings())?;
+/// assert_eq!((report.bytes_before(), report.bytes_after()), (256_000, 72_000));
+/// let ys = layer.forward(&Tensor::new(&[[3u32, 999], [0, 3]], &Device::Cpu)?)?;
+/// assert_eq!(ys.dims(), [2, 2, 64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Embedding {
+    table: Table,
+    hidden_size: usize,
+    name: Option<Arc<str>>,
+}
+
+#[derive(Clone, Debug)]
+enum Table {
+    Float(Tensor),
+    Quantized(Arc<Quantized>),
+}
+
+#[derive(Debug)]
+struct Quantized {
+    rows: Rows,
+    /// Of the float table.
+    dtype: DType,
+    /// Filled when somebody asks for the table as a tensor.
+    dequantized: OnceLock<Tensor>,
+}
+
+/// Where the rows are read.
+#[derive(Debug)]
+enum Rows {
+    Own { table: QTable, qconfig: QConfig },
+    Lent(Arc<projection::Quantized>),
+}
+
+impl Embedding {
+    /// A layer of this table; its shape is checked when it is used or quantized.
+    pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
+        Self {
+            table: Table::Float(embeddings),
+            hidden_size,
+            name: None,
+        }
+    }
+
+    /// The table, `[rows, hidden_size]`.
+    ///
+    /// Of a quantized layer this is the dequantized table, computed at the first call and kept:
+    /// it takes as much memory as the float table did.
+    pub fn embeddings(&self) -> &Tensor {
+        match &self.table {
+            Table::Float(table) => table,
+            Table::Quantized(quantized) => quantized.dequantized(),
+        }
+    }
+
+    /// The length of a row.
+    pub fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+
+    /// The quantized table, if it is quantized and its own, not that of an output projection.
+    pub fn qtable(&self) -> Option<&QTable> {
+        match &self.table {
+            Table::Quantized(quantized) => quantized.own(),
+            Table::Float(_) => None,
+        }
+    }
+
+    /// [`forward`](Module::forward) with this crate's error.
+    ///
+    /// # Errors
+    /// When an index is not that of a row, or no u8, u32 or i64; quantized, also when the
+    /// indexes are not on the CPU.
+    pub fn try_forward(&self, indexes: &Tensor) -> Result<Tensor> {
+        let rows = self.rows()?;
+        let flat = indexes.flatten_all()?.contiguous()?;
+        let selected = match &self.table {
+            Table::Float(table) => select_float(table, &flat, rows)?,
+            Table::Quantized(quantized) => {
+                with_indexes(&flat, |indexes| quantized.select(indexes, rows))?
+            }
+        };
+        Ok(selected.reshape([indexes.dims(), &[self.hidden_size]].concat())?)
+    }
+
+    /// How many rows there are.
+    fn rows(&self) -> Result<usize> {
+        let shape = match &self.table {
+            Table::Float(table) => table.dims(),
+            Table::Quantized(quantized) => &quantized.shape(),
+        };
+        match shape {
+            &[rows, size] if size == self.hidden_size => Ok(rows),
+            got => Err(Error::ShapeMismatch {
+                op: "embeddings",
+                expected: format!("[rows, {}]", self.hidden_size),
+                got: got.to_vec(),
+            }),
+        }
+    }
+}
+
+impl Quantized {
+    fn shape(&self) -> [usize; 2] {
+        match &self.rows {
+            Rows::Own { table, .. } => table.shape(),
+            Rows::Lent(weight) => weight.shape(),
+        }
+    }
+
+    fn own(&self) -> Option<&QTable> {
+        match &self.rows {
+            Rows::Own { table, .. } => Some(table),
+            Rows::Lent(_) => None,
+        }
+    }
+
+    fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
+        match &self.rows {
+            Rows::Own { table, .. } => table.read_row(row, sink),
+            Rows::Lent(weight) => weight.read_channel(row, sink),
+        }
+    }
+
+    fn select(&self, indexes: Indexes<'_>, rows: usize) -> Result<Tensor> {
+        indexes.check(rows)?;
+        match self.dtype {
+            DType::F16 => self.gather::<f16>(indexes),
+            DType::BF16 => self.gather::<bf16>(indexes),
+            DType::F64 => self.gather::<f64>(indexes),
+            _ => self.gather::<f32>(indexes),
+        }
+    }
+
+    /// The rows of indexes that are checked, in the dtype of the output.
+    fn gather<T: WithDType>(&self, indexes: Indexes<'_>) -> Result<Tensor> {
+        let [_, k] = self.shape();
+        let mut values = vec![T::zero(); indexes.len() * k];
+        kernels::for_each_row(&mut values, k, |i, out| {
+            let mut written = 0;
+            self.read_row(indexes.get(i), |chunk| {
+                for (out, value) in out[written..].iter_mut().zip(chunk) {
+                    // f64 holds every f32, so this rounds once, or not at all.
+                    *out = T::from_f64(f64::from(*value));
+                }
+                written += chunk.len();
+            });
+        });
+        Ok(Tensor::from_vec(values, (indexes.len(), k), &Device::Cpu)?)
+    }
+
+    fn dequantized(&self) -> &Tensor {
+        self.dequantized.get_or_init(|| {
+            let table = match &self.rows {
+                Rows::Own { table, .. } => table.dequantize(),
+                Rows::Lent(weight) => Ok(weight.dequantized().clone()),
+            };
+            let table = table.and_then(|table| Ok(table.to_dtype(self.dtype)?));
+            // A tensor of the right length on the CPU cannot fail to be made.
+            table.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
+        })
+    }
+
+    fn info(self: &Arc<Self>) -> WeightInfo {
+        let name = "weight";
+        match &self.rows {
+            Rows::Lent(weight) => weight.info(name),
+            Rows::Own { table, .. } => {
+                let dtype = match table.dtype() {
+                    None => WeightDType::F16,
+                    Some(QDType::QInt8) => WeightDType::QInt8,
+                    Some(QDType::QUInt8) => WeightDType::QUInt8,
+                };
+                WeightInfo::new(name, &table.shape(), dtype, table.bytes())
+                    .quantized(table.saturated())
+                    .held_as(WeightId::of_shared(self))
+            }
+        }
+    }
+}
+
+/// By candle's own operation, so that gradients flow.
+fn select_float(table: &Tensor, indexes: &Tensor, rows: usize) -> Result<Tensor> {
+    if indexes.device().is_cpu() {
+        with_indexes(indexes, |indexes| indexes.check(rows))?;
+    }
+    // candle reads the greatest index of a dtype, of u8 an ordinary one, as a row of zeros.
+    let indexes = match indexes.dtype() {
+        DType::U8 => &indexes.to_dtype(DType::U32)?,
+        _ => indexes,
+    };
+    Ok(table.contiguous()?.index_select(indexes, 0)?)
+}
+
+impl From<candle_nn::Embedding> for Embedding {
+    fn from(embedding: candle_nn::Embedding) -> Self {
+        Self::new(embedding.embeddings().clone(), embedding.hidden_size())
+    }
+}
+
+impl Module for Embedding {
+    fn forward(&self, indexes: &Tensor) -> CandleResult<Tensor> {
+        let ys = self.try_forward(indexes);
+        ys.map_err(|e| e.at(self.name.as_deref().unwrap_or("Embedding")).into())
+    }
+}
+
+impl Layer for Embedding {
+    fn kind(&self) -> LayerKind {
+        LayerKind::Embedding
+    }
+
+    fn checkpoint_name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        vec![match &self.table {
+            Table::Quantized(quantized) => quantized.info(),
+            Table::Float(table) => {
+                let bytes = table.elem_count() * table.dtype().size_in_bytes();
+                WeightInfo::new("weight", table.dims(), table.dtype().into(), bytes)
+                    .held_as(WeightId::of_tensor(table))
+            }
+        }]
+    }
+
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        let Table::Float(table) = &self.table else {
+            return Err(Error::UnsupportedQConfig {
+                expected: "a float table".into(),
+                got: "one that is quantized already".into(),
+            });
+        };
+        if qconfig.activation != ActivationConfig::Float {
+            return Err(Error::UnsupportedQConfig {
+                expected: "a weight-only qconfig, for a table that multiplies nothing: \
+                           QConfig::float_qparams_weight_only()"
+                    .into(),
+                got: qconfig.to_string(),
+            });
+        }
+        self.rows()?;
+        let rows = Rows::Own {
+            table: QTable::from_float(table, &qconfig.weight)?,
+            qconfig: qconfig.clone(),
+        };
+        Ok(self.reading(Arc::new(Quantized {
+            rows,
+            dtype: table.dtype(),
+            dequantized: OnceLock::new(),
+        })))
+    }
+
+    fn lend(&self, _name: &str) -> Option<LentWeight> {
+        match &self.table {
+            Table::Quantized(quantized) => Some(LentWeight::new(Arc::clone(quantized))),
+            Table::Float(_) => None,
+        }
+    }
+
+    /// From a projection whatever its qconfig, which is then that of both; from another embedding
+    /// if it was quantized as this one is to be.
+    fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
+        let Table::Float(table) = &self.table else {
+            return None;
+        };
+        if qconfig.activation != ActivationConfig::Float {
+            return None;
+        }
+        let shape = [self.rows().ok()?, self.hidden_size];
+        if let Some(weight) = lent.get::<projection::Quantized>() {
+            return (weight.shape() == shape).then(|| {
+                self.reading(Arc::new(Quantized {
+                    rows: Rows::Lent(weight),
+                    dtype: table.dtype(),
+                    dequantized: OnceLock::new(),
+                }))
+            });
+        }
+        let other = lent.get::<Quantized>()?;
+        let alike = match &other.rows {
+            Rows::Own { qconfig: own, .. } => own == qconfig,
+            Rows::Lent(_) => true,
+        };
+        (alike && other.shape() == shape).then(|| self.reading(other))
+    }
+}
+
+impl Embedding {
+    /// The same layer with another table.
+    fn reading(&self, quantized: Arc<Quantized>) -> Self {
+        Self {
+            table: Table::Quantized(quantized),
+            hidden_size: self.hidden_size,
+            name: self.name.clone(),
+        }
+    }
+}
+
+impl Quantizable for Embedding {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        walk.layer(self)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        walk.layer(self)
+    }
+}
+
+/// Loads `weight`, `[in_size, out_size]`, from `vb`.
+///
+/// # Errors
+/// When the tensor is missing or has another shape.
+pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleResult<Embedding> {
+    let normal = Init::Randn {
+        mean: 0.,
+        stdev: 1.,
+    };
+    let table = vb.get_with_hints((in_size, out_size), "weight", normal)?;
+    Ok(Embedding {
+        name: prefix_of(&vb),
+        ..Embedding::new(table, out_size)
+    })
+}
