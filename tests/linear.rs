@@ -551,3 +551,28 @@ fn layers_of_one_input_give_what_each_gives() -> Result<()> {
     }
     Ok(())
 }
+
+/// `x @ W.half().float().T + b`: sums of `k` terms in f32, each rounded once.
+#[test]
+fn float16_is_the_product_of_the_rounded_weight() -> Result<()> {
+    for (n, k) in [(5, 1), (70, 33), (64, 300), (130, 1030)] {
+        let float = layer(n, k)?;
+        let half = quantized(&float, &QConfig::float16_dynamic());
+        let rounded = float.weight().to_dtype(DType::F16)?.to_dtype(DType::F64)?;
+        assert_eq!(difference(&values(half.weight()), &values(&rounded)), None);
+        for rows in [1, 4, 7] {
+            let xs = randn(&[rows, k])?;
+            let exact =
+                |xs: &Tensor, weight: &Tensor| xs.to_dtype(DType::F64)?.matmul(&weight.t()?);
+            let bias = float.bias().expect("a bias").to_dtype(DType::F64)?;
+            let expected = exact(&xs, &rounded)?.broadcast_add(&bias)?;
+            let terms = exact(&xs.abs()?, &rounded.abs()?)?.broadcast_add(&bias.abs()?)?;
+            let got = half.forward(&xs)?.to_dtype(DType::F64)?;
+            // Each of k + 1 roundings is at most half a last place of a partial sum.
+            let bound = (terms * ((k + 1) as f64 * f64::from(f32::EPSILON) / 2.))?;
+            let excess = ((got - expected)?.abs()? - bound)?.max_all()?;
+            assert!(excess.to_scalar::<f64>()? <= 0., "{n} {k} {rows}");
+        }
+    }
+    Ok(())
+}

@@ -1,20 +1,22 @@
 //! `y = x W^T + b`, float or quantized: what every layer multiplies through.
 
-use std::sync::{Arc, OnceLock};
+mod quantized;
+mod weight_error;
+
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Module, Result as CandleResult, Storage, Tensor};
 
+pub(super) use quantized::Quantized;
+pub use weight_error::WeightError;
+
 use crate::error::{Error, Result};
-use crate::kernels::{
-    self, Activation, Operands, Quantizer, Range, Rounding, RowParams, Rows, Scratch,
-};
-use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
+use crate::kernels::{self, Activation, Operands, Scratch};
+use crate::module::{LentWeight, WeightId, WeightInfo};
 use crate::ops;
-use crate::qconfig::{
-    ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig,
-};
-use crate::qparams::{self, QDType, QParams};
+use crate::qconfig::{ActivationConfig, DynamicConfig, QConfig, WeightConfig};
 use crate::qweight::{QWeight, check_cpu_float};
+use quantized::quantizer;
 
 /// `y = x W^T + b`, where `W` is float or quantized.
 ///
@@ -56,15 +58,6 @@ pub struct Projection {
 enum Weight {
     Float(Tensor),
     Quantized(Arc<Quantized>),
-}
-
-#[derive(Debug)]
-pub(super) struct Quantized {
-    weight: QWeight,
-    /// Dynamic with int8 weights, float with float16 weights.
-    activation: ActivationConfig,
-    /// Filled when somebody asks for the weight as a tensor.
-    dequantized: OnceLock<Tensor>,
 }
 
 impl Projection {
@@ -117,11 +110,7 @@ impl Projection {
         }
         let weight = QWeight::from_float(weight, self.bias.as_ref(), &qconfig.weight)?;
         Ok(Self {
-            weight: Weight::Quantized(Arc::new(Quantized {
-                weight,
-                activation: qconfig.activation,
-                dequantized: OnceLock::new(),
-            })),
+            weight: Weight::Quantized(Arc::new(Quantized::new(weight, qconfig.activation))),
             bias: self.bias.clone(),
             activation: self.activation,
         })
@@ -434,175 +423,8 @@ impl Projection {
     }
 }
 
-impl Quantized {
-    fn forward(
-        &self,
-        xs: &Tensor,
-        (rows, n): (usize, usize),
-        activation: Option<Activation>,
-    ) -> Result<Tensor> {
-        check_cpu_float(xs, "forward")?;
-        let dtype = xs.dtype();
-        let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let ys = with_slice(&xs, |xs| {
-            self.product(Operands {
-                activation,
-                ..self.operands(xs, rows)
-            })
-        })?;
-        Ok(Tensor::from_vec(ys, (rows, n), &Device::Cpu)?.to_dtype(dtype)?)
-    }
-
-    fn multiply(&self, xs: &[f32], rows: usize) -> Vec<f32> {
-        self.product(self.operands(xs, rows))
-    }
-
-    fn product(&self, operands: Operands<'_>) -> Vec<f32> {
-        match self.activation {
-            ActivationConfig::Dynamic(config) => kernels::linear(operands, quantizer(config)),
-            ActivationConfig::Float => kernels::linear_f16(operands),
-        }
-    }
-
-    fn multiply_into(&self, xs: &[f32], rows: usize, scratch: &mut Scratch, out: &mut [f32]) {
-        let operands = self.operands(xs, rows);
-        match self.activation {
-            ActivationConfig::Dynamic(config) => {
-                kernels::linear_into(operands, quantizer(config), scratch, out);
-            }
-            ActivationConfig::Float => kernels::linear_f16_into(operands, out),
-        }
-    }
-
-    fn operands<'a>(&'a self, lhs: &'a [f32], m: usize) -> Operands<'a> {
-        let rhs = self.weight.packed();
-        Operands {
-            lhs,
-            m,
-            rhs,
-            activation: None,
-        }
-    }
-
-    /// What [`Projection::info`] says of it.
-    pub(super) fn info(self: &Arc<Self>, name: &str) -> WeightInfo {
-        let weight = &self.weight;
-        let dtype = match weight.dtype() {
-            None => WeightDType::F16,
-            Some(QDType::QInt8) => WeightDType::QInt8,
-            Some(QDType::QUInt8) => WeightDType::QUInt8,
-        };
-        WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
-            .quantized(weight.saturated())
-            .held_as(WeightId::of_shared(self))
-    }
-
-    /// `out_features` and `in_features`.
-    pub(super) fn shape(&self) -> [usize; 2] {
-        self.weight.shape()
-    }
-
-    /// Calls `sink` with the weight of one output channel, chunk by chunk.
-    pub(super) fn read_channel(&self, channel: usize, sink: impl FnMut(&[f32])) {
-        self.weight.packed().read_channel(channel, sink);
-    }
-
-    pub(super) fn dequantized(&self) -> &Tensor {
-        self.dequantized.get_or_init(|| {
-            let weight = self.weight.dequantize();
-            // A tensor of the right length on the CPU cannot fail to be made.
-            weight.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
-        })
-    }
-}
-
 /// A quantized weight and what is done to its product.
 type Activated<'a> = (&'a Quantized, Option<Activation>);
-
-/// How activations are quantized, in the words of the kernels.
-fn quantizer(config: DynamicConfig) -> Quantizer<'static> {
-    const fn params(qparams: QParams) -> RowParams {
-        RowParams {
-            scale: qparams.scale,
-            zero_point: qparams.zero_point,
-        }
-    }
-    macro_rules! with {
-        ($calculate:path) => {
-            match config.reduce_range {
-                true => &|range: Range| params($calculate(range.min, range.max, true)),
-                false => &|range: Range| params($calculate(range.min, range.max, false)),
-            }
-        };
-    }
-    let rows = match config.granularity {
-        Granularity::PerTensor => Rows::Together,
-        Granularity::PerRow => Rows::Apart,
-    };
-    let (rounding, calculate_qparams): (_, &(dyn Fn(Range) -> RowParams + Sync)) =
-        match (config.arithmetic, config.granularity) {
-            (Arithmetic::OnnxRuntime, _) => {
-                (Rounding::Divided, with!(qparams::onnxruntime_activation))
-            }
-            (Arithmetic::PyTorch, Granularity::PerTensor) => {
-                (Rounding::Fused, with!(qparams::per_tensor_activation))
-            }
-            (Arithmetic::PyTorch, Granularity::PerRow) => {
-                (Rounding::Fused, with!(qparams::per_row_activation))
-            }
-        };
-    Quantizer {
-        rows,
-        rounding,
-        calculate_qparams,
-    }
-}
-
-/// How far a quantized weight is from the float one.
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use candle_dynquant::{nn::Projection, QConfig};
-///
-/// let float = Projection::new(Tensor::randn(0f32, 1., (64, 64), &Device::Cpu)?, None);
-/// let int8 = float.quantize(&QConfig::per_row_dynamic())?.weight_error(&float)?;
-/// let half = float.quantize(&QConfig::float16_dynamic())?.weight_error(&float)?;
-/// assert!(int8.sqnr_db > 35. && half.sqnr_db > 65.);
-/// # Ok::<(), candle_dynquant::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct WeightError {
-    /// Greatest difference of an element.
-    pub max_abs: f32,
-    /// Mean difference of an element.
-    pub mean_abs: f32,
-    /// `10 log10(sum w^2 / sum (w - w')^2)`, in decibels; infinite if nothing differs.
-    pub sqnr_db: f32,
-}
-
-impl WeightError {
-    fn of(expected: &[f32], got: &[f32]) -> Self {
-        let pairs = || {
-            expected
-                .iter()
-                .zip(got)
-                .map(|(e, g)| (f64::from(*e), f64::from(*g)))
-        };
-        let sum = |of: fn((f64, f64)) -> f64| pairs().map(of).sum::<f64>();
-        let max = pairs().map(|(e, g)| (e - g).abs()).fold(0., f64::max);
-        let noise = sum(|(e, g)| (e - g).powi(2));
-        let sqnr = match noise {
-            0. => f64::INFINITY,
-            noise => 10. * (sum(|(e, _)| e * e) / noise).log10(),
-        };
-        Self {
-            max_abs: max as f32,
-            mean_abs: (sum(|(e, g)| (e - g).abs()) / expected.len().max(1) as f64) as f32,
-            sqnr_db: sqnr as f32,
-        }
-    }
-}
 
 /// Calls `f` with the elements of a contiguous f32 tensor on the CPU.
 pub(super) fn with_slice<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
