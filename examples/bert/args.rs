@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub texts: Option<PathBuf>,
 
-    /// How to quantize: int8, default or per_channel
+    /// How to quantize: int8, default, per_channel, onnxruntime or float16
     #[arg(long, value_name = "NAME", default_value = "int8")]
     pub preset: String,
 
