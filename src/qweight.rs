@@ -88,7 +88,7 @@ impl QWeight {
         if config.qscheme.is_per_channel() && !matches!(config.ch_axis, 0 | -2) {
             return Err(Error::UnsupportedQConfig {
                 expected: "ch_axis 0, of the output channels".into(),
-                got: format!("{config:?}"),
+                got: format!("ch_axis {}", config.ch_axis),
             });
         }
         // Before anything that a user's own observer might let pass.
@@ -106,7 +106,7 @@ impl QWeight {
         let ZeroPoints::Int(zero_points) = qparams.zero_points() else {
             return Err(Error::UnsupportedQConfig {
                 expected: "integer zero points, for a weight that is multiplied".into(),
-                got: format!("{config:?}"),
+                got: config.qscheme.to_string(),
             });
         };
         // One for each channel: a single one is that of all.
@@ -115,7 +115,7 @@ impl QWeight {
             count if count == n => Ok((0..n).collect()),
             count => Err(Error::UnsupportedQConfig {
                 expected: format!("one scale, or one for each of {n} output channels"),
-                got: format!("{count}, of {config:?}"),
+                got: count.to_string(),
             }),
         };
         let of_channels = of_channels(zero_points.len())?;

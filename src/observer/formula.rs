@@ -129,6 +129,6 @@ fn check_granularity(
     let kind = if per_channel { "channel" } else { "tensor" };
     Err(Error::UnsupportedQConfig {
         expected: format!("a scheme per {kind} for the {observer} observer"),
-        got: format!("{:?}", config.qscheme),
+        got: config.qscheme.to_string(),
     })
 }

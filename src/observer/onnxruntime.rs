@@ -49,7 +49,7 @@ impl OnnxRuntimeObserver {
             })
         };
         if config.qscheme == QScheme::PerChannelAffineFloatQParams {
-            return refuse("integer zero points", format!("{:?}", config.qscheme));
+            return refuse("integer zero points", config.qscheme.to_string());
         }
         if let Some(range) = config.quant_range {
             return refuse("no quant_range", format!("{range:?}"));
