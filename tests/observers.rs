@@ -394,7 +394,7 @@ fn senseless_configurations_are_refused() {
     let cases = [
         (
             min_max(QInt8, PerChannelSymmetric),
-            "a scheme per tensor for the MinMax observer, got PerChannelSymmetric",
+            "a scheme per tensor for the MinMax observer, got per_channel_symmetric",
         ),
         (
             config(ObserverKind::PerChannelMinMax, QInt8, PerTensorAffine),
