@@ -27,13 +27,12 @@ pub(super) struct Run<'a> {
 type Product<'a> = dyn FnMut(&[f32], usize, &mut [f32]) + 'a;
 
 impl Run<'_> {
-    /// The input's projection of the whole sequence in one product, then the steps.
-    pub fn over(&mut self, rows: &[f32]) -> Result<()> {
+    /// All steps over the input's projection.
+    pub fn over(&mut self, ih: &[f32]) -> Result<()> {
         let direction = self.direction;
-        let ih = direction.ih.multiply(rows, self.schedule.rows)?;
         direction.hh.with_product(|hh| match &direction.hr {
-            None => self.steps(&ih, hh, None),
-            Some(hr) => hr.with_product(|hr| self.steps(&ih, hh, Some(hr))),
+            None => self.steps(ih, hh, None),
+            Some(hr) => hr.with_product(|hr| self.steps(ih, hh, Some(hr))),
         })
     }
 

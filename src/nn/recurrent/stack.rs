@@ -383,8 +383,18 @@ impl Stack {
                 out: Vec::new(),
             })
             .collect();
-        for (side, run) in runs.iter_mut().enumerate() {
-            run.over(rows)?;
+        // The input's projections of the whole sequence, those of both directions at once.
+        let inputs = match &self.directions[first..first + runs.len()] {
+            [forward, reverse] => {
+                let both = [(&forward.ih, rows), (&reverse.ih, rows)];
+                Vec::from(Projection::multiply_both(both, schedule.rows)?)
+            }
+            directions => (directions.iter())
+                .map(|direction| direction.ih.multiply(rows, schedule.rows))
+                .collect::<Result<_>>()?,
+        };
+        for (side, (run, ih)) in runs.iter_mut().zip(inputs).enumerate() {
+            run.over(&ih)?;
             schedule.restore(&run.h, state_size, &mut h[part(side, state_size)]);
             schedule.restore(&run.c, c_size, &mut c[part(side, c_size)]);
             if let (Some(all), Some(own)) = (cs.as_mut(), &run.cs) {
@@ -395,8 +405,13 @@ impl Stack {
         Ok(match (outs.next(), outs.next()) {
             (Some(forward), Some(reverse)) => {
                 let size = state_size.max(1);
-                let rows = forward.chunks_exact(size).zip(reverse.chunks_exact(size));
-                rows.flat_map(|(f, r)| [f, r]).flatten().copied().collect()
+                let mut both = Vec::with_capacity(2 * forward.len());
+                for (forward, reverse) in forward.chunks_exact(size).zip(reverse.chunks_exact(size))
+                {
+                    both.extend_from_slice(forward);
+                    both.extend_from_slice(reverse);
+                }
+                both
             }
             (forward, _) => forward.unwrap_or_default(),
         })
