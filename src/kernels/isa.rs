@@ -9,7 +9,8 @@ use crate::words::unknown_name;
 /// An instruction set that this CPU has; holding one is the proof that it does.
 ///
 /// All give the same bits, only at different speeds. The environment variable `DYNQUANT_ISA`
-/// chooses a lesser one than the best: `portable`, `avx2`, `avx_vnni` or `avx512_vnni`.
+/// chooses a lesser one than the best: `portable`; `avx2`, `avx_vnni` or `avx512_vnni` on x86-64;
+/// `neon` or `dotprod` on AArch64.
 ///
 /// ```
 /// use candle_dynquant::kernels::Isa;
@@ -29,10 +30,21 @@ pub(super) enum Kind {
     AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    #[cfg(target_arch = "aarch64")]
+    Dotprod,
 }
 
 /// Every name that means something on some CPU, available here or not.
-const NAMES: [&str; 4] = ["portable", "avx2", "avx_vnni", "avx512_vnni"];
+const NAMES: [&str; 6] = [
+    "portable",
+    "avx2",
+    "avx_vnni",
+    "avx512_vnni",
+    "neon",
+    "dotprod",
+];
 
 impl Isa {
     /// The instruction sets of this CPU that there are kernels for, the slowest first.
@@ -55,6 +67,16 @@ impl Isa {
                     Kind::Avx512Vnni,
                 ),
             ];
+            available.extend(kinds.iter().filter(|(has, _)| *has).map(|(_, k)| Self(*k)));
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            use std::arch::is_aarch64_feature_detected;
+
+            // Groups of codes are read as little-endian words.
+            let neon = cfg!(target_endian = "little") && is_aarch64_feature_detected!("neon");
+            let dotprod = neon && is_aarch64_feature_detected!("dotprod");
+            let kinds = [(neon, Kind::Neon), (dotprod, Kind::Dotprod)];
             available.extend(kinds.iter().filter(|(has, _)| *has).map(|(_, k)| Self(*k)));
         }
         available
@@ -109,6 +131,10 @@ impl Isa {
             Kind::AvxVnni => "avx_vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => "avx512_vnni",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Dotprod => "dotprod",
         }
     }
 
@@ -117,6 +143,8 @@ impl Isa {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => 16,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon | Kind::Dotprod => 4,
             _ => 8,
         }
     }
@@ -127,6 +155,16 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => 64,
             _ => 16,
+        }
+    }
+
+    /// What is added to the codes of int8 weights and to their zero points, so that an
+    /// instruction set without products of u8 by i8 multiplies u8 by u8.
+    pub(super) fn shift(self) -> u8 {
+        match self.0 {
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon | Kind::Dotprod => 128,
+            _ => 0,
         }
     }
 }

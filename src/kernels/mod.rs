@@ -4,6 +4,8 @@
 //! bits. [`linear`] is the one entry: it finds the range of the activations, quantizes them,
 //! multiplies, dequantizes and adds the bias.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod activation;
 mod attention;
 mod buffer;
@@ -77,6 +79,10 @@ impl Isa {
             Kind::AvxVnni => x86_64::AVX_VNNI,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => x86_64::AVX512_VNNI,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => aarch64::NEON,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Dotprod => aarch64::DOTPROD,
         }
     }
 }

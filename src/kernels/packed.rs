@@ -13,6 +13,9 @@
 //! Missing inputs and channels are zeros. Beside the weights stand, per channel: the sum of its
 //! codes less their zero point (for the activations' zero point), its zero point, its scale and
 //! its bias. Nothing outside this file indexes weights.
+//!
+//! Where an instruction set multiplies u8 by u8 only (`Isa::shift`), codes and zero points are
+//! shifted by 128; sums, which are of their differences, are not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -106,13 +109,16 @@ pub struct Int8<'a> {
 impl Packed {
     /// Packs int8 weights of `k` inputs, with a bias per channel; `n` is the length of `bias`.
     pub fn int8(isa: Isa, k: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
+        let shift = isa.shift();
         let mut packed = Self::new::<1, 4>(isa, Element::Int8, k, bias, |at| {
-            int8.codes[at].to_le_bytes()
+            [int8.codes[at].cast_unsigned().wrapping_add(shift)]
         });
         let width = packed.sums.len();
         packed.scales = padded(int8.scales, width);
-        if int8.zero_points.iter().any(|zero_point| *zero_point != 0) {
-            packed.zero_points = padded(int8.zero_points, width);
+        let zero_points = int8.zero_points.iter();
+        let zero_points: Vec<_> = zero_points.map(|z| z + i32::from(shift)).collect();
+        if zero_points.iter().any(|zero_point| *zero_point != 0) {
+            packed.zero_points = padded(&zero_points, width);
         }
         for (channel, sum) in packed.sums.iter_mut().enumerate().take(bias.len()) {
             let codes = int8.codes[channel * k..][..k].iter();
@@ -176,7 +182,9 @@ impl Packed {
     /// The int8 codes in row order again, `[n, k]`; none of float16 weights.
     pub fn codes(&self) -> Vec<i8> {
         match self.element {
-            Element::Int8 => self.unpack(i8::from_le_bytes),
+            Element::Int8 => {
+                self.unpack(|[byte]| byte.wrapping_sub(self.isa.shift()).cast_signed())
+            }
             Element::Float16 => Vec::new(),
         }
     }
@@ -216,16 +224,18 @@ impl Packed {
         match self.element {
             Element::Int8 => {
                 let affine = Affine {
-                    // The bytes are read as u8, which is the code and 128.
+                    // The bytes are made u8, which is the code and 128.
                     shift: self.zero_point(channel) + 128,
                     scale: self.scales[channel],
                     offset: 0.,
                 };
+                let missing = 128 - self.isa.shift();
                 let (groups, _) = panel.weights.as_chunks::<4>();
                 for (start, len) in chunks {
                     let mut codes = [[0; 4]; CHUNK / 4];
                     for (i, codes) in codes.iter_mut().enumerate().take(len.div_ceil(4)) {
-                        *codes = groups[(start / 4 + i) * width + lane].map(|code| code ^ 0x80);
+                        let group = groups[(start / 4 + i) * width + lane];
+                        *codes = group.map(|byte| byte.wrapping_add(missing));
                     }
                     dequantize_row(self.isa, &codes.as_flattened()[..len], affine, &mut sink);
                 }
@@ -265,7 +275,8 @@ impl Packed {
 
     /// The code that stands for 0.0 in a channel.
     pub fn zero_point(&self, channel: usize) -> i32 {
-        self.zero_points.get(channel).copied().unwrap_or(0)
+        let zero_point = self.zero_points.get(channel);
+        zero_point.map_or(0, |shifted| shifted - i32::from(self.isa.shift()))
     }
 
     /// Bytes in memory of weights, sums, zero points and scales, padding included; the bias is
@@ -277,8 +288,8 @@ impl Packed {
             + size_of_val(&*self.scales)
     }
 
-    /// Whether some channel's zero is another code than 0, so that sums of activation codes are
-    /// asked for.
+    /// Whether some channel's zero is packed as another code than 0, so that sums of activation
+    /// codes are asked for.
     pub(super) fn has_zero_points(&self) -> bool {
         !self.zero_points.is_empty()
     }

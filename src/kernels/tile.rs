@@ -369,10 +369,13 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
 }
 
 /// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
+///
+/// # Safety
+/// `rows` and `weights` have that group.
 // Indices name the same place in several arrays.
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
-fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+unsafe fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
     acc: &mut [[V::Acc; NV]; MR],
     rows: &[&[V::Group]; MR],
     weights: &[[[u8; BYTES]; NV]],
@@ -381,10 +384,14 @@ fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let weights = &weights[group];
+    // Checked, each row would be apart: not on every architecture does the compiler see that the
+    // lengths are the loop's.
+    // SAFETY: the caller's promise.
+    let weights = unsafe { weights.get_unchecked(group) };
     let b: [_; NV] = std::array::from_fn(|v| vector.load(&weights[v]));
     for r in 0..MR {
-        let a = vector.splat(rows[r][group]);
+        // SAFETY: the caller's promise.
+        let a = vector.splat(unsafe { *rows[r].get_unchecked(group) });
         for v in 0..NV {
             acc[r][v] = vector.dot(acc[r][v], a, b[v]);
         }
@@ -410,7 +417,7 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
     V: Vector<LANES, BYTES>,
 {
     let groups = product.rhs.groups();
-    // Slices of one known length: the loop below is free of bounds checks.
+    // Slices of one length: the groups below it are those of each.
     let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
     let weights = &panel.groups::<BYTES, NV>()[..groups];
 
@@ -419,8 +426,11 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
     if MR == 1 && V::EXACT {
         let mut odd = acc;
         while group + 1 < groups {
-            step(&mut acc, &rows, weights, group, vector);
-            step(&mut odd, &rows, weights, group + 1, vector);
+            // SAFETY: both are below `groups`.
+            unsafe {
+                step(&mut acc, &rows, weights, group, vector);
+                step(&mut odd, &rows, weights, group + 1, vector);
+            }
             group += 2;
         }
         for r in 0..MR {
@@ -430,7 +440,8 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
         }
     }
     while group < groups {
-        step(&mut acc, &rows, weights, group, vector);
+        // SAFETY: it is below `groups`.
+        unsafe { step(&mut acc, &rows, weights, group, vector) };
         group += 1;
     }
     // SAFETY: the caller's promise.
@@ -459,7 +470,8 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
     let mut acc = [[[vector.zero(); NV]]; ABREAST];
     for group in 0..groups {
         for (acc, weights) in acc.iter_mut().zip(weights) {
-            step(acc, &rows, weights, group, vector);
+            // SAFETY: it is below `groups`, which is the length of each.
+            unsafe { step(acc, &rows, weights, group, vector) };
         }
     }
     for (acc, panel) in acc.into_iter().zip(panels) {
