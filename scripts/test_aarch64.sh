@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The AArch64 kernels, cross-compiled and emulated: against the oracle, against each other and
+# against torch, on a CPU with dot products and on one without.
+#
+#   scripts/test_aarch64.sh             what .ci/run runs
+#   scripts/test_aarch64.sh --all       all tests of the crate but those that build or fetch
+#
+# Installs the target's standard library, a cross compiler and qemu-user; where they are not to be
+# had it says so and succeeds. Emulated times mean nothing: nothing is timed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=aarch64-unknown-linux-gnu
+compiler=aarch64-linux-gnu-gcc
+emulator=qemu-aarch64
+
+skip() {
+    printf 'skipped, AArch64 is not tested here: %s\n' "$*"
+    exit 0
+}
+
+tests=(--lib --test isa --test pytorch --test onnxruntime)
+case "${1:-}" in
+"") ;;
+--all)
+    tests+=(--test linear --test recurrent --test recurrent_api --test embedding --test ops
+        --test observers --test rules --test spec --test walk --test derive)
+    ;;
+*)
+    sed -n '2,9s/^# \?//p' "$0" >&2
+    exit 2
+    ;;
+esac
+
+if ! command -v "$compiler" >/dev/null || ! command -v "$emulator" >/dev/null; then
+    command -v apt-get >/dev/null || skip "no $compiler or $emulator, and no apt-get"
+    sudo=""
+    [ "$(id -u)" -eq 0 ] || sudo="sudo"
+    { $sudo apt-get update -q && $sudo apt-get install -qy gcc-aarch64-linux-gnu qemu-user; } ||
+        skip "gcc-aarch64-linux-gnu and qemu-user cannot be installed"
+fi
+if [ ! -d "$(rustc --print target-libdir --target "$target")" ]; then
+    command -v rustup >/dev/null || skip "no standard library of $target, and no rustup"
+    rustup target add "$target" || skip "the standard library of $target is not to be had"
+fi
+
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER="$compiler"
+for cpu in max cortex-a72; do
+    printf '\n-- %s\n' "$cpu"
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$emulator -L /usr/aarch64-linux-gnu -cpu $cpu" \
+        cargo test --target "$target" "${tests[@]}"
+done
