@@ -207,7 +207,7 @@ fn int8(
     (rows, k): (usize, usize),
     config: &ObserverConfig,
 ) -> Result<Elements> {
-    if config.qscheme.is_per_channel() && !matches!(config.ch_axis, 0 | -2) {
+    if !matches!(config.ch_axis, 0 | -2) {
         return Err(Error::UnsupportedQConfig {
             expected: "channels along axis 0: the rows of the table".into(),
             got: format!("ch_axis {}", config.ch_axis),
@@ -223,17 +223,21 @@ fn int8(
             got: format!("one that chose {dtype}"),
         });
     }
-    if ![1, rows].contains(&scales.len()) {
+    let per_row = config.qscheme.is_per_channel();
+    if scales.len() != 1 && !(per_row && scales.len() == rows) {
         return Err(Error::UnsupportedQConfig {
-            expected: format!("one scale, or one for each of {rows} rows"),
-            got: format!("{}, of {config:?}", scales.len()),
+            expected: match per_row {
+                true => format!("one scale, or one for each of {rows} rows"),
+                false => format!("one scale for {}", config.qscheme),
+            },
+            got: scales.len().to_string(),
         });
     }
     // The least value lands on code 0, whichever code is the dtype's least.
     if let (ZeroPoints::Float(_), QDType::QInt8) = (qparams.zero_points(), dtype) {
         return Err(Error::UnsupportedQConfig {
             expected: "quint8, for float zero points".into(),
-            got: format!("{config:?}"),
+            got: dtype.to_string(),
         });
     }
     let mut codes = Vec::with_capacity(rows * k);

@@ -85,7 +85,7 @@ impl QWeight {
         bias: &[f32],
         config: &ObserverConfig,
     ) -> Result<Self> {
-        if config.qscheme.is_per_channel() && !matches!(config.ch_axis, 0 | -2) {
+        if !matches!(config.ch_axis, 0 | -2) {
             return Err(Error::UnsupportedQConfig {
                 expected: "ch_axis 0, of the output channels".into(),
                 got: format!("ch_axis {}", config.ch_axis),
@@ -110,11 +110,15 @@ impl QWeight {
             });
         };
         // One for each channel: a single one is that of all.
+        let per_channel = config.qscheme.is_per_channel();
         let of_channels = |count: usize| match count {
             1 => Ok((0..n).map(|_| 0).collect::<Vec<usize>>()),
-            count if count == n => Ok((0..n).collect()),
+            count if count == n && per_channel => Ok((0..n).collect()),
             count => Err(Error::UnsupportedQConfig {
-                expected: format!("one scale, or one for each of {n} output channels"),
+                expected: match per_channel {
+                    true => format!("one scale, or one for each of {n} output channels"),
+                    false => format!("one scale for {}", config.qscheme),
+                },
                 got: count.to_string(),
             }),
         };

@@ -3,7 +3,9 @@
 mod common;
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
-use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::observer::{
+    CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
+};
 use candle_dynquant::{
     Activation, ActivationConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme,
     Quantizable, WeightConfig, nn, quantize_dynamic,
@@ -573,6 +575,48 @@ fn float16_is_the_product_of_the_rounded_weight() -> Result<()> {
             let excess = ((got - expected)?.abs()? - bound)?.max_all()?;
             assert!(excess.to_scalar::<f64>()? <= 0., "{n} {k} {rows}");
         }
+    }
+    Ok(())
+}
+
+/// What an observer of a user's own may not choose.
+#[test]
+fn an_observer_s_choice_has_to_fit_its_scheme() -> Result<()> {
+    #[derive(Debug)]
+    struct Chosen(usize);
+    impl Observer for Chosen {
+        fn observe(&mut self, _: &Tensor) -> candle_dynquant::Result<()> {
+            Ok(())
+        }
+        fn calculate_qparams(&self) -> candle_dynquant::Result<WeightQParams> {
+            let zero_points = ZeroPoints::Int(vec![0; self.0]);
+            WeightQParams::new(QDType::QInt8, vec![0.1; self.0], zero_points)
+        }
+    }
+    let choose = |count, qscheme| {
+        let own = CustomObserver::new("Chosen", move |_| Ok(Box::new(Chosen(count))));
+        let config = ObserverConfig::new(ObserverKind::Custom(own), QDType::QInt8, qscheme);
+        let activation = ActivationConfig::dynamic(Granularity::PerRow, false);
+        let qconfig = QConfig::new(activation, WeightConfig::Int8(config));
+        let projection = nn::Projection::new(randn(&[4, 3])?, None);
+        projection.quantize(&qconfig).map(|_| ())
+    };
+    let (tensor, channel) = (QScheme::PerTensorSymmetric, QScheme::PerChannelSymmetric);
+    assert!(choose(1, tensor).is_ok() && choose(4, channel).is_ok() && choose(1, channel).is_ok());
+    for (count, qscheme, expected) in [
+        (
+            4,
+            tensor,
+            "expected one scale for per_tensor_symmetric, got 4",
+        ),
+        (
+            3,
+            channel,
+            "expected one scale, or one for each of 4 output channels, got 3",
+        ),
+    ] {
+        let error = choose(count, qscheme).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
     }
     Ok(())
 }

@@ -145,7 +145,7 @@ impl Read for ObserverConfig {
             let at = map.get("qscheme").unwrap_or(node);
             return Err(at.fault(format!("{name} cannot be {qscheme}")));
         }
-        if per_row && (dtype, &kind) != (QDType::QUInt8, &ObserverKind::PerChannelMinMax) {
+        if per_row && (dtype != QDType::QUInt8 || per_channel(&kind) != Some(true)) {
             return Err(node.fault(format!(
                 "{qscheme} needs PerChannelMinMaxObserver and quint8, got {name} and {dtype}"
             )));

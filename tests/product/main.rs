@@ -127,7 +127,7 @@ fn refusal(weight: &WeightConfig, activation: ActivationConfig) -> Option<&'stat
     [
         (!dynamic, Some(PAIR)),
         (
-            per_channel && config.ch_axis != 0,
+            config.ch_axis != 0,
             Some("ch_axis 0, of the output channels, got ch_axis 1"),
         ),
         (
