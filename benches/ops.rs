@@ -11,6 +11,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use candle_attention::attention;
 use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
 use candle_dynquant::{kernels::Isa, ops};
 use candle_nn::attention::{AttnMask, flash_attn};
@@ -18,6 +19,8 @@ use clap::Parser;
 use interleaved::interleaved;
 use serde::Serialize;
 
+#[path = "support/candle_attention.rs"]
+mod candle_attention;
 #[path = "support/interleaved.rs"]
 mod interleaved;
 #[path = "../examples/support/threads.rs"]
@@ -231,14 +234,7 @@ fn attention_case([batch, heads, seq, head_dim]: [usize; 4]) -> Result<Case> {
                 scale,
             )?)
         }),
-        candle: Box::new(move || {
-            let (q, k, v) = (q.contiguous()?, k.contiguous()?, v.contiguous()?);
-            let scores = (q * f64::from(scale))?
-                .matmul(&k.t()?)?
-                .broadcast_add(&mask)?;
-            let weights = candle_nn::ops::softmax_last_dim(&scores)?;
-            merged(weights.matmul(&v)?)
-        }),
+        candle: Box::new(move || merged(attention(&q, &k, &v, Some(&mask), scale)?)),
         flash,
     })
 }

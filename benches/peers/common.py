@@ -1,17 +1,62 @@
 """What the groups of cases share."""
 
+import logging
 import sys
 import warnings
 
+import onnxruntime
 import torch
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 warnings.filterwarnings("ignore", category=UserWarning)
+warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
+# ONNX Runtime's quantizer and optimizer tell of every step on the root logger.
+logging.disable(logging.WARNING)
 
 
-def quantized(module):
-    """The module dynamically quantized by torch; wrapped, since the root is never swapped."""
+class Case:
+    """Weights and inputs that every contender gets; the output that each must come near to.
+
+    A subclass has `group`, `name`, `facts` (what our side needs to know), `tensors`, `expected`
+    and `rivals`: the contenders of this process, as calls that return a tensor. Those that differ
+    after a slash are variants of one contender, of which the fastest counts.
+    """
+
+    # Decibels between an output and the float one.
+    float_decibels, int8_decibels = 80, 25
+
+    def check(self, outputs):
+        expected = self.expected()
+        for name, got in outputs.items():
+            # Our output with PyTorch's preset, and in float.
+            if name == "default":
+                continue
+            exact = name == "float" or "f32" in name
+            agree(f"{self.group} {self.name}", name, got, expected, self.float_decibels if exact else self.int8_decibels)
+
+
+def quantized(module, engine="x86"):
+    """The module dynamically quantized by torch; wrapped, since the root is never swapped.
+
+    The engine packs the weights, and what is packed remembers it.
+    """
+    torch.backends.quantized.engine = engine
     return torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(module))[0]
+
+
+def onnx_session(model):
+    """A session for a model in a file or in bytes, with as many threads as torch has."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def onnx_call(session, inputs):
+    """A call of the session, from tensors by name to its first output."""
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return lambda: torch.from_numpy(session.run(None, arrays)[0])
 
 
 def sqnr(expected, got):
@@ -21,6 +66,8 @@ def sqnr(expected, got):
 
 def agree(name, what, got, expected, decibels):
     """Ends the run if `got` is further from `expected` than so many decibels."""
+    if got.shape != expected.shape:
+        sys.exit(f"{name}: {what}: expected shape {list(expected.shape)}, got {list(got.shape)}")
     value = sqnr(expected, got)
-    if got.shape != expected.shape or not value >= decibels:
-        sys.exit(f"{name}: {what} disagrees: {value:.1f} dB, expected at least {decibels}")
+    if not value >= decibels:
+        sys.exit(f"{name}: {what} disagrees: expected at least {decibels} dB, got {value:.1f}")

@@ -1,74 +1,85 @@
-//! Our side of `run.sh`: loads a case, computes its outputs, and times its contenders when asked.
-//!
-//! One JSON object a line on standard input, one on standard output:
-//! `{"op": "isa"}`, `{"op": "load", "case": .., "file": .., "out": ..}` and
-//! `{"op": "time", "contender": .., "calls": ..}`.
+//! Our side of `run.sh`, and what candle itself offers: see `protocol`.
 #![allow(missing_docs)]
 
-use std::collections::HashMap;
-use std::io::{BufRead, Write};
-use std::time::Instant;
+#[path = "../support/candle_attention.rs"]
+mod candle_attention;
+#[allow(dead_code)] // the example uses more of it
+#[path = "../../examples/bert/config.rs"]
+mod config;
+#[allow(dead_code)]
+#[path = "../../examples/bert/model.rs"]
+mod model;
+mod peak;
+mod protocol;
+
+use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use candle_attention::attention;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
-use candle_dynquant::{QConfigSpec, Quantizable, kernels::Isa, quantize_dynamic};
+use candle_dynquant::{QConfigSpec, Quantizable, kernels::Isa, ops, quantize_dynamic};
+use candle_nn::attention::{AttnMask, flash_attn};
 use candle_nn::{RNN as _, VarBuilder};
 use serde_json::{Value, json};
 
-/// Something that is timed: a whole call.
-type Contender = Box<dyn Fn() -> Result<Tensor>>;
+use config::Config;
+use model::{Batch, Bert};
+use protocol::{Case, Contender, Process, Tensors, contender, size, take, text};
 
 fn main() -> Result<()> {
-    let mut contenders = HashMap::new();
-    for line in std::io::stdin().lock().lines() {
-        let request: Value = serde_json::from_str(&line?)?;
-        let answer = answer(&request, &mut contenders);
-        let answer = answer.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
-        let mut stdout = std::io::stdout().lock();
-        writeln!(stdout, "{answer}")?;
-        stdout.flush()?;
-    }
-    Ok(())
+    protocol::serve(Ours { bert: None })
 }
 
-fn answer(request: &Value, contenders: &mut HashMap<&'static str, Contender>) -> Result<Value> {
-    let text = |key: &str| {
-        request[key]
-            .as_str()
-            .with_context(|| format!("{key} is missing"))
-    };
-    match text("op")? {
-        "isa" => Ok(json!({ "isa": Isa::active()?.to_string() })),
-        "load" => {
-            let tensors = candle_core::safetensors::load(text("file")?, &Device::Cpu)?;
-            let case = &request["case"];
-            let (made, default) = match case["group"].as_str() {
-                Some("linear") => linear(tensors)?,
-                Some("recurrent") => recurrent(case, tensors)?,
-                group => bail!("unknown group {group:?}"),
-            };
-            let int8 = made["ours"]()?;
-            let outputs = HashMap::from([("int8", int8), ("default", default)]);
-            candle_core::safetensors::save(&outputs, text("out")?)?;
-            let mut names: Vec<_> = made.keys().copied().collect();
-            names.sort_by_key(|name| *name != "ours");
-            *contenders = made;
-            Ok(json!({ "contenders": names }))
+struct Ours {
+    /// The folder that was read last, and its model in float and in int8.
+    bert: Option<(String, Arc<[Bert; 2]>)>,
+}
+
+impl Process for Ours {
+    fn load(&mut self, case: &Value, tensors: Tensors) -> Result<Case> {
+        match text(case, "group")? {
+            "linear" | "concurrency" => linear(tensors),
+            "bert" => self.bert(text(case, "folder")?, tensors),
+            "recurrent" => recurrent(case, tensors),
+            "ops" => operation(case, tensors),
+            group => bail!("unknown group {group}"),
         }
-        "time" => {
-            let contender = contenders
-                .get(text("contender")?)
-                .context("no such contender")?;
-            let calls = request["calls"].as_u64().context("calls is missing")?;
-            let start = Instant::now();
-            for _ in 0..calls {
-                std::hint::black_box(contender()?);
-            }
-            Ok(json!({ "us": 1e6 * start.elapsed().as_secs_f64() / calls as f64 }))
+    }
+
+    fn answer(&self, request: &Value) -> Result<Value> {
+        match text(request, "op")? {
+            "isa" => Ok(json!({ "isa": Isa::active()?.to_string() })),
+            "peak" => peak::answer(request),
+            op => bail!("unknown op {op}"),
         }
-        op => bail!("unknown op {op}"),
+    }
+}
+
+impl Ours {
+    fn bert(&mut self, folder: &str, mut tensors: Tensors) -> Result<Case> {
+        if self.bert.as_ref().is_none_or(|(path, _)| path != folder) {
+            let path = Path::new(folder);
+            let config = Config::read(&path.join("config.json"))?;
+            let weights =
+                candle_core::safetensors::load(path.join("model.safetensors"), &Device::Cpu)?;
+            let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
+            let float = Bert::load(&config, false, vb)?;
+            let int8 = quantized(&float, QConfigSpec::int8())?;
+            self.bert = Some((folder.to_owned(), Arc::new([float, int8])));
+        }
+        let (_, models) = self.bert.as_ref().expect("was just read");
+        let (models, ids) = (models.clone(), take(&mut tensors, "ids")?);
+        let mask = Tensor::ones(ids.shape(), DType::F32, &Device::Cpu)?;
+        let batch = Batch { ids, mask };
+        let float = models[0].hidden(&batch)?;
+        let call = contender(move || Ok(models[1].hidden(&batch)?));
+        Ok(Case {
+            contenders: vec![("ours", call)],
+            outputs: vec![("float", float)],
+        })
     }
 }
 
@@ -79,43 +90,111 @@ fn quantized<L: Quantizable + Clone>(layer: &L, spec: QConfigSpec) -> Result<L> 
     Ok(layer)
 }
 
-/// The contenders of a case, and the output with PyTorch's preset.
-type Case = (HashMap<&'static str, Contender>, Tensor);
+/// Something with a forward, called on `xs`.
+fn module(module: impl Module + Send + Sync + 'static, xs: &Tensor) -> Contender {
+    let xs = xs.clone();
+    contender(move || Ok(module.forward(&xs)?))
+}
 
-fn linear(mut tensors: HashMap<String, Tensor>) -> Result<Case> {
-    let xs = tensors.remove("xs").context("xs")?;
-    let weight = tensors.remove("weight").context("weight")?;
+fn linear(mut tensors: Tensors) -> Result<Case> {
+    let (xs, weight) = (take(&mut tensors, "xs")?, take(&mut tensors, "weight")?);
     let candle = candle_nn::Linear::new(weight.clone(), tensors.remove("bias"));
-    let q8_0 = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
     let float = nn::Linear::from(candle.clone());
     let default = quantized(&float, QConfigSpec::default())?.forward(&xs)?;
     let ours = quantized(&float, QConfigSpec::int8())?;
-    let module = |module: Box<dyn Module>, xs: &Tensor| -> Contender {
-        let xs = xs.clone();
-        Box::new(move || Ok(module.forward(&xs)?))
-    };
-    let contenders = HashMap::from([
-        ("ours", module(Box::new(ours), &xs)),
-        ("candle f32", module(Box::new(candle), &xs)),
-        ("candle Q8_0", module(Box::new(q8_0), &xs)),
-    ]);
-    Ok((contenders, default))
+    let mut contenders = vec![
+        ("ours", module(ours, &xs)),
+        ("candle f32", module(candle.clone(), &xs)),
+    ];
+    let mut outputs = vec![("default", default)];
+    if weight.dim(1)?.is_multiple_of(GgmlDType::Q8_0.block_size()) {
+        let q8_0 = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+        let bias = candle.bias().context("bias")?;
+        // Timed as it comes, without the bias.
+        outputs.push(("candle Q8_0", q8_0.forward(&xs)?.broadcast_add(bias)?));
+        contenders.push(("candle Q8_0", module(q8_0, &xs)));
+    }
+    Ok(Case {
+        contenders,
+        outputs,
+    })
 }
 
-fn recurrent(case: &Value, mut tensors: HashMap<String, Tensor>) -> Result<Case> {
-    let size = |key: &str| {
-        case[key]
-            .as_u64()
-            .map(|size| size as usize)
-            .with_context(|| key.to_owned())
+/// Float operations of a BERT layer, ours against candle's own.
+fn operation(case: &Value, mut tensors: Tensors) -> Result<Case> {
+    let xs = take(&mut tensors, "xs")?;
+    let ys = xs.clone();
+    let contenders = match text(case, "op")? {
+        "gelu" => vec![
+            ("ours", contender(move || Ok(ops::gelu(&xs)?))),
+            ("candle f32", contender(move || Ok(ys.gelu_erf()?))),
+        ],
+        "softmax" => {
+            let candle = move || Ok(candle_nn::ops::softmax_last_dim(&ys)?);
+            vec![
+                ("ours", contender(move || Ok(ops::softmax_last_dim(&xs)?))),
+                ("candle f32", contender(candle)),
+            ]
+        }
+        "layer_norm" => {
+            let (weight, bias) = (take(&mut tensors, "weight")?, take(&mut tensors, "bias")?);
+            let candle = candle_nn::LayerNorm::new(weight.clone(), bias.clone(), 1e-12);
+            let ours = move || Ok(ops::layer_norm(&xs, &weight, Some(&bias), 1e-12)?);
+            vec![
+                ("ours", contender(ours)),
+                ("candle f32", module(candle, &ys)),
+            ]
+        }
+        "attention" => attention_of(&xs, size(case, "heads")?)?,
+        op => bail!("unknown operation {op}"),
     };
+    Ok(Case {
+        contenders,
+        outputs: vec![],
+    })
+}
+
+/// From the output of three projections, `[3, batch, seq, heads * head_dim]`, to the input of the
+/// next one.
+fn attention_of(xs: &Tensor, heads: usize) -> Result<Vec<(&'static str, Contender)>> {
+    let (_, batch, seq, hidden) = xs.dims4()?;
+    let apart = xs.reshape((3, batch, seq, heads, hidden / heads))?;
+    let (q, k, v) = (apart.get(0)?, apart.get(1)?, apart.get(2)?);
+    let scale = 1. / ((hidden / heads) as f32).sqrt();
+    let merged = move |context: Tensor| -> Result<Tensor> {
+        Ok(context.transpose(1, 2)?.reshape((batch, seq, hidden))?)
+    };
+    let mut contenders = Vec::new();
+    // It takes one sequence.
+    if batch == 1 {
+        let (q, k, v) = (q.clone(), k.clone(), v.clone());
+        let call = move || {
+            let mask = AttnMask::None;
+            merged(flash_attn::<f32>(&q, &k, &v, scale, mask, None, None)?)
+        };
+        contenders.push(("candle flash f32", contender(call)));
+    }
+    let (q, k, v) = (q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?);
+    let (a, b, c) = (q.clone(), k.clone(), v.clone());
+    let candle = move || merged(attention(&a, &b, &c, None, scale)?);
+    contenders.push(("candle f32", contender(candle)));
+    let ours = move || {
+        let context = ops::scaled_dot_product_attention(&q, &k, &v, None, scale)?;
+        merged(context)
+    };
+    contenders.push(("ours", contender(ours)));
+    Ok(contenders)
+}
+
+fn recurrent(case: &Value, mut tensors: Tensors) -> Result<Case> {
+    let size = |key| size(case, key);
     let (input, hidden) = (size("input")?, size("hidden")?);
     let config = RecurrentConfig {
         num_layers: size("layers")?,
         bidirectional: case["bidirectional"].as_bool().context("bidirectional")?,
         ..Default::default()
     };
-    let xs = tensors.remove("xs").context("xs")?;
+    let xs = take(&mut tensors, "xs")?;
     let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
     let float = match case["kind"].as_str() {
         Some("LSTM") => Recurrent::Lstm(nn::LSTM::new(input, hidden, config, vb.clone())?),
@@ -132,26 +211,36 @@ fn recurrent(case: &Value, mut tensors: HashMap<String, Tensor>) -> Result<Case>
     };
     let default = quantized(&float, QConfigSpec::default())?.run(&xs)?;
     let ours = quantized(&float, QConfigSpec::int8())?;
-    let mut contenders: HashMap<&'static str, Contender> = HashMap::new();
     let batch_first = xs.transpose(0, 1)?.contiguous()?;
-    contenders.insert("ours", Box::new(move || ours.run(&xs)));
-    // candle has one layer in one direction, batch first.
+    let mut outputs = vec![("default", default)];
+    let mut contenders = vec![("ours", contender(move || ours.run(&xs)))];
+    // candle has one layer in one direction, batch first; a GRU's states side by side.
+    let (batch, steps, _) = batch_first.dims3()?;
+    let steps_first = |states: Tensor| {
+        let states = states.reshape((batch, steps, hidden))?;
+        states.transpose(0, 1)?.contiguous()
+    };
     if config.num_layers == 1 && !config.bidirectional {
         match &float {
             Recurrent::Lstm(_) => {
                 let candle = candle_nn::lstm(input, hidden, Default::default(), vb)?;
                 let run = move || Ok(candle.states_to_tensor(&candle.seq(&batch_first)?)?);
-                contenders.insert("candle f32", Box::new(run));
+                outputs.push(("candle f32", steps_first(run()?)?));
+                contenders.push(("candle f32", contender(run)));
             }
             Recurrent::Gru(_) => {
                 let candle = candle_nn::gru(input, hidden, Default::default(), vb)?;
                 let run = move || Ok(candle.states_to_tensor(&candle.seq(&batch_first)?)?);
-                contenders.insert("candle f32", Box::new(run));
+                outputs.push(("candle f32", steps_first(run()?)?));
+                contenders.push(("candle f32", contender(run)));
             }
             _ => {}
         }
     }
-    Ok((contenders, default))
+    Ok(Case {
+        contenders,
+        outputs,
+    })
 }
 
 #[derive(Quantizable, Clone)]

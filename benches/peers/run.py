@@ -1,22 +1,32 @@
 """Times this crate against its rivals on the same weights and inputs, in one run.
 
-Run it through run.sh. Our side is a process of its own (ours.rs) that answers on its standard
-output; torch runs here. Every round times each contender once, A B A B, so that a machine's
-drift hits all alike; the table gives medians. Before a case is timed, its outputs are compared:
-ours with PyTorch's preset against torch's own (equal but for the last places of sigmoid and
-tanh), ours with int8() against float.
+Run it through run.sh. What is written in Rust are processes of their own that answer on their
+standard output (protocol.rs); torch and ONNX Runtime run here. Every round times each contender
+once, A B A B, so that a machine's drift hits all alike; the table gives medians, and of each
+round's ratio the quartiles. Before a case is timed, its outputs are compared: ours with PyTorch's
+preset against torch's own (equal but for the last places of sigmoid and tanh), all others against
+float.
 
-Ratios above 1 mean that ours is faster: rival_us / ours_us.
+Ratios above 1 mean that ours is faster: rival_us / ours_us. Of a rival with variants (torch's
+engines, ONNX Runtime's plain and fused graph) the fastest counts, and the row names it.
+
+A Linear's share of the peak is that of int8 dot products on registers alone; its limit is the
+longer of its operations at that peak and its weights, a byte each, at the speed at which memory
+of their size is read. Both are measured in the rounds of its case.
 """
 
 import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
+
+import machine
+import table
+from process import Process
 
 # A sample lasts at least so long, in seconds.
 SAMPLE = 0.01
@@ -25,37 +35,26 @@ SAMPLE = 0.01
 # call, and would take a core from the next.
 PAUSE = 0.02
 
+GROUPS = ("linear", "bert", "recurrent", "ops", "concurrency", "peak")
+
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--ours", required=True, help="our side's executable")
+    parser = argparse.ArgumentParser(prog="run.sh", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--ours", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--rival", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--only", metavar="GROUP", choices=["linear", "recurrent"], help="linear or recurrent")
+    parser.add_argument("--only", metavar="GROUP", choices=GROUPS, help=", ".join(GROUPS))
     parser.add_argument("--threads", type=int, default=2, help="threads of every contender (2)")
-    parser.add_argument("--json", action="store_true", help="an array of rows instead of the table")
-    return parser.parse_args()
-
-
-class Ours:
-    """Our side: one JSON object a line in, one out."""
-
-    def __init__(self, path, threads):
-        names = ("RAYON_NUM_THREADS", "CANDLE_NUM_THREADS")
-        self.process = subprocess.Popen(
-            [path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {name: str(threads) for name in names},
-        )
-
-    def ask(self, **request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"our side ended at {request}")
-        answer = json.loads(line)
-        if "error" in answer:
-            sys.exit(f"our side: {answer['error']} at {request}")
-        return answer
+    parser.add_argument("--plot", metavar="FILE", help="draw shares of the peak by rows of the input, as SVG")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="an array of rows instead of the table")
+    output.add_argument("--markdown", action="store_true", help="the tables as in PERFORMANCE.md, at the end")
+    args = parser.parse_args()
+    if not 1 <= args.threads <= os.cpu_count():
+        parser.error(f"--threads: expected 1 to {os.cpu_count()}, the cores of this machine, got {args.threads}")
+    if args.plot and not os.path.isdir(os.path.dirname(args.plot) or "."):
+        parser.error(f"--plot: no such folder: {os.path.dirname(args.plot)}")
+    return args
 
 
 def timed(call, calls):
@@ -66,85 +65,187 @@ def timed(call, calls):
     return 1e6 * (time.perf_counter() - start) / calls
 
 
-def calls_for(seconds_of_one):
-    return max(1, round(SAMPLE / max(seconds_of_one, 1e-7)))
+def seconds_of_one(timer):
+    once = 1e-6 * timer(1)
+    # Several tries of a fast one: the first calls of a pool have to wake its threads up.
+    return once if once > 10 * SAMPLE else 1e-6 * min(timer(5) for _ in range(3))
 
 
-def compare(case, ours, rivals, rounds, torch):
-    """The rows of one case: each rival against ours."""
-    from safetensors.torch import load_file, save_file
+class Contender:
+    """What `timer` times: microseconds of a call, given how many."""
 
-    with tempfile.TemporaryDirectory() as folder:
-        path, answer = os.path.join(folder, "case.safetensors"), os.path.join(folder, "out.safetensors")
-        save_file(case.tensors(), path)
-        contenders = ours.ask(op="load", case=case.facts, file=path, out=answer)["contenders"]
-        case.check(load_file(answer))
+    def __init__(self, timer):
+        self.timer = timer
+        seconds = max(seconds_of_one(timer), 1e-7)
+        self.calls = max(1, round(SAMPLE / seconds))
+        # As many calls again before the clock runs: the first ones wake the contender's threads
+        # up, and the system may take a while to give each a core of its own. A long call does
+        # not notice.
+        self.warms_up = seconds < 5 * SAMPLE
+        self.seconds = PAUSE + self.calls * seconds * (1 + self.warms_up)
 
-    # Several tries: the first calls of a pool have to wake its threads up.
-    calls = {}
-    for name in contenders:
-        calls[name] = calls_for(1e-6 * min(ours.ask(op="time", contender=name, calls=5)["us"] for _ in range(3)))
-    for name, call in rivals.items():
-        calls[name] = calls_for(1e-6 * min(timed(call, 5) for _ in range(3)))
-    samples = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name in samples:
-            time.sleep(PAUSE)
-            # As many calls again before the clock runs: the first ones wake the contender's
-            # threads up, and the system may take a while to give each a core of its own.
-            if name in rivals:
-                timed(rivals[name], calls[name])
-                samples[name].append(timed(rivals[name], calls[name]))
-            else:
-                ours.ask(op="time", contender=name, calls=calls[name])
-                samples[name].append(ours.ask(op="time", contender=name, calls=calls[name])["us"])
+    def sample(self):
+        time.sleep(PAUSE)
+        if self.warms_up:
+            self.timer(self.calls)
+        return self.timer(self.calls)
+
+
+class Run:
+    def __init__(self, args):
+        self.threads = args.threads
+        self.ours = Process(args.ours, args.threads)
+        self.processes = [self.ours, *(Process(path, args.threads) for path in args.rival)]
+        self.rounds = 7 if args.quick else 21
+        # A case that lasts longer gets fewer rounds, but three.
+        self.seconds = 3 if args.quick else 60
+
+    def rows(self, case):
+        """The rows of one case: each rival against ours."""
+        timers, outputs = {}, {}
+        with tempfile.TemporaryDirectory() as folder:
+            for process in self.processes:
+                names, made = process.load(case, folder)
+                timers |= {name: partial(process.time, name) for name in names}
+                outputs |= made
+        for name, call in case.rivals().items():
+            timers[name] = partial(timed, call)
+            outputs[name] = call()
+        case.check(outputs)
+        contenders = {name: Contender(timer) for name, timer in timers.items()}
+        rounds = int(self.seconds / sum(contender.seconds for contender in contenders.values()))
+        rounds = min(max(rounds, 3), self.rounds)
+        samples, limits = {name: [] for name in contenders}, []
+        for _ in range(rounds):
+            for name, contender in contenders.items():
+                samples[name].append(contender.sample())
+            if hasattr(case, "operations"):
+                limits.append(self.limits(case))
+        facts = {"group": case.group, "case": case.name, "threads": self.threads, "rounds": rounds}
+        return [facts | row | shares(case, row, limits) for row in against_ours(samples)]
+
+    def limits(self, case):
+        """Operations per second at best, and seconds to read the weights."""
+        peak = self.ours.peak("int8", self.threads)
+        rate, _ = self.ours.peak("read", self.threads, case.weight_bytes)
+        return peak and peak[0], case.weight_bytes / rate
+
+    def concurrency(self, path):
+        from concurrency import Concurrency
+
+        group = Concurrency(self.ours, path, self.threads)
+        samples = {"ours": [], "a process a core": []}
+        for _ in range(self.rounds):
+            samples["ours"].append(group.together())
+            samples["a process a core"].append(group.apart())
+        group.close()
+        facts = {"group": "concurrency", "case": group.name, "threads": self.threads, "rounds": self.rounds}
+        return [facts | row for row in against_ours(samples)]
+
+
+def against_ours(samples):
+    """A row for each rival, or for the fastest of its variants."""
     medians = {name: statistics.median(values) for name, values in samples.items()}
-    spread = {name: (min(values), max(values)) for name, values in samples.items()}
-    for rival in medians:
-        if rival != "ours":
-            yield {
-                "group": case.group,
-                "case": case.name,
-                "threads": torch.get_num_threads(),
-                "rival": rival,
-                "ours_us": round(medians["ours"], 2),
-                "rival_us": round(medians[rival], 2),
-                "ratio": round(medians[rival] / medians["ours"], 3),
-                "ours_spread_us": [round(value, 2) for value in spread["ours"]],
-                "rival_spread_us": [round(value, 2) for value in spread[rival]],
-            }
+    best = {}
+    for name in samples:
+        rival, _, variant = name.partition("/")
+        if rival not in best or medians[name] < medians[best[rival]]:
+            best[rival] = name
+    ours = samples["ours"]
+    for rival, name in best.items():
+        if rival == "ours":
+            continue
+        ratios = [theirs / our for theirs, our in zip(samples[name], ours)]
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        yield {
+            "rival": rival,
+            "variant": name.partition("/")[2],
+            "ours_us": round(medians["ours"], 2),
+            "rival_us": round(medians[name], 2),
+            "ratio": round(medians[name] / medians["ours"], 3),
+            "ratio_quartiles": [round(low, 3), round(high, 3)],
+            "ours_spread_us": [round(min(ours), 2), round(max(ours), 2)],
+            "rival_spread_us": [round(min(samples[name]), 2), round(max(samples[name]), 2)],
+        }
+
+
+def shares(case, row, limits):
+    """Of the peak of the machine and of the limit of the case, where there is one."""
+    if not limits or limits[0][0] is None:
+        return {}
+    peak = statistics.median(rate for rate, _ in limits)
+    reading = statistics.median(seconds for _, seconds in limits)
+    limit = 1e6 * max(case.operations / peak, reading)
+    of = {"peak_gops": round(peak / 1e9, 1), "limit_us": round(limit, 2)}
+    for side in ("ours", "rival"):
+        us = row[f"{side}_us"]
+        of[f"{side}_of_peak"] = round(1e6 * case.operations / us / peak, 3)
+        of[f"{side}_of_limit"] = round(limit / us, 3)
+    return of
 
 
 def main():
     args = arguments()
+    if (load := os.getloadavg()[0]) > 0.5:
+        print(f"the machine is busy (load {load:.1f}): outputs are checked, but times will not hold", file=sys.stderr)
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    import onnxruntime
     import torch
 
+    import bert
     import linear
+    import ops
+    import peak
     import recurrent
 
     torch.set_num_threads(args.threads)
-    torch.backends.quantized.engine = "x86"
-    ours = Ours(args.ours, args.threads)
-    isa = ours.ask(op="isa")["isa"]
-    rounds = 7 if args.quick else 21
-    groups = {"linear": linear.cases, "recurrent": recurrent.cases}
+    run = Run(args)
+    if args.plot and not run.ours.peak("int8", args.threads):
+        sys.exit("--plot: expected a machine with int8 dot products, whose peak is measured; this one has none")
+    isa = run.ours.ask(op="isa")["isa"]
+    versions = {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__} | machine.crates("candle-core", "rten-gemm")
+    about = (f"ours: int8() on {isa}; {', '.join(' '.join(pair) for pair in versions.items())}; {args.threads} threads; "
+             f"medians of {run.rounds} rounds, fewer of long cases")
+    text = None if args.json else table.Text()
     rows = []
-    if not args.json:
-        print(f"ours: int8() on {isa}; torch {torch.__version__}; {args.threads} threads; medians of {rounds}")
-        print(f"{'case':<42} {'rival':<14} {'ours us':>10} {'rival us':>10} {'ratio':>7}")
+
+    def add(new):
+        for row in new:
+            rows.append(row)
+            if text:
+                text.show(row)
+
+    if text:
+        print(f"{machine.describe()}\n{about}")
+    groups = {"linear": linear.cases, "bert": bert.cases, "recurrent": recurrent.cases, "ops": ops.cases}
     with torch.inference_mode():
+        if args.only in (None, "peak"):
+            add(peak.rows(run.ours, args.threads, run.rounds))
         for group, cases in groups.items():
-            if args.only not in (None, group):
-                continue
-            for case in cases():
-                for row in compare(case, ours, case.rivals(), rounds, torch):
-                    rows.append(row)
-                    if not args.json:
-                        print(f"{row['group'] + ' ' + row['case']:<42} {row['rival']:<14} {row['ours_us']:>10.1f} "
-                              f"{row['rival_us']:>10.1f} {row['ratio']:>7.2f}", flush=True)
+            if args.only in (None, group):
+                for case in cases():
+                    add(run.rows(case))
+        if args.only in (None, "concurrency"):
+            add(run.concurrency(args.ours))
+        if args.plot:
+            for case in linear.sweep():
+                add(run.rows(case))
+    if args.plot:
+        import plot
+
+        plot.draw([row for row in rows if row["group"] == "sweep"], args.plot)
     if args.json:
         print(json.dumps(rows))
+    if args.markdown:
+        print(f"\n{command()}\n\non {machine.describe()}.\n{about}.\n\n{table.markdown(rows)}")
+
+
+def command():
+    """The command of this run, in Markdown."""
+    words = sys.argv[1:]
+    while words[:1] in (["--ours"], ["--rival"]):
+        words = words[2:]
+    return f"```\n{' '.join(['benches/peers/run.sh', *words])}\n```"
 
 
 if __name__ == "__main__":

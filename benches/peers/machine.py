@@ -1,0 +1,50 @@
+"""The machine in one line, and what it runs."""
+
+import glob
+import os
+import platform
+import tomllib
+
+
+def crates(*names):
+    """The versions that the rivals in Rust are locked to."""
+    with open(os.path.join(os.path.dirname(__file__), "rivals", "Cargo.lock"), "rb") as file:
+        versions = {package["name"]: package["version"] for package in tomllib.load(file)["package"]}
+    return {name: versions[name] for name in names}
+
+
+def describe():
+    fields = {}
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                key, _, value = line.partition(":")
+                fields.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    name = fields.get("model name", platform.processor() or platform.machine())
+    flags = set(fields.get("flags", fields.get("Features", "")).split())
+    known = {
+        "avx2": "AVX2", "avx_vnni": "AVX-VNNI", "avx512f": "AVX-512", "avx512_vnni": "AVX512-VNNI",
+        "amx_int8": "AMX", "asimddp": "dotprod", "i8mm": "i8mm",
+    }
+    features = [word for flag, word in known.items() if flag in flags]
+    parts = [", ".join(features)] if features else []
+    parts += caches()
+    shared = "; a virtual machine" if "hypervisor" in flags else ""
+    return f"{os.cpu_count()} cores of {name} ({'; '.join(parts)}){shared}"
+
+
+def caches():
+    found = {}
+    for index in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
+        level, kind, size = (read(index, key) for key in ("level", "type", "size"))
+        if kind != "Instruction" and size.endswith("K"):
+            kib = int(size[:-1])
+            found[level] = f"{kib // 1024} MiB L{level}" if kib >= 1024 else f"{kib} KiB L{level}"
+    return [", ".join(found.values())] if found else []
+
+
+def read(folder, key):
+    with open(os.path.join(folder, key)) as file:
+        return file.read().strip()

@@ -1,0 +1,204 @@
+//! What the machine can do at best: int8 dot products and f32 multiply-adds on registers alone,
+//! and reading memory, on some threads at once.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::protocol::{size, text};
+
+/// How long a thread is measured.
+const DURATION: Duration = Duration::from_millis(10);
+
+const MEGABYTE: usize = 1 << 20;
+
+/// Answers `{"op": "peak", "kind": "int8" | "f32" | "read", "threads": .., "bytes": ..}` with
+/// operations (two of a multiply-add) or bytes per second, and what they were done with; with
+/// null where the machine lacks the instructions.
+pub fn answer(request: &Value) -> Result<Value> {
+    let threads = size(request, "threads")?;
+    let block = match text(request, "kind")? {
+        "int8" => instances::int8(),
+        "f32" => instances::f32(),
+        "read" => {
+            let lines = size(request, "bytes")?.div_ceil(threads).div_ceil(LINE * 8);
+            // A clock takes as long as some kilobytes.
+            let passes = MEGABYTE.div_ceil(lines * LINE * 8);
+            let read = || {
+                let data = vec![[1u64; LINE]; lines];
+                move || {
+                    for _ in 0..passes {
+                        black_box(instances::read(black_box(&data)));
+                    }
+                }
+            };
+            let bytes = passes * lines * LINE * 8;
+            return Ok(json!({ "rate": bytes as f64 * rate(threads, read), "with": "reads" }));
+        }
+        kind => bail!("unknown kind {kind}"),
+    };
+    Ok(block.map_or(Value::Null, |block| {
+        let rate = block.operations as f64 * rate(threads, || block.run);
+        json!({ "rate": rate, "with": block.name })
+    }))
+}
+
+/// Instructions on registers that do so many operations.
+struct Block {
+    name: &'static str,
+    operations: u64,
+    run: fn(),
+}
+
+/// How often per second `threads` threads, started together, get through what `work` makes for
+/// each of them.
+fn rate<W: FnMut()>(threads: usize, work: impl Fn() -> W + Sync) -> f64 {
+    let barrier = Barrier::new(threads);
+    let measure = || {
+        let mut work = work();
+        work();
+        barrier.wait();
+        let (start, mut count) = (Instant::now(), 0);
+        while start.elapsed() < DURATION {
+            work();
+            count += 1;
+        }
+        f64::from(count) / start.elapsed().as_secs_f64()
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
+        let rates = workers.into_iter().map(|w| w.join().expect("no panic"));
+        rates.sum()
+    })
+}
+
+/// Numbers that are read at once: as many as eight registers of AVX-512 hold.
+const LINE: usize = 64;
+
+/// All numbers of `data` folded into one.
+#[inline(always)]
+fn fold(data: &[[u64; LINE]]) -> u64 {
+    let mut folded = [0; LINE];
+    for line in data {
+        for (sum, number) in folded.iter_mut().zip(line) {
+            *sum ^= number;
+        }
+    }
+    folded.iter().fold(0, |a, b| a ^ b)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod instances {
+    use std::arch::is_x86_feature_detected as has;
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    use super::{Block, LINE, fold};
+
+    const REPEATS: u64 = 1000;
+
+    /// A loop over sums in registers, each an operand of its own instruction: enough of them to
+    /// hide an instruction's latency, few enough to stay in registers.
+    macro_rules! block {
+        ($name:ident, $feature:literal, $sums:literal x $lanes:literal, $zero:expr, $step:expr) => {
+            mod $name {
+                use super::*;
+
+                pub const OPERATIONS: u64 = 2 * $sums * $lanes * REPEATS;
+
+                #[target_feature(enable = $feature)]
+                fn run() {
+                    let mut sums = black_box([$zero; $sums]);
+                    let (a, b) = black_box(($zero, $zero));
+                    for _ in 0..REPEATS {
+                        for sum in &mut sums {
+                            *sum = $step(*sum, a, b);
+                        }
+                    }
+                    black_box(sums);
+                }
+
+                pub fn call() {
+                    // SAFETY: a block is only made where the machine has the feature.
+                    unsafe { run() }
+                }
+            }
+        };
+    }
+
+    block!(avx512_vnni, "avx512f,avx512vnni", 24 x 64, _mm512_setzero_si512(), _mm512_dpbusd_epi32);
+    block!(avx_vnni, "avx2,avxvnni", 12 x 32, _mm256_setzero_si256(), _mm256_dpbusd_avx_epi32);
+    block!(avx512, "avx512f", 24 x 16, _mm512_setzero_ps(), |sum, a, b| _mm512_fmadd_ps(a, b, sum));
+    block!(fma, "avx2,fma", 12 x 8, _mm256_setzero_ps(), |sum, a, b| _mm256_fmadd_ps(a, b, sum));
+
+    pub fn int8() -> Option<Block> {
+        let avx512 = has!("avx512f") && has!("avx512vnni");
+        let avx512 = avx512.then_some(Block {
+            name: "AVX512-VNNI",
+            operations: avx512_vnni::OPERATIONS,
+            run: avx512_vnni::call,
+        });
+        let avx2 = (has!("avx2") && has!("avxvnni")).then_some(Block {
+            name: "AVX-VNNI",
+            operations: avx_vnni::OPERATIONS,
+            run: avx_vnni::call,
+        });
+        avx512.or(avx2)
+    }
+
+    pub fn f32() -> Option<Block> {
+        let avx512 = has!("avx512f").then_some(Block {
+            name: "AVX-512",
+            operations: avx512::OPERATIONS,
+            run: avx512::call,
+        });
+        let avx2 = (has!("avx2") && has!("fma")).then_some(Block {
+            name: "FMA",
+            operations: fma::OPERATIONS,
+            run: fma::call,
+        });
+        avx512.or(avx2)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn read_avx512(data: &[[u64; LINE]]) -> u64 {
+        fold(data)
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn read_avx2(data: &[[u64; LINE]]) -> u64 {
+        fold(data)
+    }
+
+    pub fn read(data: &[[u64; LINE]]) -> u64 {
+        if has!("avx512f") {
+            // SAFETY: the machine has AVX-512.
+            unsafe { read_avx512(data) }
+        } else if has!("avx2") {
+            // SAFETY: the machine has AVX2.
+            unsafe { read_avx2(data) }
+        } else {
+            fold(data)
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod instances {
+    use super::{Block, LINE, fold};
+
+    pub fn int8() -> Option<Block> {
+        None
+    }
+
+    pub fn f32() -> Option<Block> {
+        None
+    }
+
+    pub fn read(data: &[[u64; LINE]]) -> u64 {
+        fold(data)
+    }
+}

@@ -1,0 +1,55 @@
+"""A process of contenders: see protocol.rs."""
+
+import json
+import os
+import subprocess
+import sys
+
+
+class Process:
+    def __init__(self, path, threads):
+        self.name = os.path.basename(path)
+        names = ("RAYON_NUM_THREADS", "CANDLE_NUM_THREADS")
+        self.process = subprocess.Popen(
+            [path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {name: str(threads) for name in names},
+        )
+
+    def send(self, **request):
+        self.request = request
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name} ended at {self.request}")
+        answer = json.loads(line)
+        if answer and "error" in answer:
+            sys.exit(f"{self.name}: {answer['error']} at {self.request}")
+        return answer
+
+    def ask(self, **request):
+        self.send(**request)
+        return self.receive()
+
+    def load(self, case, folder):
+        """Its contenders of a case, and what they and others of its making return."""
+        from safetensors.torch import load_file, save_file
+
+        path, out = os.path.join(folder, "case.safetensors"), os.path.join(folder, "out.safetensors")
+        save_file(case.tensors(), path)
+        names = self.ask(op="load", case=case.facts, file=path, out=out)["contenders"]
+        return names, load_file(out)
+
+    def time(self, contender, calls):
+        return self.ask(op="time", contender=contender, calls=calls)["us"]
+
+    def peak(self, kind, threads, size=0):
+        """Operations or bytes per second, and what they were done with; nothing if it cannot."""
+        answer = self.ask(op="peak", kind=kind, threads=threads, bytes=size)
+        return (answer["rate"], answer["with"]) if answer else None
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
