@@ -53,6 +53,17 @@ impl QWeight {
         bias: Option<&Tensor>,
         config: &WeightConfig,
     ) -> Result<Self> {
+        Self::of_gates(1, weight, bias, config)
+    }
+
+    /// [`from_float`](Self::from_float) of a weight whose output channels are so many gates of
+    /// recurrent units, gate by gate.
+    pub(crate) fn of_gates(
+        gates: usize,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        config: &WeightConfig,
+    ) -> Result<Self> {
         let isa = Isa::active()?;
         let &[n, k] = weight.dims() else {
             return Err(Error::ShapeMismatch {
@@ -73,13 +84,14 @@ impl QWeight {
             None => vec![0.; n],
         };
         match config {
-            WeightConfig::Int8(config) => Self::int8(isa, weight, (n, k), &bias, config),
-            WeightConfig::Float16 => Self::float16(isa, weight, k, &bias),
+            WeightConfig::Int8(config) => Self::int8(isa, gates, weight, (n, k), &bias, config),
+            WeightConfig::Float16 => Self::float16(isa, gates, weight, k, &bias),
         }
     }
 
     fn int8(
         isa: Isa,
+        gates: usize,
         weight: &Tensor,
         (n, k): (usize, usize),
         bias: &[f32],
@@ -150,7 +162,7 @@ impl QWeight {
             zero_points: &zero_points,
         };
         Ok(Self {
-            packed: Packed::int8(isa, k, int8, bias),
+            packed: Packed::int8(isa, k, gates, int8, bias),
             format: Format::Int8 {
                 dtype,
                 qscheme: config.qscheme,
@@ -158,10 +170,10 @@ impl QWeight {
         })
     }
 
-    fn float16(isa: Isa, weight: &Tensor, k: usize, bias: &[f32]) -> Result<Self> {
+    fn float16(isa: Isa, gates: usize, weight: &Tensor, k: usize, bias: &[f32]) -> Result<Self> {
         let (halves, saturated) = to_halves(&finite_values(weight)?);
         Ok(Self {
-            packed: Packed::float16(isa, k, &halves, bias),
+            packed: Packed::float16(isa, k, gates, &halves, bias),
             format: Format::Float16 { saturated },
         })
     }
@@ -202,10 +214,12 @@ impl QWeight {
     }
 
     /// The scale of the weight, or of each output channel; none of float16.
-    pub fn scales(&self) -> &[f32] {
+    pub fn scales(&self) -> Vec<f32> {
         match self.qscheme() {
-            None => &[],
-            Some(qscheme) => &self.packed.scales()[..self.qparams(qscheme)],
+            None => Vec::new(),
+            Some(qscheme) => (0..self.qparams(qscheme))
+                .map(|i| self.packed.scale(i))
+                .collect(),
         }
     }
 

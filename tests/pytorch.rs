@@ -60,7 +60,7 @@ fn weight_codes_equal_torch() -> candle_dynquant::Result<()> {
             let got = QWeight::from_float(&weight, None, &qconfig.weight)?;
             let key = format!("{name}.{suffix}");
             let scale = fixture.f32(&format!("{key}.scale"));
-            if let Some(difference) = difference(got.scales(), &scale) {
+            if let Some(difference) = difference(&got.scales(), &scale) {
                 failures.push(format!("{key} {case}: scale: {difference}"));
             }
             let codes = fixture.codes(&format!("{key}.codes")).expect("codes");
@@ -101,7 +101,7 @@ fn linear_equals_torch() -> candle_dynquant::Result<()> {
 
         let qweight = layer.qweight().expect("a quantized weight");
         let scales = fixture.f32(&format!("{name}.scale"));
-        if let Some(difference) = difference(qweight.scales(), &scales) {
+        if let Some(difference) = difference(&qweight.scales(), &scales) {
             failures.push(format!("{name} {case}: scale: {difference}"));
         }
         if let Some(codes) = fixture.codes(&format!("{name}.codes"))

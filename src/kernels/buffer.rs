@@ -1,6 +1,9 @@
-//! New vectors without clearing them first, which costs as much as filling them.
+//! New vectors without clearing them first, which costs as much as filling them; slices of which
+//! several threads have different parts.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// A vector of `len` floats which `write` fills.
 ///
@@ -49,6 +52,65 @@ pub(super) fn copied<'a>(from: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mu
         let start = to.as_mut_ptr().cast::<f32>();
         start.copy_from_nonoverlapping(from.as_ptr(), from.len());
         std::slice::from_raw_parts_mut(start, from.len())
+    }
+}
+
+/// A slice of which several threads have different parts.
+pub(super) struct Shared<'a, T> {
+    start: *mut T,
+    len: usize,
+    _slice: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Clone for Shared<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<'_, T> {}
+
+// SAFETY: it is an exclusive slice, whose parts are handed out under contracts that keep them
+// from overlapping while one of them is written.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            _slice: PhantomData,
+        }
+    }
+
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// A part to write.
+    ///
+    /// # Safety
+    /// No other part that overlaps this one is alive.
+    #[inline(always)]
+    pub unsafe fn part(self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: by the assertion the part lies within the slice that is borrowed for `'a`; by
+        // the contract nothing aliases it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// A part to read.
+    ///
+    /// # Safety
+    /// No part to write that overlaps this one is alive.
+    #[inline(always)]
+    pub unsafe fn read(self, range: Range<usize>) -> &'a [T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: by the assertion the part lies within the slice that is borrowed for `'a`; by
+        // the contract nobody writes to it.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
     }
 }
 

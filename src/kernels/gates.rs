@@ -2,6 +2,8 @@
 //!
 //! The order of operations is PyTorch's, and nothing is contracted.
 
+use std::ops::Range;
+
 use super::activation::{sigmoid, tanh};
 
 /// Which recurrence.
@@ -44,6 +46,24 @@ pub struct Step<'a> {
     pub c: &'a mut [f32],
 }
 
+/// The greatest [`Gates::count`].
+pub(super) const MAX_GATES: usize = 4;
+
+/// Some units of one row: of each gate, and of the state.
+pub(super) struct Units<'a> {
+    pub ih: [&'a [f32]; MAX_GATES],
+    pub hh: [&'a [f32]; MAX_GATES],
+    pub h: &'a mut [f32],
+    pub c: &'a mut [f32],
+}
+
+/// Some units of each gate of a row, which is as long as its gates together.
+pub(super) fn of_units(gates: Gates, row: &[f32], units: Range<usize>) -> [&[f32]; MAX_GATES] {
+    let hidden = row.len() / gates.count();
+    let of_gate = |gate: usize| row.get(gate * hidden + units.start..gate * hidden + units.end);
+    std::array::from_fn(|gate| of_gate(gate).unwrap_or_default())
+}
+
 impl<'a> Step<'a> {
     /// The same in parts of `height` rows.
     pub(super) fn parts(
@@ -63,6 +83,17 @@ impl<'a> Step<'a> {
             c: c.next().unwrap_or_default(),
         })
     }
+
+    /// All units of each row.
+    pub(super) fn rows(self, gates: Gates, hidden: usize) -> impl Iterator<Item = Units<'a>> {
+        let rows = self.parts(gates, hidden, 1);
+        rows.map(move |Step { ih, hh, h, c }| Units {
+            ih: of_units(gates, ih, 0..hidden),
+            hh: of_units(gates, hh, 0..hidden),
+            h,
+            c,
+        })
+    }
 }
 
 /// Elements that are computed together: a register's worth.
@@ -70,14 +101,14 @@ const BLOCK: usize = 16;
 
 type Block = [f32; BLOCK];
 
-/// Updates the state of one row.
+/// Updates the state of units.
 #[inline(always)]
-pub(super) fn update(gates: Gates, row: Step<'_>) {
+pub(super) fn update(gates: Gates, units: Units<'_>) {
     match gates {
-        Gates::Lstm => blocks::<Lstm, 4>(row),
-        Gates::Gru => blocks::<Gru, 3>(row),
-        Gates::Tanh => blocks::<Tanh, 1>(row),
-        Gates::Relu => blocks::<Relu, 1>(row),
+        Gates::Lstm => blocks::<Lstm, 4>(units),
+        Gates::Gru => blocks::<Gru, 3>(units),
+        Gates::Tanh => blocks::<Tanh, 1>(units),
+        Gates::Relu => blocks::<Relu, 1>(units),
     }
 }
 
@@ -90,18 +121,22 @@ trait BlockStep<const GATES: usize> {
     fn step(ih: &[Block; GATES], hh: &[Block; GATES], h: &mut Block, c: &mut Block);
 }
 
-/// Takes a row block by block. The last one is filled up, so that no element is computed by
+/// Takes units block by block. The last block is filled up, so that no unit is computed by
 /// itself.
 #[inline(always)]
-fn blocks<S: BlockStep<GATES>, const GATES: usize>(row: Step<'_>) {
-    let Step { ih, hh, h, c } = row;
+fn blocks<S: BlockStep<GATES>, const GATES: usize>(units: Units<'_>) {
+    let Units { ih, hh, h, c } = units;
     let hidden = h.len();
+    // One length for all, so that it is looked at once.
+    let ih: [_; GATES] = std::array::from_fn(|gate| &ih[gate][..hidden]);
+    let hh: [_; GATES] = std::array::from_fn(|gate| &hh[gate][..hidden]);
+    let c = &mut c[..if S::HAS_C { hidden } else { 0 }];
     let full = hidden / BLOCK * BLOCK;
     for start in (0..full).step_by(BLOCK) {
         let (mut ih_block, mut hh_block) = ([[0.; BLOCK]; GATES], [[0.; BLOCK]; GATES]);
         for gate in 0..GATES {
-            ih_block[gate] = block(ih, gate * hidden + start);
-            hh_block[gate] = block(hh, gate * hidden + start);
+            ih_block[gate] = block(ih[gate], start);
+            hh_block[gate] = block(hh[gate], start);
         }
         let mut h_block = block(h, start);
         let mut c_block = if S::HAS_C {
@@ -119,8 +154,8 @@ fn blocks<S: BlockStep<GATES>, const GATES: usize>(row: Step<'_>) {
         let rest = hidden - full;
         let (mut ih_block, mut hh_block) = ([[0.; BLOCK]; GATES], [[0.; BLOCK]; GATES]);
         for gate in 0..GATES {
-            ih_block[gate][..rest].copy_from_slice(&ih[gate * hidden + full..][..rest]);
-            hh_block[gate][..rest].copy_from_slice(&hh[gate * hidden + full..][..rest]);
+            ih_block[gate][..rest].copy_from_slice(&ih[gate][full..][..rest]);
+            hh_block[gate][..rest].copy_from_slice(&hh[gate][full..][..rest]);
         }
         let (mut h_block, mut c_block) = ([0.; BLOCK], [0.; BLOCK]);
         h_block[..rest].copy_from_slice(&h[full..]);

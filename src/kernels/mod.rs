@@ -20,6 +20,7 @@ mod parallel;
 mod pool;
 mod portable;
 mod quantize;
+mod recurrence;
 pub mod reference;
 mod rows;
 mod split;
@@ -40,9 +41,11 @@ pub use isa::Isa;
 pub use norm::{Norm, layer_norm, softmax};
 pub use packed::{Int8, Packed};
 pub use quantize::{Quantizer, Rows, Scratch};
+pub use recurrence::{Recurrence, recur, recur_f16};
 pub use rows::{Range, Rounding, RowParams};
 
 use attention::Block;
+use gates::Units;
 use isa::Kind;
 use tile::{Group, Lhs, Output, Part, Product, Row};
 
@@ -52,7 +55,7 @@ struct Instance {
     range: fn(&[f32]) -> Range,
     quantize: fn(&[f32], RowParams, Rounding, &mut [u8]),
     sum: fn(&[u8]) -> i32,
-    update: fn(Gates, Step<'_>),
+    update: fn(Gates, Units<'_>),
     activate: fn(Activation, &mut [f32]),
     dequantize: fn(&[u8], Affine, &mut [f32]),
     widen: fn(&[f16], &mut [f32]),
@@ -232,14 +235,14 @@ pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
     let update = isa.instance().update;
     let rows = step.h.len() / hidden;
     if step.h.len() < SERIAL_STATE || rows == 1 {
-        step.parts(gates, hidden, 1)
-            .for_each(|row| update(gates, row));
+        step.rows(gates, hidden)
+            .for_each(|units| update(gates, units));
         return;
     }
     let height = rows.div_ceil(parallel::threads());
     parallel::for_each_item(step.parts(gates, hidden, height), |part| {
-        part.parts(gates, hidden, 1)
-            .for_each(|row| update(gates, row));
+        part.rows(gates, hidden)
+            .for_each(|units| update(gates, units));
     });
 }
 

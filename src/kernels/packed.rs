@@ -1,8 +1,9 @@
 //! The packed layout of weights.
 //!
-//! A weight of `n` output channels and `k` inputs is cut into panels of `panel_width`
-//! channels; the last panel is as narrow as whole vector registers allow. Within a panel the
-//! weights lie as
+//! A weight of `n` output channels and `k` inputs is cut into panels of up to `panel_width`
+//! channels, all about as wide, in whole vector registers. Channels that are the gates of
+//! recurrent units are cut alike gate by gate; the panels of the same units of all gates lie side
+//! by side, as a step reads them one after the other. Within a panel the weights lie as
 //!
 //! ```text
 //! [ceil(k / group)] [width of the panel] [group]
@@ -58,6 +59,10 @@ pub struct Packed {
     element: Element,
     n: usize,
     k: usize,
+    /// Stretches of channels that are cut alike.
+    gates: usize,
+    /// In the order of their channels.
+    places: Vec<Place>,
     /// Weights start at `aligned`, a multiple of a cache line.
     weights: Vec<u8>,
     aligned: usize,
@@ -68,6 +73,17 @@ pub struct Packed {
     bias: Vec<f32>,
     /// Whether the next pass over all panels begins with the last: see [`Packed::turn`].
     backwards: AtomicBool,
+}
+
+/// Where a panel lies.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// First of its channels, and how many it has.
+    start: usize,
+    channels: usize,
+    /// First of its places among those of all panels, padding included, and how many it has.
+    at: usize,
+    width: usize,
 }
 
 /// A panel: consecutive output channels that one tile computes together.
@@ -108,29 +124,29 @@ pub struct Int8<'a> {
 
 impl Packed {
     /// Packs int8 weights of `k` inputs, with a bias per channel; `n` is the length of `bias`.
-    pub fn int8(isa: Isa, k: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
+    /// Channels are `gates` stretches of one length, 1 where they are no gates.
+    pub fn int8(isa: Isa, k: usize, gates: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
         let shift = isa.shift();
-        let mut packed = Self::new::<1, 4>(isa, Element::Int8, k, bias, |at| {
+        let mut packed = Self::new::<1, 4>(isa, Element::Int8, k, gates, bias, |at| {
             [int8.codes[at].cast_unsigned().wrapping_add(shift)]
         });
-        let width = packed.sums.len();
-        packed.scales = padded(int8.scales, width);
-        let zero_points = int8.zero_points.iter();
-        let zero_points: Vec<_> = zero_points.map(|z| z + i32::from(shift)).collect();
-        if zero_points.iter().any(|zero_point| *zero_point != 0) {
-            packed.zero_points = padded(&zero_points, width);
+        packed.scales = packed.padded(|channel| int8.scales[channel]);
+        if int8.zero_points.iter().any(|z| z + i32::from(shift) != 0) {
+            packed.zero_points =
+                packed.padded(|channel| int8.zero_points[channel] + i32::from(shift));
         }
-        for (channel, sum) in packed.sums.iter_mut().enumerate().take(bias.len()) {
+        packed.sums = packed.padded(|channel| {
             let codes = int8.codes[channel * k..][..k].iter();
             let codes = codes.map(|code| i32::from(*code) - int8.zero_points[channel]);
-            *sum = codes.fold(0, i32::wrapping_add);
-        }
+            codes.fold(0, i32::wrapping_add)
+        });
         packed
     }
 
-    /// Packs float16 weights in row order, `[n, k]`, with a bias per channel.
-    pub fn float16(isa: Isa, k: usize, values: &[f16], bias: &[f32]) -> Self {
-        Self::new::<2, 1>(isa, Element::Float16, k, bias, |at| {
+    /// Packs float16 weights in row order, `[n, k]`, with a bias per channel; gates as for
+    /// [`int8`](Self::int8).
+    pub fn float16(isa: Isa, k: usize, gates: usize, values: &[f16], bias: &[f32]) -> Self {
+        Self::new::<2, 1>(isa, Element::Float16, k, gates, bias, |at| {
             values[at].to_le_bytes()
         })
     }
@@ -140,35 +156,61 @@ impl Packed {
         isa: Isa,
         element: Element,
         k: usize,
+        gates: usize,
         bias: &[f32],
         bytes_of: impl Fn(usize) -> [u8; BYTES],
     ) -> Self {
-        let n = bias.len();
-        let groups = k.div_ceil(GROUP);
-        let width = n.next_multiple_of(isa.lanes());
+        let (n, groups) = (bias.len(), k.div_ceil(GROUP));
+        let places = places(isa, n, gates);
+        let width = places.iter().map(|place| place.width).sum::<usize>();
         let mut weights = vec![0; width * groups * GROUP * BYTES + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         let (elements, _) = weights[aligned..].as_chunks_mut::<BYTES>();
-        for channel in 0..n {
-            let (start, width) = panel_of(isa, width, channel);
-            for input in 0..k {
-                let group = start * groups + input / GROUP * width + channel - start;
-                elements[group * GROUP + input % GROUP] = bytes_of(channel * k + input);
+        for place in &places {
+            for lane in 0..place.channels {
+                for input in 0..k {
+                    let group = place.at * groups + input / GROUP * place.width + lane;
+                    elements[group * GROUP + input % GROUP] =
+                        bytes_of((place.start + lane) * k + input);
+                }
             }
         }
-        Self {
+        let mut packed = Self {
             isa,
             element,
             n,
             k,
+            gates,
+            places,
             weights,
             aligned,
             sums: vec![0; width],
             zero_points: Vec::new(),
-            scales: padded(&vec![1.; n], width),
-            bias: padded(bias, width),
+            scales: vec![1.; width],
+            bias: Vec::new(),
             backwards: AtomicBool::new(false),
+        };
+        packed.bias = packed.padded(|channel| bias[channel]);
+        packed
+    }
+
+    /// A value for each place: that of its channel, and zeros for padding.
+    fn padded<T: Copy + Default>(&self, of_channel: impl Fn(usize) -> T) -> Vec<T> {
+        let mut padded = vec![T::default(); self.sums.len()];
+        for place in &self.places {
+            for lane in 0..place.channels {
+                padded[place.at + lane] = of_channel(place.start + lane);
+            }
         }
+        padded
+    }
+
+    /// The panel of a channel, and its place among all.
+    fn locate(&self, channel: usize) -> (Panel<'_>, usize) {
+        let after = |place: &Place| place.start + place.channels <= channel;
+        let index = self.places.partition_point(after);
+        let place = self.places[index];
+        (self.panel(index), place.at + channel - place.start)
     }
 
     /// Whether this pass over all panels should begin with the last: every other one should.
@@ -217,7 +259,7 @@ impl Packed {
     /// # Panics
     /// If there is no such channel.
     pub fn read_channel(&self, channel: usize, mut sink: impl FnMut(&[f32])) {
-        let panel = self.panel(channel / self.isa.panel_width());
+        let (panel, at) = self.locate(channel);
         let (lane, width) = (channel - panel.start, panel.sums.len());
         let chunks = (0..self.k).step_by(CHUNK);
         let chunks = chunks.map(|start| (start, CHUNK.min(self.k - start)));
@@ -226,7 +268,7 @@ impl Packed {
                 let affine = Affine {
                     // The bytes are made u8, which is the code and 128.
                     shift: self.zero_point(channel) + 128,
-                    scale: self.scales[channel],
+                    scale: self.scales[at],
                     offset: 0.,
                 };
                 let missing = 128 - self.isa.shift();
@@ -268,14 +310,20 @@ impl Packed {
         self.isa
     }
 
-    /// Scale of each channel, `[n]`.
-    pub fn scales(&self) -> &[f32] {
-        &self.scales[..self.n]
+    /// The scale of a channel.
+    ///
+    /// # Panics
+    /// If there is no such channel.
+    pub fn scale(&self, channel: usize) -> f32 {
+        self.scales[self.locate(channel).1]
     }
 
     /// The code that stands for 0.0 in a channel.
+    ///
+    /// # Panics
+    /// If there is no such channel.
     pub fn zero_point(&self, channel: usize) -> i32 {
-        let zero_point = self.zero_points.get(channel);
+        let zero_point = self.zero_points.get(self.locate(channel).1);
         zero_point.map_or(0, |shifted| shifted - i32::from(self.isa.shift()))
     }
 
@@ -300,35 +348,52 @@ impl Packed {
     }
 
     pub(super) fn panels(&self) -> usize {
-        self.sums.len().div_ceil(self.isa.panel_width())
+        self.places.len()
+    }
+
+    /// Stretches of panels that are cut alike, one a gate; 1 where channels are no gates.
+    pub(super) fn gates(&self) -> usize {
+        self.gates
     }
 
     pub(super) fn panel(&self, index: usize) -> Panel<'_> {
-        let (start, width) = panel_of(self.isa, self.sums.len(), index * self.isa.panel_width());
-        let row = self.groups() * self.element.group() * self.element.bytes();
-        let zero_points = self.zero_points.get(start..start + width);
-        Panel {
-            weights: &self.weights[self.aligned + start * row..][..width * row],
-            sums: &self.sums[start..][..width],
-            zero_points: zero_points.unwrap_or_default(),
-            scales: &self.scales[start..][..width],
-            bias: &self.bias[start..][..width],
+        let Place {
             start,
-            channels: width.min(self.n - start),
+            channels,
+            at,
+            width,
+        } = self.places[index];
+        let row = self.groups() * self.element.group() * self.element.bytes();
+        let zero_points = self.zero_points.get(at..at + width);
+        Panel {
+            weights: &self.weights[self.aligned + at * row..][..width * row],
+            sums: &self.sums[at..][..width],
+            zero_points: zero_points.unwrap_or_default(),
+            scales: &self.scales[at..][..width],
+            bias: &self.bias[at..][..width],
+            start,
+            channels,
         }
     }
 }
 
-/// First channel and width of the panel that `channel` lies in.
-fn panel_of(isa: Isa, padded_channels: usize, channel: usize) -> (usize, usize) {
-    let full = isa.panel_width();
-    let start = channel / full * full;
-    (start, full.min(padded_channels - start))
-}
-
-/// `values` and zeros, `width` in all.
-fn padded<T: Copy + Default>(values: &[T], width: usize) -> Vec<T> {
-    let mut padded = values.to_vec();
-    padded.resize(width, T::default());
-    padded
+/// The panels of `n` channels in `gates` stretches: as few as there can be, and no narrower than
+/// they must, since a narrow one has too few sums to hide the latency of a dot product.
+fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
+    let (units, lanes) = (n / gates, isa.lanes());
+    debug_assert_eq!(units * gates, n, "gates of one length");
+    let registers = units.div_ceil(lanes);
+    let panels = registers.div_ceil(isa.panel_width() / lanes);
+    let place = |gate: usize, panel: usize| {
+        let first = registers * panel / panels * lanes;
+        let end = registers * (panel + 1) / panels * lanes;
+        Place {
+            start: gate * units + first,
+            channels: end.min(units) - first,
+            at: first * gates + gate * (end - first),
+            width: end - first,
+        }
+    };
+    let places = (0..gates).flat_map(|gate| (0..panels).map(move |panel| (gate, panel)));
+    places.map(|(gate, panel)| place(gate, panel)).collect()
 }

@@ -12,26 +12,56 @@
 //!   thread: under many concurrent callers all cores are busy anyway.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
-use super::pool::{self, Turn};
+use super::pool::{self, Line, Turn};
 
 /// Calls `task` once for each index below `tasks`, on as many threads as are free.
 ///
 /// A thread gets the same indices at every call of the same shape, so that what they read stays
 /// in its cache; `backwards` it begins with the last of them.
 pub(super) fn for_each(tasks: usize, backwards: bool, task: impl Fn(usize) + Sync) {
-    let shares = Shares {
-        tasks,
-        count: threads().clamp(1, MAX_SHARES),
-        backwards,
+    for_each_phase(1, |_| Phase { tasks, backwards }, |_, index| task(index));
+}
+
+/// Tasks of which the order is free.
+#[derive(Clone, Copy)]
+pub(super) struct Phase {
+    pub tasks: usize,
+    /// Whether a thread begins with the last of those it gets.
+    pub backwards: bool,
+}
+
+/// Calls `task` once for each phase below `phases` and each index of it, on as many threads as
+/// are free; a phase begins when the one before has ended.
+///
+/// The threads stay together from the first phase to the last, so that to go on to the next costs
+/// one message, where a call a phase would cost two and an invitation. Who ends a phase goes on
+/// to a next one of a single task by itself. As everywhere, a thread that comes late or not at
+/// all is not waited for: what it has not taken, others take.
+pub(super) fn for_each_phase(
+    phases: usize,
+    phase: impl Fn(usize) -> Phase + Sync,
+    task: impl Fn(usize, usize) + Sync,
+) {
+    let threads = threads().clamp(1, MAX_SHARES);
+    let course = Course {
+        phases,
+        phase,
+        task,
+        threads,
+        state: Line(AtomicU64::new(0)),
         taken: Default::default(),
     };
-    let work = |thread| shares.take_from(thread, &task);
-    if tasks <= 1 {
-        work(0);
-    } else if let Some(own) = rayon::current_thread_index() {
-        let helpers = (rayon::current_num_threads() - 1).min(tasks - 1);
+    let first = course.first_shared(0);
+    if first >= phases {
+        return;
+    }
+    course.begin(first);
+    let work = |thread| course.follow(thread);
+    if let Some(own) = rayon::current_thread_index() {
+        let helpers = (threads - 1).min((course.phase)(first).tasks - 1);
         rayon::scope(|scope| {
             for _ in 0..helpers {
                 scope.spawn(|_| work(rayon::current_thread_index().unwrap_or_default()));
@@ -45,42 +75,150 @@ pub(super) fn for_each(tasks: usize, backwards: bool, task: impl Fn(usize) + Syn
     }
 }
 
-/// The indices of a call in one share a thread.
+/// Phases on their way, the indices of each in one share a thread.
 ///
-/// A thread takes from its own share, and when that is used up from the others': one that is
-/// delayed takes less.
-struct Shares {
-    tasks: usize,
-    count: usize,
-    backwards: bool,
-    /// How many indices of each share are taken.
-    taken: [Taken; MAX_SHARES],
+/// A thread takes from its own share, and when that is used up and the others are late, from
+/// theirs.
+struct Course<P, T> {
+    phases: usize,
+    phase: P,
+    task: T,
+    threads: usize,
+    /// The number of the phase, and below it how many of its tasks are done, told by each thread
+    /// when it has no more.
+    state: Line<AtomicU64>,
+    /// Of each share: the last phase in which something was taken of it plus 1, and below it how
+    /// much. Who comes too late for a phase finds it taken, or another phase.
+    taken: [Line<AtomicU64>; MAX_SHARES],
 }
 
 /// More threads than this share their shares.
 const MAX_SHARES: usize = 16;
 
-/// A counter with a cache line of its own.
-#[derive(Default)]
-#[repr(align(64))]
-struct Taken(AtomicUsize);
+/// Looks at the others before a thread takes from them what they have not taken: what all write
+/// to all costs as much as a small task.
+const PATIENCE: u32 = 32;
 
-impl Shares {
-    fn take_from(&self, thread: usize, task: &impl Fn(usize)) {
-        for share in (0..self.count).map(|i| (thread + i) % self.count) {
-            let start = self.tasks * share / self.count;
-            let end = self.tasks * (share + 1) / self.count;
-            // To look at another's share is cheaper than to write to it.
-            while self.taken[share].0.load(Ordering::Relaxed) < end - start {
-                let taken = self.taken[share].0.fetch_add(1, Ordering::Relaxed);
-                if taken >= end - start {
-                    break;
-                }
-                task(match self.backwards {
-                    true => end - 1 - taken,
-                    false => start + taken,
-                });
+/// Looks before a wait turns into offers of the core: some microseconds.
+const LOOKS: u32 = 1_024;
+
+/// A number above another.
+fn pack(high: usize, low: usize) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+fn unpack(both: u64) -> (usize, usize) {
+    ((both >> 32) as usize, (both & u64::from(u32::MAX)) as usize)
+}
+
+impl<P: Fn(usize) -> Phase, T: Fn(usize, usize)> Course<P, T> {
+    /// The first phase from `next` on that is worth sharing; those before are done here.
+    fn first_shared(&self, mut next: usize) -> usize {
+        while next < self.phases {
+            match (self.phase)(next).tasks {
+                0 => {}
+                1 => (self.task)(next, 0),
+                _ => break,
             }
+            next += 1;
+        }
+        next
+    }
+
+    /// Opens a phase; all before it are done, which whoever sees the phase sees.
+    fn begin(&self, phase: usize) {
+        self.state.0.store(pack(phase, 0), Ordering::Release);
+    }
+
+    /// Works at each phase until there is none.
+    fn follow(&self, thread: usize) {
+        let _end = EndOnPanic(self);
+        let others = || (1..self.threads).map(|i| (thread + i) % self.threads);
+        // Where others are late once, they mostly are again.
+        let mut patience = PATIENCE;
+        let (mut phase, _) = unpack(self.state.0.load(Ordering::Acquire));
+        while phase < self.phases {
+            let now = (self.phase)(phase);
+            let mut mine = self.take_from(thread % self.threads, phase, now);
+            if phase + 1 == self.phases {
+                // Whoever began this waits for all who came.
+                others().for_each(|share| _ = self.take_from(share, phase, now));
+                return;
+            }
+            let mut looks = 0;
+            phase = loop {
+                if mine > 0 {
+                    let told = self.state.0.fetch_add(mine as u64, Ordering::AcqRel);
+                    // The last to tell sees what all others have done.
+                    if unpack(told).1 + mine == now.tasks {
+                        let next = self.first_shared(phase + 1);
+                        self.begin(next);
+                        break next;
+                    }
+                    mine = 0;
+                }
+                let (next, _) = unpack(self.state.0.load(Ordering::Acquire));
+                if next != phase {
+                    break next;
+                }
+                if looks == patience {
+                    mine = others()
+                        .map(|share| self.take_from(share, phase, now))
+                        .sum();
+                    patience = if mine > 0 { 0 } else { PATIENCE };
+                }
+                pool::pause(&mut looks, LOOKS);
+            };
+        }
+    }
+
+    /// Does what there is left to take of a share of a phase, and says how much that was.
+    fn take_from(&self, share: usize, phase: usize, now: Phase) -> usize {
+        let start = now.tasks * share / self.threads;
+        let end = now.tasks * (share + 1) / self.threads;
+        let taken = &self.taken[share].0;
+        let mut mine = 0;
+        let mut seen = taken.load(Ordering::Relaxed);
+        loop {
+            let index = match unpack(seen) {
+                (last, index) if last == phase + 1 => index,
+                // All before this phase was taken, or this share had no part in it.
+                (last, _) if last <= phase => 0,
+                _ => return mine,
+            };
+            if index >= end - start {
+                return mine;
+            }
+            let next = pack(phase + 1, index + 1);
+            let order = Ordering::Relaxed;
+            match taken.compare_exchange_weak(seen, next, order, order) {
+                Err(now) => seen = now,
+                Ok(_) => {
+                    (self.task)(
+                        phase,
+                        match now.backwards {
+                            true => end - 1 - index,
+                            false => start + index,
+                        },
+                    );
+                    mine += 1;
+                    seen = taken.load(Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// Ends the phases where a task panics: who waits for it would wait forever.
+struct EndOnPanic<'a, P, T>(&'a Course<P, T>);
+
+impl<P, T> Drop for EndOnPanic<'_, P, T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0
+                .state
+                .0
+                .store(pack(self.0.phases, 0), Ordering::Release);
         }
     }
 }
@@ -108,5 +246,68 @@ pub(super) fn threads() -> usize {
     match rayon::current_thread_index() {
         Some(_) => rayon::current_num_threads(),
         None => pool::threads(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Numbers of tasks, with phases of none and of one between others.
+    fn tasks(phase: usize) -> usize {
+        [5, 1, 0, 16, 2, 1, 1, 3, 40][phase % 9]
+    }
+
+    fn each_task_once_and_phase_by_phase(phases: usize) {
+        let done: Vec<Vec<AtomicUsize>> = (0..phases)
+            .map(|phase| (0..tasks(phase)).map(|_| AtomicUsize::new(0)).collect())
+            .collect();
+        let phase = |phase: usize| Phase {
+            tasks: tasks(phase),
+            backwards: phase % 2 == 1,
+        };
+        for_each_phase(phases, phase, |phase, index| {
+            let before = done[..phase].iter().flatten();
+            assert!(
+                before
+                    .into_iter()
+                    .all(|done| done.load(Ordering::Relaxed) == 1)
+            );
+            done[phase][index].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(
+            done.iter()
+                .flatten()
+                .all(|done| done.load(Ordering::Relaxed) == 1)
+        );
+    }
+
+    #[test]
+    fn phases_follow_one_another_on_every_kind_of_thread() {
+        let all = || (0..100).for_each(each_task_once_and_phase_by_phase);
+        all();
+        for threads in [1, 2, 5, 20] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.expect("a pool").install(all);
+        }
+        thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(all)));
+    }
+
+    #[test]
+    fn a_panic_in_a_phase_ends_all() {
+        for at in [0, 1, 3, 8, 16] {
+            let phase = |phase: usize| Phase {
+                tasks: tasks(phase),
+                backwards: false,
+            };
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                for_each_phase(17, phase, |phase, _| assert!(phase < at, "on purpose"));
+            }));
+            assert!(result.is_err());
+        }
+        each_task_once_and_phase_by_phase(20);
     }
 }

@@ -51,8 +51,9 @@ struct Shared {
 }
 
 /// A value with a cache line of its own.
+#[derive(Default)]
 #[repr(align(64))]
-struct Line<T>(T);
+pub(super) struct Line<T>(pub T);
 
 /// The job can be joined.
 const OPEN: u64 = 1 << 31;
@@ -139,7 +140,7 @@ impl Drop for Open {
         let mut joined = state.fetch_and(!OPEN, Ordering::AcqRel) & JOINED;
         let mut looks = 0;
         while joined != 0 {
-            pause(&mut looks);
+            pause(&mut looks, LOOKS);
             joined = state.load(Ordering::Acquire) & JOINED;
         }
         let panic = self.0.panic.lock().map(|mut panic| panic.take());
@@ -151,10 +152,10 @@ impl Drop for Open {
     }
 }
 
-/// Lets a moment pass; after some of them, lets others have the core.
-fn pause(looks: &mut u32) {
+/// Lets a moment pass; after so many of them, lets others have the core.
+pub(super) fn pause(looks: &mut u32, many: u32) {
     *looks += 1;
-    match *looks < LOOKS {
+    match *looks < many {
         true => spin_loop(),
         false => thread::yield_now(),
     }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use super::buffer::Shared;
 use super::rows::{Range, Rounding, RowParams};
 use super::tile::Row;
 use super::{Operands, TASKS_PER_THREAD, parallel};
@@ -67,12 +68,22 @@ impl Scratch {
 
 /// Room for quantized rows.
 pub(super) struct QuantizedRows<'a> {
-    groups: &'a mut [[u8; 4]],
-    rows: &'a mut [Row],
-    ranges: &'a mut [Range],
+    pub groups: &'a mut [[u8; 4]],
+    pub rows: &'a mut [Row],
+    pub ranges: &'a mut [Range],
 }
 
 impl<'a> QuantizedRows<'a> {
+    /// The same for several threads: groups, rows and ranges.
+    pub fn shared(self) -> (Shared<'a, [u8; 4]>, Shared<'a, Row>, Shared<'a, Range>) {
+        let Self {
+            groups,
+            rows,
+            ranges,
+        } = self;
+        (Shared::new(groups), Shared::new(rows), Shared::new(ranges))
+    }
+
     /// The room of the first `rows`, which is no longer in `self`.
     pub fn split_off(&mut self, rows: usize, groups_of_row: usize) -> Self {
         fn first<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {

@@ -1,6 +1,5 @@
 //! How products are cut into parts for several threads.
 
-use super::packed::Packed;
 use super::tile::{self, Group, Part, Product};
 use super::{TASKS_PER_THREAD, parallel};
 
@@ -15,7 +14,7 @@ const ROW_BLOCK_BYTES: usize = 512 << 10;
 
 /// A product of `m` rows as a grid of parts: blocks of rows by groups of panels.
 #[derive(Clone, Copy)]
-struct Grid {
+pub(super) struct Grid {
     m: usize,
     panels: usize,
     /// Rows and panels of a part.
@@ -29,8 +28,7 @@ struct Grid {
 
 impl Grid {
     /// Cuts into at least `wanted` parts, if there are as many.
-    fn new(m: usize, rhs: &Packed, group_bytes: usize, wanted: usize) -> Self {
-        let panels = rhs.panels();
+    pub fn new(m: usize, panels: usize, row_bytes: usize, wanted: usize) -> Self {
         if m == 0 || panels == 0 {
             return Self {
                 m: 0,
@@ -43,7 +41,7 @@ impl Grid {
         }
         // Rows in blocks that fit in L2; then panels apart, until there are parts enough; then
         // shorter blocks, of whole tiles.
-        let in_l2 = (ROW_BLOCK_BYTES / (rhs.groups() * group_bytes).max(1)).max(tile::MAX_ROWS);
+        let in_l2 = (ROW_BLOCK_BYTES / row_bytes.max(1)).max(tile::MAX_ROWS);
         let blocks = m.div_ceil(in_l2);
         let columns = wanted.div_ceil(blocks).clamp(1, panels);
         let blocks = blocks.max(wanted.div_ceil(columns));
@@ -59,16 +57,16 @@ impl Grid {
         }
     }
 
-    fn parts(&self) -> usize {
+    pub fn parts(&self) -> usize {
         self.columns * self.blocks
     }
 
-    fn part(&self, index: usize) -> Part {
+    pub fn part(&self, index: usize) -> Part {
         let row = index / self.columns * self.height;
         let panel = index % self.columns * self.width;
         Part {
             rows: row..self.m.min(row + self.height),
-            panels: panel..self.panels.min(panel + self.width),
+            panels: (panel..self.panels.min(panel + self.width)).step_by(1),
         }
     }
 }
@@ -77,16 +75,12 @@ impl Grid {
 pub(super) fn multiply<G: Group, const N: usize>(products: &[Option<&Product<'_, G>>; N]) {
     let work = |p: &&Product<'_, G>| p.lhs.m * p.rhs.n() * p.rhs.k();
     let work = products.iter().flatten().map(work).sum::<usize>();
-    let threads = match work < SERIAL {
-        true => 1,
-        false => parallel::threads(),
+    let wanted = parts_of(work, SERIAL).div_ceil(N);
+    let grid = |p: &Product<'_, G>| {
+        let row_bytes = p.rhs.groups() * size_of::<G>();
+        Grid::new(p.lhs.m, p.rhs.panels(), row_bytes, wanted)
     };
-    let wanted = match threads {
-        1 => 1,
-        _ if work < SMALL => threads.div_ceil(N),
-        _ => (TASKS_PER_THREAD * threads).div_ceil(N),
-    };
-    let grids = products.map(|p| p.map(|p| (p, Grid::new(p.lhs.m, p.rhs, size_of::<G>(), wanted))));
+    let grids = products.map(|p| p.map(|p| (p, grid(p))));
     let parts = grids.iter().flatten().map(|(_, grid)| grid.parts()).sum();
     let compute = |mut index: usize| {
         for (product, grid) in grids.iter().flatten() {
@@ -101,9 +95,19 @@ pub(super) fn multiply<G: Group, const N: usize>(products: &[Option<&Product<'_,
     let one_pass = grids.iter().flatten().all(|(_, grid)| grid.blocks <= 1);
     let first = grids.iter().flatten().next();
     let backwards = one_pass && first.is_some_and(|(product, _)| product.rhs.turn());
-    match threads {
-        1 if backwards => (0..parts).rev().for_each(compute),
-        1 => (0..parts).for_each(compute),
-        _ => parallel::for_each(parts, backwards, compute),
+    match work < SERIAL {
+        true if backwards => (0..parts).rev().for_each(compute),
+        true => (0..parts).for_each(compute),
+        false => parallel::for_each(parts, backwards, compute),
+    }
+}
+
+/// Into how many parts to cut so many multiply-adds; one if they are fewer than `serial`.
+pub(super) fn parts_of(work: usize, serial: usize) -> usize {
+    match parallel::threads() {
+        _ if work < serial => 1,
+        1 => 1,
+        threads if work < SMALL => threads,
+        threads => TASKS_PER_THREAD * threads,
     }
 }

@@ -128,7 +128,7 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
             calculate_qparams: &affine,
         };
         for isa in Isa::available() {
-            let packed = Packed::int8(isa, k, rhs, &bias);
+            let packed = Packed::int8(isa, k, 1, rhs, &bias);
             assert_eq!(packed.codes(), rhs.codes, "{isa} {k}x{n}: unpack");
             let operands = Operands {
                 lhs: &lhs,
@@ -183,7 +183,7 @@ fn float16_products_equal_the_oracle_at_the_seams() {
                 }
                 let expected = reference::linear_f16(&lhs, m, &rhs, &bias);
                 for isa in Isa::available() {
-                    let packed = Packed::float16(isa, k, &rhs, &bias);
+                    let packed = Packed::float16(isa, k, 1, &rhs, &bias);
                     assert_eq!(packed.halves(), rhs, "{isa} {k}x{n}: unpack");
                     let operands = Operands {
                         lhs: &lhs,
@@ -332,8 +332,8 @@ fn a_channel_read_from_packed_weights_is_what_its_codes_stand_for() {
             zero_points: &zero_points,
         };
         for isa in Isa::available() {
-            let int8 = Packed::int8(isa, k, rhs, &vec![0.5; n]);
-            let float16 = Packed::float16(isa, k, &halves, &vec![0.5; n]);
+            let int8 = Packed::int8(isa, k, 1, rhs, &vec![0.5; n]);
+            let float16 = Packed::float16(isa, k, 1, &halves, &vec![0.5; n]);
             for channel in 0..n {
                 let case = format!("{isa} {n}x{k}, {channel}");
                 let row = codes[channel * k..][..k].iter();
@@ -359,5 +359,215 @@ fn each_row_is_written_once() {
         for_each_row(&mut out, k, |row, out| out.fill(row));
         let expected: Vec<usize> = (0..rows).flat_map(|row| vec![row; k]).collect();
         assert_eq!(out, expected, "{rows} {k}");
+    }
+}
+
+#[test]
+fn weights_packed_by_gates_are_the_same_weights() {
+    let mut random = Random(19);
+    for gates in [3, 4] {
+        for (units, k) in [
+            (0, 4),
+            (1, 5),
+            (7, 3),
+            (16, 16),
+            (33, 20),
+            (65, 7),
+            (200, 12),
+        ] {
+            let n = gates * units;
+            let codes = weights(Codes::Uniform, n, k, &mut random);
+            let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
+            let zero_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
+            let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+            let rhs = Int8 {
+                codes: &codes,
+                scales: &scales,
+                zero_points: &zero_points,
+            };
+            let lhs = activations(Codes::Uniform, 2, k, &mut random);
+            let expected = expected(&lhs, 2, rhs, &bias, Rows::Apart, Rounding::Fused);
+            for isa in Isa::available() {
+                let case = format!("{isa} {gates} gates of {units}");
+                let packed = Packed::int8(isa, k, gates, rhs, &bias);
+                assert_eq!(packed.codes(), codes, "{case}");
+                for channel in 0..n {
+                    let stands_for = (packed.scale(channel), packed.zero_point(channel));
+                    assert_eq!(
+                        stands_for,
+                        (scales[channel], zero_points[channel]),
+                        "{case}"
+                    );
+                }
+                let operands = Operands {
+                    lhs: &lhs,
+                    m: 2,
+                    rhs: &packed,
+                    activation: None,
+                };
+                let quantizer = Quantizer {
+                    rows: Rows::Apart,
+                    rounding: Rounding::Fused,
+                    calculate_qparams: &affine,
+                };
+                same_bits(&linear(operands, quantizer), &expected, &case);
+            }
+        }
+    }
+}
+
+/// A recurrence, whose steps have the given numbers of rows: what it makes of h and c, and all
+/// its states.
+fn steps_of(
+    gates: Gates,
+    k: usize,
+    active: &[usize],
+    ih: &[f32],
+    state: &[f32],
+    run: impl FnOnce(Recurrence<'_>),
+) -> [Vec<f32>; 4] {
+    let mut end = 0;
+    let steps = active.iter().map(|active| {
+        end += active;
+        end - active..end
+    });
+    let steps: Vec<_> = steps.collect();
+    let has_c = gates == Gates::Lstm;
+    let (mut h, mut c) = (
+        state.to_vec(),
+        if has_c { state.to_vec() } else { Vec::new() },
+    );
+    let (mut hs, mut cs) = (vec![0.; end * k], vec![0.; if has_c { end * k } else { 0 }]);
+    run(Recurrence {
+        gates,
+        steps: &steps,
+        ih,
+        h: &mut h,
+        c: &mut c,
+        hs: &mut hs,
+        cs: &mut cs,
+    });
+    [h, c, hs, cs]
+}
+
+/// The same by a product and an update of the state for each step.
+fn one_by_one(
+    isa: Isa,
+    recurrence: Recurrence<'_>,
+    mut product: impl FnMut(&[f32], usize) -> Vec<f32>,
+) {
+    let Recurrence {
+        gates,
+        steps,
+        ih,
+        h,
+        c,
+        hs,
+        cs,
+    } = recurrence;
+    let n = ih.len() / steps.last().map_or(1, |rows| rows.end).max(1);
+    let k = n / gates.count();
+    for rows in steps {
+        let active = rows.len();
+        let h = &mut h[..active * k];
+        let c = match gates {
+            Gates::Lstm => &mut c[..active * k],
+            _ => &mut [],
+        };
+        let hh = product(h, active);
+        let ih = &ih[rows.start * n..rows.end * n];
+        let step = Step {
+            ih,
+            hh: &hh,
+            h: &mut *h,
+            c: &mut *c,
+        };
+        update_state(isa, gates, k, step);
+        hs[rows.start * k..rows.end * k].copy_from_slice(h);
+        if !cs.is_empty() {
+            cs[rows.start * k..rows.end * k].copy_from_slice(c);
+        }
+    }
+}
+
+#[test]
+fn steps_together_equal_steps_one_by_one() {
+    let mut random = Random(23);
+    let actives: [&[usize]; 6] = [
+        &[],
+        &[1; 5],
+        &[2, 2, 1],
+        &[1, 3, 4],
+        &[9, 9, 5, 1],
+        &[40, 40],
+    ];
+    for gates in [Gates::Lstm, Gates::Gru, Gates::Tanh, Gates::Relu] {
+        for (k, active) in [1, 5, 16, 100, 130, 300]
+            .into_iter()
+            .flat_map(|k| actives.map(|active| (k, active)))
+        {
+            let (n, rows) = (gates.count() * k, active.iter().sum::<usize>());
+            let batch = active.iter().copied().max().unwrap_or(0);
+            let codes = weights(Codes::Uniform, n, k, &mut random);
+            let scales = vec![0.01; n];
+            let zero_points: Vec<i32> = (0..n).map(|i| (i % 3) as i32 - 1).collect();
+            let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+            let ih: Vec<f32> = (0..rows * n).map(|_| random.float()).collect();
+            let state: Vec<f32> = (0..batch * k).map(|_| random.float()).collect();
+            let halves: Vec<f16> = codes
+                .iter()
+                .map(|code| f16::from_f32(f32::from(*code) * 0.01))
+                .collect();
+            let rhs = Int8 {
+                codes: &codes,
+                scales: &scales,
+                zero_points: &zero_points,
+            };
+            for isa in Isa::available() {
+                let steps_of =
+                    |run: &dyn Fn(Recurrence<'_>)| steps_of(gates, k, active, &ih, &state, run);
+                let same = |got: [Vec<f32>; 4], expected: [Vec<f32>; 4], case: &str| {
+                    for (got, expected) in got.iter().zip(&expected) {
+                        same_bits(
+                            got,
+                            expected,
+                            &format!("{isa} {gates:?} {k} {active:?} {case}"),
+                        );
+                    }
+                };
+                let int8 = Packed::int8(isa, k, gates.count(), rhs, &bias);
+                for rows in [Rows::Apart, Rows::Together] {
+                    let quantizer = Quantizer {
+                        rows,
+                        rounding: Rounding::Fused,
+                        calculate_qparams: &affine,
+                    };
+                    let product = |h: &[f32], m| {
+                        let operands = Operands {
+                            lhs: h,
+                            m,
+                            rhs: &int8,
+                            activation: None,
+                        };
+                        linear(operands, quantizer)
+                    };
+                    let got = steps_of(&|all| recur(&int8, all, quantizer, &mut Scratch::take()));
+                    let expected = steps_of(&|all| one_by_one(isa, all, product));
+                    same(got, expected, &format!("{rows:?}"));
+                }
+                let float16 = Packed::float16(isa, k, gates.count(), &halves, &bias);
+                let product = |h: &[f32], m| {
+                    linear_f16(Operands {
+                        lhs: h,
+                        m,
+                        rhs: &float16,
+                        activation: None,
+                    })
+                };
+                let got = steps_of(&|all| recur_f16(&float16, all));
+                let expected = steps_of(&|all| one_by_one(isa, all, product));
+                same(got, expected, "float16");
+            }
+        }
     }
 }

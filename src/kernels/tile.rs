@@ -16,6 +16,7 @@
 //!
 //! An instruction set is a [`Vector`]: six closures in a function that has its features.
 
+use std::iter::StepBy;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -85,6 +86,7 @@ impl<'a, G> Lhs<'a, G> {
 }
 
 /// The `[rows, n]` output, of which several threads write different parts.
+#[derive(Clone, Copy)]
 pub(super) struct Output<'a> {
     start: *mut MaybeUninit<f32>,
     rows: usize,
@@ -113,7 +115,7 @@ impl<'a> Output<'a> {
     /// No other part that overlaps this one is alive.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
-    pub unsafe fn part(&self, row: usize, columns: Range<usize>) -> &mut [MaybeUninit<f32>] {
+    pub unsafe fn part(self, row: usize, columns: Range<usize>) -> &'a mut [MaybeUninit<f32>] {
         assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.n);
         // SAFETY: by the assertion the part lies within the `rows * n` elements that `start`
         // was made from and that are borrowed for `'a`; by the contract nothing aliases it.
@@ -124,13 +126,13 @@ impl<'a> Output<'a> {
     }
 }
 
-impl Output<'_> {
+impl<'a> Output<'a> {
     /// Columns of a row that have been written.
     ///
     /// # Safety
     /// They have been, and no other part that overlaps this one is alive.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn written(&self, row: usize, columns: Range<usize>) -> &mut [f32] {
+    pub unsafe fn written(self, row: usize, columns: Range<usize>) -> &'a mut [f32] {
         // SAFETY: the caller's promise; a written `MaybeUninit<f32>` is an f32.
         unsafe { &mut *(std::ptr::from_mut(self.part(row, columns)) as *mut [f32]) }
     }
@@ -252,8 +254,11 @@ pub(super) struct Epilogue<'a, const LANES: usize> {
 #[derive(Clone)]
 pub(super) struct Part {
     pub rows: Range<usize>,
-    pub panels: Range<usize>,
+    pub panels: Panels,
 }
+
+/// Numbers of panels, at one distance from each other.
+pub(super) type Panels = StepBy<Range<usize>>;
 
 /// The whole product, of which each task computes a [`Part`].
 pub(super) struct Product<'a, G> {
@@ -278,7 +283,7 @@ impl<G: Group> Product<'_, G> {
             return unsafe { multiply(self, part) };
         };
         for index in part.panels {
-            let panels = index..index + 1;
+            let panels = (index..index + 1).step_by(1);
             let rows = part.rows.clone();
             // SAFETY: the caller's promise, for a part of that part.
             unsafe { multiply(self, Part { rows, panels }) };
@@ -305,23 +310,33 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let mut panels = part.panels;
-    // One row of floats has too few sums to hide the latency of an `fma`, and their order is
-    // set: it goes along several panels at once. The last one may be narrower than the others.
-    while !V::EXACT && part.rows.len() == 1 && panels.len() > ABREAST {
-        let next = std::array::from_fn(|i| product.rhs.panel(panels.start + i));
-        let row = part.rows.start;
-        // SAFETY: this row and these panels are a part of the part that is ours.
-        unsafe {
-            match next[0].sums.len() / LANES {
-                2 => abreast::<LANES, BYTES, 2, V>(product, next, row, vector),
-                _ => abreast::<LANES, BYTES, 4, V>(product, next, row, vector),
+    let Part { rows, mut panels } = part;
+    while let Some(panel) = panels.next().map(|index| product.rhs.panel(index)) {
+        // One row of floats has too few sums to hide the latency of an `fma`, and their order is
+        // set: it goes along several panels at once, if they are equally wide.
+        if !V::EXACT && rows.len() == 1 {
+            let (mut next, mut after) = ([panel; ABREAST], panels.clone());
+            for next in &mut next[1..] {
+                if let Some(index) = after.next() {
+                    *next = product.rhs.panel(index);
+                }
+            }
+            let alike = |next: &Panel<'_>| next.sums.len() == panel.sums.len();
+            if panels.len() + 1 >= ABREAST && next.iter().all(alike) {
+                // SAFETY: this row and these panels are a part of the part that is ours.
+                unsafe {
+                    match panel.sums.len() / LANES {
+                        1 => abreast::<LANES, BYTES, 1, V>(product, next, rows.start, vector),
+                        2 => abreast::<LANES, BYTES, 2, V>(product, next, rows.start, vector),
+                        3 => abreast::<LANES, BYTES, 3, V>(product, next, rows.start, vector),
+                        _ => abreast::<LANES, BYTES, 4, V>(product, next, rows.start, vector),
+                    }
+                }
+                panels = after;
+                continue;
             }
         }
-        panels.start += ABREAST;
-    }
-    for panel in panels.map(|index| product.rhs.panel(index)) {
-        let rows = part.rows.clone();
+        let rows = rows.clone();
         // SAFETY: these rows and this panel are a part of the part that is ours.
         unsafe {
             match panel.sums.len() / LANES {
@@ -499,13 +514,11 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
     let zero_points = panel.zero_points.as_chunks::<LANES>().0;
     let scales = panel.scales.as_chunks::<LANES>().0;
     let bias = panel.bias.as_chunks::<LANES>().0;
+    let columns = panel.start..panel.start + panel.channels;
     for r in 0..MR {
         let row = first_row + r;
         // SAFETY: the caller's promise; the part of the row before is no longer alive.
-        let out = unsafe {
-            let columns = panel.start..panel.start + panel.channels;
-            product.out.part(row, columns)
-        };
+        let out = unsafe { product.out.part(row, columns.clone()) };
         for v in 0..NV {
             let values = vector.finish(
                 acc[r][v],

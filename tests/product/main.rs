@@ -361,11 +361,7 @@ fn no_argument_is_ignored() -> Result<()> {
         let facts = |config: ObserverConfig| {
             let qweight = QWeight::from_float(weight, None, &WeightConfig::Int8(config));
             let qweight = qweight.expect(argument);
-            (
-                qweight.codes(),
-                qweight.scales().to_vec(),
-                qweight.zero_points(),
-            )
+            (qweight.codes(), qweight.scales(), qweight.zero_points())
         };
         assert_ne!(facts(one), facts(other), "{argument}");
     }

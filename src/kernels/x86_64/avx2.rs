@@ -12,7 +12,9 @@ use half::f16;
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
 use crate::kernels::tile::{self, Closures, Epilogue, Output, Part, Product};
-use crate::kernels::{Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Step};
+use crate::kernels::{
+    Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Units,
+};
 use crate::kernels::{activation, dequantize as rows_of_codes, gates, norm, rows};
 
 pub(in crate::kernels) const AVX2: Instance = super::instance! {
@@ -46,8 +48,8 @@ pub(super) fn sum(codes: &[u8]) -> i32 {
 }
 
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn update(gates: Gates, row: Step<'_>) {
-    gates::update(gates, row);
+pub(super) fn update(gates: Gates, units: Units<'_>) {
+    gates::update(gates, units);
 }
 
 #[target_feature(enable = "avx2,fma")]

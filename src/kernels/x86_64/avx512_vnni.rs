@@ -9,7 +9,9 @@ use super::avx2;
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
 use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Output, Part, Product};
-use crate::kernels::{Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Step};
+use crate::kernels::{
+    Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Units,
+};
 use crate::kernels::{activation, dequantize as rows_of_codes, gates, norm, rows};
 
 pub(in crate::kernels) const AVX512_VNNI: Instance = super::instance! {
@@ -43,8 +45,8 @@ fn sum(codes: &[u8]) -> i32 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-fn update(gates: Gates, row: Step<'_>) {
-    gates::update(gates, row);
+fn update(gates: Gates, units: Units<'_>) {
+    gates::update(gates, units);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]

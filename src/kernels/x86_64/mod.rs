@@ -36,7 +36,7 @@ macro_rules! instance {
             // SAFETY: as above.
             sum: |codes| unsafe { $sum(codes) },
             // SAFETY: as above.
-            update: |gates, row| unsafe { $update(gates, row) },
+            update: |gates, units| unsafe { $update(gates, units) },
             // SAFETY: as above.
             activate: |activation, xs| unsafe { $activate(activation, xs) },
             // SAFETY: as above.

@@ -52,6 +52,8 @@ pub struct Projection {
     weight: Weight,
     bias: Option<Tensor>,
     activation: Option<Activation>,
+    /// Gates of recurrent units that the output features are, one after the other; 1 for none.
+    gates: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +69,14 @@ impl Projection {
             weight: Weight::Float(weight),
             bias,
             activation: None,
+            gates: 1,
         }
+    }
+
+    /// The same, packed for recurrent steps when it is quantized.
+    #[must_use]
+    pub(super) fn with_gates(self, gates: usize) -> Self {
+        Self { gates, ..self }
     }
 
     /// The same with a function applied to every element of the output; quantized, while it is
@@ -108,11 +117,12 @@ impl Projection {
                 });
             }
         }
-        let weight = QWeight::from_float(weight, self.bias.as_ref(), &qconfig.weight)?;
+        let weight = QWeight::of_gates(self.gates, weight, self.bias.as_ref(), &qconfig.weight)?;
         Ok(Self {
             weight: Weight::Quantized(Arc::new(Quantized::new(weight, qconfig.activation))),
             bias: self.bias.clone(),
             activation: self.activation,
+            gates: self.gates,
         })
     }
 
@@ -289,7 +299,7 @@ impl Projection {
         Some((config, pairs))
     }
 
-    fn quantized(&self) -> Option<&Quantized> {
+    pub(super) fn quantized(&self) -> Option<&Quantized> {
         match &self.weight {
             Weight::Float(_) => None,
             Weight::Quantized(quantized) => Some(quantized),

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use super::with_slice;
 use crate::error::Result;
 use crate::kernels::{
-    self, Activation, Operands, Quantizer, Range, Rounding, RowParams, Rows, Scratch,
+    self, Activation, Operands, Quantizer, Range, Recurrence, Rounding, RowParams, Rows, Scratch,
 };
 use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::qconfig::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
@@ -74,6 +74,19 @@ impl Quantized {
                 kernels::linear_into(operands, quantizer(config), scratch, out);
             }
             ActivationConfig::Float => kernels::linear_f16_into(operands, out),
+        }
+    }
+
+    /// All steps of a recurrence whose hidden state this projects; the weight is packed by gates.
+    pub(in crate::nn) fn recur(&self, recurrence: Recurrence<'_>) {
+        let rhs = self.weight.packed();
+        match self.activation {
+            ActivationConfig::Dynamic(config) => {
+                let mut scratch = Scratch::take();
+                kernels::recur(rhs, recurrence, quantizer(config), &mut scratch);
+                scratch.keep();
+            }
+            ActivationConfig::Float => kernels::recur_f16(rhs, recurrence),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::schedule::Schedule;
 use super::stack::Direction;
 use crate::error::Result;
-use crate::kernels::{self, Gates, Isa, Step};
+use crate::kernels::{self, Gates, Isa, Recurrence, Step};
 
 /// What a direction reads, replaces and gives.
 pub(super) struct Run<'a> {
@@ -30,6 +30,28 @@ impl Run<'_> {
     /// All steps over the input's projection.
     pub fn over(&mut self, ih: &[f32]) -> Result<()> {
         let direction = self.direction;
+        if let (Some(hh), None) = (direction.hh.quantized(), &direction.hr) {
+            self.out = vec![0.; self.schedule.rows * self.state_size];
+            if let Some(cs) = &mut self.cs {
+                cs.resize(self.out.len(), 0.);
+            }
+            let mut steps: Vec<_> = (0..self.schedule.steps)
+                .map(|step| self.schedule.rows_of(step))
+                .collect();
+            if direction.reverse {
+                steps.reverse();
+            }
+            hh.recur(Recurrence {
+                gates: self.gates,
+                steps: &steps,
+                ih,
+                h: &mut self.h,
+                c: &mut self.c,
+                hs: &mut self.out,
+                cs: self.cs.as_deref_mut().unwrap_or_default(),
+            });
+            return Ok(());
+        }
         direction.hh.with_product(|hh| match &direction.hr {
             None => self.steps(ih, hh, None),
             Some(hr) => hr.with_product(|hr| self.steps(ih, hh, Some(hr))),
@@ -64,8 +86,9 @@ impl Run<'_> {
                 true => self.schedule.steps - 1 - step,
                 false => step,
             };
-            let (start, active) = (self.schedule.starts[step], self.schedule.active[step]);
-            let ih = &ih[start * width..][..active * width];
+            let rows = self.schedule.rows_of(step);
+            let active = rows.len();
+            let ih = &ih[rows.start * width..rows.end * width];
             let hh = &mut hh[..active * width];
             let h = &mut self.h[..active * state_size];
             let c = match gates {
@@ -81,7 +104,7 @@ impl Run<'_> {
                     project(raw, active, h);
                 }
             }
-            self.out[start * state_size..][..h.len()].copy_from_slice(h);
+            self.out[rows.start * state_size..][..h.len()].copy_from_slice(h);
             if let Some(cs) = &mut self.cs {
                 cs.extend_from_slice(c);
             }

@@ -1,6 +1,7 @@
 //! Which sequences of a batch are active at which step.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use crate::error::{Error, Result};
 
@@ -13,9 +14,9 @@ pub(super) struct Schedule {
     /// Sequences of the batch, the longest first.
     pub order: Vec<usize>,
     /// How many of them are active at each step.
-    pub active: Vec<usize>,
+    active: Vec<usize>,
     /// The first row of each step among all active rows.
-    pub starts: Vec<usize>,
+    starts: Vec<usize>,
     /// All active rows.
     pub rows: usize,
 }
@@ -70,6 +71,11 @@ impl Schedule {
             active,
             rows,
         })
+    }
+
+    /// The rows that are active at a step, among all active rows.
+    pub fn rows_of(&self, step: usize) -> Range<usize> {
+        self.starts[step]..self.starts[step] + self.active[step]
     }
 
     /// Where each active row stands in the batch, as an index over its two outer dimensions.

@@ -170,7 +170,8 @@ impl Stack {
             hh: Projection::new(
                 weight("hh", self.state_size(), inits.w_hh)?,
                 bias("hh", inits.b_hh)?,
-            ),
+            )
+            .with_gates(self.gates.count()),
             hr,
             reverse: suffix.ends_with("_reverse"),
             suffix,
