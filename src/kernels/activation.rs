@@ -7,6 +7,7 @@
 //! below zero, where they vanish, also within 2.5% of their value (gelu), 0.01% (gelu_tanh) and
 //! 4 units (silu), or 1e-36.
 
+use super::rows::ROUND;
 use super::{Isa, TASKS_PER_THREAD, buffer, parallel};
 
 /// An activation function, under PyTorch's name.
@@ -139,8 +140,6 @@ formulas!(
 /// coefficients minimise the greatest relative error, 3e-9; `2^n` by the exponent's bits.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// Adding it rounds to an integer, which then stands in the low bits.
-    const ROUND: f32 = 12_582_912.;
     const LN_2_LOW: f32 = -1.904_654_3e-9;
     let x = if x < -87.3 { -87.3 } else { x };
     let x = if x > 88.3 { 88.3 } else { x };

@@ -42,14 +42,14 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         add: |left: [i32; 8], right: [i32; 8]| {
             std::array::from_fn(|i| left[i].wrapping_add(right[i]))
         },
-        finish: |acc: [i32; 8], with: tile::Epilogue<'_, 8>| {
-            std::array::from_fn(|i| {
+        finish: |acc: [i32; 8], with: tile::Epilogue<'_, 8>, out: &mut tile::Lanes<8>| {
+            for (i, out) in out.iter_mut().enumerate() {
                 let zero_point = with.zero_points.map_or(0, |zero_points| zero_points[i]);
                 let lhs = with.row.zero_point.wrapping_mul(with.sums[i]);
                 let rhs = with.row.sum.wrapping_mul(zero_point);
                 let acc = acc[i].wrapping_sub(lhs).wrapping_sub(rhs) as f32;
-                acc.mul_add(with.row.scale * with.scales[i], with.bias[i])
-            })
+                out.write(acc.mul_add(with.row.scale * with.scales[i], with.bias[i]));
+            }
         },
         group: PhantomData,
     };
@@ -72,8 +72,10 @@ unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
             std::array::from_fn(|i| x.mul_add(weights[i], acc[i]))
         },
         add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
-        finish: |acc: [f32; 8], with: tile::Epilogue<'_, 8>| {
-            std::array::from_fn(|i| acc[i] + with.bias[i])
+        finish: |acc: [f32; 8], with: tile::Epilogue<'_, 8>, out: &mut tile::Lanes<8>| {
+            for (i, out) in out.iter_mut().enumerate() {
+                out.write(acc[i] + with.bias[i]);
+            }
         },
         group: PhantomData,
     };

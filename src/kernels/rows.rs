@@ -44,39 +44,62 @@ const CHUNK: usize = 32;
 /// The range of a row.
 #[inline(always)]
 pub(super) fn range(row: &[f32]) -> Range {
-    let mut min = [f32::INFINITY; CHUNK];
-    let mut max = [f32::NEG_INFINITY; CHUNK];
-    // 0 * x is NaN for a NaN or infinite x, and NaN stays.
-    let mut taint = [0f32; CHUNK];
-    let (chunks, rest) = row.as_chunks::<CHUNK>();
-    let mut take = |i: usize, x: f32| {
-        min[i] = if x < min[i] { x } else { min[i] };
-        max[i] = if x > max[i] { x } else { max[i] };
-        taint[i] += x * 0.;
+    let mut lanes = Lanes {
+        min: [f32::INFINITY; CHUNK],
+        max: [f32::NEG_INFINITY; CHUNK],
+        taint: [0.; CHUNK],
     };
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
     for chunk in chunks {
-        for (i, x) in chunk.iter().enumerate() {
-            take(i, *x);
+        lanes.take(chunk);
+    }
+    if let Some(first) = rest.first() {
+        // A chunk that ends with the row: what it has twice changes nothing.
+        let filled_up = || {
+            let mut chunk = [*first; CHUNK];
+            chunk[..rest.len()].copy_from_slice(rest);
+            chunk
+        };
+        let last = row.last_chunk::<CHUNK>().copied();
+        lanes.take(&last.unwrap_or_else(filled_up));
+    }
+    let less = |a: f32, b: f32| if a < b { a } else { b };
+    let greater = |a: f32, b: f32| if a > b { a } else { b };
+    Range {
+        min: together(lanes.min, less),
+        max: together(lanes.max, greater),
+        finite: together(lanes.taint, |a, b| a + b) == 0.,
+    }
+}
+
+/// The range of each lane of the chunks of a row.
+struct Lanes {
+    min: [f32; CHUNK],
+    max: [f32; CHUNK],
+    /// NaN where something was not finite, else 0.
+    taint: [f32; CHUNK],
+}
+
+impl Lanes {
+    #[inline(always)]
+    fn take(&mut self, chunk: &[f32; CHUNK]) {
+        for (i, x) in chunk.iter().copied().enumerate() {
+            self.min[i] = if x < self.min[i] { x } else { self.min[i] };
+            self.max[i] = if x > self.max[i] { x } else { self.max[i] };
+            // 0 x is NaN for a NaN or infinite x, and NaN stays.
+            self.taint[i] += x * 0.;
         }
     }
-    for (i, x) in rest.iter().enumerate() {
-        take(i, *x);
-    }
-    let mut range = Range::EMPTY;
-    for i in 0..CHUNK {
-        range.min = if min[i] < range.min {
-            min[i]
-        } else {
-            range.min
-        };
-        range.max = if max[i] > range.max {
-            max[i]
-        } else {
-            range.max
-        };
-        range.finite &= taint[i] == 0.;
-    }
-    range
+}
+
+/// All values by one function, register by register.
+#[inline(always)]
+fn together(values: [f32; CHUNK], both: impl Fn(f32, f32) -> f32) -> f32 {
+    let values: [f32; 16] = std::array::from_fn(|i| both(values[i + 16], values[i]));
+    let values: [f32; 8] = std::array::from_fn(|i| both(values[i + 8], values[i]));
+    let values: [f32; 4] = std::array::from_fn(|i| both(values[i + 4], values[i]));
+    let values: [f32; 2] = std::array::from_fn(|i| both(values[i + 2], values[i]));
+    both(values[1], values[0])
 }
 
 /// What turns a range into codes.
@@ -110,20 +133,32 @@ pub(super) fn quantize(row: &[f32], params: RowParams, rounding: Rounding, codes
 
 #[inline(always)]
 fn each(row: &[f32], codes: &mut [u8], encode: impl Fn(f32) -> u8) {
-    let (rows, rest) = row.as_chunks::<CHUNK>();
-    let (codes, codes_rest) = codes.as_chunks_mut::<CHUNK>();
-    for (row, codes) in rows.iter().zip(codes) {
+    let take = |row: &[f32; CHUNK], codes: &mut [u8; CHUNK]| {
         for (x, code) in row.iter().zip(codes) {
             *code = encode(*x);
         }
+    };
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for (row, codes) in chunks.iter().zip(codes.as_chunks_mut::<CHUNK>().0) {
+        take(row, codes);
     }
-    for (x, code) in rest.iter().zip(codes_rest) {
-        *code = encode(*x);
+    if rest.is_empty() {
+        return;
+    }
+    // A chunk that ends with the row: what it has twice is encoded twice.
+    match (row.last_chunk(), codes.last_chunk_mut()) {
+        (Some(row), Some(codes)) => take(row, codes),
+        _ => {
+            let (mut chunk, mut encoded) = ([0.; CHUNK], [0; CHUNK]);
+            chunk[..rest.len()].copy_from_slice(rest);
+            take(&chunk, &mut encoded);
+            codes.copy_from_slice(&encoded[..rest.len()]);
+        }
     }
 }
 
 /// Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
-const ROUND: f32 = 12_582_912.;
+pub(crate) const ROUND: f32 = 12_582_912.;
 
 #[inline(always)]
 fn clamp(code: f32, low: f32, high: f32) -> f32 {

@@ -156,9 +156,9 @@ pub(super) trait Vector<const LANES: usize, const BYTES: usize>: Copy {
     /// `acc` plus the sum of a group's products in each lane: exact in i32, or one `fma` in f32.
     fn dot(self, acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
     fn add(self, left: Self::Acc, right: Self::Acc) -> Self::Acc;
-    /// `fma(corrected as f32, scale_a * scale_w, bias)` in each lane, where
+    /// Writes `fma(corrected as f32, scale_a * scale_w, bias)` of each lane, where
     /// `corrected = acc - zero_point_a * sum_w - zero_point_w * sum_a` of codes.
-    fn finish(self, acc: Self::Acc, with: Epilogue<'_, LANES>) -> [f32; LANES];
+    fn finish(self, acc: Self::Acc, with: Epilogue<'_, LANES>, out: &mut Lanes<LANES>);
 }
 
 /// A [`Vector`] of closures: written inside a function that has an instruction set's features,
@@ -201,7 +201,7 @@ where
     Splat: Fn(G) -> A + Copy,
     Dot: Fn(Acc, A, B) -> Acc + Copy,
     Add: Fn(Acc, Acc) -> Acc + Copy,
-    Finish: Fn(Acc, Epilogue<'_, LANES>) -> [f32; LANES] + Copy,
+    Finish: Fn(Acc, Epilogue<'_, LANES>, &mut Lanes<LANES>) + Copy,
 {
     const EXACT: bool = EXACT;
     type Group = G;
@@ -235,10 +235,13 @@ where
     }
 
     #[inline(always)]
-    fn finish(self, acc: Acc, with: Epilogue<'_, LANES>) -> [f32; LANES] {
-        (self.finish)(acc, with)
+    fn finish(self, acc: Acc, with: Epilogue<'_, LANES>, out: &mut Lanes<LANES>) {
+        (self.finish)(acc, with, out);
     }
 }
+
+/// Where a register of results goes.
+pub(super) type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
 
 /// What `finish` needs to know of a row and a register's channels.
 pub(super) struct Epilogue<'a, const LANES: usize> {
@@ -365,9 +368,11 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
 ) where
     V: Vector<LANES, BYTES>,
 {
+    // All about equally high: a low tile has too few sums to hide the latency of a dot product.
+    let tiles = rows.len().div_ceil(MR);
     let mut row = rows.start;
-    while row < rows.end {
-        let height = MR.min(rows.end - row);
+    for left in (1..=tiles).rev() {
+        let height = (rows.end - row).div_ceil(left);
         // SAFETY: the caller's promise.
         unsafe {
             match height {
@@ -459,6 +464,11 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
         unsafe { step(&mut acc, &rows, weights, group, vector) };
         group += 1;
     }
+    // Where weights are unpacked as they are loaded, registers are scarce. Sums leave them all at
+    // once, or the compiler keeps one of them on the stack all along the loop.
+    if size_of::<V::B>() > BYTES {
+        acc = std::hint::black_box(acc);
+    }
     // SAFETY: the caller's promise.
     unsafe { store(product, panel, first_row, acc, vector) };
 }
@@ -499,7 +509,6 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
-#[allow(clippy::needless_range_loop)]
 #[inline(always)]
 unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
     product: &Product<'_, V::Group>,
@@ -510,36 +519,80 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let sums = panel.sums.as_chunks::<LANES>().0;
-    let zero_points = panel.zero_points.as_chunks::<LANES>().0;
-    let scales = panel.scales.as_chunks::<LANES>().0;
-    let bias = panel.bias.as_chunks::<LANES>().0;
-    let columns = panel.start..panel.start + panel.channels;
-    for r in 0..MR {
-        let row = first_row + r;
-        // SAFETY: the caller's promise; the part of the row before is no longer alive.
-        let out = unsafe { product.out.part(row, columns.clone()) };
-        for v in 0..NV {
-            let values = vector.finish(
-                acc[r][v],
-                Epilogue {
-                    row: product.lhs.row(row),
-                    sums: &sums[v],
-                    zero_points: zero_points.get(v),
-                    scales: &scales[v],
-                    bias: &bias[v],
-                },
-            );
-            // Padding channels are computed like the others and not stored.
-            let real = &mut out[v * LANES..];
-            match real.first_chunk_mut::<LANES>() {
-                Some(full) => *full = values.map(MaybeUninit::new),
-                None => {
-                    for (out, value) in real.iter_mut().zip(values) {
-                        out.write(value);
-                    }
-                }
+    // One look at the zero points for all sums.
+    let zero_points = panel.zero_points;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match zero_points.is_empty() {
+            true => store_with(product, panel, first_row, acc, vector, |_| None),
+            false => {
+                let zero_points = registers::<_, LANES, NV>(zero_points);
+                store_with(product, panel, first_row, acc, vector, |v| {
+                    Some(&zero_points[v])
+                });
             }
         }
     }
+}
+
+/// [`store`] with the zero points of each register.
+///
+/// # Safety
+/// As of [`store`].
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn store_with<
+    'a,
+    const LANES: usize,
+    const BYTES: usize,
+    const NV: usize,
+    const MR: usize,
+    V,
+>(
+    product: &Product<'_, V::Group>,
+    panel: Panel<'a>,
+    first_row: usize,
+    acc: [[V::Acc; NV]; MR],
+    vector: V,
+    zero_points: impl Fn(usize) -> Option<&'a [i32; LANES]>,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let sums = registers::<_, LANES, NV>(panel.sums);
+    let scales = registers::<_, LANES, NV>(panel.scales);
+    let bias = registers::<_, LANES, NV>(panel.bias);
+    let columns = panel.start..panel.start + panel.channels;
+    for r in 0..MR {
+        let row = product.lhs.row(first_row + r);
+        // SAFETY: the caller's promise; the part of the row before is no longer alive.
+        let out = unsafe { product.out.part(first_row + r, columns.clone()) };
+        // Padding channels are computed like the others and not stored.
+        let mut padded = [[MaybeUninit::uninit(); LANES]; NV];
+        let full = out.as_chunks_mut().0.first_chunk_mut::<NV>();
+        let is_full = full.is_some();
+        let to: &mut [Lanes<LANES>; NV] = full.unwrap_or(&mut padded);
+        for v in 0..NV {
+            let with = Epilogue {
+                row,
+                sums: &sums[v],
+                zero_points: zero_points(v),
+                scales: &scales[v],
+                bias: &bias[v],
+            };
+            vector.finish(acc[r][v], with, &mut to[v]);
+        }
+        if !is_full {
+            // SAFETY: as above; `to` is no longer alive.
+            let out = unsafe { product.out.part(first_row + r, columns.clone()) };
+            out.copy_from_slice(&padded.as_flattened()[..out.len()]);
+        }
+    }
+}
+
+/// The registers of a panel.
+#[inline(always)]
+fn registers<T, const LANES: usize, const NV: usize>(of_panel: &[T]) -> &[[T; LANES]; NV] {
+    let registers = of_panel.as_chunks().0.first_chunk();
+    registers.expect("a panel of NV registers")
 }

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 
 use super::neon::{self, NEON};
 use crate::kernels::Instance;
-use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Part, Product};
+use crate::kernels::tile::{self, Closures, Epilogue, Lanes, MAX_ROWS, Part, Product};
 
 pub(in crate::kernels) const DOTPROD: Instance = Instance { multiply, ..NEON };
 
@@ -27,7 +27,7 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         splat: |codes: [u8; 4]| f32::from_bits(u32::from_le_bytes(codes)),
         dot: |acc, a, b| dot(acc, a, b),
         add: |left, right| vaddq_u32(left, right),
-        finish: |acc, with: Epilogue<'_, 4>| neon::finish(acc, with),
+        finish: |acc, with: Epilogue<'_, 4>, out: &mut Lanes<4>| neon::finish(acc, with, out),
         group: PhantomData,
     };
     // SAFETY: the caller's promise.

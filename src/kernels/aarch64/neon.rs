@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use half::f16;
 
 use crate::kernels::attention::{self, Attention, Block};
-use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Epilogue, Lanes, MAX_ROWS, Output, Part, Product};
 use crate::kernels::{Instance, dequantize, float_tile, portable};
 
 pub(in crate::kernels) const NEON: Instance = Instance {
@@ -45,8 +45,8 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         add: |left: (uint32x4_t, uint32x4_t), right: (uint32x4_t, uint32x4_t)| {
             (vaddq_u32(left.0, right.0), vaddq_u32(left.1, right.1))
         },
-        finish: |acc: (uint32x4_t, uint32x4_t), with: Epilogue<'_, 4>| {
-            finish(vpaddq_u32(acc.0, acc.1), with)
+        finish: |acc: (uint32x4_t, uint32x4_t), with: Epilogue<'_, 4>, out: &mut Lanes<4>| {
+            finish(vpaddq_u32(acc.0, acc.1), with, out);
         },
         group: PhantomData,
     };
@@ -76,7 +76,7 @@ fn multiply_high(a: uint8x16_t, b: uint8x16_t) -> uint16x8_t {
 /// Zero points, scale and bias of 4 sums.
 #[target_feature(enable = "neon")]
 #[inline]
-pub(super) fn finish(acc: uint32x4_t, with: Epilogue<'_, 4>) -> [f32; 4] {
+pub(super) fn finish(acc: uint32x4_t, with: Epilogue<'_, 4>, out: &mut Lanes<4>) {
     // SAFETY: each array is 16 bytes to read.
     let (sums, scales, bias) = unsafe {
         (
@@ -93,10 +93,8 @@ pub(super) fn finish(acc: uint32x4_t, with: Epilogue<'_, 4>) -> [f32; 4] {
     }
     let scale = vmulq_n_f32(scales, with.row.scale);
     let values = vfmaq_f32(bias, vcvtq_f32_s32(acc), scale);
-    let mut out = [0f32; 4];
     // SAFETY: the array is 16 bytes to write.
-    unsafe { vst1q_f32(out.as_mut_ptr(), values) };
-    out
+    unsafe { vst1q_f32(out.as_mut_ptr().cast(), values) };
 }
 
 /// A tile of 6 x 16 of floats: 24 sums, 4 weights and a value of the 32 registers.
@@ -112,14 +110,12 @@ unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
         splat: |x: f32| x,
         dot: |acc, x, weights| vfmaq_n_f32(acc, weights, x),
         add: |left, right| vaddq_f32(left, right),
-        finish: |acc, with: Epilogue<'_, 4>| {
-            let mut out = [0f32; 4];
+        finish: |acc, with: Epilogue<'_, 4>, out: &mut Lanes<4>| {
             // SAFETY: each array is 16 bytes to read or to write.
             unsafe {
                 let bias = vld1q_f32(with.bias.as_ptr());
-                vst1q_f32(out.as_mut_ptr(), vaddq_f32(acc, bias));
+                vst1q_f32(out.as_mut_ptr().cast(), vaddq_f32(acc, bias));
             }
-            out
         },
         group: PhantomData,
     };

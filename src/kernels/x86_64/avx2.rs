@@ -11,7 +11,7 @@ use half::f16;
 
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
-use crate::kernels::tile::{self, Closures, Epilogue, Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Epilogue, Lanes, Output, Part, Product};
 use crate::kernels::{
     Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Units,
 };
@@ -128,7 +128,7 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
             _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
         },
         add: |left, right| _mm256_add_epi32(left, right),
-        finish: |acc, with: Epilogue<'_, 8>| finish(acc, with),
+        finish: |acc, with: Epilogue<'_, 8>, out: &mut Lanes<8>| finish(acc, with, out),
         group: PhantomData,
     };
     // SAFETY: the caller's promise.
@@ -138,7 +138,7 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
 /// Zero point, scale and bias of 8 sums.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub(super) fn finish(acc: __m256i, with: Epilogue<'_, 8>) -> [f32; 8] {
+pub(super) fn finish(acc: __m256i, with: Epilogue<'_, 8>, out: &mut Lanes<8>) {
     // SAFETY: each array is 32 bytes to read.
     let (sums, scales, bias) = unsafe {
         (
@@ -157,10 +157,8 @@ pub(super) fn finish(acc: __m256i, with: Epilogue<'_, 8>) -> [f32; 8] {
     }
     let scale = _mm256_mul_ps(_mm256_set1_ps(with.row.scale), scales);
     let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, bias);
-    let mut out = [0f32; 8];
     // SAFETY: the array is 32 bytes to write.
-    unsafe { _mm256_storeu_ps(out.as_mut_ptr(), values) };
-    out
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) };
 }
 
 /// A tile of 4 x 16 of floats: 8 sums, 2 weights and a broadcast of the 16 registers.
@@ -178,14 +176,12 @@ pub(super) unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
         splat: |x: f32| _mm256_set1_ps(x),
         dot: |acc, x, weights| _mm256_fmadd_ps(x, weights, acc),
         add: |left, right| _mm256_add_ps(left, right),
-        finish: |acc, with: Epilogue<'_, 8>| {
-            let mut out = [0f32; 8];
+        finish: |acc, with: Epilogue<'_, 8>, out: &mut Lanes<8>| {
             // SAFETY: each array is 32 bytes to read or to write.
             unsafe {
                 let bias = _mm256_loadu_ps(with.bias.as_ptr());
-                _mm256_storeu_ps(out.as_mut_ptr(), _mm256_add_ps(acc, bias));
+                _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(acc, bias));
             }
-            out
         },
         group: PhantomData,
     };

@@ -8,7 +8,7 @@ use half::f16;
 use super::avx2;
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
-use crate::kernels::tile::{self, Closures, Epilogue, MAX_ROWS, Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Epilogue, Lanes, MAX_ROWS, Output, Part, Product};
 use crate::kernels::{
     Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Units,
 };
@@ -113,7 +113,7 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         splat: |codes: [u8; 4]| _mm512_set1_epi32(i32::from_le_bytes(codes)),
         dot: |acc, a, b| _mm512_dpbusd_epi32(acc, a, b),
         add: |left, right| _mm512_add_epi32(left, right),
-        finish: |acc, with: Epilogue<'_, 16>| {
+        finish: |acc, with: Epilogue<'_, 16>, out: &mut Lanes<16>| {
             // SAFETY: each array is 64 bytes to read.
             let (sums, scales, bias) = unsafe {
                 (
@@ -132,10 +132,8 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
             }
             let scale = _mm512_mul_ps(_mm512_set1_ps(with.row.scale), scales);
             let values = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, bias);
-            let mut out = [0f32; 16];
             // SAFETY: the array is 64 bytes to write.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), values) };
-            out
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
         },
         group: PhantomData,
     };
@@ -158,14 +156,12 @@ unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
         splat: |x: f32| _mm512_set1_ps(x),
         dot: |acc, x, weights| _mm512_fmadd_ps(x, weights, acc),
         add: |left, right| _mm512_add_ps(left, right),
-        finish: |acc, with: Epilogue<'_, 16>| {
-            let mut out = [0f32; 16];
+        finish: |acc, with: Epilogue<'_, 16>, out: &mut Lanes<16>| {
             // SAFETY: each array is 64 bytes to read or to write.
             unsafe {
                 let bias = _mm512_loadu_ps(with.bias.as_ptr());
-                _mm512_storeu_ps(out.as_mut_ptr(), _mm512_add_ps(acc, bias));
+                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(acc, bias));
             }
-            out
         },
         group: PhantomData,
     };

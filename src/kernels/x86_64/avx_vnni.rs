@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::avx2;
 use crate::kernels::Instance;
-use crate::kernels::tile::{self, Closures, MAX_ROWS, Part, Product};
+use crate::kernels::tile::{self, Closures, Epilogue, Lanes, MAX_ROWS, Part, Product};
 
 pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
     range: avx2::range,
@@ -35,7 +35,7 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         splat: |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
         dot: |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b),
         add: |left, right| _mm256_add_epi32(left, right),
-        finish: |acc, with: tile::Epilogue<'_, 8>| avx2::finish(acc, with),
+        finish: |acc, with: Epilogue<'_, 8>, out: &mut Lanes<8>| avx2::finish(acc, with, out),
         group: PhantomData,
     };
     // SAFETY: the caller's promise.
