@@ -42,7 +42,6 @@ pub use norm::{Norm, layer_norm, softmax};
 pub use packed::{Int8, Packed};
 pub use quantize::{Quantizer, Rows, Scratch};
 pub use recurrence::{Recurrence, recur, recur_f16};
-pub(crate) use rows::ROUND;
 pub use rows::{Range, Rounding, RowParams};
 
 use attention::Block;

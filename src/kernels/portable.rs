@@ -6,7 +6,7 @@ use half::f16;
 
 use super::attention::{self, Attention, Block};
 use super::float_tile;
-use super::tile::{self, Closures, Output, Part, Product};
+use super::tile::{self, Closures, Lanes, Output, Part, Product, Terms};
 use super::{Instance, activation, dequantize, gates, norm, rows};
 
 pub(super) const INSTANCE: Instance = Instance {
@@ -28,7 +28,14 @@ pub(super) const INSTANCE: Instance = Instance {
 /// No other thread computes a part that overlaps.
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     let vector = Closures::<true, _, _, _, _, _, _, _> {
-        zero: || [0i32; 8],
+        start: |terms: Terms<'_, 8>| {
+            std::array::from_fn(|i| {
+                let zero_point = terms.zero_points.map_or(0, |zero_points| zero_points[i]);
+                let lhs = terms.row.zero_point.wrapping_mul(terms.sums[i]);
+                let rhs = terms.row.sum.wrapping_mul(zero_point);
+                0i32.wrapping_sub(lhs).wrapping_sub(rhs)
+            })
+        },
         load: |weights: &[u8; 32]| weights.map(u8::cast_signed),
         splat: |codes: [u8; 4]| codes,
         dot: |mut acc: [i32; 8], a: [u8; 4], b: [i8; 32]| {
@@ -42,13 +49,10 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         add: |left: [i32; 8], right: [i32; 8]| {
             std::array::from_fn(|i| left[i].wrapping_add(right[i]))
         },
-        finish: |acc: [i32; 8], with: tile::Epilogue<'_, 8>, out: &mut tile::Lanes<8>| {
+        finish: |acc: [i32; 8], terms: Terms<'_, 8>, out: &mut Lanes<8>| {
             for (i, out) in out.iter_mut().enumerate() {
-                let zero_point = with.zero_points.map_or(0, |zero_points| zero_points[i]);
-                let lhs = with.row.zero_point.wrapping_mul(with.sums[i]);
-                let rhs = with.row.sum.wrapping_mul(zero_point);
-                let acc = acc[i].wrapping_sub(lhs).wrapping_sub(rhs) as f32;
-                out.write(acc.mul_add(with.row.scale * with.scales[i], with.bias[i]));
+                let scale = terms.row.scale * terms.scales[i];
+                out.write((acc[i] as f32).mul_add(scale, terms.bias[i]));
             }
         },
         group: PhantomData,
@@ -61,7 +65,7 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
 /// No other thread computes a part that overlaps.
 unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
     let vector = Closures::<false, _, _, _, _, _, _, _> {
-        zero: || [0f32; 8],
+        start: |_: Terms<'_, 8>| [0f32; 8],
         load: |weights: &[u8; 16]| -> [f32; 8] {
             std::array::from_fn(|i| {
                 f16::from_le_bytes([weights[2 * i], weights[2 * i + 1]]).to_f32()
@@ -72,9 +76,9 @@ unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
             std::array::from_fn(|i| x.mul_add(weights[i], acc[i]))
         },
         add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
-        finish: |acc: [f32; 8], with: tile::Epilogue<'_, 8>, out: &mut tile::Lanes<8>| {
+        finish: |acc: [f32; 8], terms: Terms<'_, 8>, out: &mut Lanes<8>| {
             for (i, out) in out.iter_mut().enumerate() {
-                out.write(acc[i] + with.bias[i]);
+                out.write(acc[i] + terms.bias[i]);
             }
         },
         group: PhantomData,

@@ -116,13 +116,16 @@ const KEPT_GROUPS: usize = 4 << 20;
 /// Rows that one task quantizes.
 struct RowChunk<'a> {
     lhs: &'a [f32],
-    ranges: &'a [Range],
+    ranges: &'a mut [Range],
     groups: &'a mut [[u8; 4]],
     rows: &'a mut [Row],
 }
 
 /// Activations below which their quantization stays on the caller's thread.
 const SERIAL_ACTIVATIONS: usize = 32_768;
+
+/// Activations whose ranges are taken before their codes: half of a small L1.
+const BLOCK: usize = 4_096;
 
 /// Quantizes the rows of `operands.lhs` to `room`, with sums of codes if asked.
 pub(super) fn quantize_rows<'a>(
@@ -150,22 +153,23 @@ pub(super) fn quantize_rows<'a>(
     };
     let height = m.div_ceil(tasks.max(1)).max(1);
 
+    let measure = |lhs: &[f32], ranges: &mut [Range]| {
+        for (lhs, range) in lhs.chunks_exact(k).zip(ranges) {
+            *range = (instance.range)(lhs);
+        }
+    };
     let together = match quantizer.rows {
         Rows::Apart => None,
         Rows::Together => {
             let chunks = lhs.chunks(height * k).zip(room.ranges.chunks_mut(height));
-            parallel::for_each_item(chunks, |(lhs, ranges)| {
-                for (row, range) in lhs.chunks_exact(k).zip(ranges) {
-                    *range = (instance.range)(row);
-                }
-            });
+            parallel::for_each_item(chunks, |(lhs, ranges)| measure(lhs, ranges));
             let finite = room.ranges.iter().filter(|range| range.finite);
             let all = finite.fold(Range::EMPTY, |all, range| all.union(*range));
             Some(calculate(all))
         }
     };
 
-    let chunks = lhs.chunks(height * k).zip(room.ranges.chunks(height));
+    let chunks = lhs.chunks(height * k).zip(room.ranges.chunks_mut(height));
     let chunks = chunks.zip(room.groups.chunks_mut(height * rhs.groups()));
     let chunks = chunks.zip(room.rows.chunks_mut(height));
     let chunks = chunks.map(|(((lhs, ranges), groups), rows)| RowChunk {
@@ -174,20 +178,34 @@ pub(super) fn quantize_rows<'a>(
         groups,
         rows,
     });
+    // Ranges of several rows, then their codes: a row's divisions, one after the other, would take
+    // as long as its codes if they had to wait for them.
+    let block = (BLOCK / k).max(1);
     parallel::for_each_item(chunks, |chunk| {
-        let rows = chunk.lhs.chunks_exact(k).zip(chunk.ranges);
-        let rows = rows.zip(chunk.groups.chunks_exact_mut(rhs.groups()));
-        for (((values, range), groups), row) in rows.zip(chunk.rows) {
-            let range = match together {
-                Some(_) => *range,
-                None => (instance.range)(values),
-            };
-            *row = NOT_FINITE;
-            if range.finite {
-                let params = together.unwrap_or_else(|| calculate(range));
+        let blocks = chunk.lhs.chunks(block * k);
+        let blocks = blocks.zip(chunk.ranges.chunks_mut(block));
+        let blocks = blocks.zip(chunk.groups.chunks_mut(block * rhs.groups()));
+        for (((lhs, ranges), groups), rows) in blocks.zip(chunk.rows.chunks_mut(block)) {
+            if together.is_none() {
+                measure(lhs, ranges);
+            }
+            for (range, row) in ranges.iter().zip(&mut *rows) {
+                *row = match range.finite {
+                    true => row_of(together.unwrap_or_else(|| calculate(*range))),
+                    false => NOT_FINITE,
+                };
+            }
+            let rows = lhs.chunks_exact(k).zip(rows);
+            for ((lhs, row), groups) in rows.zip(groups.chunks_exact_mut(rhs.groups())) {
+                if row.scale.is_nan() {
+                    continue;
+                }
                 let codes = &mut groups.as_flattened_mut()[..k];
-                (instance.quantize)(values, params, quantizer.rounding, codes);
-                *row = row_of(params);
+                let params = RowParams {
+                    scale: row.scale,
+                    zero_point: row.zero_point,
+                };
+                (instance.quantize)(lhs, params, quantizer.rounding, codes);
                 if sums {
                     row.sum = (instance.sum)(codes);
                 }

@@ -47,7 +47,7 @@ pub(super) fn range(row: &[f32]) -> Range {
     let mut lanes = Lanes {
         min: [f32::INFINITY; CHUNK],
         max: [f32::NEG_INFINITY; CHUNK],
-        taint: [0.; CHUNK],
+        sum: [0.; CHUNK],
     };
     let (chunks, rest) = row.as_chunks::<CHUNK>();
     for chunk in chunks {
@@ -68,16 +68,17 @@ pub(super) fn range(row: &[f32]) -> Range {
     Range {
         min: together(lanes.min, less),
         max: together(lanes.max, greater),
-        finite: together(lanes.taint, |a, b| a + b) == 0.,
+        // What is not finite stays in a sum. So does what the sum itself has become, of numbers
+        // near the greatest.
+        finite: together(lanes.sum, |a, b| a + b).is_finite() || row.iter().all(|x| x.is_finite()),
     }
 }
 
-/// The range of each lane of the chunks of a row.
+/// The range and the sum of each lane of the chunks of a row.
 struct Lanes {
     min: [f32; CHUNK],
     max: [f32; CHUNK],
-    /// NaN where something was not finite, else 0.
-    taint: [f32; CHUNK],
+    sum: [f32; CHUNK],
 }
 
 impl Lanes {
@@ -86,8 +87,7 @@ impl Lanes {
         for (i, x) in chunk.iter().copied().enumerate() {
             self.min[i] = if x < self.min[i] { x } else { self.min[i] };
             self.max[i] = if x > self.max[i] { x } else { self.max[i] };
-            // 0 x is NaN for a NaN or infinite x, and NaN stays.
-            self.taint[i] += x * 0.;
+            self.sum[i] += x;
         }
     }
 }
@@ -158,7 +158,7 @@ fn each(row: &[f32], codes: &mut [u8], encode: impl Fn(f32) -> u8) {
 }
 
 /// Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
-pub(crate) const ROUND: f32 = 12_582_912.;
+pub(super) const ROUND: f32 = 12_582_912.;
 
 #[inline(always)]
 fn clamp(code: f32, low: f32, high: f32) -> f32 {

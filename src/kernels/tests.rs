@@ -250,6 +250,46 @@ fn large_products_equal_the_oracle_on_all_threads() {
 }
 
 #[test]
+fn ranges_are_those_of_the_elements_wherever_they_are() {
+    let mut random = Random(11);
+    for instance in Isa::available().into_iter().map(Isa::instance) {
+        let range = |row: &[f32]| (instance.range)(row);
+        assert_eq!(range(&[]), Range::EMPTY);
+        for len in [1, 2, 31, 32, 33, 63, 64, 65, 100] {
+            let mut row: Vec<f32> = (0..len).map(|_| random.float()).collect();
+            for at in 0..len {
+                let kept = row[at];
+                for (x, finite) in [
+                    (3., true),
+                    (-3., true),
+                    (f32::MAX, true),
+                    (f32::NAN, false),
+                    (f32::INFINITY, false),
+                    (f32::NEG_INFINITY, false),
+                ] {
+                    row[at] = x;
+                    let got = range(&row);
+                    assert_eq!(got.finite, finite, "{len} {at} {x}");
+                    if finite {
+                        let min = row.iter().copied().fold(f32::INFINITY, f32::min);
+                        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                        assert_eq!((got.min, got.max), (min, max), "{len} {at} {x}");
+                    }
+                }
+                row[at] = kept;
+            }
+            // Sums of these are not finite, they are.
+            let large = Range {
+                min: f32::MAX,
+                max: f32::MAX,
+                finite: true,
+            };
+            assert_eq!(range(&vec![f32::MAX; len]), large);
+        }
+    }
+}
+
+#[test]
 fn unaligned_starts_give_the_same_codes() {
     let mut random = Random(7);
     let data: Vec<f32> = (0..300).map(|_| random.float()).collect();

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 
 use super::neon::{self, NEON};
 use crate::kernels::Instance;
-use crate::kernels::tile::{self, Closures, Epilogue, Lanes, MAX_ROWS, Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Part, Product, Terms};
 
 pub(in crate::kernels) const DOTPROD: Instance = Instance { multiply, ..NEON };
 
@@ -21,13 +21,13 @@ pub(in crate::kernels) const DOTPROD: Instance = Instance { multiply, ..NEON };
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     let vector = Closures::<true, _, _, _, _, _, _, _> {
-        zero: || vdupq_n_u32(0),
+        start: |terms: Terms<'_, 4>| neon::start(terms),
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |weights: &[u8; 16]| unsafe { vld1q_u8(weights.as_ptr()) },
         splat: |codes: [u8; 4]| f32::from_bits(u32::from_le_bytes(codes)),
         dot: |acc, a, b| dot(acc, a, b),
         add: |left, right| vaddq_u32(left, right),
-        finish: |acc, with: Epilogue<'_, 4>, out: &mut Lanes<4>| neon::finish(acc, with, out),
+        finish: |acc, terms: Terms<'_, 4>, out: &mut Lanes<4>| neon::finish(acc, terms, out),
         group: PhantomData,
     };
     // SAFETY: the caller's promise.

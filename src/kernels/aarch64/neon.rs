@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use half::f16;
 
 use crate::kernels::attention::{self, Attention, Block};
-use crate::kernels::tile::{self, Closures, Epilogue, Lanes, MAX_ROWS, Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Output, Part, Product, Terms};
 use crate::kernels::{Instance, dequantize, float_tile, portable};
 
 pub(in crate::kernels) const NEON: Instance = Instance {
@@ -25,7 +25,7 @@ pub(in crate::kernels) const NEON: Instance = Instance {
 };
 
 /// A tile of 2 x 16: 16 pairs of sums, 4 weights, a broadcast and products of the 32 registers. A
-/// third row would leave 3 for products, which the compiler does not manage with.
+/// third row would leave 3 for products, which the compiler does not manage terms.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
@@ -33,7 +33,10 @@ pub(in crate::kernels) const NEON: Instance = Instance {
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     let vector = Closures::<true, _, _, _, _, _, _, _> {
         // Sums of two channels each, of inputs 0 and 1 apart from 2 and 3.
-        zero: || (vdupq_n_u32(0), vdupq_n_u32(0)),
+        start: |terms: Terms<'_, 4>| {
+            let (acc, zero) = (start(terms), vdupq_n_u32(0));
+            (vzip1q_u32(acc, zero), vzip2q_u32(acc, zero))
+        },
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |weights: &[u8; 16]| unsafe { vld1q_u8(weights.as_ptr()) },
         splat: |codes: [u8; 4]| vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(codes))),
@@ -45,8 +48,8 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         add: |left: (uint32x4_t, uint32x4_t), right: (uint32x4_t, uint32x4_t)| {
             (vaddq_u32(left.0, right.0), vaddq_u32(left.1, right.1))
         },
-        finish: |acc: (uint32x4_t, uint32x4_t), with: Epilogue<'_, 4>, out: &mut Lanes<4>| {
-            finish(vpaddq_u32(acc.0, acc.1), with, out);
+        finish: |acc: (uint32x4_t, uint32x4_t), terms: Terms<'_, 4>, out: &mut Lanes<4>| {
+            finish(vpaddq_u32(acc.0, acc.1), terms, out);
         },
         group: PhantomData,
     };
@@ -73,26 +76,28 @@ fn multiply_high(a: uint8x16_t, b: uint8x16_t) -> uint16x8_t {
     products
 }
 
-/// Zero points, scale and bias of 4 sums.
+/// What 4 sums begin terms.
 #[target_feature(enable = "neon")]
 #[inline]
-pub(super) fn finish(acc: uint32x4_t, with: Epilogue<'_, 4>, out: &mut Lanes<4>) {
+pub(super) fn start(terms: Terms<'_, 4>) -> uint32x4_t {
     // SAFETY: each array is 16 bytes to read.
-    let (sums, scales, bias) = unsafe {
-        (
-            vld1q_s32(with.sums.as_ptr()),
-            vld1q_f32(with.scales.as_ptr()),
-            vld1q_f32(with.bias.as_ptr()),
-        )
-    };
-    let mut acc = vmlsq_n_s32(vreinterpretq_s32_u32(acc), sums, with.row.zero_point);
-    if let Some(zero_points) = with.zero_points {
-        // SAFETY: the array is 16 bytes to read.
-        let zero_points = unsafe { vld1q_s32(zero_points.as_ptr()) };
-        acc = vmlsq_n_s32(acc, zero_points, with.row.sum);
+    let load = |xs: &[i32; 4]| unsafe { vld1q_s32(xs.as_ptr()) };
+    let mut acc = vmulq_n_s32(load(terms.sums), terms.row.zero_point.wrapping_neg());
+    if let Some(zero_points) = terms.zero_points {
+        acc = vmlsq_n_s32(acc, load(zero_points), terms.row.sum);
     }
-    let scale = vmulq_n_f32(scales, with.row.scale);
-    let values = vfmaq_f32(bias, vcvtq_f32_s32(acc), scale);
+    vreinterpretq_u32_s32(acc)
+}
+
+/// Scale and bias of 4 sums.
+#[target_feature(enable = "neon")]
+#[inline]
+pub(super) fn finish(acc: uint32x4_t, terms: Terms<'_, 4>, out: &mut Lanes<4>) {
+    // SAFETY: each array is 16 bytes to read.
+    let load = |xs: &[f32; 4]| unsafe { vld1q_f32(xs.as_ptr()) };
+    let scale = vmulq_n_f32(load(terms.scales), terms.row.scale);
+    let acc = vcvtq_f32_s32(vreinterpretq_s32_u32(acc));
+    let values = vfmaq_f32(load(terms.bias), acc, scale);
     // SAFETY: the array is 16 bytes to write.
     unsafe { vst1q_f32(out.as_mut_ptr().cast(), values) };
 }
@@ -104,16 +109,16 @@ pub(super) fn finish(acc: uint32x4_t, with: Epilogue<'_, 4>, out: &mut Lanes<4>)
 #[target_feature(enable = "neon")]
 unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
     let vector = Closures::<false, _, _, _, _, _, _, _> {
-        zero: || vdupq_n_f32(0.),
+        start: |_: Terms<'_, 4>| vdupq_n_f32(0.),
         // SAFETY: the array is 8 bytes to read; no alignment is asked.
         load: |weights: &[u8; 8]| widen_four(unsafe { vld1_u8(weights.as_ptr()) }),
         splat: |x: f32| x,
         dot: |acc, x, weights| vfmaq_n_f32(acc, weights, x),
         add: |left, right| vaddq_f32(left, right),
-        finish: |acc, with: Epilogue<'_, 4>, out: &mut Lanes<4>| {
+        finish: |acc, terms: Terms<'_, 4>, out: &mut Lanes<4>| {
             // SAFETY: each array is 16 bytes to read or to write.
             unsafe {
-                let bias = vld1q_f32(with.bias.as_ptr());
+                let bias = vld1q_f32(terms.bias.as_ptr());
                 vst1q_f32(out.as_mut_ptr().cast(), vaddq_f32(acc, bias));
             }
         },

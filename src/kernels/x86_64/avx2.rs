@@ -11,7 +11,7 @@ use half::f16;
 
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
-use crate::kernels::tile::{self, Closures, Epilogue, Lanes, Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, Output, Part, Product, Terms};
 use crate::kernels::{
     Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Units,
 };
@@ -110,7 +110,7 @@ pub(super) unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Outpu
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     let vector = Closures::<true, _, _, _, _, _, _, _> {
-        zero: || _mm256_setzero_si256(),
+        start: |terms: Terms<'_, 8>| start(terms),
         load: |weights: &[u8; 32]| {
             // SAFETY: the array is 32 bytes to read; no alignment is asked.
             let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) };
@@ -128,35 +128,36 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
             _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
         },
         add: |left, right| _mm256_add_epi32(left, right),
-        finish: |acc, with: Epilogue<'_, 8>, out: &mut Lanes<8>| finish(acc, with, out),
+        finish: |acc, terms: Terms<'_, 8>, out: &mut Lanes<8>| finish(acc, terms, out),
         group: PhantomData,
     };
     // SAFETY: the caller's promise.
     unsafe { tile::multiply::<8, 32, 4, _>(product, part, vector) }
 }
 
-/// Zero point, scale and bias of 8 sums.
+/// What 8 sums begin with.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub(super) fn finish(acc: __m256i, with: Epilogue<'_, 8>, out: &mut Lanes<8>) {
+pub(super) fn start(terms: Terms<'_, 8>) -> __m256i {
     // SAFETY: each array is 32 bytes to read.
-    let (sums, scales, bias) = unsafe {
-        (
-            _mm256_loadu_si256(with.sums.as_ptr().cast()),
-            _mm256_loadu_ps(with.scales.as_ptr()),
-            _mm256_loadu_ps(with.bias.as_ptr()),
-        )
+    let load = |xs: &[i32; 8]| unsafe { _mm256_loadu_si256(xs.as_ptr().cast()) };
+    let zero_point = _mm256_set1_epi32(terms.row.zero_point.wrapping_neg());
+    let acc = _mm256_mullo_epi32(zero_point, load(terms.sums));
+    let Some(zero_points) = terms.zero_points else {
+        return acc;
     };
-    let zero_point = _mm256_set1_epi32(with.row.zero_point);
-    let mut acc = _mm256_sub_epi32(acc, _mm256_mullo_epi32(zero_point, sums));
-    if let Some(zero_points) = with.zero_points {
-        // SAFETY: the array is 32 bytes to read.
-        let zero_points = unsafe { _mm256_loadu_si256(zero_points.as_ptr().cast()) };
-        let sum = _mm256_set1_epi32(with.row.sum);
-        acc = _mm256_sub_epi32(acc, _mm256_mullo_epi32(sum, zero_points));
-    }
-    let scale = _mm256_mul_ps(_mm256_set1_ps(with.row.scale), scales);
-    let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, bias);
+    let sum = _mm256_set1_epi32(terms.row.sum);
+    _mm256_sub_epi32(acc, _mm256_mullo_epi32(sum, load(zero_points)))
+}
+
+/// Scale and bias of 8 sums.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+pub(super) fn finish(acc: __m256i, terms: Terms<'_, 8>, out: &mut Lanes<8>) {
+    // SAFETY: each array is 32 bytes to read.
+    let load = |xs: &[f32; 8]| unsafe { _mm256_loadu_ps(xs.as_ptr()) };
+    let scale = _mm256_mul_ps(_mm256_set1_ps(terms.row.scale), load(terms.scales));
+    let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, load(terms.bias));
     // SAFETY: the array is 32 bytes to write.
     unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) };
 }
@@ -168,7 +169,7 @@ pub(super) fn finish(acc: __m256i, with: Epilogue<'_, 8>, out: &mut Lanes<8>) {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
     let vector = Closures::<false, _, _, _, _, _, _, _> {
-        zero: || _mm256_setzero_ps(),
+        start: |_: Terms<'_, 8>| _mm256_setzero_ps(),
         load: |weights: &[u8; 16]| {
             // SAFETY: the array is 16 bytes to read; no alignment is asked.
             _mm256_cvtph_ps(unsafe { _mm_loadu_si128(weights.as_ptr().cast()) })
@@ -176,10 +177,10 @@ pub(super) unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
         splat: |x: f32| _mm256_set1_ps(x),
         dot: |acc, x, weights| _mm256_fmadd_ps(x, weights, acc),
         add: |left, right| _mm256_add_ps(left, right),
-        finish: |acc, with: Epilogue<'_, 8>, out: &mut Lanes<8>| {
+        finish: |acc, terms: Terms<'_, 8>, out: &mut Lanes<8>| {
             // SAFETY: each array is 32 bytes to read or to write.
             unsafe {
-                let bias = _mm256_loadu_ps(with.bias.as_ptr());
+                let bias = _mm256_loadu_ps(terms.bias.as_ptr());
                 _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(acc, bias));
             }
         },

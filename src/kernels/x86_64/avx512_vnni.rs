@@ -8,7 +8,7 @@ use half::f16;
 use super::avx2;
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
-use crate::kernels::tile::{self, Closures, Epilogue, Lanes, MAX_ROWS, Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Output, Part, Product, Terms};
 use crate::kernels::{
     Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Units,
 };
@@ -107,31 +107,27 @@ unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Output<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     let vector = Closures::<true, _, _, _, _, _, _, _> {
-        zero: || _mm512_setzero_si512(),
+        start: |terms: Terms<'_, 16>| {
+            // SAFETY: each array is 64 bytes to read.
+            let load = |xs: &[i32; 16]| unsafe { _mm512_loadu_si512(xs.as_ptr().cast()) };
+            let zero_point = _mm512_set1_epi32(terms.row.zero_point.wrapping_neg());
+            let acc = _mm512_mullo_epi32(zero_point, load(terms.sums));
+            let Some(zero_points) = terms.zero_points else {
+                return acc;
+            };
+            let sum = _mm512_set1_epi32(terms.row.sum);
+            _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, load(zero_points)))
+        },
         // SAFETY: the array is 64 bytes to read; no alignment is asked.
         load: |weights: &[u8; 64]| unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) },
         splat: |codes: [u8; 4]| _mm512_set1_epi32(i32::from_le_bytes(codes)),
         dot: |acc, a, b| _mm512_dpbusd_epi32(acc, a, b),
         add: |left, right| _mm512_add_epi32(left, right),
-        finish: |acc, with: Epilogue<'_, 16>, out: &mut Lanes<16>| {
+        finish: |acc, terms: Terms<'_, 16>, out: &mut Lanes<16>| {
             // SAFETY: each array is 64 bytes to read.
-            let (sums, scales, bias) = unsafe {
-                (
-                    _mm512_loadu_si512(with.sums.as_ptr().cast()),
-                    _mm512_loadu_ps(with.scales.as_ptr()),
-                    _mm512_loadu_ps(with.bias.as_ptr()),
-                )
-            };
-            let zero_point = _mm512_set1_epi32(with.row.zero_point);
-            let mut acc = _mm512_sub_epi32(acc, _mm512_mullo_epi32(zero_point, sums));
-            if let Some(zero_points) = with.zero_points {
-                // SAFETY: the array is 64 bytes to read.
-                let zero_points = unsafe { _mm512_loadu_si512(zero_points.as_ptr().cast()) };
-                let sum = _mm512_set1_epi32(with.row.sum);
-                acc = _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, zero_points));
-            }
-            let scale = _mm512_mul_ps(_mm512_set1_ps(with.row.scale), scales);
-            let values = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, bias);
+            let load = |xs: &[f32; 16]| unsafe { _mm512_loadu_ps(xs.as_ptr()) };
+            let scale = _mm512_mul_ps(_mm512_set1_ps(terms.row.scale), load(terms.scales));
+            let values = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, load(terms.bias));
             // SAFETY: the array is 64 bytes to write.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
         },
@@ -148,7 +144,7 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
     let vector = Closures::<false, _, _, _, _, _, _, _> {
-        zero: || _mm512_setzero_ps(),
+        start: |_: Terms<'_, 16>| _mm512_setzero_ps(),
         load: |weights: &[u8; 32]| {
             // SAFETY: the array is 32 bytes to read; no alignment is asked.
             _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) })
@@ -156,10 +152,10 @@ unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
         splat: |x: f32| _mm512_set1_ps(x),
         dot: |acc, x, weights| _mm512_fmadd_ps(x, weights, acc),
         add: |left, right| _mm512_add_ps(left, right),
-        finish: |acc, with: Epilogue<'_, 16>, out: &mut Lanes<16>| {
+        finish: |acc, terms: Terms<'_, 16>, out: &mut Lanes<16>| {
             // SAFETY: each array is 64 bytes to read or to write.
             unsafe {
-                let bias = _mm512_loadu_ps(with.bias.as_ptr());
+                let bias = _mm512_loadu_ps(terms.bias.as_ptr());
                 _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(acc, bias));
             }
         },

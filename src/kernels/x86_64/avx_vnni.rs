@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::avx2;
 use crate::kernels::Instance;
-use crate::kernels::tile::{self, Closures, Epilogue, Lanes, MAX_ROWS, Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Part, Product, Terms};
 
 pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
     range: avx2::range,
@@ -29,13 +29,13 @@ pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
 #[target_feature(enable = "avx2,fma,avxvnni")]
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     let vector = Closures::<true, _, _, _, _, _, _, _> {
-        zero: || _mm256_setzero_si256(),
+        start: |terms: Terms<'_, 8>| avx2::start(terms),
         // SAFETY: the array is 32 bytes to read; no alignment is asked.
         load: |weights: &[u8; 32]| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
         splat: |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
         dot: |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b),
         add: |left, right| _mm256_add_epi32(left, right),
-        finish: |acc, with: Epilogue<'_, 8>, out: &mut Lanes<8>| avx2::finish(acc, with, out),
+        finish: |acc, terms: Terms<'_, 8>, out: &mut Lanes<8>| avx2::finish(acc, terms, out),
         group: PhantomData,
     };
     // SAFETY: the caller's promise.
