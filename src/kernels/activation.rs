@@ -147,13 +147,11 @@ pub(super) fn exp(x: f32) -> f32 {
     let n = shifted - ROUND;
     let r = n.mul_add(-std::f32::consts::LN_2, x);
     let r = n.mul_add(-LN_2_LOW, r);
-    let p = 1.381_461e-3f32;
-    let p = p.mul_add(r, 8.368_71e-3);
-    let p = p.mul_add(r, 4.166_839e-2);
-    let p = p.mul_add(r, 1.666_652_1e-1);
-    let p = p.mul_add(r, 4.999_999_4e-1);
+    let square = r * r;
+    let high = 1.381_461e-3f32.mul_add(square, 8.368_71e-3f32.mul_add(r, 4.166_839e-2));
+    let p = high.mul_add(square, 1.666_652_1e-1f32.mul_add(r, 4.999_999_4e-1));
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
-    let tail = (r * r).mul_add(p, r);
+    let tail = square.mul_add(p, r);
     power.mul_add(tail, power)
 }
 
@@ -193,18 +191,19 @@ pub(super) fn gelu(x: f32) -> f32 {
     let t = x.abs();
     // Beyond, Q is less than every normal number; an infinite t would make it NaN.
     let t = if t > 13. { 13. } else { t };
-    let s = -2.386_29e-9f32;
-    let s = s.mul_add(t, 1.182_694_7e-7);
-    let s = s.mul_add(t, -2.326_085_2e-6);
-    let s = s.mul_add(t, 2.248_732_7e-5);
-    let s = s.mul_add(t, -9.443_481e-5);
-    let s = s.mul_add(t, -1.862_842_9e-4);
-    let s = s.mul_add(t, 5.012_593e-3);
-    let s = s.mul_add(t, -3.646_076e-2);
-    let s = s.mul_add(t, 1.817_214e-1);
-    let s = s.mul_add(t, -7.978_871e-1);
-    let s = s.mul_add(t, -std::f32::consts::LN_2);
-    let q = exp((-0.5 * t).mul_add(t, s));
+    // The exponent, its even and odd powers apart: two short chains of dependent steps, where one
+    // long one would wait for itself.
+    let z = t * t;
+    let even = (-2.386_29e-9f32).mul_add(z, -2.326_085_2e-6);
+    let odd = 1.182_694_7e-7f32.mul_add(z, 2.248_732_7e-5);
+    let even = even.mul_add(z, -9.443_481e-5);
+    let odd = odd.mul_add(z, -1.862_842_9e-4);
+    let even = even.mul_add(z, 5.012_593e-3);
+    let odd = odd.mul_add(z, -3.646_076e-2);
+    let even = even.mul_add(z, 1.817_214e-1 - 0.5);
+    let odd = odd.mul_add(z, -7.978_871e-1);
+    let even = even.mul_add(z, -std::f32::consts::LN_2);
+    let q = exp(odd.mul_add(t, even));
     (-t).mul_add(q, relu(x))
 }
 

@@ -122,7 +122,7 @@ struct RowChunk<'a> {
 }
 
 /// Activations below which their quantization stays on the caller's thread.
-const SERIAL_ACTIVATIONS: usize = 32_768;
+const SERIAL_ACTIVATIONS: usize = 16_384;
 
 /// Activations whose ranges are taken before their codes: half of a small L1.
 const BLOCK: usize = 4_096;

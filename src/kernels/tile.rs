@@ -275,30 +275,32 @@ pub(super) struct Product<'a, G> {
 }
 
 impl<G: Group> Product<'_, G> {
-    /// Computes a part: all of it, or with an activation function panel by panel, so that the
-    /// function finds the sums in L1.
+    /// Computes a part.
     ///
     /// # Safety
     /// No other thread computes a part that overlaps.
     pub unsafe fn compute(&self, part: Part) {
-        let instance = self.rhs.isa().instance();
-        let multiply = G::multiply(&instance);
+        let multiply = G::multiply(&self.rhs.isa().instance());
+        // SAFETY: the caller's promise.
+        unsafe { multiply(self, part) }
+    }
+
+    /// Applies the activation function, if there is one, to rows of a panel's channels: once a
+    /// panel, when the sums are still in L1.
+    ///
+    /// # Safety
+    /// They have been written, and no other thread reads or writes them.
+    #[inline(always)]
+    unsafe fn activate(&self, panel: Panel<'_>, rows: &Range<usize>) {
         let Some(activation) = self.activation else {
-            // SAFETY: the caller's promise.
-            return unsafe { multiply(self, part) };
+            return;
         };
-        for index in part.panels {
-            let panels = (index..index + 1).step_by(1);
-            let rows = part.rows.clone();
-            // SAFETY: the caller's promise, for a part of that part.
-            unsafe { multiply(self, Part { rows, panels }) };
-            let panel = self.rhs.panel(index);
+        let activate = self.rhs.isa().instance().activate;
+        for row in rows.clone() {
             let columns = panel.start..panel.start + panel.channels;
-            for row in part.rows.clone() {
-                // SAFETY: the caller's promise; `multiply` has written these elements.
-                let out = unsafe { self.out.written(row, columns.clone()) };
-                (instance.activate)(activation, out);
-            }
+            // SAFETY: the caller's promise.
+            let out = unsafe { self.out.written(row, columns) };
+            activate(activation, out);
         }
     }
 }
@@ -316,40 +318,51 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
     V: Vector<LANES, BYTES>,
 {
     let Part { rows, mut panels } = part;
-    while let Some(panel) = panels.next().map(|index| product.rhs.panel(index)) {
+    while let Some(index) = panels.next() {
+        let panel = product.rhs.panel(index);
+        // After the last one a thread mostly goes on with the part beside this one.
+        let next = panels.clone().next().unwrap_or(index + 1);
+        let next = match rows.len() > 1 && next < product.rhs.panels() {
+            true => product.rhs.panel(next),
+            false => panel,
+        };
         // One row of floats has too few sums to hide the latency of an `fma`, and their order is
         // set: it goes along several panels at once, if they are equally wide.
         if !V::EXACT && rows.len() == 1 {
-            let (mut next, mut after) = ([panel; ABREAST], panels.clone());
-            for next in &mut next[1..] {
+            let (mut side, mut after) = ([panel; ABREAST], panels.clone());
+            for panel in &mut side[1..] {
                 if let Some(index) = after.next() {
-                    *next = product.rhs.panel(index);
+                    *panel = product.rhs.panel(index);
                 }
             }
-            let alike = |next: &Panel<'_>| next.sums.len() == panel.sums.len();
-            if panels.len() + 1 >= ABREAST && next.iter().all(alike) {
+            let alike = |other: &Panel<'_>| other.sums.len() == panel.sums.len();
+            if panels.len() + 1 >= ABREAST && side.iter().all(alike) {
                 // SAFETY: this row and these panels are a part of the part that is ours.
                 unsafe {
                     match panel.sums.len() / LANES {
-                        1 => abreast::<LANES, BYTES, 1, V>(product, next, rows.start, vector),
-                        2 => abreast::<LANES, BYTES, 2, V>(product, next, rows.start, vector),
-                        3 => abreast::<LANES, BYTES, 3, V>(product, next, rows.start, vector),
-                        _ => abreast::<LANES, BYTES, 4, V>(product, next, rows.start, vector),
+                        1 => abreast::<LANES, BYTES, 1, V>(product, side, rows.start, vector),
+                        2 => abreast::<LANES, BYTES, 2, V>(product, side, rows.start, vector),
+                        3 => abreast::<LANES, BYTES, 3, V>(product, side, rows.start, vector),
+                        _ => abreast::<LANES, BYTES, 4, V>(product, side, rows.start, vector),
+                    }
+                    for panel in side {
+                        product.activate(panel, &rows);
                     }
                 }
                 panels = after;
                 continue;
             }
         }
-        let rows = rows.clone();
+        let all = rows.clone();
         // SAFETY: these rows and this panel are a part of the part that is ours.
         unsafe {
             match panel.sums.len() / LANES {
-                1 => column::<LANES, BYTES, MR, 1, V>(product, panel, rows, vector),
-                2 => column::<LANES, BYTES, MR, 2, V>(product, panel, rows, vector),
-                3 => column::<LANES, BYTES, MR, 3, V>(product, panel, rows, vector),
-                _ => column::<LANES, BYTES, MR, 4, V>(product, panel, rows, vector),
+                1 => column::<LANES, BYTES, MR, 1, V>(product, panel, next, all, vector),
+                2 => column::<LANES, BYTES, MR, 2, V>(product, panel, next, all, vector),
+                3 => column::<LANES, BYTES, MR, 3, V>(product, panel, next, all, vector),
+                _ => column::<LANES, BYTES, MR, 4, V>(product, panel, next, all, vector),
             }
+            product.activate(panel, &rows);
         }
     }
 }
@@ -357,7 +370,7 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
 /// Panels that one row of floats passes at once.
 const ABREAST: usize = 4;
 
-/// All tiles of one panel of `NV` registers.
+/// All tiles of one panel of `NV` registers; on the way the `next` one is fetched.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
@@ -365,6 +378,7 @@ const ABREAST: usize = 4;
 unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const NV: usize, V>(
     product: &Product<'_, V::Group>,
     panel: Panel<'_>,
+    next: Panel<'_>,
     rows: Range<usize>,
     vector: V,
 ) where
@@ -373,21 +387,43 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
     // All about equally high: a low tile has too few sums to hide the latency of a dot product.
     let tiles = rows.len().div_ceil(MR);
     let mut row = rows.start;
+    let line = product.rhs.groups() * LINE;
     for left in (1..=tiles).rev() {
         let height = (rows.end - row).div_ceil(left);
+        // Each tile has one line a group brought near, until all of the next panel is: no
+        // prefetcher knows where it begins, and weights of a large model come from memory.
+        let fetched = (tiles - left) * line;
+        let ahead = next.weights.get(fetched..).unwrap_or(panel.weights);
         // SAFETY: the caller's promise.
         unsafe {
             match height {
-                1 => tile::<LANES, BYTES, NV, 1, V>(product, panel, row, vector),
-                2 => tile::<LANES, BYTES, NV, 2, V>(product, panel, row, vector),
-                3 => tile::<LANES, BYTES, NV, 3, V>(product, panel, row, vector),
-                4 => tile::<LANES, BYTES, NV, 4, V>(product, panel, row, vector),
-                5 => tile::<LANES, BYTES, NV, 5, V>(product, panel, row, vector),
-                _ => tile::<LANES, BYTES, NV, 6, V>(product, panel, row, vector),
+                1 => tile::<LANES, BYTES, NV, 1, V>(product, panel, ahead, row, vector),
+                2 => tile::<LANES, BYTES, NV, 2, V>(product, panel, ahead, row, vector),
+                3 => tile::<LANES, BYTES, NV, 3, V>(product, panel, ahead, row, vector),
+                4 => tile::<LANES, BYTES, NV, 4, V>(product, panel, ahead, row, vector),
+                5 => tile::<LANES, BYTES, NV, 5, V>(product, panel, ahead, row, vector),
+                _ => tile::<LANES, BYTES, NV, 6, V>(product, panel, ahead, row, vector),
             }
         }
         row += height;
     }
+}
+
+/// Bytes that are fetched at once.
+const LINE: usize = 64;
+
+/// Has the line at `offset` brought to L2, or does nothing.
+#[inline(always)]
+fn prefetch(bytes: &[u8], offset: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let line = bytes.as_ptr().wrapping_add(offset);
+        // SAFETY: every x86-64 CPU has the instruction, which reads nothing, at any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, offset);
 }
 
 /// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
@@ -433,6 +469,7 @@ unsafe fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR
 unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
     product: &Product<'_, V::Group>,
     panel: Panel<'_>,
+    ahead: &[u8],
     first_row: usize,
     vector: V,
 ) where
@@ -469,6 +506,9 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
         }
     }
     while group < groups {
+        if MR > 1 {
+            prefetch(ahead, group * LINE);
+        }
         // SAFETY: it is below `groups`.
         unsafe { step(&mut acc, &rows, weights, group, vector) };
         group += 1;
