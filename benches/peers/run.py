@@ -12,7 +12,7 @@ engines, ONNX Runtime's plain and fused graph) the fastest counts, and the row n
 
 A Linear's share of the peak is that of int8 dot products on registers alone; its limit is the
 longer of its operations at that peak and its weights, a byte each, at the speed at which memory
-of their size is read. Both are measured in the rounds of its case.
+of their size is read. Both are measured in the rounds of its case, at best of several tries.
 """
 
 import argparse
@@ -126,6 +126,7 @@ class Run:
 
     def limits(self, case):
         """Operations per second at best, and seconds to read the weights."""
+        time.sleep(PAUSE)
         peak = self.ours.peak("int8", self.threads)
         rate, _ = self.ours.peak("read", self.threads, case.weight_bytes)
         return peak and peak[0], case.weight_bytes / rate
