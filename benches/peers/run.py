@@ -31,9 +31,9 @@ from process import Process
 # A sample lasts at least so long, in seconds.
 SAMPLE = 0.01
 
-# Between samples: threads of one contender's pool may spin for some milliseconds after its last
-# call, and would take a core from the next.
-PAUSE = 0.02
+# Between samples: threads of one contender's pool may spin after its last call, those of ONNX
+# Runtime for 40 milliseconds, and would take a core from the next.
+PAUSE = 0.06
 
 GROUPS = ("linear", "bert", "recurrent", "ops", "concurrency", "peak")
 

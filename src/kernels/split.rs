@@ -12,6 +12,10 @@ const SMALL: usize = 1_200_000;
 /// Activation bytes of a block of rows: half of a common L2.
 const ROW_BLOCK_BYTES: usize = 512 << 10;
 
+/// Rows of a thread from which it is faster with rows of its own, although each thread then reads
+/// all weights.
+const ROWS_APART: usize = 128;
+
 /// A product of `m` rows as a grid of parts: blocks of rows by groups of panels.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
@@ -39,10 +43,15 @@ impl Grid {
                 blocks: 0,
             };
         }
-        // Rows in blocks that fit in L2; then panels apart, until there are parts enough; then
-        // shorter blocks, of whole tiles.
+        // Rows in blocks that fit in L2, and of many rows as many for each thread, so that it finds
+        // what it wrote itself; then panels apart, until there are parts enough; then shorter
+        // blocks, of whole tiles.
         let in_l2 = (ROW_BLOCK_BYTES / row_bytes.max(1)).max(tile::MAX_ROWS);
-        let blocks = m.div_ceil(in_l2);
+        let mut blocks = m.div_ceil(in_l2);
+        let threads = parallel::threads();
+        if wanted > 1 && m / threads >= ROWS_APART {
+            blocks = blocks.next_multiple_of(threads);
+        }
         let columns = wanted.div_ceil(blocks).clamp(1, panels);
         let blocks = blocks.max(wanted.div_ceil(columns));
         let height = m.div_ceil(blocks).next_multiple_of(tile::MAX_ROWS);
