@@ -5,23 +5,26 @@
 //! cargo bench --bench formats [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! `DYNQUANT_ISA` chooses the instruction set. Every round times each contender once; the table
+//! Activations have a scale a row, as `int8()` has it, but in "both per tensor", which is weights and
+//! activations with one scale each. `DYNQUANT_ISA` chooses the instruction set. Every round times each contender once; the table
 //! gives medians. Outputs are checked against f32 before anything is timed.
 #![allow(missing_docs)]
 
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use args::Args;
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
     ActivationConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig,
     kernels::Isa, nn, quantize_dynamic,
 };
-use clap::Parser;
 use interleaved::interleaved;
 use serde::Serialize;
 
+#[path = "support/args.rs"]
+mod args;
 #[path = "support/interleaved.rs"]
 mod interleaved;
 #[path = "../examples/support/threads.rs"]
@@ -35,23 +38,6 @@ const SHAPES: [[usize; 3]; 6] = [
     [128, 768, 3072],
     [1024, 768, 3072],
 ];
-
-/// Time nn::Linear in every weight format.
-#[derive(Parser)]
-struct Args {
-    /// Threads of every contender.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// Fewer rounds and no largest shape.
-    #[arg(long)]
-    quick: bool,
-    /// One JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// Given by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
 
 #[derive(Serialize)]
 struct Results {
@@ -73,9 +59,10 @@ struct Row {
 }
 
 /// The formats; the first is what the others are compared with, the last is candle's f32.
-const FORMATS: [&str; 7] = [
+const FORMATS: [&str; 8] = [
     "qint8 per channel",
     "qint8 per tensor",
+    "both per tensor",
     "qint8 affine per channel",
     "quint8 per channel",
     "quint8 affine per tensor",
@@ -83,21 +70,21 @@ const FORMATS: [&str; 7] = [
     "candle f32",
 ];
 
-fn qconfigs() -> [QConfig; 6] {
-    let int8 = |dtype, qscheme: QScheme| {
+fn qconfigs() -> [QConfig; 7] {
+    let with = |granularity, dtype, qscheme: QScheme| {
         let kind = match qscheme.is_per_channel() {
             true => ObserverKind::PerChannelMinMax,
             false => ObserverKind::MinMax,
         };
         let weight = WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme));
-        QConfig::new(
-            ActivationConfig::dynamic(Granularity::PerRow, false),
-            weight,
-        )
+        QConfig::new(ActivationConfig::dynamic(granularity, false), weight)
     };
+    let int8 = |dtype, qscheme| with(Granularity::PerRow, dtype, qscheme);
+    let symmetric = QScheme::PerTensorSymmetric;
     [
         int8(QDType::QInt8, QScheme::PerChannelSymmetric),
-        int8(QDType::QInt8, QScheme::PerTensorSymmetric),
+        int8(QDType::QInt8, symmetric),
+        with(Granularity::PerTensor, QDType::QInt8, symmetric),
         int8(QDType::QInt8, QScheme::PerChannelAffine),
         int8(QDType::QUInt8, QScheme::PerChannelSymmetric),
         int8(QDType::QUInt8, QScheme::PerTensorAffine),
@@ -106,11 +93,11 @@ fn qconfigs() -> [QConfig; 6] {
 }
 
 fn main() -> Result<ExitCode> {
-    let args = Args::parse();
+    let args = Args::of("Time nn::Linear in every weight format");
     if let Some(status) = threads::respawn(args.threads)? {
         return Ok(status);
     }
-    let rounds = if args.quick { 9 } else { 41 };
+    let rounds = args.rounds();
     let mut results = Results {
         isa: Isa::active()?.to_string(),
         threads: args.threads,
@@ -161,13 +148,13 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {
         let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
         quantize_dynamic(&mut layer, &spec).map(|_| layer)
     });
-    let [a, b, c, d, e, f] = layers;
-    let (a, b, c, d, e, f) = (a?, b?, c?, d?, e?, f?);
-    let contenders: [&dyn Module; 7] = [&a, &b, &c, &d, &e, &f, &float];
+    let [a, b, c, d, e, f, g] = layers;
+    let (a, b, c, d, e, f, g) = (a?, b?, c?, d?, e?, f?, g?);
+    let contenders: [&dyn Module; 8] = [&a, &b, &c, &d, &e, &f, &g, &float];
 
     let expected = float.forward(&xs)?;
     let signal = expected.sqr()?.sum_all()?.to_scalar::<f32>()?;
-    let mut sqnr_db = [0.; 7];
+    let mut sqnr_db = [0.; 8];
     for (sqnr_db, module) in sqnr_db.iter_mut().zip(contenders) {
         let noise = (&expected - module.forward(&xs)?)?.sqr()?.sum_all()?;
         *sqnr_db = 10. * f64::from(signal / noise.to_scalar::<f32>()?).log10();

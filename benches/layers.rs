@@ -11,13 +11,15 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use args::Args;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, kernels::Isa, nn, quantize_dynamic};
-use clap::Parser;
 use interleaved::interleaved;
 use serde::Serialize;
 
+#[path = "support/args.rs"]
+mod args;
 #[path = "support/interleaved.rs"]
 mod interleaved;
 #[path = "../examples/support/threads.rs"]
@@ -35,23 +37,6 @@ const SHAPES: [[usize; 3]; 10] = [
     [128, 3072, 768],
     [1024, 768, 3072],
 ];
-
-/// Time nn::Linear int8 against candle's f32 Linear and Q8_0 QMatMul.
-#[derive(Parser)]
-struct Args {
-    /// Threads of every contender.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// Fewer rounds and no largest shape.
-    #[arg(long)]
-    quick: bool,
-    /// One JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// Given by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
 
 #[derive(Serialize)]
 struct Results {
@@ -77,11 +62,11 @@ struct Row {
 }
 
 fn main() -> Result<ExitCode> {
-    let args = Args::parse();
+    let args = Args::of("Time nn::Linear int8 against candle's f32 Linear and Q8_0 QMatMul");
     if let Some(status) = threads::respawn(args.threads)? {
         return Ok(status);
     }
-    let rounds = if args.quick { 9 } else { 41 };
+    let rounds = args.rounds();
     let mut results = Results {
         isa: Isa::active()?.to_string(),
         threads: args.threads,

@@ -11,37 +11,22 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use args::Args;
 use candle_attention::attention;
 use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
 use candle_dynquant::{kernels::Isa, ops};
 use candle_nn::attention::{AttnMask, flash_attn};
-use clap::Parser;
 use interleaved::interleaved;
 use serde::Serialize;
 
+#[path = "support/args.rs"]
+mod args;
 #[path = "support/candle_attention.rs"]
 mod candle_attention;
 #[path = "support/interleaved.rs"]
 mod interleaved;
 #[path = "../examples/support/threads.rs"]
 mod threads;
-
-/// Time the fused operations against candle's own.
-#[derive(Parser)]
-struct Args {
-    /// Threads of every contender.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// Fewer rounds and nothing large.
-    #[arg(long)]
-    quick: bool,
-    /// One JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// Given by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
 
 #[derive(Serialize)]
 struct Results {
@@ -90,11 +75,11 @@ const ATTENTION: [[usize; 4]; 6] = [
 ];
 
 fn main() -> Result<ExitCode> {
-    let args = Args::parse();
+    let args = Args::of("Time the fused operations against candle's own");
     if let Some(status) = threads::respawn(args.threads)? {
         return Ok(status);
     }
-    let rounds = if args.quick { 9 } else { 41 };
+    let rounds = args.rounds();
     let mut results = Results {
         isa: Isa::active()?.to_string(),
         threads: args.threads,

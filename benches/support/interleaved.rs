@@ -1,9 +1,17 @@
 //! Times several contenders in turns, so that a machine's drift hits all alike.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A sample lasts long enough that the clock and one interruption do not matter.
 const SAMPLE: Duration = Duration::from_micros(500);
+
+/// Between samples: the threads of candle's pool spin for some 0.4 milliseconds after a call, and
+/// would take a core from the next contender.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Before each sample.
+const WARM_UP: Duration = Duration::from_millis(6);
 
 /// Median microseconds of a call of each.
 pub fn interleaved<T, E>(
@@ -22,6 +30,13 @@ pub fn interleaved<T, E>(
     let mut samples = vec![Vec::new(); contenders.len()];
     for _ in 0..rounds {
         for ((samples, contender), calls) in samples.iter_mut().zip(contenders).zip(&calls) {
+            thread::sleep(PAUSE);
+            // The first calls wake the contender's own threads up, and the system may take some
+            // milliseconds to give each a core of its own.
+            let awake = Instant::now() + WARM_UP;
+            while Instant::now() < awake {
+                contender()?;
+            }
             let start = Instant::now();
             for _ in 0..*calls {
                 std::hint::black_box(contender()?);
