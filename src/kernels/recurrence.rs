@@ -159,12 +159,20 @@ fn steps<'a, G: Group + 'a>(
         };
         Grid::new(active, panels, rhs.groups() * size_of::<G>(), wanted)
     };
+    // Once for all steps alike: to cut a product takes as long as a message to another core.
+    let mut grids = Vec::with_capacity(steps.len());
+    for (step, rows) in steps.iter().enumerate() {
+        let before = step
+            .checked_sub(1)
+            .filter(|i| steps[*i].len() == rows.len());
+        grids.push(before.map_or_else(|| grid(rows.len()), |i| grids[i]));
+    }
     let phase = |phase: usize| {
         let (step, phase) = (phase / PHASES, phase % PHASES);
         let active = steps[step].len();
         let tasks = match phase {
             CODES => blocks(active),
-            PRODUCTS => grid(active).parts(),
+            PRODUCTS => grids[step].parts(),
             _ if by_rows => active.min(threads),
             _ => 0,
         };
@@ -192,7 +200,7 @@ fn steps<'a, G: Group + 'a>(
                     activation: None,
                     out: state.hh,
                 };
-                let part = grid(active).part(task);
+                let part = grids[step].part(task);
                 if by_rows {
                     // SAFETY: parts of a grid do not overlap, and each is computed once a step.
                     return unsafe { product.compute(part) };
