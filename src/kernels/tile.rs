@@ -125,9 +125,7 @@ impl<'a> Output<'a> {
             std::slice::from_raw_parts_mut(start, columns.len())
         }
     }
-}
 
-impl<'a> Output<'a> {
     /// Columns of a row that have been written.
     ///
     /// # Safety
