@@ -99,6 +99,10 @@ impl<'a> Step<'a> {
 /// Elements that are computed together: a register's worth.
 const BLOCK: usize = 16;
 
+/// Blocks that take the first half of a step before any takes the second. From a gate to the new
+/// state one function waits for another; blocks apart wait for nothing.
+const ABREAST: usize = 8;
+
 type Block = [f32; BLOCK];
 
 /// Updates the state of units.
@@ -112,13 +116,17 @@ pub(super) fn update(gates: Gates, units: Units<'_>) {
     }
 }
 
-/// The step of a block. A trait and not a closure: closures are functions of their own, without
-/// the instruction set's features, and these are too long to be inlined.
+/// The step of a block, in two halves. A trait and not closures: closures are functions of their
+/// own, without the instruction set's features, and these are too long to be inlined.
 trait BlockStep<const GATES: usize> {
     /// Whether there is a cell state.
     const HAS_C: bool;
 
-    fn step(ih: &[Block; GATES], hh: &[Block; GATES], h: &mut Block, c: &mut Block);
+    /// What the outer function of the new state is taken of; replaces the cell state.
+    fn inner(ih: &[Block; GATES], hh: &[Block; GATES], c: &mut Block) -> Block;
+
+    /// Replaces the state.
+    fn outer(ih: &[Block; GATES], hh: &[Block; GATES], inner: Block, h: &mut Block);
 }
 
 /// Takes units block by block. The last block is filled up, so that no unit is computed by
@@ -132,48 +140,70 @@ fn blocks<S: BlockStep<GATES>, const GATES: usize>(units: Units<'_>) {
     let hh: [_; GATES] = std::array::from_fn(|gate| &hh[gate][..hidden]);
     let c = &mut c[..if S::HAS_C { hidden } else { 0 }];
     let full = hidden / BLOCK * BLOCK;
-    for start in (0..full).step_by(BLOCK) {
-        let (mut ih_block, mut hh_block) = ([[0.; BLOCK]; GATES], [[0.; BLOCK]; GATES]);
-        for gate in 0..GATES {
-            ih_block[gate] = block(ih[gate], start);
-            hh_block[gate] = block(hh[gate], start);
+    let mut inner = [[0.; BLOCK]; ABREAST];
+    for start in (0..full).step_by(ABREAST * BLOCK) {
+        let starts = (start..full).step_by(BLOCK).zip(&mut inner);
+        for (start, inner) in starts {
+            let mut c_block = [0.; BLOCK];
+            if S::HAS_C {
+                c_block = block(c, start);
+            }
+            *inner = S::inner(&of_gates(ih, start), &of_gates(hh, start), &mut c_block);
+            if S::HAS_C {
+                c[start..start + BLOCK].copy_from_slice(&c_block);
+            }
         }
-        let mut h_block = block(h, start);
-        let mut c_block = if S::HAS_C {
-            block(c, start)
-        } else {
-            [0.; BLOCK]
-        };
-        S::step(&ih_block, &hh_block, &mut h_block, &mut c_block);
-        h[start..start + BLOCK].copy_from_slice(&h_block);
-        if S::HAS_C {
-            c[start..start + BLOCK].copy_from_slice(&c_block);
+        let starts = (start..full).step_by(BLOCK).zip(inner);
+        for (start, inner) in starts {
+            let mut h_block = block(h, start);
+            S::outer(
+                &of_gates(ih, start),
+                &of_gates(hh, start),
+                inner,
+                &mut h_block,
+            );
+            h[start..start + BLOCK].copy_from_slice(&h_block);
         }
     }
     if full < hidden {
         let rest = hidden - full;
-        let (mut ih_block, mut hh_block) = ([[0.; BLOCK]; GATES], [[0.; BLOCK]; GATES]);
-        for gate in 0..GATES {
-            ih_block[gate][..rest].copy_from_slice(&ih[gate][full..][..rest]);
-            hh_block[gate][..rest].copy_from_slice(&hh[gate][full..][..rest]);
-        }
-        let (mut h_block, mut c_block) = ([0.; BLOCK], [0.; BLOCK]);
-        h_block[..rest].copy_from_slice(&h[full..]);
-        if S::HAS_C {
-            c_block[..rest].copy_from_slice(&c[full..hidden]);
-        }
-        S::step(&ih_block, &hh_block, &mut h_block, &mut c_block);
+        let (ih, hh) = (
+            ih.map(|of| padded(&of[full..])),
+            hh.map(|of| padded(&of[full..])),
+        );
+        let mut h_block = padded(&h[full..]);
+        let mut c_block = padded(c.get(full..).unwrap_or_default());
+        let inner = S::inner(&ih, &hh, &mut c_block);
+        S::outer(&ih, &hh, inner, &mut h_block);
         h[full..].copy_from_slice(&h_block[..rest]);
         if S::HAS_C {
-            c[full..hidden].copy_from_slice(&c_block[..rest]);
+            c[full..].copy_from_slice(&c_block[..rest]);
         }
     }
+}
+
+/// A block of each gate.
+#[inline(always)]
+fn of_gates<const GATES: usize>(gates: [&[f32]; GATES], start: usize) -> [Block; GATES] {
+    let mut blocks = [[0.; BLOCK]; GATES];
+    for gate in 0..GATES {
+        blocks[gate] = block(gates[gate], start);
+    }
+    blocks
 }
 
 #[inline(always)]
 fn block(row: &[f32], start: usize) -> Block {
     let mut block = [0.; BLOCK];
     block.copy_from_slice(&row[start..start + BLOCK]);
+    block
+}
+
+/// Fewer elements than a block has, filled up.
+#[inline(always)]
+fn padded(rest: &[f32]) -> Block {
+    let mut block = [0.; BLOCK];
+    block[..rest.len()].copy_from_slice(rest);
     block
 }
 
@@ -194,12 +224,17 @@ impl BlockStep<4> for Lstm {
     const HAS_C: bool = true;
 
     #[inline(always)]
-    fn step(ih: &[Block; 4], hh: &[Block; 4], h: &mut Block, c: &mut Block) {
+    fn inner(ih: &[Block; 4], hh: &[Block; 4], c: &mut Block) -> Block {
         let i = lanes!(j => sigmoid(hh[0][j] + ih[0][j]));
         let f = lanes!(j => sigmoid(hh[1][j] + ih[1][j]));
         let g = lanes!(j => tanh(hh[2][j] + ih[2][j]));
-        let o = lanes!(j => sigmoid(hh[3][j] + ih[3][j]));
         *c = lanes!(j => f[j] * c[j] + i[j] * g[j]);
+        *c
+    }
+
+    #[inline(always)]
+    fn outer(ih: &[Block; 4], hh: &[Block; 4], c: Block, h: &mut Block) {
+        let o = lanes!(j => sigmoid(hh[3][j] + ih[3][j]));
         *h = lanes!(j => o[j] * tanh(c[j]));
     }
 }
@@ -210,10 +245,15 @@ impl BlockStep<3> for Gru {
     const HAS_C: bool = false;
 
     #[inline(always)]
-    fn step(ih: &[Block; 3], hh: &[Block; 3], h: &mut Block, _: &mut Block) {
+    fn inner(ih: &[Block; 3], hh: &[Block; 3], _: &mut Block) -> Block {
         let r = lanes!(j => sigmoid(hh[0][j] + ih[0][j]));
+        lanes!(j => ih[2][j] + hh[2][j] * r[j])
+    }
+
+    #[inline(always)]
+    fn outer(ih: &[Block; 3], hh: &[Block; 3], inner: Block, h: &mut Block) {
         let z = lanes!(j => sigmoid(hh[1][j] + ih[1][j]));
-        let n = lanes!(j => tanh(ih[2][j] + hh[2][j] * r[j]));
+        let n = lanes!(j => tanh(inner[j]));
         *h = lanes!(j => (h[j] - n[j]) * z[j] + n[j]);
     }
 }
@@ -224,8 +264,13 @@ impl BlockStep<1> for Tanh {
     const HAS_C: bool = false;
 
     #[inline(always)]
-    fn step(ih: &[Block; 1], hh: &[Block; 1], h: &mut Block, _: &mut Block) {
-        *h = lanes!(j => tanh(hh[0][j] + ih[0][j]));
+    fn inner(ih: &[Block; 1], hh: &[Block; 1], _: &mut Block) -> Block {
+        lanes!(j => hh[0][j] + ih[0][j])
+    }
+
+    #[inline(always)]
+    fn outer(_: &[Block; 1], _: &[Block; 1], inner: Block, h: &mut Block) {
+        *h = lanes!(j => tanh(inner[j]));
     }
 }
 
@@ -234,10 +279,14 @@ struct Relu;
 impl BlockStep<1> for Relu {
     const HAS_C: bool = false;
 
+    #[inline(always)]
+    fn inner(ih: &[Block; 1], hh: &[Block; 1], _: &mut Block) -> Block {
+        lanes!(j => hh[0][j] + ih[0][j])
+    }
+
     /// As torch's: NaN stays NaN.
     #[inline(always)]
-    fn step(ih: &[Block; 1], hh: &[Block; 1], h: &mut Block, _: &mut Block) {
-        let gate = lanes!(j => hh[0][j] + ih[0][j]);
-        *h = lanes!(j => if gate[j] < 0. { 0. } else { gate[j] });
+    fn outer(_: &[Block; 1], _: &[Block; 1], inner: Block, h: &mut Block) {
+        *h = lanes!(j => if inner[j] < 0. { 0. } else { inner[j] });
     }
 }
