@@ -53,6 +53,13 @@ def inner_loops(code):
     ]
 
 
+def shape(loop, dot):
+    """Its dot products, and the rows of activations that it broadcasts; constants are beside the code."""
+    broadcasts = [operands for _, mnemonic, operands in loop if "broadcast" in mnemonic]
+    dots = sum(dot in mnemonic for _, mnemonic, _ in loop)
+    return dots, sum("%rip" not in operands for operands in broadcasts)
+
+
 def main():
     binary = sys.argv[1]
     if binary == "--cargo":
@@ -60,11 +67,10 @@ def main():
     found = functions(binary)
     faults = []
     for kernel, dot, dots, rows, others in TILES:
-        count = lambda loop, word: sum(word in mnemonic for _, mnemonic, _ in loop)
         loops = inner_loops(found.get(kernel, []))
-        tiles = [loop for loop in loops if (count(loop, dot), count(loop, "broadcast")) == (dots, rows)]
+        tiles = [loop for loop in loops if shape(loop, dot) == (dots, rows)]
         if not tiles:
-            shapes = sorted({(count(loop, dot), count(loop, "broadcast")) for loop in loops})
+            shapes = sorted({shape(loop, dot) for loop in loops})
             faults.append(f"{kernel}: no loop of {dots} {dot} for {rows} rows; there are {shapes}")
         for loop in tiles:
             stored = [f"{m} {o}" for _, m, o in loop if re.search(r"[xyz]mm\d+,.*\(%r[sb]p", o)]

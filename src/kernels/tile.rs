@@ -410,15 +410,23 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
 /// Bytes that are fetched at once.
 const LINE: usize = 64;
 
-/// Has the line at `offset` brought to L2, or does nothing.
+/// Bytes of weights between those that a single row uses and those that are fetched for it.
+const DISTANCE: usize = 4_096;
+
+/// Has the line at `offset` brought to L1, or else to L2 only, or does nothing.
 #[inline(always)]
-fn prefetch(bytes: &[u8], offset: usize) {
+fn prefetch<const TO_L1: bool>(bytes: &[u8], offset: usize) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        let line = bytes.as_ptr().wrapping_add(offset);
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        let line = bytes.as_ptr().wrapping_add(offset).cast();
         // SAFETY: every x86-64 CPU has the instruction, which reads nothing, at any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+        unsafe {
+            match TO_L1 {
+                true => _mm_prefetch::<_MM_HINT_T0>(line),
+                false => _mm_prefetch::<_MM_HINT_T1>(line),
+            }
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (bytes, offset);
@@ -490,6 +498,11 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
     if MR == 1 && V::EXACT {
         let mut odd = [channels.start(Row::PLAIN, vector); MR];
         while group + 1 < groups {
+            // One row uses weights faster than they come from L3 or, by the hardware's own
+            // prefetchers, from L2. Behind this panel mostly lies the next.
+            for line in (0..2 * NV * BYTES).step_by(LINE) {
+                prefetch::<true>(panel.weights, group * NV * BYTES + DISTANCE + line);
+            }
             // SAFETY: both are below `groups`.
             unsafe {
                 step(&mut acc, &rows, weights, group, vector);
@@ -505,7 +518,7 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
     }
     while group < groups {
         if MR > 1 {
-            prefetch(ahead, group * LINE);
+            prefetch::<false>(ahead, group * LINE);
         }
         // SAFETY: it is below `groups`.
         unsafe { step(&mut acc, &rows, weights, group, vector) };
