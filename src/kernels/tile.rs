@@ -432,6 +432,17 @@ fn prefetch<const TO_L1: bool>(bytes: &[u8], offset: usize) {
     let _ = (bytes, offset);
 }
 
+/// Has the weights that come a while after a group brought to L1: one row uses them faster than
+/// they come from L3 or, by the hardware's own prefetchers, from L2. Behind a panel mostly lies
+/// the next.
+#[inline(always)]
+fn fetch<const BYTES: usize, const NV: usize>(weights: &[[[u8; BYTES]; NV]], group: usize) {
+    let weights = weights.as_flattened().as_flattened();
+    for line in (0..NV * BYTES).step_by(LINE) {
+        prefetch::<true>(weights, group * NV * BYTES + DISTANCE + line);
+    }
+}
+
 /// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
 ///
 /// # Safety
@@ -498,11 +509,8 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
     if MR == 1 && V::EXACT {
         let mut odd = [channels.start(Row::PLAIN, vector); MR];
         while group + 1 < groups {
-            // One row uses weights faster than they come from L3 or, by the hardware's own
-            // prefetchers, from L2. Behind this panel mostly lies the next.
-            for line in (0..2 * NV * BYTES).step_by(LINE) {
-                prefetch::<true>(panel.weights, group * NV * BYTES + DISTANCE + line);
-            }
+            fetch(weights, group);
+            fetch(weights, group + 1);
             // SAFETY: both are below `groups`.
             unsafe {
                 step(&mut acc, &rows, weights, group, vector);
@@ -551,6 +559,7 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
     let mut acc = panels.map(start);
     for group in 0..groups {
         for (acc, weights) in acc.iter_mut().zip(weights) {
+            fetch(weights, group);
             // SAFETY: it is below `groups`, which is the length of each.
             unsafe { step(acc, &rows, weights, group, vector) };
         }
