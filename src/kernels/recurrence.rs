@@ -52,7 +52,7 @@ pub struct Recurrence<'a> {
 const SERIAL: usize = 100_000;
 
 /// Elements of the hidden state whose codes one task makes, at least.
-const SERIAL_STATE: usize = 16_384;
+const SERIAL_STATE: usize = 2_048;
 
 /// All steps, with the hidden state quantized at each of them; `rhs` are its int8 weights, packed
 /// by gates.
