@@ -123,7 +123,7 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
     // each once.
     unsafe {
         buffer::filled(len, |out| {
-            let out = Output::new(out, heads * v.columns);
+            let out = Output::new(out, heads * v.columns, false);
             let task = |index: usize| {
                 let (head, block) = (index / blocks, index % blocks);
                 let start = block * registers / blocks * COLUMNS;
@@ -258,7 +258,7 @@ pub(super) unsafe fn attend<const LANES: usize, const NV: usize>(
         // SAFETY: the caller's promise; the part of the row before is no longer alive.
         let part = unsafe {
             let columns = block.head * value_dim..(block.head + 1) * value_dim;
-            out.part(first + row, columns)
+            out.part(first + row..first + row + 1, columns)
         };
         buffer::copied(values, part);
     }

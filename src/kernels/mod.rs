@@ -188,7 +188,7 @@ fn product<'a, G: Group>(
         lhs: Lhs { m, groups, rows },
         rhs,
         activation: operands.activation,
-        out: Output::new(out, rhs.n()),
+        out: Output::new(out, rhs.n(), false),
     }
 }
 

@@ -61,7 +61,7 @@ pub struct Packed {
     k: usize,
     /// Stretches of channels that are cut alike.
     gates: usize,
-    /// In the order of their channels.
+    /// In the order of memory: the panels of the same units of all gates follow one another.
     places: Vec<Place>,
     /// Weights start at `aligned`, a multiple of a cache line.
     weights: Vec<u8>,
@@ -207,8 +207,10 @@ impl Packed {
 
     /// The panel of a channel, and its place among all.
     fn locate(&self, channel: usize) -> (Panel<'_>, usize) {
-        let after = |place: &Place| place.start + place.channels <= channel;
-        let index = self.places.partition_point(after);
+        let units = self.n / self.gates;
+        let (gate, unit) = (channel / units, channel % units);
+        let before = |place: &Place| place.start % units + place.channels <= unit;
+        let index = self.places.partition_point(before) + gate;
         let place = self.places[index];
         (self.panel(index), place.at + channel - place.start)
     }
@@ -242,7 +244,8 @@ impl Packed {
     fn unpack<T, const BYTES: usize>(&self, of_bytes: impl Fn([u8; BYTES]) -> T) -> Vec<T> {
         let group = self.element.group();
         let mut values = Vec::with_capacity(self.n * self.k);
-        for panel in (0..self.panels()).map(|p| self.panel(p)) {
+        let of_gate = |gate: usize| (gate..self.panels()).step_by(self.gates);
+        for panel in (0..self.gates).flat_map(of_gate).map(|p| self.panel(p)) {
             let (elements, _) = panel.weights.as_chunks::<BYTES>();
             for channel in 0..panel.channels {
                 let at =
@@ -351,7 +354,8 @@ impl Packed {
         self.places.len()
     }
 
-    /// Stretches of panels that are cut alike, one a gate; 1 where channels are no gates.
+    /// Panels that follow one another with the same units, one a gate; 1 where channels are no
+    /// gates.
     pub(super) fn gates(&self) -> usize {
         self.gates
     }
@@ -394,6 +398,6 @@ fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
             width: end - first,
         }
     };
-    let places = (0..gates).flat_map(|gate| (0..panels).map(move |panel| (gate, panel)));
+    let places = (0..panels).flat_map(|panel| (0..gates).map(move |gate| (gate, panel)));
     places.map(|(gate, panel)| place(gate, panel)).collect()
 }

@@ -75,7 +75,7 @@ impl Grid {
         let panel = index % self.columns * self.width;
         Part {
             rows: row..self.m.min(row + self.height),
-            panels: (panel..self.panels.min(panel + self.width)).step_by(1),
+            panels: panel..self.panels.min(panel + self.width),
         }
     }
 }

@@ -456,157 +456,222 @@ fn weights_packed_by_gates_are_the_same_weights() {
     }
 }
 
-/// A recurrence, whose steps have the given numbers of rows: what it makes of h and c, and all
-/// its states.
-fn steps_of(
-    gates: Gates,
-    k: usize,
-    active: &[usize],
-    ih: &[f32],
-    state: &[f32],
-    run: impl FnOnce(Recurrence<'_>),
-) -> [Vec<f32>; 4] {
+/// Steps with the given numbers of rows, forwards or backwards.
+fn steps_of(active: &[usize], reverse: bool) -> Vec<std::ops::Range<usize>> {
     let mut end = 0;
     let steps = active.iter().map(|active| {
         end += active;
         end - active..end
     });
-    let steps: Vec<_> = steps.collect();
-    let has_c = gates == Gates::Lstm;
-    let (mut h, mut c) = (
-        state.to_vec(),
-        if has_c { state.to_vec() } else { Vec::new() },
-    );
-    let (mut hs, mut cs) = (vec![0.; end * k], vec![0.; if has_c { end * k } else { 0 }]);
-    run(Recurrence {
-        gates,
-        steps: &steps,
-        ih,
-        h: &mut h,
-        c: &mut c,
-        hs: &mut hs,
-        cs: &mut cs,
-    });
-    [h, c, hs, cs]
+    let mut steps: Vec<_> = steps.collect();
+    if reverse {
+        steps.reverse();
+    }
+    steps
 }
 
-/// The same by a product and an update of the state for each step.
-fn one_by_one(
-    isa: Isa,
-    recurrence: Recurrence<'_>,
-    mut product: impl FnMut(&[f32], usize) -> Vec<f32>,
-) {
-    let Recurrence {
-        gates,
-        steps,
-        ih,
-        h,
-        c,
-        hs,
-        cs,
-    } = recurrence;
-    let n = ih.len() / steps.last().map_or(1, |rows| rows.end).max(1);
-    let k = n / gates.count();
-    for rows in steps {
-        let active = rows.len();
-        let h = &mut h[..active * k];
-        let c = match gates {
-            Gates::Lstm => &mut c[..active * k],
-            _ => &mut [],
-        };
-        let hh = product(h, active);
-        let ih = &ih[rows.start * n..rows.end * n];
-        let step = Step {
-            ih,
-            hh: &hh,
-            h: &mut *h,
-            c: &mut *c,
-        };
-        update_state(isa, gates, k, step);
-        hs[rows.start * k..rows.end * k].copy_from_slice(h);
-        if !cs.is_empty() {
-            cs[rows.start * k..rows.end * k].copy_from_slice(c);
+/// What a recurrence replaces and gives.
+#[derive(Clone)]
+struct States {
+    h: Vec<f32>,
+    c: Vec<f32>,
+    hs: Vec<f32>,
+    cs: Vec<f32>,
+}
+
+impl States {
+    fn new(gates: Gates, state: &[f32], len: usize) -> Self {
+        let if_c = |len: usize| if gates == Gates::Lstm { len } else { 0 };
+        Self {
+            h: state.to_vec(),
+            c: state[..if_c(state.len())].to_vec(),
+            hs: vec![0.; len],
+            cs: vec![0.; if_c(len)],
         }
+    }
+
+    fn recurrence<'a>(
+        &'a mut self,
+        gates: Gates,
+        steps: &'a [std::ops::Range<usize>],
+        [ih, hh]: [&'a Packed; 2],
+    ) -> Recurrence<'a> {
+        Recurrence {
+            gates,
+            steps,
+            ih,
+            hh,
+            h: &mut self.h,
+            c: &mut self.c,
+            hs: &mut self.hs,
+            cs: &mut self.cs,
+        }
+    }
+
+    /// The same steps by a product of the whole input, and a product and an update of the state
+    /// for each step.
+    fn one_by_one(
+        &mut self,
+        (isa, gates): (Isa, Gates),
+        steps: &[std::ops::Range<usize>],
+        ih: &[f32],
+        mut product: impl FnMut(&[f32], usize) -> Vec<f32>,
+    ) {
+        let rows = steps.iter().map(|rows| rows.end).max().unwrap_or(0);
+        let n = ih.len().checked_div(rows).unwrap_or(0);
+        let k = n / gates.count();
+        for rows in steps {
+            let active = rows.len();
+            let h = &mut self.h[..active * k];
+            let c = match gates {
+                Gates::Lstm => &mut self.c[..active * k],
+                _ => &mut [],
+            };
+            let hh = product(h, active);
+            let step = Step {
+                ih: &ih[rows.start * n..rows.end * n],
+                hh: &hh,
+                h: &mut *h,
+                c: &mut *c,
+            };
+            update_state(isa, gates, k, step);
+            self.hs[rows.start * k..rows.end * k].copy_from_slice(h);
+            if !self.cs.is_empty() {
+                self.cs[rows.start * k..rows.end * k].copy_from_slice(c);
+            }
+        }
+    }
+
+    fn same(&self, expected: &Self, case: &str) {
+        for (got, expected) in [
+            (&self.h, &expected.h),
+            (&self.c, &expected.c),
+            (&self.hs, &expected.hs),
+            (&self.cs, &expected.cs),
+        ] {
+            same_bits(got, expected, case);
+        }
+    }
+}
+
+/// The operands of a product without an activation function.
+fn of<'a>(lhs: &'a [f32], m: usize, rhs: &'a Packed) -> Operands<'a> {
+    Operands {
+        lhs,
+        m,
+        rhs,
+        activation: None,
+    }
+}
+
+/// Weights of gates, `[n, k]`.
+struct Weights {
+    k: usize,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    zero_points: Vec<i32>,
+    halves: Vec<f16>,
+    bias: Vec<f32>,
+}
+
+impl Weights {
+    fn new(n: usize, k: usize, random: &mut Random) -> Self {
+        let codes = weights(Codes::Uniform, n, k, random);
+        let halves = codes
+            .iter()
+            .map(|code| f16::from_f32(f32::from(*code) * 0.01));
+        Self {
+            k,
+            halves: halves.collect(),
+            codes,
+            scales: vec![0.01; n],
+            zero_points: (0..n).map(|i| (i % 3) as i32 - 1).collect(),
+            bias: (0..n).map(|_| random.float()).collect(),
+        }
+    }
+
+    fn int8(&self, isa: Isa, gates: Gates) -> Packed {
+        let rhs = Int8 {
+            codes: &self.codes,
+            scales: &self.scales,
+            zero_points: &self.zero_points,
+        };
+        Packed::int8(isa, self.k, gates.count(), rhs, &self.bias)
+    }
+
+    fn float16(&self, isa: Isa, gates: Gates) -> Packed {
+        Packed::float16(isa, self.k, gates.count(), &self.halves, &self.bias)
     }
 }
 
 #[test]
 fn steps_together_equal_steps_one_by_one() {
     let mut random = Random(23);
-    let actives: [&[usize]; 6] = [
+    let actives: [&[usize]; 7] = [
         &[],
         &[1; 5],
         &[2, 2, 1],
         &[1, 3, 4],
         &[9, 9, 5, 1],
         &[40, 40],
+        &[3, 3, 0],
     ];
+    let sizes = [(3, 1), (9, 5), (1, 16), (20, 100), (0, 130), (7, 300)];
+    let cases = sizes.into_iter();
+    let cases = cases.flat_map(|(inputs, k)| actives.map(|active| (inputs, k, active)));
+    // More products of the input than are computed at once.
+    let long: [(_, _, &[usize]); 2] = [(7, 300, &[70; 5]), (3, 130, &[1; 600])];
+    let cases: Vec<_> = cases.chain(long).collect();
     for gates in [Gates::Lstm, Gates::Gru, Gates::Tanh, Gates::Relu] {
-        for (k, active) in [1, 5, 16, 100, 130, 300]
-            .into_iter()
-            .flat_map(|k| actives.map(|active| (k, active)))
-        {
-            let (n, rows) = (gates.count() * k, active.iter().sum::<usize>());
+        for (inputs, k, active) in cases.iter().copied() {
+            let (n, m) = (gates.count() * k, active.iter().sum::<usize>());
             let batch = active.iter().copied().max().unwrap_or(0);
-            let codes = weights(Codes::Uniform, n, k, &mut random);
-            let scales = vec![0.01; n];
-            let zero_points: Vec<i32> = (0..n).map(|i| (i % 3) as i32 - 1).collect();
-            let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
-            let ih: Vec<f32> = (0..rows * n).map(|_| random.float()).collect();
+            let [ih, hh] = [inputs, k].map(|k| Weights::new(n, k, &mut random));
+            let xs: Vec<f32> = (0..m * inputs).map(|_| random.float()).collect();
             let state: Vec<f32> = (0..batch * k).map(|_| random.float()).collect();
-            let halves: Vec<f16> = codes
-                .iter()
-                .map(|code| f16::from_f32(f32::from(*code) * 0.01))
-                .collect();
-            let rhs = Int8 {
-                codes: &codes,
-                scales: &scales,
-                zero_points: &zero_points,
-            };
+            let before = States::new(gates, &state, m * k);
+            let steps = [false, true].map(|reverse| steps_of(active, reverse));
             for isa in Isa::available() {
-                let steps_of =
-                    |run: &dyn Fn(Recurrence<'_>)| steps_of(gates, k, active, &ih, &state, run);
-                let same = |got: [Vec<f32>; 4], expected: [Vec<f32>; 4], case: &str| {
-                    for (got, expected) in got.iter().zip(&expected) {
-                        same_bits(
-                            got,
-                            expected,
-                            &format!("{isa} {gates:?} {k} {active:?} {case}"),
-                        );
+                let check = |packed: [&Packed; 2],
+                             ih: Vec<f32>,
+                             product: &dyn Fn(&[f32], usize) -> Vec<f32>,
+                             recur: &dyn Fn(Vec<Recurrence<'_>>),
+                             case: &str| {
+                    let mut got = [before.clone(), before.clone()];
+                    let directions = got.iter_mut().zip(&steps);
+                    let directions =
+                        directions.map(|(got, steps)| got.recurrence(gates, steps, packed));
+                    recur(directions.collect());
+                    for (got, steps) in got.iter().zip(&steps) {
+                        let mut expected = before.clone();
+                        expected.one_by_one((isa, gates), steps, &ih, product);
+                        let case = format!("{isa} {gates:?} {inputs} {k} {steps:?} {case}");
+                        got.same(&expected, &case);
                     }
                 };
-                let int8 = Packed::int8(isa, k, gates.count(), rhs, &bias);
+                let int8 = [&ih, &hh].map(|weights| weights.int8(isa, gates));
                 for rows in [Rows::Apart, Rows::Together] {
                     let quantizer = Quantizer {
                         rows,
                         rounding: Rounding::Fused,
                         calculate_qparams: &affine,
                     };
-                    let product = |h: &[f32], m| {
-                        let operands = Operands {
-                            lhs: h,
-                            m,
-                            rhs: &int8,
-                            activation: None,
-                        };
-                        linear(operands, quantizer)
-                    };
-                    let got = steps_of(&|all| recur(&int8, all, quantizer, &mut Scratch::take()));
-                    let expected = steps_of(&|all| one_by_one(isa, all, product));
-                    same(got, expected, &format!("{rows:?}"));
+                    check(
+                        int8.each_ref(),
+                        linear(of(&xs, m, &int8[0]), quantizer),
+                        &|h, m| linear(of(h, m, &int8[1]), quantizer),
+                        &|all| recur(&xs, all, quantizer, &mut Scratch::take()),
+                        &format!("{rows:?}"),
+                    );
                 }
-                let float16 = Packed::float16(isa, k, gates.count(), &halves, &bias);
-                let product = |h: &[f32], m| {
-                    linear_f16(Operands {
-                        lhs: h,
-                        m,
-                        rhs: &float16,
-                        activation: None,
-                    })
-                };
-                let got = steps_of(&|all| recur_f16(&float16, all));
-                let expected = steps_of(&|all| one_by_one(isa, all, product));
-                same(got, expected, "float16");
+                let float16 = [&ih, &hh].map(|weights| weights.float16(isa, gates));
+                check(
+                    float16.each_ref(),
+                    linear_f16(of(&xs, m, &float16[0])),
+                    &|h, m| linear_f16(of(h, m, &float16[1])),
+                    &|all| recur_f16(&xs, all),
+                    "float16",
+                );
             }
         }
     }

@@ -18,7 +18,6 @@
 //!
 //! An instruction set is a [`Vector`]: six closures in a function that has its features.
 
-use std::iter::StepBy;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -82,17 +81,28 @@ impl<'a, G> Lhs<'a, G> {
         &self.groups[row * count..][..count]
     }
 
+    /// Some of the rows, of `count` groups each.
+    pub fn of(&self, rows: Range<usize>, count: usize) -> Self {
+        Self {
+            m: rows.len(),
+            groups: &self.groups[rows.start * count..rows.end * count],
+            rows: self.rows.get(rows).unwrap_or_default(),
+        }
+    }
+
     fn row(&self, row: usize) -> Row {
         self.rows.get(row).copied().unwrap_or(Row::PLAIN)
     }
 }
 
-/// The `[rows, n]` output, of which several threads write different parts.
+/// The `[rows, n]` output, of which several threads write different parts: row after row, or
+/// panel after panel of `[rows, channels]`.
 #[derive(Clone, Copy)]
 pub(super) struct Output<'a> {
     start: *mut MaybeUninit<f32>,
     rows: usize,
     n: usize,
+    by_panels: bool,
     _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
@@ -101,40 +111,52 @@ pub(super) struct Output<'a> {
 unsafe impl Sync for Output<'_> {}
 
 impl<'a> Output<'a> {
-    /// `out` is `[rows, n]`.
-    pub fn new(out: &'a mut [MaybeUninit<f32>], n: usize) -> Self {
+    /// `out` is `[rows, n]`, row after row or `by_panels`.
+    pub fn new(out: &'a mut [MaybeUninit<f32>], n: usize, by_panels: bool) -> Self {
         Self {
             rows: out.len().checked_div(n).unwrap_or(0),
             start: out.as_mut_ptr(),
             n,
+            by_panels,
             _out: PhantomData,
         }
     }
 
-    /// Columns of a row.
+    /// Columns of rows that lie side by side: of one row, or by panels those of one panel.
     ///
     /// # Safety
     /// No other part that overlaps this one is alive.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
-    pub unsafe fn part(self, row: usize, columns: Range<usize>) -> &'a mut [MaybeUninit<f32>] {
-        assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.n);
-        // SAFETY: by the assertion the part lies within the `rows * n` elements that `start`
-        // was made from and that are borrowed for `'a`; by the contract nothing aliases it.
+    pub unsafe fn part(
+        self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> &'a mut [MaybeUninit<f32>] {
+        assert!(rows.start <= rows.end && rows.end <= self.rows);
+        assert!(columns.start <= columns.end && columns.end <= self.n);
+        assert!(self.by_panels || rows.len() == 1);
+        let start = match self.by_panels {
+            true => columns.start * self.rows + rows.start * columns.len(),
+            false => rows.start * self.n + columns.start,
+        };
+        // SAFETY: by the assertions the part lies within the `rows * n` elements that `start`
+        // was made from and that are borrowed for `'a`: a row ends at `(row + 1) * n`, rows of a
+        // panel at `columns.end * rows`, or before. By the contract nothing aliases it.
         unsafe {
-            let start = self.start.add(row * self.n + columns.start);
-            std::slice::from_raw_parts_mut(start, columns.len())
+            let start = self.start.add(start);
+            std::slice::from_raw_parts_mut(start, rows.len() * columns.len())
         }
     }
 
-    /// Columns of a row that have been written.
+    /// [`part`](Self::part) of what has been written.
     ///
     /// # Safety
-    /// They have been, and no other part that overlaps this one is alive.
+    /// It has been, and no other part that overlaps this one is alive.
     #[allow(clippy::mut_from_ref)]
-    pub unsafe fn written(self, row: usize, columns: Range<usize>) -> &'a mut [f32] {
+    pub unsafe fn written(self, rows: Range<usize>, columns: Range<usize>) -> &'a mut [f32] {
         // SAFETY: the caller's promise; a written `MaybeUninit<f32>` is an f32.
-        unsafe { &mut *(std::ptr::from_mut(self.part(row, columns)) as *mut [f32]) }
+        unsafe { &mut *(std::ptr::from_mut(self.part(rows, columns)) as *mut [f32]) }
     }
 }
 
@@ -258,11 +280,8 @@ pub(super) struct Terms<'a, const LANES: usize> {
 #[derive(Clone)]
 pub(super) struct Part {
     pub rows: Range<usize>,
-    pub panels: Panels,
+    pub panels: Range<usize>,
 }
-
-/// Numbers of panels, at one distance from each other.
-pub(super) type Panels = StepBy<Range<usize>>;
 
 /// The whole product, of which each task computes a [`Part`].
 pub(super) struct Product<'a, G> {
@@ -298,7 +317,7 @@ impl<G: Group> Product<'_, G> {
         for row in rows.clone() {
             let columns = panel.start..panel.start + panel.channels;
             // SAFETY: the caller's promise.
-            let out = unsafe { self.out.written(row, columns) };
+            let out = unsafe { self.out.written(row..row + 1, columns) };
             activate(activation, out);
         }
     }
@@ -320,9 +339,8 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
     while let Some(index) = panels.next() {
         let panel = product.rhs.panel(index);
         // After the last one a thread mostly goes on with the part beside this one.
-        let next = panels.clone().next().unwrap_or(index + 1);
-        let next = match rows.len() > 1 && next < product.rhs.panels() {
-            true => product.rhs.panel(next),
+        let next = match rows.len() > 1 && index + 1 < product.rhs.panels() {
+            true => product.rhs.panel(index + 1),
             false => panel,
         };
         // One row of floats has too few sums to hide the latency of an `fma`, and their order is
@@ -598,8 +616,9 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
     let columns = panel.start..panel.start + panel.channels;
     if panel.channels == NV * LANES {
         for r in 0..MR {
+            let row = first_row + r;
             // SAFETY: the caller's promise; the part of the row before is no longer alive.
-            let out = unsafe { product.out.part(first_row + r, columns.clone()) };
+            let out = unsafe { product.out.part(row..row + 1, columns.clone()) };
             for (v, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(NV) {
                 vector.finish(acc[r][v], channels.terms(of_rows[r], v), out);
             }
@@ -614,8 +633,9 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
         }
     }
     for (r, values) in padded.iter().enumerate() {
+        let row = first_row + r;
         // SAFETY: as above.
-        let out = unsafe { product.out.part(first_row + r, columns.clone()) };
+        let out = unsafe { product.out.part(row..row + 1, columns.clone()) };
         out.copy_from_slice(&values.as_flattened()[..out.len()]);
     }
 }

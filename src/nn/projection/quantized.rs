@@ -7,7 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use super::with_slice;
 use crate::error::Result;
 use crate::kernels::{
-    self, Activation, Operands, Quantizer, Range, Recurrence, Rounding, RowParams, Rows, Scratch,
+    self, Activation, Operands, Packed, Quantizer, Range, Recurrence, Rounding, RowParams, Rows,
+    Scratch,
 };
 use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::qconfig::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
@@ -77,17 +78,21 @@ impl Quantized {
         }
     }
 
-    /// All steps of a recurrence whose hidden state this projects; the weight is packed by gates.
-    pub(in crate::nn) fn recur(&self, recurrence: Recurrence<'_>) {
-        let rhs = self.weight.packed();
+    /// All steps of both directions of a layer, or of its only one, over the rows of its input.
+    /// Their weights are packed by gates and quantized like this one.
+    pub(in crate::nn) fn recur(&self, xs: &[f32], directions: Vec<Recurrence<'_>>) {
         match self.activation {
             ActivationConfig::Dynamic(config) => {
                 let mut scratch = Scratch::take();
-                kernels::recur(rhs, recurrence, quantizer(config), &mut scratch);
+                kernels::recur(xs, directions, quantizer(config), &mut scratch);
                 scratch.keep();
             }
-            ActivationConfig::Float => kernels::recur_f16(rhs, recurrence),
+            ActivationConfig::Float => kernels::recur_f16(xs, directions),
         }
+    }
+
+    pub(in crate::nn) fn packed(&self) -> &Packed {
+        self.weight.packed()
     }
 
     pub(super) fn operands<'a>(&'a self, lhs: &'a [f32], m: usize) -> Operands<'a> {

@@ -1,9 +1,12 @@
 //! One direction of one layer on its way through the steps.
 
+use std::ops::Range;
+
 use super::schedule::Schedule;
 use super::stack::Direction;
 use crate::error::Result;
 use crate::kernels::{self, Gates, Isa, Recurrence, Step};
+use crate::nn::projection::Quantized;
 
 /// What a direction reads, replaces and gives.
 pub(super) struct Run<'a> {
@@ -13,6 +16,8 @@ pub(super) struct Run<'a> {
     pub state_size: usize,
     pub direction: &'a Direction,
     pub schedule: &'a Schedule,
+    /// The rows of each step, in the order of steps.
+    pub steps: Vec<Range<usize>>,
     /// States of the sequences, the longest first: `[batch, state]`, and `[batch, hidden]` of
     /// the LSTM.
     pub h: Vec<f32>,
@@ -27,38 +32,36 @@ pub(super) struct Run<'a> {
 type Product<'a> = dyn FnMut(&[f32], usize, &mut [f32]) + 'a;
 
 impl Run<'_> {
-    /// All steps over the input's projection.
-    pub fn over(&mut self, ih: &[f32]) -> Result<()> {
-        let direction = self.direction;
-        if let (Some(hh), None) = (direction.hh.quantized(), &direction.hr) {
-            self.out = vec![0.; self.schedule.rows * self.state_size];
-            if let Some(cs) = &mut self.cs {
-                cs.resize(self.out.len(), 0.);
-            }
-            let mut steps: Vec<_> = (0..self.schedule.steps)
-                .map(|step| self.schedule.rows_of(step))
-                .collect();
-            if direction.reverse {
-                steps.reverse();
-            }
-            hh.recur(Recurrence {
-                gates: self.gates,
-                steps: &steps,
-                ih,
-                h: &mut self.h,
-                c: &mut self.c,
-                hs: &mut self.out,
-                cs: self.cs.as_deref_mut().unwrap_or_default(),
-            });
-            return Ok(());
+    /// The same for the kernel that takes all steps at once, over int8 or float16 weights.
+    pub fn recurrence<'b>(&'b mut self, ih: &'b Quantized, hh: &'b Quantized) -> Recurrence<'b> {
+        self.out = vec![0.; self.schedule.rows * self.state_size];
+        if let Some(cs) = &mut self.cs {
+            cs.resize(self.out.len(), 0.);
         }
+        Recurrence {
+            gates: self.gates,
+            steps: &self.steps,
+            ih: ih.packed(),
+            hh: hh.packed(),
+            h: &mut self.h,
+            c: &mut self.c,
+            hs: &mut self.out,
+            cs: self.cs.as_deref_mut().unwrap_or_default(),
+        }
+    }
+
+    /// All steps one by one, over `xs`, the rows of the input.
+    pub fn one_by_one(&mut self, xs: &[f32]) -> Result<()> {
+        let direction = self.direction;
+        let ih = direction.ih.multiply(xs, self.schedule.rows)?;
         direction.hh.with_product(|hh| match &direction.hr {
-            None => self.steps(ih, hh, None),
-            Some(hr) => hr.with_product(|hr| self.steps(ih, hh, Some(hr))),
+            None => self.over(&ih, hh, None),
+            Some(hr) => hr.with_product(|hr| self.over(&ih, hh, Some(hr))),
         })
     }
 
-    fn steps(
+    /// All steps over the input's product.
+    fn over(
         &mut self,
         ih: &[f32],
         project_hh: &mut Product<'_>,
@@ -81,12 +84,7 @@ impl Run<'_> {
                 .as_ref()
                 .map_or(0, |_| self.schedule.batch * hidden_size)
         ];
-        for step in 0..self.schedule.steps {
-            let step = match self.direction.reverse {
-                true => self.schedule.steps - 1 - step,
-                false => step,
-            };
-            let rows = self.schedule.rows_of(step);
+        for rows in &self.steps {
             let active = rows.len();
             let ih = &ih[rows.start * width..rows.end * width];
             let hh = &mut hh[..active * width];

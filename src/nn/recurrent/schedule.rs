@@ -73,9 +73,16 @@ impl Schedule {
         })
     }
 
-    /// The rows that are active at a step, among all active rows.
-    pub fn rows_of(&self, step: usize) -> Range<usize> {
-        self.starts[step]..self.starts[step] + self.active[step]
+    /// The rows that are active at each step, among all active rows, in the order of steps.
+    pub fn rows_of_steps(&self, reverse: bool) -> Vec<Range<usize>> {
+        let starts = self.starts.iter().zip(&self.active);
+        let mut steps: Vec<_> = starts
+            .map(|(start, active)| *start..start + active)
+            .collect();
+        if reverse {
+            steps.reverse();
+        }
+        steps
     }
 
     /// Where each active row stands in the batch, as an index over its two outer dimensions.

@@ -12,7 +12,7 @@ use super::{RecurrentConfig, uniform_init};
 use crate::error::{Error, Result};
 use crate::kernels::Gates;
 use crate::module::WeightInfo;
-use crate::nn::projection::with_slice;
+use crate::nn::projection::{Quantized, with_slice};
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
 use crate::qweight::check_cpu_float;
@@ -39,6 +39,17 @@ pub(super) struct Direction {
     pub hh: Projection,
     /// The LSTM's projection of the hidden state.
     pub hr: Option<Projection>,
+}
+
+impl Direction {
+    /// The quantized weights of the input and of the hidden state, where all steps can be taken
+    /// at once.
+    fn quantized(&self) -> Option<(&Quantized, &Quantized)> {
+        match self.hr {
+            None => self.ih.quantized().zip(self.hh.quantized()),
+            Some(_) => None,
+        }
+    }
 }
 
 /// What a forward call gives.
@@ -166,7 +177,8 @@ impl Stack {
             }
         };
         Ok(Direction {
-            ih: Projection::new(weight("ih", in_size, inits.w_ih)?, bias("ih", inits.b_ih)?),
+            ih: Projection::new(weight("ih", in_size, inits.w_ih)?, bias("ih", inits.b_ih)?)
+                .with_gates(self.gates.count()),
             hh: Projection::new(
                 weight("hh", self.state_size(), inits.w_hh)?,
                 bias("hh", inits.b_hh)?,
@@ -378,24 +390,23 @@ impl Stack {
                 state_size,
                 direction: &self.directions[first + side],
                 schedule,
+                steps: schedule.rows_of_steps(self.directions[first + side].reverse),
                 h: schedule.sort(&h[part(side, state_size)], state_size),
                 c: schedule.sort(&c[part(side, c_size)], c_size),
                 cs: cs.as_ref().map(|_| Vec::new()),
                 out: Vec::new(),
             })
             .collect();
-        // The input's projections of the whole sequence, those of both directions at once.
-        let inputs = match &self.directions[first..first + runs.len()] {
-            [forward, reverse] => {
-                let both = [(&forward.ih, rows), (&reverse.ih, rows)];
-                Vec::from(Projection::multiply_both(both, schedule.rows)?)
+        let quantized = runs.iter().map(|run| run.direction.quantized());
+        match quantized.collect::<Option<Vec<_>>>().as_deref() {
+            Some(weights @ [(ih, _), ..]) => {
+                let directions = runs.iter_mut().zip(weights);
+                let directions = directions.map(|(run, (ih, hh))| run.recurrence(ih, hh));
+                ih.recur(rows, directions.collect());
             }
-            directions => (directions.iter())
-                .map(|direction| direction.ih.multiply(rows, schedule.rows))
-                .collect::<Result<_>>()?,
-        };
-        for (side, (run, ih)) in runs.iter_mut().zip(inputs).enumerate() {
-            run.over(&ih)?;
+            _ => runs.iter_mut().try_for_each(|run| run.one_by_one(rows))?,
+        }
+        for (side, run) in runs.iter().enumerate() {
             schedule.restore(&run.h, state_size, &mut h[part(side, state_size)]);
             schedule.restore(&run.c, c_size, &mut c[part(side, c_size)]);
             if let (Some(all), Some(own)) = (cs.as_mut(), &run.cs) {
