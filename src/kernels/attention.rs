@@ -23,7 +23,7 @@ use std::ops::Range;
 use super::buffer::{self, Aligned};
 use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
 use super::norm::weight;
-use super::tile::Output;
+use super::tile::{Layout, Output};
 use super::{Isa, TASKS_PER_THREAD, parallel};
 
 /// The operands of attention.
@@ -123,7 +123,7 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
     // each once.
     unsafe {
         buffer::filled(len, |out| {
-            let out = Output::new(out, heads * v.columns, false);
+            let out = Output::new(out, heads * v.columns, Layout::Channels);
             let task = |index: usize| {
                 let (head, block) = (index / blocks, index % blocks);
                 let start = block * registers / blocks * COLUMNS;

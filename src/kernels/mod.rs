@@ -47,7 +47,7 @@ pub use rows::{Range, Rounding, RowParams};
 use attention::Block;
 use gates::Units;
 use isa::Kind;
-use tile::{Group, Lhs, Output, Part, Product, Row};
+use tile::{Group, Layout, Lhs, Output, Part, Product, Row};
 
 /// An instruction set's instance of the inner loops.
 #[derive(Clone, Copy)]
@@ -188,7 +188,7 @@ fn product<'a, G: Group>(
         lhs: Lhs { m, groups, rows },
         rhs,
         activation: operands.activation,
-        out: Output::new(out, rhs.n(), false),
+        out: Output::new(out, rhs.n(), Layout::Channels),
     }
 }
 

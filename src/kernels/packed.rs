@@ -81,6 +81,8 @@ struct Place {
     /// First of its channels, and how many it has.
     start: usize,
     channels: usize,
+    /// The first where each gate's channels have their padding behind them.
+    padded_start: usize,
     /// First of its places among those of all panels, padding included, and how many it has.
     at: usize,
     width: usize,
@@ -101,6 +103,8 @@ pub(super) struct Panel<'a> {
     pub start: usize,
     /// Channels that are real; the rest of the width is padding.
     pub channels: usize,
+    /// First channel, where each gate's channels have their padding behind them.
+    pub padded_start: usize,
 }
 
 impl<'a> Panel<'a> {
@@ -350,6 +354,11 @@ impl Packed {
         self.k.div_ceil(self.element.group())
     }
 
+    /// Channels, padding included.
+    pub(super) fn padded_n(&self) -> usize {
+        self.sums.len()
+    }
+
     pub(super) fn panels(&self) -> usize {
         self.places.len()
     }
@@ -364,6 +373,7 @@ impl Packed {
         let Place {
             start,
             channels,
+            padded_start,
             at,
             width,
         } = self.places[index];
@@ -377,6 +387,7 @@ impl Packed {
             bias: &self.bias[at..][..width],
             start,
             channels,
+            padded_start,
         }
     }
 }
@@ -393,6 +404,7 @@ fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
         let end = registers * (panel + 1) / panels * lanes;
         Place {
             start: gate * units + first,
+            padded_start: gate * registers * lanes + first,
             channels: end.min(units) - first,
             at: first * gates + gate * (end - first),
             width: end - first,

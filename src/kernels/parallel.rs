@@ -11,6 +11,7 @@
 //! - the pool serves one caller at a time, so a caller that finds it taken computes on its own
 //!   thread: under many concurrent callers all cores are busy anyway.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -22,7 +23,8 @@ use super::pool::{self, Line, Turn};
 /// A thread gets the same indices at every call of the same shape, so that what they read stays
 /// in its cache; `backwards` it begins with the last of them.
 pub(super) fn for_each(tasks: usize, backwards: bool, task: impl Fn(usize) + Sync) {
-    for_each_phase(1, |_| Phase { tasks, backwards }, |_, index| task(index));
+    let phase = |_| Phase { tasks, backwards };
+    for_each_phase(1, phase, || (), |(), _, index| task(index));
 }
 
 /// Tasks of which the order is free.
@@ -34,31 +36,39 @@ pub(super) struct Phase {
 }
 
 /// Calls `task` once for each phase below `phases` and each index of it, on as many threads as
-/// are free; a phase begins when the one before has ended.
+/// are free; a phase begins when the one before has ended. Each thread has something of its `own`,
+/// which its tasks get.
 ///
 /// The threads stay together from the first phase to the last, so that to go on to the next costs
-/// one message, where a call a phase would cost two and an invitation. Who ends a phase goes on
-/// to a next one of a single task by itself. As everywhere, a thread that comes late or not at
-/// all is not waited for: what it has not taken, others take.
-pub(super) fn for_each_phase(
+/// one message, where a call a phase would cost two and an invitation. As everywhere, a thread that
+/// comes late or not at all is not waited for: what it has not taken, others take.
+pub(super) fn for_each_phase<S>(
     phases: usize,
     phase: impl Fn(usize) -> Phase + Sync,
-    task: impl Fn(usize, usize) + Sync,
+    own: impl Fn() -> S + Sync,
+    task: impl Fn(&mut S, usize, usize) + Sync,
 ) {
-    let threads = threads().clamp(1, MAX_SHARES);
-    let course = Course {
-        phases,
-        phase,
-        task,
-        threads,
-        state: Line(AtomicU64::new(0)),
-        taken: Default::default(),
-    };
-    let first = course.first_shared(0);
-    if first >= phases {
+    // What nobody can help with comes first, without them.
+    let first = (0..phases).find(|index| phase(*index).tasks > 1);
+    let first = first.unwrap_or(phases);
+    if first > 0 {
+        let mut own = own();
+        let alone = (0..first).filter(|index| phase(*index).tasks > 0);
+        alone.for_each(|index| task(&mut own, index, 0));
+    }
+    if first == phases {
         return;
     }
-    course.begin(first);
+    let threads = threads().clamp(1, MAX_SHARES);
+    let course = Course {
+        phases: first..phases,
+        phase,
+        own,
+        task,
+        threads,
+        done: Default::default(),
+        taken: Default::default(),
+    };
     let work = |thread| course.follow(thread);
     if let Some(own) = rayon::current_thread_index() {
         let helpers = (threads - 1).min((course.phase)(first).tasks - 1);
@@ -78,15 +88,17 @@ pub(super) fn for_each_phase(
 /// Phases on their way, the indices of each in one share a thread.
 ///
 /// A thread takes from its own share, and when that is used up and the others are late, from
-/// theirs.
-struct Course<P, T> {
-    phases: usize,
+/// theirs. It counts what it has done on a line of its own and looks at those of others: a phase
+/// has ended when all together have done as much as there is in it and in those before. Nobody has
+/// to say so, which would be a second message.
+struct Course<P, O, T> {
+    phases: Range<usize>,
     phase: P,
+    own: O,
     task: T,
     threads: usize,
-    /// The number of the phase, and below it how many of its tasks are done, told by each thread
-    /// when it has no more.
-    state: Line<AtomicU64>,
+    /// How much has been done in all phases, by the threads of each share.
+    done: [Line<AtomicU64>; MAX_SHARES],
     /// Of each share: the last phase in which something was taken of it plus 1, and below it how
     /// much. Who comes too late for a phase finds it taken, or another phase.
     taken: [Line<AtomicU64>; MAX_SHARES],
@@ -111,71 +123,66 @@ fn unpack(both: u64) -> (usize, usize) {
     ((both >> 32) as usize, (both & u64::from(u32::MAX)) as usize)
 }
 
-impl<P: Fn(usize) -> Phase, T: Fn(usize, usize)> Course<P, T> {
-    /// The first phase from `next` on that is worth sharing; those before are done here.
-    fn first_shared(&self, mut next: usize) -> usize {
-        while next < self.phases {
-            match (self.phase)(next).tasks {
-                0 => {}
-                1 => (self.task)(next, 0),
-                _ => break,
-            }
-            next += 1;
-        }
-        next
-    }
-
-    /// Opens a phase; all before it are done, which whoever sees the phase sees.
-    fn begin(&self, phase: usize) {
-        self.state.0.store(pack(phase, 0), Ordering::Release);
-    }
-
+impl<S, P, O, T> Course<P, O, T>
+where
+    P: Fn(usize) -> Phase,
+    O: Fn() -> S,
+    T: Fn(&mut S, usize, usize),
+{
     /// Works at each phase until there is none.
     fn follow(&self, thread: usize) {
-        let _end = EndOnPanic(self);
-        let others = || (1..self.threads).map(|i| (thread + i) % self.threads);
+        let share = thread % self.threads;
+        let done = EndOnPanic(&self.done[share].0);
+        let mut own = (self.own)();
+        let others = || (1..self.threads).map(|i| (share + i) % self.threads);
         // Where others are late once, they mostly are again.
         let mut patience = PATIENCE;
-        let (mut phase, _) = unpack(self.state.0.load(Ordering::Acquire));
-        while phase < self.phases {
+        // All that is done, as far as this thread has seen, and all there is until a phase ends.
+        let (mut seen, mut end) = (0, 0);
+        for phase in self.phases.clone() {
             let now = (self.phase)(phase);
-            let mut mine = self.take_from(thread % self.threads, phase, now);
-            if phase + 1 == self.phases {
+            end += now.tasks as u64;
+            if end <= seen {
+                continue;
+            }
+            let mut mine = self.take_from(share, phase, now, &mut own);
+            if phase + 1 == self.phases.end {
                 // Whoever began this waits for all who came.
-                others().for_each(|share| _ = self.take_from(share, phase, now));
+                others().for_each(|share| _ = self.take_from(share, phase, now, &mut own));
                 return;
             }
             let mut looks = 0;
-            phase = loop {
+            loop {
                 if mine > 0 {
-                    let told = self.state.0.fetch_add(mine as u64, Ordering::AcqRel);
-                    // The last to tell sees what all others have done.
-                    if unpack(told).1 + mine == now.tasks {
-                        let next = self.first_shared(phase + 1);
-                        self.begin(next);
-                        break next;
-                    }
+                    done.0.fetch_add(mine, Ordering::Release);
                     mine = 0;
                 }
-                let (next, _) = unpack(self.state.0.load(Ordering::Acquire));
-                if next != phase {
-                    break next;
+                seen = self.done();
+                if seen >= end {
+                    break;
                 }
                 if looks == patience {
-                    mine = others()
-                        .map(|share| self.take_from(share, phase, now))
-                        .sum();
+                    let taken = others().map(|share| self.take_from(share, phase, now, &mut own));
+                    mine = taken.sum();
                     patience = if mine > 0 { 0 } else { PATIENCE };
                 }
                 pool::pause(&mut looks, LOOKS);
-            };
+            }
         }
     }
 
+    /// How much is done; what that is, whoever gets the number sees. Nothing of a phase is done
+    /// before all of those before it is, so that the number alone says which have ended.
+    fn done(&self) -> u64 {
+        let lines = self.done[..self.threads].iter();
+        lines.map(|line| line.0.load(Ordering::Acquire)).sum()
+    }
+
     /// Does what there is left to take of a share of a phase, and says how much that was.
-    fn take_from(&self, share: usize, phase: usize, now: Phase) -> usize {
-        let start = now.tasks * share / self.threads;
-        let end = now.tasks * (share + 1) / self.threads;
+    fn take_from(&self, share: usize, phase: usize, now: Phase, own: &mut S) -> u64 {
+        // A single one is in the first share, the caller's.
+        let start = (now.tasks * share).div_ceil(self.threads);
+        let end = (now.tasks * (share + 1)).div_ceil(self.threads);
         let taken = &self.taken[share].0;
         let mut mine = 0;
         let mut seen = taken.load(Ordering::Relaxed);
@@ -194,13 +201,11 @@ impl<P: Fn(usize) -> Phase, T: Fn(usize, usize)> Course<P, T> {
             match taken.compare_exchange_weak(seen, next, order, order) {
                 Err(now) => seen = now,
                 Ok(_) => {
-                    (self.task)(
-                        phase,
-                        match now.backwards {
-                            true => end - 1 - index,
-                            false => start + index,
-                        },
-                    );
+                    let index = match now.backwards {
+                        true => end - 1 - index,
+                        false => start + index,
+                    };
+                    (self.task)(own, phase, index);
                     mine += 1;
                     seen = taken.load(Ordering::Relaxed);
                 }
@@ -209,16 +214,13 @@ impl<P: Fn(usize) -> Phase, T: Fn(usize, usize)> Course<P, T> {
     }
 }
 
-/// Ends the phases where a task panics: who waits for it would wait forever.
-struct EndOnPanic<'a, P, T>(&'a Course<P, T>);
+/// Ends all phases where a task panics: who waits for it would wait forever.
+struct EndOnPanic<'a>(&'a AtomicU64);
 
-impl<P, T> Drop for EndOnPanic<'_, P, T> {
+impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0
-                .state
-                .0
-                .store(pack(self.0.phases, 0), Ordering::Release);
+            self.0.fetch_or(1 << 58, Ordering::Release);
         }
     }
 }
@@ -269,15 +271,20 @@ mod tests {
             tasks: tasks(phase),
             backwards: phase % 2 == 1,
         };
-        for_each_phase(phases, phase, |phase, index| {
-            let before = done[..phase].iter().flatten();
-            assert!(
-                before
-                    .into_iter()
-                    .all(|done| done.load(Ordering::Relaxed) == 1)
-            );
-            done[phase][index].fetch_add(1, Ordering::Relaxed);
-        });
+        for_each_phase(
+            phases,
+            phase,
+            || (),
+            |(), phase, index| {
+                let before = done[..phase].iter().flatten();
+                assert!(
+                    before
+                        .into_iter()
+                        .all(|done| done.load(Ordering::Relaxed) == 1)
+                );
+                done[phase][index].fetch_add(1, Ordering::Relaxed);
+            },
+        );
         assert!(
             done.iter()
                 .flatten()
@@ -304,7 +311,12 @@ mod tests {
                 backwards: false,
             };
             let result = catch_unwind(AssertUnwindSafe(|| {
-                for_each_phase(17, phase, |phase, _| assert!(phase < at, "on purpose"));
+                for_each_phase(
+                    17,
+                    phase,
+                    || (),
+                    |(), phase, _| assert!(phase < at, "on purpose"),
+                );
             }));
             assert!(result.is_err());
         }

@@ -59,23 +59,23 @@ impl Scratch {
             self.ranges.resize(rows, Range::EMPTY);
         }
         QuantizedRows {
-            groups: &mut self.groups,
-            rows: &mut self.rows,
-            ranges: &mut self.ranges,
+            groups: &mut self.groups[..groups],
+            rows: &mut self.rows[..rows],
+            ranges: &mut self.ranges[..rows],
         }
     }
 }
 
-/// Room for quantized rows.
-pub(super) struct QuantizedRows<'a> {
-    pub groups: &'a mut [[u8; 4]],
+/// Room for rows of groups, which are codes unless they are floats.
+pub(super) struct QuantizedRows<'a, G = [u8; 4]> {
+    pub groups: &'a mut [G],
     pub rows: &'a mut [Row],
     pub ranges: &'a mut [Range],
 }
 
-impl<'a> QuantizedRows<'a> {
+impl<'a, G> QuantizedRows<'a, G> {
     /// The same for several threads: groups, rows and ranges.
-    pub fn shared(self) -> (Shared<'a, [u8; 4]>, Shared<'a, Row>, Shared<'a, Range>) {
+    pub fn shared(self) -> (Shared<'a, G>, Shared<'a, Row>, Shared<'a, Range>) {
         let Self {
             groups,
             rows,

@@ -27,8 +27,9 @@ use super::gates::{Gates, Units};
 use super::packed::Packed;
 use super::parallel::{self, Phase};
 use super::quantize::{QuantizedRows, Quantizer, Rows, Scratch, quantize_rows};
+use super::rows::Range as ValueRange;
 use super::split::{Grid, parts_of};
-use super::tile::{Group, Lhs, Output, Part, Product};
+use super::tile::{Group, Layout, Lhs, Output, Part, Pass, Product, Row};
 use super::{Operands, TASKS_PER_THREAD};
 
 /// What the steps of one direction of a layer read, replace and give.
@@ -80,53 +81,33 @@ pub fn recur(
     let Some(first) = directions.first() else {
         return;
     };
-    let (m, batch, k) = (first.rows(), first.batch(), first.hh.k());
-    let (ih_width, width) = (first.ih.groups(), first.hh.groups());
-    let mut room = scratch.room(m + batch, m * ih_width + batch * width);
     let sums = directions.iter().any(|d| d.ih.has_zero_points());
     let inputs = Operands {
         lhs: xs,
-        m,
+        m: first.rows(),
         rhs: first.ih,
         activation: None,
     };
-    let (groups, rows) = quantize_rows(inputs, quantizer, sums, room.split_off(m, ih_width));
-    let inputs = Lhs { m, groups, rows };
-    let (groups, rows, ranges) = room.split_off(batch, width).shared();
-    let height = match quantizer.rows {
-        Rows::Together => usize::MAX,
-        Rows::Apart => SERIAL_STATE.div_ceil(k.max(1)),
+    let room = scratch.room(inputs.m, inputs.m * inputs.rhs.groups());
+    let (groups, rows) = quantize_rows(inputs, quantizer, sums, room);
+    let inputs = Lhs {
+        m: inputs.m,
+        groups,
+        rows,
     };
     for direction in directions {
         let hh = direction.hh;
-        let prepare = |h: &[f32], block: Range<usize>| {
+        let codes = |h: &[f32], room: QuantizedRows<'_>| {
             let operands = Operands {
                 lhs: h,
-                m: block.len(),
+                m: room.rows.len(),
                 rhs: hh,
                 activation: None,
             };
-            // SAFETY: each block of rows is prepared once a step, and then nobody reads.
-            let room = unsafe {
-                QuantizedRows {
-                    groups: groups.part(block.start * width..block.end * width),
-                    rows: rows.part(block.clone()),
-                    ranges: ranges.part(block),
-                }
-            };
             quantize_rows(operands, quantizer, hh.has_zero_points(), room);
         };
-        let lhs = |active: usize| {
-            // SAFETY: while products are computed, nobody prepares.
-            unsafe {
-                Lhs {
-                    m: active,
-                    groups: groups.read(0..active * width),
-                    rows: rows.read(0..active),
-                }
-            }
-        };
-        steps(direction, inputs, height, prepare, lhs);
+        let apart = quantizer.rows == Rows::Apart;
+        steps(direction, inputs, apart, codes);
     }
 }
 
@@ -136,27 +117,13 @@ pub fn recur(
 /// If the sizes of the operands do not agree.
 pub fn recur_f16(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     for direction in directions {
-        let k = direction.hh.k();
         let inputs = Lhs {
             m: direction.rows(),
             groups: xs,
             rows: &[],
         };
-        let mut before = vec![0.; direction.h.len()];
-        let before = Shared::new(&mut before);
-        let prepare = |h: &[f32], block: Range<usize>| {
-            // SAFETY: each block of rows is prepared once a step, and then nobody reads.
-            let before = unsafe { before.part(block.start * k..block.end * k) };
-            before.copy_from_slice(h);
-        };
-        let lhs = |active: usize| Lhs {
-            m: active,
-            // SAFETY: while products are computed, nobody prepares.
-            groups: unsafe { before.read(0..active * k) },
-            rows: &[],
-        };
-        let height = SERIAL_STATE.div_ceil(k.max(1));
-        steps(direction, inputs, height, prepare, lhs);
+        let copy = |h: &[f32], room: QuantizedRows<'_, f32>| room.groups.copy_from_slice(h);
+        steps(direction, inputs, true, copy);
     }
 }
 
@@ -164,25 +131,27 @@ pub fn recur_f16(xs: &[f32], directions: Vec<Recurrence<'_>>) {
 enum Work {
     /// The products of some rows of the input.
     Input { rows: Range<usize>, grid: Grid },
-    /// What is multiplied with the weights of the hidden state, of so many rows.
-    Codes { active: usize },
-    /// The products of the rows of a step, and the state after it.
+    /// The codes of the hidden state before a step, where they are more than each thread makes
+    /// for itself.
+    Codes { step: usize },
+    /// The products of a step, and the state after it.
     Units {
-        rows: Range<usize>,
+        step: usize,
         /// The first of the rows whose products of the input are there.
         input: usize,
         grid: Grid,
-        backwards: bool,
     },
 }
 
 /// All there is to do, with the input's products of at most `limit` rows at once, but of one step
-/// at least; `of_input` and `of_step` cut products of so many rows.
+/// at least; `of_input` and `of_step` cut products of so many rows, `shared` says whether codes of
+/// so many are shared.
 fn plan(
     steps: &[Range<usize>],
     limit: usize,
     of_input: impl Fn(usize) -> Grid,
     of_step: impl Fn(usize) -> Grid,
+    shared: impl Fn(usize) -> bool,
 ) -> Vec<Work> {
     let mut work = Vec::with_capacity(2 * steps.len() + 1);
     // Once for all steps alike: to cut a product takes as long as a message to another core.
@@ -207,141 +176,258 @@ fn plan(
                 _ => of_step(active),
             };
             last = Some((active, grid));
-            work.push(Work::Codes { active });
+            if shared(active) {
+                work.push(Work::Codes { step });
+            }
             work.push(Work::Units {
-                rows: rows.clone(),
+                step,
                 input: chunk.start,
                 grid,
-                // Weights that are larger than the cache would be gone each time if every step
-                // began with the first.
-                backwards: step % 2 == 1,
             });
         }
     }
     work
 }
 
-/// All steps: `prepare` gets the hidden state of a block of rows, at least `height` high, and
-/// makes of it what `lhs` gives to the products.
-fn steps<'a, G: Group + 'a>(
+/// What a thread has for itself: the codes of a hidden state, before a step.
+struct Own<G> {
+    room: Room<G>,
+    step: Option<usize>,
+}
+
+/// Room for the codes of rows of so many groups.
+struct Room<G> {
+    width: usize,
+    groups: Vec<G>,
+    rows: Vec<Row>,
+    ranges: Vec<ValueRange>,
+}
+
+impl<G: Group> Room<G> {
+    fn new(rows: usize, width: usize) -> Self {
+        Self {
+            width,
+            groups: vec![G::ZERO; rows * width],
+            rows: vec![Row::PLAIN; rows],
+            ranges: vec![ValueRange::EMPTY; rows],
+        }
+    }
+
+    fn of(&mut self, rows: usize) -> QuantizedRows<'_, G> {
+        QuantizedRows {
+            groups: &mut self.groups[..rows * self.width],
+            rows: &mut self.rows[..rows],
+            ranges: &mut self.ranges[..rows],
+        }
+    }
+
+    fn lhs(&self, rows: usize) -> Lhs<'_, G> {
+        Lhs {
+            m: rows,
+            groups: &self.groups[..rows * self.width],
+            rows: &self.rows[..rows],
+        }
+    }
+}
+
+fn product<'a, G>(lhs: Lhs<'a, G>, rhs: &'a Packed, out: Output<'a>) -> Product<'a, G> {
+    Product {
+        lhs,
+        rhs,
+        activation: None,
+        out,
+    }
+}
+
+/// All steps: `codes` makes of rows of the hidden state what is multiplied, of any of them, or if
+/// they are not `apart` of all at once.
+fn steps<G: Group>(
     recurrence: Recurrence<'_>,
     inputs: Lhs<'_, G>,
-    height: usize,
-    prepare: impl Fn(&[f32], Range<usize>) + Sync,
-    lhs: impl Fn(usize) -> Lhs<'a, G> + Sync,
+    apart: bool,
+    codes: impl Fn(&[f32], QuantizedRows<'_, G>) + Sync,
 ) {
     let Recurrence { steps, ih, hh, .. } = recurrence;
-    let (n, k, gates) = (hh.n(), hh.k(), hh.gates());
+    let (n, k, gates, width) = (hh.n(), hh.k(), hh.gates(), hh.groups());
     // Panels of the same units in all gates stay together.
     let sets = hh.panels() / gates;
     let cut = |rows: usize, rhs: &Packed| {
         let wanted = parts_of(rows * n * rhs.k(), SERIAL);
         Grid::new(rows, sets, rhs.groups() * size_of::<G>(), wanted)
     };
+    // Blocks of rows whose codes are made apart.
+    let blocks = |rows: usize| match apart {
+        false => 1,
+        true => {
+            let blocks = (rows * k).div_ceil(SERIAL_STATE);
+            blocks.min(TASKS_PER_THREAD * parallel::threads()).min(rows)
+        }
+    };
+    let shared = |rows: usize| blocks(rows) > 1;
     let limit = INPUT_BYTES / (n.max(1) * size_of::<f32>());
-    let work = plan(steps, limit, |rows| cut(rows, ih), |rows| cut(rows, hh));
+    let work = plan(
+        steps,
+        limit,
+        |rows| cut(rows, ih),
+        |rows| cut(rows, hh),
+        shared,
+    );
     let at_once = work.iter().map(|work| match work {
         Work::Input { rows, .. } => rows.len(),
         _ => 0,
     });
-    let mut room = ROOM.take();
-    let state = State::new(recurrence, at_once.max().unwrap_or(0), &mut room);
-
-    let blocks = |rows: usize| {
-        let blocks = rows.div_ceil(height);
-        blocks.min(TASKS_PER_THREAD * parallel::threads())
+    let mut memory = MEMORY.take();
+    let state = State::new(recurrence, at_once.max().unwrap_or(0), &mut memory);
+    let most = |which: bool| {
+        let rows = steps.iter().map(|rows| rows.len());
+        rows.filter(|rows| shared(*rows) == which)
+            .max()
+            .unwrap_or(0)
     };
+    let mut room = Room::new(most(true), width);
+    let (all_groups, all_rows, all_ranges) = room.of(most(true)).shared();
+
     let phase = |index: usize| {
         let (tasks, backwards) = match &work[index] {
             Work::Input { grid, .. } => (grid.parts(), false),
-            Work::Codes { active } => (blocks(*active), false),
-            Work::Units {
-                grid, backwards, ..
-            } => (grid.parts(), *backwards),
+            Work::Codes { step } => (blocks(steps[*step].len()), false),
+            // Weights that are larger than the cache would be gone each time if every step began
+            // with the first.
+            Work::Units { step, grid, .. } => (grid.parts(), step % 2 == 1),
         };
         Phase { tasks, backwards }
     };
-    let product = |lhs, rhs, out| Product {
-        lhs,
-        rhs,
-        activation: None,
-        out,
+    let own = || Own {
+        room: Room::new(most(false), width),
+        step: None,
     };
-    let of_gates = |rows: &Range<usize>, sets: &Range<usize>| Part {
+    let of_gates = |rows: &Range<usize>, sets: &Range<usize>, pass| Part {
+        pass,
         rows: rows.clone(),
         panels: sets.start * gates..sets.end * gates,
     };
-    parallel::for_each_phase(work.len(), phase, |index, task| match &work[index] {
-        Work::Input { rows, grid } => {
-            let product = product(inputs.of(rows.clone(), ih.groups()), ih, state.ih);
-            let Part { rows, panels } = grid.part(task);
-            // SAFETY: parts of a grid do not overlap, and each is computed once.
-            unsafe { product.compute(of_gates(&rows, &panels)) };
-        }
-        Work::Codes { active } => {
-            let tasks = blocks(*active);
-            let block = active * task / tasks..active * (task + 1) / tasks;
-            // SAFETY: nobody writes to the hidden state now.
-            let h = unsafe { state.h.read(block.start * k..block.end * k) };
-            prepare(h, block);
-        }
-        Work::Units {
-            rows: step,
-            input,
-            grid,
-            ..
-        } => {
-            let product = product(lhs(step.len()), hh, state.hh);
-            let Part { rows, panels } = grid.part(task);
-            // SAFETY: as above.
-            unsafe { product.compute(of_gates(&rows, &panels)) };
-            let update = |units| {
-                // SAFETY: these units of these rows are in no other part, and their products are
-                // there.
-                unsafe { state.update(step.start, *input, rows.clone(), units) }
-            };
-            match &state.units[panels] {
-                [first, .., last] if !state.by_panels => update(first.start..last.end),
-                units => units.iter().cloned().for_each(update),
+    // SAFETY: the hidden state before a step is not written until the next.
+    let h_before = |step: usize, rows: Range<usize>| unsafe {
+        state.h[step % 2].read(rows.start * k..rows.end * k)
+    };
+    parallel::for_each_phase(work.len(), phase, own, |own, index, task| {
+        match &work[index] {
+            Work::Input { rows, grid } => {
+                let product = product(inputs.of(rows.clone(), ih.groups()), ih, state.ih);
+                let Part { rows, panels, .. } = grid.part(task);
+                // SAFETY: parts of a grid do not overlap, and each is computed once.
+                unsafe { product.compute(of_gates(&rows, &panels, Pass::Once)) };
+            }
+            Work::Codes { step } => {
+                let active = steps[*step].len();
+                let tasks = blocks(active);
+                let block = active * task / tasks..active * (task + 1) / tasks;
+                // SAFETY: each block has one task, and now nobody reads.
+                let room = unsafe {
+                    QuantizedRows {
+                        groups: all_groups.part(block.start * width..block.end * width),
+                        rows: all_rows.part(block.clone()),
+                        ranges: all_ranges.part(block.clone()),
+                    }
+                };
+                codes(h_before(*step, block), room);
+            }
+            Work::Units { step, input, grid } => {
+                let active = steps[*step].len();
+                let lhs = match shared(active) {
+                    // SAFETY: now nobody writes.
+                    true => unsafe {
+                        Lhs {
+                            m: active,
+                            groups: all_groups.read(0..active * width),
+                            rows: all_rows.read(0..active),
+                        }
+                    },
+                    false => {
+                        if own.step != Some(*step) {
+                            codes(h_before(*step, 0..active), own.room.of(active));
+                            own.step = Some(*step);
+                        }
+                        own.room.lhs(active)
+                    }
+                };
+                let product = product(lhs, hh, state.hh);
+                let Part { rows, panels, .. } = grid.part(task);
+                let pass = match step % 2 {
+                    0 => Pass::Forth,
+                    _ => Pass::Back,
+                };
+                // SAFETY: as of the input's.
+                unsafe { product.compute(of_gates(&rows, &panels, pass)) };
+                let first = (steps[*step].start, steps[*step].start - input);
+                let update = |set: &Set| {
+                    // SAFETY: this set of these rows is in no other part, and its products are
+                    // there.
+                    unsafe { state.update(*step, first, rows.clone(), set) };
+                };
+                match &state.sets[panels] {
+                    // Of one sequence they lie side by side.
+                    [first, .., last] if state.batch == 1 => update(&first.to(last)),
+                    sets => sets.iter().for_each(update),
+                }
             }
         }
     });
     state.give_back();
-    room.keep(&ROOM);
+    memory.keep(&MEMORY);
 }
 
 thread_local! {
-    static ROOM: Cell<Aligned> = Cell::default();
+    static MEMORY: Cell<Aligned> = Cell::default();
 }
 
-/// What products are made into, on several threads.
+/// Units that a panel of each gate computes.
+struct Set {
+    units: Range<usize>,
+    /// The same with padding: of a vector register there is all or nothing.
+    padded: Range<usize>,
+}
+
+impl Set {
+    /// All from the first to the last.
+    fn to(&self, last: &Self) -> Self {
+        Self {
+            units: self.units.start..last.units.end,
+            padded: self.padded.start..last.padded.end,
+        }
+    }
+}
+
+/// What products are made into, on several threads; panels have their padding in all that is
+/// computed, so that no register is filled in part.
 struct State<'a> {
     gates: Gates,
     update: fn(Gates, Units<'_>),
     batch: usize,
-    /// Number of units.
+    /// Number of units, and with padding.
     k: usize,
-    /// The units of each set of panels.
-    units: Vec<Range<usize>>,
-    /// Whether products and states lie panel by panel: of one sequence they lie side by side
-    /// anyway.
-    by_panels: bool,
+    padded: usize,
+    sets: Vec<Set>,
     /// The input's products of several steps, and the products of one.
     ih: Output<'a>,
     hh: Output<'a>,
-    /// The states row by row.
-    h: Shared<'a, f32>,
-    c: Shared<'a, f32>,
-    /// The same panel by panel, or the same.
+    /// The hidden state before a step, row by row, and that after it, by turns: who is late still
+    /// reads the one while others write the other.
+    h: [Shared<'a, f32>; 2],
+    /// The states set by set: `[batch, padded units]` each.
     own_h: Shared<'a, f32>,
     own_c: Shared<'a, f32>,
+    /// The states after each step, row by row.
     hs: Shared<'a, f32>,
     cs: Shared<'a, f32>,
+    /// Those of the caller.
+    last_h: Shared<'a, f32>,
+    last_c: Shared<'a, f32>,
 }
 
 impl<'a> State<'a> {
     /// With room for the input's products of so many rows.
-    fn new(recurrence: Recurrence<'a>, inputs: usize, room: &'a mut Aligned) -> Self {
+    fn new(recurrence: Recurrence<'a>, inputs: usize, memory: &'a mut Aligned) -> Self {
         let (batch, rows) = (recurrence.batch(), recurrence.rows());
         let Recurrence {
             gates,
@@ -353,95 +439,104 @@ impl<'a> State<'a> {
             cs,
             ..
         } = recurrence;
-        let (n, k) = (hh.n(), hh.k());
-        assert!(hh.gates() == gates.count() && n == gates.count() * k);
-        assert!(ih.gates() == gates.count() && ih.n() == n);
+        let k = hh.k();
+        assert!(hh.gates() == gates.count() && hh.n() == gates.count() * k);
+        assert!(ih.gates() == gates.count() && ih.n() == hh.n());
         assert!(h.len() >= batch * k && (gates != Gates::Lstm || c.len() >= batch * k));
         assert!(hs.len() == rows * k && (cs.is_empty() || cs.len() == hs.len()));
 
-        let sets = (0..hh.panels()).step_by(gates.count());
-        let units = sets.map(|panel| {
+        // Sequences of no steps have no part in this.
+        let (h, c) = (
+            &mut h[..batch * k],
+            c.get_mut(..batch * k).unwrap_or_default(),
+        );
+        let sets = (0..hh.panels()).step_by(gates.count()).map(|panel| {
             let panel = hh.panel(panel);
-            panel.start..panel.start + panel.channels
+            Set {
+                units: panel.start..panel.start + panel.channels,
+                padded: panel.start..panel.start + panel.sums.len(),
+            }
         });
         let update = hh.isa().instance().update;
-        let by_panels = batch > 1;
-        let of_own = |state: &[f32]| if by_panels { state.len() } else { 0 };
-        let lens = [inputs * n, batch * n, of_own(h), of_own(c)];
-        let [ih, hh, own_h, own_c] = room.split(lens);
-        let out = |out: &'a mut [f32]| Output::new(buffer::as_uninit(out), n, by_panels);
-        let own = |own: &'a mut [f32], state| match by_panels {
-            true => Shared::new(own),
-            false => state,
+        let n = hh.padded_n();
+        let own = batch * n / gates.count();
+        let own_c = if c.is_empty() { 0 } else { own };
+        let lens = [inputs * n, batch * n, h.len(), h.len(), own, own_c];
+        let [ih, hh, even, odd, own_h, own_c] = memory.split(lens);
+        even.copy_from_slice(h);
+        odd.copy_from_slice(h);
+        // Of one sequence, a thread has the same of a gate side by side row by row.
+        let of_inputs = match batch {
+            0 | 1 => Layout::Padded,
+            _ => Layout::Panels,
         };
-        let (h, c) = (Shared::new(h), Shared::new(c));
         let state = Self {
             gates,
             update,
             batch,
             k,
-            units: units.collect(),
-            by_panels,
-            ih: out(ih),
-            hh: out(hh),
-            h,
-            c,
-            own_h: own(own_h, h),
-            own_c: own(own_c, c),
+            padded: n / gates.count(),
+            sets: sets.collect(),
+            ih: Output::new(buffer::as_uninit(ih), n, of_inputs),
+            hh: Output::new(buffer::as_uninit(hh), n, Layout::Panels),
+            h: [Shared::new(even), Shared::new(odd)],
+            own_h: Shared::new(own_h),
+            own_c: Shared::new(own_c),
             hs: Shared::new(hs),
             cs: Shared::new(cs),
+            last_h: Shared::new(h),
+            last_c: Shared::new(c),
         };
         for (row, own) in state.pieces() {
-            for (of_rows, of_panels) in [(h, state.own_h), (c, state.own_c)] {
-                if of_rows.len() > 0 {
-                    // SAFETY: nobody else has a part of them yet.
-                    unsafe {
-                        let own = of_panels.part(own.clone());
-                        own.copy_from_slice(of_rows.read(row.clone()));
-                    }
+            // SAFETY: nobody else has a part of them yet.
+            unsafe {
+                let of_h = state.own_h.part(own.clone());
+                of_h.copy_from_slice(state.last_h.read(row.clone()));
+                if state.own_c.len() > 0 {
+                    let of_c = state.own_c.part(own);
+                    of_c.copy_from_slice(state.last_c.read(row));
                 }
             }
         }
         state
     }
 
-    /// Where units of rows are in a state that lies panel by panel: of one row, or of several
-    /// those of one panel.
-    fn own(&self, rows: &Range<usize>, units: &Range<usize>) -> Range<usize> {
-        let start = units.start * self.batch + rows.start * units.len();
-        start..start + rows.len() * units.len()
+    /// Where rows of a set are in the states that lie set by set.
+    fn own(&self, rows: &Range<usize>, set: &Set) -> Range<usize> {
+        let (start, width) = (set.padded.start * self.batch, set.padded.len());
+        start + rows.start * width..start + rows.end * width
     }
 
-    /// Each panel's units of each row: where they are row by row, and where panel by panel;
-    /// nothing where that is the same.
+    /// Where the units of each row and set are, row by row and set by set.
     fn pieces(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
-        let rows = 0..if self.by_panels { self.batch } else { 0 };
-        rows.flat_map(move |row| {
-            self.units.iter().map(move |units| {
-                let own = self.own(&(row..row + 1), units);
-                (row * self.k + units.start..row * self.k + units.end, own)
+        (0..self.batch).flat_map(move |row| {
+            self.sets.iter().map(move |set| {
+                let (first, own) = (row * self.k, self.own(&(row..row + 1), set).start);
+                let of_row = first + set.units.start..first + set.units.end;
+                (of_row, own..own + set.units.len())
             })
         })
     }
 
-    /// Updates units of rows of a step, of one row, or of several those of one panel. The step's
-    /// rows begin at `step`, and those whose products of the input are there at `input`.
+    /// Updates a set of rows of a step. `first` are the step's first row and its place among those
+    /// whose products of the input are there.
     ///
     /// # Safety
-    /// Their products are there, and nobody else uses these units of these rows.
-    unsafe fn update(&self, step: usize, input: usize, rows: Range<usize>, units: Range<usize>) {
+    /// Their products are there, and nobody else uses this set of these rows.
+    unsafe fn update(&self, step: usize, first: (usize, usize), rows: Range<usize>, set: &Set) {
         let (gates, k) = (self.gates, self.k);
         let of_gates = |of: Output<'a>, first: usize| {
             std::array::from_fn(|gate| match gate < gates.count() {
                 // SAFETY: the caller's promise.
                 true => unsafe {
-                    let columns = gate * k + units.start..gate * k + units.end;
-                    &*of.written(first + rows.start..first + rows.end, columns)
+                    let rows = first + rows.start..first + rows.end;
+                    let start = gate * self.padded;
+                    &*of.written(rows, start + set.padded.start..start + set.padded.end)
                 },
                 false => &[],
             })
         };
-        let own = self.own(&rows, &units);
+        let own = self.own(&rows, set);
         // A state that is not there has no units.
         let part = |of: Shared<'a, f32>| match of.len() {
             0 => &mut [],
@@ -450,34 +545,40 @@ impl<'a> State<'a> {
         };
         let (h, c) = (part(self.own_h), part(self.own_c));
         let before = Units {
-            ih: of_gates(self.ih, step - input),
+            ih: of_gates(self.ih, first.1),
             hh: of_gates(self.hh, 0),
             h: &mut *h,
             c: &mut *c,
         };
         (self.update)(gates, before);
         let copy = |from: &[f32], to: Shared<'a, f32>, first: usize| {
-            for (row, from) in rows.clone().zip(from.chunks_exact(units.len())) {
+            for (row, from) in rows.clone().zip(from.chunks_exact(set.padded.len())) {
                 let start = (first + row) * k;
-                // SAFETY: the caller's promise.
-                let to = unsafe { to.part(start + units.start..start + units.end) };
-                to.copy_from_slice(from);
+                // SAFETY: the caller's promise; of the hidden states by turns, nobody reads this
+                // one now.
+                let to = unsafe { to.part(start + set.units.start..start + set.units.end) };
+                to.copy_from_slice(&from[..set.units.len()]);
             }
         };
-        copy(h, self.hs, step);
-        if self.by_panels {
-            copy(h, self.h, 0);
-        }
+        copy(h, self.h[(step + 1) % 2], 0);
+        copy(h, self.hs, first.0);
         if self.cs.len() > 0 {
-            copy(c, self.cs, step);
+            copy(c, self.cs, first.0);
         }
     }
 
-    /// Gives the cell state back row by row; the hidden state was, at each step.
+    /// Gives the states back to the caller.
     fn give_back(&self) {
-        for (row, own) in self.pieces().filter(|_| self.c.len() > 0) {
+        for (row, own) in self.pieces() {
             // SAFETY: nobody else has a part of them any more.
-            unsafe { self.c.part(row).copy_from_slice(self.own_c.read(own)) };
+            unsafe {
+                let of_h = self.last_h.part(row.clone());
+                of_h.copy_from_slice(self.own_h.read(own.clone()));
+                if self.own_c.len() > 0 {
+                    let of_c = self.last_c.part(row);
+                    of_c.copy_from_slice(self.own_c.read(own));
+                }
+            }
         }
     }
 }

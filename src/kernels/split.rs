@@ -1,6 +1,6 @@
 //! How products are cut into parts for several threads.
 
-use super::tile::{self, Group, Part, Product};
+use super::tile::{self, Group, Part, Pass, Product};
 use super::{TASKS_PER_THREAD, parallel};
 
 /// Multiply-adds below which products stay on the caller's thread.
@@ -76,6 +76,7 @@ impl Grid {
         Part {
             rows: row..self.m.min(row + self.height),
             panels: panel..self.panels.min(panel + self.width),
+            pass: Pass::Once,
         }
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Row {
 
 impl Row {
     /// A row of floats, or of codes that nothing is to be subtracted from.
-    const PLAIN: Self = Self {
+    pub const PLAIN: Self = Self {
         scale: 1.,
         zero_point: 0,
         sum: 0,
@@ -49,18 +49,24 @@ impl Row {
 }
 
 /// What one step of the loop reads of a row: four u8 codes, or one f32.
-pub(super) trait Group: Copy + Sync {
+pub(super) trait Group: Copy + Send + Sync {
+    const ZERO: Self;
+
     /// The instance's product of such rows.
     fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part);
 }
 
 impl Group for [u8; 4] {
+    const ZERO: Self = [0; 4];
+
     fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part) {
         instance.multiply
     }
 }
 
 impl Group for f32 {
+    const ZERO: Self = 0.;
+
     fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part) {
         instance.multiply_f16
     }
@@ -95,14 +101,24 @@ impl<'a, G> Lhs<'a, G> {
     }
 }
 
-/// The `[rows, n]` output, of which several threads write different parts: row after row, or
-/// panel after panel of `[rows, channels]`.
+/// How an output lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Row after row of channels: `[rows, n]`.
+    Channels,
+    /// The same with the padding of each gate behind its channels: no register is filled in part.
+    Padded,
+    /// Panel after panel of such: `[rows, width]` each.
+    Panels,
+}
+
+/// The output of a product, of which several threads write different parts.
 #[derive(Clone, Copy)]
 pub(super) struct Output<'a> {
     start: *mut MaybeUninit<f32>,
     rows: usize,
-    n: usize,
-    by_panels: bool,
+    columns: usize,
+    layout: Layout,
     _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
@@ -111,18 +127,29 @@ pub(super) struct Output<'a> {
 unsafe impl Sync for Output<'_> {}
 
 impl<'a> Output<'a> {
-    /// `out` is `[rows, n]`, row after row or `by_panels`.
-    pub fn new(out: &'a mut [MaybeUninit<f32>], n: usize, by_panels: bool) -> Self {
+    /// `out` has rows of so many columns, padding included where the layout has it.
+    pub fn new(out: &'a mut [MaybeUninit<f32>], columns: usize, layout: Layout) -> Self {
         Self {
-            rows: out.len().checked_div(n).unwrap_or(0),
+            rows: out.len().checked_div(columns).unwrap_or(0),
             start: out.as_mut_ptr(),
-            n,
-            by_panels,
+            columns,
+            layout,
             _out: PhantomData,
         }
     }
 
-    /// Columns of rows that lie side by side: of one row, or by panels those of one panel.
+    /// The columns of a panel.
+    #[inline(always)]
+    pub fn columns(self, panel: Panel<'_>) -> Range<usize> {
+        match self.layout {
+            Layout::Channels => panel.start..panel.start + panel.channels,
+            Layout::Padded | Layout::Panels => {
+                panel.padded_start..panel.padded_start + panel.sums.len()
+            }
+        }
+    }
+
+    /// Columns of rows that lie side by side: of one row, or panel after panel those of one.
     ///
     /// # Safety
     /// No other part that overlaps this one is alive.
@@ -134,15 +161,16 @@ impl<'a> Output<'a> {
         columns: Range<usize>,
     ) -> &'a mut [MaybeUninit<f32>] {
         assert!(rows.start <= rows.end && rows.end <= self.rows);
-        assert!(columns.start <= columns.end && columns.end <= self.n);
-        assert!(self.by_panels || rows.len() == 1);
-        let start = match self.by_panels {
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        let by_panels = self.layout == Layout::Panels;
+        assert!(by_panels || rows.len() == 1);
+        let start = match by_panels {
             true => columns.start * self.rows + rows.start * columns.len(),
-            false => rows.start * self.n + columns.start,
+            false => rows.start * self.columns + columns.start,
         };
-        // SAFETY: by the assertions the part lies within the `rows * n` elements that `start`
-        // was made from and that are borrowed for `'a`: a row ends at `(row + 1) * n`, rows of a
-        // panel at `columns.end * rows`, or before. By the contract nothing aliases it.
+        // SAFETY: by the assertions the part lies within the `rows * columns` elements that `start`
+        // was made from and that are borrowed for `'a`: it ends at `rows.end * columns` of a row,
+        // and at `columns.end * rows` of a panel, or before. By the contract nothing aliases it.
         unsafe {
             let start = self.start.add(start);
             std::slice::from_raw_parts_mut(start, rows.len() * columns.len())
@@ -281,6 +309,18 @@ pub(super) struct Terms<'a, const LANES: usize> {
 pub(super) struct Part {
     pub rows: Range<usize>,
     pub panels: Range<usize>,
+    pub pass: Pass,
+}
+
+/// How one row of few panels passes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// From the first to the last, wherever their weights are.
+    Once,
+    /// From the first to the last or back, by turns: it begins with what is still in L1, and the
+    /// rest is in L2.
+    Forth,
+    Back,
 }
 
 /// The whole product, of which each task computes a [`Part`].
@@ -315,9 +355,8 @@ impl<G: Group> Product<'_, G> {
         };
         let activate = self.rhs.isa().instance().activate;
         for row in rows.clone() {
-            let columns = panel.start..panel.start + panel.channels;
             // SAFETY: the caller's promise.
-            let out = unsafe { self.out.written(row..row + 1, columns) };
+            let out = unsafe { self.out.written(row..row + 1, self.out.columns(panel)) };
             activate(activation, out);
         }
     }
@@ -335,8 +374,19 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let Part { rows, mut panels } = part;
-    while let Some(index) = panels.next() {
+    let Part {
+        rows,
+        mut panels,
+        pass,
+    } = part;
+    let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
+    let by_turns = V::EXACT && rows.len() == 1 && pass != Pass::Once;
+    let by_turns = by_turns && panels.clone().next().is_some_and(few);
+    let next = |panels: &mut Range<usize>| match by_turns && pass == Pass::Back {
+        true => panels.next_back(),
+        false => panels.next(),
+    };
+    while let Some(index) = next(&mut panels) {
         let panel = product.rhs.panel(index);
         // After the last one a thread mostly goes on with the part beside this one.
         let next = match rows.len() > 1 && index + 1 < product.rhs.panels() {
@@ -370,14 +420,14 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
                 continue;
             }
         }
-        let all = rows.clone();
+        let (all, near) = (rows.clone(), by_turns);
         // SAFETY: these rows and this panel are a part of the part that is ours.
         unsafe {
             match panel.sums.len() / LANES {
-                1 => column::<LANES, BYTES, MR, 1, V>(product, panel, next, all, vector),
-                2 => column::<LANES, BYTES, MR, 2, V>(product, panel, next, all, vector),
-                3 => column::<LANES, BYTES, MR, 3, V>(product, panel, next, all, vector),
-                _ => column::<LANES, BYTES, MR, 4, V>(product, panel, next, all, vector),
+                1 => column::<LANES, BYTES, MR, 1, V>(product, panel, next, near, all, vector),
+                2 => column::<LANES, BYTES, MR, 2, V>(product, panel, next, near, all, vector),
+                3 => column::<LANES, BYTES, MR, 3, V>(product, panel, next, near, all, vector),
+                _ => column::<LANES, BYTES, MR, 4, V>(product, panel, next, near, all, vector),
             }
             product.activate(panel, &rows);
         }
@@ -387,7 +437,8 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
 /// Panels that one row of floats passes at once.
 const ABREAST: usize = 4;
 
-/// All tiles of one panel of `NV` registers; on the way the `next` one is fetched.
+/// All tiles of one panel of `NV` registers; on the way the `next` one is fetched, or of a single
+/// row what comes soon, unless all of it is `near`.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
@@ -396,6 +447,7 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
     product: &Product<'_, V::Group>,
     panel: Panel<'_>,
     next: Panel<'_>,
+    near: bool,
     rows: Range<usize>,
     vector: V,
 ) where
@@ -414,12 +466,15 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
         // SAFETY: the caller's promise.
         unsafe {
             match height {
-                1 => tile::<LANES, BYTES, NV, 1, V>(product, panel, ahead, row, vector),
-                2 => tile::<LANES, BYTES, NV, 2, V>(product, panel, ahead, row, vector),
-                3 => tile::<LANES, BYTES, NV, 3, V>(product, panel, ahead, row, vector),
-                4 => tile::<LANES, BYTES, NV, 4, V>(product, panel, ahead, row, vector),
-                5 => tile::<LANES, BYTES, NV, 5, V>(product, panel, ahead, row, vector),
-                _ => tile::<LANES, BYTES, NV, 6, V>(product, panel, ahead, row, vector),
+                1 if near => {
+                    tile::<LANES, BYTES, NV, 1, true, V>(product, panel, ahead, row, vector)
+                }
+                1 => tile::<LANES, BYTES, NV, 1, false, V>(product, panel, ahead, row, vector),
+                2 => tile::<LANES, BYTES, NV, 2, true, V>(product, panel, ahead, row, vector),
+                3 => tile::<LANES, BYTES, NV, 3, true, V>(product, panel, ahead, row, vector),
+                4 => tile::<LANES, BYTES, NV, 4, true, V>(product, panel, ahead, row, vector),
+                5 => tile::<LANES, BYTES, NV, 5, true, V>(product, panel, ahead, row, vector),
+                _ => tile::<LANES, BYTES, NV, 6, true, V>(product, panel, ahead, row, vector),
             }
         }
         row += height;
@@ -431,6 +486,10 @@ const LINE: usize = 64;
 
 /// Bytes of weights between those that a single row uses and those that are fetched for it.
 const DISTANCE: usize = 4_096;
+
+/// Bytes of weights that one row passes by turns: a few times L1. Of more, too few are left there
+/// to make up for the hardware's prefetchers, which like it forwards.
+const BY_TURNS: usize = 256 << 10;
 
 /// A cache that a line is brought to.
 enum Cache {
@@ -459,7 +518,8 @@ fn prefetch(to: Cache, bytes: &[u8], offset: usize) {
 
 /// Has the weights that come a while after a group brought to L1: one row uses them faster than
 /// they come from L3 or, by the hardware's own prefetchers, from L2. Behind a panel mostly lies
-/// the next.
+/// the next. Each line asked for right before one is used: all of two groups at once took 3 to 4%
+/// longer, and half of the lines 30%.
 #[inline(always)]
 fn fetch<const BYTES: usize, const NV: usize>(weights: &[[[u8; BYTES]; NV]], group: usize) {
     let weights = weights.as_flattened().as_flattened();
@@ -498,7 +558,7 @@ unsafe fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR
     }
 }
 
-/// `MR` rows by `NV` registers.
+/// `MR` rows by `NV` registers, with what comes soon fetched for a single row unless it is `NEAR`.
 ///
 /// One row alone has too few sums to hide the latency of a dot product: even and odd groups of
 /// inputs are summed apart, where the order of a sum does not matter.
@@ -508,7 +568,14 @@ unsafe fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR
 // Indices name the same place in several arrays.
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
-unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+unsafe fn tile<
+    const LANES: usize,
+    const BYTES: usize,
+    const NV: usize,
+    const MR: usize,
+    const NEAR: bool,
+    V,
+>(
     product: &Product<'_, V::Group>,
     panel: Panel<'_>,
     ahead: &[u8],
@@ -534,12 +601,12 @@ unsafe fn tile<const LANES: usize, const BYTES: usize, const NV: usize, const MR
     if MR == 1 && V::EXACT {
         let mut odd = [channels.start(Row::PLAIN, vector); MR];
         while group + 1 < groups {
-            fetch(weights, group);
-            fetch(weights, group + 1);
-            // SAFETY: both are below `groups`.
-            unsafe {
-                step(&mut acc, &rows, weights, group, vector);
-                step(&mut odd, &rows, weights, group + 1, vector);
+            for (acc, group) in [(&mut acc, group), (&mut odd, group + 1)] {
+                if !NEAR {
+                    fetch(weights, group);
+                }
+                // SAFETY: both are below `groups`.
+                unsafe { step(acc, &rows, weights, group, vector) };
             }
             group += 2;
         }
@@ -613,8 +680,8 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
     V: Vector<LANES, BYTES>,
 {
     let channels = Channels::<LANES, NV>::of(panel);
-    let columns = panel.start..panel.start + panel.channels;
-    if panel.channels == NV * LANES {
+    let columns = product.out.columns(panel);
+    if columns.len() == NV * LANES {
         for r in 0..MR {
             let row = first_row + r;
             // SAFETY: the caller's promise; the part of the row before is no longer alive.

@@ -105,7 +105,7 @@ impl Quantized {
         }
     }
 
-    /// What [`Projection::info`] says of it.
+    /// What [`info`](super::Projection::info) says of it.
     pub(in crate::nn) fn info(self: &Arc<Self>, name: &str) -> WeightInfo {
         let weight = &self.weight;
         let dtype = match weight.dtype() {
