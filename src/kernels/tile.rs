@@ -390,8 +390,8 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
         let panel = product.rhs.panel(index);
         // After the last one a thread mostly goes on with the part beside this one.
         let next = match rows.len() > 1 && index + 1 < product.rhs.panels() {
-            true => product.rhs.panel(index + 1),
-            false => panel,
+            true => product.rhs.panel(index + 1).weights,
+            false => panel.weights,
         };
         // One row of floats has too few sums to hide the latency of an `fma`, and their order is
         // set: it goes along several panels at once, if they are equally wide.
@@ -437,8 +437,8 @@ pub(super) unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: 
 /// Panels that one row of floats passes at once.
 const ABREAST: usize = 4;
 
-/// All tiles of one panel of `NV` registers; on the way the `next` one is fetched, or of a single
-/// row what comes soon, unless all of it is `near`.
+/// All tiles of one panel of `NV` registers; on the way the weights of the `next` one are fetched,
+/// or for a single row what comes soon, unless all of it is `near`.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
@@ -446,7 +446,7 @@ const ABREAST: usize = 4;
 unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const NV: usize, V>(
     product: &Product<'_, V::Group>,
     panel: Panel<'_>,
-    next: Panel<'_>,
+    next: &[u8],
     near: bool,
     rows: Range<usize>,
     vector: V,
@@ -462,7 +462,7 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
         // Each tile has one line a group brought near, until all of the next panel is: no
         // prefetcher knows where it begins, and weights of a large model come from memory.
         let fetched = (tiles - left) * line;
-        let ahead = next.weights.get(fetched..).unwrap_or(panel.weights);
+        let ahead = next.get(fetched..).unwrap_or(panel.weights);
         // SAFETY: the caller's promise.
         unsafe {
             match height {
