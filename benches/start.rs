@@ -1,0 +1,151 @@
+//! How long a product on several threads takes to start and to end, by how long they had nothing
+//! to do.
+//!
+//! ```text
+//! cargo bench --bench start [-- --threads N] [--quick] [--json]
+//! ```
+//!
+//! One row by 512 x 1,024 weights for each thread, against one row by 512 x 1,024, which stays on
+//! its caller's thread: every thread has as much to do, so what the wide product takes longer is
+//! its start, its end, and the larger result. Single calls by turns, each after a pause; medians.
+#![allow(missing_docs)]
+
+use std::hint::{black_box, spin_loop};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use args::Args;
+use candle_core::{Device, Module, Tensor};
+use candle_dynquant::{QConfigSpec, kernels::Isa, nn, quantize_dynamic};
+use serde::Serialize;
+
+#[path = "support/args.rs"]
+mod args;
+#[path = "../examples/support/threads.rs"]
+mod threads;
+
+const INPUTS: usize = 512;
+
+/// Channels of each thread: below these and the inputs a product stays on one.
+const CHANNELS: usize = 1_024;
+
+const PAUSES: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_micros(10),
+    Duration::from_micros(100),
+    Duration::from_millis(1),
+    Duration::from_millis(10),
+];
+
+#[derive(Serialize)]
+struct Results {
+    isa: String,
+    threads: usize,
+    rows: Vec<Row>,
+}
+
+/// Medians in microseconds.
+#[derive(Serialize)]
+struct Row {
+    pause_us: u128,
+    one_thread_us: f64,
+    all_threads_us: f64,
+    start_us: f64,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::of("Time how long a product on several threads takes to start");
+    if let Some(status) = threads::respawn(args.threads)? {
+        return Ok(status);
+    }
+    let weight = Tensor::randn(0f32, 1., (args.threads * CHANNELS, INPUTS), &Device::Cpu)?;
+    let xs = Tensor::randn(0f32, 1., (1, INPUTS), &Device::Cpu)?;
+    let narrow = quantized(weight.narrow(0, 0, CHANNELS)?)?;
+    let wide = quantized(weight)?;
+    let of_narrow = wide.forward(&xs)?.narrow(1, 0, CHANNELS)?;
+    ensure!(
+        of_narrow.to_vec2::<f32>()? == narrow.forward(&xs)?.to_vec2::<f32>()?,
+        "outputs disagree"
+    );
+
+    let mut results = Results {
+        isa: Isa::active()?.to_string(),
+        threads: args.threads,
+        rows: Vec::new(),
+    };
+    let calls = 25 * args.rounds();
+    if !args.json {
+        println!(
+            "1 x {INPUTS} by {CHANNELS} channels a thread, int8() on {}, us, medians of {calls} calls",
+            results.isa
+        );
+        println!(
+            "{:>12} {:>12} {:>12} {:>12}",
+            "pause us",
+            "one thread",
+            format!("{} threads", args.threads),
+            "start, end"
+        );
+    }
+    for pause in PAUSES {
+        let [one, all] = medians([&narrow, &wide], &xs, pause, calls)?;
+        let row = Row {
+            pause_us: pause.as_micros(),
+            one_thread_us: one,
+            all_threads_us: all,
+            start_us: all - one,
+        };
+        if !args.json {
+            println!(
+                "{:>12} {:>12.2} {:>12.2} {:>12.2}",
+                row.pause_us, row.one_thread_us, row.all_threads_us, row.start_us
+            );
+        }
+        results.rows.push(row);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&results)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn quantized(weight: Tensor) -> Result<nn::Linear> {
+    let mut linear = nn::Linear::new(weight, None);
+    quantize_dynamic(&mut linear, &QConfigSpec::int8())?;
+    Ok(linear)
+}
+
+/// Median microseconds of a call of each, after a pause.
+fn medians(
+    linears: [&nn::Linear; 2],
+    xs: &Tensor,
+    pause: Duration,
+    calls: usize,
+) -> Result<[f64; 2]> {
+    let mut samples = [const { Vec::new() }; 2];
+    for _ in 0..calls {
+        for (linear, samples) in linears.into_iter().zip(&mut samples) {
+            wait(pause);
+            let start = Instant::now();
+            black_box(linear.forward(xs)?);
+            samples.push(1e6 * start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(samples.map(|mut samples| {
+        samples.sort_by(f64::total_cmp);
+        samples[samples.len() / 2]
+    }))
+}
+
+/// Awake where the system could not wake this thread up in time.
+fn wait(pause: Duration) {
+    if pause >= Duration::from_millis(1) {
+        return thread::sleep(pause);
+    }
+    let end = Instant::now() + pause;
+    while Instant::now() < end {
+        spin_loop();
+    }
+}

@@ -1,0 +1,210 @@
+//! What the products of a recurrence are made into.
+
+use std::ops::Range;
+
+use super::super::buffer::{self, Aligned, Shared};
+use super::super::gates::{Gates, Units};
+use super::super::tile::{Layout, Output};
+use super::Recurrence;
+
+/// Units that a panel of each gate computes.
+pub(super) struct Set {
+    units: Range<usize>,
+    /// The same with padding: of a vector register there is all or nothing.
+    padded: Range<usize>,
+}
+
+impl Set {
+    /// All from the first to the last.
+    pub fn to(&self, last: &Self) -> Self {
+        Self {
+            units: self.units.start..last.units.end,
+            padded: self.padded.start..last.padded.end,
+        }
+    }
+}
+
+/// What products are made into, on several threads; panels have their padding in all that is
+/// computed, so that no register is filled in part.
+pub(super) struct State<'a> {
+    gates: Gates,
+    update: fn(Gates, Units<'_>),
+    pub batch: usize,
+    /// Number of units, and with padding.
+    k: usize,
+    padded: usize,
+    pub sets: Vec<Set>,
+    /// The input's products of several steps, and the products of one.
+    pub ih: Output<'a>,
+    pub hh: Output<'a>,
+    /// The hidden state before a step, row by row, and that after it, by turns: who is late still
+    /// reads the one while others write the other.
+    pub h: [Shared<'a, f32>; 2],
+    /// The states set by set: `[batch, padded units]` each.
+    own_h: Shared<'a, f32>,
+    own_c: Shared<'a, f32>,
+    /// The states after each step, row by row.
+    hs: Shared<'a, f32>,
+    cs: Shared<'a, f32>,
+    /// Those of the caller.
+    last_h: Shared<'a, f32>,
+    last_c: Shared<'a, f32>,
+}
+
+impl<'a> State<'a> {
+    /// With room for the input's products of so many rows.
+    pub fn new(recurrence: Recurrence<'a>, inputs: usize, memory: &'a mut Aligned) -> Self {
+        let (batch, rows) = (recurrence.batch(), recurrence.rows());
+        let Recurrence {
+            gates,
+            ih,
+            hh,
+            h,
+            c,
+            hs,
+            cs,
+            ..
+        } = recurrence;
+        let k = hh.k();
+        assert!(hh.gates() == gates.count() && hh.n() == gates.count() * k);
+        assert!(ih.gates() == gates.count() && ih.n() == hh.n());
+        assert!(h.len() >= batch * k && (gates != Gates::Lstm || c.len() >= batch * k));
+        assert!(hs.len() == rows * k && (cs.is_empty() || cs.len() == hs.len()));
+
+        // Sequences of no steps have no part in this.
+        let (h, c) = (
+            &mut h[..batch * k],
+            c.get_mut(..batch * k).unwrap_or_default(),
+        );
+        let sets = (0..hh.panels()).step_by(gates.count()).map(|panel| {
+            let panel = hh.panel(panel);
+            Set {
+                units: panel.start..panel.start + panel.channels,
+                padded: panel.start..panel.start + panel.sums.len(),
+            }
+        });
+        let update = hh.isa().instance().update;
+        let n = hh.padded_n();
+        let own = batch * n / gates.count();
+        let own_c = if c.is_empty() { 0 } else { own };
+        let lens = [inputs * n, batch * n, h.len(), h.len(), own, own_c];
+        let [ih, hh, even, odd, own_h, own_c] = memory.split(lens);
+        even.copy_from_slice(h);
+        odd.copy_from_slice(h);
+        // Of one sequence, a thread has the same of a gate side by side row by row.
+        let of_inputs = match batch {
+            0 | 1 => Layout::Padded,
+            _ => Layout::Panels,
+        };
+        let state = Self {
+            gates,
+            update,
+            batch,
+            k,
+            padded: n / gates.count(),
+            sets: sets.collect(),
+            ih: Output::new(buffer::as_uninit(ih), n, of_inputs),
+            hh: Output::new(buffer::as_uninit(hh), n, Layout::Panels),
+            h: [Shared::new(even), Shared::new(odd)],
+            own_h: Shared::new(own_h),
+            own_c: Shared::new(own_c),
+            hs: Shared::new(hs),
+            cs: Shared::new(cs),
+            last_h: Shared::new(h),
+            last_c: Shared::new(c),
+        };
+        for (row, own) in state.pieces() {
+            // SAFETY: nobody else has a part of them yet.
+            unsafe {
+                let of_h = state.own_h.part(own.clone());
+                of_h.copy_from_slice(state.last_h.read(row.clone()));
+                if state.own_c.len() > 0 {
+                    let of_c = state.own_c.part(own);
+                    of_c.copy_from_slice(state.last_c.read(row));
+                }
+            }
+        }
+        state
+    }
+
+    /// Where rows of a set are in the states that lie set by set.
+    fn own(&self, rows: &Range<usize>, set: &Set) -> Range<usize> {
+        let (start, width) = (set.padded.start * self.batch, set.padded.len());
+        start + rows.start * width..start + rows.end * width
+    }
+
+    /// Where the units of each row and set are, row by row and set by set.
+    fn pieces(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        (0..self.batch).flat_map(move |row| {
+            self.sets.iter().map(move |set| {
+                let (first, own) = (row * self.k, self.own(&(row..row + 1), set).start);
+                let of_row = first + set.units.start..first + set.units.end;
+                (of_row, own..own + set.units.len())
+            })
+        })
+    }
+
+    /// Updates a set of rows of a step. `first` are the step's first row and its place among those
+    /// whose products of the input are there.
+    ///
+    /// # Safety
+    /// Their products are there, and nobody else uses this set of these rows.
+    pub unsafe fn update(&self, step: usize, first: (usize, usize), rows: Range<usize>, set: &Set) {
+        let (gates, k) = (self.gates, self.k);
+        let of_gates = |of: Output<'a>, first: usize| {
+            std::array::from_fn(|gate| match gate < gates.count() {
+                // SAFETY: the caller's promise.
+                true => unsafe {
+                    let rows = first + rows.start..first + rows.end;
+                    let start = gate * self.padded;
+                    &*of.written(rows, start + set.padded.start..start + set.padded.end)
+                },
+                false => &[],
+            })
+        };
+        let own = self.own(&rows, set);
+        // A state that is not there has no units.
+        let part = |of: Shared<'a, f32>| match of.len() {
+            0 => &mut [],
+            // SAFETY: the caller's promise.
+            _ => unsafe { of.part(own.clone()) },
+        };
+        let (h, c) = (part(self.own_h), part(self.own_c));
+        let before = Units {
+            ih: of_gates(self.ih, first.1),
+            hh: of_gates(self.hh, 0),
+            h: &mut *h,
+            c: &mut *c,
+        };
+        (self.update)(gates, before);
+        let copy = |from: &[f32], to: Shared<'a, f32>, first: usize| {
+            for (row, from) in rows.clone().zip(from.chunks_exact(set.padded.len())) {
+                let start = (first + row) * k;
+                // SAFETY: the caller's promise; of the hidden states by turns, nobody reads this
+                // one now.
+                let to = unsafe { to.part(start + set.units.start..start + set.units.end) };
+                to.copy_from_slice(&from[..set.units.len()]);
+            }
+        };
+        copy(h, self.h[(step + 1) % 2], 0);
+        copy(h, self.hs, first.0);
+        if self.cs.len() > 0 {
+            copy(c, self.cs, first.0);
+        }
+    }
+
+    /// Gives the states back to the caller.
+    pub fn give_back(&self) {
+        for (row, own) in self.pieces() {
+            // SAFETY: nobody else has a part of them any more.
+            unsafe {
+                let of_h = self.last_h.part(row.clone());
+                of_h.copy_from_slice(self.own_h.read(own.clone()));
+                if self.own_c.len() > 0 {
+                    let of_c = self.last_c.part(row);
+                    of_c.copy_from_slice(self.own_c.read(own));
+                }
+            }
+        }
+    }
+}
