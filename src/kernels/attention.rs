@@ -23,7 +23,7 @@ use std::ops::Range;
 use super::buffer::{self, Aligned};
 use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
 use super::norm::weight;
-use super::tile::{Layout, Output};
+use super::product::{Layout, Output};
 use super::{Isa, TASKS_PER_THREAD, parallel};
 
 /// The operands of attention.

@@ -19,6 +19,7 @@ mod packed;
 mod parallel;
 mod pool;
 mod portable;
+mod product;
 mod quantize;
 mod recurrence;
 pub mod reference;
@@ -47,7 +48,7 @@ pub use rows::{Range, Rounding, RowParams};
 use attention::Block;
 use gates::Units;
 use isa::Kind;
-use tile::{Group, Layout, Lhs, Output, Part, Product, Row};
+use product::{Group, Layout, Lhs, Output, Part, Product, Row};
 
 /// An instruction set's instance of the inner loops.
 #[derive(Clone, Copy)]

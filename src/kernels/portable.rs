@@ -6,7 +6,8 @@ use half::f16;
 
 use super::attention::{self, Attention, Block};
 use super::float_tile;
-use super::tile::{self, Closures, Lanes, Output, Part, Product, Terms};
+use super::product::{Output, Part, Product};
+use super::tile::{self, Closures, Lanes, Terms};
 use super::{Instance, activation, dequantize, gates, norm, rows};
 
 pub(super) const INSTANCE: Instance = Instance {

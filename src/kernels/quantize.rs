@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use super::buffer::Shared;
+use super::product::Row;
 use super::rows::{Range, Rounding, RowParams};
-use super::tile::Row;
 use super::{Operands, TASKS_PER_THREAD, parallel};
 
 /// Which rows share a range, and so a scale and zero point.

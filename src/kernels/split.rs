@@ -1,6 +1,7 @@
 //! How products are cut into parts for several threads.
 
-use super::tile::{self, Group, Part, Pass, Product};
+use super::product::{Group, Part, Pass, Product};
+use super::tile;
 use super::{TASKS_PER_THREAD, parallel};
 
 /// Multiply-adds below which products stay on the caller's thread.

@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 
 use super::neon::{self, NEON};
 use crate::kernels::Instance;
-use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Part, Product, Terms};
+use crate::kernels::product::{Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Terms};
 
 pub(in crate::kernels) const DOTPROD: Instance = Instance { multiply, ..NEON };
 

@@ -13,7 +13,8 @@ use std::marker::PhantomData;
 use half::f16;
 
 use crate::kernels::attention::{self, Attention, Block};
-use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Output, Part, Product, Terms};
+use crate::kernels::product::{Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Terms};
 use crate::kernels::{Instance, dequantize, float_tile, portable};
 
 pub(in crate::kernels) const NEON: Instance = Instance {

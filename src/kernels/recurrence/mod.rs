@@ -30,10 +30,10 @@ use super::buffer::Aligned;
 use super::gates::Gates;
 use super::packed::Packed;
 use super::parallel::{self, Phase};
+use super::product::{Group, Lhs, Output, Part, Pass, Product, Row};
 use super::quantize::{QuantizedRows, Quantizer, Rows, Scratch, quantize_rows};
 use super::rows::Range as ValueRange;
 use super::split::{Grid, parts_of};
-use super::tile::{Group, Lhs, Output, Part, Pass, Product, Row};
 use super::{Operands, TASKS_PER_THREAD};
 
 /// What the steps of one direction of a layer read, replace and give.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::buffer::{self, Aligned, Shared};
 use super::super::gates::{Gates, Units};
-use super::super::tile::{Layout, Output};
+use super::super::product::{Layout, Output};
 use super::Recurrence;
 
 /// Units that a panel of each gate computes.

@@ -11,7 +11,8 @@ use half::f16;
 
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
-use crate::kernels::tile::{self, Closures, Lanes, Output, Part, Product, Terms};
+use crate::kernels::product::{Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, Terms};
 use crate::kernels::{
     Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Units,
 };

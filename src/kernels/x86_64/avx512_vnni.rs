@@ -8,7 +8,8 @@ use half::f16;
 use super::avx2;
 use crate::kernels::attention::{self, Attention, Block};
 use crate::kernels::float_tile;
-use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Output, Part, Product, Terms};
+use crate::kernels::product::{Output, Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Terms};
 use crate::kernels::{
     Activation, Affine, Gates, Instance, Norm, Range, Rounding, RowParams, Units,
 };

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 
 use super::avx2;
 use crate::kernels::Instance;
-use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Part, Product, Terms};
+use crate::kernels::product::{Part, Product};
+use crate::kernels::tile::{self, Closures, Lanes, MAX_ROWS, Terms};
 
 pub(in crate::kernels) const AVX_VNNI: Instance = super::instance! {
     range: avx2::range,

@@ -1,0 +1,229 @@
+//! What a product reads and writes: rows of the left side, packed weights, an output that lies in
+//! one of several ways, and the parts that threads compute.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::packed::{Packed, Panel};
+use super::{Activation, Instance};
+
+/// What stands beside the codes of a row of the left side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// NaN for a row that is not finite.
+    pub scale: f32,
+    /// The code that stands for 0.0.
+    pub zero_point: i32,
+    /// The sum of its codes, where the weights have zero points.
+    pub sum: i32,
+}
+
+impl Row {
+    /// A row of floats, or of codes that nothing is to be subtracted from.
+    pub const PLAIN: Self = Self {
+        scale: 1.,
+        zero_point: 0,
+        sum: 0,
+    };
+}
+
+/// What one step of the loop reads of a row: four u8 codes, or one f32.
+pub(super) trait Group: Copy + Send + Sync {
+    const ZERO: Self;
+
+    /// The instance's product of such rows.
+    fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part);
+}
+
+impl Group for [u8; 4] {
+    const ZERO: Self = [0; 4];
+
+    fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part) {
+        instance.multiply
+    }
+}
+
+impl Group for f32 {
+    const ZERO: Self = 0.;
+
+    fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part) {
+        instance.multiply_f16
+    }
+}
+
+/// Activations, `[m, groups]`, and what stands beside each row.
+#[derive(Clone, Copy)]
+pub(super) struct Lhs<'a, G> {
+    pub m: usize,
+    pub groups: &'a [G],
+    /// Empty beside floats.
+    pub rows: &'a [Row],
+}
+
+impl<'a, G> Lhs<'a, G> {
+    /// The `count` groups of a row.
+    #[inline(always)]
+    pub fn groups(&self, row: usize, count: usize) -> &'a [G] {
+        &self.groups[row * count..][..count]
+    }
+
+    /// Some of the rows, of `count` groups each.
+    pub fn of(&self, rows: Range<usize>, count: usize) -> Self {
+        Self {
+            m: rows.len(),
+            groups: &self.groups[rows.start * count..rows.end * count],
+            rows: self.rows.get(rows).unwrap_or_default(),
+        }
+    }
+
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> Row {
+        self.rows.get(row).copied().unwrap_or(Row::PLAIN)
+    }
+}
+
+/// How an output lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Row after row of channels: `[rows, n]`.
+    Channels,
+    /// The same with the padding of each gate behind its channels: no register is filled in part.
+    Padded,
+    /// Panel after panel of such: `[rows, width]` each.
+    Panels,
+}
+
+/// The output of a product, of which several threads write different parts.
+#[derive(Clone, Copy)]
+pub(super) struct Output<'a> {
+    start: *mut MaybeUninit<f32>,
+    rows: usize,
+    columns: usize,
+    layout: Layout,
+    _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
+}
+
+// SAFETY: a shared `Output` is written through `part` alone, whose contract is that no two
+// parts that live at once overlap.
+unsafe impl Sync for Output<'_> {}
+
+impl<'a> Output<'a> {
+    /// `out` has rows of so many columns, padding included where the layout has it.
+    pub fn new(out: &'a mut [MaybeUninit<f32>], columns: usize, layout: Layout) -> Self {
+        Self {
+            rows: out.len().checked_div(columns).unwrap_or(0),
+            start: out.as_mut_ptr(),
+            columns,
+            layout,
+            _out: PhantomData,
+        }
+    }
+
+    /// The columns of a panel.
+    #[inline(always)]
+    pub fn columns(self, panel: Panel<'_>) -> Range<usize> {
+        match self.layout {
+            Layout::Channels => panel.start..panel.start + panel.channels,
+            Layout::Padded | Layout::Panels => {
+                panel.padded_start..panel.padded_start + panel.sums.len()
+            }
+        }
+    }
+
+    /// Columns of rows that lie side by side: of one row, or panel after panel those of one.
+    ///
+    /// # Safety
+    /// No other part that overlaps this one is alive.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    pub unsafe fn part(
+        self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> &'a mut [MaybeUninit<f32>] {
+        assert!(rows.start <= rows.end && rows.end <= self.rows);
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        let by_panels = self.layout == Layout::Panels;
+        assert!(by_panels || rows.len() == 1);
+        let start = match by_panels {
+            true => columns.start * self.rows + rows.start * columns.len(),
+            false => rows.start * self.columns + columns.start,
+        };
+        // SAFETY: by the assertions the part lies within the `rows * columns` elements that `start`
+        // was made from and that are borrowed for `'a`: it ends at `rows.end * columns` of a row,
+        // and at `columns.end * rows` of a panel, or before. By the contract nothing aliases it.
+        unsafe {
+            let start = self.start.add(start);
+            std::slice::from_raw_parts_mut(start, rows.len() * columns.len())
+        }
+    }
+
+    /// [`part`](Self::part) of what has been written.
+    ///
+    /// # Safety
+    /// It has been, and no other part that overlaps this one is alive.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn written(self, rows: Range<usize>, columns: Range<usize>) -> &'a mut [f32] {
+        // SAFETY: the caller's promise; a written `MaybeUninit<f32>` is an f32.
+        unsafe { &mut *(std::ptr::from_mut(self.part(rows, columns)) as *mut [f32]) }
+    }
+}
+
+/// A part of a product: `rows` of the left side by `panels` of the right side.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub rows: Range<usize>,
+    pub panels: Range<usize>,
+    pub pass: Pass,
+}
+
+/// How one row of few panels passes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// From the first to the last, wherever their weights are.
+    Once,
+    /// From the first to the last or back, by turns: it begins with what is still in L1, and the
+    /// rest is in L2.
+    Forth,
+    Back,
+}
+
+/// The whole product, of which each task computes a [`Part`].
+pub(super) struct Product<'a, G> {
+    pub lhs: Lhs<'a, G>,
+    pub rhs: &'a Packed,
+    /// What is done to every element of the result.
+    pub activation: Option<Activation>,
+    pub out: Output<'a>,
+}
+
+impl<G: Group> Product<'_, G> {
+    /// Computes a part.
+    ///
+    /// # Safety
+    /// No other thread computes a part that overlaps.
+    pub unsafe fn compute(&self, part: Part) {
+        let multiply = G::multiply(&self.rhs.isa().instance());
+        // SAFETY: the caller's promise.
+        unsafe { multiply(self, part) }
+    }
+
+    /// Applies the activation function, if there is one, to rows of a panel's channels: once a
+    /// panel, when the sums are still in L1.
+    ///
+    /// # Safety
+    /// They have been written, and no other thread reads or writes them.
+    #[inline(always)]
+    pub unsafe fn activate(&self, panel: Panel<'_>, rows: &Range<usize>) {
+        let Some(activation) = self.activation else {
+            return;
+        };
+        let activate = self.rhs.isa().instance().activate;
+        for row in rows.clone() {
+            // SAFETY: the caller's promise.
+            let out = unsafe { self.out.written(row..row + 1, self.out.columns(panel)) };
+            activate(activation, out);
+        }
+    }
+}
