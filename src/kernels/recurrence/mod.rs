@@ -377,7 +377,8 @@ fn steps<G: Group>(
             }
         }
     });
-    state.give_back();
+    // SAFETY: all threads have left.
+    unsafe { state.give_back() };
     memory.keep(&MEMORY);
 }
 

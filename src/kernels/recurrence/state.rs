@@ -113,17 +113,8 @@ impl<'a> State<'a> {
             last_h: Shared::new(h),
             last_c: Shared::new(c),
         };
-        for (row, own) in state.pieces() {
-            // SAFETY: nobody else has a part of them yet.
-            unsafe {
-                let of_h = state.own_h.part(own.clone());
-                of_h.copy_from_slice(state.last_h.read(row.clone()));
-                if state.own_c.len() > 0 {
-                    let of_c = state.own_c.part(own);
-                    of_c.copy_from_slice(state.last_c.read(row));
-                }
-            }
-        }
+        // SAFETY: nobody else has a part of them yet.
+        unsafe { state.each_piece(|given, own| own.copy_from_slice(given)) };
         state
     }
 
@@ -133,15 +124,29 @@ impl<'a> State<'a> {
         start + rows.start * width..start + rows.end * width
     }
 
-    /// Where the units of each row and set are, row by row and set by set.
-    fn pieces(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
-        (0..self.batch).flat_map(move |row| {
-            self.sets.iter().map(move |set| {
-                let (first, own) = (row * self.k, self.own(&(row..row + 1), set).start);
-                let of_row = first + set.units.start..first + set.units.end;
-                (of_row, own..own + set.units.len())
-            })
-        })
+    /// Calls `f` with the units of each row and set, in the caller's states and in those that lie
+    /// set by set.
+    ///
+    /// # Safety
+    /// Nobody else has a part of them.
+    unsafe fn each_piece(&self, f: impl Fn(&mut [f32], &mut [f32])) {
+        let states = [(self.last_h, self.own_h), (self.last_c, self.own_c)];
+        for (given, own) in states.into_iter().filter(|(given, _)| given.len() > 0) {
+            for row in 0..self.batch {
+                for Set { units, padded } in &self.sets {
+                    let first = row * self.k;
+                    let start = padded.start * self.batch + row * padded.len();
+                    // SAFETY: the caller's promise.
+                    let pieces = unsafe {
+                        (
+                            given.part(first + units.start..first + units.end),
+                            own.part(start..start + units.len()),
+                        )
+                    };
+                    f(pieces.0, pieces.1);
+                }
+            }
+        }
     }
 
     /// Updates a set of rows of a step. `first` are the step's first row and its place among those
@@ -194,17 +199,11 @@ impl<'a> State<'a> {
     }
 
     /// Gives the states back to the caller.
-    pub fn give_back(&self) {
-        for (row, own) in self.pieces() {
-            // SAFETY: nobody else has a part of them any more.
-            unsafe {
-                let of_h = self.last_h.part(row.clone());
-                of_h.copy_from_slice(self.own_h.read(own.clone()));
-                if self.own_c.len() > 0 {
-                    let of_c = self.last_c.part(row);
-                    of_c.copy_from_slice(self.own_c.read(own));
-                }
-            }
-        }
+    ///
+    /// # Safety
+    /// Nobody else has a part of them any more.
+    pub unsafe fn give_back(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.each_piece(|given, own| given.copy_from_slice(own)) };
     }
 }
