@@ -18,15 +18,18 @@ use candle_core::{Device, Module, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
     ActivationConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig,
-    kernels::Isa, nn, quantize_dynamic,
+    nn, quantize_dynamic,
 };
 use interleaved::interleaved;
+use results::Results;
 use serde::Serialize;
 
 #[path = "support/args.rs"]
 mod args;
 #[path = "support/interleaved.rs"]
 mod interleaved;
+#[path = "support/results.rs"]
+mod results;
 #[path = "../examples/support/threads.rs"]
 mod threads;
 
@@ -38,13 +41,6 @@ const SHAPES: [[usize; 3]; 6] = [
     [128, 768, 3072],
     [1024, 768, 3072],
 ];
-
-#[derive(Serialize)]
-struct Results {
-    isa: String,
-    threads: usize,
-    rows: Vec<Row>,
-}
 
 /// Median microseconds, and the time of the first format over it.
 #[derive(Serialize)]
@@ -98,11 +94,7 @@ fn main() -> Result<ExitCode> {
         return Ok(status);
     }
     let rounds = args.rounds();
-    let mut results = Results {
-        isa: Isa::active()?.to_string(),
-        threads: args.threads,
-        rows: Vec::new(),
-    };
+    let mut results = Results::new(args.threads)?;
     if !args.json {
         println!(
             "Linear, whole call, activations u8 per row (float16: f32) on {}, {} threads, medians of {rounds}",
@@ -132,7 +124,7 @@ fn main() -> Result<ExitCode> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string(&results)?);
+        results.print()?;
     }
     Ok(ExitCode::SUCCESS)
 }

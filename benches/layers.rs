@@ -14,14 +14,17 @@ use anyhow::{Result, ensure};
 use args::Args;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
-use candle_dynquant::{QConfigSpec, kernels::Isa, nn, quantize_dynamic};
+use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
 use interleaved::interleaved;
+use results::Results;
 use serde::Serialize;
 
 #[path = "support/args.rs"]
 mod args;
 #[path = "support/interleaved.rs"]
 mod interleaved;
+#[path = "support/results.rs"]
+mod results;
 #[path = "../examples/support/threads.rs"]
 mod threads;
 
@@ -37,13 +40,6 @@ const SHAPES: [[usize; 3]; 10] = [
     [128, 3072, 768],
     [1024, 768, 3072],
 ];
-
-#[derive(Serialize)]
-struct Results {
-    isa: String,
-    threads: usize,
-    rows: Vec<Row>,
-}
 
 /// Medians in microseconds; candle refuses Q8_0 where k is no multiple of 32.
 #[derive(Serialize)]
@@ -67,11 +63,7 @@ fn main() -> Result<ExitCode> {
         return Ok(status);
     }
     let rounds = args.rounds();
-    let mut results = Results {
-        isa: Isa::active()?.to_string(),
-        threads: args.threads,
-        rows: Vec::new(),
-    };
+    let mut results = Results::new(args.threads)?;
     if !args.json {
         println!(
             "Linear, whole call, int8() preset on {}, {} threads, medians of {rounds}",
@@ -103,7 +95,7 @@ fn main() -> Result<ExitCode> {
         results.rows.push(row);
     }
     if args.json {
-        println!("{}", serde_json::to_string(&results)?);
+        results.print()?;
     }
     Ok(ExitCode::SUCCESS)
 }

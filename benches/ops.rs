@@ -14,9 +14,10 @@ use anyhow::{Result, ensure};
 use args::Args;
 use candle_attention::attention;
 use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
-use candle_dynquant::{kernels::Isa, ops};
+use candle_dynquant::ops;
 use candle_nn::attention::{AttnMask, flash_attn};
 use interleaved::interleaved;
+use results::Results;
 use serde::Serialize;
 
 #[path = "support/args.rs"]
@@ -25,15 +26,10 @@ mod args;
 mod candle_attention;
 #[path = "support/interleaved.rs"]
 mod interleaved;
+#[path = "support/results.rs"]
+mod results;
 #[path = "../examples/support/threads.rs"]
 mod threads;
-
-#[derive(Serialize)]
-struct Results {
-    isa: String,
-    threads: usize,
-    rows: Vec<Row>,
-}
 
 /// Medians in microseconds.
 #[derive(Serialize)]
@@ -80,11 +76,7 @@ fn main() -> Result<ExitCode> {
         return Ok(status);
     }
     let rounds = args.rounds();
-    let mut results = Results {
-        isa: Isa::active()?.to_string(),
-        threads: args.threads,
-        rows: Vec::new(),
-    };
+    let mut results = Results::new(args.threads)?;
     if !args.json {
         println!(
             "ops on {}, {} threads, medians of {rounds}; attention: batch x heads x seq x head_dim",
@@ -117,7 +109,7 @@ fn main() -> Result<ExitCode> {
         results.rows.push(row);
     }
     if args.json {
-        println!("{}", serde_json::to_string(&results)?);
+        results.print()?;
     }
     Ok(ExitCode::SUCCESS)
 }

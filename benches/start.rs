@@ -18,11 +18,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use args::Args;
 use candle_core::{Device, Module, Tensor};
-use candle_dynquant::{QConfigSpec, kernels::Isa, nn, quantize_dynamic};
+use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+use results::Results;
 use serde::Serialize;
 
 #[path = "support/args.rs"]
 mod args;
+#[path = "support/results.rs"]
+mod results;
 #[path = "../examples/support/threads.rs"]
 mod threads;
 
@@ -38,13 +41,6 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(1),
     Duration::from_millis(10),
 ];
-
-#[derive(Serialize)]
-struct Results {
-    isa: String,
-    threads: usize,
-    rows: Vec<Row>,
-}
 
 /// Medians in microseconds.
 #[derive(Serialize)]
@@ -70,11 +66,7 @@ fn main() -> Result<ExitCode> {
         "outputs disagree"
     );
 
-    let mut results = Results {
-        isa: Isa::active()?.to_string(),
-        threads: args.threads,
-        rows: Vec::new(),
-    };
+    let mut results = Results::new(args.threads)?;
     let calls = 25 * args.rounds();
     if !args.json {
         println!(
@@ -106,7 +98,7 @@ fn main() -> Result<ExitCode> {
         results.rows.push(row);
     }
     if args.json {
-        println!("{}", serde_json::to_string(&results)?);
+        results.print()?;
     }
     Ok(ExitCode::SUCCESS)
 }
