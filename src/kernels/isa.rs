@@ -9,8 +9,8 @@ use crate::words::unknown_name;
 /// An instruction set that this CPU has; holding one is the proof that it does.
 ///
 /// All give the same bits, only at different speeds. The environment variable `DYNQUANT_ISA`
-/// chooses a lesser one than the best: `portable`; `avx2`, `avx_vnni` or `avx512_vnni` on x86-64;
-/// `neon` or `dotprod` on AArch64.
+/// chooses a lesser one than the best: `portable`; `avx2`, `avx_vnni`, `avx512_vnni` or `amx_int8`
+/// on x86-64; `neon` or `dotprod` on AArch64.
 ///
 /// ```
 /// use candle_dynquant::kernels::Isa;
@@ -30,6 +30,8 @@ pub(super) enum Kind {
     AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
+    #[cfg(target_arch = "x86_64")]
+    AmxInt8,
     #[cfg(target_arch = "aarch64")]
     Neon,
     #[cfg(target_arch = "aarch64")]
@@ -37,11 +39,12 @@ pub(super) enum Kind {
 }
 
 /// Every name that means something on some CPU, available here or not.
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "portable",
     "avx2",
     "avx_vnni",
     "avx512_vnni",
+    "amx_int8",
     "neon",
     "dotprod",
 ];
@@ -59,12 +62,14 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
+            let avx512_vnni = avx2 && avx512 && is_x86_feature_detected!("avx512vnni");
             let kinds = [
                 (avx2, Kind::Avx2),
                 (avx2 && is_x86_feature_detected!("avxvnni"), Kind::AvxVnni),
+                (avx512_vnni, Kind::Avx512Vnni),
                 (
-                    avx2 && avx512 && is_x86_feature_detected!("avx512vnni"),
-                    Kind::Avx512Vnni,
+                    avx512_vnni && super::x86_64::amx_available(),
+                    Kind::AmxInt8,
                 ),
             ];
             available.extend(kinds.iter().filter(|(has, _)| *has).map(|(_, k)| Self(*k)));
@@ -131,6 +136,8 @@ impl Isa {
             Kind::AvxVnni => "avx_vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => "avx512_vnni",
+            #[cfg(target_arch = "x86_64")]
+            Kind::AmxInt8 => "amx_int8",
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
@@ -142,7 +149,7 @@ impl Isa {
     pub(super) fn lanes(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni => 16,
+            Kind::Avx512Vnni | Kind::AmxInt8 => 16,
             #[cfg(target_arch = "aarch64")]
             Kind::Neon | Kind::Dotprod => 4,
             _ => 8,
@@ -154,7 +161,18 @@ impl Isa {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => 64,
+            #[cfg(target_arch = "x86_64")]
+            Kind::AmxInt8 => 32,
             _ => 16,
+        }
+    }
+
+    /// Bytes that may be read beyond the weights of the last panel: of a tile that begins there.
+    pub(super) fn overread(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::AmxInt8 => 15 * 4 * self.panel_width(),
+            _ => 0,
         }
     }
 

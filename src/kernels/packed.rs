@@ -167,7 +167,7 @@ impl Packed {
         let (n, groups) = (bias.len(), k.div_ceil(GROUP));
         let places = places(isa, n, gates);
         let width = places.iter().map(|place| place.width).sum::<usize>();
-        let mut weights = vec![0; width * groups * GROUP * BYTES + ALIGN];
+        let mut weights = vec![0; width * groups * GROUP * BYTES + isa.overread() + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         let (elements, _) = weights[aligned..].as_chunks_mut::<BYTES>();
         for place in &places {
@@ -367,6 +367,13 @@ impl Packed {
     /// gates.
     pub(super) fn gates(&self) -> usize {
         self.gates
+    }
+
+    /// The weights of a panel and all behind them, as tiles read them: those that fill none are
+    /// read together with [`Isa::overread`] bytes that mean nothing.
+    pub(super) fn from_panel(&self, index: usize) -> &[u8] {
+        let row = self.groups() * self.element.group() * self.element.bytes();
+        &self.weights[self.aligned + self.places[index].at * row..]
     }
 
     pub(super) fn panel(&self, index: usize) -> Panel<'_> {

@@ -106,7 +106,7 @@ unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Output<'_>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
-unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+pub(super) unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     let vector = Closures::<true, _, _, _, _, _, _, _> {
         start: |terms: Terms<'_, 16>| {
             // SAFETY: each array is 64 bytes to read.

@@ -1,10 +1,12 @@
 //! x86-64 instances: each is the loop nest of `tile`, compiled with an instruction set's
 //! features and given its registers.
 
+mod amx;
 mod avx2;
 mod avx512_vnni;
 mod avx_vnni;
 
+pub(super) use amx::{AMX_INT8, available as amx_available};
 pub(super) use avx_vnni::AVX_VNNI;
 pub(super) use avx2::AVX2;
 pub(super) use avx512_vnni::AVX512_VNNI;

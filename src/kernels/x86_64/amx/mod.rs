@@ -1,0 +1,247 @@
+//! AMX: tiles of 16 rows of 64 bytes, multiplied as 16 x 16 sums of 64 products of u8 by i8.
+//!
+//! ```text
+//! for each panel of 32 channels             its codes stay in L1 while all rows pass
+//!   for each block of 32 rows               2 x 2 tiles of sums
+//!     for each 16 groups of inputs
+//!       load 2 tiles of activations, 2 of weights; 4 products
+//!     store the tiles in L1; to f32, fma by scale and bias, store
+//! ```
+//!
+//! Packed weights are read as they are: 16 groups of 16 channels are a tile. Everything but the
+//! product of several rows is AVX512-VNNI's, on the same weights.
+//!
+//! Tiles have no type in Rust: they are named in `asm!` only, so the compiler cannot touch them
+//! between the first load of a block and its last store.
+
+mod detect;
+mod tiles;
+
+use std::mem::MaybeUninit;
+
+pub(in crate::kernels) use detect::available;
+use tiles::{Configured, HEIGHT, K_GROUPS, LINE, Sums};
+
+use super::avx512_vnni;
+use crate::kernels::Instance;
+use crate::kernels::packed::Panel;
+use crate::kernels::product::{Part, Product, Row};
+
+pub(in crate::kernels) const AMX_INT8: Instance = Instance {
+    multiply,
+    ..avx512_vnni::AVX512_VNNI
+};
+
+/// Rows from which a part is computed on tiles: below, both wait for weights, and registers need
+/// no trip through memory.
+const MIN_ROWS: usize = 4;
+
+/// Rows that pass all panels before the next: the ends of as many rows are kept on the stack.
+const MAX_BLOCK: usize = 512;
+
+/// # Safety
+/// The CPU has AMX-INT8 and these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
+unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match part.rows.len() < MIN_ROWS {
+            true => avx512_vnni::multiply(product, part),
+            false => multiply_on_tiles(product, part),
+        }
+    }
+}
+
+/// The activations of a block of rows as tiles read them.
+struct Activations<'a> {
+    /// `[rows, groups]`
+    groups: &'a [[u8; 4]],
+    /// Groups of a row.
+    stride: usize,
+    /// The groups of each row that fill no tile, with zeros behind them; empty if there are none.
+    ends: &'a [MaybeUninit<End>],
+}
+
+/// The end of a row, filled up with zeros: weights beyond the last input are multiplied by them.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct End([[u8; 4]; K_GROUPS]);
+
+/// Computes a part of at least one row.
+///
+/// # Safety
+/// The CPU has AMX-INT8, and no other thread computes a part that overlaps.
+#[inline(always)]
+unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part) {
+    let Part { rows, panels, .. } = part;
+    let groups = product.rhs.groups();
+    let height = rows.len().min(HEIGHT);
+    let _configured = Configured::new(height);
+    let mut ends = [MaybeUninit::uninit(); MAX_BLOCK];
+    let blocks = rows.len().div_ceil(MAX_BLOCK);
+    for block in 0..blocks {
+        let bound = |block| rows.start + rows.len() * block / blocks;
+        let block = bound(block)..bound(block + 1);
+        let lhs = &product.lhs.groups[block.start * groups..block.end * groups];
+        let ends = match groups % K_GROUPS {
+            0 => &[][..],
+            end => {
+                for (row, to) in lhs.chunks_exact(groups).zip(&mut ends) {
+                    let mut padded = [[0; 4]; K_GROUPS];
+                    padded[..end].copy_from_slice(&row[groups - end..]);
+                    to.write(End(padded));
+                }
+                &ends[..block.len()]
+            }
+        };
+        let activations = Activations {
+            groups: lhs,
+            stride: groups,
+            ends,
+        };
+        for index in panels.clone() {
+            let column = Column {
+                product,
+                activations: &activations,
+                panel: product.rhs.panel(index),
+                weights: product.rhs.from_panel(index),
+                first_row: block.start,
+                height,
+            };
+            // SAFETY: tiles have `height` rows; these rows of this panel are a part of ours.
+            unsafe {
+                column.multiply(block.len());
+                product.activate(column.panel, &block);
+            }
+        }
+    }
+}
+
+/// A panel, and the rows that pass it.
+struct Column<'a> {
+    product: &'a Product<'a, [u8; 4]>,
+    activations: &'a Activations<'a>,
+    panel: Panel<'a>,
+    /// The panel's, and those behind them.
+    weights: &'a [u8],
+    first_row: usize,
+    /// Rows of a tile.
+    height: usize,
+}
+
+impl Column<'_> {
+    /// All tiles. The last of a column may overlap the one before: to compute rows twice takes
+    /// less time than to configure lower tiles.
+    ///
+    /// # Safety
+    /// Tiles are configured with `height` rows, of which there are at least as many; no other
+    /// thread writes these rows of this panel.
+    #[inline(always)]
+    unsafe fn multiply(&self, rows: usize) {
+        let width = self.panel.sums.len();
+        for lane in (0..width).step_by(2 * HEIGHT) {
+            let pair = width - lane > HEIGHT;
+            let mut row = 0;
+            while row < rows {
+                let last = rows - self.height;
+                // SAFETY: the caller's promise; each tile ends at the last row or before.
+                unsafe {
+                    match (rows - row > self.height, pair) {
+                        (true, true) => self.block::<2, 2>([row, last.min(row + HEIGHT)], lane),
+                        (true, false) => self.block::<2, 1>([row, last.min(row + HEIGHT)], lane),
+                        (false, true) => self.block::<1, 2>([last], lane),
+                        (false, false) => self.block::<1, 1>([last], lane),
+                    }
+                }
+                row += 2 * HEIGHT;
+            }
+        }
+    }
+
+    /// A block of `R` x `C` tiles: those that begin at `rows`, by the channels from `lane` on.
+    ///
+    /// # Safety
+    /// As of [`multiply`](Self::multiply); a tile that begins at each of `rows` ends at the last
+    /// row or before, and there are `C` tiles of channels from `lane` on.
+    #[inline(always)]
+    unsafe fn block<const R: usize, const C: usize>(&self, rows: [usize; R], lane: usize) {
+        let Activations {
+            groups,
+            stride,
+            ends,
+        } = *self.activations;
+        let (whole, width) = (stride / K_GROUPS, self.panel.sums.len());
+        let row_of_weights = 4 * width;
+        let weights = |group: usize| &raw const self.weights[group * row_of_weights + 4 * lane..];
+        let mut sums = Sums::uninit();
+        // SAFETY: a row of activations has `whole` tiles and, if the rest is not empty, an end;
+        // behind the last panel's weights there are as many bytes as a tile that begins in it
+        // reads beyond, see `Packed`.
+        unsafe {
+            tiles::clear();
+            if whole > 0 {
+                let lhs = rows.map(|row| groups[row * stride..].as_ptr().cast());
+                let rhs = weights(0).cast();
+                tiles::multiply::<R, C>(lhs, 4 * stride, rhs, row_of_weights, whole);
+            }
+            if !ends.is_empty() {
+                let lhs = rows.map(|row| ends[row..].as_ptr().cast());
+                let rhs = weights(whole * K_GROUPS).cast();
+                tiles::multiply::<R, C>(lhs, size_of::<End>(), rhs, row_of_weights, 1);
+            }
+            tiles::store::<R, C>(&mut sums);
+            for (i, row) in rows.into_iter().enumerate() {
+                for r in 0..self.height {
+                    let sums: [&[i32; LINE]; C] = std::array::from_fn(|j| sums.row(i, j, r));
+                    self.finish(row + r, lane, sums);
+                }
+            }
+        }
+    }
+
+    /// Dequantizes the sums of a row and stores them: what the oracle says, lane by lane.
+    ///
+    /// # Safety
+    /// No other thread writes this row of this panel.
+    #[inline(always)]
+    unsafe fn finish<const C: usize>(&self, row: usize, lane: usize, sums: [&[i32; LINE]; C]) {
+        let (panel, row) = (self.panel, self.first_row + row);
+        let of_row = self.product.lhs.row(row);
+        let columns = self.product.out.columns(panel);
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.product.out.part(row..row + 1, columns) };
+        for (j, sums) in sums.into_iter().enumerate() {
+            let lane = lane + j * LINE;
+            let values = dequantize(sums, of_row, panel, lane);
+            match out[lane..].first_chunk_mut::<LINE>() {
+                Some(out) => *out = values.map(MaybeUninit::new),
+                // Padding channels are computed like the others and not stored.
+                None => {
+                    let out = &mut out[lane..];
+                    out.copy_from_slice(&values.map(MaybeUninit::new)[..out.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// `fma(sum, scale_a * scale_w, bias)` of the sums over `(a - zero_point_a) * (w - zero_point_w)`.
+#[inline(always)]
+fn dequantize(sums: &[i32; LINE], row: Row, panel: Panel<'_>, lane: usize) -> [f32; LINE] {
+    fn of<T>(slice: &[T], lane: usize) -> &[T; LINE] {
+        slice[lane..].first_chunk().expect("a panel of whole tiles")
+    }
+    let mut sums = *sums;
+    let of_codes = of(panel.sums, lane);
+    for i in 0..LINE {
+        sums[i] = sums[i].wrapping_sub(row.zero_point.wrapping_mul(of_codes[i]));
+    }
+    if !panel.zero_points.is_empty() {
+        let zero_points = of(panel.zero_points, lane);
+        for i in 0..LINE {
+            sums[i] = sums[i].wrapping_sub(row.sum.wrapping_mul(zero_points[i]));
+        }
+    }
+    let (scales, bias) = (of(panel.scales, lane), of(panel.bias, lane));
+    std::array::from_fn(|i| (sums[i] as f32).mul_add(row.scale * scales[i], bias[i]))
+}
