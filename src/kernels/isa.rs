@@ -63,14 +63,13 @@ impl Isa {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             let avx512_vnni = avx2 && avx512 && is_x86_feature_detected!("avx512vnni");
+            let emulated = cfg!(feature = "emulate-amx");
+            let amx = (avx512_vnni || emulated) && super::x86_64::amx_available();
             let kinds = [
                 (avx2, Kind::Avx2),
                 (avx2 && is_x86_feature_detected!("avxvnni"), Kind::AvxVnni),
                 (avx512_vnni, Kind::Avx512Vnni),
-                (
-                    avx512_vnni && super::x86_64::amx_available(),
-                    Kind::AmxInt8,
-                ),
+                (amx, Kind::AmxInt8),
             ];
             available.extend(kinds.iter().filter(|(has, _)| *has).map(|(_, k)| Self(*k)));
         }
@@ -164,6 +163,15 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::AmxInt8 => 32,
             _ => 16,
+        }
+    }
+
+    /// Rows of the highest tile.
+    pub(super) fn tile_rows(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::AmxInt8 => 32,
+            _ => super::tile::MAX_ROWS,
         }
     }
 

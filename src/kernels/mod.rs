@@ -84,7 +84,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => x86_64::AVX512_VNNI,
             #[cfg(target_arch = "x86_64")]
-            Kind::AmxInt8 => x86_64::AMX_INT8,
+            Kind::AmxInt8 => x86_64::amx_instance(),
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => aarch64::NEON,
             #[cfg(target_arch = "aarch64")]

@@ -1,7 +1,7 @@
 //! How products are cut into parts for several threads.
 
+use super::isa::Isa;
 use super::product::{Group, Part, Pass, Product};
-use super::tile;
 use super::{TASKS_PER_THREAD, parallel};
 
 /// Multiply-adds below which products stay on the caller's thread.
@@ -33,7 +33,7 @@ pub(super) struct Grid {
 
 impl Grid {
     /// Cuts into at least `wanted` parts, if there are as many.
-    pub fn new(m: usize, panels: usize, row_bytes: usize, wanted: usize) -> Self {
+    pub fn new(isa: Isa, m: usize, panels: usize, row_bytes: usize, wanted: usize) -> Self {
         if m == 0 || panels == 0 {
             return Self {
                 m: 0,
@@ -47,7 +47,7 @@ impl Grid {
         // Rows in blocks that fit in L2, and of many rows as many for each thread, so that it finds
         // what it wrote itself; then panels apart, until there are parts enough; then shorter
         // blocks, of whole tiles.
-        let in_l2 = (ROW_BLOCK_BYTES / row_bytes.max(1)).max(tile::MAX_ROWS);
+        let in_l2 = (ROW_BLOCK_BYTES / row_bytes.max(1)).max(isa.tile_rows());
         let mut blocks = m.div_ceil(in_l2);
         let threads = parallel::threads();
         if wanted > 1 && m / threads >= ROWS_APART {
@@ -55,7 +55,7 @@ impl Grid {
         }
         let columns = wanted.div_ceil(blocks).clamp(1, panels);
         let blocks = blocks.max(wanted.div_ceil(columns));
-        let height = m.div_ceil(blocks).next_multiple_of(tile::MAX_ROWS);
+        let height = m.div_ceil(blocks).next_multiple_of(isa.tile_rows());
         let width = panels.div_ceil(columns);
         Self {
             m,
@@ -89,7 +89,7 @@ pub(super) fn multiply<G: Group, const N: usize>(products: &[Option<&Product<'_,
     let wanted = parts_of(work, SERIAL).div_ceil(N);
     let grid = |p: &Product<'_, G>| {
         let row_bytes = p.rhs.groups() * size_of::<G>();
-        Grid::new(p.lhs.m, p.rhs.panels(), row_bytes, wanted)
+        Grid::new(p.rhs.isa(), p.lhs.m, p.rhs.panels(), row_bytes, wanted)
     };
     let grids = products.map(|p| p.map(|p| (p, grid(p))));
     let parts = grids.iter().flatten().map(|(_, grid)| grid.parts()).sum();

@@ -257,7 +257,7 @@ fn steps<G: Group>(
     let sets = hh.panels() / gates;
     let cut = |rows: usize, rhs: &Packed| {
         let wanted = parts_of(rows * n * rhs.k(), SERIAL);
-        Grid::new(rows, sets, rhs.groups() * size_of::<G>(), wanted)
+        Grid::new(rhs.isa(), rows, sets, rhs.groups() * size_of::<G>(), wanted)
     };
     // Blocks of rows whose codes are made apart.
     let blocks = |rows: usize| match apart {

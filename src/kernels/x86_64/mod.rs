@@ -6,7 +6,7 @@ mod avx2;
 mod avx512_vnni;
 mod avx_vnni;
 
-pub(super) use amx::{AMX_INT8, available as amx_available};
+pub(super) use amx::{available as amx_available, instance as amx_instance};
 pub(super) use avx_vnni::AVX_VNNI;
 pub(super) use avx2::AVX2;
 pub(super) use avx512_vnni::AVX512_VNNI;

@@ -4,7 +4,7 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
 
 /// Asked once a process: the permission is for all its threads.
-pub(in crate::kernels) fn available() -> bool {
+pub(super) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| cpu_has_tiles() && system_saves_tiles() && permission())
 }

@@ -15,22 +15,42 @@
 //! between the first load of a block and its last store.
 
 mod detect;
+#[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+mod emulation;
+#[cfg(test)]
+mod tests;
 mod tiles;
 
 use std::mem::MaybeUninit;
 
-pub(in crate::kernels) use detect::available;
-use tiles::{Configured, HEIGHT, K_GROUPS, LINE, Sums};
+use tiles::{AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Operands, Sums};
 
 use super::avx512_vnni;
 use crate::kernels::Instance;
 use crate::kernels::packed::Panel;
 use crate::kernels::product::{Part, Product, Row};
 
-pub(in crate::kernels) const AMX_INT8: Instance = Instance {
+const AMX_INT8: Instance = Instance {
     multiply,
     ..avx512_vnni::AVX512_VNNI
 };
+
+/// Whether there are tiles, of this CPU or, with the feature `emulate-amx`, in memory.
+pub(in crate::kernels) fn available() -> bool {
+    #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+    return detect::available() || emulation::install();
+    #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
+    detect::available()
+}
+
+/// The instance, where they are [`available`].
+pub(in crate::kernels) fn instance() -> Instance {
+    #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+    if !detect::available() {
+        return emulation::instance();
+    }
+    AMX_INT8
+}
 
 /// Rows from which a part is computed on tiles: below, both wait for weights, and registers need
 /// no trip through memory.
@@ -44,9 +64,23 @@ const MAX_BLOCK: usize = 512;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     // SAFETY: the caller's promise.
+    unsafe { multiply_few_or_on_tiles(product, part, avx512_vnni::multiply) }
+}
+
+/// Leaves a part of few rows to `few`.
+///
+/// # Safety
+/// The CPU has AMX-INT8 and what `few` needs, and no other thread computes a part that overlaps.
+#[inline(always)]
+unsafe fn multiply_few_or_on_tiles(
+    product: &Product<'_, [u8; 4]>,
+    part: Part,
+    few: unsafe fn(&Product<'_, [u8; 4]>, Part),
+) {
+    // SAFETY: the caller's promise.
     unsafe {
         match part.rows.len() < MIN_ROWS {
-            true => avx512_vnni::multiply(product, part),
+            true => few(product, part),
             false => multiply_on_tiles(product, part),
         }
     }
@@ -63,9 +97,10 @@ struct Activations<'a> {
 }
 
 /// The end of a row, filled up with zeros: weights beyond the last input are multiplied by them.
-#[derive(Clone, Copy)]
+type End = [[u8; 4]; K_GROUPS];
+
 #[repr(align(64))]
-struct End([[u8; 4]; K_GROUPS]);
+struct Ends([MaybeUninit<End>; MAX_BLOCK]);
 
 /// Computes a part of at least one row.
 ///
@@ -76,8 +111,11 @@ unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part) {
     let Part { rows, panels, .. } = part;
     let groups = product.rhs.groups();
     let height = rows.len().min(HEIGHT);
-    let _configured = Configured::new(height);
-    let mut ends = [MaybeUninit::uninit(); MAX_BLOCK];
+    // SAFETY: the caller's promise.
+    let _configured = unsafe { Configured::new(height) };
+    #[cfg(test)]
+    tests::count_part();
+    let mut ends = Ends([MaybeUninit::uninit(); MAX_BLOCK]);
     let blocks = rows.len().div_ceil(MAX_BLOCK);
     for block in 0..blocks {
         let bound = |block| rows.start + rows.len() * block / blocks;
@@ -86,12 +124,12 @@ unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part) {
         let ends = match groups % K_GROUPS {
             0 => &[][..],
             end => {
-                for (row, to) in lhs.chunks_exact(groups).zip(&mut ends) {
-                    let mut padded = [[0; 4]; K_GROUPS];
-                    padded[..end].copy_from_slice(&row[groups - end..]);
-                    to.write(End(padded));
+                for (row, to) in lhs.chunks_exact(groups).zip(&mut ends.0) {
+                    let row = &row[groups - end..];
+                    let group = |i| row.get(i).copied().unwrap_or_default();
+                    to.write(std::array::from_fn(group));
                 }
-                &ends[..block.len()]
+                &ends.0[..block.len()]
             }
         };
         let activations = Activations {
@@ -105,6 +143,10 @@ unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part) {
                 activations: &activations,
                 panel: product.rhs.panel(index),
                 weights: product.rhs.from_panel(index),
+                next: product
+                    .rhs
+                    .from_panel((index + 1).min(product.rhs.panels() - 1))
+                    .as_ptr(),
                 first_row: block.start,
                 height,
             };
@@ -124,6 +166,8 @@ struct Column<'a> {
     panel: Panel<'a>,
     /// The panel's, and those behind them.
     weights: &'a [u8],
+    /// Where the weights that come next begin.
+    next: *const u8,
     first_row: usize,
     /// Rows of a tile.
     height: usize,
@@ -139,61 +183,82 @@ impl Column<'_> {
     #[inline(always)]
     unsafe fn multiply(&self, rows: usize) {
         let width = self.panel.sums.len();
-        for lane in (0..width).step_by(2 * HEIGHT) {
-            let pair = width - lane > HEIGHT;
-            let mut row = 0;
-            while row < rows {
-                let last = rows - self.height;
+        let last = rows - self.height;
+        let mut ahead = self.next;
+        for lane in (0..width).step_by(2 * LINE) {
+            let pair = width - lane > LINE;
+            for row in (0..rows).step_by(2 * HEIGHT) {
+                let two = [row, last.min(row + HEIGHT)];
                 // SAFETY: the caller's promise; each tile ends at the last row or before.
                 unsafe {
                     match (rows - row > self.height, pair) {
-                        (true, true) => self.block::<2, 2>([row, last.min(row + HEIGHT)], lane),
-                        (true, false) => self.block::<2, 1>([row, last.min(row + HEIGHT)], lane),
-                        (false, true) => self.block::<1, 2>([last], lane),
-                        (false, false) => self.block::<1, 1>([last], lane),
+                        (true, true) => self.block::<2, 2>(two, lane, ahead),
+                        (true, false) => self.block::<2, 1>(two, lane, ahead),
+                        (false, true) => self.block::<1, 2>([last; 2], lane, ahead),
+                        (false, false) => self.block::<1, 1>([last; 2], lane, ahead),
                     }
                 }
-                row += 2 * HEIGHT;
+                ahead = ahead.wrapping_add(self.activations.stride / K_GROUPS * AHEAD);
             }
         }
     }
 
-    /// A block of `R` x `C` tiles: those that begin at `rows`, by the channels from `lane` on.
+    /// A block of `R` x `C` tiles: those that begin at `rows`, by the channels from `lane` on; on
+    /// the way weights are fetched that come next.
     ///
     /// # Safety
     /// As of [`multiply`](Self::multiply); a tile that begins at each of `rows` ends at the last
     /// row or before, and there are `C` tiles of channels from `lane` on.
     #[inline(always)]
-    unsafe fn block<const R: usize, const C: usize>(&self, rows: [usize; R], lane: usize) {
+    unsafe fn block<const R: usize, const C: usize>(
+        &self,
+        rows: [usize; 2],
+        lane: usize,
+        ahead: *const u8,
+    ) {
         let Activations {
             groups,
             stride,
             ends,
         } = *self.activations;
-        let (whole, width) = (stride / K_GROUPS, self.panel.sums.len());
-        let row_of_weights = 4 * width;
-        let weights = |group: usize| &raw const self.weights[group * row_of_weights + 4 * lane..];
+        let (whole, rhs_stride) = (stride / K_GROUPS, 4 * self.panel.sums.len());
+        let weights = |group: usize| &raw const self.weights[group * rhs_stride + 4 * lane..];
         let mut sums = Sums::uninit();
-        // SAFETY: a row of activations has `whole` tiles and, if the rest is not empty, an end;
+        // SAFETY: a row of activations has `whole` tiles and, if `ends` is not empty, an end;
         // behind the last panel's weights there are as many bytes as a tile that begins in it
         // reads beyond, see `Packed`.
         unsafe {
             tiles::clear();
-            if whole > 0 {
-                let lhs = rows.map(|row| groups[row * stride..].as_ptr().cast());
-                let rhs = weights(0).cast();
-                tiles::multiply::<R, C>(lhs, 4 * stride, rhs, row_of_weights, whole);
-            }
+            let operands = Operands {
+                lhs: rows.map(|row| groups[row * stride..].as_ptr().cast()),
+                lhs_stride: 4 * stride,
+                rhs: weights(0).cast(),
+                rhs_stride,
+                ahead,
+            };
+            tiles::multiply::<R, C>(operands, whole);
             if !ends.is_empty() {
-                let lhs = rows.map(|row| ends[row..].as_ptr().cast());
-                let rhs = weights(whole * K_GROUPS).cast();
-                tiles::multiply::<R, C>(lhs, size_of::<End>(), rhs, row_of_weights, 1);
+                let operands = Operands {
+                    lhs: rows.map(|row| ends[row..].as_ptr().cast()),
+                    lhs_stride: size_of::<End>(),
+                    rhs: weights(whole * K_GROUPS).cast(),
+                    ..operands
+                };
+                tiles::multiply::<R, C>(operands, 1);
             }
-            tiles::store::<R, C>(&mut sums);
-            for (i, row) in rows.into_iter().enumerate() {
-                for r in 0..self.height {
-                    let sums: [&[i32; LINE]; C] = std::array::from_fn(|j| sums.row(i, j, r));
-                    self.finish(row + r, lane, sums);
+            tiles::store::<C>(&mut sums);
+            for r in 0..self.height {
+                if R == 1 {
+                    let sums = |j| {
+                        let [even, odd] = [0, 1].map(|i| sums.row(i, j, r));
+                        std::array::from_fn(|lane| even[lane].wrapping_add(odd[lane]))
+                    };
+                    self.finish::<C>(rows[0] + r, lane, std::array::from_fn(sums));
+                } else {
+                    for (i, row) in rows.into_iter().enumerate() {
+                        let sums = std::array::from_fn(|j| *sums.row(i, j, r));
+                        self.finish::<C>(row + r, lane, sums);
+                    }
                 }
             }
         }
@@ -204,7 +269,7 @@ impl Column<'_> {
     /// # Safety
     /// No other thread writes this row of this panel.
     #[inline(always)]
-    unsafe fn finish<const C: usize>(&self, row: usize, lane: usize, sums: [&[i32; LINE]; C]) {
+    unsafe fn finish<const C: usize>(&self, row: usize, lane: usize, sums: [[i32; LINE]; C]) {
         let (panel, row) = (self.panel, self.first_row + row);
         let of_row = self.product.lhs.row(row);
         let columns = self.product.out.columns(panel);
@@ -227,11 +292,10 @@ impl Column<'_> {
 
 /// `fma(sum, scale_a * scale_w, bias)` of the sums over `(a - zero_point_a) * (w - zero_point_w)`.
 #[inline(always)]
-fn dequantize(sums: &[i32; LINE], row: Row, panel: Panel<'_>, lane: usize) -> [f32; LINE] {
+fn dequantize(mut sums: [i32; LINE], row: Row, panel: Panel<'_>, lane: usize) -> [f32; LINE] {
     fn of<T>(slice: &[T], lane: usize) -> &[T; LINE] {
         slice[lane..].first_chunk().expect("a panel of whole tiles")
     }
-    let mut sums = *sums;
     let of_codes = of(panel.sums, lane);
     for i in 0..LINE {
         sums[i] = sums[i].wrapping_sub(row.zero_point.wrapping_mul(of_codes[i]));

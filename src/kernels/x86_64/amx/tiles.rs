@@ -16,9 +16,9 @@ pub(super) const LINE: usize = 16;
 const ROW: usize = 64;
 
 /// The shape of each tile, as `ldtilecfg` reads it and `sttilecfg` writes it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
-struct Configuration {
+pub(super) struct Configuration {
     /// 0 where no tiles are configured.
     palette: u8,
     start_row: u8,
@@ -26,6 +26,74 @@ struct Configuration {
     /// Bytes of a row.
     row: [u16; 16],
     rows: [u8; 16],
+}
+
+impl Configuration {
+    /// Of no tiles.
+    pub const NONE: Self = Self {
+        palette: 0,
+        start_row: 0,
+        reserved: [0; 14],
+        row: [0; 16],
+        rows: [0; 16],
+    };
+
+    /// For products: tiles of sums and of activations have `height` rows, 1 to 16.
+    pub fn of_products(height: usize) -> Self {
+        let mut tiles = Self {
+            palette: 1,
+            ..Self::NONE
+        };
+        for tile in 0..8 {
+            tiles.row[tile] = ROW as u16;
+            tiles.rows[tile] = if tile < 6 { height as u8 } else { HEIGHT as u8 };
+        }
+        tiles
+    }
+
+    /// Rows of a tile, and bytes of a row.
+    #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+    pub fn shape(&self, tile: usize) -> (usize, usize) {
+        (self.rows[tile].into(), self.row[tile].into())
+    }
+
+    /// Whether the CPU takes it.
+    #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+    pub fn is_valid(&self) -> bool {
+        let fits = |tile: usize| self.rows[tile] <= 16 && self.row[tile] <= ROW as u16;
+        self.palette == 1 && (0..8).all(fits) && self.reserved == [0; 14]
+    }
+
+    /// The thread's.
+    ///
+    /// # Safety
+    /// The CPU has AMX.
+    #[inline(always)]
+    pub unsafe fn current() -> Self {
+        let mut current = Self::NONE;
+        // SAFETY: it writes the 64 bytes of a configuration.
+        unsafe {
+            asm!("sttilecfg [{to}]", to = in(reg) &raw mut current,
+                options(nostack, preserves_flags));
+        }
+        current
+    }
+
+    /// Makes it the thread's, or releases the tiles if it is of none.
+    ///
+    /// # Safety
+    /// The CPU has AMX, and it is `NONE`, of products, or was stored by the CPU.
+    #[inline(always)]
+    pub unsafe fn load(&self) {
+        // SAFETY: the caller's promise; what is read are the 64 bytes of a configuration.
+        unsafe {
+            match self.palette {
+                0 => asm!("tilerelease", options(nomem, nostack, preserves_flags)),
+                _ => asm!("ldtilecfg [{from}]", from = in(reg) &raw const *self,
+                    options(nostack, preserves_flags, readonly)),
+            }
+        }
+    }
 }
 
 /// The thread's tiles, configured for products until it is dropped.
@@ -38,33 +106,16 @@ pub(super) struct Configured {
 
 impl Configured {
     /// Tiles of sums and of activations have `height` rows, 1 to 16.
+    ///
+    /// # Safety
+    /// The CPU has AMX.
     #[inline(always)]
-    pub fn new(height: usize) -> Self {
-        let mut tiles = Configuration {
-            palette: 1,
-            start_row: 0,
-            reserved: [0; 14],
-            row: [0; 16],
-            rows: [0; 16],
-        };
-        for tile in 0..8 {
-            tiles.row[tile] = ROW as u16;
-            tiles.rows[tile] = if tile < 6 { height as u8 } else { HEIGHT as u8 };
-        }
-        let mut before = MaybeUninit::<Configuration>::uninit();
-        // SAFETY: the first writes the 64 bytes of a configuration, the second reads as many, which
-        // are a valid one: palette 1, 1 to 16 rows, 64 bytes.
+    pub unsafe fn new(height: usize) -> Self {
+        // SAFETY: the caller's promise.
         unsafe {
-            asm!(
-                "sttilecfg [{before}]",
-                "ldtilecfg [{tiles}]",
-                before = in(reg) before.as_mut_ptr(),
-                tiles = in(reg) &raw const tiles,
-                options(nostack, preserves_flags),
-            );
-            Self {
-                before: before.assume_init(),
-            }
+            let before = Configuration::current();
+            Configuration::of_products(height).load();
+            Self { before }
         }
     }
 }
@@ -72,17 +123,8 @@ impl Configured {
 impl Drop for Configured {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: what is loaded was stored by this CPU.
-        unsafe {
-            match self.before.palette {
-                0 => asm!("tilerelease", options(nomem, nostack, preserves_flags)),
-                _ => asm!(
-                    "ldtilecfg [{before}]",
-                    before = in(reg) &raw const self.before,
-                    options(nostack, preserves_flags, readonly),
-                ),
-            }
-        }
+        // SAFETY: the CPU has AMX, as it had for `new`, and stored it.
+        unsafe { self.before.load() }
     }
 }
 
@@ -129,24 +171,27 @@ pub(super) unsafe fn clear() {
     }
 }
 
-/// A loop over tiles of inputs: the instructions of one step, and the pointers that go on.
+/// A loop over tiles of inputs, given the instructions of one turn and how many steps that is.
 macro_rules! steps {
-    ([$($step:literal)*], $lhs:expr, $lhs_stride:expr, $rhs:expr, $rhs_stride:expr, $steps:expr) => {
+    ($operands:expr, $turns:expr, $steps:literal, [$($instruction:literal)*]) => {{
+        let Operands { lhs, lhs_stride, rhs, rhs_stride, ahead } = $operands;
         asm!(
             "2:",
-            $($step,)*
-            "add {a0}, 64",
-            "add {a1}, 64",
-            "add {b}, {next_b}",
-            "dec {steps}",
+            $($instruction,)*
+            concat!("add {a0}, 64*", $steps),
+            concat!("add {a1}, 64*", $steps),
+            "add {b}, {b_step}",
+            "add {ahead}, 512",
+            "dec {turns}",
             "jnz 2b",
-            a0 = inout(reg) $lhs[0] => _,
-            a1 = inout(reg) $lhs[$lhs.len() - 1] => _,
-            b = inout(reg) $rhs => _,
-            a_stride = in(reg) $lhs_stride,
-            b_stride = in(reg) $rhs_stride,
-            next_b = in(reg) K_GROUPS * $rhs_stride,
-            steps = inout(reg) $steps => _,
+            a0 = inout(reg) lhs[0] => _,
+            a1 = inout(reg) lhs[1] => _,
+            b = inout(reg) rhs => _,
+            a_stride = in(reg) lhs_stride,
+            b_stride = in(reg) rhs_stride,
+            b_step = in(reg) K_GROUPS * rhs_stride,
+            ahead = inout(reg) ahead => _,
+            turns = inout(reg) $turns => _,
             out("tmm0") _,
             out("tmm1") _,
             out("tmm2") _,
@@ -157,108 +202,140 @@ macro_rules! steps {
             out("tmm7") _,
             options(nostack, readonly),
         )
-    };
+    }};
 }
 
-/// Adds the products of `steps` tiles of inputs to the sums of `R` x `C` tiles.
+/// What tiles are loaded from.
+#[derive(Clone, Copy)]
+pub(super) struct Operands {
+    /// The first activations of one or two tiles of rows; of one, twice the same.
+    pub lhs: [*const u8; 2],
+    /// Bytes between two rows.
+    pub lhs_stride: usize,
+    /// The first weights.
+    pub rhs: *const u8,
+    /// Bytes between two groups.
+    pub rhs_stride: usize,
+    /// Weights that come next: eight lines of them a step are brought to L2. Any address may be
+    /// given.
+    pub ahead: *const u8,
+}
+
+/// Lines that are brought to L2 a step, in bytes.
+pub(super) const AHEAD: usize = 512;
+
+/// Adds the products of `steps` tiles of inputs to the sums of `R` x `C` tiles. With `R` 1, those of
+/// every other tile of inputs are in the second row of tiles: alone, a row of two tiles would wait
+/// for each product before the next.
 ///
-/// Activations are loaded with a hint that they are used once from here: weights stay in L1.
+/// Activations are loaded with a hint that they are not used again soon: weights stay in L1.
 ///
 /// # Safety
-/// Tiles are configured, `R` and `C` are 1 or 2, `steps` is not 0, and there are so many tiles to
-/// read from each of `lhs`, `ROW` bytes apart, and from `rhs`, `K_GROUPS` strides apart.
+/// Tiles are configured, `R` and `C` are 1 or 2, and there are so many tiles to read from each of
+/// `lhs`, [`ROW`] bytes apart, and from `rhs`, `K_GROUPS` strides apart.
 #[inline(always)]
 pub(super) unsafe fn multiply<const R: usize, const C: usize>(
-    lhs: [*const u8; R],
-    lhs_stride: usize,
-    rhs: *const u8,
-    rhs_stride: usize,
-    steps: usize,
+    mut operands: Operands,
+    mut steps: usize,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; no loop has 0 turns.
     unsafe {
+        if (R, C) == (1, 2) && steps > 1 {
+            steps!(
+                operands, steps / 2, 2,
+                [
+                    "tileloadd tmm4, [{a0} + {a_stride}]"
+                    "tileloadd tmm6, [{b} + {b_stride}]"
+                    "tdpbusd tmm0, tmm4, tmm6"
+                    "tileloadd tmm7, [{b} + {b_stride} + 64]"
+                    "add {b}, {b_step}"
+                    "tdpbusd tmm1, tmm4, tmm7"
+                    "tileloadd tmm5, [{a0} + {a_stride} + 64]"
+                    "tileloadd tmm6, [{b} + {b_stride}]"
+                    "tdpbusd tmm2, tmm5, tmm6"
+                    "tileloadd tmm7, [{b} + {b_stride} + 64]"
+                    "tdpbusd tmm3, tmm5, tmm7"
+                ]
+            );
+            operands.lhs[0] = operands.lhs[0].add(steps / 2 * 2 * ROW);
+            operands.rhs = operands
+                .rhs
+                .add(steps / 2 * 2 * K_GROUPS * operands.rhs_stride);
+            steps %= 2;
+        }
+        if steps == 0 {
+            return;
+        }
         match (R, C) {
             (2, 2) => steps!(
+                operands, steps, 1,
                 [
                     "tileloadd tmm6, [{b} + {b_stride}]"
                     "tileloaddt1 tmm4, [{a0} + {a_stride}]"
+                    "prefetcht1 [{ahead}]"
+                    "prefetcht1 [{ahead} + 64]"
+                    "prefetcht1 [{ahead} + 128]"
+                    "prefetcht1 [{ahead} + 192]"
                     "tdpbusd tmm0, tmm4, tmm6"
                     "tileloadd tmm7, [{b} + {b_stride} + 64]"
                     "tdpbusd tmm1, tmm4, tmm7"
                     "tileloaddt1 tmm5, [{a1} + {a_stride}]"
+                    "prefetcht1 [{ahead} + 256]"
+                    "prefetcht1 [{ahead} + 320]"
+                    "prefetcht1 [{ahead} + 384]"
+                    "prefetcht1 [{ahead} + 448]"
                     "tdpbusd tmm2, tmm5, tmm6"
                     "tdpbusd tmm3, tmm5, tmm7"
-                ],
-                lhs,
-                lhs_stride,
-                rhs,
-                rhs_stride,
-                steps
+                ]
             ),
             (2, _) => steps!(
+                operands, steps, 1,
                 [
                     "tileloadd tmm6, [{b} + {b_stride}]"
                     "tileloaddt1 tmm4, [{a0} + {a_stride}]"
                     "tdpbusd tmm0, tmm4, tmm6"
                     "tileloaddt1 tmm5, [{a1} + {a_stride}]"
                     "tdpbusd tmm2, tmm5, tmm6"
-                ],
-                lhs,
-                lhs_stride,
-                rhs,
-                rhs_stride,
-                steps
+                ]
             ),
             (_, 2) => steps!(
+                operands, steps, 1,
                 [
-                    "tileloaddt1 tmm4, [{a0} + {a_stride}]"
+                    "tileloadd tmm4, [{a0} + {a_stride}]"
                     "tileloadd tmm6, [{b} + {b_stride}]"
                     "tdpbusd tmm0, tmm4, tmm6"
                     "tileloadd tmm7, [{b} + {b_stride} + 64]"
                     "tdpbusd tmm1, tmm4, tmm7"
-                ],
-                lhs,
-                lhs_stride,
-                rhs,
-                rhs_stride,
-                steps
+                ]
             ),
             _ => steps!(
+                operands, steps, 1,
                 [
-                    "tileloaddt1 tmm4, [{a0} + {a_stride}]"
+                    "tileloadd tmm4, [{a0} + {a_stride}]"
                     "tileloadd tmm6, [{b} + {b_stride}]"
                     "tdpbusd tmm0, tmm4, tmm6"
-                ],
-                lhs,
-                lhs_stride,
-                rhs,
-                rhs_stride,
-                steps
+                ]
             ),
         }
     }
 }
 
-/// Stores the sums of `R` x `C` tiles.
+/// Stores the sums of both rows of `C` tiles.
 ///
 /// # Safety
-/// Tiles are configured, and `R` and `C` are 1 or 2.
+/// Tiles are configured, and `C` is 1 or 2.
 #[inline(always)]
-pub(super) unsafe fn store<const R: usize, const C: usize>(sums: &mut Sums) {
+pub(super) unsafe fn store<const C: usize>(sums: &mut Sums) {
     let to = &raw mut *sums;
     // SAFETY: the caller's promise; each tile is at most 1 KiB, in one of the four of `sums`.
     unsafe {
         asm!("tilestored [{to} + {row}], tmm0", to = in(reg) to, row = in(reg) ROW,
             options(nostack, preserves_flags));
+        asm!("tilestored [{to} + {row} + 2048], tmm2", to = in(reg) to, row = in(reg) ROW,
+            options(nostack, preserves_flags));
         if C == 2 {
             asm!("tilestored [{to} + {row} + 1024], tmm1", to = in(reg) to, row = in(reg) ROW,
                 options(nostack, preserves_flags));
-        }
-        if R == 2 {
-            asm!("tilestored [{to} + {row} + 2048], tmm2", to = in(reg) to, row = in(reg) ROW,
-                options(nostack, preserves_flags));
-        }
-        if R == 2 && C == 2 {
             asm!("tilestored [{to} + {row} + 3072], tmm3", to = in(reg) to, row = in(reg) ROW,
                 options(nostack, preserves_flags));
         }
