@@ -46,7 +46,8 @@ pub(super) fn install() -> bool {
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+            // On the thread's own stack: one of its own for signals may be too small.
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
             libc::sigaction(libc::SIGILL, &raw const action, std::ptr::null_mut()) == 0
         }
     })
@@ -138,10 +139,8 @@ unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
                 if !shapes.is_valid() {
                     return None;
                 }
-                *tiles = Tiles {
-                    shapes,
-                    bytes: [[[0; ROW]; ROWS]; 8],
-                };
+                tiles.shapes = shapes;
+                tiles.bytes.fill([[0; ROW]; ROWS]);
             }
             (0x49, 1, false) => {
                 let memory = memory(at, registers)?;
@@ -194,7 +193,7 @@ unsafe fn memory(at: *const u8, registers: &[i64; 23]) -> Option<Memory> {
     // The prefix has the fourth bits of the numbers of registers, inverted.
     let (extra_index, extra_base) = (!byte(1) >> 3 & 8, !byte(1) >> 2 & 8);
     let (mode, low) = (byte(4) >> 6, byte(4) & 7);
-    let (mut next, mut stride, base);
+    let (mut next, stride, base);
     if low == 4 {
         let sib = byte(5);
         next = 6;
@@ -264,5 +263,53 @@ impl Tiles {
             }
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Carries out one instruction whose operand is at `address`, in RAX or R9.
+    fn run(tiles: &mut Tiles, instruction: &[u8], address: usize) -> Option<usize> {
+        let start = instruction.as_ptr() as usize;
+        let mut registers = [0; 23];
+        registers[libc::REG_RIP as usize] = start as i64;
+        registers[libc::REG_RAX as usize] = address as i64;
+        registers[libc::REG_R9 as usize] = address as i64;
+        // SAFETY: the instruction lies there, and the address is that of a configuration.
+        unsafe { execute(tiles, &mut registers)? };
+        Some(registers[libc::REG_RIP as usize] as usize - start)
+    }
+
+    #[test]
+    fn configurations_are_loaded_stored_and_released() {
+        let mut tiles = Tiles {
+            shapes: Configuration::NONE,
+            bytes: [[[1; ROW]; ROWS]; 8],
+        };
+        let ours = Configuration::of_products(5);
+        let load = [0xC4, 0xE2, 0x78, 0x49, 0x00];
+        assert_eq!(run(&mut tiles, &load, &raw const ours as usize), Some(5));
+        assert!(tiles.shapes == ours && tiles.bytes == [[[0; ROW]; ROWS]; 8]);
+        // sttilecfg [r9 + 64], with an offset of one byte and of four.
+        let mut stored = [Configuration::NONE; 2];
+        let to = &raw mut stored as usize;
+        let store = [0xC4, 0xC2, 0x79, 0x49, 0x41, 64];
+        assert_eq!(run(&mut tiles, &store, to), Some(6));
+        let store = [0xC4, 0xC2, 0x79, 0x49, 0x81, 0, 0, 0, 0];
+        assert_eq!(run(&mut tiles, &store, to), Some(9));
+        assert_eq!(stored, [ours; 2]);
+        let release = [0xC4, 0xE2, 0x78, 0x49, 0xC0];
+        assert_eq!(run(&mut tiles, &release, 0), Some(5));
+        assert_eq!(tiles.shapes, Configuration::NONE);
+        // As the CPU does: no tile is used before it is configured, and no configuration is taken
+        // that it does not know.
+        let clear = [0xC4, 0xE2, 0x7B, 0x49, 0xC0];
+        assert_eq!(run(&mut tiles, &clear, 0), None);
+        let unknown = Configuration::of_products(17);
+        assert_eq!(run(&mut tiles, &load, &raw const unknown as usize), None);
+        // `ud2` is somebody else's.
+        assert_eq!(run(&mut tiles, &[0x0F, 0x0B, 0, 0, 0], 0), None);
     }
 }
