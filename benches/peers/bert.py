@@ -1,8 +1,10 @@
 """BERT encoders with random weights, from token ids to the last hidden state; no padding."""
 
+import itertools
 import os
 import sys
 import tempfile
+from functools import cached_property
 
 import torch
 from onnx import TensorProto
@@ -10,15 +12,23 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.transformers.optimizer import optimize_model
 from transformers import BertConfig, BertModel
 
-from common import Case, agree, onnx_call, onnx_session, quantized
+from common import SIZE, Case, agree, onnx_call, onnx_session, quantized, sizes
 
 MODELS = {
     "MiniLM": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
     "BERT-base": {},
 }
 
-# Batch, sequence length.
-INPUTS = [(1, 16), (1, 128), (8, 128), (1, 512)]
+FORM = "model batch x sequence length as in BERT-base 8x128"
+
+ROWS = [f"{model} {shape}" for model in MODELS for shape in ("1x16", "1x128", "8x128", "1x512")]
+
+
+def parse(name):
+    model, batch, seq = sizes(name, f"({'|'.join(MODELS)}) {SIZE}x{SIZE}", FORM)
+    if seq > BertConfig().max_position_embeddings:
+        raise ValueError(f"expected a sequence of at most {BertConfig().max_position_embeddings}, got {name!r}")
+    return model, batch, seq
 
 
 class Model:
@@ -30,14 +40,21 @@ class Model:
         config = BertConfig(**MODELS[name])
         self.float = BertModel(config, add_pooling_layer=False).eval()
         self.float.save_pretrained(folder)
-        self.int8 = {engine: quantized(self.float, engine) for engine in ("x86", "onednn")}
+
+    @cached_property
+    def int8(self):
+        return {engine: quantized(self.float, engine) for engine in ("x86", "onednn")}
+
+    @cached_property
+    def sessions(self):
+        config, name = self.float.config, self.name
         plain, fused = self.export("plain"), self.path("fused")
         optimized = optimize_model(plain, "bert", config.num_attention_heads, config.hidden_size, opt_level=0)
         attentions = optimized.get_fused_operator_statistics()["Attention"]
         if attentions != config.num_hidden_layers:
             sys.exit(f"{name}: ONNX Runtime fused {attentions} of {config.num_hidden_layers} attentions")
         optimized.save_model_to_file(fused)
-        self.sessions = {graph: self.session(graph) for graph in ("plain", "fused")}
+        return {graph: self.session(graph) for graph in ("plain", "fused")}
 
     def path(self, graph):
         return os.path.join(self.folder, f"{graph}.onnx")
@@ -93,8 +110,8 @@ class Bert(Case):
         return calls
 
 
-def cases():
-    for name in MODELS:
+def cases(selected):
+    for name, group in itertools.groupby(selected, lambda case: case[0]):
         with tempfile.TemporaryDirectory() as folder:
             model = Model(name, folder)
-            yield from (Bert(model, *shape) for shape in INPUTS)
+            yield from (Bert(model, *shape) for _, *shape in group)

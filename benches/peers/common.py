@@ -1,6 +1,7 @@
 """What the groups of cases share."""
 
 import logging
+import re
 import sys
 import warnings
 
@@ -33,6 +34,17 @@ class Case:
                 continue
             exact = name == "float" or "f32" in name
             agree(f"{self.group} {self.name}", name, got, expected, self.float_decibels if exact else self.int8_decibels)
+
+
+SIZE = r"([1-9]\d{0,6})"
+
+
+def sizes(name, pattern, form):
+    """What the groups of `pattern` match in the name of a case, sizes as numbers."""
+    found = re.fullmatch(pattern, name)
+    if not found:
+        raise ValueError(f"expected {form}, got {name!r}")
+    return tuple(int(part) if part.isdigit() else part for part in found.groups())
 
 
 def quantized(module, engine="x86"):

@@ -7,18 +7,23 @@ import torch
 from onnx import TensorProto, helper, numpy_helper, save
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from common import Case, onnx_call, onnx_session, quantized
+from common import SIZE, Case, onnx_call, onnx_session, quantized, sizes
 
-# m, k, n
-CASES = [
-    (1, 768, 768), (1, 768, 3072), (1, 4096, 4096), (8, 768, 3072),
-    (128, 768, 768), (128, 768, 3072), (128, 3072, 768), (1024, 768, 3072),
+FORM = "m,k,n as in 128,768,3072"
+
+ROWS = [
+    "1,768,768", "1,768,3072", "1,4096,4096", "8,768,3072",
+    "128,768,768", "128,768,3072", "128,3072,768", "1024,768,3072",
     # No multiples of anyone's tile.
-    (1, 1031, 1031), (128, 100, 100), (128, 257, 1031), (128, 1031, 257),
+    "1,1031,1031", "128,100,100", "128,257,1031", "128,1031,257",
 ]
 
 # Of the plot, from bytes to multiply-adds.
 SWEEP = [(2**power, 768, 3072) for power in range(13)]
+
+
+def parse(name):
+    return sizes(name, f"{SIZE},{SIZE},{SIZE}", FORM)
 
 
 class Linear(Case):
@@ -80,8 +85,8 @@ class Sweep(Linear):
     group = "sweep"
 
 
-def cases():
-    return (Linear(*case) for case in CASES)
+def cases(selected):
+    return (Linear(*case) for case in selected)
 
 
 def sweep():

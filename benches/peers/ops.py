@@ -3,18 +3,26 @@
 import torch
 import torch.nn.functional as F
 
-from common import Case
+from common import SIZE, Case, sizes
 
-SHAPES = {
-    "gelu": [(128, 3072)],
-    "softmax": [(12, 128, 128)],
-    "layer_norm": [(128, 768)],
+FORM = "an operation and its sizes as in gelu 128x3072 or attention 8x128x768"
+
+ROWS = [
+    "gelu 128x3072", "softmax 12x128x128", "layer_norm 128x768",
     # Batch, sequence length, hidden size: from the output of three projections to the input of
     # the next one.
-    "attention": [(1, 128, 768), (1, 512, 768), (8, 128, 768)],
-}
+    "attention 1x128x768", "attention 1x512x768", "attention 8x128x768",
+]
 
 HEADS = 12
+
+
+def parse(name):
+    count = 3 if name.startswith(("softmax", "attention")) else 2
+    op, *shape = sizes(name, f"(gelu|softmax|layer_norm|attention) {'x'.join([SIZE] * count)}", FORM)
+    if op == "attention" and shape[-1] % HEADS:
+        raise ValueError(f"expected a hidden size that {HEADS} heads share, got {name!r}")
+    return op, shape
 
 
 class Operation(Case):
@@ -60,5 +68,5 @@ def merged(xs):
     return xs.transpose(-3, -2).flatten(-2)
 
 
-def cases():
-    return (Operation(op, shape) for op, shapes in SHAPES.items() for shape in shapes)
+def cases(selected):
+    return (Operation(*case) for case in selected)

@@ -1,22 +1,38 @@
 """LSTM, GRU and the cells: whole sequences, one call."""
 
+import os
+import re
+import tempfile
+
 import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from common import Case, agree, quantized
+from common import SIZE, Case, agree, onnx_call, onnx_session, quantized, sizes
 
-# kind, input, hidden, layers, bidirectional, batch, steps
-CASES = [
-    (kind, *shape)
+FORM = "kind and input,hidden,layers,bidirectional,batch,steps as in LSTM 512,512,1,no,16,100"
+
+ROWS = [
+    f"{kind} {shape}"
     for kind in ("LSTM", "GRU")
     for shape in (
-        (512, 512, 1, False, 1, 100),
-        (512, 512, 2, True, 1, 100),
-        (200, 200, 2, False, 1, 35),
-        (512, 512, 1, False, 16, 100),
-        (1024, 1024, 1, False, 1, 100),
-        (1024, 1024, 2, False, 32, 50),
+        "512,512,1,no,1,100",
+        "512,512,2,yes,1,100",
+        "200,200,2,no,1,35",
+        "512,512,1,no,16,100",
+        "1024,1024,1,no,1,100",
+        "1024,1024,2,no,32,50",
     )
-] + [(kind, 512, 512, 1, False, 1, 100) for kind in ("LSTMCell", "GRUCell", "RNNCell")]
+] + [f"{kind} 512,512,1,no,1,100" for kind in ("LSTMCell", "GRUCell", "RNNCell")]
+
+
+def parse(name):
+    if re.match(r"\w+Cell ", name):
+        form = "a cell as LSTMCell 512,512,1,no,1,100: one layer, one direction"
+        pattern = f"(LSTMCell|GRUCell|RNNCell) {SIZE},{SIZE},(1),(no),{SIZE},{SIZE}"
+    else:
+        form, pattern = FORM, f"(LSTM|GRU) {SIZE},{SIZE},{SIZE},(yes|no),{SIZE},{SIZE}"
+    kind, inputs, hidden, layers, bidirectional, batch, steps = sizes(name, pattern, form)
+    return kind, inputs, hidden, layers, bidirectional == "yes", batch, steps
 
 
 class Recurrent(Case):
@@ -52,12 +68,27 @@ class Recurrent(Case):
     def check(self, outputs):
         super().check(outputs)
         # A last place of sigmoid or tanh can move a code, hence no bit-equality over all steps.
-        agree(self.name, "our default() with torch's", outputs["default"], outputs["torch int8"], 35)
+        agree(self.name, "our default() with torch's", outputs["default"], outputs["torch int8/x86"], 35)
 
     def rivals(self):
-        module = quantized(self.float)
-        return {"torch int8": lambda: self.run(module)}
+        calls = {}
+        for engine in ("x86", "onednn"):
+            module = quantized(self.float, engine)
+            calls[f"torch int8/{engine}"] = lambda module=module: self.run(module)
+        # Of what is recurrent, its quantizer knows the LSTM only.
+        if isinstance(self.float, torch.nn.LSTM):
+            calls["onnxruntime QInt8"] = self.onnxruntime()
+        return calls
+
+    def onnxruntime(self):
+        with tempfile.TemporaryDirectory() as folder:
+            float, int8 = os.path.join(folder, "float.onnx"), os.path.join(folder, "int8.onnx")
+            torch.onnx.export(
+                self.float, (self.xs,), float, input_names=["xs"], output_names=["ys"], dynamo=False, opset_version=17
+            )
+            quantize_dynamic(float, int8, weight_type=QuantType.QInt8)
+            return onnx_call(onnx_session(int8), {"xs": self.xs})
 
 
-def cases():
-    return (Recurrent(*case) for case in CASES)
+def cases(selected):
+    return (Recurrent(*case) for case in selected)

@@ -25,17 +25,12 @@ import time
 from functools import partial
 
 import machine
+import options
 import table
 from process import Process
+from sampling import PAUSE, Contender, rounds, timed
 
-# A sample lasts at least so long, in seconds.
-SAMPLE = 0.01
-
-# Between samples: threads of one contender's pool may spin after its last call, those of ONNX
-# Runtime for 40 milliseconds, and would take a core from the next.
-PAUSE = 0.06
-
-GROUPS = ("linear", "bert", "recurrent", "ops", "concurrency", "peak")
+GROUPS = (*options.CASED, "concurrency", "peak")
 
 
 def arguments():
@@ -43,52 +38,16 @@ def arguments():
     parser.add_argument("--ours", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--rival", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--only", metavar="GROUP", choices=GROUPS, help=", ".join(GROUPS))
-    parser.add_argument("--threads", type=int, default=2, help="threads of every contender (2)")
+    options.add(parser, GROUPS)
     parser.add_argument("--plot", metavar="FILE", help="draw shares of the peak by rows of the input, as SVG")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="an array of rows instead of the table")
     output.add_argument("--markdown", action="store_true", help="the tables as in PERFORMANCE.md, at the end")
     args = parser.parse_args()
-    if not 1 <= args.threads <= os.cpu_count():
-        parser.error(f"--threads: expected 1 to {os.cpu_count()}, the cores of this machine, got {args.threads}")
+    options.check(parser, args)
     if args.plot and not os.path.isdir(os.path.dirname(args.plot) or "."):
         parser.error(f"--plot: no such folder: {os.path.dirname(args.plot)}")
     return args
-
-
-def timed(call, calls):
-    """Microseconds of one call, the mean of several."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return 1e6 * (time.perf_counter() - start) / calls
-
-
-def seconds_of_one(timer):
-    once = 1e-6 * timer(1)
-    # Several tries of a fast one: the first calls of a pool have to wake its threads up.
-    return once if once > 10 * SAMPLE else 1e-6 * min(timer(5) for _ in range(3))
-
-
-class Contender:
-    """What `timer` times: microseconds of a call, given how many."""
-
-    def __init__(self, timer):
-        self.timer = timer
-        seconds = max(seconds_of_one(timer), 1e-7)
-        self.calls = max(1, round(SAMPLE / seconds))
-        # As many calls again before the clock runs: the first ones wake the contender's threads
-        # up, and the system may take a while to give each a core of its own. A long call does
-        # not notice.
-        self.warms_up = seconds < 5 * SAMPLE
-        self.seconds = PAUSE + self.calls * seconds * (1 + self.warms_up)
-
-    def sample(self):
-        time.sleep(PAUSE)
-        if self.warms_up:
-            self.timer(self.calls)
-        return self.timer(self.calls)
 
 
 class Run:
@@ -113,15 +72,14 @@ class Run:
             outputs[name] = call()
         case.check(outputs)
         contenders = {name: Contender(timer) for name, timer in timers.items()}
-        rounds = int(self.seconds / sum(contender.seconds for contender in contenders.values()))
-        rounds = min(max(rounds, 3), self.rounds)
+        count = rounds(contenders.values(), self.rounds, self.seconds)
         samples, limits = {name: [] for name in contenders}, []
-        for _ in range(rounds):
+        for _ in range(count):
             for name, contender in contenders.items():
                 samples[name].append(contender.sample())
             if hasattr(case, "operations"):
                 limits.append(self.limits(case))
-        facts = {"group": case.group, "case": case.name, "threads": self.threads, "rounds": rounds}
+        facts = {"group": case.group, "case": case.name, "threads": self.threads, "rounds": count}
         return [facts | row | shares(case, row, limits) for row in against_ours(samples)]
 
     def limits(self, case):
@@ -189,17 +147,13 @@ def main():
     args = arguments()
     if (load := os.getloadavg()[0]) > 0.5:
         print(f"the machine is busy (load {load:.1f}): outputs are checked, but times will not hold", file=sys.stderr)
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    groups = options.cases(args)
     import onnxruntime
     import torch
 
-    import bert
     import linear
-    import ops
     import peak
-    import recurrent
 
-    torch.set_num_threads(args.threads)
     run = Run(args)
     if args.plot and not run.ours.peak("int8", args.threads):
         sys.exit("--plot: expected a machine with int8 dot products, whose peak is measured; this one has none")
@@ -218,14 +172,12 @@ def main():
 
     if text:
         print(f"{machine.describe()}\n{about}")
-    groups = {"linear": linear.cases, "bert": bert.cases, "recurrent": recurrent.cases, "ops": ops.cases}
     with torch.inference_mode():
         if args.only in (None, "peak"):
             add(peak.rows(run.ours, args.threads, run.rounds))
-        for group, cases in groups.items():
-            if args.only in (None, group):
-                for case in cases():
-                    add(run.rows(case))
+        for cases in groups.values():
+            for case in cases():
+                add(run.rows(case))
         if args.only in (None, "concurrency"):
             add(run.concurrency(args.ours))
         if args.plot:

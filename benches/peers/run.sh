@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Times this crate against its rivals, side by side in one run:
 #
-#   benches/peers/run.sh [--quick] [--only GROUP] [--threads N] [--json | --markdown] [--plot FILE]
+#   benches/peers/run.sh [--quick] [--only GROUP [--rows ROWS]] [--threads N] [--json | --markdown] [--plot FILE]
 #
 # Installs the rivals at pinned versions into a virtual environment, target/peers/venv (several
 # GB the first time), builds our side and the rivals in Rust (minutes the first time), and hands
@@ -13,21 +13,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-venv="target/peers/venv"
-requirements="benches/peers/requirements.txt"
-if ! cmp -s "$requirements" "$venv/installed.txt"; then
-    echo "installing the rivals into $venv" >&2
-    python3 -m venv "$venv"
-    "$venv/bin/pip" install --quiet --requirement "$requirements" >&2
-    cp "$requirements" "$venv/installed.txt"
-fi
+source benches/peers/setup.sh
 
-# Builds with the given arguments and prints where the executable is.
-build() {
-    cargo build --quiet --release "$@" --message-format=json | "$venv/bin/python" -c 'import json, sys
-found = [json.loads(line).get("executable") for line in sys.stdin]
-print([path for path in found if path][-1])'
-}
+install
 echo "building" >&2
 arguments=(--ours "$(build --bench peers)")
 rivals=(--manifest-path benches/peers/rivals/Cargo.toml --locked --target-dir target/peers/rust)

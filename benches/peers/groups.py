@@ -1,0 +1,21 @@
+"""The cases of each group, by the names that they have in its table."""
+
+import bert
+import linear
+import ops
+import recurrent
+
+GROUPS = {"linear": linear, "bert": bert, "recurrent": recurrent, "ops": ops}
+
+
+def select(group, text=None):
+    """What makes the cases of a group, or those that `text` names, apart by semicolons.
+
+    A name need not be in the table: it says all that makes its case. Raises a ValueError at one
+    that does not.
+    """
+    module = GROUPS[group]
+    names = module.ROWS if text is None else [name.strip() for name in text.split(";") if name.strip()]
+    if not names:
+        raise ValueError(f"expected rows apart by semicolons, each as {module.FORM}, got none")
+    return [module.parse(name) for name in names]

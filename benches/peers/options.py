@@ -1,0 +1,35 @@
+"""What run.py and pair.py have in common on their command lines."""
+
+import os
+import sys
+
+# Of cases that every contender is given; groups.py makes them.
+CASED = ("linear", "bert", "recurrent", "ops")
+
+
+def add(parser, groups):
+    parser.add_argument("--only", metavar="GROUP", choices=groups, help=", ".join(groups))
+    parser.add_argument("--rows", metavar="ROWS", help="of --only GROUP, as its table names them: '128,768,768;1,100,100'")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every contender (2)")
+
+
+def check(parser, args):
+    if args.rows is not None and args.only not in CASED:
+        parser.error(f"--rows: expected --only with one of {', '.join(CASED)}, got {args.only or 'no --only'}")
+    if not 1 <= args.threads <= os.cpu_count():
+        parser.error(f"--threads: expected 1 to {os.cpu_count()}, the cores of this machine, got {args.threads}")
+
+
+def cases(args):
+    """Functions that make the cases of each group that is asked for."""
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    import torch
+
+    import groups
+
+    torch.set_num_threads(args.threads)
+    try:
+        selected = {group: groups.select(group, args.rows) for group in CASED if args.only in (None, group)}
+    except ValueError as error:
+        sys.exit(f"--rows: {error}")
+    return {group: lambda group=group: groups.GROUPS[group].cases(selected[group]) for group in selected}
