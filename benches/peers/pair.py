@@ -16,7 +16,7 @@ from functools import partial
 
 import options
 import table
-from process import Process
+from process import Failed, Process
 from sampling import Contender, rounds
 
 
@@ -121,4 +121,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Failed as error:
+        sys.exit(str(error))

@@ -1,17 +1,20 @@
-"""A process of contenders: see protocol.rs."""
+"""A process of contenders: see protocol.rs and protocol.py."""
 
 import json
 import os
 import subprocess
-import sys
+
+
+class Failed(Exception):
+    """A process that ended, or cannot do what it was asked for."""
 
 
 class Process:
-    def __init__(self, path, threads):
-        self.name = os.path.basename(path)
+    def __init__(self, path, threads, *arguments):
+        self.name = arguments[-1] if arguments else os.path.basename(path)
         names = ("RAYON_NUM_THREADS", "CANDLE_NUM_THREADS")
         self.process = subprocess.Popen(
-            [path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [path, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=os.environ | {name: str(threads) for name in names},
         )
 
@@ -23,10 +26,10 @@ class Process:
     def receive(self):
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{self.name} ended at {self.request}")
+            raise Failed(f"{self.name} ended at {self.request}")
         answer = json.loads(line)
         if answer and "error" in answer:
-            sys.exit(f"{self.name}: {answer['error']} at {self.request}")
+            raise Failed(f"{self.name}: {answer['error']} at {self.request}")
         return answer
 
     def ask(self, **request):

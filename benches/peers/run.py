@@ -1,14 +1,15 @@
 """Times this crate against its rivals on the same weights and inputs, in one run.
 
 Run it through run.sh. What is written in Rust are processes of their own that answer on their
-standard output (protocol.rs); torch and ONNX Runtime run here. Every round times each contender
+standard output (protocol.rs), and so are OpenVINO, CTranslate2 and zentorch (protocol.py), each
+with packages of its own; torch and ONNX Runtime run here. Every round times each contender
 once, A B A B, so that a machine's drift hits all alike; the table gives medians, and of each
 round's ratio the quartiles. Before a case is timed, its outputs are compared: ours with PyTorch's
 preset against torch's own (equal but for the last places of sigmoid and tanh), all others against
 float.
 
 Ratios above 1 mean that ours is faster: rival_us / ours_us. Of a rival with variants (torch's
-engines, ONNX Runtime's plain and fused graph) the fastest counts, and the row names it.
+engines, ONNX Runtime's plain and fused graph, OpenVINO's precisions) the fastest counts, and the row names it.
 
 A Linear's share of the peak is that of int8 dot products on registers alone; its limit is the
 longer of its operations at that peak and its weights, a byte each, at the speed at which memory
@@ -18,17 +19,21 @@ of their size is read. Both are measured in the rounds of its case, at best of s
 import argparse
 import json
 import os
+import shlex
 import statistics
 import sys
 import tempfile
 import time
 from functools import partial
 
+import install
 import machine
 import options
 import table
-from process import Process
+from process import Failed, Process
 from sampling import PAUSE, Contender, rounds, timed
+
+PROTOCOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "protocol.py")
 
 GROUPS = (*options.CASED, "concurrency", "peak")
 
@@ -37,6 +42,7 @@ def arguments():
     parser = argparse.ArgumentParser(prog="run.sh", description=__doc__.split("\n\n")[0])
     parser.add_argument("--ours", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--rival", action="append", default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--python", action="append", nargs=2, default=[], help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     options.add(parser, GROUPS)
     parser.add_argument("--plot", metavar="FILE", help="draw shares of the peak by rows of the input, as SVG")
@@ -55,21 +61,36 @@ class Run:
         self.threads = args.threads
         self.ours = Process(args.ours, args.threads)
         self.processes = [self.ours, *(Process(path, args.threads) for path in args.rival)]
+        self.optional = [Process(path, args.threads, PROTOCOL, name) for name, path in args.python]
+        for process in list(self.optional):
+            self.attempt(process, process.ask, op="start")
         self.rounds = 7 if args.quick else 21
         # A case that lasts longer gets fewer rounds, but three.
         self.seconds = 3 if args.quick else 60
 
+    def attempt(self, process, call, *args, **kwargs):
+        """What the call returns, or nothing once the process is skipped."""
+        try:
+            return call(*args, **kwargs)
+        except Failed as error:
+            print(f"{process.name} is skipped: {error}", file=sys.stderr)
+            self.optional.remove(process)
+            process.close()
+
     def rows(self, case):
         """The rows of one case: each rival against ours."""
         timers, outputs = {}, {}
-        with tempfile.TemporaryDirectory() as folder:
-            for process in self.processes:
-                names, made = process.load(case, folder)
-                timers |= {name: partial(process.time, name) for name in names}
-                outputs |= made
+        # First, since other processes read the graphs that ONNX Runtime gets.
         for name, call in case.rivals().items():
             timers[name] = partial(timed, call)
             outputs[name] = call()
+        with tempfile.TemporaryDirectory() as folder:
+            loaded = [(process, process.load(case, folder)) for process in self.processes]
+            loaded += [(process, self.attempt(process, process.load, case, folder)) for process in list(self.optional)]
+        for process, result in loaded:
+            names, made = result or ((), {})
+            timers |= {name: partial(process.time, name) for name in names}
+            outputs |= made
         case.check(outputs)
         contenders = {name: Contender(timer) for name, timer in timers.items()}
         count = rounds(contenders.values(), self.rounds, self.seconds)
@@ -159,6 +180,8 @@ def main():
         sys.exit("--plot: expected a machine with int8 dot products, whose peak is measured; this one has none")
     isa = run.ours.ask(op="isa")["isa"]
     versions = {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__} | machine.crates("candle-core", "rten-gemm")
+    for process in run.optional:
+        versions |= install.pins(process.name)
     about = (f"ours: int8() on {isa}; {', '.join(' '.join(pair) for pair in versions.items())}; {args.threads} threads; "
              f"medians of {run.rounds} rounds, fewer of long cases")
     text = None if args.json else table.Text()
@@ -196,10 +219,14 @@ def main():
 def command():
     """The command of this run, in Markdown."""
     words = sys.argv[1:]
-    while words[:1] in (["--ours"], ["--rival"]):
-        words = words[2:]
-    return f"```\n{' '.join(['benches/peers/run.sh', *words])}\n```"
+    passed = {"--ours": 2, "--rival": 2, "--python": 3}
+    while words and words[0] in passed:
+        words = words[passed[words[0]] :]
+    return f"```\n{shlex.join(['benches/peers/run.sh', *words])}\n```"
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Failed as error:
+        sys.exit(str(error))

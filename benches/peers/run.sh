@@ -3,9 +3,10 @@
 #
 #   benches/peers/run.sh [--quick] [--only GROUP [--rows ROWS]] [--threads N] [--json | --markdown] [--plot FILE]
 #
-# Installs the rivals at pinned versions into a virtual environment, target/peers/venv (several
-# GB the first time), builds our side and the rivals in Rust (minutes the first time), and hands
-# over to run.py, which explains the rest. PERFORMANCE.md is what
+# Installs the rivals at pinned versions into virtual environments, target/peers/venv (several GB
+# the first time) and target/peers/python, builds our side and the rivals in Rust (minutes the
+# first time), and hands over to run.py, which explains the rest. A rival of rivals/*.py that does
+# not install, or is not for this CPU, is skipped with a line that says why. PERFORMANCE.md is what
 #
 #   benches/peers/run.sh --markdown --plot assets/peak.svg
 #
@@ -26,4 +27,7 @@ if grep -qs avx512f /proc/cpuinfo; then
     cp "$(build "${rivals[@]}" --features x86-v4)" target/peers/rivals-x86-v4
     arguments+=(--rival target/peers/rivals-x86-v4)
 fi
+while read -r name python; do
+    arguments+=(--python "$name" "$python")
+done < <("$venv/bin/python" benches/peers/install.py "$venv" target/peers/python)
 exec "$venv/bin/python" benches/peers/run.py "${arguments[@]}" "$@"

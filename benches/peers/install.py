@@ -1,0 +1,84 @@
+"""Installs the rivals in Python and prints which can be run, and by which interpreter.
+
+    install.py SHARED VENVS
+
+Each of rivals/*.py tells at its head what it depends on, as scripts do (PEP 723). It gets an
+environment of its own below VENVS, in front of the packages of the environment SHARED: rivals that
+need other versions of one package do not meet. One that cannot be installed, or is for the CPUs of
+another vendor, is skipped with a line that says why.
+"""
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+RIVALS = Path(__file__).parent / "rivals"
+
+
+def head(path):
+    """What a rival depends on, and the vendor of the CPUs that it is for, if it is for one."""
+    block = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", path.read_text(), re.MULTILINE).group(1)
+    meta = tomllib.loads("".join(line[2:] or "\n" for line in block.splitlines(keepends=True)))
+    return meta["dependencies"], meta.get("tool", {}).get("peers", {}).get("vendor")
+
+
+def pins(name):
+    """The versions that a rival is installed in."""
+    dependencies, _ = head(RIVALS / f"{name}.py")
+    return dict(dependency.split("==") for dependency in dependencies)
+
+
+def vendor():
+    try:
+        with open("/proc/cpuinfo") as file:
+            found = re.search(r"^vendor_id\s*: (.*)$", file.read(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1) if found else platform.machine()
+
+
+def run(*command):
+    """Why the command failed, if it did."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return (lines or ["no reason given"])[-1] if done.returncode else None
+
+
+def install(shared, venv, dependencies):
+    """Why it failed, if it did."""
+    stamp, wanted = venv / "installed.txt", "\n".join(dependencies)
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return None
+    print(f"installing {' '.join(dependencies)} into {venv}", file=sys.stderr)
+    shutil.rmtree(venv, ignore_errors=True)
+    if failed := run(sys.executable, "-m", "venv", venv):
+        return failed
+    (packages,) = venv.glob("lib/*/site-packages")
+    (behind,) = shared.glob("lib/*/site-packages")
+    (packages / "shared.pth").write_text(f"{behind.resolve()}\n")
+    if failed := run(venv / "bin/python", "-m", "pip", "install", "--quiet", *dependencies):
+        return failed
+    stamp.write_text(wanted)
+    return None
+
+
+def main():
+    shared, venvs = map(Path, sys.argv[1:])
+    for path in sorted(RIVALS.glob("*.py")):
+        dependencies, only = head(path)
+        if only and only != vendor():
+            failed = f"it is for CPUs of {only}, this one is of {vendor()}"
+        else:
+            failed = install(shared, venvs / path.stem, dependencies)
+        if failed:
+            print(f"{path.stem} is skipped: {failed}", file=sys.stderr)
+        else:
+            print(path.stem, venvs / path.stem / "bin/python")
+
+
+if __name__ == "__main__":
+    main()

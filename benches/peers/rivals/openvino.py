@@ -1,0 +1,77 @@
+"""OpenVINO: its default, which is bf16 where the CPU has AMX; f32; and int8 by nncf.
+
+nncf's int8 is static: ranges of activations are known before the call, from the very input that is
+timed, which is less work than to find them in each call.
+"""
+
+# /// script
+# dependencies = ["openvino==2026.4.1", "nncf==3.4.0"]
+# ///
+
+import os
+from functools import lru_cache
+
+import nncf
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+nncf.set_log_level("ERROR")
+
+CORE = ov.Core()
+OPTIONS = {
+    "PERFORMANCE_HINT": "LATENCY",
+    "NUM_STREAMS": 1,
+    "INFERENCE_NUM_THREADS": int(os.environ["OMP_NUM_THREADS"]),
+}
+
+
+def linear(case, tensors):
+    xs, weight, bias = (tensors[name] for name in ("xs", "weight", "bias"))
+    rows = ops.parameter(xs.shape, np.float32)
+    model = ov.Model([ops.add(ops.matmul(rows, ops.constant(weight), False, True), ops.constant(bias))], [rows])
+    return {name: call(model, [xs]) for name, model in compiled(model, [xs]).items()}
+
+
+def bert(case, tensors):
+    ids = tensors["ids"]
+    return {name: call(model, encoder_inputs(ids)) for name, model in encoders(case["folder"]).items()}
+
+
+def encoder_inputs(ids):
+    return [ids, np.ones_like(ids), np.zeros_like(ids)]
+
+
+# One at a time: an encoder of each kind takes a gigabyte.
+@lru_cache(1)
+def encoders(folder):
+    """An encoder for inputs of all sizes."""
+    ids = np.random.default_rng(0).integers(0, 30_000, (4, 128))
+    return compiled(CORE.read_model(os.path.join(folder, "plain.onnx")), encoder_inputs(ids))
+
+
+def compiled(model, inputs):
+    """The kinds of a model; int8 by the ranges that these inputs lead to."""
+    examples = nncf.Dataset([inputs if len(inputs) > 1 else inputs[0]])
+    # What makes it more accurate takes minutes, and no call faster.
+    off = nncf.AdvancedSmoothQuantParameters(matmul=-1, convolution=-1)
+    fast = nncf.AdvancedQuantizationParameters(disable_bias_correction=True, smooth_quant_alphas=off)
+    int8 = nncf.quantize(model, examples, subset_size=1, model_type=nncf.ModelType.TRANSFORMER, advanced_parameters=fast)
+    f32 = OPTIONS | {"INFERENCE_PRECISION_HINT": "f32"}
+    return {
+        "openvino/default": CORE.compile_model(model, "CPU", OPTIONS),
+        "openvino/f32": CORE.compile_model(model, "CPU", f32),
+        "openvino/int8": CORE.compile_model(int8, "CPU", OPTIONS),
+    }
+
+
+def call(model, inputs):
+    request = model.create_infer_request()
+    for index, array in enumerate(inputs):
+        request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
+
+    def run():
+        # The request reads `inputs` where they are, and does not keep them.
+        return inputs and request.infer(share_outputs=True)[0]
+
+    return run
