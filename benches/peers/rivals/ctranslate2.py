@@ -10,7 +10,11 @@ from functools import lru_cache
 
 import ctranslate2
 import numpy as np
+import transformers
 from ctranslate2.converters import TransformersConverter
+
+# Of weights that it lacks, which are of a pooler that is not called.
+transformers.logging.set_verbosity_error()
 
 
 def bert(case, tensors):
