@@ -75,7 +75,7 @@ def main():
         else:
             failed = install(shared, venvs / path.stem, dependencies)
         if failed:
-            print(f"{path.stem} is skipped: {failed}", file=sys.stderr)
+            print(f"skipped: {path.stem}: {failed}", file=sys.stderr)
         else:
             print(path.stem, venvs / path.stem / "bin/python")
 

@@ -1,5 +1,6 @@
 """A process of contenders: see protocol.rs and protocol.py."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -20,8 +21,11 @@ class Process:
 
     def send(self, **request):
         self.request = request
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(f"{self.name} had ended before {request}") from None
 
     def receive(self):
         line = self.process.stdout.readline()
@@ -54,5 +58,6 @@ class Process:
         return (answer["rate"], answer["with"]) if answer else None
 
     def close(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()

@@ -73,7 +73,7 @@ class Run:
         try:
             return call(*args, **kwargs)
         except Failed as error:
-            print(f"{process.name} is skipped: {error}", file=sys.stderr)
+            print(f"skipped: {error}", file=sys.stderr)
             self.optional.remove(process)
             process.close()
 
