@@ -159,9 +159,7 @@ impl Isa {
     pub(super) fn panel_width(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni => 64,
-            #[cfg(target_arch = "x86_64")]
-            Kind::AmxInt8 => 32,
+            Kind::Avx512Vnni | Kind::AmxInt8 => 64,
             _ => 16,
         }
     }

@@ -1,7 +1,7 @@
 //! AMX: tiles of 16 rows of 64 bytes, multiplied as 16 x 16 sums of 64 products of u8 by i8.
 //!
 //! ```text
-//! for each panel of 32 channels             its codes stay in L1 while all rows pass
+//! for each half of a panel, 32 channels     its codes stay in L1 while all rows pass
 //!   for each block of 32 rows               2 x 2 tiles of sums
 //!     for each 16 groups of inputs
 //!       load 2 tiles of activations, 2 of weights; 4 products
@@ -52,9 +52,9 @@ pub(in crate::kernels) fn instance() -> Instance {
     AMX_INT8
 }
 
-/// Rows from which a part is computed on tiles: below, both wait for weights, and registers need
-/// no trip through memory.
-const MIN_ROWS: usize = 4;
+/// Rows from which a part is computed on tiles: with fewer, both wait for weights, and sums in
+/// registers need no trip through memory.
+const MIN_ROWS: usize = 12;
 
 /// Rows that pass all panels before the next: the ends of as many rows are kept on the stack.
 const MAX_BLOCK: usize = 512;
@@ -185,20 +185,36 @@ impl Column<'_> {
         let width = self.panel.sums.len();
         let last = rows - self.height;
         let mut ahead = self.next;
+        // Rows that are left for a single tile.
+        let single = (rows - 1) % (2 * HEIGHT) < self.height;
+        let pairs = rows
+            - if single {
+                (rows - 1) % (2 * HEIGHT) + 1
+            } else {
+                0
+            };
         for lane in (0..width).step_by(2 * LINE) {
-            let pair = width - lane > LINE;
-            for row in (0..rows).step_by(2 * HEIGHT) {
-                let two = [row, last.min(row + HEIGHT)];
+            for row in (0..pairs).step_by(2 * HEIGHT) {
+                let rows = [row, last.min(row + HEIGHT)];
                 // SAFETY: the caller's promise; each tile ends at the last row or before.
                 unsafe {
-                    match (rows - row > self.height, pair) {
-                        (true, true) => self.block::<2, 2>(two, lane, ahead),
-                        (true, false) => self.block::<2, 1>(two, lane, ahead),
-                        (false, true) => self.block::<1, 2>([last; 2], lane, ahead),
-                        (false, false) => self.block::<1, 1>([last; 2], lane, ahead),
+                    match width - lane {
+                        LINE => self.block::<2, 1>(rows, lane, ahead),
+                        _ => self.block::<2, 2>(rows, lane, ahead),
                     }
                 }
                 ahead = ahead.wrapping_add(self.activations.stride / K_GROUPS * AHEAD);
+            }
+        }
+        for lane in (0..width * usize::from(single)).step_by(4 * LINE) {
+            // SAFETY: as above.
+            unsafe {
+                match (width - lane) / LINE {
+                    1 => self.block::<1, 1>([last; 2], lane, ahead),
+                    2 => self.block::<1, 2>([last; 2], lane, ahead),
+                    3 => self.block::<1, 3>([last; 2], lane, ahead),
+                    _ => self.block::<1, 4>([last; 2], lane, ahead),
+                }
             }
         }
     }
@@ -236,7 +252,9 @@ impl Column<'_> {
                 rhs_stride,
                 ahead,
             };
-            tiles::multiply::<R, C>(operands, whole);
+            if whole > 0 {
+                tiles::multiply::<R, C>(operands, whole);
+            }
             if !ends.is_empty() {
                 let operands = Operands {
                     lhs: rows.map(|row| ends[row..].as_ptr().cast()),
@@ -246,19 +264,11 @@ impl Column<'_> {
                 };
                 tiles::multiply::<R, C>(operands, 1);
             }
-            tiles::store::<C>(&mut sums);
+            tiles::store::<R, C>(&mut sums);
             for r in 0..self.height {
-                if R == 1 {
-                    let sums = |j| {
-                        let [even, odd] = [0, 1].map(|i| sums.row(i, j, r));
-                        std::array::from_fn(|lane| even[lane].wrapping_add(odd[lane]))
-                    };
-                    self.finish::<C>(rows[0] + r, lane, std::array::from_fn(sums));
-                } else {
-                    for (i, row) in rows.into_iter().enumerate() {
-                        let sums = std::array::from_fn(|j| *sums.row(i, j, r));
-                        self.finish::<C>(row + r, lane, sums);
-                    }
+                for (i, row) in rows.into_iter().enumerate().take(R) {
+                    let sums: [_; C] = std::array::from_fn(|j| sums.row(i * C + j, r));
+                    self.finish(row + r, lane, sums);
                 }
             }
         }
@@ -269,7 +279,7 @@ impl Column<'_> {
     /// # Safety
     /// No other thread writes this row of this panel.
     #[inline(always)]
-    unsafe fn finish<const C: usize>(&self, row: usize, lane: usize, sums: [[i32; LINE]; C]) {
+    unsafe fn finish<const C: usize>(&self, row: usize, lane: usize, sums: [&[i32; LINE]; C]) {
         let (panel, row) = (self.panel, self.first_row + row);
         let of_row = self.product.lhs.row(row);
         let columns = self.product.out.columns(panel);
@@ -292,10 +302,11 @@ impl Column<'_> {
 
 /// `fma(sum, scale_a * scale_w, bias)` of the sums over `(a - zero_point_a) * (w - zero_point_w)`.
 #[inline(always)]
-fn dequantize(mut sums: [i32; LINE], row: Row, panel: Panel<'_>, lane: usize) -> [f32; LINE] {
+fn dequantize(sums: &[i32; LINE], row: Row, panel: Panel<'_>, lane: usize) -> [f32; LINE] {
     fn of<T>(slice: &[T], lane: usize) -> &[T; LINE] {
         slice[lane..].first_chunk().expect("a panel of whole tiles")
     }
+    let mut sums = *sums;
     let of_codes = of(panel.sums, lane);
     for i in 0..LINE {
         sums[i] = sums[i].wrapping_sub(row.zero_point.wrapping_mul(of_codes[i]));

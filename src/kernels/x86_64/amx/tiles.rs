@@ -1,4 +1,4 @@
-//! The tile instructions: 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+//! The tile instructions: tiles 0 to 3 are sums, the others activations and weights.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
@@ -38,7 +38,7 @@ impl Configuration {
         rows: [0; 16],
     };
 
-    /// For products: tiles of sums and of activations have `height` rows, 1 to 16.
+    /// For products: tiles of sums and the first of activations have `height` rows, 1 to 16.
     pub fn of_products(height: usize) -> Self {
         let mut tiles = Self {
             palette: 1,
@@ -46,7 +46,7 @@ impl Configuration {
         };
         for tile in 0..8 {
             tiles.row[tile] = ROW as u16;
-            tiles.rows[tile] = if tile < 6 { height as u8 } else { HEIGHT as u8 };
+            tiles.rows[tile] = if tile < 5 { height as u8 } else { HEIGHT as u8 };
         }
         tiles
     }
@@ -105,7 +105,7 @@ pub(super) struct Configured {
 }
 
 impl Configured {
-    /// Tiles of sums and of activations have `height` rows, 1 to 16.
+    /// Tiles of sums and the first of activations have `height` rows, 1 to 16.
     ///
     /// # Safety
     /// The CPU has AMX.
@@ -128,24 +128,24 @@ impl Drop for Configured {
     }
 }
 
-/// The sums of up to 2 x 2 tiles.
+/// The sums of up to 4 tiles.
 #[repr(C, align(64))]
-pub(super) struct Sums([[[MaybeUninit<[i32; LINE]>; HEIGHT]; 2]; 2]);
+pub(super) struct Sums([[MaybeUninit<[i32; LINE]>; HEIGHT]; 4]);
 
 impl Sums {
     #[inline(always)]
     pub fn uninit() -> Self {
-        Self([[[MaybeUninit::uninit(); HEIGHT]; 2]; 2])
+        Self([[MaybeUninit::uninit(); HEIGHT]; 4])
     }
 
-    /// A row of the tile in row `i` and column `j` of tiles.
+    /// A row of a tile.
     ///
     /// # Safety
     /// It has been stored.
     #[inline(always)]
-    pub unsafe fn row(&self, i: usize, j: usize, row: usize) -> &[i32; LINE] {
+    pub unsafe fn row(&self, tile: usize, row: usize) -> &[i32; LINE] {
         // SAFETY: the caller's promise.
-        unsafe { self.0[i][j][row].assume_init_ref() }
+        unsafe { self.0[tile][row].assume_init_ref() }
     }
 }
 
@@ -171,18 +171,18 @@ pub(super) unsafe fn clear() {
     }
 }
 
-/// A loop over tiles of inputs, given the instructions of one turn and how many steps that is.
+/// A loop over tiles of inputs, given the instructions of a step.
 macro_rules! steps {
-    ($operands:expr, $turns:expr, $steps:literal, [$($instruction:literal)*]) => {{
+    ($operands:expr, $steps:expr, [$($instruction:literal)*]) => {{
         let Operands { lhs, lhs_stride, rhs, rhs_stride, ahead } = $operands;
         asm!(
             "2:",
             $($instruction,)*
-            concat!("add {a0}, 64*", $steps),
-            concat!("add {a1}, 64*", $steps),
+            "add {a0}, 64",
+            "add {a1}, 64",
             "add {b}, {b_step}",
             "add {ahead}, 512",
-            "dec {turns}",
+            "dec {steps}",
             "jnz 2b",
             a0 = inout(reg) lhs[0] => _,
             a1 = inout(reg) lhs[1] => _,
@@ -191,7 +191,7 @@ macro_rules! steps {
             b_stride = in(reg) rhs_stride,
             b_step = in(reg) K_GROUPS * rhs_stride,
             ahead = inout(reg) ahead => _,
-            turns = inout(reg) $turns => _,
+            steps = inout(reg) $steps => _,
             out("tmm0") _,
             out("tmm1") _,
             out("tmm2") _,
@@ -224,51 +224,22 @@ pub(super) struct Operands {
 /// Lines that are brought to L2 a step, in bytes.
 pub(super) const AHEAD: usize = 512;
 
-/// Adds the products of `steps` tiles of inputs to the sums of `R` x `C` tiles. With `R` 1, those of
-/// every other tile of inputs are in the second row of tiles: alone, a row of two tiles would wait
-/// for each product before the next.
+/// Adds the products of `steps` tiles of inputs to the sums of `R` x `C` tiles.
 ///
-/// Activations are loaded with a hint that they are not used again soon: weights stay in L1.
+/// Where two tiles of rows share weights, activations are loaded with a hint that they are not used
+/// again soon: weights stay in L1.
 ///
 /// # Safety
-/// Tiles are configured, `R` and `C` are 1 or 2, and there are so many tiles to read from each of
-/// `lhs`, [`ROW`] bytes apart, and from `rhs`, `K_GROUPS` strides apart.
+/// Tiles are configured, `R` x `C` is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there are
+/// so many tiles to read from each of `lhs`, [`ROW`] bytes apart, and from `rhs`, `K_GROUPS` strides
+/// apart.
 #[inline(always)]
-pub(super) unsafe fn multiply<const R: usize, const C: usize>(
-    mut operands: Operands,
-    mut steps: usize,
-) {
-    // SAFETY: the caller's promise; no loop has 0 turns.
+pub(super) unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize) {
+    // SAFETY: the caller's promise.
     unsafe {
-        if (R, C) == (1, 2) && steps > 1 {
-            steps!(
-                operands, steps / 2, 2,
-                [
-                    "tileloadd tmm4, [{a0} + {a_stride}]"
-                    "tileloadd tmm6, [{b} + {b_stride}]"
-                    "tdpbusd tmm0, tmm4, tmm6"
-                    "tileloadd tmm7, [{b} + {b_stride} + 64]"
-                    "add {b}, {b_step}"
-                    "tdpbusd tmm1, tmm4, tmm7"
-                    "tileloadd tmm5, [{a0} + {a_stride} + 64]"
-                    "tileloadd tmm6, [{b} + {b_stride}]"
-                    "tdpbusd tmm2, tmm5, tmm6"
-                    "tileloadd tmm7, [{b} + {b_stride} + 64]"
-                    "tdpbusd tmm3, tmm5, tmm7"
-                ]
-            );
-            operands.lhs[0] = operands.lhs[0].add(steps / 2 * 2 * ROW);
-            operands.rhs = operands
-                .rhs
-                .add(steps / 2 * 2 * K_GROUPS * operands.rhs_stride);
-            steps %= 2;
-        }
-        if steps == 0 {
-            return;
-        }
         match (R, C) {
             (2, 2) => steps!(
-                operands, steps, 1,
+                operands, steps,
                 [
                     "tileloadd tmm6, [{b} + {b_stride}]"
                     "tileloaddt1 tmm4, [{a0} + {a_stride}]"
@@ -289,53 +260,83 @@ pub(super) unsafe fn multiply<const R: usize, const C: usize>(
                 ]
             ),
             (2, _) => steps!(
-                operands, steps, 1,
+                operands, steps,
                 [
                     "tileloadd tmm6, [{b} + {b_stride}]"
                     "tileloaddt1 tmm4, [{a0} + {a_stride}]"
                     "tdpbusd tmm0, tmm4, tmm6"
                     "tileloaddt1 tmm5, [{a1} + {a_stride}]"
-                    "tdpbusd tmm2, tmm5, tmm6"
+                    "tdpbusd tmm1, tmm5, tmm6"
+                ]
+            ),
+            (_, 4) => steps!(
+                operands, steps,
+                [
+                    "tileloadd tmm4, [{a0} + {a_stride}]"
+                    "tileloadd tmm5, [{b} + {b_stride}]"
+                    "tdpbusd tmm0, tmm4, tmm5"
+                    "tileloadd tmm6, [{b} + {b_stride} + 64]"
+                    "tdpbusd tmm1, tmm4, tmm6"
+                    "tileloadd tmm7, [{b} + {b_stride} + 128]"
+                    "tdpbusd tmm2, tmm4, tmm7"
+                    "tileloadd tmm5, [{b} + {b_stride} + 192]"
+                    "tdpbusd tmm3, tmm4, tmm5"
+                ]
+            ),
+            (_, 3) => steps!(
+                operands, steps,
+                [
+                    "tileloadd tmm4, [{a0} + {a_stride}]"
+                    "tileloadd tmm5, [{b} + {b_stride}]"
+                    "tdpbusd tmm0, tmm4, tmm5"
+                    "tileloadd tmm6, [{b} + {b_stride} + 64]"
+                    "tdpbusd tmm1, tmm4, tmm6"
+                    "tileloadd tmm7, [{b} + {b_stride} + 128]"
+                    "tdpbusd tmm2, tmm4, tmm7"
                 ]
             ),
             (_, 2) => steps!(
-                operands, steps, 1,
+                operands, steps,
                 [
                     "tileloadd tmm4, [{a0} + {a_stride}]"
-                    "tileloadd tmm6, [{b} + {b_stride}]"
-                    "tdpbusd tmm0, tmm4, tmm6"
-                    "tileloadd tmm7, [{b} + {b_stride} + 64]"
-                    "tdpbusd tmm1, tmm4, tmm7"
+                    "tileloadd tmm5, [{b} + {b_stride}]"
+                    "tdpbusd tmm0, tmm4, tmm5"
+                    "tileloadd tmm6, [{b} + {b_stride} + 64]"
+                    "tdpbusd tmm1, tmm4, tmm6"
                 ]
             ),
             _ => steps!(
-                operands, steps, 1,
+                operands, steps,
                 [
                     "tileloadd tmm4, [{a0} + {a_stride}]"
-                    "tileloadd tmm6, [{b} + {b_stride}]"
-                    "tdpbusd tmm0, tmm4, tmm6"
+                    "tileloadd tmm5, [{b} + {b_stride}]"
+                    "tdpbusd tmm0, tmm4, tmm5"
                 ]
             ),
         }
     }
 }
 
-/// Stores the sums of both rows of `C` tiles.
+/// Stores the sums of `R` x `C` tiles.
 ///
 /// # Safety
-/// Tiles are configured, and `C` is 1 or 2.
+/// Tiles are configured, and there are at most 4.
 #[inline(always)]
-pub(super) unsafe fn store<const C: usize>(sums: &mut Sums) {
+pub(super) unsafe fn store<const R: usize, const C: usize>(sums: &mut Sums) {
     let to = &raw mut *sums;
     // SAFETY: the caller's promise; each tile is at most 1 KiB, in one of the four of `sums`.
     unsafe {
         asm!("tilestored [{to} + {row}], tmm0", to = in(reg) to, row = in(reg) ROW,
             options(nostack, preserves_flags));
-        asm!("tilestored [{to} + {row} + 2048], tmm2", to = in(reg) to, row = in(reg) ROW,
-            options(nostack, preserves_flags));
-        if C == 2 {
+        if R * C > 1 {
             asm!("tilestored [{to} + {row} + 1024], tmm1", to = in(reg) to, row = in(reg) ROW,
                 options(nostack, preserves_flags));
+        }
+        if R * C > 2 {
+            asm!("tilestored [{to} + {row} + 2048], tmm2", to = in(reg) to, row = in(reg) ROW,
+                options(nostack, preserves_flags));
+        }
+        if R * C > 3 {
             asm!("tilestored [{to} + {row} + 3072], tmm3", to = in(reg) to, row = in(reg) ROW,
                 options(nostack, preserves_flags));
         }
