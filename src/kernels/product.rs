@@ -159,6 +159,28 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// The columns of a panel in several rows, wherever these lie.
+    ///
+    /// # Safety
+    /// No other part that overlaps this one is alive.
+    #[inline(always)]
+    pub unsafe fn rows(self, rows: Range<usize>, columns: Range<usize>) -> OutputRows<'a> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows);
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        let (first, stride) = match self.layout {
+            Layout::Panels => (columns.start * self.rows, columns.len()),
+            _ => (columns.start, self.columns),
+        };
+        OutputRows {
+            // SAFETY: by the assertions it is within the elements that `start` was made from, as in
+            // `part`, or one behind them.
+            start: unsafe { self.start.add(first + rows.start * stride) },
+            stride,
+            width: columns.len(),
+            _out: PhantomData,
+        }
+    }
+
     /// [`part`](Self::part) of what has been written.
     ///
     /// # Safety
@@ -167,6 +189,27 @@ impl<'a> Output<'a> {
     pub unsafe fn written(self, rows: Range<usize>, columns: Range<usize>) -> &'a mut [f32] {
         // SAFETY: the caller's promise; a written `MaybeUninit<f32>` is an f32.
         unsafe { &mut *(std::ptr::from_mut(self.part(rows, columns)) as *mut [f32]) }
+    }
+}
+
+/// Columns of a panel in several rows: see [`Output::rows`].
+pub(super) struct OutputRows<'a> {
+    start: *mut MaybeUninit<f32>,
+    stride: usize,
+    width: usize,
+    _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
+}
+
+impl OutputRows<'_> {
+    /// The columns in one of the rows.
+    ///
+    /// # Safety
+    /// There are more rows than `row`.
+    #[inline(always)]
+    pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
+        // SAFETY: the caller's promise; those of a row lie side by side within what `Output::rows`
+        // checked, and are borrowed once by the exclusive borrow of all.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
     }
 }
 

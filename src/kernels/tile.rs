@@ -135,6 +135,7 @@ where
 pub(super) type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
 
 /// What a row and a register's channels have beside their products.
+#[derive(Clone, Copy)]
 pub(super) struct Terms<'a, const LANES: usize> {
     pub row: Row,
     pub sums: &'a [i32; LANES],

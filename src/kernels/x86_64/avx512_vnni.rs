@@ -108,34 +108,44 @@ unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Output<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
 pub(super) unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     let vector = Closures::<true, _, _, _, _, _, _, _> {
-        start: |terms: Terms<'_, 16>| {
-            // SAFETY: each array is 64 bytes to read.
-            let load = |xs: &[i32; 16]| unsafe { _mm512_loadu_si512(xs.as_ptr().cast()) };
-            let zero_point = _mm512_set1_epi32(terms.row.zero_point.wrapping_neg());
-            let acc = _mm512_mullo_epi32(zero_point, load(terms.sums));
-            let Some(zero_points) = terms.zero_points else {
-                return acc;
-            };
-            let sum = _mm512_set1_epi32(terms.row.sum);
-            _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, load(zero_points)))
-        },
+        start: |terms: Terms<'_, 16>| start(terms),
         // SAFETY: the array is 64 bytes to read; no alignment is asked.
         load: |weights: &[u8; 64]| unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) },
         splat: |codes: [u8; 4]| _mm512_set1_epi32(i32::from_le_bytes(codes)),
         dot: |acc, a, b| _mm512_dpbusd_epi32(acc, a, b),
         add: |left, right| _mm512_add_epi32(left, right),
-        finish: |acc, terms: Terms<'_, 16>, out: &mut Lanes<16>| {
-            // SAFETY: each array is 64 bytes to read.
-            let load = |xs: &[f32; 16]| unsafe { _mm512_loadu_ps(xs.as_ptr()) };
-            let scale = _mm512_mul_ps(_mm512_set1_ps(terms.row.scale), load(terms.scales));
-            let values = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, load(terms.bias));
-            // SAFETY: the array is 64 bytes to write.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
-        },
+        finish: |acc, terms: Terms<'_, 16>, out: &mut Lanes<16>| finish(acc, terms, out),
         group: PhantomData,
     };
     // SAFETY: the caller's promise.
     unsafe { tile::multiply::<16, 64, MAX_ROWS, _>(product, part, vector) }
+}
+
+/// What 16 sums begin with.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+#[inline]
+pub(super) fn start(terms: Terms<'_, 16>) -> __m512i {
+    // SAFETY: each array is 64 bytes to read.
+    let load = |xs: &[i32; 16]| unsafe { _mm512_loadu_si512(xs.as_ptr().cast()) };
+    let zero_point = _mm512_set1_epi32(terms.row.zero_point.wrapping_neg());
+    let acc = _mm512_mullo_epi32(zero_point, load(terms.sums));
+    let Some(zero_points) = terms.zero_points else {
+        return acc;
+    };
+    let sum = _mm512_set1_epi32(terms.row.sum);
+    _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, load(zero_points)))
+}
+
+/// Scale and bias of 16 sums.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+#[inline]
+pub(super) fn finish(acc: __m512i, terms: Terms<'_, 16>, out: &mut Lanes<16>) {
+    // SAFETY: each array is 64 bytes to read.
+    let load = |xs: &[f32; 16]| unsafe { _mm512_loadu_ps(xs.as_ptr()) };
+    let scale = _mm512_mul_ps(_mm512_set1_ps(terms.row.scale), load(terms.scales));
+    let values = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, load(terms.bias));
+    // SAFETY: the array is 64 bytes to write.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
 }
 
 /// A tile of 6 x 64 of floats: 24 sums, 4 weights and a broadcast of the 32 registers.

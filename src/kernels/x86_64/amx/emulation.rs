@@ -9,10 +9,11 @@ use std::sync::OnceLock;
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
-use super::tiles::Configuration;
-use super::{avx512_vnni, multiply_few_or_on_tiles};
+use super::tiles::{Configuration, LINE};
+use super::{MIN_ROWS, avx512_vnni, multiply_on_tiles};
 use crate::kernels::Instance;
 use crate::kernels::product::{Part, Product};
+use crate::kernels::tile::{Lanes, Terms};
 use crate::kernels::{portable, x86_64};
 
 /// The instance over the best instruction set that this CPU has.
@@ -33,8 +34,24 @@ fn base() -> Instance {
 /// # Safety
 /// No other thread computes a part that overlaps.
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+    // What the oracle says, lane by lane.
+    let finish = |sums: &[i32; LINE], terms: Terms<'_, LINE>, out: &mut Lanes<LINE>| {
+        for (i, out) in out.iter_mut().enumerate() {
+            let zero_point = terms.zero_points.map_or(0, |zero_points| zero_points[i]);
+            let lhs = terms.row.zero_point.wrapping_mul(terms.sums[i]);
+            let rhs = terms.row.sum.wrapping_mul(zero_point);
+            let sum = sums[i].wrapping_sub(lhs).wrapping_sub(rhs);
+            let scale = terms.row.scale * terms.scales[i];
+            out.write((sum as f32).mul_add(scale, terms.bias[i]));
+        }
+    };
     // SAFETY: the caller's promise; the handler is there before any `Isa` of this kind.
-    unsafe { multiply_few_or_on_tiles(product, part, base().multiply) }
+    unsafe {
+        match part.rows.len() < MIN_ROWS {
+            true => (base().multiply)(product, part),
+            false => multiply_on_tiles(product, part, finish),
+        }
+    }
 }
 
 /// Installs the handler, once.

@@ -21,6 +21,7 @@ mod emulation;
 mod tests;
 mod tiles;
 
+use std::arch::x86_64::{_mm512_add_epi32, _mm512_loadu_si512};
 use std::mem::MaybeUninit;
 
 use tiles::{AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Operands, Sums};
@@ -28,7 +29,8 @@ use tiles::{AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Operands, Sums};
 use super::avx512_vnni;
 use crate::kernels::Instance;
 use crate::kernels::packed::Panel;
-use crate::kernels::product::{Part, Product, Row};
+use crate::kernels::product::{Part, Product};
+use crate::kernels::tile::{Lanes, Terms};
 
 const AMX_INT8: Instance = Instance {
     multiply,
@@ -54,7 +56,7 @@ pub(in crate::kernels) fn instance() -> Instance {
 
 /// Rows from which a part is computed on tiles: with fewer, both wait for weights, and sums in
 /// registers need no trip through memory.
-const MIN_ROWS: usize = 12;
+const MIN_ROWS: usize = 16;
 
 /// Rows that pass all panels before the next: the ends of as many rows are kept on the stack.
 const MAX_BLOCK: usize = 512;
@@ -63,28 +65,25 @@ const MAX_BLOCK: usize = 512;
 /// The CPU has AMX-INT8 and these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
 unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
-    // SAFETY: the caller's promise.
-    unsafe { multiply_few_or_on_tiles(product, part, avx512_vnni::multiply) }
-}
-
-/// Leaves a part of few rows to `few`.
-///
-/// # Safety
-/// The CPU has AMX-INT8 and what `few` needs, and no other thread computes a part that overlaps.
-#[inline(always)]
-unsafe fn multiply_few_or_on_tiles(
-    product: &Product<'_, [u8; 4]>,
-    part: Part,
-    few: unsafe fn(&Product<'_, [u8; 4]>, Part),
-) {
+    let finish = |sums: &[i32; LINE], terms: Terms<'_, LINE>, out: &mut Lanes<LINE>| {
+        // SAFETY: the array is 64 bytes to read.
+        let sums = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
+        let sums = _mm512_add_epi32(sums, avx512_vnni::start(terms));
+        avx512_vnni::finish(sums, terms, out);
+    };
     // SAFETY: the caller's promise.
     unsafe {
         match part.rows.len() < MIN_ROWS {
-            true => few(product, part),
-            false => multiply_on_tiles(product, part),
+            true => avx512_vnni::multiply(product, part),
+            false => multiply_on_tiles(product, part, finish),
         }
     }
 }
+
+/// Dequantizes a line of sums: scale and bias of its channels, and what stands beside its row.
+trait Finish: Fn(&[i32; LINE], Terms<'_, LINE>, &mut Lanes<LINE>) + Copy {}
+
+impl<F: Fn(&[i32; LINE], Terms<'_, LINE>, &mut Lanes<LINE>) + Copy> Finish for F {}
 
 /// The activations of a block of rows as tiles read them.
 struct Activations<'a> {
@@ -107,7 +106,7 @@ struct Ends([MaybeUninit<End>; MAX_BLOCK]);
 /// # Safety
 /// The CPU has AMX-INT8, and no other thread computes a part that overlaps.
 #[inline(always)]
-unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part) {
+unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part, finish: impl Finish) {
     let Part { rows, panels, .. } = part;
     let groups = product.rhs.groups();
     let height = rows.len().min(HEIGHT);
@@ -149,6 +148,7 @@ unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part) {
                     .as_ptr(),
                 first_row: block.start,
                 height,
+                finish,
             };
             // SAFETY: tiles have `height` rows; these rows of this panel are a part of ours.
             unsafe {
@@ -160,7 +160,7 @@ unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part) {
 }
 
 /// A panel, and the rows that pass it.
-struct Column<'a> {
+struct Column<'a, F> {
     product: &'a Product<'a, [u8; 4]>,
     activations: &'a Activations<'a>,
     panel: Panel<'a>,
@@ -171,9 +171,10 @@ struct Column<'a> {
     first_row: usize,
     /// Rows of a tile.
     height: usize,
+    finish: F,
 }
 
-impl Column<'_> {
+impl<F: Finish> Column<'_, F> {
     /// All tiles. The last of a column may overlap the one before: to compute rows twice takes
     /// less time than to configure lower tiles.
     ///
@@ -265,58 +266,69 @@ impl Column<'_> {
                 tiles::multiply::<R, C>(operands, 1);
             }
             tiles::store::<R, C>(&mut sums);
-            for r in 0..self.height {
-                for (i, row) in rows.into_iter().enumerate().take(R) {
-                    let sums: [_; C] = std::array::from_fn(|j| sums.row(i * C + j, r));
-                    self.finish(row + r, lane, sums);
-                }
-            }
+            self.finish::<R, C>(rows, lane, &sums);
         }
     }
 
-    /// Dequantizes the sums of a row and stores them: what the oracle says, lane by lane.
+    /// Dequantizes the sums of a block and stores them.
     ///
     /// # Safety
-    /// No other thread writes this row of this panel.
+    /// As of [`block`](Self::block), whose `sums` these are.
     #[inline(always)]
-    unsafe fn finish<const C: usize>(&self, row: usize, lane: usize, sums: [&[i32; LINE]; C]) {
-        let (panel, row) = (self.panel, self.first_row + row);
-        let of_row = self.product.lhs.row(row);
+    unsafe fn finish<const R: usize, const C: usize>(
+        &self,
+        rows: [usize; 2],
+        lane: usize,
+        sums: &Sums,
+    ) {
+        // What is checked is checked before the loop: there is little else in it.
+        let panel = self.panel;
+        let of_codes = lanes::<C, _>(panel.sums, lane);
+        let zero_points = match panel.zero_points {
+            [] => None,
+            zero_points => Some(lanes::<C, _>(zero_points, lane)),
+        };
+        let (scales, bias) = (
+            lanes::<C, _>(panel.scales, lane),
+            lanes::<C, _>(panel.bias, lane),
+        );
         let columns = self.product.out.columns(panel);
-        // SAFETY: the caller's promise.
-        let out = unsafe { self.product.out.part(row..row + 1, columns) };
-        for (j, sums) in sums.into_iter().enumerate() {
-            let lane = lane + j * LINE;
-            let values = dequantize(sums, of_row, panel, lane);
-            match out[lane..].first_chunk_mut::<LINE>() {
-                Some(out) => *out = values.map(MaybeUninit::new),
-                // Padding channels are computed like the others and not stored.
-                None => {
-                    let out = &mut out[lane..];
-                    out.copy_from_slice(&values.map(MaybeUninit::new)[..out.len()]);
+        for (i, first) in rows.into_iter().enumerate().take(R) {
+            let rows = self.first_row + first..self.first_row + first + self.height;
+            let of_rows = &self.product.lhs.rows[rows.clone()];
+            // SAFETY: the caller's promise; each row is written before the next is asked for.
+            let mut out = unsafe { self.product.out.rows(rows, columns.clone()) };
+            for (r, row) in of_rows.iter().enumerate() {
+                let finish = |j: usize, out: &mut Lanes<LINE>| {
+                    let terms = Terms {
+                        row: *row,
+                        sums: &of_codes[j],
+                        zero_points: zero_points.map(|zero_points| &zero_points[j]),
+                        scales: &scales[j],
+                        bias: &bias[j],
+                    };
+                    // SAFETY: the tile was stored, with `height` rows.
+                    (self.finish)(unsafe { sums.row(i * C + j, r) }, terms, out);
+                };
+                // SAFETY: there are as many rows.
+                let out = unsafe { out.row(r) }.get_mut(lane..).unwrap_or_default();
+                match out.as_chunks_mut().0.first_chunk_mut::<C>() {
+                    Some(out) => (0..C).for_each(|j| finish(j, &mut out[j])),
+                    // Padding channels are computed like the others and not stored.
+                    None => {
+                        let mut lines = [[MaybeUninit::uninit(); LINE]; C];
+                        (0..C).for_each(|j| finish(j, &mut lines[j]));
+                        out.copy_from_slice(&lines.as_flattened()[..out.len()]);
+                    }
                 }
             }
         }
     }
 }
 
-/// `fma(sum, scale_a * scale_w, bias)` of the sums over `(a - zero_point_a) * (w - zero_point_w)`.
+/// The lanes of `C` tiles of a panel.
 #[inline(always)]
-fn dequantize(sums: &[i32; LINE], row: Row, panel: Panel<'_>, lane: usize) -> [f32; LINE] {
-    fn of<T>(slice: &[T], lane: usize) -> &[T; LINE] {
-        slice[lane..].first_chunk().expect("a panel of whole tiles")
-    }
-    let mut sums = *sums;
-    let of_codes = of(panel.sums, lane);
-    for i in 0..LINE {
-        sums[i] = sums[i].wrapping_sub(row.zero_point.wrapping_mul(of_codes[i]));
-    }
-    if !panel.zero_points.is_empty() {
-        let zero_points = of(panel.zero_points, lane);
-        for i in 0..LINE {
-            sums[i] = sums[i].wrapping_sub(row.sum.wrapping_mul(zero_points[i]));
-        }
-    }
-    let (scales, bias) = (of(panel.scales, lane), of(panel.bias, lane));
-    std::array::from_fn(|i| (sums[i] as f32).mul_add(row.scale * scales[i], bias[i]))
+fn lanes<const C: usize, T>(of_panel: &[T], lane: usize) -> &[[T; LINE]; C] {
+    let lines = of_panel[lane..].as_chunks().0.first_chunk();
+    lines.expect("a panel of whole tiles")
 }
