@@ -79,6 +79,7 @@ pub mod qparams;
 mod qtable;
 pub mod quantize;
 mod qweight;
+mod sizes;
 mod words;
 
 #[doc = include_str!("module/derive.md")]

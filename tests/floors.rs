@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Rooms from the ground up; those on one floor are blind to each other.
 const FLOORS: &[&[&str]] = &[
     &["error"],
-    &["words"],
+    &["words", "sizes"],
     &["document"],
     &["qparams", "kernels"],
     &["observer", "ops"],

@@ -25,6 +25,7 @@ use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
 use super::norm::weight;
 use super::product::{Layout, Output};
 use super::{Isa, TASKS_PER_THREAD, parallel};
+use crate::sizes;
 
 /// The operands of attention.
 #[derive(Clone, Copy, Debug)]
@@ -60,14 +61,57 @@ pub struct Heads<'a> {
 }
 
 impl Heads<'_> {
-    /// Whether all matrices are within `values`.
-    fn fits(&self, batch: usize, heads: usize) -> bool {
-        let [of_batch, of_head, of_row] = self.strides;
-        let empty = batch * heads * self.rows * self.columns == 0;
-        let last = || {
-            (batch - 1) * of_batch + (heads - 1) * of_head + (self.rows - 1) * of_row + self.columns
-        };
-        empty || last() <= self.values.len()
+    /// The same, checked: all matrices are within `values`. Those without elements lie nowhere.
+    ///
+    /// # Panics
+    /// If some are not.
+    fn checked(self, what: &str, batch: usize, heads: usize) -> Self {
+        let sizes = [batch, heads, self.rows, self.columns];
+        if sizes.contains(&0) {
+            return Self {
+                values: &[],
+                strides: [0; 3],
+                ..self
+            };
+        }
+        let ends = sizes.into_iter().zip(self.strides.into_iter().chain([1]));
+        let last = ends
+            .map(|(size, stride)| (size - 1).checked_mul(stride))
+            .try_fold(0usize, |sum, offset| sum.checked_add(offset?));
+        assert!(
+            last.is_some_and(|last| last < self.values.len()),
+            "{what}: expected {sizes:?} at strides {:?} within {} elements",
+            self.strides,
+            self.values.len()
+        );
+        self
+    }
+}
+
+impl Attention<'_> {
+    /// The same, checked.
+    ///
+    /// # Panics
+    /// If the sizes of the operands do not agree, or one does not lie within its slice.
+    fn checked(self) -> Self {
+        let Self { q, k, v, .. } = self;
+        assert!(q.columns == k.columns, "q and k: expected one head_dim");
+        assert!(k.rows == v.rows, "k and v: expected one number of keys");
+        let scores = (q.rows, k.rows);
+        assert!(
+            self.mask
+                .is_none_or(|mask| (mask.rows, mask.columns) == scores),
+            "mask: expected {scores:?}, the sizes of the scores"
+        );
+        Self {
+            q: q.checked("q", self.batch, self.heads),
+            k: k.checked("k", self.batch, self.heads),
+            v: v.checked("v", self.batch, self.heads),
+            mask: self
+                .mask
+                .map(|mask| mask.checked("mask", self.batch, self.heads)),
+            ..self
+        }
     }
 }
 
@@ -89,24 +133,16 @@ const SERIAL: usize = 200_000;
 /// # Panics
 /// If the sizes of the operands do not agree, or one does not lie within its slice.
 pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
-    let Attention { q, k, v, mask, .. } = attention;
+    let attention = attention.checked();
+    let Attention { q, k, v, .. } = attention;
     let (batch, heads) = (attention.batch, attention.heads);
-    assert!(q.columns == k.columns && k.rows == v.rows, "sizes agree");
-    assert!(
-        mask.is_none_or(|mask| (mask.rows, mask.columns) == (q.rows, k.rows)),
-        "the mask has the sizes of the scores"
-    );
-    let operands = [Some(q), Some(k), Some(v), mask];
-    assert!(
-        operands.iter().flatten().all(|o| o.fits(batch, heads)),
-        "operands lie within their slices"
-    );
-    let len = batch * heads * q.rows * v.columns;
+    let len = sizes::length("out", &[batch, heads, q.rows, v.columns]);
     if len == 0 || k.rows == 0 {
         return vec![0.; len];
     }
 
-    let work = batch * heads * q.rows * k.rows * (q.columns + v.columns);
+    let work = [heads, q.rows, k.rows, q.columns.saturating_add(v.columns)];
+    let work = work.into_iter().fold(batch, usize::saturating_mul);
     let threads = match work < SERIAL {
         true => 1,
         false => parallel::threads(),
@@ -118,6 +154,10 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
         1 => blocks,
         _ => blocks.max(registers.min(wanted.div_ceil(batch * heads))),
     };
+    sizes::length("registers by blocks", &[registers, blocks]);
+    let tasks = batch * heads * blocks;
+    // Threads count the tasks that they get in u32.
+    let share = tasks.div_ceil(u32::MAX as usize);
     let attend = isa.instance().attend;
     // SAFETY: the blocks of all heads of all sequences are all rows and columns of the output,
     // each once.
@@ -136,8 +176,10 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
                 attend(&attention, block, &out);
             };
             match threads {
-                1 => (0..batch * heads * blocks).for_each(task),
-                _ => parallel::for_each(batch * heads * blocks, false, task),
+                1 => (0..tasks).for_each(task),
+                _ => parallel::for_each(tasks.div_ceil(share), false, |index| {
+                    (index * share..tasks.min((index + 1) * share)).for_each(task);
+                }),
             }
         })
     }

@@ -6,6 +6,7 @@
 use half::f16;
 
 use super::{Isa, TASKS_PER_THREAD, parallel};
+use crate::sizes;
 
 /// What the codes of a row stand for: `fma(code - shift, scale, offset)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,11 +47,15 @@ pub fn widen_row(isa: Isa, halves: &[f16], mut sink: impl FnMut(&[f32])) {
 
 /// Calls `write` with the index of each row of `out`, `[rows, k]`, and the row; large ones on
 /// all threads.
+///
+/// # Panics
+/// If `out` has no whole rows.
 pub fn for_each_row<T: Send>(out: &mut [T], k: usize, write: impl Fn(usize, &mut [T]) + Sync) {
-    if k == 0 {
+    let rows = out.len().checked_div(k).unwrap_or(0);
+    sizes::check("out, [rows, k]", out, &[rows, k]);
+    if rows == 0 {
         return;
     }
-    let rows = out.len() / k;
     let tasks = match out.len() < SERIAL_ELEMENTS {
         true => 1,
         false => rows.min(TASKS_PER_THREAD * parallel::threads()),

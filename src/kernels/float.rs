@@ -2,33 +2,33 @@
 
 use gemm::Parallelism;
 
+use crate::sizes;
+
 /// `lhs` (`[m, k]`) times `rhs` (`[n, k]`) plus `bias` (`[n]`), into `out` (`[m, n]`).
 ///
 /// # Panics
-/// If a slice is not of that length.
+/// If a slice does not have that length.
 pub fn linear_f32(lhs: &[f32], m: usize, rhs: &[f32], bias: &[f32], out: &mut [f32]) {
     let n = bias.len();
-    if m * n == 0 {
-        return assert!(out.is_empty(), "out is [m, n]");
+    sizes::check("out, [m, n]", out, &[m, n]);
+    if out.is_empty() {
+        return;
     }
     let k = rhs.len() / n;
-    assert_eq!(
-        (lhs.len(), rhs.len(), out.len()),
-        (m * k, n * k, m * n),
-        "lhs is [m, k], rhs [n, k] and out [m, n]"
-    );
+    sizes::check("lhs, [m, k]", lhs, &[m, k]);
+    sizes::check("rhs, [n, k]", rhs, &[n, k]);
     for row in out.chunks_exact_mut(n) {
         row.copy_from_slice(bias);
     }
     if k == 0 {
         return;
     }
-    let parallelism = match m * n * k < SERIAL {
+    let parallelism = match out.len().saturating_mul(k) < SERIAL {
         true => Parallelism::None,
         false => Parallelism::Rayon(0),
     };
     let (n_stride, k_stride) = (n as isize, k as isize);
-    // SAFETY: by the assertion each pointer is to as many elements as its sizes and strides
+    // SAFETY: by the checks each pointer is to as many elements as its sizes and strides
     // reach; `out` is borrowed mutably, so nothing overlaps it.
     unsafe {
         gemm::gemm(

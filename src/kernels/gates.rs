@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::activation::{sigmoid, tanh};
+use crate::sizes;
 
 /// Which recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,18 @@ pub(super) fn of_units(gates: Gates, row: &[f32], units: Range<usize>) -> [&[f32
 }
 
 impl<'a> Step<'a> {
+    /// Checks that it has so many rows of `hidden` elements.
+    pub(super) fn check(&self, gates: Gates, [rows, hidden]: [usize; 2]) {
+        let of_gates = [rows, gates.count(), hidden];
+        sizes::check("h, [rows, hidden]", self.h, &[rows, hidden]);
+        sizes::check("ih, [rows, gates, hidden]", self.ih, &of_gates);
+        sizes::check("hh, [rows, gates, hidden]", self.hh, &of_gates);
+        match gates {
+            Gates::Lstm => sizes::check("c, [rows, hidden]", self.c, &[rows, hidden]),
+            _ => sizes::check("c of a layer that is no LSTM", self.c, &[0]),
+        }
+    }
+
     /// The same in parts of `height` rows.
     pub(super) fn parts(
         self,

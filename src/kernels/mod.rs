@@ -33,6 +33,8 @@ use std::mem::MaybeUninit;
 
 use half::f16;
 
+use crate::sizes;
+
 pub use activation::{Activation, activate};
 pub use attention::{Attention, Heads, attention};
 pub use dequantize::{Affine, dequantize_row, for_each_row, widen_row};
@@ -113,7 +115,7 @@ pub struct Operands<'a> {
 /// [`reference::linear`].
 ///
 /// # Panics
-/// If `lhs` does not have `m * k` elements.
+/// If `rhs` is not int8 or `lhs` does not have `m * k` elements.
 pub fn linear(operands: Operands<'_>, quantizer: Quantizer<'_>) -> Vec<f32> {
     let [out] = linear_each([operands], quantizer);
     out
@@ -131,7 +133,7 @@ pub fn linear_each<const N: usize>(
     let mut scratch = Scratch::take();
     // SAFETY: `linear_uninit` writes every element.
     let outs = unsafe {
-        buffer::filled_each(operands.map(|o| o.m * o.rhs.n()), |outs| {
+        buffer::filled_each(operands.map(|o| o.out_len()), |outs| {
             linear_uninit(operands, quantizer, &mut scratch, outs);
         })
     };
@@ -143,7 +145,7 @@ pub fn linear_each<const N: usize>(
 /// lacks.
 ///
 /// # Panics
-/// If `lhs` does not have `m * k` elements, or `out` not `m * n`.
+/// If `rhs` is not int8, `lhs` does not have `m * k` elements, or `out` not `m * n`.
 pub fn linear_into(
     operands: Operands<'_>,
     quantizer: Quantizer<'_>,
@@ -159,22 +161,33 @@ pub fn linear_into(
 /// [`reference::linear_f16`].
 ///
 /// # Panics
-/// If `lhs` does not have `m * k` elements.
+/// If `rhs` is not float16 or `lhs` does not have `m * k` elements.
 pub fn linear_f16(operands: Operands<'_>) -> Vec<f32> {
     // SAFETY: `linear_f16_uninit` writes every element.
-    unsafe {
-        buffer::filled(operands.m * operands.rhs.n(), |out| {
-            linear_f16_uninit(operands, out)
-        })
-    }
+    unsafe { buffer::filled(operands.out_len(), |out| linear_f16_uninit(operands, out)) }
 }
 
 /// [`linear_f16`] into a buffer of `m * n` elements.
 ///
 /// # Panics
-/// If `lhs` does not have `m * k` elements, or `out` not `m * n`.
+/// If `rhs` is not float16, `lhs` does not have `m * k` elements, or `out` not `m * n`.
 pub fn linear_f16_into(operands: Operands<'_>, out: &mut [f32]) {
     linear_f16_uninit(operands, buffer::as_uninit(out));
+}
+
+impl Operands<'_> {
+    /// Elements of the result.
+    fn out_len(&self) -> usize {
+        sizes::length("out", &[self.m, self.rhs.n()])
+    }
+
+    /// Checks the operands of a product of `G`s into `out`.
+    fn check<G: Group>(&self, out: &[MaybeUninit<f32>]) {
+        let Self { lhs, m, rhs, .. } = *self;
+        rhs.check_element(G::ELEMENT);
+        sizes::check("lhs, [m, k]", lhs, &[m, rhs.k()]);
+        sizes::check("out, [m, n]", out, &[m, rhs.n()]);
+    }
 }
 
 /// A product of rows that are ready for it.
@@ -184,9 +197,7 @@ fn product<'a, G: Group>(
     rows: &'a [Row],
     out: &'a mut [MaybeUninit<f32>],
 ) -> Product<'a, G> {
-    let Operands { lhs, m, rhs, .. } = operands;
-    assert_eq!(lhs.len(), m * rhs.k(), "lhs is [m, k]");
-    assert_eq!(out.len(), m * rhs.n(), "out is [m, n]");
+    let Operands { m, rhs, .. } = operands;
     Product {
         lhs: Lhs { m, groups, rows },
         rhs,
@@ -202,6 +213,9 @@ fn linear_uninit<const N: usize>(
     scratch: &mut Scratch,
     outs: [&mut [MaybeUninit<f32>]; N],
 ) {
+    for (operands, out) in operands.iter().zip(&outs) {
+        operands.check::<[u8; 4]>(out);
+    }
     let mut room = scratch.room(
         operands.iter().map(|o| o.m).sum(),
         operands.iter().map(|o| o.m * o.rhs.groups()).sum(),
@@ -226,17 +240,22 @@ fn linear_uninit<const N: usize>(
 
 /// Writes every element of `out`.
 fn linear_f16_uninit(operands: Operands<'_>, out: &mut [MaybeUninit<f32>]) {
+    operands.check::<f32>(out);
     let product = product(operands, operands.lhs, &[], out);
     split::multiply(&[Some(&product)]);
 }
 
 /// Updates the state of all rows of a recurrent step with `hidden` elements a row.
+///
+/// # Panics
+/// If `h` has no whole rows, or another operand not as many.
 pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
-    if hidden == 0 {
+    let rows = step.h.len().checked_div(hidden).unwrap_or(0);
+    step.check(gates, [rows, hidden]);
+    if rows == 0 {
         return;
     }
     let update = isa.instance().update;
-    let rows = step.h.len() / hidden;
     if step.h.len() < SERIAL_STATE || rows == 1 {
         step.rows(gates, hidden)
             .for_each(|units| update(gates, units));

@@ -6,6 +6,7 @@
 
 use super::activation::exp;
 use super::{Isa, TASKS_PER_THREAD, buffer, parallel};
+use crate::sizes;
 
 /// What a layer norm does to a row of `hidden` elements.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +27,12 @@ pub struct Norm<'a> {
 /// whole rows.
 pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) -> Vec<f32> {
     let hidden = norm.weight.len();
-    assert!(
-        residual.is_none_or(|r| r.len() == xs.len()),
-        "as many elements"
-    );
-    assert!(
-        norm.bias.is_none_or(|b| b.len() == hidden),
-        "one for each column"
-    );
+    if let Some(residual) = residual {
+        sizes::check("residual, the shape of xs", residual, &[xs.len()]);
+    }
+    if let Some(bias) = norm.bias {
+        sizes::check("bias, the shape of weight", bias, &[hidden]);
+    }
     let normalize = isa.instance().normalize;
     each_row(xs, hidden, |start, row| {
         let residual = residual.map(|residual| &residual[start..start + hidden]);
@@ -56,12 +55,11 @@ const SERIAL: usize = 32_768;
 /// A copy of `xs` with `change` applied to each row, which it finds in L1; it is told where in
 /// `xs` the row begins.
 fn each_row(xs: &[f32], columns: usize, change: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
-    if columns == 0 {
-        assert!(xs.is_empty(), "whole rows");
+    let rows = xs.len().checked_div(columns).unwrap_or(0);
+    sizes::check("xs, [rows, columns]", xs, &[rows, columns]);
+    if rows == 0 {
         return Vec::new();
     }
-    assert!(xs.len().is_multiple_of(columns), "whole rows");
-    let rows = xs.len() / columns;
     let tasks = match xs.len() < SERIAL {
         true => 1,
         false => TASKS_PER_THREAD * parallel::threads(),

@@ -24,13 +24,14 @@ use half::f16;
 
 use super::dequantize::{Affine, CHUNK, dequantize_row, widen_row};
 use super::isa::Isa;
+use crate::sizes;
 
 /// Cache line, and the widest vector register.
 const ALIGN: usize = 64;
 
 /// What weights are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Element {
+pub(super) enum Element {
     Int8,
     Float16,
 }
@@ -129,8 +130,15 @@ pub struct Int8<'a> {
 impl Packed {
     /// Packs int8 weights of `k` inputs, with a bias per channel; `n` is the length of `bias`.
     /// Channels are `gates` stretches of one length, 1 where they are no gates.
+    ///
+    /// # Panics
+    /// If `n` is no multiple of `gates`, there are no `n * k` codes, or no `n` scales or zero
+    /// points.
     pub fn int8(isa: Isa, k: usize, gates: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
-        let shift = isa.shift();
+        let (shift, n) = (isa.shift(), bias.len());
+        sizes::check("codes, [n, k]", int8.codes, &[n, k]);
+        sizes::check("scales, [n]", int8.scales, &[n]);
+        sizes::check("zero points, [n]", int8.zero_points, &[n]);
         let mut packed = Self::new::<1, 4>(isa, Element::Int8, k, gates, bias, |at| {
             [int8.codes[at].cast_unsigned().wrapping_add(shift)]
         });
@@ -149,7 +157,11 @@ impl Packed {
 
     /// Packs float16 weights in row order, `[n, k]`, with a bias per channel; gates as for
     /// [`int8`](Self::int8).
+    ///
+    /// # Panics
+    /// If `n` is no multiple of `gates`, or there are no `n * k` values.
     pub fn float16(isa: Isa, k: usize, gates: usize, values: &[f16], bias: &[f32]) -> Self {
+        sizes::check("values, [n, k]", values, &[bias.len(), k]);
         Self::new::<2, 1>(isa, Element::Float16, k, gates, bias, |at| {
             values[at].to_le_bytes()
         })
@@ -167,7 +179,8 @@ impl Packed {
         let (n, groups) = (bias.len(), k.div_ceil(GROUP));
         let places = places(isa, n, gates);
         let width = places.iter().map(|place| place.width).sum::<usize>();
-        let mut weights = vec![0; width * groups * GROUP * BYTES + isa.overread() + ALIGN];
+        let bytes = sizes::length("packed weights", &[width, groups, GROUP, BYTES]);
+        let mut weights = vec![0; bytes + isa.overread() + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         let (elements, _) = weights[aligned..].as_chunks_mut::<BYTES>();
         for place in &places {
@@ -211,6 +224,7 @@ impl Packed {
 
     /// The panel of a channel, and its place among all.
     fn locate(&self, channel: usize) -> (Panel<'_>, usize) {
+        assert!(channel < self.n, "channel {channel} of {}", self.n);
         let units = self.n / self.gates;
         let (gate, unit) = (channel / units, channel % units);
         let before = |place: &Place| place.start % units + place.channels <= unit;
@@ -300,6 +314,15 @@ impl Packed {
                 }
             }
         }
+    }
+
+    /// Checks what the weights are made of.
+    pub(super) fn check_element(&self, expected: Element) {
+        let got = self.element;
+        assert!(
+            expected == got,
+            "weights: expected {expected:?}, got {got:?}"
+        );
     }
 
     /// Output channels.
@@ -401,11 +424,18 @@ impl Packed {
 
 /// The panels of `n` channels in `gates` stretches: as few as there can be, and no narrower than
 /// they must, since a narrow one has too few sums to hide the latency of a dot product.
+///
+/// # Panics
+/// If there are channels that belong to no gate: no panel would have them.
 fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
+    assert!(
+        gates > 0 && n.is_multiple_of(gates),
+        "gates: expected some that divide the {n} channels, got {gates}"
+    );
     let (units, lanes) = (n / gates, isa.lanes());
-    debug_assert_eq!(units * gates, n, "gates of one length");
     let registers = units.div_ceil(lanes);
     let panels = registers.div_ceil(isa.panel_width() / lanes);
+    sizes::length("registers by panels", &[registers, panels]);
     let place = |gate: usize, panel: usize| {
         let first = registers * panel / panels * lanes;
         let end = registers * (panel + 1) / panels * lanes;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::packed::{Packed, Panel};
+use super::packed::{Element, Packed, Panel};
 use super::{Activation, Instance};
 
 /// What stands beside the codes of a row of the left side.
@@ -31,6 +31,8 @@ impl Row {
 /// What one step of the loop reads of a row: four u8 codes, or one f32.
 pub(super) trait Group: Copy + Send + Sync {
     const ZERO: Self;
+    /// The weights that it is multiplied by.
+    const ELEMENT: Element;
 
     /// The instance's product of such rows.
     fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part);
@@ -38,6 +40,7 @@ pub(super) trait Group: Copy + Send + Sync {
 
 impl Group for [u8; 4] {
     const ZERO: Self = [0; 4];
+    const ELEMENT: Element = Element::Int8;
 
     fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part) {
         instance.multiply
@@ -46,6 +49,7 @@ impl Group for [u8; 4] {
 
 impl Group for f32 {
     const ZERO: Self = 0.;
+    const ELEMENT: Element = Element::Float16;
 
     fn multiply(instance: &Instance) -> unsafe fn(&Product<'_, Self>, Part) {
         instance.multiply_f16

@@ -84,8 +84,12 @@ impl Grid {
 
 /// Computes all parts of all products.
 pub(super) fn multiply<G: Group, const N: usize>(products: &[Option<&Product<'_, G>>; N]) {
-    let work = |p: &&Product<'_, G>| p.lhs.m * p.rhs.n() * p.rhs.k();
-    let work = products.iter().flatten().map(work).sum::<usize>();
+    let work = |p: &&Product<'_, G>| p.lhs.m.saturating_mul(p.rhs.n()).saturating_mul(p.rhs.k());
+    let work = products
+        .iter()
+        .flatten()
+        .map(work)
+        .fold(0, usize::saturating_add);
     let wanted = parts_of(work, SERIAL).div_ceil(N);
     let grid = |p: &Product<'_, G>| {
         let row_bytes = p.rhs.groups() * size_of::<G>();

@@ -35,6 +35,7 @@ use super::quantize::{QuantizedRows, Quantizer, Rows, Scratch, quantize_rows};
 use super::rows::Range as ValueRange;
 use super::split::{Grid, parts_of};
 use super::{Operands, TASKS_PER_THREAD};
+use crate::sizes;
 
 /// What the steps of one direction of a layer read, replace and give.
 ///
@@ -85,6 +86,7 @@ pub fn recur(
     let Some(first) = directions.first() else {
         return;
     };
+    directions.iter().for_each(|d| d.check::<[u8; 4]>(xs));
     let sums = directions.iter().any(|d| d.ih.has_zero_points());
     let inputs = Operands {
         lhs: xs,
@@ -121,6 +123,7 @@ pub fn recur(
 /// If the sizes of the operands do not agree.
 pub fn recur_f16(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     for direction in directions {
+        direction.check::<f32>(xs);
         let inputs = Lhs {
             m: direction.rows(),
             groups: xs,
@@ -256,7 +259,7 @@ fn steps<G: Group>(
     // Panels of the same units in all gates stay together.
     let sets = hh.panels() / gates;
     let cut = |rows: usize, rhs: &Packed| {
-        let wanted = parts_of(rows * n * rhs.k(), SERIAL);
+        let wanted = parts_of(rows.saturating_mul(n).saturating_mul(rhs.k()), SERIAL);
         Grid::new(rhs.isa(), rows, sets, rhs.groups() * size_of::<G>(), wanted)
     };
     // Blocks of rows whose codes are made apart.
@@ -387,6 +390,40 @@ thread_local! {
 }
 
 impl Recurrence<'_> {
+    /// Checks that the operands are those of products of `G`s, and have the sizes of each other.
+    fn check<G: Group>(&self, xs: &[f32]) {
+        let Self { gates, ih, hh, .. } = self;
+        let (k, n) = (hh.k(), sizes::length("gates", &[gates.count(), hh.k()]));
+        for (what, weight) in [("ih", ih), ("hh", hh)] {
+            weight.check_element(G::ELEMENT);
+            let got = (weight.gates(), weight.n(), weight.isa());
+            let expected = (gates.count(), n, hh.isa());
+            assert!(
+                got == expected,
+                "{what}: expected gates, channels and instruction set {expected:?}, got {got:?}"
+            );
+        }
+        let (batch, rows) = (self.batch(), self.rows());
+        sizes::check("xs, [rows, input]", xs, &[rows, ih.k()]);
+        sizes::check("hs, [rows, hidden]", self.hs, &[rows, k]);
+        if !self.cs.is_empty() {
+            sizes::check("cs, [rows, hidden]", self.cs, &[rows, k]);
+        }
+        // States of more sequences than have a step are left as they are.
+        let states = sizes::length("h, [batch, hidden]", &[batch, k]);
+        let has_c = *gates != Gates::Lstm || self.c.len() >= states;
+        assert!(
+            self.h.len() >= states && has_c,
+            "h and c: expected {states} elements, [{batch}, {k}], got {} and {}",
+            self.h.len(),
+            self.c.len()
+        );
+        // What the products are made into has padding: of a gate at most a register.
+        let padded = hh.padded_n();
+        sizes::length("products of the input", &[rows, padded]);
+        sizes::length("products of the state", &[batch, padded]);
+    }
+
     fn batch(&self) -> usize {
         self.steps.iter().map(|rows| rows.len()).max().unwrap_or(0)
     }

@@ -52,12 +52,11 @@ pub(super) struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    /// With room for the input's products of so many rows.
+    /// With room for the input's products of so many rows; the recurrence is checked.
     pub fn new(recurrence: Recurrence<'a>, inputs: usize, memory: &'a mut Aligned) -> Self {
-        let (batch, rows) = (recurrence.batch(), recurrence.rows());
+        let batch = recurrence.batch();
         let Recurrence {
             gates,
-            ih,
             hh,
             h,
             c,
@@ -66,11 +65,6 @@ impl<'a> State<'a> {
             ..
         } = recurrence;
         let k = hh.k();
-        assert!(hh.gates() == gates.count() && hh.n() == gates.count() * k);
-        assert!(ih.gates() == gates.count() && ih.n() == hh.n());
-        assert!(h.len() >= batch * k && (gates != Gates::Lstm || c.len() >= batch * k));
-        assert!(hs.len() == rows * k && (cs.is_empty() || cs.len() == hs.len()));
-
         // Sequences of no steps have no part in this.
         let (h, c) = (
             &mut h[..batch * k],
