@@ -80,6 +80,7 @@ mod qtable;
 pub mod quantize;
 mod qweight;
 mod sizes;
+mod tensor;
 mod words;
 
 #[doc = include_str!("module/derive.md")]

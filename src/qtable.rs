@@ -1,6 +1,6 @@
 //! A quantized table: rows of codes or halves that are looked up, never multiplied.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Tensor};
 use half::f16;
 
 use crate::error::{Error, Result};
@@ -9,6 +9,8 @@ use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
 use crate::qweight::{finite_values, offset, to_halves};
+use crate::sizes;
+use crate::tensor::from_f32_vec;
 
 /// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16.
 ///
@@ -69,6 +71,7 @@ impl QTable {
                 got: table.dims().to_vec(),
             });
         };
+        sizes::elements("quantize table", &[rows, k])?;
         let values = finite_values(table)?;
         let elements = match config {
             WeightConfig::Int8(config) => int8(table, &values, (rows, k), config)?,
@@ -167,7 +170,7 @@ impl QTable {
         for row in 0..self.rows {
             self.read_row(row, |chunk| values.extend_from_slice(chunk));
         }
-        Ok(Tensor::from_vec(values, (self.rows, self.k), &Device::Cpu)?)
+        from_f32_vec(values, &self.shape(), DType::F32)
     }
 
     /// Calls `sink` with what a row stands for, chunk by chunk.

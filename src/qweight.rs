@@ -1,14 +1,15 @@
 //! A quantized weight: codes or halves, and the packed form that is multiplied.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use half::f16;
 
 use crate::error::{Error, Result};
 use crate::kernels::{Int8, Isa, Packed};
-pub(crate) use crate::observer::check_cpu_float;
 use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
+use crate::sizes;
+use crate::tensor::{from_f32_vec, to_f32_vec};
 
 /// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, or
 /// as float16.
@@ -72,6 +73,14 @@ impl QWeight {
                 got: weight.dims().to_vec(),
             });
         };
+        sizes::elements("quantize weight", &[n, k])?;
+        if gates == 0 || !n.is_multiple_of(gates) {
+            return Err(Error::ShapeMismatch {
+                op: "quantize weight",
+                expected: format!("[out_features, in_features] of {gates} gates"),
+                got: vec![n, k],
+            });
+        }
         if let Some(bias) = bias.filter(|bias| bias.dims() != [n]) {
             return Err(Error::ShapeMismatch {
                 op: "quantize bias",
@@ -269,7 +278,7 @@ impl QWeight {
             let sink = |chunk: &[f32]| values.extend_from_slice(chunk);
             self.packed.read_channel(channel, sink);
         }
-        Ok(Tensor::from_vec(values, (n, k), &Device::Cpu)?)
+        from_f32_vec(values, &[n, k], DType::F32)
     }
 
     pub(crate) fn packed(&self) -> &Packed {
@@ -307,11 +316,4 @@ pub(crate) fn finite_values(weight: &Tensor) -> Result<Vec<f32>> {
             })
         }
     }
-}
-
-/// The elements of a float tensor on the CPU, as f32.
-pub(crate) fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> {
-    check_cpu_float(tensor, op)?;
-    let tensor = tensor.to_dtype(DType::F32)?.flatten_all()?;
-    Ok(tensor.to_vec1()?)
 }

@@ -1,5 +1,7 @@
 //! Products of sizes, checked: no access and no allocation rests on one that wrapped around.
 
+use crate::error::{Error, Result};
+
 /// The maximum number of elements: of any dtype, they take at most `isize::MAX` bytes.
 const MAX: usize = isize::MAX as usize / size_of::<f64>();
 
@@ -14,10 +16,22 @@ fn product(sizes: &[usize]) -> Option<usize> {
     Some(if sizes.contains(&0) { 0 } else { product })
 }
 
-/// The number of elements of a shape, for the kernels, where a wrong size is a panic.
+/// The number of elements of a shape.
+///
+/// # Errors
+/// When there are more than memory can hold, also where a size is 0.
+pub(crate) fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
+    product(shape).ok_or_else(|| Error::ShapeMismatch {
+        op,
+        expected: format!("at most {MAX} elements, a dimension of 0 counted as 1"),
+        got: shape.to_vec(),
+    })
+}
+
+/// [`elements`] for the kernels, where a wrong size is a panic.
 ///
 /// # Panics
-/// If there are more than memory can hold, also where a size is 0.
+/// Where [`elements`] is an error.
 #[track_caller]
 pub(crate) fn length(what: &str, shape: &[usize]) -> usize {
     match product(shape) {
@@ -55,6 +69,8 @@ mod tests {
             &[1 << 33, 0, 1 << 33],
         ] {
             assert_eq!(product(wrong), None, "{wrong:?}");
+            let error = elements("forward", wrong).unwrap_err().to_string();
+            assert!(error.contains("forward") && error.contains(&format!("{wrong:?}")));
         }
     }
 }

@@ -9,6 +9,7 @@ const FLOORS: &[&[&str]] = &[
     &["words", "sizes"],
     &["document"],
     &["qparams", "kernels"],
+    &["tensor"],
     &["observer", "ops"],
     &["qconfig"],
     &["qweight"],

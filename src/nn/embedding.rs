@@ -6,7 +6,6 @@ use candle_core::{DType, Device, Result as CandleResult, Tensor, WithDType};
 use candle_nn::{Init, Module, VarBuilder};
 use half::{bf16, f16};
 
-use super::indexes::{Indexes, with_indexes};
 use super::{prefix_of, projection};
 use crate::error::{Error, Result};
 use crate::kernels;
@@ -16,6 +15,8 @@ use crate::module::{
 use crate::qconfig::{ActivationConfig, QConfig};
 use crate::qparams::QDType;
 use crate::qtable::QTable;
+use crate::sizes;
+use crate::tensor::{Elements, Indexes, readable};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
 ///
@@ -112,14 +113,16 @@ impl Embedding {
     /// indexes are not on the CPU.
     pub fn try_forward(&self, indexes: &Tensor) -> Result<Tensor> {
         let rows = self.rows()?;
-        let flat = indexes.flatten_all()?.contiguous()?;
+        let shape = [indexes.dims(), &[self.hidden_size]].concat();
+        sizes::elements("embedding", &shape)?;
+        let flat = readable(indexes)?.flatten_all()?.contiguous()?;
         let selected = match &self.table {
             Table::Float(table) => select_float(table, &flat, rows)?,
             Table::Quantized(quantized) => {
-                with_indexes(&flat, |indexes| quantized.select(indexes, rows))?
+                quantized.select(Elements::of(&flat).as_indexes("embedding")?, rows)?
             }
         };
-        Ok(selected.reshape([indexes.dims(), &[self.hidden_size]].concat())?)
+        Ok(selected.reshape(shape)?)
     }
 
     /// How many rows there are.
@@ -221,14 +224,15 @@ impl Quantized {
 /// By candle's own operation, so that gradients flow.
 fn select_float(table: &Tensor, indexes: &Tensor, rows: usize) -> Result<Tensor> {
     if indexes.device().is_cpu() {
-        with_indexes(indexes, |indexes| indexes.check(rows))?;
+        let indexes = Elements::of(indexes);
+        indexes.as_indexes("embedding")?.check(rows)?;
     }
     // candle reads the greatest index of a dtype, of u8 an ordinary one, as a row of zeros.
     let indexes = match indexes.dtype() {
         DType::U8 => &indexes.to_dtype(DType::U32)?,
         _ => indexes,
     };
-    Ok(table.contiguous()?.index_select(indexes, 0)?)
+    Ok(readable(table)?.contiguous()?.index_select(indexes, 0)?)
 }
 
 impl From<candle_nn::Embedding> for Embedding {
@@ -356,6 +360,7 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
         mean: 0.,
         stdev: 1.,
     };
+    sizes::elements("weight", &[in_size, out_size])?;
     let table = vb.get_with_hints((in_size, out_size), "weight", normal)?;
     Ok(Embedding {
         name: prefix_of(&vb),

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::kernels::Activation;
 use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
+use crate::sizes;
 
 /// `y = x W^T + b`, call-compatible with [`candle_nn::Linear`].
 ///
@@ -52,6 +53,7 @@ impl Linear {
     }
 
     fn load(in_dim: usize, out_dim: usize, bias: bool, vb: &VarBuilder<'_>) -> CandleResult<Self> {
+        sizes::elements("weight", &[out_dim, in_dim])?;
         let weight =
             vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
         let bound = 1. / (in_dim as f64).sqrt();

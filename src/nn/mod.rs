@@ -1,7 +1,6 @@
 //! Layers: candle_nn's calls, with weights that can be quantized in place.
 
 mod embedding;
-mod indexes;
 mod linear;
 mod projection;
 mod recurrent;

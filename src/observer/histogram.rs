@@ -6,9 +6,10 @@
 use candle_core::Tensor;
 
 use super::formula::Formula;
-use super::values::{as_f32, ranges, with_slice};
+use super::values::ranges;
 use super::{Observer, ObserverConfig, WeightQParams};
 use crate::error::{Error, Result};
+use crate::tensor::{Elements, as_f32};
 
 /// PyTorch's `HistogramObserver`: leaves out rare outliers where that lowers the expected
 /// square error of all elements.
@@ -82,7 +83,7 @@ impl HistogramObserver {
 
 impl Observer for HistogramObserver {
     fn observe(&mut self, tensor: &Tensor) -> Result<()> {
-        let tensor = as_f32(tensor)?;
+        let tensor = as_f32(tensor, "observe")?;
         let Some(&[min, max]) = ranges(&tensor, None)?.first() else {
             return Ok(());
         };
@@ -97,9 +98,8 @@ impl Observer for HistogramObserver {
                 got: format!("{new_min} to {new_max}"),
             });
         }
-        let new = with_slice(&tensor, |values| {
-            Histogram::of(values, new_min, new_max, self.bins)
-        })?;
+        let elements = Elements::of(&tensor);
+        let new = Histogram::of(elements.as_slice()?, new_min, new_max, self.bins);
         self.seen = Some(match self.seen.take() {
             None => new,
             Some(seen) => seen.merge(new),

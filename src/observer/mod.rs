@@ -43,7 +43,6 @@ pub use min_max::{MinMaxObserver, PerChannelMinMaxObserver};
 pub use moving_average::{MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver};
 pub use onnxruntime::OnnxRuntimeObserver;
 pub use placeholder::PlaceholderObserver;
-pub(crate) use values::check_cpu_float;
 pub use weight_qparams::{WeightQParams, ZeroPoints};
 
 /// Which observer, and what it is told; PyTorch's `Observer.with_args(..)`.

@@ -1,15 +1,16 @@
 //! What observers see of a tensor: its elements as f32, and their ranges.
 
-use candle_core::{DType, Storage, Tensor};
+use candle_core::Tensor;
 
 use crate::error::{Error, Result};
 use crate::kernels::Range;
+use crate::tensor::{Elements, as_f32};
 
 /// Least and greatest element of the whole tensor, or of each index of the axis `ch_axis`.
 ///
 /// Empty where the tensor has no elements.
 pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32; 2]>> {
-    let tensor = as_f32(tensor)?;
+    let tensor = as_f32(tensor, "observe")?;
     let channels = match ch_axis {
         None => 1,
         Some(ch_axis) => tensor.dim(axis(ch_axis, tensor.rank())?)?,
@@ -21,49 +22,14 @@ pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32
         None => tensor.clone(),
         Some(ch_axis) => tensor.transpose(0, axis(ch_axis, tensor.rank())?)?,
     };
-    let ranges = with_slice(&by_channel, |values| {
-        let channels = values.chunks(values.len() / channels);
-        channels.map(Range::of).collect::<Vec<_>>()
-    })?;
+    let by_channel = by_channel.contiguous()?;
+    let elements = Elements::of(&by_channel);
+    let values = elements.as_slice()?;
+    let channels = values.chunks(values.len() / channels);
+    let ranges: Vec<_> = channels.map(Range::of).collect();
     match ranges.iter().all(|range| range.finite) {
         true => Ok(ranges.iter().map(|range| [range.min, range.max]).collect()),
         false => Err(non_finite(&tensor)?),
-    }
-}
-
-/// Calls `f` with the elements of a tensor of finite f32, in row order.
-pub(super) fn with_slice<T>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> T) -> Result<T> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    let values = match &*storage {
-        Storage::Cpu(storage) => storage.as_slice::<f32>()?,
-        _ => &[],
-    };
-    let start = layout.start_offset();
-    Ok(f(&values[start..start + layout.shape().elem_count()]))
-}
-
-/// A float tensor on the CPU as f32.
-pub(super) fn as_f32(tensor: &Tensor) -> Result<Tensor> {
-    check_cpu_float(tensor, "observe")?;
-    Ok(tensor.to_dtype(DType::F32)?)
-}
-
-/// That a tensor is one the observers and the quantized layers can read.
-pub(crate) fn check_cpu_float(tensor: &Tensor, op: &'static str) -> Result<()> {
-    if !tensor.device().is_cpu() {
-        return Err(Error::UnsupportedDevice {
-            op,
-            got: format!("{:?}", tensor.device().location()),
-        });
-    }
-    match tensor.dtype() {
-        DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Ok(()),
-        got => Err(Error::UnsupportedDType {
-            op,
-            expected: "f32, f16, bf16 or f64",
-            got,
-        }),
     }
 }
 
@@ -84,16 +50,16 @@ fn axis(ch_axis: isize, rank: usize) -> Result<usize> {
 
 /// The error that names the first element that is NaN or infinite.
 fn non_finite(tensor: &Tensor) -> Result<Error> {
-    with_slice(tensor, |values| {
-        let found = values.iter().position(|value| !value.is_finite());
-        let mut at = found.unwrap_or_default();
-        let mut index = vec![0; tensor.rank()];
-        for (index, size) in index.iter_mut().zip(tensor.dims()).rev() {
-            (*index, at) = (at % size, at / size);
-        }
-        Error::NonFiniteWeight {
-            index,
-            value: found.map_or(f32::NAN, |at| values[at]),
-        }
+    let elements = Elements::of(tensor);
+    let values = elements.as_slice::<f32>()?;
+    let found = values.iter().position(|value| !value.is_finite());
+    let mut at = found.unwrap_or_default();
+    let mut index = vec![0; tensor.rank()];
+    for (index, size) in index.iter_mut().zip(tensor.dims()).rev() {
+        (*index, at) = (at % size, at / size);
+    }
+    Ok(Error::NonFiniteWeight {
+        index,
+        value: found.map_or(f32::NAN, |at| values[at]),
     })
 }

@@ -1,9 +1,11 @@
 //! Scaled dot-product attention.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 
-use super::{Guard, floats, is_ours, mismatch};
+use super::is_ours;
 use crate::kernels::{self, Attention, Heads, Isa};
+use crate::sizes;
+use crate::tensor::{Elements, from_f32_vec, mismatch, readable, to_f32};
 
 /// `softmax(q k^T scale + mask) v` of every head: PyTorch's `scaled_dot_product_attention`.
 ///
@@ -71,7 +73,8 @@ pub fn scaled_dot_product_attention(
 
     let operands: Vec<_> = [q, k, v].into_iter().chain(&mask).collect();
     let ours = is_ours(op, &operands)?;
-    if batch * heads * queries * keys * value_dim == 0 {
+    sizes::elements(op, &[batch, queries, heads, value_dim])?;
+    if [batch, heads, queries, keys, value_dim].contains(&0) {
         let zeros = Tensor::zeros((batch, queries, heads, value_dim), q.dtype(), q.device())?;
         return zeros.transpose(1, 2);
     }
@@ -79,41 +82,41 @@ pub fn scaled_dot_product_attention(
         return composite(q, k, v, mask.as_ref(), scale);
     }
     let isa = Isa::active()?;
-    let tensors = [with_rows(q)?, with_rows(k)?, with_rows(v)?];
-    let guards = tensors.each_ref().map(Tensor::storage_and_layout);
-    let mask = mask.as_ref().map(with_rows).transpose()?;
-    let mask = mask.as_ref().map(Tensor::storage_and_layout);
+    let [q_rows, k, v] = [q, k, v].map(|tensor| with_rows(tensor, op));
+    let (q_rows, k, v) = (q_rows?, k?, v?);
+    let (q_rows, k, v) = (Elements::of(&q_rows), Elements::of(&k), Elements::of(&v));
+    let mask = mask.map(|mask| with_rows(&mask, op)).transpose()?;
+    let mask = mask.as_ref().map(Elements::of);
     let ys = kernels::attention(
         isa,
         Attention {
-            q: heads_of(&guards[0])?,
-            k: heads_of(&guards[1])?,
-            v: heads_of(&guards[2])?,
+            q: heads_of(&q_rows)?,
+            k: heads_of(&k)?,
+            v: heads_of(&v)?,
             mask: mask.as_ref().map(heads_of).transpose()?,
             scale,
             batch,
             heads,
         },
     );
-    let ys = Tensor::from_vec(ys, (batch, queries, heads, value_dim), &Device::Cpu)?;
-    ys.to_dtype(q.dtype())?.transpose(1, 2)
+    let shape = [batch, queries, heads, value_dim];
+    from_f32_vec(ys, &shape, q.dtype())?.transpose(1, 2)
 }
 
 /// The tensor in f32, with the elements of a row side by side.
-fn with_rows(tensor: &Tensor) -> Result<Tensor> {
-    let tensor = tensor.to_dtype(DType::F32)?;
+fn with_rows(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
+    let tensor = to_f32(tensor, op)?;
     match (tensor.dims(), tensor.stride()) {
         ([.., 0 | 1], _) | (_, [.., 1]) => Ok(tensor),
         _ => tensor.contiguous(),
     }
 }
 
-fn heads_of<'a>(guard: &'a Guard<'_>) -> Result<Heads<'a>> {
-    let values = floats(guard)?;
-    let (_, _, rows, columns) = guard.1.shape().dims4()?;
-    let strides = guard.1.stride();
+fn heads_of<'a>(elements: &'a Elements<'_>) -> Result<Heads<'a>> {
+    let (_, _, rows, columns) = elements.layout().shape().dims4()?;
+    let strides = elements.layout().stride();
     Ok(Heads {
-        values,
+        values: elements.strided()?,
         strides: [strides[0], strides[1], strides[2]],
         rows,
         columns,
@@ -132,8 +135,9 @@ fn composite(
         DType::F64 => DType::F64,
         _ => DType::F32,
     };
-    let [q_heads, k, v] = [q, k, v].map(|tensor| tensor.to_dtype(dtype)?.contiguous());
-    let mut scores = (q_heads?.matmul(&k?.t()?)? * f64::from(scale))?;
+    let contiguous = |tensor: &Tensor| readable(tensor)?.to_dtype(dtype)?.contiguous();
+    let (q_heads, k, v) = (contiguous(q)?, contiguous(k)?, contiguous(v)?);
+    let mut scores = (q_heads.matmul(&k.t()?)? * f64::from(scale))?;
     if let Some(mask) = mask {
         scores = (scores + mask.to_dtype(dtype)?)?;
     }
@@ -144,7 +148,7 @@ fn composite(
     let weights = scores.broadcast_sub(&origin)?.exp()?;
     let sum = weights.sum_keepdim(D::Minus1)?;
     let sum = excluded.where_cond(&sum.ones_like()?, &sum)?;
-    let ys = weights.matmul(&v?)?.broadcast_div(&sum)?;
+    let ys = weights.matmul(&v)?.broadcast_div(&sum)?;
     let ys = ys.to_dtype(q.dtype())?;
     // The same layout as that of the fused result.
     ys.transpose(1, 2)?.contiguous()?.transpose(1, 2)

@@ -29,9 +29,10 @@ pub use norm::{add_layer_norm, layer_norm, softmax_last_dim};
 
 pub use crate::kernels::Activation;
 
-use candle_core::{DType, Layout, Result as CandleResult, Storage, StorageRef, Tensor};
+use candle_core::{DType, Tensor};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::tensor::check_float;
 
 /// Whether the kernels here compute this, or candle's own operations.
 ///
@@ -40,49 +41,9 @@ use crate::error::{Error, Result};
 fn is_ours(op: &'static str, tensors: &[&Tensor]) -> Result<bool> {
     let mut ours = true;
     for tensor in tensors {
-        match tensor.dtype() {
-            DType::F32 | DType::F16 | DType::BF16 => {
-                ours &= tensor.device().is_cpu() && !tensor.track_op();
-            }
-            DType::F64 => ours = false,
-            got => {
-                return Err(Error::UnsupportedDType {
-                    op,
-                    expected: "f32, f16, bf16 or f64",
-                    got,
-                });
-            }
-        }
+        check_float(tensor, op)?;
+        let here = tensor.device().is_cpu() && !tensor.track_op();
+        ours &= here && tensor.dtype() != DType::F64;
     }
     Ok(ours)
-}
-
-/// The tensor as contiguous f32.
-fn contiguous(tensor: &Tensor) -> CandleResult<Tensor> {
-    tensor.to_dtype(DType::F32)?.contiguous()
-}
-
-/// What `Tensor::storage_and_layout` returns: it keeps the storage from being changed.
-type Guard<'a> = (StorageRef<'a>, &'a Layout);
-
-/// An f32 tensor's storage on the CPU, from the tensor's first element on.
-fn floats<'a>(guard: &'a Guard<'_>) -> CandleResult<&'a [f32]> {
-    let (storage, layout) = guard;
-    match &**storage {
-        Storage::Cpu(storage) => Ok(&storage.as_slice()?[layout.start_offset()..]),
-        _ => candle_core::bail!("expected a tensor on the cpu"),
-    }
-}
-
-/// The elements of a contiguous f32 tensor on the CPU.
-fn elements<'a>(guard: &'a Guard<'_>) -> CandleResult<&'a [f32]> {
-    Ok(&floats(guard)?[..guard.1.shape().elem_count()])
-}
-
-fn mismatch(op: &'static str, expected: impl Into<String>, got: &Tensor) -> Error {
-    Error::ShapeMismatch {
-        op,
-        expected: expected.into(),
-        got: got.dims().to_vec(),
-    }
 }

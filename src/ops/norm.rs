@@ -1,9 +1,10 @@
 //! Layer norm and softmax of rows.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 
-use super::{contiguous, elements, is_ours, mismatch};
+use super::is_ours;
 use crate::kernels::{self, Isa, Norm};
+use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension: PyTorch's
 /// `layer_norm`.
@@ -94,20 +95,21 @@ fn normalize(
         return composite(xs, residual, weight, bias, eps);
     }
     let isa = Isa::active()?;
-    let (input, weight) = (contiguous(xs)?, contiguous(weight)?);
-    let [residual, bias] = [residual, bias].map(|tensor| tensor.map(contiguous).transpose());
+    let (input, weight) = (as_f32(xs, op)?, as_f32(weight, op)?);
+    let [residual, bias] =
+        [residual, bias].map(|tensor| tensor.map(|tensor| as_f32(tensor, op)).transpose());
     let (residual, bias) = (residual?, bias?);
-    let (input, weight) = (input.storage_and_layout(), weight.storage_and_layout());
-    let residual = residual.as_ref().map(Tensor::storage_and_layout);
-    let bias = bias.as_ref().map(Tensor::storage_and_layout);
+    let (input, weight) = (Elements::of(&input), Elements::of(&weight));
+    let residual = residual.as_ref().map(Elements::of);
+    let bias = bias.as_ref().map(Elements::of);
     let norm = Norm {
-        weight: elements(&weight)?,
-        bias: bias.as_ref().map(elements).transpose()?,
+        weight: weight.as_slice()?,
+        bias: bias.as_ref().map(Elements::as_slice).transpose()?,
         eps: eps as f32,
     };
-    let residual = residual.as_ref().map(elements).transpose()?;
-    let ys = kernels::layer_norm(isa, elements(&input)?, residual, norm);
-    Tensor::from_vec(ys, xs.shape(), &Device::Cpu)?.to_dtype(xs.dtype())
+    let residual = residual.as_ref().map(Elements::as_slice).transpose()?;
+    let ys = kernels::layer_norm(isa, input.as_slice()?, residual, norm);
+    Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
 }
 
 /// The same by candle's own operations; half precision in f32.
@@ -170,7 +172,7 @@ pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
         return candle_nn::ops::softmax(xs, D::Minus1);
     }
     let isa = Isa::active()?;
-    let input = contiguous(xs)?;
-    let ys = kernels::softmax(isa, elements(&input.storage_and_layout())?, columns);
-    Tensor::from_vec(ys, xs.shape(), &Device::Cpu)?.to_dtype(xs.dtype())
+    let input = as_f32(xs, op)?;
+    let ys = kernels::softmax(isa, Elements::of(&input).as_slice()?, columns);
+    Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
 }

@@ -5,7 +5,7 @@ mod weight_error;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Module, Result as CandleResult, Storage, Tensor};
+use candle_core::{DType, Module, Result as CandleResult, Tensor};
 
 pub(super) use quantized::Quantized;
 pub use weight_error::WeightError;
@@ -15,7 +15,9 @@ use crate::kernels::{self, Activation, Operands, Scratch};
 use crate::module::{LentWeight, WeightId, WeightInfo};
 use crate::ops;
 use crate::qconfig::{ActivationConfig, DynamicConfig, QConfig, WeightConfig};
-use crate::qweight::{QWeight, check_cpu_float};
+use crate::qweight::QWeight;
+use crate::sizes;
+use crate::tensor::{Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec};
 use quantized::quantizer;
 
 /// `y = x W^T + b`, where `W` is float or quantized.
@@ -192,10 +194,7 @@ impl Projection {
                 got: got.dims().to_vec(),
             });
         }
-        let values = |tensor: &Tensor| {
-            let tensor = tensor.to_dtype(DType::F32)?.flatten_all()?;
-            tensor.to_vec1::<f32>()
-        };
+        let values = |tensor| to_f32_vec(tensor, "weight error");
         Ok(WeightError::of(&values(expected)?, &values(got)?))
     }
 
@@ -206,21 +205,14 @@ impl Projection {
     /// is no float; quantized, also when it is not on the CPU.
     pub fn try_forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (n, k) = self.shape()?;
-        let Some((&last, batch)) = xs.dims().split_last().filter(|(last, _)| **last == k) else {
-            return Err(Error::ShapeMismatch {
-                op: "forward",
-                expected: format!("[.., {k}]"),
-                got: xs.dims().to_vec(),
-            });
+        let Some((_, batch)) = xs.dims().split_last().filter(|(last, _)| **last == k) else {
+            return Err(mismatch("forward", format!("[.., {k}]"), xs));
         };
-        let rows = batch.iter().product::<usize>();
-        let ys = match &self.weight {
-            Weight::Float(weight) => {
-                self.forward_float(weight, &xs.reshape((rows, last))?, (rows, n))?
-            }
-            Weight::Quantized(quantized) => quantized.forward(xs, (rows, n), self.activation)?,
-        };
-        Ok(ys.reshape([batch, &[n]].concat())?)
+        let (rows, shape) = rows_and_shape(batch, n)?;
+        match &self.weight {
+            Weight::Float(weight) => self.forward_float(weight, xs, (rows, k), &shape),
+            Weight::Quantized(quantized) => quantized.forward(xs, rows, &shape, self.activation),
+        }
     }
 
     /// [`try_forward`](Self::try_forward) of several projections of one input, such as query, key
@@ -252,24 +244,26 @@ impl Projection {
                 .map(|projection| projection.try_forward(xs))
                 .collect::<Result<Vec<_>>>()?,
             Some((config, quantized)) => {
-                check_cpu_float(xs, "forward")?;
                 let batch = &xs.dims()[..xs.rank() - 1];
-                let rows = batch.iter().product();
                 let dtype = xs.dtype();
-                let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-                let outs = with_slice(&xs, |xs| {
-                    let operands = quantized.map(|(quantized, activation)| Operands {
-                        activation,
-                        ..quantized.operands(xs, rows)
-                    });
-                    kernels::linear_each(operands, quantizer(config))
-                })?;
-                let outs = outs.into_iter().zip(quantized);
-                let outs = outs.map(|(out, (quantized, _))| {
-                    let shape = [batch, &quantized.weight.shape()[..1]].concat();
-                    Ok(Tensor::from_vec(out, shape, &Device::Cpu)?.to_dtype(dtype)?)
+                let input = as_f32(xs, "forward")?;
+                let mut rows = 0;
+                let mut shapes = Vec::with_capacity(N);
+                for (quantized, _) in quantized {
+                    let of_one = rows_and_shape(batch, quantized.weight.shape()[0])?;
+                    rows = of_one.0;
+                    shapes.push(of_one.1);
+                }
+                let elements = Elements::of(&input);
+                let values = elements.as_slice()?;
+                let operands = quantized.map(|(quantized, activation)| Operands {
+                    activation,
+                    ..quantized.operands(values, rows)
                 });
-                outs.collect::<Result<_>>()?
+                let outs = kernels::linear_each(operands, quantizer(config));
+                let outs = outs.into_iter().zip(&shapes);
+                outs.map(|(out, shape)| from_f32_vec(out, shape, dtype))
+                    .collect::<Result<_>>()?
             }
         };
         // There are as many as there were projections.
@@ -392,34 +386,39 @@ impl Projection {
                 result
             }
             Weight::Float(weight) => {
-                check_cpu_float(weight, "forward")?;
                 let bias = match &self.bias {
-                    Some(bias) => bias.to_dtype(DType::F32)?.to_vec1()?,
+                    Some(bias) => to_f32_vec(bias, "forward")?,
                     None => vec![0.; n],
                 };
-                let weight = weight.to_dtype(DType::F32)?.contiguous()?;
-                with_slice(&weight, |weight| {
-                    f(&mut |xs, rows, out| kernels::linear_f32(xs, rows, weight, &bias, out))
-                })?
+                let weight = as_f32(weight, "forward")?;
+                let elements = Elements::of(&weight);
+                let weight = elements.as_slice()?;
+                f(&mut |xs, rows, out| kernels::linear_f32(xs, rows, weight, &bias, out))
             }
         }
     }
 
-    /// `xs` is `[rows, k]`.
-    fn forward_float(&self, weight: &Tensor, xs: &Tensor, shape: (usize, usize)) -> Result<Tensor> {
+    /// `xs` is `[.., k]`, of so many rows, and the result has `shape`.
+    fn forward_float(
+        &self,
+        weight: &Tensor,
+        xs: &Tensor,
+        (rows, k): (usize, usize),
+        shape: &[usize],
+    ) -> Result<Tensor> {
+        check_float(xs, "forward")?;
         let dtype = xs.dtype();
-        if !dtype.is_float() {
-            return Err(Error::UnsupportedDType {
-                op: "forward",
-                expected: "f32, f16, bf16 or f64",
-                got: dtype,
-            });
+        // candle's matmul has no meaning for empty operands, nor have most of its operations for
+        // empty views.
+        if shape.contains(&0) {
+            return Ok(Tensor::zeros(shape, dtype, weight.device())?);
         }
-        let xs = xs.to_dtype(weight.dtype())?;
-        // candle's matmul has no meaning for empty operands.
-        let ys = match xs.elem_count() * weight.elem_count() {
+        let ys = match k {
             0 => Tensor::zeros(shape, weight.dtype(), weight.device())?,
-            _ => xs.matmul(&weight.t()?)?,
+            _ => {
+                let xs = xs.reshape((rows, k))?.to_dtype(weight.dtype())?;
+                xs.matmul(&weight.t()?)?.reshape(shape)?
+            }
         };
         let ys = match &self.bias {
             Some(bias) => ys.broadcast_add(bias)?,
@@ -436,15 +435,14 @@ impl Projection {
 /// A quantized weight and what is done to its product.
 type Activated<'a> = (&'a Quantized, Option<Activation>);
 
-/// Calls `f` with the elements of a contiguous f32 tensor on the CPU.
-pub(super) fn with_slice<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
-    let (storage, layout) = tensor.storage_and_layout();
-    let values = match &*storage {
-        Storage::Cpu(storage) => storage.as_slice::<f32>()?,
-        _ => &[],
-    };
-    let start = layout.start_offset();
-    Ok(f(&values[start..start + layout.shape().elem_count()]))
+/// The rows of an input and the shape of the output, with `n` features.
+///
+/// # Errors
+/// When there are more elements than memory can hold.
+fn rows_and_shape(batch: &[usize], n: usize) -> Result<(usize, Vec<usize>)> {
+    let shape = [batch, &[n]].concat();
+    sizes::elements("forward", &shape)?;
+    Ok((batch.iter().product(), shape))
 }
 
 impl Module for Projection {

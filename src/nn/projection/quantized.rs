@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 
-use super::with_slice;
 use crate::error::Result;
 use crate::kernels::{
     self, Activation, Operands, Packed, Quantizer, Range, Recurrence, Rounding, RowParams, Rows,
@@ -13,7 +12,8 @@ use crate::kernels::{
 use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::qconfig::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
 use crate::qparams::{self, QDType, QParams};
-use crate::qweight::{QWeight, check_cpu_float};
+use crate::qweight::QWeight;
+use crate::tensor::{Elements, as_f32, from_f32_vec};
 
 #[derive(Debug)]
 pub(in crate::nn) struct Quantized {
@@ -36,19 +36,16 @@ impl Quantized {
     pub(super) fn forward(
         &self,
         xs: &Tensor,
-        (rows, n): (usize, usize),
+        rows: usize,
+        shape: &[usize],
         activation: Option<Activation>,
     ) -> Result<Tensor> {
-        check_cpu_float(xs, "forward")?;
-        let dtype = xs.dtype();
-        let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let ys = with_slice(&xs, |xs| {
-            self.product(Operands {
-                activation,
-                ..self.operands(xs, rows)
-            })
-        })?;
-        Ok(Tensor::from_vec(ys, (rows, n), &Device::Cpu)?.to_dtype(dtype)?)
+        let input = as_f32(xs, "forward")?;
+        let ys = self.product(Operands {
+            activation,
+            ..self.operands(Elements::of(&input).as_slice()?, rows)
+        });
+        from_f32_vec(ys, shape, xs.dtype())
     }
 
     pub(super) fn multiply(&self, xs: &[f32], rows: usize) -> Vec<f32> {

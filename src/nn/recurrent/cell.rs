@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-use super::stack::read_state;
-use super::{LSTMState, Nonlinearity, quantizable_layer, uniform_init};
-use crate::error::{Error, Result};
+use super::{LSTMState, Nonlinearity, load, quantizable_layer, read_state, uniform_init};
+use crate::error::Result;
 use crate::kernels::{self, Gates, Isa, Step};
 use crate::module::{LayerKind, WeightInfo};
-use crate::nn::projection::with_slice;
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
-use crate::qweight::check_cpu_float;
+use crate::sizes;
+use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 
 /// The weights of a cell.
 #[derive(Clone, Debug)]
@@ -35,11 +34,11 @@ impl Cell {
         vb: &VarBuilder<'_>,
     ) -> Result<Self> {
         let init = uniform_init(hidden_size);
-        let rows = gates.count() * hidden_size;
+        let rows = sizes::elements("weight", &[gates.count(), hidden_size])?;
         let projection = |name: &str, columns: usize| -> Result<Projection> {
-            let weight = vb.get_with_hints((rows, columns), &format!("weight_{name}"), init)?;
+            let weight = load(vb, &[rows, columns], &format!("weight_{name}"), init)?;
             let bias = match bias {
-                true => Some(vb.get_with_hints(rows, &format!("bias_{name}"), init)?),
+                true => Some(load(vb, &[rows], &format!("bias_{name}"), init)?),
                 false => None,
             };
             Ok(Projection::new(weight, bias))
@@ -78,29 +77,25 @@ impl Cell {
         h: Option<&Tensor>,
         c: Option<&Tensor>,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        check_cpu_float(xs, "forward")?;
+        let input = as_f32(xs, "forward")?;
         let (batch, shape) = match *xs.dims() {
             [batch, last] if last == self.input_size => (batch, vec![batch, self.hidden_size]),
             [last] if last == self.input_size => (1, vec![self.hidden_size]),
             _ => {
-                return Err(Error::ShapeMismatch {
-                    op: "forward",
-                    expected: format!("[batch, {0}] or [{0}]", self.input_size),
-                    got: xs.dims().to_vec(),
-                });
+                let expected = format!("[batch, {0}] or [{0}]", self.input_size);
+                return Err(mismatch("forward", expected, xs));
             }
         };
+        sizes::elements("forward", &[batch, self.gates.count(), self.hidden_size])?;
         let isa = Isa::active()?;
         let mut h = read_state("state h", h, &shape)?;
         let mut c = match self.gates {
             Gates::Lstm => read_state("state c", c, &shape)?,
             _ => Vec::new(),
         };
-        let dtype = xs.dtype();
-        let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let [ih, hh] = with_slice(&xs, |xs| {
-            Projection::multiply_both([(&self.ih, xs), (&self.hh, &h)], batch)
-        })??;
+        let values = Elements::of(&input);
+        let pairs = [(&self.ih, values.as_slice()?), (&self.hh, &h[..])];
+        let [ih, hh] = Projection::multiply_both(pairs, batch)?;
         let step = Step {
             ih: &ih,
             hh: &hh,
@@ -108,9 +103,7 @@ impl Cell {
             c: &mut c,
         };
         kernels::update_state(isa, self.gates, self.hidden_size, step);
-        let tensor = |values: Vec<f32>| -> Result<Tensor> {
-            Ok(Tensor::from_vec(values, &*shape, &Device::Cpu)?.to_dtype(dtype)?)
-        };
+        let tensor = |values| from_f32_vec(values, &shape, xs.dtype());
         let c = match self.gates {
             Gates::Lstm => Some(tensor(c)?),
             _ => None,

@@ -8,6 +8,7 @@ use super::{GRUConfig, GRUState, RecurrentConfig, Stack, quantizable_layer, sing
 use crate::error::Result;
 use crate::kernels::Gates;
 use crate::module::LayerKind;
+use crate::sizes;
 
 /// Gated recurrent units over a sequence, with all of `torch.nn.GRU`'s options.
 ///
@@ -88,6 +89,7 @@ impl candle_nn::RNN for GRU {
 
     fn zero_state(&self, batch_dim: usize) -> CandleResult<GRUState> {
         single(&self.stack, "GRU")?;
+        sizes::elements("zero_state", &[batch_dim, self.stack.hidden_size()])?;
         let shape = (batch_dim, self.stack.hidden_size());
         let h = Tensor::zeros(shape, self.stack.dtype(), &Device::Cpu)?;
         Ok(GRUState { h })

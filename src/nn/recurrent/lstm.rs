@@ -9,6 +9,7 @@ use super::{LSTMConfig, LSTMState, Output, RecurrentConfig, Stack, quantizable_l
 use crate::error::Result;
 use crate::kernels::Gates;
 use crate::module::LayerKind;
+use crate::sizes;
 
 /// Long short-term memory over a sequence, with all of `torch.nn.LSTM`'s options.
 ///
@@ -121,6 +122,7 @@ impl candle_nn::RNN for LSTM {
 
     fn zero_state(&self, batch_dim: usize) -> CandleResult<LSTMState> {
         single(&self.stack, "LSTM")?;
+        sizes::elements("zero_state", &[batch_dim, self.stack.hidden_size()])?;
         let zeros = Tensor::zeros(
             (batch_dim, self.stack.hidden_size()),
             self.stack.dtype(),

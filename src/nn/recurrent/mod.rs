@@ -14,9 +14,12 @@ pub use gru::{GRU, gru};
 pub use lstm::{LSTM, lstm};
 pub use rnn::{Nonlinearity, RNN};
 
-use candle_nn::Init;
+use candle_core::Tensor;
+use candle_nn::{Init, VarBuilder};
 
 use crate::error::{Error, Result};
+use crate::sizes;
+use crate::tensor::{mismatch, to_f32_vec};
 use stack::{Output, Stack};
 
 /// How a recurrent layer is built, under PyTorch's names and with its defaults.
@@ -98,6 +101,26 @@ fn uniform_init(hidden_size: usize) -> Init {
     Init::Uniform {
         lo: -bound,
         up: bound,
+    }
+}
+
+/// A weight or bias; a backend of the user's own may not give the shape that it is asked for.
+fn load(vb: &VarBuilder<'_>, shape: &[usize], name: &str, init: Init) -> Result<Tensor> {
+    sizes::elements("weight", shape)?;
+    let tensor = vb.get_with_hints(shape, name, init)?;
+    match tensor.dims() == shape {
+        true => Ok(tensor),
+        false => Err(mismatch("weight", format!("{shape:?}"), &tensor).at(&vb.pp(name).prefix())),
+    }
+}
+
+/// A state as f32, or zeros where none was given.
+fn read_state(op: &'static str, tensor: Option<&Tensor>, shape: &[usize]) -> Result<Vec<f32>> {
+    let len = sizes::elements(op, shape)?;
+    match tensor {
+        None => Ok(vec![0.; len]),
+        Some(tensor) if tensor.dims() == shape => to_f32_vec(tensor, op),
+        Some(tensor) => Err(mismatch(op, format!("{shape:?}"), tensor)),
     }
 }
 

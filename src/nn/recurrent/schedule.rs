@@ -33,6 +33,8 @@ pub(super) enum Axes {
 impl Schedule {
     /// `lengths` has one entry a sequence, or is `None` where all have `steps`.
     pub fn new(steps: usize, batch: usize, lengths: Option<&[usize]>) -> Result<Self> {
+        // Without sequences no step has anything to do, however many there are.
+        let steps = if batch == 0 { 0 } else { steps };
         let wrong = |expected: String, got: String| Error::InvalidArgument {
             what: "lengths",
             expected,

@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result as CandleResult, Tensor};
+use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use super::run::Run;
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
-use super::{RecurrentConfig, uniform_init};
+use super::{RecurrentConfig, load, read_state, uniform_init};
 use crate::error::{Error, Result};
 use crate::kernels::Gates;
 use crate::module::WeightInfo;
-use crate::nn::projection::{Quantized, with_slice};
+use crate::nn::projection::Quantized;
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
-use crate::qweight::check_cpu_float;
+use crate::sizes;
+use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 
 /// The weights of all layers and directions.
 #[derive(Clone, Debug)]
@@ -160,19 +161,24 @@ impl Stack {
         inits: Inits,
         vb: &VarBuilder<'_>,
     ) -> CandleResult<Direction> {
-        let rows = self.gates.count() * self.hidden_size;
+        let rows = sizes::elements("weight", &[self.gates.count(), self.hidden_size])?;
         let weight = |name, columns, init| {
-            vb.get_with_hints((rows, columns), &format!("weight_{name}{suffix}"), init)
+            load(
+                vb,
+                &[rows, columns],
+                &format!("weight_{name}{suffix}"),
+                init,
+            )
         };
         let bias = |name, init: Option<Init>| {
-            let get = |init| vb.get_with_hints(rows, &format!("bias_{name}{suffix}"), init);
+            let get = |init| load(vb, &[rows], &format!("bias_{name}{suffix}"), init);
             init.map(get).transpose()
         };
         let hr = match self.config.proj_size {
             0 => None,
             proj_size => {
                 let name = format!("weight_hr{suffix}");
-                let weight = vb.get_with_hints((proj_size, self.hidden_size), &name, inits.w_hh)?;
+                let weight = load(vb, &[proj_size, self.hidden_size], &name, inits.w_hh)?;
                 Some(Projection::new(weight, None))
             }
         };
@@ -293,8 +299,8 @@ impl Stack {
         c_0: Option<&Tensor>,
         with_cs: bool,
     ) -> Result<Output> {
-        check_cpu_float(xs, "forward")?;
-        let (dtype, batched) = (xs.dtype(), xs.rank() == 3);
+        let input = as_f32(xs, "forward")?;
+        let batched = xs.rank() == 3;
         let (steps, batch) = match (xs.dims(), axes) {
             (&[steps, batch, last], Axes::StepsFirst)
             | (&[batch, steps, last], Axes::BatchFirst)
@@ -308,13 +314,13 @@ impl Stack {
                     Axes::StepsFirst => "steps, batch",
                     Axes::BatchFirst => "batch, steps",
                 };
-                return Err(Error::ShapeMismatch {
-                    op: "forward",
-                    expected: format!("[{outer}, {0}] or [steps, {0}]", self.input_size),
-                    got: xs.dims().to_vec(),
-                });
+                let expected = format!("[{outer}, {0}] or [steps, {0}]", self.input_size);
+                return Err(mismatch("forward", expected, xs));
             }
         };
+        for width in [self.gates.count() * self.hidden_size, self.output_size()] {
+            sizes::elements("forward", &[steps, batch, width])?;
+        }
         let schedule = Schedule::new(steps, batch, lengths)?;
         let state = |name, tensor: Option<&Tensor>, size: usize| {
             let count = self.directions.len();
@@ -331,18 +337,14 @@ impl Stack {
         };
         let mut cs = with_cs.then(Vec::new);
 
-        let xs = xs.to_dtype(DType::F32)?.contiguous()?;
-        let mut rows = with_slice(&xs, |xs| {
-            let rows = schedule.pack(xs, self.input_size, axes);
-            self.run_layer(0, &rows, &schedule, &mut h, &mut c, &mut cs)
-        })??;
+        let elements = Elements::of(&input);
+        let rows = schedule.pack(elements.as_slice()?, self.input_size, axes);
+        let mut rows = self.run_layer(0, &rows, &schedule, &mut h, &mut c, &mut cs)?;
         for layer in 1..self.config.num_layers {
             rows = self.run_layer(layer, &rows, &schedule, &mut h, &mut c, &mut cs)?;
         }
 
-        let tensor = |values: Vec<f32>, shape: &[usize]| -> Result<Tensor> {
-            Ok(Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?)
-        };
+        let tensor = |values, shape: &[usize]| from_f32_vec(values, shape, xs.dtype());
         let size = self.output_size();
         let shape = [&xs.dims()[..xs.rank() - 1], &[size]].concat();
         let state_shape = |size: usize| match batched {
@@ -428,25 +430,4 @@ impl Stack {
             (forward, _) => forward.unwrap_or_default(),
         })
     }
-}
-
-/// A state as f32, or zeros where none was given.
-pub(super) fn read_state(
-    op: &'static str,
-    tensor: Option<&Tensor>,
-    shape: &[usize],
-) -> Result<Vec<f32>> {
-    let Some(tensor) = tensor else {
-        return Ok(vec![0.; shape.iter().product()]);
-    };
-    check_cpu_float(tensor, op)?;
-    if tensor.dims() != shape {
-        return Err(Error::ShapeMismatch {
-            op,
-            expected: format!("{shape:?}"),
-            got: tensor.dims().to_vec(),
-        });
-    }
-    let tensor = tensor.to_dtype(DType::F32)?.contiguous()?;
-    with_slice(&tensor, <[f32]>::to_vec)
 }

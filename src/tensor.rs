@@ -1,0 +1,226 @@
+//! The border between tensors and slices: tensors above, slices below.
+
+use candle_core::{
+    CpuStorage, DType, Device, IntDType, Layout, Storage, StorageRef, Tensor, WithDType,
+};
+
+use crate::error::{Error, Result};
+
+/// Checks that the kernels can read a tensor: of a float dtype, and on the CPU.
+pub(crate) fn check_cpu_float(tensor: &Tensor, op: &'static str) -> Result<()> {
+    if !tensor.device().is_cpu() {
+        return Err(Error::UnsupportedDevice {
+            op,
+            got: format!("{:?}", tensor.device().location()),
+        });
+    }
+    check_float(tensor, op)
+}
+
+/// Checks that a tensor has a float dtype that this crate computes with.
+pub(crate) fn check_float(tensor: &Tensor, op: &'static str) -> Result<()> {
+    match tensor.dtype() {
+        DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Ok(()),
+        got => Err(Error::UnsupportedDType {
+            op,
+            expected: "f32, f16, bf16 or f64",
+            got,
+        }),
+    }
+}
+
+/// The error of a tensor that has another shape.
+pub(crate) fn mismatch(op: &'static str, expected: impl Into<String>, got: &Tensor) -> Error {
+    Error::ShapeMismatch {
+        op,
+        expected: expected.into(),
+        got: got.dims().to_vec(),
+    }
+}
+
+/// The tensor, or if it has no elements an equal one at the start of a storage of its own.
+///
+/// An empty view may begin beyond its storage, and most of candle's operations panic at that.
+pub(crate) fn readable(tensor: &Tensor) -> Result<Tensor> {
+    Ok(match tensor.elem_count() {
+        0 => tensor.zeros_like()?,
+        _ => tensor.clone(),
+    })
+}
+
+/// A float tensor on the CPU as f32, with the strides that it has.
+pub(crate) fn to_f32(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
+    check_cpu_float(tensor, op)?;
+    Ok(readable(tensor)?.to_dtype(DType::F32)?)
+}
+
+/// A float tensor on the CPU as contiguous f32.
+pub(crate) fn as_f32(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
+    Ok(to_f32(tensor, op)?.contiguous()?)
+}
+
+/// The elements of a float tensor on the CPU, as f32 in row order.
+pub(crate) fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> {
+    let tensor = as_f32(tensor, op)?;
+    let elements = Elements::of(&tensor);
+    Ok(elements.as_slice()?.to_vec())
+}
+
+/// A tensor on the CPU, in `dtype`, of elements in row order.
+pub(crate) fn from_f32_vec(values: Vec<f32>, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    Ok(Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?)
+}
+
+/// The elements of a tensor where they are. Its storage is not changed while this lives.
+pub(crate) struct Elements<'a> {
+    storage: StorageRef<'a>,
+    layout: &'a Layout,
+}
+
+impl<'a> Elements<'a> {
+    pub fn of(tensor: &'a Tensor) -> Self {
+        let (storage, layout) = tensor.storage_and_layout();
+        Self { storage, layout }
+    }
+
+    /// All elements, in row order; the tensor is contiguous and on the CPU.
+    pub fn as_slice<T: WithDType>(&self) -> Result<&[T]> {
+        if !self.layout.is_contiguous() {
+            let op = "read";
+            return Err(candle_core::Error::RequiresContiguous { op }.into());
+        }
+        Ok(&self.strided()?[..self.layout.shape().elem_count()])
+    }
+
+    /// The storage from the first element on, for an index by strides; the tensor is on the CPU.
+    pub fn strided<T: WithDType>(&self) -> Result<&[T]> {
+        let values = self.cpu()?.as_slice()?;
+        // An empty view may begin beyond its storage.
+        Ok(match self.layout.shape().elem_count() {
+            0 => &[],
+            _ => &values[self.layout.start_offset()..],
+        })
+    }
+
+    /// Rows, columns and strides.
+    pub fn layout(&self) -> &'a Layout {
+        self.layout
+    }
+
+    /// All elements of a contiguous tensor of indexes on the CPU.
+    pub fn as_indexes(&self, op: &'static str) -> Result<Indexes<'_>> {
+        Ok(match self.cpu()? {
+            CpuStorage::U8(_) => Indexes::U8(self.as_slice()?),
+            CpuStorage::U32(_) => Indexes::U32(self.as_slice()?),
+            CpuStorage::I64(_) => Indexes::I64(self.as_slice()?),
+            _ => {
+                return Err(Error::UnsupportedDType {
+                    op,
+                    expected: "u8, u32 or i64 indexes",
+                    got: self.storage.dtype(),
+                });
+            }
+        })
+    }
+
+    fn cpu(&self) -> Result<&CpuStorage> {
+        match &*self.storage {
+            Storage::Cpu(storage) => Ok(storage),
+            other => Err(Error::UnsupportedDevice {
+                op: "read",
+                got: format!("{:?}", other.device().location()),
+            }),
+        }
+    }
+}
+
+/// Indexes of one of the dtypes that candle looks up by.
+#[derive(Clone, Copy)]
+pub(crate) enum Indexes<'a> {
+    U8(&'a [u8]),
+    U32(&'a [u32]),
+    I64(&'a [i64]),
+}
+
+impl Indexes<'_> {
+    pub fn len(self) -> usize {
+        match self {
+            Self::U8(indexes) => indexes.len(),
+            Self::U32(indexes) => indexes.len(),
+            Self::I64(indexes) => indexes.len(),
+        }
+    }
+
+    pub fn get(self, i: usize) -> usize {
+        match self {
+            Self::U8(indexes) => indexes[i].as_usize(),
+            Self::U32(indexes) => indexes[i].as_usize(),
+            Self::I64(indexes) => indexes[i].as_usize(),
+        }
+    }
+
+    /// Checks that all are indexes of rows.
+    pub fn check(self, rows: usize) -> Result<()> {
+        fn first<I: IntDType>(indexes: &[I], rows: usize) -> Option<String> {
+            // A negative index is a large one as usize.
+            let wrong = indexes.iter().find(|index| index.as_usize() >= rows);
+            wrong.map(|index| index.to_string())
+        }
+        let wrong = match self {
+            Self::U8(indexes) => first(indexes, rows),
+            Self::U32(indexes) => first(indexes, rows),
+            Self::I64(indexes) => first(indexes, rows),
+        };
+        match wrong {
+            None => Ok(()),
+            Some(got) => Err(Error::InvalidArgument {
+                what: "index",
+                expected: format!("0 or more, below the {rows} rows of the table"),
+                got,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_those_of_the_view() -> Result<()> {
+        let tensor = Tensor::new(&[[1f32, 2., 3.], [4., 5., 6.]], &Device::Cpu)?;
+        let column = tensor.narrow(1, 1, 1)?;
+        assert_eq!(to_f32_vec(&tensor.t()?, "read")?, [1., 4., 2., 5., 3., 6.]);
+        assert_eq!(to_f32_vec(&column, "read")?, [2., 5.]);
+        let elements = Elements::of(&column);
+        assert_eq!(elements.strided::<f32>()?, [2., 3., 4., 5., 6.]);
+        assert!(elements.as_slice::<f32>().is_err(), "not contiguous");
+        assert!(elements.as_indexes("embedding").is_err(), "not indexes");
+        Ok(())
+    }
+
+    #[test]
+    fn an_empty_view_beyond_its_storage_has_no_elements() -> Result<()> {
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+            let row = Tensor::zeros((1, 3), dtype, &Device::Cpu)?;
+            let view = row.narrow(0, 1, 0)?.narrow(1, 2, 1)?;
+            assert!(view.layout().start_offset() > 3);
+            assert!(to_f32_vec(&view, "read")?.is_empty());
+            assert_eq!(as_f32(&view.t()?, "read")?.dims(), [1, 0]);
+        }
+        let indexes = Tensor::zeros(3, DType::U32, &Device::Cpu)?.narrow(0, 3, 0)?;
+        assert_eq!(Elements::of(&indexes).as_indexes("embedding")?.len(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn other_dtypes_are_refused() -> Result<()> {
+        let tensor = Tensor::zeros(3, DType::U32, &Device::Cpu)?;
+        let message = as_f32(&tensor, "forward").unwrap_err().to_string();
+        assert!(
+            message.contains("forward") && message.contains("U32"),
+            "{message}"
+        );
+        Ok(())
+    }
+}

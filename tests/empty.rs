@@ -1,0 +1,352 @@
+//! Tensors without elements: views that begin beyond their storage, which candle accepts, and
+//! shapes whose output no memory holds.
+
+use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::{
+    Layer, QConfig, QDType, QScheme, QTable, QWeight, nn,
+    ops::{self, Activation},
+};
+use candle_nn::{RNN, VarBuilder, VarMap};
+
+const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
+
+/// Every way to quantize a weight that is multiplied, and `None` for float.
+fn qconfigs() -> [Option<QConfig>; 6] {
+    [
+        None,
+        Some(QConfig::default_dynamic()),
+        Some(QConfig::per_channel_dynamic()),
+        Some(QConfig::per_row_dynamic()),
+        Some(QConfig::float16_dynamic()),
+        Some(QConfig::onnxruntime(Default::default())),
+    ]
+}
+
+/// A tensor of this shape, which has a 0, that begins beyond its storage.
+fn beyond(shape: &[usize], dtype: DType) -> Result<Tensor> {
+    let empty = shape.iter().position(|size| *size == 0).expect("a 0");
+    let mut full: Vec<usize> = shape.iter().map(|size| size + 2).collect();
+    full[empty] = 1;
+    let mut view = Tensor::zeros(full, dtype, &Device::Cpu)?.narrow(empty, 1, 0)?;
+    for (dim, size) in shape.iter().enumerate().filter(|(dim, _)| *dim != empty) {
+        view = view.narrow(dim, 2, *size)?;
+    }
+    assert_eq!(view.dims(), shape);
+    Ok(view)
+}
+
+/// The same layer quantized, or as it is.
+fn prepared<L: Layer + Clone>(layer: &L, qconfig: &Option<QConfig>) -> L {
+    match qconfig {
+        None => layer.clone(),
+        Some(qconfig) => layer.quantize(qconfig).expect("quantizes"),
+    }
+}
+
+fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
+    Tensor::randn(0f32, 1., shape, &Device::Cpu)
+}
+
+#[test]
+fn linear_layers_take_empty_views() -> Result<()> {
+    let layer = nn::Linear::new(randn((4, 3))?, Some(randn(4)?));
+    let layer = layer.with_activation(Activation::Gelu);
+    // As it stands in the report of the fault.
+    let view = Tensor::zeros((1, 3), DType::F32, &Device::Cpu)?;
+    let view = view.narrow(0, 1, 0)?.narrow(1, 2, 1)?;
+    let narrow = nn::Linear::new(randn((4, 1))?, None);
+    for qconfig in qconfigs() {
+        assert_eq!(prepared(&narrow, &qconfig).forward(&view)?.dims(), [0, 4]);
+        let layer = prepared(&layer, &qconfig);
+        for dtype in FLOATS {
+            for shape in [&[0, 3][..], &[2, 0, 3], &[0, 5, 3]] {
+                let xs = beyond(shape, dtype)?;
+                let expected = [&shape[..shape.len() - 1], &[4]].concat();
+                let ys = layer.forward(&xs)?;
+                assert_eq!((ys.dims(), ys.dtype()), (&expected[..], dtype));
+                for ys in nn::Linear::forward_each([&layer, &layer], &xs)? {
+                    assert_eq!((ys.dims(), ys.dtype()), (&expected[..], dtype));
+                }
+                let turned = xs.transpose(D::Minus1, 0)?.contiguous()?;
+                assert!(layer.forward(&turned).is_err() || turned.dims().last() == Some(&3));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn weights_may_be_empty_views() -> Result<()> {
+    for qconfig in qconfigs() {
+        for dtype in FLOATS {
+            // No inputs, and no outputs.
+            let layer = nn::Linear::new(
+                beyond(&[4, 0], dtype)?,
+                Some(Tensor::ones(4, dtype, &Device::Cpu)?),
+            );
+            let ys = prepared(&layer, &qconfig).forward(&beyond(&[2, 0], dtype)?)?;
+            assert_eq!(ys.to_dtype(DType::F32)?.to_vec2::<f32>()?, [[1.; 4]; 2]);
+            let layer = nn::Linear::new(beyond(&[0, 3], dtype)?, Some(beyond(&[0], dtype)?));
+            let layer = prepared(&layer, &qconfig);
+            let ys = layer.forward(&Tensor::ones((2, 3), dtype, &Device::Cpu)?)?;
+            assert_eq!(ys.dims(), [2, 0]);
+            let (quantized, float) = (
+                layer.projection(),
+                nn::Projection::new(beyond(&[0, 3], dtype)?, None),
+            );
+            quantized.weight_error(&float)?;
+        }
+    }
+    for dtype in FLOATS {
+        let weight = beyond(&[0, 3], dtype)?;
+        let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic().weight)?;
+        assert_eq!(qweight.dequantize()?.dims(), [0, 3]);
+        let qconfig = QConfig::float_qparams_weight_only();
+        assert_eq!(
+            QTable::from_float(&weight, &qconfig.weight)?.shape(),
+            [0, 3]
+        );
+        for (kind, qscheme) in [
+            (ObserverKind::MinMax, QScheme::PerTensorAffine),
+            (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
+            (
+                ObserverKind::Histogram { bins: 8 },
+                QScheme::PerTensorAffine,
+            ),
+        ] {
+            let config = ObserverConfig::new(kind, QDType::QInt8, qscheme);
+            config.build()?.observe(&weight)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn embeddings_take_empty_views() -> Result<()> {
+    let layer = nn::Embedding::new(randn((5, 3))?, 3);
+    let empty = nn::Embedding::new(beyond(&[0, 3], DType::F16)?, 3);
+    for qconfig in [
+        None,
+        Some(QConfig::float_qparams_weight_only()),
+        Some(QConfig::float16_dynamic()),
+    ] {
+        for dtype in [DType::U8, DType::U32, DType::I64] {
+            for shape in [&[0][..], &[2, 0], &[0, 4, 2]] {
+                let indexes = beyond(shape, dtype)?;
+                for layer in [&layer, &empty] {
+                    let ys = prepared(layer, &qconfig).forward(&indexes)?;
+                    assert_eq!(ys.dims(), [shape, &[3]].concat());
+                    let turned = indexes.transpose(0, D::Minus1)?;
+                    prepared(layer, &qconfig).forward(&turned)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn recurrent_layers_take_empty_views() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let config = nn::RecurrentConfig {
+        num_layers: 2,
+        bidirectional: true,
+        ..Default::default()
+    };
+    let projected = nn::RecurrentConfig {
+        proj_size: 2,
+        ..config
+    };
+    let lstms = [
+        nn::LSTM::new(3, 4, config, vb.pp("lstm"))?,
+        nn::LSTM::new(3, 4, projected, vb.pp("projected"))?,
+    ];
+    let gru = nn::GRU::new(3, 4, config, vb.pp("gru"))?;
+    let rnn = nn::RNN::new(3, 4, nn::Nonlinearity::Tanh, config, vb.pp("rnn"))?;
+    let cell = nn::LSTMCell::new(3, 4, true, vb.pp("lstm_cell"))?;
+    let gru_cell = nn::GRUCell::new(3, 4, true, vb.pp("gru_cell"))?;
+    let single = nn::lstm(3, 4, Default::default(), vb.pp("single"))?;
+    for qconfig in qconfigs() {
+        for dtype in FLOATS {
+            // No sequences, no steps, neither.
+            for (steps, batch) in [(5, 0), (0, 2), (0, 0), (1 << 40, 0)] {
+                let xs = match steps {
+                    0..10 => beyond(&[steps, batch, 3], dtype)?,
+                    _ => Tensor::zeros((steps, batch, 3), dtype, &Device::Cpu)?,
+                };
+                for (lstm, size) in lstms.iter().zip([4, 2]) {
+                    let lstm = prepared(lstm, &qconfig);
+                    let (ys, state) = lstm.forward(&xs, None)?;
+                    assert_eq!(ys.dims(), [steps, batch, 2 * size]);
+                    assert_eq!(state.c.dims(), [4, batch, 4]);
+                    let (ys, _) = lstm.forward(&xs, Some(&state))?;
+                    assert_eq!(ys.dtype(), dtype);
+                }
+                let h = match batch {
+                    0 => Some(beyond(&[4, 0, 4], dtype)?),
+                    _ => None,
+                };
+                let (ys, _) = prepared(&gru, &qconfig).forward(&xs, h.as_ref())?;
+                assert_eq!(ys.dims(), [steps, batch, 8]);
+                let (_, h) = prepared(&rnn, &qconfig).forward(&xs, h.as_ref())?;
+                assert_eq!(h.dims(), [4, batch, 4]);
+            }
+            let xs = beyond(&[0, 3], dtype)?;
+            let state = prepared(&cell, &qconfig).forward(&xs, None)?;
+            let state = prepared(&cell, &qconfig).forward(&xs, Some(&state))?;
+            assert_eq!((state.h.dims(), state.c.dims()), (&[0, 4][..], &[0, 4][..]));
+            let h = beyond(&[0, 4], dtype)?;
+            let h = prepared(&gru_cell, &qconfig).forward(&xs, Some(&h))?;
+            assert_eq!(h.dims(), [0, 4]);
+            let single = prepared(&single, &qconfig);
+            let state = single.zero_state(0)?;
+            let states = single.seq_init(&beyond(&[0, 2, 3], dtype)?, &state)?;
+            single.step(&xs, &states[1])?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn operations_take_empty_views() -> Result<()> {
+    for dtype in FLOATS {
+        let weight = Tensor::ones(3, dtype, &Device::Cpu)?;
+        for shape in [&[0, 3][..], &[2, 0, 3]] {
+            let xs = beyond(shape, dtype)?;
+            let all = [
+                ops::layer_norm(&xs, &weight, Some(&weight), 1e-5)?,
+                ops::add_layer_norm(&xs, &xs, &weight, None, 1e-5)?,
+                ops::softmax_last_dim(&xs)?,
+                ops::gelu(&xs)?,
+                ops::activate(&xs, Activation::Sigmoid)?,
+            ];
+            for ys in all {
+                assert_eq!((ys.dims(), ys.dtype()), (shape, dtype));
+            }
+        }
+        let attend = |queries: usize, keys: usize, head_dim: usize, value_dim: usize| {
+            let of = |rows: usize, columns: usize| match rows * columns {
+                0 => beyond(&[1, 2, rows, columns], dtype),
+                _ => Tensor::ones((1, 2, rows, columns), dtype, &Device::Cpu),
+            };
+            let (q, k, v) = (
+                of(queries, head_dim)?,
+                of(keys, head_dim)?,
+                of(keys, value_dim)?,
+            );
+            let mask = of(queries, keys)?;
+            let ys = ops::scaled_dot_product_attention(&q, &k, &v, Some(&mask), 1.)?;
+            assert_eq!(
+                (ys.dims(), ys.dtype()),
+                (&[1, 2, queries, value_dim][..], dtype)
+            );
+            ys.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>()
+        };
+        assert_eq!(attend(0, 3, 4, 5)?, 0.);
+        assert_eq!(attend(2, 0, 4, 5)?, 0.);
+        // All keys have one score: the mean of values that are 1.
+        assert_eq!(attend(2, 3, 0, 5)?, 20.);
+        assert_eq!(attend(2, 3, 4, 0)?, 0.);
+    }
+    Ok(())
+}
+
+/// Checks for an error that names the sizes.
+#[track_caller]
+fn too_large<T, E: std::fmt::Display>(result: std::result::Result<T, E>) {
+    let message = result.err().expect("too large").to_string();
+    assert!(
+        message.contains("at most") && message.contains("elements"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_no_memory_holds_is_refused() -> Result<()> {
+    const HUGE: usize = 1 << 62;
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let linear = nn::Linear::new(zeros(&[4, 0])?, None);
+    let lstm = nn::LSTM::new(0, 2, Default::default(), vb.pp("lstm"))?;
+    let cell = nn::RNNCell::new(0, 2, true, nn::Nonlinearity::Relu, vb.pp("cell"))?;
+    for qconfig in qconfigs() {
+        let linear = prepared(&linear, &qconfig);
+        for shape in [&[HUGE, 0][..], &[1 << 33, 1 << 29, 0]] {
+            too_large(linear.forward(&zeros(shape)?));
+            too_large(nn::Linear::forward_each([&linear, &linear], &zeros(shape)?));
+        }
+        let lstm = prepared(&lstm, &qconfig);
+        for shape in [&[HUGE, 1, 0][..], &[1, HUGE, 0], &[HUGE, 0]] {
+            too_large(lstm.forward(&zeros(shape)?, None));
+        }
+        too_large(prepared(&cell, &qconfig).forward(&zeros(&[HUGE, 0])?, None));
+    }
+    let huge = nn::Linear::new(zeros(&[HUGE, 0])?, None);
+    for qconfig in qconfigs().iter().flatten() {
+        too_large(huge.quantize(qconfig));
+    }
+    too_large(QTable::from_float(
+        &zeros(&[HUGE, 0])?,
+        &QConfig::float16_dynamic().weight,
+    ));
+    let qs = zeros(&[HUGE, 1, 1, 0])?;
+    let v = zeros(&[1, 1, 1, 1])?.broadcast_as((HUGE, 1, 1, 1))?;
+    too_large(ops::scaled_dot_product_attention(&qs, &qs, &v, None, 1.));
+
+    let half = usize::MAX / 2;
+    too_large(nn::linear(half, 4, vb.pp("a")));
+    too_large(nn::embedding(half, 4, vb.pp("b")));
+    too_large(nn::LSTM::new(1, half, Default::default(), vb.pp("c")));
+    too_large(nn::GRUCell::new(half, 2, true, vb.pp("d")));
+    too_large(nn::gru(2, 2, Default::default(), vb.pp("e"))?.zero_state(HUGE));
+    Ok(())
+}
+
+/// A checkpoint whose tensors are one row longer than they are asked to be.
+struct Longer;
+
+impl candle_nn::var_builder::SimpleBackend for Longer {
+    fn get(
+        &self,
+        shape: candle_core::Shape,
+        _: &str,
+        _: candle_nn::Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let mut shape = shape.dims().to_vec();
+        shape[0] += 1;
+        Tensor::zeros(shape, dtype, device)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        candle_core::bail!("{name}")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
+    }
+}
+
+#[test]
+fn weights_of_another_shape_than_was_asked_for_are_refused() {
+    let vb = || VarBuilder::from_backend(Box::new(Longer), DType::F32, Device::Cpu).pp("x");
+    let errors = [
+        nn::LSTM::new(3, 4, Default::default(), vb())
+            .unwrap_err()
+            .to_string(),
+        nn::GRUCell::new(3, 4, true, vb()).unwrap_err().to_string(),
+        nn::gru(3, 4, Default::default(), vb())
+            .unwrap_err()
+            .to_string(),
+    ];
+    for message in errors {
+        assert!(
+            message.contains("x.weight_ih") && message.contains("expected ["),
+            "{message}"
+        );
+    }
+}
