@@ -152,7 +152,61 @@ mod instances {
     block!(avx512, "avx512f", 24 x 16, _mm512_setzero_ps(), |sum, a, b| _mm512_fmadd_ps(a, b, sum));
     block!(fma, "avx2,fma", 12 x 8, _mm256_setzero_ps(), |sum, a, b| _mm256_fmadd_ps(a, b, sum));
 
+    /// Products of tiles, four sums at once.
+    mod amx {
+        use std::arch::asm;
+
+        use super::REPEATS;
+
+        const SUMS: u64 = 4;
+        pub const OPERATIONS: u64 = 2 * SUMS * 16 * 16 * 64 * REPEATS;
+
+        /// Eight tiles of 16 rows of 64 bytes, as `ldtilecfg` reads it.
+        #[repr(align(64))]
+        struct Configuration([u8; 64]);
+
+        static CONFIGURATION: Configuration = {
+            let mut bytes = [0; 64];
+            bytes[0] = 1;
+            let mut tile = 0;
+            while tile < 8 {
+                bytes[16 + 2 * tile] = 64;
+                bytes[48 + tile] = 16;
+                tile += 1;
+            }
+            Configuration(bytes)
+        };
+
+        pub fn call() {
+            // SAFETY: a block is only made where the library found tiles, and was permitted to
+            // use them; they are released at the end.
+            unsafe {
+                asm!(
+                    "ldtilecfg [{configuration}]",
+                    "2:",
+                    "tdpbusd tmm0, tmm4, tmm6",
+                    "tdpbusd tmm1, tmm4, tmm7",
+                    "tdpbusd tmm2, tmm5, tmm6",
+                    "tdpbusd tmm3, tmm5, tmm7",
+                    "dec {repeats}",
+                    "jnz 2b",
+                    "tilerelease",
+                    configuration = in(reg) &raw const CONFIGURATION,
+                    repeats = inout(reg) REPEATS => _,
+                    options(nostack, readonly),
+                );
+            }
+        }
+    }
+
     pub fn int8() -> Option<Block> {
+        let available = candle_dynquant::kernels::Isa::available();
+        let amx = available.iter().any(|isa| isa.name() == "amx_int8");
+        let amx = amx.then_some(Block {
+            name: "AMX",
+            operations: amx::OPERATIONS,
+            run: amx::call,
+        });
         let avx512 = has!("avx512f") && has!("avx512vnni");
         let avx512 = avx512.then_some(Block {
             name: "AVX512-VNNI",
@@ -164,7 +218,7 @@ mod instances {
             operations: avx_vnni::OPERATIONS,
             run: avx_vnni::call,
         });
-        avx512.or(avx2)
+        amx.or(avx512).or(avx2)
     }
 
     pub fn f32() -> Option<Block> {

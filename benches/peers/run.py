@@ -11,7 +11,7 @@ float.
 Ratios above 1 mean that ours is faster: rival_us / ours_us. Of a rival with variants (torch's
 engines, ONNX Runtime's plain and fused graph, OpenVINO's precisions) the fastest counts, and the row names it.
 
-A Linear's share of the peak is that of int8 dot products on registers alone; its limit is the
+A Linear's share of the peak is that of int8 products on registers or tiles alone; its limit is the
 longer of its operations at that peak and its weights, a byte each, at the speed at which memory
 of their size is read. Both are measured in the rounds of its case, at best of several tries.
 """
