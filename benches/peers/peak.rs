@@ -191,7 +191,7 @@ mod instances {
                     "dec {repeats}",
                     "jnz 2b",
                     "tilerelease",
-                    configuration = in(reg) &raw const CONFIGURATION,
+                    configuration = in(reg) CONFIGURATION.0.as_ptr(),
                     repeats = inout(reg) REPEATS => _,
                     options(nostack, readonly),
                 );

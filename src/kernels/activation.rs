@@ -7,8 +7,9 @@
 //! below zero, where they vanish, also within 2.5% of their value (gelu), 0.01% (gelu_tanh) and
 //! 4 units (silu), or 1e-36.
 
+use super::parallel::Threads;
 use super::rows::ROUND;
-use super::{Isa, TASKS_PER_THREAD, buffer, parallel};
+use super::{Isa, TASKS_PER_THREAD, buffer};
 
 /// An activation function, under PyTorch's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +34,19 @@ pub enum Activation {
 /// The result does not depend on the instruction set or on the number of threads.
 pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
     let activate = isa.instance().activate;
+    let threads = Threads::of_caller();
     let tasks = match xs.len() < SERIAL {
         true => 1,
         false => xs
             .len()
             .div_ceil(CHUNK)
-            .min(TASKS_PER_THREAD * parallel::threads()),
+            .min(TASKS_PER_THREAD * threads.count()),
     };
     let share = xs.len().div_ceil(tasks).next_multiple_of(BLOCK).max(1);
     // SAFETY: the chunks of both slices are the same, and all of each is copied.
     unsafe {
         buffer::filled(xs.len(), |out| {
-            parallel::for_each_item(xs.chunks(share).zip(out.chunks_mut(share)), |(xs, out)| {
+            threads.for_each_item(xs.chunks(share).zip(out.chunks_mut(share)), |(xs, out)| {
                 // What is copied is still in L1 when it is used.
                 for (xs, out) in xs.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
                     activate(activation, buffer::copied(xs, out));

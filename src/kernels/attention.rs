@@ -23,8 +23,9 @@ use std::ops::Range;
 use super::buffer::{self, Aligned};
 use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
 use super::norm::weight;
+use super::parallel::Threads;
 use super::product::{Layout, Output};
-use super::{Isa, TASKS_PER_THREAD, parallel};
+use super::{Isa, TASKS_PER_THREAD};
 use crate::sizes;
 
 /// The operands of attention.
@@ -143,14 +144,15 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
 
     let work = [heads, q.rows, k.rows, q.columns.saturating_add(v.columns)];
     let work = work.into_iter().fold(batch, usize::saturating_mul);
-    let threads = match work < SERIAL {
+    let threads = Threads::of_caller();
+    let count = match work < SERIAL {
         true => 1,
-        false => parallel::threads(),
+        false => threads.count(),
     };
     let registers = q.rows.div_ceil(COLUMNS);
-    let wanted = TASKS_PER_THREAD * threads;
+    let wanted = TASKS_PER_THREAD * count;
     let blocks = registers.div_ceil(QUERIES / COLUMNS);
-    let blocks = match threads {
+    let blocks = match count {
         1 => blocks,
         _ => blocks.max(registers.min(wanted.div_ceil(batch * heads))),
     };
@@ -175,9 +177,9 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
                 };
                 attend(&attention, block, &out);
             };
-            match threads {
+            match count {
                 1 => (0..tasks).for_each(task),
-                _ => parallel::for_each(tasks.div_ceil(share), false, |index| {
+                _ => threads.for_each(tasks.div_ceil(share), false, |index| {
                     (index * share..tasks.min((index + 1) * share)).for_each(task);
                 }),
             }

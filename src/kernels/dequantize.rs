@@ -5,7 +5,8 @@
 
 use half::f16;
 
-use super::{Isa, TASKS_PER_THREAD, parallel};
+use super::parallel::Threads;
+use super::{Isa, TASKS_PER_THREAD};
 use crate::sizes;
 
 /// What the codes of a row stand for: `fma(code - shift, scale, offset)`.
@@ -56,13 +57,14 @@ pub fn for_each_row<T: Send>(out: &mut [T], k: usize, write: impl Fn(usize, &mut
     if rows == 0 {
         return;
     }
+    let threads = Threads::of_caller();
     let tasks = match out.len() < SERIAL_ELEMENTS {
         true => 1,
-        false => rows.min(TASKS_PER_THREAD * parallel::threads()),
+        false => rows.min(TASKS_PER_THREAD * threads.count()),
     };
     let height = rows.div_ceil(tasks.max(1)).max(1);
     let parts = out.chunks_mut(height * k).enumerate();
-    parallel::for_each_item(parts, |(part, rows)| {
+    threads.for_each_item(parts, |(part, rows)| {
         for (row, out) in rows.chunks_mut(k).enumerate() {
             write(part * height + row, out);
         }

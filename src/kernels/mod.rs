@@ -9,11 +9,13 @@ mod aarch64;
 mod activation;
 mod attention;
 mod buffer;
+mod course;
 mod dequantize;
 mod float;
 mod float_tile;
 mod gates;
 mod isa;
+mod job;
 mod norm;
 mod packed;
 mod parallel;
@@ -21,6 +23,7 @@ mod pool;
 mod portable;
 mod product;
 mod quantize;
+mod rayon_pool;
 mod recurrence;
 pub mod reference;
 mod rows;
@@ -50,6 +53,7 @@ pub use rows::{Range, Rounding, RowParams};
 use attention::Block;
 use gates::Units;
 use isa::Kind;
+use parallel::Threads;
 use product::{Group, Layout, Lhs, Output, Part, Product, Row};
 
 /// An instruction set's instance of the inner loops.
@@ -216,6 +220,7 @@ fn linear_uninit<const N: usize>(
     for (operands, out) in operands.iter().zip(&outs) {
         operands.check::<[u8; 4]>(out);
     }
+    let threads = Threads::of_caller();
     let mut room = scratch.room(
         operands.iter().map(|o| o.m).sum(),
         operands.iter().map(|o| o.m * o.rhs.groups()).sum(),
@@ -230,19 +235,19 @@ fn linear_uninit<const N: usize>(
             Some(product) => (product.lhs.groups, product.lhs.rows),
             None => {
                 let own = room.split_off(o.m, o.rhs.groups());
-                quantize::quantize_rows(o, quantizer, sums, own)
+                quantize::quantize_rows(&threads, o, quantizer, sums, own)
             }
         };
         products[i] = Some(product(o, groups, rows, out));
     }
-    split::multiply(&products.each_ref().map(Option::as_ref));
+    split::multiply(&threads, &products.each_ref().map(Option::as_ref));
 }
 
 /// Writes every element of `out`.
 fn linear_f16_uninit(operands: Operands<'_>, out: &mut [MaybeUninit<f32>]) {
     operands.check::<f32>(out);
     let product = product(operands, operands.lhs, &[], out);
-    split::multiply(&[Some(&product)]);
+    split::multiply(&Threads::of_caller(), &[Some(&product)]);
 }
 
 /// Updates the state of all rows of a recurrent step with `hidden` elements a row.
@@ -261,8 +266,9 @@ pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
             .for_each(|units| update(gates, units));
         return;
     }
-    let height = rows.div_ceil(parallel::threads());
-    parallel::for_each_item(step.parts(gates, hidden, height), |part| {
+    let threads = Threads::of_caller();
+    let height = rows.div_ceil(threads.count());
+    threads.for_each_item(step.parts(gates, hidden, height), |part| {
         part.rows(gates, hidden)
             .for_each(|units| update(gates, units));
     });
@@ -276,3 +282,6 @@ const TASKS_PER_THREAD: usize = 4;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+#[path = "../../tests/common/watchdog.rs"]
+mod watchdog;

@@ -5,7 +5,8 @@
 //! bits.
 
 use super::activation::exp;
-use super::{Isa, TASKS_PER_THREAD, buffer, parallel};
+use super::parallel::Threads;
+use super::{Isa, TASKS_PER_THREAD, buffer};
 use crate::sizes;
 
 /// What a layer norm does to a row of `hidden` elements.
@@ -34,7 +35,7 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
         sizes::check("bias, the shape of weight", bias, &[hidden]);
     }
     let normalize = isa.instance().normalize;
-    each_row(xs, hidden, |start, row| {
+    each_row(&Threads::of_caller(), xs, hidden, |start, row| {
         let residual = residual.map(|residual| &residual[start..start + hidden]);
         normalize(row, residual, norm);
     })
@@ -46,7 +47,7 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
 /// If `xs` has no whole rows.
 pub fn softmax(isa: Isa, xs: &[f32], columns: usize) -> Vec<f32> {
     let softmax = isa.instance().softmax;
-    each_row(xs, columns, |_, row| softmax(row))
+    each_row(&Threads::of_caller(), xs, columns, |_, row| softmax(row))
 }
 
 /// Elements below which the caller's thread computes alone.
@@ -54,7 +55,12 @@ const SERIAL: usize = 32_768;
 
 /// A copy of `xs` with `change` applied to each row, which it finds in L1; it is told where in
 /// `xs` the row begins.
-fn each_row(xs: &[f32], columns: usize, change: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+fn each_row(
+    threads: &Threads,
+    xs: &[f32],
+    columns: usize,
+    change: impl Fn(usize, &mut [f32]) + Sync,
+) -> Vec<f32> {
     let rows = xs.len().checked_div(columns).unwrap_or(0);
     sizes::check("xs, [rows, columns]", xs, &[rows, columns]);
     if rows == 0 {
@@ -62,14 +68,14 @@ fn each_row(xs: &[f32], columns: usize, change: impl Fn(usize, &mut [f32]) + Syn
     }
     let tasks = match xs.len() < SERIAL {
         true => 1,
-        false => TASKS_PER_THREAD * parallel::threads(),
+        false => TASKS_PER_THREAD * threads.count(),
     };
     let height = rows.div_ceil(tasks).max(1);
     // SAFETY: the parts of both slices are the same, and all rows of each are copied.
     unsafe {
         buffer::filled(xs.len(), |out| {
             let parts = out.chunks_mut(height * columns).enumerate();
-            parallel::for_each_item(parts, |(part, out)| {
+            threads.for_each_item(parts, |(part, out)| {
                 for (row, out) in out.chunks_exact_mut(columns).enumerate() {
                     let start = (part * height + row) * columns;
                     change(start, buffer::copied(&xs[start..start + columns], out));

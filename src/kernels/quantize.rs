@@ -3,9 +3,10 @@
 use std::cell::Cell;
 
 use super::buffer::Shared;
+use super::parallel::Threads;
 use super::product::Row;
 use super::rows::{Range, Rounding, RowParams};
-use super::{Operands, TASKS_PER_THREAD, parallel};
+use super::{Instance, Operands, TASKS_PER_THREAD};
 
 /// Which rows share a range, and so a scale and zero point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,14 +114,6 @@ thread_local! {
 /// Greatest buffer of groups that is kept: 16 MiB.
 const KEPT_GROUPS: usize = 4 << 20;
 
-/// Rows that one task quantizes.
-struct RowChunk<'a> {
-    lhs: &'a [f32],
-    ranges: &'a mut [Range],
-    groups: &'a mut [[u8; 4]],
-    rows: &'a mut [Row],
-}
-
 /// Activations below which their quantization stays on the caller's thread.
 const SERIAL_ACTIVATIONS: usize = 16_384;
 
@@ -129,88 +122,154 @@ const BLOCK: usize = 4_096;
 
 /// Quantizes the rows of `operands.lhs` to `room`, with sums of codes if asked.
 pub(super) fn quantize_rows<'a>(
+    threads: &Threads,
     operands: Operands<'_>,
     quantizer: Quantizer<'_>,
     sums: bool,
     room: QuantizedRows<'a>,
 ) -> (&'a [[u8; 4]], &'a [Row]) {
-    let Operands { lhs, m, rhs, .. } = operands;
-    let k = rhs.k();
-    let instance = rhs.isa().instance();
-    let row_of = |params: RowParams| Row {
-        scale: params.scale,
-        zero_point: params.zero_point,
-        sum: 0,
-    };
-    let calculate = quantizer.calculate_qparams;
-    if k == 0 {
-        room.rows.fill(row_of(calculate(Range::EMPTY)));
-        return (room.groups, room.rows);
+    let Operands { lhs, m, .. } = operands;
+    let work = Work::new(operands, quantizer, sums);
+    if lhs.len() < SERIAL_ACTIVATIONS || work.k == 0 {
+        return work.alone(lhs, room);
     }
-    let tasks = match lhs.len() < SERIAL_ACTIVATIONS {
-        true => 1,
-        false => m.min(TASKS_PER_THREAD * parallel::threads()),
-    };
+    let tasks = m.min(TASKS_PER_THREAD * threads.count());
     let height = m.div_ceil(tasks.max(1)).max(1);
-
-    let measure = |lhs: &[f32], ranges: &mut [Range]| {
-        for (lhs, range) in lhs.chunks_exact(k).zip(ranges) {
-            *range = (instance.range)(lhs);
-        }
-    };
     let together = match quantizer.rows {
         Rows::Apart => None,
         Rows::Together => {
-            let chunks = lhs.chunks(height * k).zip(room.ranges.chunks_mut(height));
-            parallel::for_each_item(chunks, |(lhs, ranges)| measure(lhs, ranges));
-            let finite = room.ranges.iter().filter(|range| range.finite);
-            let all = finite.fold(Range::EMPTY, |all, range| all.union(*range));
-            Some(calculate(all))
+            let ranges = room.ranges.chunks_mut(height);
+            let chunks = lhs.chunks(height * work.k).zip(ranges);
+            threads.for_each_item(chunks, |(lhs, ranges)| work.measure(lhs, ranges));
+            Some(work.together(room.ranges))
         }
     };
-
-    let chunks = lhs.chunks(height * k).zip(room.ranges.chunks_mut(height));
-    let chunks = chunks.zip(room.groups.chunks_mut(height * rhs.groups()));
+    let chunks = lhs.chunks(height * work.k);
+    let chunks = chunks.zip(room.ranges.chunks_mut(height));
+    let chunks = chunks.zip(room.groups.chunks_mut(height * work.groups));
     let chunks = chunks.zip(room.rows.chunks_mut(height));
-    let chunks = chunks.map(|(((lhs, ranges), groups), rows)| RowChunk {
-        lhs,
-        ranges,
-        groups,
-        rows,
+    threads.for_each_item(chunks, |(((lhs, ranges), groups), rows)| {
+        work.encode(lhs, (groups, rows, ranges), together);
     });
-    // Ranges of several rows, then their codes: a row's divisions, one after the other, would take
-    // as long as its codes if they had to wait for them.
-    let block = (BLOCK / k).max(1);
-    parallel::for_each_item(chunks, |chunk| {
-        let blocks = chunk.lhs.chunks(block * k);
-        let blocks = blocks.zip(chunk.ranges.chunks_mut(block));
-        let blocks = blocks.zip(chunk.groups.chunks_mut(block * rhs.groups()));
-        for (((lhs, ranges), groups), rows) in blocks.zip(chunk.rows.chunks_mut(block)) {
+    (room.groups, room.rows)
+}
+
+/// [`quantize_rows`] on this thread.
+pub(super) fn quantize_alone<'a>(
+    operands: Operands<'_>,
+    quantizer: Quantizer<'_>,
+    sums: bool,
+    room: QuantizedRows<'a>,
+) -> (&'a [[u8; 4]], &'a [Row]) {
+    Work::new(operands, quantizer, sums).alone(operands.lhs, room)
+}
+
+/// What is done to rows, some at a time.
+struct Work<'a> {
+    quantizer: Quantizer<'a>,
+    instance: Instance,
+    /// Activations and groups of a row.
+    k: usize,
+    groups: usize,
+    sums: bool,
+}
+
+impl<'a> Work<'a> {
+    fn new(operands: Operands<'_>, quantizer: Quantizer<'a>, sums: bool) -> Self {
+        Self {
+            quantizer,
+            instance: operands.rhs.isa().instance(),
+            k: operands.rhs.k(),
+            groups: operands.rhs.groups(),
+            sums,
+        }
+    }
+
+    /// All of it on this thread.
+    fn alone<'r>(&self, lhs: &[f32], room: QuantizedRows<'r>) -> (&'r [[u8; 4]], &'r [Row]) {
+        let QuantizedRows {
+            groups,
+            rows,
+            ranges,
+        } = room;
+        if self.k == 0 {
+            rows.fill(self.row(self.params(Range::EMPTY)));
+            return (groups, rows);
+        }
+        let together = match self.quantizer.rows {
+            Rows::Apart => None,
+            Rows::Together => {
+                self.measure(lhs, ranges);
+                Some(self.together(ranges))
+            }
+        };
+        self.encode(lhs, (groups, rows, ranges), together);
+        (groups, rows)
+    }
+
+    fn params(&self, range: Range) -> RowParams {
+        (self.quantizer.calculate_qparams)(range)
+    }
+
+    fn row(&self, params: RowParams) -> Row {
+        Row {
+            scale: params.scale,
+            zero_point: params.zero_point,
+            sum: 0,
+        }
+    }
+
+    /// The range of each row.
+    fn measure(&self, lhs: &[f32], ranges: &mut [Range]) {
+        for (lhs, range) in lhs.chunks_exact(self.k).zip(ranges) {
+            *range = (self.instance.range)(lhs);
+        }
+    }
+
+    /// The parameters that rows of these ranges share.
+    fn together(&self, ranges: &[Range]) -> RowParams {
+        let finite = ranges.iter().filter(|range| range.finite);
+        self.params(finite.fold(Range::EMPTY, |all, range| all.union(*range)))
+    }
+
+    /// The codes of each row, by the parameters that all share or its own.
+    fn encode(
+        &self,
+        lhs: &[f32],
+        (groups, rows, ranges): (&mut [[u8; 4]], &mut [Row], &mut [Range]),
+        together: Option<RowParams>,
+    ) {
+        // Ranges of several rows, then their codes: a row's divisions, one after the other, would
+        // take as long as its codes if they had to wait for them.
+        let block = (BLOCK / self.k).max(1);
+        let blocks = lhs.chunks(block * self.k);
+        let blocks = blocks.zip(ranges.chunks_mut(block));
+        let blocks = blocks.zip(groups.chunks_mut(block * self.groups));
+        for (((lhs, ranges), groups), rows) in blocks.zip(rows.chunks_mut(block)) {
             if together.is_none() {
-                measure(lhs, ranges);
+                self.measure(lhs, ranges);
             }
             for (range, row) in ranges.iter().zip(&mut *rows) {
                 *row = match range.finite {
-                    true => row_of(together.unwrap_or_else(|| calculate(*range))),
+                    true => self.row(together.unwrap_or_else(|| self.params(*range))),
                     false => NOT_FINITE,
                 };
             }
-            let rows = lhs.chunks_exact(k).zip(rows);
-            for ((lhs, row), groups) in rows.zip(groups.chunks_exact_mut(rhs.groups())) {
+            let rows = lhs.chunks_exact(self.k).zip(rows);
+            for ((lhs, row), groups) in rows.zip(groups.chunks_exact_mut(self.groups)) {
                 if row.scale.is_nan() {
                     continue;
                 }
-                let codes = &mut groups.as_flattened_mut()[..k];
+                let codes = &mut groups.as_flattened_mut()[..self.k];
                 let params = RowParams {
                     scale: row.scale,
                     zero_point: row.zero_point,
                 };
-                (instance.quantize)(lhs, params, quantizer.rounding, codes);
-                if sums {
-                    row.sum = (instance.sum)(codes);
+                (self.instance.quantize)(lhs, params, self.quantizer.rounding, codes);
+                if self.sums {
+                    row.sum = (self.instance.sum)(codes);
                 }
             }
         }
-    });
-    (room.groups, room.rows)
+    }
 }

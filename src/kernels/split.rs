@@ -1,8 +1,9 @@
 //! How products are cut into parts for several threads.
 
+use super::TASKS_PER_THREAD;
 use super::isa::Isa;
+use super::parallel::Threads;
 use super::product::{Group, Part, Pass, Product};
-use super::{TASKS_PER_THREAD, parallel};
 
 /// Multiply-adds below which products stay on the caller's thread.
 const SERIAL: usize = 550_000;
@@ -32,8 +33,15 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Cuts into at least `wanted` parts, if there are as many.
-    pub fn new(isa: Isa, m: usize, panels: usize, row_bytes: usize, wanted: usize) -> Self {
+    /// Cuts into at least `wanted` parts for so many threads, if there are as many.
+    pub fn new(
+        isa: Isa,
+        threads: usize,
+        m: usize,
+        panels: usize,
+        row_bytes: usize,
+        wanted: usize,
+    ) -> Self {
         if m == 0 || panels == 0 {
             return Self {
                 m: 0,
@@ -49,7 +57,6 @@ impl Grid {
         // blocks, of whole tiles.
         let in_l2 = (ROW_BLOCK_BYTES / row_bytes.max(1)).max(isa.tile_rows());
         let mut blocks = m.div_ceil(in_l2);
-        let threads = parallel::threads();
         if wanted > 1 && m / threads >= ROWS_APART {
             blocks = blocks.next_multiple_of(threads);
         }
@@ -83,17 +90,22 @@ impl Grid {
 }
 
 /// Computes all parts of all products.
-pub(super) fn multiply<G: Group, const N: usize>(products: &[Option<&Product<'_, G>>; N]) {
+pub(super) fn multiply<G: Group, const N: usize>(
+    threads: &Threads,
+    products: &[Option<&Product<'_, G>>; N],
+) {
     let work = |p: &&Product<'_, G>| p.lhs.m.saturating_mul(p.rhs.n()).saturating_mul(p.rhs.k());
     let work = products
         .iter()
         .flatten()
         .map(work)
         .fold(0, usize::saturating_add);
-    let wanted = parts_of(work, SERIAL).div_ceil(N);
+    let count = threads.count();
+    let wanted = parts_of(count, work, SERIAL).div_ceil(N);
     let grid = |p: &Product<'_, G>| {
         let row_bytes = p.rhs.groups() * size_of::<G>();
-        Grid::new(p.rhs.isa(), p.lhs.m, p.rhs.panels(), row_bytes, wanted)
+        let (isa, m, panels) = (p.rhs.isa(), p.lhs.m, p.rhs.panels());
+        Grid::new(isa, count, m, panels, row_bytes, wanted)
     };
     let grids = products.map(|p| p.map(|p| (p, grid(p))));
     let parts = grids.iter().flatten().map(|(_, grid)| grid.parts()).sum();
@@ -113,13 +125,14 @@ pub(super) fn multiply<G: Group, const N: usize>(products: &[Option<&Product<'_,
     match work < SERIAL {
         true if backwards => (0..parts).rev().for_each(compute),
         true => (0..parts).for_each(compute),
-        false => parallel::for_each(parts, backwards, compute),
+        false => threads.for_each(parts, backwards, compute),
     }
 }
 
-/// Into how many parts to cut so many multiply-adds; one if they are fewer than `serial`.
-pub(super) fn parts_of(work: usize, serial: usize) -> usize {
-    match parallel::threads() {
+/// Into how many parts to cut so many multiply-adds for so many threads; one if they are fewer
+/// than `serial`.
+pub(super) fn parts_of(threads: usize, work: usize, serial: usize) -> usize {
+    match threads {
         _ if work < serial => 1,
         1 => 1,
         threads if work < SMALL => threads,

@@ -4,3 +4,4 @@
 pub mod fixture;
 pub mod generator;
 pub mod toy;
+pub mod watchdog;

@@ -27,11 +27,12 @@ use std::ops::Range;
 use state::{Set, State};
 
 use super::buffer::Aligned;
+use super::course::Phase;
 use super::gates::Gates;
 use super::packed::Packed;
-use super::parallel::{self, Phase};
+use super::parallel::Threads;
 use super::product::{Group, Lhs, Output, Part, Pass, Product, Row};
-use super::quantize::{QuantizedRows, Quantizer, Rows, Scratch, quantize_rows};
+use super::quantize::{QuantizedRows, Quantizer, Rows, Scratch, quantize_alone, quantize_rows};
 use super::rows::Range as ValueRange;
 use super::split::{Grid, parts_of};
 use super::{Operands, TASKS_PER_THREAD};
@@ -94,8 +95,9 @@ pub fn recur(
         rhs: first.ih,
         activation: None,
     };
+    let threads = Threads::of_caller();
     let room = scratch.room(inputs.m, inputs.m * inputs.rhs.groups());
-    let (groups, rows) = quantize_rows(inputs, quantizer, sums, room);
+    let (groups, rows) = quantize_rows(&threads, inputs, quantizer, sums, room);
     let inputs = Lhs {
         m: inputs.m,
         groups,
@@ -110,10 +112,10 @@ pub fn recur(
                 rhs: hh,
                 activation: None,
             };
-            quantize_rows(operands, quantizer, hh.has_zero_points(), room);
+            quantize_alone(operands, quantizer, hh.has_zero_points(), room);
         };
         let apart = quantizer.rows == Rows::Apart;
-        steps(direction, inputs, apart, codes);
+        steps(&threads, direction, inputs, apart, codes);
     }
 }
 
@@ -122,6 +124,7 @@ pub fn recur(
 /// # Panics
 /// If the sizes of the operands do not agree.
 pub fn recur_f16(xs: &[f32], directions: Vec<Recurrence<'_>>) {
+    let threads = Threads::of_caller();
     for direction in directions {
         direction.check::<f32>(xs);
         let inputs = Lhs {
@@ -130,7 +133,7 @@ pub fn recur_f16(xs: &[f32], directions: Vec<Recurrence<'_>>) {
             rows: &[],
         };
         let copy = |h: &[f32], room: QuantizedRows<'_, f32>| room.groups.copy_from_slice(h);
-        steps(direction, inputs, true, copy);
+        steps(&threads, direction, inputs, true, copy);
     }
 }
 
@@ -249,6 +252,7 @@ fn product<'a, G>(lhs: Lhs<'a, G>, rhs: &'a Packed, out: Output<'a>) -> Product<
 /// All steps: `codes` makes of rows of the hidden state what is multiplied, of any of them, or if
 /// they are not `apart` of all at once.
 fn steps<G: Group>(
+    threads: &Threads,
     recurrence: Recurrence<'_>,
     inputs: Lhs<'_, G>,
     apart: bool,
@@ -258,16 +262,19 @@ fn steps<G: Group>(
     let (n, k, gates, width) = (hh.n(), hh.k(), hh.gates(), hh.groups());
     // Panels of the same units in all gates stay together.
     let sets = hh.panels() / gates;
+    let count = threads.count();
     let cut = |rows: usize, rhs: &Packed| {
-        let wanted = parts_of(rows.saturating_mul(n).saturating_mul(rhs.k()), SERIAL);
-        Grid::new(rhs.isa(), rows, sets, rhs.groups() * size_of::<G>(), wanted)
+        let work = rows.saturating_mul(n).saturating_mul(rhs.k());
+        let wanted = parts_of(count, work, SERIAL);
+        let row_bytes = rhs.groups() * size_of::<G>();
+        Grid::new(rhs.isa(), count, rows, sets, row_bytes, wanted)
     };
     // Blocks of rows whose codes are made apart.
     let blocks = |rows: usize| match apart {
         false => 1,
         true => {
             let blocks = (rows * k).div_ceil(SERIAL_STATE);
-            blocks.min(TASKS_PER_THREAD * parallel::threads()).min(rows)
+            blocks.min(TASKS_PER_THREAD * count).min(rows)
         }
     };
     let shared = |rows: usize| blocks(rows) > 1;
@@ -317,7 +324,7 @@ fn steps<G: Group>(
     let h_before = |step: usize, rows: Range<usize>| unsafe {
         state.h[step % 2].read(rows.start * k..rows.end * k)
     };
-    parallel::for_each_phase(work.len(), phase, own, |own, index, task| {
+    threads.for_each_phase(work.len(), phase, own, |own, index, task| {
         match &work[index] {
             Work::Input { rows, grid } => {
                 let product = product(inputs.of(rows.clone(), ih.groups()), ih, state.ih);

@@ -1,0 +1,237 @@
+//! Layers and operations in rayon pools of many sizes, called in every way: each call ends, and
+//! its bits are those of one thread.
+//!
+//! `DYNQUANT_LONG=1 cargo test --release --test threads` makes thousands of calls of each.
+
+mod common;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_dynquant::nn::{self, Nonlinearity};
+use candle_dynquant::{QConfig, QConfigSpec, Quantizable, ops, quantize_dynamic};
+use candle_nn::{VarBuilder, VarMap};
+use common::watchdog::Watchdog;
+use rayon::prelude::*;
+
+/// A computation, and the bits of its result on one thread.
+struct Case {
+    name: String,
+    run: Box<dyn Fn() -> Result<Tensor> + Send + Sync>,
+    expected: Vec<u32>,
+}
+
+impl Case {
+    fn new(
+        name: impl Into<String>,
+        run: impl Fn() -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let serial = pool(1).install(|| bits(&run()?))?;
+        Ok(Self {
+            name: name.into(),
+            run: Box::new(run),
+            expected: serial,
+        })
+    }
+
+    fn check(&self) {
+        let got = (self.run)().and_then(|ys| bits(&ys)).expect("a result");
+        assert!(got == self.expected, "{}: other bits", self.name);
+    }
+}
+
+fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
+    let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+    Ok(values.into_iter().map(f32::to_bits).collect())
+}
+
+fn pool(threads: usize) -> rayon::ThreadPool {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.expect("a pool")
+}
+
+fn long() -> bool {
+    std::env::var_os("DYNQUANT_LONG").is_some_and(|value| value == "1")
+}
+
+fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
+    Tensor::randn(0f32, 1., shape.into(), &Device::Cpu)
+}
+
+const PRESETS: [(&str, QConfig); 3] = [
+    ("default", QConfig::default_dynamic()),
+    ("per_row", QConfig::per_row_dynamic()),
+    ("float16", QConfig::float16_dynamic()),
+];
+
+fn quantized<L: Quantizable>(mut layer: L, qconfig: &QConfig) -> L {
+    let spec = QConfigSpec::all_kinds(qconfig.clone());
+    quantize_dynamic(&mut layer, &spec).expect("quantizes");
+    layer
+}
+
+fn rnn(input: usize, hidden: usize) -> Result<nn::RNN> {
+    let (vars, device) = (VarMap::new(), Device::Cpu);
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &device);
+    let rnn = nn::RNN::new(input, hidden, Nonlinearity::Tanh, Default::default(), vb);
+    rnn.map_err(candle_core::Error::wrap)
+}
+
+/// A recurrent layer of which a task makes the codes of so many activations that elsewhere they
+/// are shared by threads.
+fn large_rnn(steps: usize) -> Result<Case> {
+    let rnn = quantized(rnn(8, 512)?, &QConfig::default_dynamic());
+    let xs = randn((steps, 32, 8))?;
+    Case::new("RNN, default", move || Ok(rnn.forward(&xs, None)?.0))
+}
+
+fn cases() -> Result<Vec<Case>> {
+    let (vars, device) = (VarMap::new(), Device::Cpu);
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &device);
+    let mut cases = vec![large_rnn(4)?];
+
+    let wide = quantized(rnn(8, 512)?, &QConfig::per_row_dynamic());
+    let xs = randn((1, 544, 8))?;
+    cases.push(Case::new("RNN of a wide batch, per_row", move || {
+        Ok(wide.forward(&xs, None)?.0)
+    })?);
+    for (batch, hidden, steps) in [(1, 256, 8), (40, 64, 3)] {
+        for (preset, qconfig) in &PRESETS {
+            let name = |kind| format!("{kind}, batch {batch}, {preset}");
+            let vb = vb.pp(name("layers"));
+            let lstm = nn::LSTM::new(32, hidden, Default::default(), vb.pp("lstm"))?;
+            let gru = nn::GRU::new(32, hidden, Default::default(), vb.pp("gru"))?;
+            let (lstm, gru) = (quantized(lstm, qconfig), quantized(gru, qconfig));
+            let xs = randn((steps, batch, 32))?;
+            let of_gru = xs.clone();
+            cases.push(Case::new(name("LSTM"), move || {
+                Ok(lstm.forward(&xs, None)?.0)
+            })?);
+            cases.push(Case::new(name("GRU"), move || {
+                Ok(gru.forward(&of_gru, None)?.0)
+            })?);
+        }
+    }
+    for (preset, qconfig) in &PRESETS {
+        let linear = quantized(nn::Linear::new(randn((700, 512))?, None), qconfig);
+        let xs = randn((48, 512))?;
+        cases.push(Case::new(format!("Linear, {preset}"), move || {
+            linear.forward(&xs)
+        })?);
+    }
+    let xs = randn((2, 4, 96, 32))?;
+    cases.push(Case::new("attention", move || {
+        ops::scaled_dot_product_attention(&xs, &xs, &xs, None, 0.2)?.contiguous()
+    })?);
+    let (xs, weight) = (randn((128, 384))?, randn(384)?);
+    let flat = xs.clone();
+    cases.push(Case::new("layer norm", move || {
+        ops::layer_norm(&xs, &weight, None, 1e-5)
+    })?);
+    let xs = flat.clone();
+    cases.push(Case::new("softmax", move || ops::softmax_last_dim(&xs))?);
+    cases.push(Case::new("gelu", move || ops::gelu(&flat))?);
+    let mut table = nn::Embedding::new(randn((50, 128))?, 128);
+    quantize_dynamic(&mut table, &QConfigSpec::new().embeddings()).expect("quantizes");
+    let ids = Tensor::from_iter((0..1_000u32).map(|i| i * 7 % 50), &device)?;
+    cases.push(Case::new("Embedding", move || table.forward(&ids))?);
+    Ok(cases)
+}
+
+/// How a call comes to be in a pool; each makes about so many calls.
+type Way = fn(&rayon::ThreadPool, usize, &(dyn Fn() + Sync));
+
+const WAYS: [(&str, Way); 7] = [
+    ("install", |pool, calls, call| {
+        pool.install(|| (0..calls).for_each(|_| call()));
+    }),
+    ("par_iter", |pool, calls, call| {
+        pool.install(|| (0..calls).into_par_iter().for_each(|_| call()));
+    }),
+    ("join", |pool, calls, call| {
+        let half = || (0..calls.div_ceil(2)).for_each(|_| call());
+        pool.install(|| rayon::join(half, half));
+    }),
+    ("scope", |pool, calls, call| {
+        pool.scope(|scope| (0..calls).for_each(|_| scope.spawn(|_| call())));
+    }),
+    // A worker of one pool waits for another pool, and meanwhile takes what there is in its own.
+    ("nested pools", |outer, calls, call| {
+        let inner = pool(3);
+        let call = || inner.install(call);
+        outer.install(|| (0..calls).into_par_iter().for_each(|_| call()));
+    }),
+    // A call that ran another piece of the iterator while it waited would lock twice.
+    ("par_iter over a lock", |pool, calls, call| {
+        let lock = Mutex::new(());
+        let call = |_| {
+            let _guard = lock.lock();
+            call();
+        };
+        pool.install(|| (0..calls).into_par_iter().for_each(call));
+    }),
+    ("threads beside the pool", |pool, calls, call| {
+        let half = || (0..calls.div_ceil(2)).for_each(|_| call());
+        std::thread::scope(|scope| {
+            scope.spawn(half);
+            pool.install(half);
+        });
+    }),
+];
+
+#[test]
+fn every_call_in_a_pool_ends_with_the_bits_of_one_thread() -> Result<()> {
+    let calls = if long() { 100 } else { 6 };
+    let watchdog = Watchdog::start();
+    let cases = cases()?;
+    for threads in [2, 3, 4, 8, 20] {
+        let pool = pool(threads);
+        for (way, run) in WAYS {
+            for case in &cases {
+                let name = format!("{} by {way} on {threads} threads", case.name);
+                watchdog.step(&name);
+                run(&pool, calls, &|| {
+                    case.check();
+                    watchdog.step(&name);
+                });
+            }
+            // By turns: what a thread finds to help with is another's.
+            let name = format!("all by {way} on {threads} threads");
+            let turn = AtomicUsize::new(0);
+            run(&pool, calls * cases.len() / 4, &|| {
+                cases[turn.fetch_add(1, Ordering::Relaxed) % cases.len()].check();
+                watchdog.step(&name);
+            });
+        }
+    }
+    for case in &cases {
+        let name = format!("{} by Device::with_context", case.name);
+        watchdog.step(&name);
+        Device::Cpu.with_context(|| {
+            for _ in 0..calls {
+                case.check();
+                watchdog.step(&name);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// 30,000 calls on each number of threads in the long form.
+#[test]
+fn a_large_recurrence_ends_in_a_pool() -> Result<()> {
+    let calls = if long() { 30_000 } else { 30 };
+    let watchdog = Watchdog::start();
+    let case = large_rnn(20)?;
+    for threads in [3, 4, 8] {
+        pool(threads).install(|| {
+            for call in 0..calls {
+                case.check();
+                watchdog.step(format_args!("call {call} on {threads} threads"));
+            }
+        });
+        println!("{calls} calls on {threads} threads");
+    }
+    Ok(())
+}
