@@ -6,8 +6,15 @@ use crate::error::{Error, Result};
 /// How alike a suggestion must be to the word that came, of 1.
 const ALIKE: f64 = 0.75;
 
+/// Characters of a word that are compared: it may be as long as a file, and the time is quadratic.
+const COMPARED: usize = 200;
+
 fn likeness(a: &str, b: &str) -> f64 {
-    strsim::jaro_winkler(&a.to_lowercase(), &b.to_lowercase())
+    let lowercase = |word: &str| {
+        let chars = word.chars().take(COMPARED);
+        chars.flat_map(char::to_lowercase).collect::<String>()
+    };
+    strsim::jaro_winkler(&lowercase(a), &lowercase(b))
 }
 
 /// The one of `words` that is most like `word`.

@@ -419,3 +419,30 @@ fn an_alias_may_not_be_another_layers_path() {
         "{error:?}"
     );
 }
+
+#[test]
+fn rules_from_code_have_the_limits_of_those_from_a_file() {
+    let regexes = (0..201).fold(QConfigSpec::new(), |spec, _| spec.regex("head", A));
+    let dear = QConfigSpec::new().regex(r"\pL{200}|", A);
+    let names = QConfigSpec::new().exclude(vec!["head"; 10_001]);
+    let cases = [
+        (
+            regexes,
+            "invalid number of regexes: expected at most 200, got 201",
+        ),
+        (dear, "malformed regex"),
+        (
+            names,
+            "invalid number of rules: expected at most 10000, got 10001",
+        ),
+        // Told at once, although the nearest name is looked for.
+        (QConfigSpec::new().name("x".repeat(1 << 20), A), "rule name"),
+    ];
+    for (spec, expected) in cases {
+        let error = quantize_dynamic(&mut model(), &spec).expect_err(expected);
+        assert!(
+            error.to_string().starts_with(expected),
+            "{expected}: {error}"
+        );
+    }
+}

@@ -6,7 +6,8 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 
 use super::QConfigSpec;
-use super::rule::{Pattern, Rule, compile};
+use super::name_regex::NameRegex;
+use super::rule::{Pattern, Rule};
 use crate::document::{Node, Read, Value, deserialize_by_read};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
@@ -134,11 +135,13 @@ impl Read for QConfigSpec {
         if let Some(names) = map.get("exclude") {
             for name in names.list("a list of names")? {
                 spec = spec.exclude([name.text("a name")?]);
+                spec.check_counts().map_err(|e| name.fault(e.to_string()))?;
             }
         }
         if let Some(rules) = map.get("rules") {
             for rule in rules.list("a list of rules")? {
-                spec.rules.push(Rule::read(rule)?);
+                spec.push(Rule::read(rule)?);
+                spec.check_counts().map_err(|e| rule.fault(e.to_string()))?;
             }
         }
         Ok(spec)
@@ -151,7 +154,11 @@ impl Read for Rule {
         let kind = map.read("kind", |n| n.word("a kind", str::parse))?;
         let name = map.read("name", |n| n.text("a name").map(str::to_owned))?;
         let regex = map.read("regex", |n| {
-            n.word("a regex", |regex| compile(regex).map(|_| regex.to_owned()))
+            n.word("a regex", |pattern| {
+                let regex = NameRegex::new(pattern);
+                regex.compiled()?;
+                Ok(regex)
+            })
         })?;
         let pattern = match (kind, name, regex) {
             (Some(kind), None, None) => Pattern::Kind(kind),
@@ -255,7 +262,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
             pattern: match &rule.pattern {
                 Pattern::Kind(kind) => WrittenPattern::Kind(kind),
                 Pattern::Name(name) => WrittenPattern::Name(name),
-                Pattern::Regex(regex) => WrittenPattern::Regex(regex),
+                Pattern::Regex(regex) => WrittenPattern::Regex(regex.pattern()),
             },
             qconfig: rule.qconfig.as_ref().map(Brief::from),
         });

@@ -2,6 +2,7 @@
 
 mod file;
 mod hint;
+mod name_regex;
 mod rule;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::qconfig::{OnnxRuntimeOptions, QConfig};
 use crate::words::unknown_name;
+use name_regex::NameRegex;
 use rule::{Matcher, Pattern, Rank, Rule};
 
 /// Which layers of a model are quantized, and how; PyTorch's `qconfig_spec`.
@@ -40,8 +42,13 @@ pub struct QConfigSpec {
     /// What a preset gives to whole kinds; these may match nothing.
     presets: BTreeMap<LayerKind, QConfig>,
     rules: Vec<Rule>,
+    /// How many of the rules are regexes, and bytes of their patterns.
+    regexes: (usize, usize),
     min_params: usize,
 }
+
+/// How many rules a spec may have; each is compared with every name of the model.
+const MAX_RULES: usize = 10_000;
 
 /// What [`QConfigSpec::of`] takes, as PyTorch's sets do: a kind of layer, or a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,6 +95,7 @@ impl QConfigSpec {
         Self {
             presets: BTreeMap::new(),
             rules: Vec::new(),
+            regexes: (0, 0),
             min_params: 0,
         }
     }
@@ -186,7 +194,7 @@ impl QConfigSpec {
     /// anywhere unless it is anchored; `None` keeps them float.
     #[must_use]
     pub fn regex(self, pattern: impl Into<String>, qconfig: impl Into<Option<QConfig>>) -> Self {
-        self.rule(Pattern::Regex(pattern.into()), qconfig.into())
+        self.rule(Pattern::Regex(NameRegex::new(pattern)), qconfig.into())
     }
 
     /// Keeps names float, each with all that is below it: [`name`](Self::name) with `None` for
@@ -207,16 +215,43 @@ impl QConfigSpec {
     }
 
     fn rule(mut self, pattern: Pattern, qconfig: Option<QConfig>) -> Self {
-        self.rules.push(Rule { pattern, qconfig });
+        self.push(Rule { pattern, qconfig });
         self
+    }
+
+    fn push(&mut self, rule: Rule) {
+        if let Pattern::Regex(regex) = &rule.pattern {
+            self.regexes.0 += 1;
+            self.regexes.1 += regex.pattern().len();
+        }
+        self.rules.push(rule);
+    }
+
+    /// Refuses more rules than anybody writes: each costs time, and a regex memory.
+    fn check_counts(&self) -> Result<()> {
+        let too_many = |what, max: usize, got: usize| Error::InvalidArgument {
+            what,
+            expected: format!("at most {max}"),
+            got: got.to_string(),
+        };
+        let counts = [
+            ("number of rules", MAX_RULES, self.rules.len()),
+            ("number of regexes", NameRegex::MAX_COUNT, self.regexes.0),
+            ("bytes of regexes", NameRegex::MAX_BYTES, self.regexes.1),
+        ];
+        match counts.into_iter().find(|(_, max, got)| got > max) {
+            Some((what, max, got)) => Err(too_many(what, max, got)),
+            None => Ok(()),
+        }
     }
 
     /// Decides for every layer, or says which rule is at fault.
     pub(super) fn resolve(&self, survey: &Survey) -> Result<Vec<Decision>> {
+        self.check_counts()?;
         let matchers = self
             .rules
             .iter()
-            .map(Matcher::compile)
+            .map(Matcher::of)
             .collect::<Result<Vec<_>>>()?;
         for (rule, matcher) in self.rules.iter().zip(&matchers) {
             if !survey.layers.iter().any(|l| matcher.rank(l).is_some()) {

@@ -4,7 +4,8 @@ use std::fmt;
 
 use regex::Regex;
 
-use crate::error::{Error, Result};
+use super::name_regex::NameRegex;
+use crate::error::Result;
 use crate::module::LayerKind;
 use crate::qconfig::QConfig;
 use crate::quantize::survey::Found;
@@ -20,7 +21,7 @@ pub(super) struct Rule {
 pub(super) enum Pattern {
     Kind(LayerKind),
     Name(String),
-    Regex(String),
+    Regex(NameRegex),
 }
 
 /// How particular a match is; the greatest wins.
@@ -36,15 +37,15 @@ pub(super) enum Rank {
 pub(super) enum Matcher<'a> {
     Kind(&'a LayerKind),
     Name(&'a str),
-    Regex(Regex),
+    Regex(&'a Regex),
 }
 
 impl<'a> Matcher<'a> {
-    pub fn compile(rule: &'a Rule) -> Result<Self> {
+    pub fn of(rule: &'a Rule) -> Result<Self> {
         Ok(match &rule.pattern {
             Pattern::Kind(kind) => Self::Kind(kind),
             Pattern::Name(name) => Self::Name(name),
-            Pattern::Regex(pattern) => Self::Regex(compile(pattern)?),
+            Pattern::Regex(regex) => Self::Regex(regex.compiled()?),
         })
     }
 
@@ -74,14 +75,7 @@ impl fmt::Display for Pattern {
         match self {
             Self::Kind(kind) => write!(f, "kind {kind}"),
             Self::Name(name) => write!(f, "name {name:?}"),
-            Self::Regex(pattern) => write!(f, "regex {pattern:?}"),
+            Self::Regex(regex) => write!(f, "regex {:?}", regex.pattern()),
         }
     }
-}
-
-pub(super) fn compile(pattern: &str) -> Result<Regex> {
-    Regex::new(pattern).map_err(|e| Error::InvalidRegex {
-        pattern: pattern.to_owned(),
-        message: e.to_string(),
-    })
 }
