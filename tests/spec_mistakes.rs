@@ -50,9 +50,11 @@ fn mistakes_are_told_where_they_are() {
         ("rules: [{name: a, qconfig: {weight: {observer: HistogramObserver, bins: 0}}}]", "line 1, column 73, rules[0].qconfig.weight.bins: expected a whole number from 1 to 1048576, got 0".into()),
         ("rules: [{name: a, qconfig: {weight: {observer: HistogramObserver, bins: 99999999999999999999999999}}}]", "expected a whole number from 1 to 1048576".into()),
         ("rules: [{name: a, qconfig: {weight: {observer: MovingAverageMinMaxObserver, averaging_constant: 0}}}]", "expected a number greater than 0, at most 1, got 0".into()),
-        ("rules: [{name: a, qconfig: {weight: {eps: -1}}}]", "line 1, column 43, rules[0].qconfig.weight.eps: expected a number greater than 0, got -1".into()),
+        ("rules: [{name: a, qconfig: {weight: {eps: -1}}}]", "line 1, column 43, rules[0].qconfig.weight.eps: expected a number greater than 0, not subnormal, got -1".into()),
         ("rules: [{name: a, qconfig: {weight: {eps: 1e-60}}}]", "expected a number greater than 0".into()),
         ("rules: [{name: a, qconfig: {weight: {eps: 1e60}}}]", "expected a number greater than 0".into()),
+        ("rules: [{name: a, qconfig: {weight: {eps: 1e-45}}}]", "line 1, column 43, rules[0].qconfig.weight.eps: expected a number greater than 0, not subnormal, got ".into()),
+        ("rules:\n  - regex: '\\pL{200}|'\n    qconfig: null", r#"line 2, column 12, rules[0].regex: malformed regex "\\pL{200}|": "#.into()),
         ("rules: [{name: a, qconfig: {weight: {quant_range: [-300, 127]}}}]", "line 1, column 52, rules[0].qconfig.weight.quant_range[0]: expected [least, greatest] within -128 to 127, with 0 in it, for qint8, got -300".into()),
         ("rules: [{name: a, qconfig: {weight: {quant_range: [5, 7]}}}]", "with 0 in it, for qint8, got [5, 7]".into()),
         ("rules: [{name: a, qconfig: {weight: {quant_range: [0]}}}]", "got 1 items".into()),
@@ -145,6 +147,110 @@ fn json_is_json_and_its_mistakes_have_places_too() {
         QConfigSpec::from_json(escaped).expect("reads"),
         QConfigSpec::new().exclude(names)
     );
+}
+
+/// Names of a kind that are longer than what YAML takes for a key without quotes.
+#[test]
+fn json_is_not_read_as_yaml() {
+    let long = format!("Custom({})", "x".repeat(5_000));
+    let text = format!(r#"{{"kinds": {{"{long}": "float16_dynamic"}}}}"#);
+    let spec = QConfigSpec::from_json(&text).expect("a long key");
+    assert!(spec.to_string().contains(&long));
+
+    let escaped = r#"{"exclude": ["\u00e4\ufeff", "<<", "&a"], "min_params": 1E3}"#;
+    let error = QConfigSpec::from_json(escaped).expect_err("1E3 is a float");
+    let expected = "line 1, column 57, min_params: expected a whole number, 0 or more, got 1000";
+    assert_eq!(error.to_string(), expected);
+
+    // Columns are characters, whoever finds the mistake.
+    for text in ["{\"ä\": 1}", "{\"presetä\" 1}"] {
+        let error = QConfigSpec::from_json(text).expect_err(text).to_string();
+        assert!(
+            error.starts_with("line 1, column 2, ä: unknown key")
+                || error.starts_with("line 1, column 12: expected `:`"),
+            "{error}"
+        );
+    }
+    let surrogate = "{\"preset\":\n \"\\ud800\"}";
+    let error = QConfigSpec::from_json(surrogate).expect_err("half a pair");
+    assert!(
+        error.to_string().starts_with("line 2, column 2: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_spec() {
+    for (text, read) in [
+        (
+            "{\"preset\": \"int8\"}",
+            QConfigSpec::from_json as fn(&str) -> _,
+        ),
+        ("preset: int8", QConfigSpec::from_yaml),
+    ] {
+        let marked = format!("\u{feff}{text}");
+        assert_eq!(read(&marked).expect(text), QConfigSpec::int8(), "{text}");
+        let mistake = marked.replace("int8", "in8");
+        let place = read(&text.replace("int8", "in8")).expect_err(text);
+        assert_eq!(
+            read(&mistake).expect_err(text).to_string(),
+            place.to_string()
+        );
+    }
+}
+
+/// Many small rules are as dear as a large one.
+#[test]
+fn rules_and_regexes_are_counted() {
+    let rules = |count: usize, rule: &str| {
+        let rule = format!("- {rule}\n  qconfig: null\n");
+        format!("rules:\n{}", rule.repeat(count))
+    };
+    let usual = [
+        r"\.output\.dense$",
+        r"^\w+\.\d+\.(\w+\.)*dense$",
+        r"(?i)^(?:encoder|decoder)\.layers\.(?:1[0-9]|2[0-9]|[0-9])\.(?:q|k|v|out)_proj$",
+        r"\w+\.\w+\.\w+",
+    ];
+    for pattern in usual {
+        let spec = QConfigSpec::from_yaml(&rules(100, &format!("regex: '{pattern}'")));
+        let spec = spec.expect("regexes as people write them");
+        assert_eq!(
+            QConfigSpec::from_json(&spec.to_json().expect("JSON")).expect("JSON"),
+            spec
+        );
+    }
+    let cases = [
+        (
+            rules(200, r"regex: '\pL{200}|'"),
+            "line 2, column 10, rules[0].regex: malformed regex \"\\\\pL{200}|\": ",
+        ),
+        (
+            rules(1, &format!("regex: '{}'", "a".repeat(10_001))),
+            "line 2, column 10, rules[0].regex: malformed regex ",
+        ),
+        (
+            rules(201, "regex: a"),
+            "line 402, column 3, rules[200]: invalid number of regexes: expected at most 200, got 201",
+        ),
+        (
+            rules(11, &format!("regex: '{}'", "a".repeat(999))),
+            "line 22, column 3, rules[10]: invalid bytes of regexes: expected at most 10000, got 10989",
+        ),
+        (
+            rules(10_001, "name: a"),
+            "line 20002, column 3, rules[10000]: invalid number of rules: expected at most 10000, got 10001",
+        ),
+        (
+            format!("exclude: [{}]", "a,\n".repeat(10_001)),
+            "line 10001, column 1, exclude[10000]: invalid number of rules: expected at most 10000, got 10001",
+        ),
+    ];
+    for (text, expected) in cases {
+        let error = QConfigSpec::from_yaml(&text).expect_err(expected);
+        let error = error.to_string();
+        assert!(error.starts_with(expected), "{expected}\n{error}");
+    }
 }
 
 #[test]

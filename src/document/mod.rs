@@ -1,6 +1,7 @@
 //! YAML and JSON, read into a tree in which every value knows its line, column and key, so that
 //! whoever makes sense of it can say where it makes none.
 
+mod json;
 mod parse;
 
 use std::collections::HashSet;

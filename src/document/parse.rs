@@ -5,18 +5,18 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{MessageFormatter, Spanned, UserMessageFormatter};
 
-use super::{LONGEST_MESSAGE, Node, Read, Value, brief};
+use super::{LONGEST_MESSAGE, Node, Read, Value, brief, json};
 use crate::error::{Error, Result};
 
 /// Bytes of the longest document: what is longer was not written by hand.
 const MAX_BYTES: usize = 1 << 20;
 /// How deep lists and maps may lie in each other.
-const MAX_DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 /// Values, and what aliases repeat of them.
-const MAX_EVENTS: usize = 100_000;
+pub(super) const MAX_VALUES: usize = 100_000;
 
 impl Node {
     pub fn from_yaml(text: &str) -> Result<Self> {
@@ -26,39 +26,21 @@ impl Node {
             with_snippet: false,
             budget: serde_saphyr::budget! {
                 max_depth: MAX_DEPTH,
-                max_events: MAX_EVENTS,
+                max_events: MAX_VALUES,
                 max_documents: 1,
             },
         };
         let Tree::<true>(mut node) =
-            serde_saphyr::from_str_with_options(text, options).map_err(malformed)?;
+            serde_saphyr::from_str_with_options(without_mark(text), options).map_err(malformed)?;
         node.set_key(String::new());
         Ok(node)
     }
 
     pub fn from_json(text: &str) -> Result<Self> {
         check_length(text.len())?;
-        if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
-            let whole = error.to_string();
-            let message = whole.rsplit_once(" at line ").map_or(&*whole, |(m, _)| m);
-            return Err(fault(error.line(), error.column(), message));
-        }
-        // In JSON these may stand in a string as they are, in YAML they may not.
-        let mut yaml = String::with_capacity(text.len());
-        for c in text.chars() {
-            match c {
-                '\u{7f}'..='\u{9f}'
-                | '\u{2028}'
-                | '\u{2029}'
-                | '\u{feff}'
-                | '\u{fffe}'
-                | '\u{ffff}' => {
-                    yaml.push_str(&format!("\\u{:04x}", u32::from(c)));
-                }
-                c => yaml.push(c),
-            }
-        }
-        Self::from_yaml(&yaml)
+        let mut node = json::parse(without_mark(text))?;
+        node.set_key(String::new());
+        Ok(node)
     }
 
     /// By the file's extension.
@@ -90,13 +72,22 @@ impl Node {
     }
 }
 
-fn fault(line: usize, column: usize, message: &str) -> Error {
+pub(super) fn fault(line: usize, column: usize, message: &str) -> Error {
     Error::InvalidConfig {
         line,
         column,
         key: String::new(),
         message: brief(message, LONGEST_MESSAGE),
     }
+}
+
+pub(super) fn too_large() -> String {
+    format!("expected one document of at most {MAX_VALUES} values, {MAX_DEPTH} deep")
+}
+
+/// The text behind a byte order mark, with which some editors begin.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 fn check_length(bytes: usize) -> Result<()> {
@@ -117,9 +108,7 @@ fn malformed(error: serde_saphyr::Error) -> Error {
     let message = match inner {
         Yaml::DuplicateMappingKey { key: Some(key), .. } => format!("duplicate key `{key}`"),
         Yaml::RecursiveReferencesRequireWeakTypes { .. } => "an alias within its own anchor".into(),
-        Yaml::Budget { .. } => {
-            format!("expected one document of at most {MAX_EVENTS} values, {MAX_DEPTH} deep")
-        }
+        Yaml::Budget { .. } => too_large(),
         other => UserMessageFormatter.format_message(other).into_owned(),
     };
     fault(line, column, &message)

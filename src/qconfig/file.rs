@@ -161,8 +161,9 @@ impl Read for ObserverConfig {
             config.reduce_range = reduce_range;
         }
         config.quant_range = map.read("quant_range", |n| quant_range(n, dtype))?;
-        let valid = |eps: &f32| eps.is_finite() && *eps > 0.;
-        if let Some(eps) = map.read("eps", |n| n.float("a number greater than 0", valid))? {
+        let valid = |eps: &f32| eps.is_normal() && *eps > 0.;
+        let expected = "a number greater than 0, not subnormal";
+        if let Some(eps) = map.read("eps", |n| n.float(expected, valid))? {
             config.eps = eps;
         }
         Ok(config)
