@@ -57,6 +57,14 @@ pub enum Error {
         /// Its value.
         value: f32,
     },
+    /// The bias of a layer to be quantized holds a NaN or an infinity.
+    #[error("non-finite bias: expected finite numbers, got {value} at index {index}")]
+    NonFiniteBias {
+        /// Index of the first such element.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
     /// A layer's dot products could leave the range of an i32.
     #[error(
         "output channel {channel} can overflow the i32 accumulator: expected 255 * sum|codes| < 2^31, got {got}; keep this layer float"

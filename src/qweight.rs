@@ -92,6 +92,10 @@ impl QWeight {
             Some(bias) => to_f32_vec(bias, "quantize bias")?,
             None => vec![0.; n],
         };
+        if let Some(index) = bias.iter().position(|value| !value.is_finite()) {
+            let value = bias[index];
+            return Err(Error::NonFiniteBias { index, value });
+        }
         match config {
             WeightConfig::Int8(config) => Self::int8(isa, gates, weight, (n, k), &bias, config),
             WeightConfig::Float16 => Self::float16(isa, gates, weight, k, &bias),

@@ -261,7 +261,18 @@ fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
     poisoned[2][1] = f32::NAN;
     let poisoned: Vec<f32> = poisoned.into_iter().flatten().collect();
     let huge = Tensor::full(1e300f64, (4, 3), &Device::Cpu)?;
-    let cases: [(Tensor, Option<Tensor>, &[&str]); 6] = [
+    let bias = |value: f32| Tensor::new(&[0., value, 0., 0.], &Device::Cpu);
+    let cases: [(Tensor, Option<Tensor>, &[&str]); 8] = [
+        (
+            randn(&[4, 3])?,
+            Some(bias(f32::NAN)?),
+            &["non-finite bias", "NaN", "index 1"],
+        ),
+        (
+            randn(&[4, 3])?,
+            Some(bias(f32::NEG_INFINITY)?),
+            &["non-finite bias", "-inf", "index 1"],
+        ),
         (
             Tensor::from_vec(poisoned, (4, 3), &Device::Cpu)?,
             None,
