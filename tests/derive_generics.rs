@@ -35,6 +35,39 @@ where
     sizes: [usize; N],
 }
 
+macro_rules! list {
+    ($item:ty) => { Vec<$item> };
+}
+
+macro_rules! table {
+    () => {
+        [f32; 2]
+    };
+}
+
+/// What a macro makes of `T` is visited, and asked to be a module tree.
+#[derive(Quantizable)]
+struct BehindMacros<T> {
+    items: list!(T),
+    nested: Option<list!((T, T))>,
+    table: table!(),
+}
+
+#[test]
+fn a_macro_does_not_hide_a_parameter() {
+    let mut model = BehindMacros {
+        items: vec![Toy::new()],
+        nested: Some(vec![(LSTM(), Toy::new())]),
+        table: [0.; 2],
+    };
+    assert_walks(
+        "behind macros",
+        &mut model,
+        &["items.0: Linear", "nested.0.0: LSTM", "nested.0.1: Linear"],
+        &["table ? [f32; 2]"],
+    );
+}
+
 #[test]
 fn generics() {
     let mut model = Generic {

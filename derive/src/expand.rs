@@ -1,9 +1,9 @@
 //! The impl: absolute paths only, and names that cannot meet the user's.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::visit::Visit;
-use syn::{Generics, TypePath, WherePredicate, parse_quote};
+use syn::{Generics, TypeMacro, TypePath, WherePredicate, parse_quote};
 
 use crate::ast::{Data, Field, Input, Place};
 
@@ -188,10 +188,11 @@ fn bound_type_params(input: &Input<'_>, krate: &TokenStream, generics: &mut Gene
     generics.make_where_clause().predicates.extend(bounds);
 }
 
-/// Type parameters, and types projected from them (`T::Head`), in the order met.
+/// Type parameters, types projected from them (`T::Head`) and macros that are given them, in the
+/// order met.
 struct Occurring<'a> {
     params: Vec<&'a Ident>,
-    bounded: Vec<&'a TypePath>,
+    bounded: Vec<&'a dyn ToTokens>,
 }
 
 impl Occurring<'_> {
@@ -214,6 +215,14 @@ impl Occurring<'_> {
         inner.visit_type(&qself.ty);
         !inner.bounded.is_empty()
     }
+
+    fn is_in(&self, tokens: TokenStream) -> bool {
+        tokens.into_iter().any(|token| match token {
+            TokenTree::Ident(ident) => self.params.contains(&&ident),
+            TokenTree::Group(group) => self.is_in(group.stream()),
+            _ => false,
+        })
+    }
 }
 
 impl<'ast> Visit<'ast> for Occurring<'ast> {
@@ -232,5 +241,12 @@ impl<'ast> Visit<'ast> for Occurring<'ast> {
             return;
         }
         syn::visit::visit_type_path(self, ty);
+    }
+
+    /// Which types a macro makes of its parameters is not known here, so it is asked as a whole.
+    fn visit_type_macro(&mut self, ty: &'ast TypeMacro) {
+        if self.is_in(ty.mac.tokens.clone()) {
+            self.bounded.push(ty);
+        }
     }
 }
