@@ -176,7 +176,8 @@ pub struct WeightInfo {
     pub quantized: bool,
     /// Elements that were beyond the range of its dtype when it was quantized.
     pub saturated: usize,
-    /// Which memory it is in, where the layer says so: what several layers hold is counted once.
+    /// Which memory it is in, where the layer says so: what several layers hold is counted once,
+    /// and of a view the whole memory.
     #[serde(skip)]
     pub id: Option<WeightId>,
 }
@@ -281,7 +282,7 @@ pub trait Layer: Sized + 'static {
     /// When a weight cannot be quantized as `qconfig` says.
     fn quantize(&self, qconfig: &QConfig) -> Result<Self>;
 
-    /// The quantized weight of that name, for other layers that held the same float tensor and
+    /// The quantized weight of that name, for other layers that held the same float matrix and
     /// are quantized in the same call; a layer of your own passes on
     /// [`Projection::lend`](crate::nn::Projection::lend).
     fn lend(&self, name: &str) -> Option<LentWeight> {
@@ -290,7 +291,7 @@ pub trait Layer: Sized + 'static {
     }
 
     /// The same layer with a quantized weight that another layer lends, which was made of the
-    /// very tensor that this layer holds; `None` if it cannot use it, and is quantized by itself.
+    /// very matrix that this layer holds; `None` if it cannot use it, and is quantized by itself.
     fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
         let _ = (qconfig, lent);
         None
@@ -320,11 +321,11 @@ pub trait AnyLayer: sealed::Sealed + Any {
     ) -> Option<Box<dyn AnyLayer>>;
     /// Whether `replacement` is of the same type, so that it can be installed.
     fn accepts(&self, replacement: &dyn AnyLayer) -> bool;
-    /// Puts `replacement` in the place of `self`.
+    /// Puts `replacement` in the place of `self`, which is returned.
     ///
     /// # Errors
     /// [`Error::InconsistentWalk`] if it is of another type; `self` is then unchanged.
-    fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<()>;
+    fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<Box<dyn AnyLayer>>;
 }
 
 mod sealed {
@@ -365,11 +366,11 @@ impl<L: Layer> AnyLayer for L {
         (replacement as &dyn Any).is::<L>()
     }
 
-    fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<()> {
+    fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<Box<dyn AnyLayer>> {
         match (replacement as Box<dyn Any>).downcast::<L>() {
-            Ok(layer) => {
-                *self = *layer;
-                Ok(())
+            Ok(mut layer) => {
+                std::mem::swap(self, &mut *layer);
+                Ok(layer)
             }
             Err(_) => Err(Error::InconsistentWalk {
                 message: format!("expected a {} here", std::any::type_name::<L>()),

@@ -3,6 +3,7 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::{AnyLayer, Layer, Quantizable};
@@ -145,16 +146,26 @@ impl<'v> Walk<'v> {
 /// A walk that may replace every layer of a tree.
 pub struct WalkMut<'v> {
     path: ModulePath,
-    shared: HashMap<SharedKey, Replaced>,
+    shared: Pointers,
     changes: usize,
     visitor: &'v mut dyn VisitorMut,
 }
 
-/// A shared pointer that was visited: the old one, kept alive so that its address is not used
-/// again, and the one that stands in its place.
+/// What becomes of shared pointers.
+enum Pointers {
+    /// Each is visited, the first time it is met.
+    Visited(HashMap<SharedKey, Replaced>),
+    /// Those that another walk replaced are put back, by their new addresses; none is visited.
+    PutBack(HashMap<SharedKey, Replaced>),
+}
+
+/// A shared pointer that was visited: the old one, which keeps its address from being used again,
+/// and the one that stands in its place.
 struct Replaced {
-    _old: Box<dyn Any>,
+    old: Box<dyn Any>,
     new: Box<dyn Any>,
+    /// The address of the new one.
+    key: SharedKey,
 }
 
 impl fmt::Debug for WalkMut<'_> {
@@ -172,12 +183,41 @@ impl<'v> WalkMut<'v> {
         root: &mut M,
         visitor: &'v mut dyn VisitorMut,
     ) -> Result<()> {
-        root.visit_mut(&mut Self {
+        root.visit_mut(&mut Self::new(visitor, Pointers::Visited(HashMap::new())))
+    }
+
+    fn new(visitor: &'v mut dyn VisitorMut, shared: Pointers) -> Self {
+        Self {
             path: ModulePath::default(),
-            shared: HashMap::new(),
+            shared,
             changes: 0,
             visitor,
-        })
+        }
+    }
+
+    /// [`over`](Self::over), after which either all is changed or nothing: where it ends early, by
+    /// an error or a panic, a second walk shows each layer outside of shared pointers again, to
+    /// `undo`, and puts the pointers themselves back.
+    pub(crate) fn over_or_undo<M: Quantizable + ?Sized, V: VisitorMut>(
+        root: &mut M,
+        mut visitor: V,
+        undo: impl FnOnce(V) -> Box<dyn VisitorMut>,
+    ) -> Result<()> {
+        // After a panic the tree is looked at in the second walk only, which is there to mend it.
+        let mut walk = WalkMut::new(&mut visitor, Pointers::Visited(HashMap::new()));
+        let result = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
+        if matches!(result, Ok(Ok(()))) {
+            return Ok(());
+        }
+        let (Pointers::Visited(pointers) | Pointers::PutBack(pointers)) = walk.shared;
+        let pointers = pointers
+            .into_values()
+            .map(|replaced| (replaced.key, replaced));
+        let mut undo = undo(visitor);
+        let mut walk = WalkMut::new(&mut *undo, Pointers::PutBack(pointers.collect()));
+        // It goes as far as the first one came; what is behind was not changed.
+        let _ = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Visits a child under `name`.
@@ -217,14 +257,21 @@ impl<'v> WalkMut<'v> {
     /// As [`Quantizable::visit_mut`].
     pub fn shared<T: Quantizable + Clone + 'static>(&mut self, shared: &mut Arc<T>) -> Result<()> {
         let key = shared_key(shared);
-        if let Some(replaced) = self.shared.get(&key) {
-            let new = replaced.new.downcast_ref::<Arc<T>>();
-            let new = new.ok_or_else(|| Error::InconsistentWalk {
+        let (replaced, put_back) = match &self.shared {
+            Pointers::Visited(visited) => (visited.get(&key).map(|r| &r.new), false),
+            Pointers::PutBack(replaced) => (replaced.get(&key).map(|r| &r.old), true),
+        };
+        if let Some(pointer) = replaced {
+            let pointer = pointer.downcast_ref::<Arc<T>>();
+            let pointer = pointer.ok_or_else(|| Error::InconsistentWalk {
                 message: format!("the pointer at {} changed its type", self.path.dotted),
             })?;
             // What this pointer stands in changes with it, though no layer is visited here.
-            self.changes += usize::from(!Arc::ptr_eq(shared, new));
-            *shared = Arc::clone(new);
+            self.changes += usize::from(!Arc::ptr_eq(shared, pointer));
+            *shared = Arc::clone(pointer);
+            return Ok(());
+        }
+        if put_back {
             return Ok(());
         }
         let old = Arc::clone(shared);
@@ -234,13 +281,14 @@ impl<'v> WalkMut<'v> {
         if self.changes != before {
             *shared = Arc::new(copy);
         }
-        self.shared.insert(
-            key,
-            Replaced {
-                _old: Box::new(old),
+        if let Pointers::Visited(visited) = &mut self.shared {
+            let replaced = Replaced {
+                old: Box::new(old),
                 new: Box::new(Arc::clone(shared)),
-            },
-        );
+                key: shared_key(shared),
+            };
+            visited.insert(key, replaced);
+        }
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Quantized {
 
 /// Quantizes every layer that was decided for.
 ///
-/// Layers that hold one tensor quantize it once, where they can read the same weight. Embeddings
+/// Layers that hold one matrix quantize it once, where they can read the same weight. Embeddings
 /// come last: they can read what others multiply with, not the other way round.
 pub(super) fn quantize<M: Quantizable + ?Sized>(
     model: &M,
@@ -34,7 +34,7 @@ pub(super) fn quantize<M: Quantizable + ?Sized>(
         qconfigs: BTreeMap<&'a str, &'a QConfig>,
         /// Whether this walk is that of the embeddings.
         embeddings: bool,
-        /// What quantized layers lend, with their paths, by the float tensor it stands for.
+        /// What quantized layers lend, with their paths, by the float matrix it stands for.
         lent: HashMap<WeightId, (String, LentWeight)>,
         done: Quantized,
     }
@@ -48,7 +48,7 @@ pub(super) fn quantize<M: Quantizable + ?Sized>(
                 return Ok(());
             }
             let weights = layer.weights();
-            let lent = weights.iter().find_map(|w| self.lent.get(&w.id?));
+            let lent = weights.iter().find_map(|w| self.lent.get(w.id.as_ref()?));
             let sharing = lent.and_then(|(lender, weight)| {
                 let quantized = layer.quantize_sharing_boxed(qconfig, weight)?;
                 Some((lender.clone(), quantized))
@@ -60,7 +60,7 @@ pub(super) fn quantize<M: Quantizable + ?Sized>(
                 }
                 None => {
                     let quantized = layer.quantize_boxed(qconfig)?;
-                    for weight in &weights {
+                    for weight in weights {
                         if let (Some(id), Some(lent)) = (weight.id, quantized.lend(&weight.name)) {
                             let lender = || (path.to_owned(), lent);
                             self.lent.entry(id).or_insert_with(lender);
@@ -131,21 +131,36 @@ pub(super) fn rehearse<M: Quantizable + ?Sized>(
     }
 }
 
-/// Puts every replacement in its place.
+/// Puts every replacement in its place, or none where the walk ends early.
 pub(super) fn install<M: Quantizable + ?Sized>(
     model: &mut M,
     replacements: Replacements,
 ) -> Result<()> {
-    struct Install(Replacements);
+    /// Exchanges the layers, and keeps those that stood there.
+    struct Install {
+        waiting: Replacements,
+        replaced: Replacements,
+    }
 
     impl VisitorMut for Install {
         fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
-            match self.0.remove(path) {
-                Some(replacement) => layer.install(replacement).map(|()| true),
-                None => Ok(false),
-            }
+            let Some(replacement) = self.waiting.remove(path) else {
+                return Ok(false);
+            };
+            let replaced = layer.install(replacement)?;
+            self.replaced.insert(path.to_owned(), replaced);
+            Ok(true)
         }
     }
 
-    WalkMut::over(model, &mut Install(replacements))
+    let install = Install {
+        waiting: replacements,
+        replaced: Replacements::new(),
+    };
+    WalkMut::over_or_undo(model, install, |install| {
+        Box::new(Install {
+            waiting: install.replaced,
+            replaced: Replacements::new(),
+        })
+    })
 }
