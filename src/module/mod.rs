@@ -17,6 +17,7 @@ pub mod __private {
 }
 
 pub use layer::{AnyLayer, Layer, LayerKind, WeightDType, WeightInfo};
+pub(crate) use tied::MemoryId;
 pub use tied::{LentWeight, WeightId};
 pub use walk::{Visitor, VisitorMut, Walk, WalkMut};
 

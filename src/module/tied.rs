@@ -1,37 +1,126 @@
-//! Tied weights: one tensor that several layers hold, as an embedding's table and the output
+//! Tied weights: one matrix that several layers hold, as an embedding's table and the output
 //! projection of a language model often are.
 
 use std::any::Any;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use candle_core::{Tensor, TensorId};
+use candle_core::{CpuStorage, Layout, Storage, Tensor};
 
-/// Which memory a weight is in: equal for layers that hold clones of one tensor, or one quantized
-/// weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WeightId(Id);
+/// Which memory a weight is in, and which part of it: equal for layers that hold the same matrix,
+/// be it through clones or views of one tensor, or one quantized weight.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::WeightId;
+///
+/// let table = Tensor::zeros((6, 4), candle_core::DType::F32, &Device::Cpu)?;
+/// let id = WeightId::of_tensor(&table);
+/// assert_eq!(id, WeightId::of_tensor(&table.flatten_all()?.reshape((6, 4))?));
+/// assert_ne!(id, WeightId::of_tensor(&table.narrow(0, 0, 5)?)); // a part of it
+/// assert_ne!(id, WeightId::of_tensor(&table.copy()?)); // other memory
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// The memory lives as long as an id of it.
+#[derive(Clone)]
+pub struct WeightId {
+    memory: MemoryId,
+    /// Bytes of the whole memory, where they are known.
+    bytes: Option<usize>,
+    /// Of a view of it.
+    part: Option<Part>,
+    /// Keeps the address from being used again.
+    _alive: Arc<dyn Any + Send + Sync>,
+}
 
+/// A piece of memory, by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Id {
-    Float(TensorId),
-    /// An address, which is nobody else's while the weight lives.
-    Quantized(usize),
+pub(crate) struct MemoryId(usize);
+
+/// Which elements, and in which order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Part {
+    offset: usize,
+    /// Size and stride of each axis; the stride of an axis of one element leads nowhere.
+    axes: Vec<(usize, usize)>,
 }
 
 impl WeightId {
     /// Of a float weight.
     pub fn of_tensor(tensor: &Tensor) -> Self {
-        Self(Id::Float(tensor.id()))
+        let (storage, layout) = tensor.storage_and_layout();
+        Self {
+            memory: MemoryId(std::ptr::from_ref(&*storage).addr()),
+            bytes: match &*storage {
+                Storage::Cpu(CpuStorage::F32(values)) => Some(size_of_val(&**values)),
+                Storage::Cpu(CpuStorage::F16(values)) => Some(size_of_val(&**values)),
+                Storage::Cpu(CpuStorage::BF16(values)) => Some(size_of_val(&**values)),
+                Storage::Cpu(CpuStorage::F64(values)) => Some(size_of_val(&**values)),
+                _ => None,
+            },
+            part: Some(Part::of(layout)),
+            _alive: Arc::new(tensor.clone()),
+        }
     }
 
     /// Of a quantized weight behind a pointer.
-    pub fn of_shared<T>(shared: &Arc<T>) -> Self {
-        Self(Id::Quantized(Arc::as_ptr(shared).addr()))
+    pub fn of_shared<T: Any + Send + Sync>(shared: &Arc<T>) -> Self {
+        Self {
+            memory: MemoryId(Arc::as_ptr(shared).addr()),
+            bytes: None,
+            part: None,
+            _alive: Arc::<T>::clone(shared),
+        }
+    }
+
+    /// The memory, of which several weights may be parts.
+    pub(crate) fn memory(&self) -> MemoryId {
+        self.memory
+    }
+
+    /// Bytes of the whole memory, where they are known.
+    pub(crate) fn memory_bytes(&self) -> Option<usize> {
+        self.bytes
     }
 }
 
-/// A quantized weight that a layer lends to others which held the same float tensor; see
+impl Part {
+    fn of(layout: &Layout) -> Self {
+        let axes = layout.dims().iter().zip(layout.stride());
+        let axes = axes.map(|(size, stride)| (*size, if *size > 1 { *stride } else { 0 }));
+        Self {
+            offset: layout.start_offset(),
+            axes: axes.collect(),
+        }
+    }
+}
+
+impl PartialEq for WeightId {
+    fn eq(&self, other: &Self) -> bool {
+        (self.memory, &self.part) == (other.memory, &other.part)
+    }
+}
+
+impl Eq for WeightId {}
+
+impl Hash for WeightId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.memory, &self.part).hash(state);
+    }
+}
+
+impl fmt::Debug for WeightId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeightId")
+            .field("memory", &self.memory)
+            .field("part", &self.part)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A quantized weight that a layer lends to others which held the same float matrix; see
 /// [`Layer::lend`](super::Layer::lend).
 #[derive(Clone)]
 pub struct LentWeight(Arc<dyn Any + Send + Sync>);

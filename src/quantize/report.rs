@@ -47,11 +47,12 @@ pub struct LayerReport {
     pub outcome: Outcome,
     /// Elements of its weights.
     pub parameters: usize,
-    /// Bytes of its weights before, without those that [`tied_to`](Self::tied_to) counts.
+    /// Bytes of its weights before, without those that [`tied_to`](Self::tied_to) counts; of a view
+    /// with the rest of the memory that nobody else counts.
     pub bytes_before: usize,
     /// Bytes of its weights now, with scales and padding, and without those that another counts.
     pub bytes_after: usize,
-    /// The layer that counts a weight of this one before, where both held one tensor: one that
+    /// The layer that counts a weight of this one before, where both held one memory: one that
     /// was left and holds it still, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tied_to: Option<String>,
@@ -75,7 +76,7 @@ pub enum Outcome {
         #[serde(serialize_with = "serialize_named")]
         to: QConfig,
     },
-    /// The layer reads the quantized weight of another layer, which held the same tensor.
+    /// The layer reads the quantized weight of another layer, which held the same matrix.
     Shared {
         /// The path of that layer, which counts the weight.
         with: String,
@@ -146,11 +147,11 @@ impl Report {
             let swapped = matches!(decision, Decision::Swap(_));
             LayerReport {
                 parameters: found.parameters(),
-                bytes_before: before.sum(index, |weight| weight.bytes),
-                bytes_after: after.sum(index, |weight| weight.bytes),
+                bytes_before: before.bytes(index),
+                bytes_after: after.bytes(index),
                 tied_to: before.other(index).map(|owner| paths[owner].clone()),
                 saturated: match swapped {
-                    true => after.sum(index, |weight| weight.saturated),
+                    true => after.saturated(index),
                     false => 0,
                 },
                 outcome: match (decision, quantized.sharing.get(&found.path)) {
@@ -190,8 +191,9 @@ impl Report {
     /// Bytes of the swapped layers' weights before; the model is smaller by this less
     /// [`bytes_after`](Self::bytes_after).
     ///
-    /// A tensor that several layers hold counts once, and not at all if a layer that was left
-    /// holds it too: it stays in memory.
+    /// Memory that several layers hold, be it by clones or by views, counts once, and not at all if
+    /// a layer that was left holds any of it: it stays. What no layer shows, such as a tensor in a
+    /// field that is no module tree, is not known of.
     pub fn bytes_before(&self) -> usize {
         self.swapped().map(|l| l.bytes_before).sum()
     }

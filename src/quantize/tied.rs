@@ -1,8 +1,8 @@
-//! Which layer counts a weight that several hold, so that a report's sums are those of memory.
+//! Which layer counts the memory that several hold, so that a report's sums are those of memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use crate::module::{LayerKind, WeightId, WeightInfo};
+use crate::module::{LayerKind, MemoryId, WeightId, WeightInfo};
 
 /// What a layer holds, before or after.
 pub(super) struct Held {
@@ -11,57 +11,110 @@ pub(super) struct Held {
     pub weights: Vec<WeightInfo>,
 }
 
-/// Every layer's weights, and for each that has an identity the place that counts it.
-pub(super) struct Owners {
-    layers: Vec<Held>,
-    places: HashMap<WeightId, Place>,
-}
-
 /// Index of the layer, and of the weight within it.
 type Place = (usize, usize);
 
+/// Every layer's weights, and what each of them counts.
+pub(super) struct Owners {
+    layers: Vec<Vec<WeightInfo>>,
+    counts: BTreeMap<Place, Count>,
+}
+
+#[derive(Clone, Copy)]
+struct Count {
+    bytes: usize,
+    /// Who counts what this one does not.
+    owner: Place,
+}
+
 impl Owners {
-    /// A layer that was left counts before one that was swapped, for what it holds stays; then one
-    /// that multiplies before an embedding, which would share its weight; then the first.
+    /// Each memory is counted once, whatever views of it there are.
+    ///
+    /// A layer that was left counts before one that was swapped, for the memory of what it holds
+    /// stays, the whole of it; then one that multiplies before an embedding, which would share
+    /// its weight; then the first.
     pub fn of(layers: Vec<Held>) -> Self {
-        let rank = |(layer, weight): Place| {
-            let held: &Held = &layers[layer];
-            let is_embedding = held.kind == LayerKind::Embedding;
-            (held.swapped, is_embedding, layer, weight)
-        };
-        let mut places: HashMap<WeightId, Place> = HashMap::new();
+        let mut counts = BTreeMap::new();
+        let mut memories: BTreeMap<Place, _> = BTreeMap::new();
+        let mut firsts: HashMap<MemoryId, Place> = HashMap::new();
         for (layer, held) in layers.iter().enumerate() {
             for (weight, info) in held.weights.iter().enumerate() {
-                if let Some(id) = info.id {
-                    let place = (layer, weight);
-                    let owner = places.entry(id).or_insert(place);
-                    *owner = [*owner, place]
-                        .into_iter()
-                        .min_by_key(|p| rank(*p))
-                        .unwrap_or(place);
+                let place = (layer, weight);
+                match &info.id {
+                    Some(id) => {
+                        let first = *firsts.entry(id.memory()).or_insert(place);
+                        let holders: &mut Vec<_> = memories.entry(first).or_default();
+                        let rank = (held.swapped, held.kind == LayerKind::Embedding, place);
+                        holders.push((rank, id, info.bytes));
+                    }
+                    None => {
+                        let (bytes, owner) = (info.bytes, place);
+                        counts.insert(place, Count { bytes, owner });
+                    }
                 }
             }
         }
-        Self { layers, places }
+        for mut holders in memories.into_values() {
+            holders.sort_by_key(|(rank, ..)| *rank);
+            share_out(&holders, &mut counts);
+        }
+        Self {
+            layers: layers.into_iter().map(|held| held.weights).collect(),
+            counts,
+        }
     }
 
-    /// The sum over the weights that the layer counts.
-    pub fn sum(&self, layer: usize, of: impl Fn(&WeightInfo) -> usize) -> usize {
-        let weights = self.layers[layer].weights.iter().enumerate();
-        let own =
-            weights.filter(|(weight, info)| self.owner((layer, *weight), info) == (layer, *weight));
-        own.map(|(_, info)| of(info)).sum()
+    /// The bytes that the layer counts.
+    pub fn bytes(&self, layer: usize) -> usize {
+        let counts = self.counts.range((layer, 0)..(layer + 1, 0));
+        counts.map(|(_, count)| count.bytes).sum()
+    }
+
+    /// The elements out of range of the weights that the layer counts.
+    pub fn saturated(&self, layer: usize) -> usize {
+        let weights = self.layers[layer].iter().enumerate();
+        let own = weights.filter(|(weight, _)| self.owner((layer, *weight)) == (layer, *weight));
+        own.map(|(_, info)| info.saturated).sum()
     }
 
     /// The layer that counts a weight of this one, if it is another.
     pub fn other(&self, layer: usize) -> Option<usize> {
-        let weights = self.layers[layer].weights.iter().enumerate();
-        let mut owners = weights.map(|(weight, info)| self.owner((layer, weight), info).0);
+        let weights = 0..self.layers[layer].len();
+        let mut owners = weights.map(|weight| self.owner((layer, weight)).0);
         owners.find(|owner| *owner != layer)
     }
 
-    fn owner(&self, place: Place, info: &WeightInfo) -> Place {
-        let owner = info.id.and_then(|id| self.places.get(&id));
-        owner.copied().unwrap_or(place)
+    fn owner(&self, place: Place) -> Place {
+        self.counts.get(&place).map_or(place, |count| count.owner)
+    }
+}
+
+/// Whether it was swapped, whether it is an embedding, and its place.
+type Rank = (bool, bool, Place);
+
+/// Shares one memory out among those that hold parts of it: each counts its part as long as there
+/// is any left, a part that was counted counts nothing more, and the first counts the rest.
+fn share_out(holders: &[(Rank, &WeightId, usize)], counts: &mut BTreeMap<Place, Count>) {
+    let [((first_swapped, _, first), id, _), ..] = holders else {
+        return;
+    };
+    let mut rest = id.memory_bytes();
+    let mut counted: HashMap<&WeightId, Place> = HashMap::new();
+    for ((swapped, _, place), id, size) in holders {
+        let stays = *swapped && !first_swapped;
+        let (bytes, owner) = match counted.get(id) {
+            Some(owner) => (0, *owner),
+            None if stays => (0, *first),
+            None => {
+                let bytes = rest.map_or(*size, |rest| rest.min(*size));
+                (bytes, if bytes == *size { *place } else { *first })
+            }
+        };
+        rest = rest.map(|rest| rest - bytes);
+        counted.entry(id).or_insert(owner);
+        counts.insert(*place, Count { bytes, owner });
+    }
+    if let (Some(count), Some(rest)) = (counts.get_mut(first), rest) {
+        count.bytes += rest;
     }
 }

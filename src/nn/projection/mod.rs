@@ -119,10 +119,20 @@ impl Projection {
                 });
             }
         }
+        // A bias that is a view of the weight's memory would keep it alive.
+        let memory = WeightId::of_tensor(weight).memory();
+        let bias = self.bias.as_ref().map(|bias| {
+            let within = WeightId::of_tensor(bias).memory() == memory;
+            if within {
+                bias.force_contiguous()
+            } else {
+                Ok(bias.clone())
+            }
+        });
         let weight = QWeight::of_gates(self.gates, weight, self.bias.as_ref(), &qconfig.weight)?;
         Ok(Self {
             weight: Weight::Quantized(Arc::new(Quantized::new(weight, qconfig.activation))),
-            bias: self.bias.clone(),
+            bias: bias.transpose()?,
             activation: self.activation,
             gates: self.gates,
         })

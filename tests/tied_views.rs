@@ -1,0 +1,238 @@
+//! Layers that hold views of one memory: each is counted once, and a matrix quantized once.
+
+use std::collections::{HashMap, HashSet};
+
+use candle_core::{CpuStorage, DType, Device, Module, Storage, Tensor};
+use candle_dynquant::{
+    Layer, Outcome, QConfigSpec, Quantizable, Report, Result, WeightId, nn, quantize_dynamic,
+};
+
+const CPU: &Device = &Device::Cpu;
+const ROWS: usize = 48;
+const SIZE: usize = 16;
+const BYTES: usize = 4 * ROWS * SIZE;
+
+#[derive(Quantizable, Clone, Default)]
+struct Model {
+    tables: Vec<nn::Embedding>,
+    linears: Vec<nn::Linear>,
+}
+
+impl Model {
+    fn table(mut self, table: Tensor) -> Result<Self> {
+        let size = table.dim(1)?;
+        self.tables.push(nn::Embedding::new(table, size));
+        Ok(self)
+    }
+
+    fn linear(mut self, weight: Tensor) -> Self {
+        self.linears.push(nn::Linear::new(weight, None));
+        self
+    }
+
+    /// Bytes of the memories, by their addresses, that float weights and all biases are in.
+    fn float_bytes(&self) -> usize {
+        let tables = self
+            .tables
+            .iter()
+            .map(|t| (t.weights(), t.embeddings(), None));
+        let linears = self.linears.iter();
+        let linears = linears.map(|l| (l.weights(), l.weight(), l.bias()));
+        let mut memories = HashMap::new();
+        for (infos, weight, bias) in tables.chain(linears) {
+            let weight = (!infos[0].quantized).then_some(weight);
+            for tensor in weight.into_iter().chain(bias) {
+                let (storage, _) = tensor.storage_and_layout();
+                let Storage::Cpu(CpuStorage::F32(values)) = &*storage else {
+                    panic!("f32 on the CPU");
+                };
+                memories.insert(values.as_ptr().addr(), 4 * values.len());
+            }
+        }
+        memories.values().sum()
+    }
+
+    fn quantized_bytes(&self) -> usize {
+        let tables = self.tables.iter().flat_map(Layer::weights);
+        let weights = tables.chain(self.linears.iter().flat_map(Layer::weights));
+        let mut seen = HashSet::new();
+        let quantized = weights.filter(|info| info.quantized && seen.insert(info.id.clone()));
+        quantized.map(|info| info.bytes).sum()
+    }
+}
+
+fn memory() -> Result<Tensor> {
+    let values: Vec<f32> = (0..ROWS * SIZE)
+        .map(|i| (i * 37 % 101) as f32 - 50.)
+        .collect();
+    Ok(Tensor::from_vec(values, ROWS * SIZE, CPU)?)
+}
+
+fn outcome<'a>(report: &'a Report, path: &str) -> &'a Outcome {
+    let layer = report.layers.iter().find(|l| l.path == path);
+    &layer.expect("a layer").outcome
+}
+
+fn spec() -> QConfigSpec {
+    QConfigSpec::int8().embeddings()
+}
+
+/// Quantizes and compares what the report says with the memories themselves.
+fn checked(case: &str, model: &mut Model, spec: &QConfigSpec) -> Result<Report> {
+    let before = model.float_bytes();
+    let report = quantize_dynamic(model, spec)?;
+    let lost = before - model.float_bytes();
+    assert_eq!(report.bytes_before(), lost, "{case}: lost\n{report:#}");
+    let gained = model.quantized_bytes();
+    assert_eq!(report.bytes_after(), gained, "{case}: gained\n{report:#}");
+    let stays: usize = report.left().map(|layer| layer.bytes_before).sum();
+    assert_eq!(before, lost + stays, "{case}: stays\n{report:#}");
+    Ok(report)
+}
+
+#[test]
+fn views_of_one_matrix_are_one_weight() -> Result<()> {
+    let flat = memory()?;
+    let table = flat.reshape((ROWS, SIZE))?;
+    let views = [
+        ("clone", table.clone()),
+        ("reshape", flat.reshape((ROWS, SIZE))?),
+        ("transposed twice", table.t()?.t()?),
+        ("narrowed to all", table.narrow(0, 0, ROWS)?),
+        ("an axis more and less", table.unsqueeze(1)?.squeeze(1)?),
+        ("detached", table.detach()),
+    ];
+    for (case, view) in views {
+        let mut model = Model::default().table(table.clone())?.linear(view);
+        let report = checked(case, &mut model, &spec())?;
+        let shared = Outcome::Shared {
+            with: "linears.0".into(),
+        };
+        assert_eq!(outcome(&report, "tables.0"), &shared, "{case}");
+        assert_eq!(report.bytes_before(), BYTES, "{case}");
+        let rows = model.tables[0].forward(&Tensor::arange(0, ROWS as u32, CPU)?)?;
+        let weight = model.linears[0].weight();
+        assert_eq!(rows.to_vec2::<f32>()?, weight.to_vec2::<f32>()?, "{case}");
+
+        let left = spec().exclude(["tables"]);
+        let view = model_view(&table, case)?;
+        let mut model = Model::default().table(table.clone())?.linear(view);
+        let report = checked(case, &mut model, &left)?;
+        assert_eq!(report.bytes_before(), 0, "{case}: the table stays");
+    }
+    Ok(())
+}
+
+/// A new view of a kind that was tried already.
+fn model_view(table: &Tensor, case: &str) -> Result<Tensor> {
+    Ok(match case {
+        "transposed twice" => table.t()?.t()?,
+        _ => table.reshape((ROWS, SIZE))?,
+    })
+}
+
+#[test]
+fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
+    let table = memory()?.reshape((ROWS, SIZE))?;
+    let part = |start, rows| table.narrow(0, start, rows);
+    // Query, key and value of one fused weight.
+    let third = ROWS / 3;
+    let fused = || -> Result<Model> {
+        let model = Model::default().linear(part(0, third)?);
+        Ok(model
+            .linear(part(third, third)?)
+            .linear(part(2 * third, third)?))
+    };
+    let report = checked("fused", &mut fused()?, &spec())?;
+    let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
+    assert_eq!(each, [BYTES / 3; 3]);
+    assert!(report.layers.iter().all(|l| l.tied_to.is_none()));
+
+    // The memory stays as long as any of it is in use.
+    let report = checked("one left", &mut fused()?, &spec().exclude(["linears.1"]))?;
+    let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
+    assert_eq!(each, [0, BYTES, 0]);
+    let note = "linears.0: its float weight stays in memory, linears.1 holds it";
+    assert!(report.to_string().contains(note), "{report}");
+
+    // A table with more rows than the head knows of.
+    let padded = || -> Result<Model> {
+        let model = Model::default().table(table.clone())?;
+        Ok(model.linear(part(0, 40)?))
+    };
+    let report = checked("padded", &mut padded()?, &spec())?;
+    let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
+    assert_eq!(each, [BYTES / 6, BYTES / 6 * 5]);
+    for name in ["tables", "linears"] {
+        checked(name, &mut padded()?, &spec().exclude([name]))?;
+    }
+
+    // Windows over each other, one of them twice, and rows that nobody reads.
+    let mut windows = Model::default().table(part(0, 20)?)?;
+    windows = windows
+        .linear(part(4, 20)?)
+        .linear(part(10, 20)?)
+        .linear(part(4, 20)?);
+    checked("windows", &mut windows.clone(), &spec())?;
+    for left in 0..3 {
+        let spec = spec().exclude([format!("linears.{left}")]);
+        checked("windows, one left", &mut windows.clone(), &spec)?;
+    }
+
+    // The same elements as two matrices, and one element as many.
+    let mut model = Model::default().linear(table.clone()).linear(table.t()?);
+    checked("transposed", &mut model, &spec())?;
+    let row = Tensor::ones((1, SIZE), DType::F32, CPU)?;
+    let mut model = Model::default().linear(row.broadcast_as((ROWS, SIZE))?);
+    let report = checked("broadcast", &mut model, &spec())?;
+    assert_eq!(report.bytes_before(), 4 * SIZE);
+    Ok(())
+}
+
+#[test]
+fn a_bias_within_the_weights_memory_does_not_keep_it() -> Result<()> {
+    let flat = memory()?;
+    let rows = ROWS - 1;
+    let weight = flat.narrow(0, 0, rows * SIZE)?.reshape((rows, SIZE))?;
+    let bias = flat.narrow(0, rows * SIZE, rows.min(SIZE))?;
+    let weight = weight.narrow(0, 0, SIZE)?;
+    let float = nn::Linear::new(weight, Some(bias));
+    let mut model = Model {
+        linears: vec![float.clone()],
+        ..Model::default()
+    };
+    let report = quantize_dynamic(&mut model, &spec())?;
+    assert_eq!(report.bytes_before(), BYTES);
+    assert_eq!(model.float_bytes(), 4 * SIZE, "a copy of the bias alone");
+    let bias = |linear: &nn::Linear| linear.bias().expect("a bias").to_vec1::<f32>();
+    assert_eq!(bias(&model.linears[0])?, bias(&float)?);
+    Ok(())
+}
+
+#[test]
+fn an_id_is_of_the_memory_and_of_the_part() -> Result<()> {
+    let table = memory()?.reshape((ROWS, SIZE))?;
+    let id = |tensor: &Tensor| WeightId::of_tensor(tensor);
+    assert_eq!(id(&table), id(&table.flatten_all()?.reshape((ROWS, SIZE))?));
+    assert_eq!(
+        id(&table.narrow(0, 1, 2)?),
+        id(&table.narrow(0, 0, 3)?.narrow(0, 1, 2)?)
+    );
+    let others = [
+        table.copy()?,
+        table.t()?,
+        table.narrow(0, 1, ROWS - 1)?,
+        table.narrow(0, 0, ROWS - 1)?,
+        table.reshape((SIZE, ROWS))?,
+        table.flatten_all()?,
+    ];
+    for (i, other) in others.iter().enumerate() {
+        assert_ne!(id(&table), id(other), "{i}");
+    }
+    // An address is not used again while somebody knows it.
+    let of_temporaries: HashSet<_> = (0..100)
+        .map(|_| Ok(id(&table.affine(1., 1.)?)))
+        .collect::<Result<_>>()?;
+    assert_eq!(of_temporaries.len(), 100);
+    Ok(())
+}
