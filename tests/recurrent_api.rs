@@ -332,3 +332,23 @@ fn a_weight_that_is_not_finite_is_named() -> Result<()> {
     assert!(std::error::Error::source(&error).is_none());
     Ok(())
 }
+
+#[test]
+fn a_size_beyond_all_memory_is_an_error() {
+    let vars = VarMap::new();
+    let vb = || VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let huge = usize::MAX / 2;
+    let errors = [
+        nn::LSTM::new(1, huge, Default::default(), vb()).err(),
+        nn::GRU::new(1, huge, Default::default(), vb()).err(),
+        nn::LSTMCell::new(1, huge, true, vb()).err(),
+        nn::GRUCell::new(1, huge, true, vb()).err(),
+    ];
+    for error in errors {
+        let error = error.expect("an error").to_string();
+        assert!(
+            error.contains("invalid hidden_size: expected at most"),
+            "{error}"
+        );
+    }
+}

@@ -6,13 +6,13 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
 use super::{LSTMState, Nonlinearity, load, quantizable_layer, read_state, uniform_init};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::{self, Gates, Isa, Step};
 use crate::module::{LayerKind, WeightInfo};
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::tensor::{Elements, as_f32, check_cpu_float, from_f32_vec, mismatch};
 
 /// The weights of a cell.
 #[derive(Clone, Debug)]
@@ -70,51 +70,47 @@ impl Cell {
         })
     }
 
-    /// The state after `xs`, `[batch, input_size]` or `[input_size]`: h, and c of the LSTM.
+    /// Checks `xs`, `[batch, input_size]` or `[input_size]`: the batch, and the shape of a state.
+    fn input(&self, xs: &Tensor) -> Result<(usize, Vec<usize>)> {
+        check_cpu_float(xs, "forward")?;
+        match *xs.dims() {
+            [batch, last] if last == self.input_size => Ok((batch, vec![batch, self.hidden_size])),
+            [last] if last == self.input_size => Ok((1, vec![self.hidden_size])),
+            _ => {
+                let expected = format!("[batch, {0}] or [{0}]", self.input_size);
+                Err(mismatch("forward", expected, xs))
+            }
+        }
+    }
+
+    /// h after `xs`; the cell state of an LSTM, `c`, is replaced.
     fn forward(
         &self,
         xs: &Tensor,
+        (batch, shape): &(usize, Vec<usize>),
         h: Option<&Tensor>,
-        c: Option<&Tensor>,
-    ) -> Result<(Tensor, Option<Tensor>)> {
+        c: &mut [f32],
+    ) -> Result<Tensor> {
         let input = as_f32(xs, "forward")?;
-        let (batch, shape) = match *xs.dims() {
-            [batch, last] if last == self.input_size => (batch, vec![batch, self.hidden_size]),
-            [last] if last == self.input_size => (1, vec![self.hidden_size]),
-            _ => {
-                let expected = format!("[batch, {0}] or [{0}]", self.input_size);
-                return Err(mismatch("forward", expected, xs));
-            }
-        };
-        sizes::elements("forward", &[batch, self.gates.count(), self.hidden_size])?;
         let isa = Isa::active()?;
-        let mut h = read_state("state h", h, &shape)?;
-        let mut c = match self.gates {
-            Gates::Lstm => read_state("state c", c, &shape)?,
-            _ => Vec::new(),
-        };
+        let mut h = read_state("state h", h, shape)?;
         let values = Elements::of(&input);
         let pairs = [(&self.ih, values.as_slice()?), (&self.hh, &h[..])];
-        let [ih, hh] = Projection::multiply_both(pairs, batch)?;
+        let [ih, hh] = Projection::multiply_both(pairs, *batch)?;
         let step = Step {
             ih: &ih,
             hh: &hh,
             h: &mut h,
-            c: &mut c,
+            c,
         };
         kernels::update_state(isa, self.gates, self.hidden_size, step);
-        let tensor = |values| from_f32_vec(values, &shape, xs.dtype());
-        let c = match self.gates {
-            Gates::Lstm => Some(tensor(c)?),
-            _ => None,
-        };
-        Ok((tensor(h)?, c))
+        from_f32_vec(h, shape, xs.dtype())
     }
 
     /// [`forward`](Self::forward) of a cell whose state is h alone.
     fn forward_h(&self, kind: &str, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
-        let state = self.forward(xs, h, None);
-        Ok(state.map_err(|e| e.at(self.name().unwrap_or(kind)))?.0)
+        let h = (self.input(xs)).and_then(|input| self.forward(xs, &input, h, &mut []));
+        h.map_err(|e| e.at(self.name().unwrap_or(kind)))
     }
 }
 
@@ -127,7 +123,7 @@ impl Cell {
 /// Weights load as `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`.
 ///
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{DType, Tensor};
 /// use candle_dynquant::nn;
 /// use candle_nn::{VarBuilder, VarMap};
 ///
@@ -167,13 +163,14 @@ impl LSTMCell {
     /// # Errors
     /// When the input or the state has a wrong shape or dtype, or is not on the CPU.
     pub fn forward(&self, xs: &Tensor, state: Option<&LSTMState>) -> Result<LSTMState> {
-        let state = self
-            .cell
-            .forward(xs, state.map(|s| &s.h), state.map(|s| &s.c));
-        let (h, c) = state.map_err(|e| e.at(self.cell.name().unwrap_or("LSTMCell")))?;
-        // The cell of an LSTM has a c.
-        let c = c.unwrap_or_else(|| h.clone());
-        Ok(LSTMState { h, c })
+        let run = || {
+            let input = self.cell.input(xs)?;
+            let mut c = read_state("state c", state.map(|s| &s.c), &input.1)?;
+            let h = self.cell.forward(xs, &input, state.map(|s| &s.h), &mut c)?;
+            let c = from_f32_vec(c, &input.1, xs.dtype())?;
+            Ok(LSTMState { h, c })
+        };
+        run().map_err(|e: Error| e.at(self.cell.name().unwrap_or("LSTMCell")))
     }
 }
 

@@ -3,9 +3,9 @@
 use candle_core::{Device, IndexOp, Result as CandleResult, Tensor};
 use candle_nn::VarBuilder;
 
-use super::stack::{Axes, Inits};
+use super::stack::{Axes, Inits, Memory};
 use super::{GRUConfig, GRUState, RecurrentConfig, Stack, quantizable_layer, single};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::Gates;
 use crate::module::LayerKind;
 use crate::sizes;
@@ -106,12 +106,14 @@ impl candle_nn::RNN for GRU {
     fn seq_init(&self, input: &Tensor, state: &GRUState) -> CandleResult<Vec<GRUState>> {
         single(&self.stack, "GRU")?;
         let h = state.h.unsqueeze(0)?;
-        let output = self
-            .stack
-            .forward(input, Axes::BatchFirst, None, Some(&h), None, false);
-        let output = output.map_err(|e| e.at(self.stack.name().unwrap_or("GRU")))?;
+        let run = || {
+            let input = self.stack.input(input, Axes::BatchFirst, None)?;
+            let state = self.stack.forward(&input, Some(&h), Memory::default())?;
+            Ok(state.0)
+        };
+        let ys = run().map_err(|e: Error| e.at(self.stack.name().unwrap_or("GRU")))?;
         let state = |step| {
-            let h = output.ys.i((.., step))?.contiguous()?;
+            let h = ys.i((.., step))?.contiguous()?;
             Ok(GRUState { h })
         };
         (0..input.dim(1)?).map(state).collect()

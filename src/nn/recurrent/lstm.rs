@@ -4,9 +4,9 @@ use candle_core::{Device, IndexOp, Result as CandleResult, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::rnn::Direction;
 
-use super::stack::{Axes, Inits};
-use super::{LSTMConfig, LSTMState, Output, RecurrentConfig, Stack, quantizable_layer, single};
-use crate::error::Result;
+use super::stack::{Axes, Inits, Memory};
+use super::{LSTMConfig, LSTMState, RecurrentConfig, Stack, quantizable_layer, single};
+use crate::error::{Error, Result};
 use crate::kernels::Gates;
 use crate::module::LayerKind;
 use crate::sizes;
@@ -102,15 +102,25 @@ impl LSTM {
         lengths: Option<&[usize]>,
         state: Option<&LSTMState>,
     ) -> Result<(Tensor, LSTMState)> {
-        let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-        let output = self
-            .stack
-            .forward(xs, self.stack.axes(), lengths, h, c, false);
-        let output = output.map_err(|e| e.at(self.stack.name().unwrap_or("LSTM")))?;
-        let Output { ys, h, c, .. } = output;
-        // The stack of an LSTM has a c.
-        let c = c.unwrap_or_else(|| h.clone());
-        Ok((ys, LSTMState { h, c }))
+        let run = || {
+            let input = self.stack.input(xs, self.stack.axes(), lengths)?;
+            let mut c = self.stack.read_c(&input, state.map(|s| &s.c))?;
+            let (h, memory) = (
+                state.map(|s| &s.h),
+                Memory {
+                    c: &mut c,
+                    cs: None,
+                },
+            );
+            let (ys, h) = self.stack.forward(&input, h, memory)?;
+            let c = self.stack.c(&input, c)?;
+            Ok((ys, LSTMState { h, c }))
+        };
+        run().map_err(|e| self.at(e))
+    }
+
+    fn at(&self, error: Error) -> Error {
+        error.at(self.stack.name().unwrap_or("LSTM"))
     }
 }
 
@@ -142,13 +152,19 @@ impl candle_nn::RNN for LSTM {
     fn seq_init(&self, input: &Tensor, state: &LSTMState) -> CandleResult<Vec<LSTMState>> {
         single(&self.stack, "LSTM")?;
         let (h, c) = (state.h.unsqueeze(0)?, state.c.unsqueeze(0)?);
-        let output = self
-            .stack
-            .forward(input, Axes::BatchFirst, None, Some(&h), Some(&c), true);
-        let output = output.map_err(|e| e.at(self.stack.name().unwrap_or("LSTM")))?;
-        let cs = output.cs.unwrap_or(output.h);
+        let run = || {
+            let input = self.stack.input(input, Axes::BatchFirst, None)?;
+            let (mut c, mut cs) = (self.stack.read_c(&input, Some(&c))?, Vec::new());
+            let memory = Memory {
+                c: &mut c,
+                cs: Some(&mut cs),
+            };
+            let (ys, _) = self.stack.forward(&input, Some(&h), memory)?;
+            Ok((ys, self.stack.cs(&input, cs)?))
+        };
+        let (ys, cs) = run().map_err(|e| self.at(e))?;
         let state = |step| {
-            let h = output.ys.i((.., step))?.contiguous()?;
+            let h = ys.i((.., step))?.contiguous()?;
             Ok(LSTMState::new(h, cs.i(step)?))
         };
         (0..input.dim(1)?).map(state).collect()

@@ -20,7 +20,7 @@ use candle_nn::{Init, VarBuilder};
 use crate::error::{Error, Result};
 use crate::sizes;
 use crate::tensor::{mismatch, to_f32_vec};
-use stack::{Output, Stack};
+use stack::Stack;
 
 /// How a recurrent layer is built, under PyTorch's names and with its defaults.
 ///

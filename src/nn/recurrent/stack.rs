@@ -16,7 +16,7 @@ use crate::nn::projection::Quantized;
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::tensor::{Elements, as_f32, check_cpu_float, from_f32_vec, mismatch};
 
 /// The weights of all layers and directions.
 #[derive(Clone, Debug)]
@@ -53,16 +53,22 @@ impl Direction {
     }
 }
 
-/// What a forward call gives.
-pub(super) struct Output {
-    /// `[steps, batch, directions * state]`, or as the axes of the input.
-    pub ys: Tensor,
-    /// `[layers * directions, batch, state]`.
-    pub h: Tensor,
-    /// `[layers * directions, batch, hidden]`; of the LSTM only.
-    pub c: Option<Tensor>,
-    /// The last direction's c after each step, `[steps, batch, hidden]`, if it was asked for.
-    pub cs: Option<Tensor>,
+/// The input of a forward call, checked.
+pub(super) struct Input<'a> {
+    /// `[steps, batch, input]` or as the axes say, or `[steps, input]` without a batch.
+    xs: &'a Tensor,
+    axes: Axes,
+    schedule: Schedule,
+    steps: usize,
+}
+
+/// The cell state of an LSTM, which is replaced; empty of the other layers.
+#[derive(Default)]
+pub(super) struct Memory<'a> {
+    /// `[layers * directions, batch, hidden]`.
+    pub c: &'a mut [f32],
+    /// Where the last direction's c goes after each step, `[steps, batch, hidden]`.
+    pub cs: Option<&'a mut Vec<f32>>,
 }
 
 /// How the initial weights of one direction are drawn where there is no checkpoint.
@@ -283,24 +289,22 @@ impl Stack {
         lengths: Option<&[usize]>,
         h: Option<&Tensor>,
     ) -> Result<(Tensor, Tensor)> {
-        let output = self.forward(xs, self.axes(), lengths, h, None, false);
-        let output = output.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
-        Ok((output.ys, output.h))
+        let run = || {
+            let input = self.input(xs, self.axes(), lengths)?;
+            self.forward(&input, h, Memory::default())
+        };
+        run().map_err(|e| e.at(self.name().unwrap_or(kind)))
     }
 
-    /// Runs all layers over `xs`, `[steps, batch, input]` or as `axes` says, or `[steps, input]`
-    /// for one sequence without a batch.
-    pub fn forward(
+    /// Checks `xs`, `[steps, batch, input]` or as `axes` says, or `[steps, input]` for one sequence
+    /// without a batch.
+    pub fn input<'a>(
         &self,
-        xs: &Tensor,
+        xs: &'a Tensor,
         axes: Axes,
         lengths: Option<&[usize]>,
-        h_0: Option<&Tensor>,
-        c_0: Option<&Tensor>,
-        with_cs: bool,
-    ) -> Result<Output> {
-        let input = as_f32(xs, "forward")?;
-        let batched = xs.rank() == 3;
+    ) -> Result<Input<'a>> {
+        check_cpu_float(xs, "forward")?;
         let (steps, batch) = match (xs.dims(), axes) {
             (&[steps, batch, last], Axes::StepsFirst)
             | (&[batch, steps, last], Axes::BatchFirst)
@@ -321,47 +325,70 @@ impl Stack {
         for width in [self.gates.count() * self.hidden_size, self.output_size()] {
             sizes::elements("forward", &[steps, batch, width])?;
         }
-        let schedule = Schedule::new(steps, batch, lengths)?;
-        let state = |name, tensor: Option<&Tensor>, size: usize| {
-            let count = self.directions.len();
-            let expected = match batched {
-                true => vec![count, batch, size],
-                false => vec![count, size],
-            };
-            read_state(name, tensor, &expected)
-        };
-        let mut h = state("initial state h", h_0, self.state_size())?;
-        let mut c = match self.gates {
-            Gates::Lstm => state("initial state c", c_0, self.hidden_size)?,
-            _ => Vec::new(),
-        };
-        let mut cs = with_cs.then(Vec::new);
+        Ok(Input {
+            xs,
+            axes,
+            schedule: Schedule::new(steps, batch, lengths)?,
+            steps,
+        })
+    }
 
-        let elements = Elements::of(&input);
-        let rows = schedule.pack(elements.as_slice()?, self.input_size, axes);
-        let mut rows = self.run_layer(0, &rows, &schedule, &mut h, &mut c, &mut cs)?;
+    /// The cell state of an LSTM before the first step: `c_0`, or zeros.
+    pub fn read_c(&self, input: &Input<'_>, c_0: Option<&Tensor>) -> Result<Vec<f32>> {
+        let shape = self.state_shape(input, self.hidden_size);
+        read_state("initial state c", c_0, &shape)
+    }
+
+    /// The cell state of all layers and directions as a tensor.
+    pub fn c(&self, input: &Input<'_>, c: Vec<f32>) -> Result<Tensor> {
+        let shape = self.state_shape(input, self.hidden_size);
+        from_f32_vec(c, &shape, input.xs.dtype())
+    }
+
+    /// That of the last direction after each step.
+    pub fn cs(&self, input: &Input<'_>, cs: Vec<f32>) -> Result<Tensor> {
+        let shape = [input.steps, input.schedule.batch, self.hidden_size];
+        from_f32_vec(cs, &shape, input.xs.dtype())
+    }
+
+    /// The shape of a state of all layers and directions.
+    fn state_shape(&self, input: &Input<'_>, size: usize) -> Vec<usize> {
+        match input.xs.rank() {
+            3 => vec![self.directions.len(), input.schedule.batch, size],
+            _ => vec![self.directions.len(), size],
+        }
+    }
+
+    /// Runs all layers over the input, from the state `h_0` and `memory`, which is replaced: the
+    /// output, `[steps, batch, directions * state]` or as the axes of the input, and the last h,
+    /// `[layers * directions, batch, state]`.
+    pub fn forward(
+        &self,
+        input: &Input<'_>,
+        h_0: Option<&Tensor>,
+        mut memory: Memory<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let Input {
+            xs, axes, schedule, ..
+        } = input;
+        let f32s = as_f32(xs, "forward")?;
+        let h_shape = self.state_shape(input, self.state_size());
+        let mut h = read_state("initial state h", h_0, &h_shape)?;
+
+        let elements = Elements::of(&f32s);
+        let rows = schedule.pack(elements.as_slice()?, self.input_size, *axes);
+        let mut rows = self.run_layer(0, &rows, schedule, &mut h, &mut memory)?;
         for layer in 1..self.config.num_layers {
-            rows = self.run_layer(layer, &rows, &schedule, &mut h, &mut c, &mut cs)?;
+            rows = self.run_layer(layer, &rows, schedule, &mut h, &mut memory)?;
         }
 
-        let tensor = |values, shape: &[usize]| from_f32_vec(values, shape, xs.dtype());
         let size = self.output_size();
         let shape = [&xs.dims()[..xs.rank() - 1], &[size]].concat();
-        let state_shape = |size: usize| match batched {
-            true => vec![self.directions.len(), batch, size],
-            false => vec![self.directions.len(), size],
-        };
-        Ok(Output {
-            ys: tensor(schedule.unpack(rows, size, axes), &shape)?,
-            h: tensor(h, &state_shape(self.state_size()))?,
-            c: match self.gates {
-                Gates::Lstm => Some(tensor(c, &state_shape(self.hidden_size))?),
-                _ => None,
-            },
-            cs: cs
-                .map(|cs| tensor(cs, &[steps, batch, self.hidden_size]))
-                .transpose()?,
-        })
+        let ys = schedule.unpack(rows, size, *axes);
+        Ok((
+            from_f32_vec(ys, &shape, xs.dtype())?,
+            from_f32_vec(h, &h_shape, xs.dtype())?,
+        ))
     }
 
     /// Runs both directions of a layer over packed rows and returns its packed output.
@@ -371,8 +398,7 @@ impl Stack {
         rows: &[f32],
         schedule: &Schedule,
         h: &mut [f32],
-        c: &mut [f32],
-        cs: &mut Option<Vec<f32>>,
+        Memory { c, cs }: &mut Memory<'_>,
     ) -> Result<Vec<f32>> {
         let (state_size, hidden_size) = (self.state_size(), self.hidden_size);
         let sides = 0..self.direction_count();
