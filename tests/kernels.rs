@@ -334,7 +334,8 @@ fn recurrences_have_operands_that_fit_together() {
     let in_int8 = |xs: &[f32], all: Vec<Recurrence<'_>>| {
         kernels::recur(xs, all, quantizer(), &mut Scratch::default());
     };
-    let kinds: [(Pack, Pack, &dyn Fn(&[f32], Vec<Recurrence<'_>>)); 2] = [
+    type Recur<'a> = &'a dyn Fn(&[f32], Vec<Recurrence<'_>>);
+    let kinds: [(Pack, Pack, Recur<'_>); 2] = [
         (int8, float16, &in_int8),
         (float16, int8, &kernels::recur_f16),
     ];

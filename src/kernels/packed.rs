@@ -394,7 +394,7 @@ impl Packed {
 
     /// The weights of a panel and all behind them, as tiles read them: those that fill none are
     /// read together with [`Isa::overread`] bytes that mean nothing.
-    pub(super) fn from_panel(&self, index: usize) -> &[u8] {
+    pub(super) fn weights_from(&self, index: usize) -> &[u8] {
         let row = self.groups() * self.element.group() * self.element.bytes();
         &self.weights[self.aligned + self.places[index].at * row..]
     }

@@ -141,10 +141,10 @@ unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part, finish: 
                 product,
                 activations: &activations,
                 panel: product.rhs.panel(index),
-                weights: product.rhs.from_panel(index),
+                weights: product.rhs.weights_from(index),
                 next: product
                     .rhs
-                    .from_panel((index + 1).min(product.rhs.panels() - 1))
+                    .weights_from((index + 1).min(product.rhs.panels() - 1))
                     .as_ptr(),
                 first_row: block.start,
                 height,
