@@ -173,15 +173,6 @@ impl Isa {
         }
     }
 
-    /// Bytes that may be read beyond the weights of the last panel: of a tile that begins there.
-    pub(super) fn overread(self) -> usize {
-        match self.0 {
-            #[cfg(target_arch = "x86_64")]
-            Kind::AmxInt8 => 15 * 4 * self.panel_width(),
-            _ => 0,
-        }
-    }
-
     /// What is added to the codes of int8 weights and to their zero points, so that an
     /// instruction set without products of u8 by i8 multiplies u8 by u8.
     pub(super) fn shift(self) -> u8 {

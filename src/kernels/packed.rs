@@ -180,7 +180,7 @@ impl Packed {
         let places = places(isa, n, gates);
         let width = places.iter().map(|place| place.width).sum::<usize>();
         let bytes = sizes::length("packed weights", &[width, groups, GROUP, BYTES]);
-        let mut weights = vec![0; bytes + isa.overread() + ALIGN];
+        let mut weights = vec![0; bytes + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         let (elements, _) = weights[aligned..].as_chunks_mut::<BYTES>();
         for place in &places {
@@ -392,8 +392,7 @@ impl Packed {
         self.gates
     }
 
-    /// The weights of a panel and all behind them, as tiles read them: those that fill none are
-    /// read together with [`Isa::overread`] bytes that mean nothing.
+    /// The weights of a panel and all behind them, which tiles that are not full read as well.
     pub(super) fn weights_from(&self, index: usize) -> &[u8] {
         let row = self.groups() * self.element.group() * self.element.bytes();
         &self.weights[self.aligned + self.places[index].at * row..]

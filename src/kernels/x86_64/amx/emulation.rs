@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use super::tiles::{Configuration, LINE};
-use super::{MIN_ROWS, avx512_vnni, multiply_on_tiles};
+use super::{avx512_vnni, fills_a_tile, multiply_on_tiles};
 use crate::kernels::Instance;
 use crate::kernels::product::{Part, Product};
 use crate::kernels::tile::{Lanes, Terms};
@@ -47,9 +47,9 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     };
     // SAFETY: the caller's promise; the handler is there before any `Isa` of this kind.
     unsafe {
-        match part.rows.len() < MIN_ROWS {
-            true => (base().multiply)(product, part),
-            false => multiply_on_tiles(product, part, finish),
+        match fills_a_tile(&part) {
+            true => multiply_on_tiles(product, part, finish),
+            false => (base().multiply)(product, part),
         }
     }
 }

@@ -54,10 +54,6 @@ pub(in crate::kernels) fn instance() -> Instance {
     AMX_INT8
 }
 
-/// Rows from which a part is computed on tiles: with fewer, both wait for weights, and sums in
-/// registers need no trip through memory.
-const MIN_ROWS: usize = 16;
-
 /// Rows that pass all panels before the next: the ends of as many rows are kept on the stack.
 const MAX_BLOCK: usize = 512;
 
@@ -73,11 +69,17 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     };
     // SAFETY: the caller's promise.
     unsafe {
-        match part.rows.len() < MIN_ROWS {
-            true => avx512_vnni::multiply(product, part),
-            false => multiply_on_tiles(product, part, finish),
+        match fills_a_tile(&part) {
+            true => multiply_on_tiles(product, part, finish),
+            false => avx512_vnni::multiply(product, part),
         }
     }
+}
+
+/// Whether a part has the rows of a tile. Fewer are left to registers: both wait for weights then,
+/// and sums in registers need no trip through memory.
+fn fills_a_tile(part: &Part) -> bool {
+    part.rows.len() >= HEIGHT
 }
 
 /// Dequantizes a line of sums: scale and bias of its channels, and what stands beside its row.
@@ -101,7 +103,13 @@ type End = [[u8; 4]; K_GROUPS];
 #[repr(align(64))]
 struct Ends([MaybeUninit<End>; MAX_BLOCK]);
 
-/// Computes a part of at least one row.
+/// A tile of weights of each register of the widest panel.
+const TILES: usize = K_GROUPS * 4 * 4 * LINE;
+
+#[repr(align(64))]
+struct LastTiles([u8; TILES]);
+
+/// Computes a part that [fills a tile](fills_a_tile).
 ///
 /// # Safety
 /// The CPU has AMX-INT8, and no other thread computes a part that overlaps.
@@ -109,12 +117,12 @@ struct Ends([MaybeUninit<End>; MAX_BLOCK]);
 unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part, finish: impl Finish) {
     let Part { rows, panels, .. } = part;
     let groups = product.rhs.groups();
-    let height = rows.len().min(HEIGHT);
     // SAFETY: the caller's promise.
-    let _configured = unsafe { Configured::new(height) };
+    let _configured = unsafe { Configured::new() };
     #[cfg(test)]
     tests::count_part();
     let mut ends = Ends([MaybeUninit::uninit(); MAX_BLOCK]);
+    let mut last_tiles = LastTiles([0; TILES]);
     let blocks = rows.len().div_ceil(MAX_BLOCK);
     for block in 0..blocks {
         let bound = |block| rows.start + rows.len() * block / blocks;
@@ -137,20 +145,28 @@ unsafe fn multiply_on_tiles(product: &Product<'_, [u8; 4]>, part: Part, finish: 
             ends,
         };
         for index in panels.clone() {
+            let panel = product.rhs.panel(index);
+            let row = 4 * panel.sums.len();
+            let mut end = &product.rhs.weights_from(index)[groups / K_GROUPS * K_GROUPS * row..];
+            if end.len() < K_GROUPS * row {
+                // Behind the last panel there may be nothing to read.
+                last_tiles.0[..end.len()].copy_from_slice(end);
+                end = &last_tiles.0;
+            }
             let column = Column {
                 product,
                 activations: &activations,
-                panel: product.rhs.panel(index),
-                weights: product.rhs.weights_from(index),
+                panel,
+                end,
                 next: product
                     .rhs
                     .weights_from((index + 1).min(product.rhs.panels() - 1))
                     .as_ptr(),
                 first_row: block.start,
-                height,
                 finish,
             };
-            // SAFETY: tiles have `height` rows; these rows of this panel are a part of ours.
+            // SAFETY: blocks are about equally high, and so at least as high as a tile; these rows
+            // of this panel are a part of ours.
             unsafe {
                 column.multiply(block.len());
                 product.activate(column.panel, &block);
@@ -164,13 +180,12 @@ struct Column<'a, F> {
     product: &'a Product<'a, [u8; 4]>,
     activations: &'a Activations<'a>,
     panel: Panel<'a>,
-    /// The panel's, and those behind them.
-    weights: &'a [u8],
+    /// The weights of the groups that fill no tile, and behind them at least as many bytes as make
+    /// one of each register full.
+    end: &'a [u8],
     /// Where the weights that come next begin.
     next: *const u8,
     first_row: usize,
-    /// Rows of a tile.
-    height: usize,
     finish: F,
 }
 
@@ -179,21 +194,17 @@ impl<F: Finish> Column<'_, F> {
     /// less time than to configure lower tiles.
     ///
     /// # Safety
-    /// Tiles are configured with `height` rows, of which there are at least as many; no other
-    /// thread writes these rows of this panel.
+    /// Tiles are configured, there are at least as many rows as a tile has, and no other thread
+    /// writes these rows of this panel.
     #[inline(always)]
     unsafe fn multiply(&self, rows: usize) {
         let width = self.panel.sums.len();
-        let last = rows - self.height;
+        let last = rows - HEIGHT;
         let mut ahead = self.next;
-        // Rows that are left for a single tile.
-        let single = (rows - 1) % (2 * HEIGHT) < self.height;
-        let pairs = rows
-            - if single {
-                (rows - 1) % (2 * HEIGHT) + 1
-            } else {
-                0
-            };
+        // What is left by pairs of tiles is less than a pair, of which one tile may be enough.
+        let rest = rows % (2 * HEIGHT);
+        let single = (1..=HEIGHT).contains(&rest);
+        let pairs = if single { rows - rest } else { rows };
         for lane in (0..width).step_by(2 * LINE) {
             for row in (0..pairs).step_by(2 * HEIGHT) {
                 let rows = [row, last.min(row + HEIGHT)];
@@ -239,17 +250,15 @@ impl<F: Finish> Column<'_, F> {
             ends,
         } = *self.activations;
         let (whole, rhs_stride) = (stride / K_GROUPS, 4 * self.panel.sums.len());
-        let weights = |group: usize| &raw const self.weights[group * rhs_stride + 4 * lane..];
         let mut sums = Sums::uninit();
-        // SAFETY: a row of activations has `whole` tiles and, if `ends` is not empty, an end;
-        // behind the last panel's weights there are as many bytes as a tile that begins in it
-        // reads beyond, see `Packed`.
+        // SAFETY: a row of activations and the panel have `whole` tiles and, if `ends` is not empty,
+        // an end that is one.
         unsafe {
             tiles::clear();
             let operands = Operands {
                 lhs: rows.map(|row| groups[row * stride..].as_ptr().cast()),
                 lhs_stride: 4 * stride,
-                rhs: weights(0).cast(),
+                rhs: self.panel.weights.as_ptr().wrapping_add(4 * lane),
                 rhs_stride,
                 ahead,
             };
@@ -260,7 +269,7 @@ impl<F: Finish> Column<'_, F> {
                 let operands = Operands {
                     lhs: rows.map(|row| ends[row..].as_ptr().cast()),
                     lhs_stride: size_of::<End>(),
-                    rhs: weights(whole * K_GROUPS).cast(),
+                    rhs: self.end[4 * lane..].as_ptr(),
                     ..operands
                 };
                 tiles::multiply::<R, C>(operands, 1);
@@ -294,7 +303,7 @@ impl<F: Finish> Column<'_, F> {
         );
         let columns = self.product.out.columns(panel);
         for (i, first) in rows.into_iter().enumerate().take(R) {
-            let rows = self.first_row + first..self.first_row + first + self.height;
+            let rows = self.first_row + first..self.first_row + first + HEIGHT;
             let of_rows = &self.product.lhs.rows[rows.clone()];
             // SAFETY: the caller's promise; each row is written before the next is asked for.
             let mut out = unsafe { self.product.out.rows(rows, columns.clone()) };
@@ -307,7 +316,7 @@ impl<F: Finish> Column<'_, F> {
                         scales: &scales[j],
                         bias: &bias[j],
                     };
-                    // SAFETY: the tile was stored, with `height` rows.
+                    // SAFETY: the tile was stored.
                     (self.finish)(unsafe { sums.row(i * C + j, r) }, terms, out);
                 };
                 // SAFETY: there are as many rows.

@@ -59,7 +59,7 @@ fn products_of_several_rows_are_computed_on_tiles() {
         return;
     }
     assert_eq!(Isa::available().pop(), Some(Isa(Kind::AmxInt8)));
-    for (rows, parts) in [(1, 0), (super::MIN_ROWS, 1), (33, 1)] {
+    for (rows, parts) in [(1, 0), (15, 0), (16, 1), (33, 1)] {
         PARTS.set(0);
         multiply(rows);
         assert_eq!(PARTS.get(), parts, "{rows} rows");

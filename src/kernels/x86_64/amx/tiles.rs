@@ -38,15 +38,15 @@ impl Configuration {
         rows: [0; 16],
     };
 
-    /// For products: tiles of sums and the first of activations have `height` rows, 1 to 16.
-    pub fn of_products(height: usize) -> Self {
+    /// For products: all tiles have so many rows, 1 to 16.
+    pub fn of_products(rows: usize) -> Self {
         let mut tiles = Self {
             palette: 1,
             ..Self::NONE
         };
         for tile in 0..8 {
             tiles.row[tile] = ROW as u16;
-            tiles.rows[tile] = if tile < 5 { height as u8 } else { HEIGHT as u8 };
+            tiles.rows[tile] = rows as u8;
         }
         tiles
     }
@@ -105,16 +105,16 @@ pub(super) struct Configured {
 }
 
 impl Configured {
-    /// Tiles of sums and the first of activations have `height` rows, 1 to 16.
+    /// Configures tiles of [`HEIGHT`] rows.
     ///
     /// # Safety
     /// The CPU has AMX.
     #[inline(always)]
-    pub unsafe fn new(height: usize) -> Self {
+    pub unsafe fn new() -> Self {
         // SAFETY: the caller's promise.
         unsafe {
             let before = Configuration::current();
-            Configuration::of_products(height).load();
+            Configuration::of_products(HEIGHT).load();
             Self { before }
         }
     }
