@@ -194,6 +194,7 @@ fn beyond(got: &Tensor, expected: &[f32], bound: f32) -> Result<Option<String>> 
 fn float_layers_equal_torch() -> Result<()> {
     let fixture = Fixture::open("recurrent_float");
     let cases = fixture.cases();
+    assert!(cases.len() >= 80);
     let mut failures = Vec::new();
     for json in &cases {
         let case = Case::new(json)?;
