@@ -235,3 +235,57 @@ fn a_large_recurrence_ends_in_a_pool() -> Result<()> {
     }
     Ok(())
 }
+
+const CHILD: &str = "DYNQUANT_WITHOUT_THREADS";
+
+/// In a process that can start no thread: all calls are made by the only one.
+#[test]
+fn child_without_threads() -> Result<()> {
+    if std::env::var_os(CHILD).is_none() {
+        return Ok(());
+    }
+    assert!(std::thread::Builder::new().spawn(|| {}).is_err());
+    let rnn = rnn(8, 512)?;
+    let xs = randn((3, 32, 8))?;
+    let float = rnn.forward(&xs, None)?.0;
+    for (_, qconfig) in &PRESETS {
+        let int8 = quantized(rnn.clone(), qconfig);
+        let ys = int8.forward(&xs, None)?.0;
+        assert!((ys - &float)?.abs()?.max_all()?.to_scalar::<f32>()? < 0.1);
+    }
+    let layer = nn::Linear::new(randn((700, 512))?, None);
+    let xs = randn((48, 512))?;
+    // Not by the float layer: candle multiplies in rayon's pool.
+    let float16 = quantized(layer.clone(), &QConfig::float16_dynamic()).forward(&xs)?;
+    let ys = quantized(layer, &QConfig::per_row_dynamic()).forward(&xs)?;
+    assert!((ys - float16)?.abs()?.max_all()?.to_scalar::<f32>()? < 2.);
+    ops::softmax_last_dim(&randn((128, 384))?)?;
+    println!("ended without threads");
+    Ok(())
+}
+
+#[test]
+fn where_no_thread_can_be_started_the_caller_computes_alone() {
+    let child = std::env::current_exe().map(std::process::Command::new);
+    let child = child
+        .expect("own path")
+        // On one thread the tests run on the first.
+        .args([
+            "child_without_threads",
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(CHILD, "1")
+        .env("CANDLE_NUM_THREADS", "4")
+        .env("RAYON_NUM_THREADS", "4")
+        // No system has as much memory for a stack.
+        .env("RUST_MIN_STACK", (1u64 << 50).to_string())
+        .output()
+        .expect("the child runs");
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && output.contains("ended without threads"),
+        "{child:?}"
+    );
+}

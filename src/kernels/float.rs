@@ -2,6 +2,7 @@
 
 use gemm::Parallelism;
 
+use super::rayon_pool;
 use crate::sizes;
 
 /// `lhs` (`[m, k]`) times `rhs` (`[n, k]`) plus `bias` (`[n]`), into `out` (`[m, n]`).
@@ -23,7 +24,8 @@ pub fn linear_f32(lhs: &[f32], m: usize, rhs: &[f32], bias: &[f32], out: &mut [f
     if k == 0 {
         return;
     }
-    let parallelism = match out.len().saturating_mul(k) < SERIAL {
+    let serial = out.len().saturating_mul(k) < SERIAL || !rayon_pool::has_threads();
+    let parallelism = match serial {
         true => Parallelism::None,
         false => Parallelism::Rayon(0),
     };

@@ -55,15 +55,24 @@ pub(super) fn threads() -> usize {
     POOL.workers.len() + 1
 }
 
+/// As many threads as candle computes with, by the same variables. Candle's own pool is not asked:
+/// that would start it, and it panics where a thread cannot be started.
+fn wanted() -> usize {
+    let of_candle = std::env::var("CANDLE_NUM_THREADS").ok();
+    let of_candle = of_candle.and_then(|threads| threads.parse().ok());
+    of_candle
+        .filter(|threads| *threads > 0)
+        .unwrap_or_else(candle_core::utils::get_num_threads)
+}
+
 impl Pool {
-    /// As many threads as candle's own pool has; fewer if the system has no more.
+    /// Fewer threads than wanted if the system has no more.
     fn start() -> Self {
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             slot: JobSlot::new(),
             asleep: Line(AtomicU64::new(0)),
         }));
-        let count = candle_core::utils::barrier_pool().n_workers();
-        let workers = (0..count.min(MAX_WORKERS)).map_while(|worker| {
+        let workers = (0..MAX_WORKERS.min(wanted() - 1)).map_while(|worker| {
             let thread = thread::Builder::new().name(format!("dynquant-{worker}"));
             let handle = thread.spawn(move || shared.serve(worker));
             handle.ok().map(|handle| handle.thread().clone())

@@ -6,8 +6,9 @@
 //! job of its own, which is never waited for: a thread that finds it in time joins the
 //! [job](super::job) of who sent it, and one that comes too late finds nothing to do.
 
-use std::sync::Arc;
+use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use super::job::JobSlot;
 
@@ -54,6 +55,17 @@ impl Host {
             self.slot.join(number, own);
         }
     }
+}
+
+/// Whether the rayon pool that others use here has threads: it panics where those of the process
+/// cannot be started.
+pub(super) fn has_threads() -> bool {
+    static STARTED: LazyLock<bool> = LazyLock::new(|| {
+        // An error without a cause says that somebody has started it before.
+        let started = rayon::ThreadPoolBuilder::new().build_global();
+        started.err().is_none_or(|error| error.source().is_none())
+    });
+    rayon::current_thread_index().is_some() || *STARTED
 }
 
 /// How many invitations of this thread have not been found yet.
