@@ -3,5 +3,6 @@
 
 pub mod fixture;
 pub mod generator;
+pub mod load;
 pub mod toy;
 pub mod watchdog;
