@@ -1,0 +1,26 @@
+//! Properties of random layers, inputs, views and trees, against the oracle and against float.
+//!
+//! `cargo test` takes the same cases each time; `DYNQUANT_LONG=1` takes a hundred times as many,
+//! others each time. A failure names its smallest case, which becomes an explicit one.
+
+mod layers;
+mod qconfigs;
+mod recurrent;
+mod trees;
+mod values;
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// Cases of each property.
+fn cases(short: u32) -> Config {
+    let (cases, rng_seed) = match std::env::var_os("DYNQUANT_LONG") {
+        Some(_) => (100 * short, RngSeed::Random),
+        None => (short, RngSeed::Fixed(2026)),
+    };
+    Config {
+        cases,
+        rng_seed,
+        failure_persistence: None,
+        ..Config::default()
+    }
+}

@@ -1,0 +1,104 @@
+//! Random `QConfig`s: the presets, and all that can be said.
+
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::{
+    ActivationConfig, Arithmetic, Granularity, OnnxRuntimeOptions, QConfig, QDType, QScheme,
+    WeightConfig,
+};
+use proptest::prelude::*;
+
+pub fn qconfig() -> impl Strategy<Value = QConfig> {
+    let custom =
+        (activation(), weight()).prop_map(|(activation, weight)| QConfig::new(activation, weight));
+    prop_oneof![preset(), onnxruntime(), custom]
+}
+
+fn preset() -> impl Strategy<Value = QConfig> {
+    let presets = [
+        QConfig::default_dynamic(),
+        QConfig::per_channel_dynamic(),
+        QConfig::per_row_dynamic(),
+        QConfig::float16_dynamic(),
+    ];
+    proptest::sample::select(presets.to_vec())
+}
+
+fn onnxruntime() -> impl Strategy<Value = QConfig> {
+    let weight_type = prop_oneof![Just(QDType::QInt8), Just(QDType::QUInt8)];
+    (weight_type, any::<[bool; 2]>(), any::<Option<bool>>()).prop_map(
+        |(weight_type, [per_channel, reduce_range], weight_symmetric)| {
+            QConfig::onnxruntime(OnnxRuntimeOptions {
+                weight_type,
+                per_channel,
+                reduce_range,
+                weight_symmetric,
+            })
+        },
+    )
+}
+
+fn activation() -> impl Strategy<Value = ActivationConfig> {
+    let granularity = prop_oneof![Just(Granularity::PerTensor), Just(Granularity::PerRow)];
+    let arithmetic = prop_oneof![Just(Arithmetic::PyTorch), Just(Arithmetic::OnnxRuntime)];
+    let dynamic = (granularity, any::<bool>(), arithmetic).prop_map(
+        |(granularity, reduce_range, arithmetic)| {
+            let mut activation = ActivationConfig::dynamic(granularity, reduce_range);
+            if let ActivationConfig::Dynamic(config) = &mut activation {
+                config.arithmetic = arithmetic;
+            }
+            activation
+        },
+    );
+    prop_oneof![7 => dynamic, 1 => Just(ActivationConfig::Float)]
+}
+
+fn weight() -> impl Strategy<Value = WeightConfig> {
+    let averaging_constant = 0.01;
+    let per_tensor = vec![
+        ObserverKind::MinMax,
+        ObserverKind::MovingAverageMinMax { averaging_constant },
+        ObserverKind::Histogram { bins: 1 },
+        ObserverKind::Histogram { bins: 37 },
+        ObserverKind::OnnxRuntime,
+    ];
+    let per_channel = vec![
+        ObserverKind::PerChannelMinMax,
+        ObserverKind::MovingAveragePerChannelMinMax { averaging_constant },
+        ObserverKind::OnnxRuntime,
+    ];
+    let affine = vec![QScheme::PerTensorAffine, QScheme::PerTensorSymmetric];
+    let channels = vec![QScheme::PerChannelAffine, QScheme::PerChannelSymmetric];
+    let all =
+        |a: &[ObserverKind], b: &[ObserverKind]| [a, b, &[ObserverKind::Placeholder]].concat();
+    let kinds = all(&per_tensor, &per_channel);
+    let schemes = [
+        &affine[..],
+        &channels,
+        &[QScheme::PerChannelAffineFloatQParams],
+    ]
+    .concat();
+    use proptest::sample::select;
+    let kind = prop_oneof![
+        4 => (select(per_tensor), select(affine)),
+        4 => (select(per_channel), select(channels)),
+        1 => (select(kinds), select(schemes)),
+    ];
+    let dtype = prop_oneof![Just(QDType::QInt8), Just(QDType::QUInt8)];
+    let quant_range = prop_oneof![
+        3 => Just(None),
+        1 => Just(Some([-5, 90])),
+        1 => Just(Some([3, 70])),
+        1 => [-300..300i32, -300..300i32].prop_map(Some),
+    ];
+    let eps = prop_oneof![4 => Just(f32::EPSILON), 1 => select(vec![0., 1e-30, 0.5, f32::MIN_POSITIVE, f32::NAN])];
+    let ch_axis = prop_oneof![9 => Just(0), 1 => -3..4isize];
+    let int8 = (kind, dtype, any::<bool>(), quant_range, eps, ch_axis).prop_map(
+        |((kind, qscheme), dtype, reduce_range, quant_range, eps, ch_axis)| {
+            let mut config = ObserverConfig::new(kind, dtype, qscheme);
+            (config.reduce_range, config.quant_range) = (reduce_range, quant_range);
+            (config.eps, config.ch_axis) = (eps, ch_axis);
+            WeightConfig::Int8(config)
+        },
+    );
+    prop_oneof![9 => int8, 1 => Just(WeightConfig::Float16)]
+}
