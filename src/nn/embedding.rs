@@ -167,23 +167,27 @@ impl Quantized {
     fn select(&self, indexes: Indexes<'_>, rows: usize) -> Result<Tensor> {
         indexes.check(rows)?;
         match self.dtype {
-            DType::F16 => self.gather::<f16>(indexes),
-            DType::BF16 => self.gather::<bf16>(indexes),
-            DType::F64 => self.gather::<f64>(indexes),
-            _ => self.gather::<f32>(indexes),
+            DType::F16 => self.gather(indexes, f16::from_f32),
+            DType::BF16 => self.gather(indexes, bf16::from_f32),
+            DType::F64 => self.gather(indexes, f64::from),
+            _ => self.gather(indexes, f32::from),
         }
     }
 
-    /// The rows of indexes that are checked, in the dtype of the output.
-    fn gather<T: WithDType>(&self, indexes: Indexes<'_>) -> Result<Tensor> {
+    /// The rows of indexes that are checked, in the dtype of the output. `from_f32` rounds once:
+    /// by way of f64, `half` loses what decides next to a tie.
+    fn gather<T: WithDType>(
+        &self,
+        indexes: Indexes<'_>,
+        from_f32: impl Fn(f32) -> T + Sync,
+    ) -> Result<Tensor> {
         let [_, k] = self.shape();
         let mut values = vec![T::zero(); indexes.len() * k];
         kernels::for_each_row(&mut values, k, |i, out| {
             let mut written = 0;
             self.read_row(indexes.get(i), |chunk| {
                 for (out, value) in out[written..].iter_mut().zip(chunk) {
-                    // f64 holds every f32, so this rounds once, or not at all.
-                    *out = T::from_f64(f64::from(*value));
+                    *out = from_f32(*value);
                 }
                 written += chunk.len();
             });

@@ -1,6 +1,6 @@
 //! Linear layers, embeddings and operations, each by itself.
 
-use candle_core::{Device, Module, Result, Tensor};
+use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_dynquant::kernels::{Int8, Rounding, RowParams, reference};
 use candle_dynquant::qparams::{self, QParams};
 use candle_dynquant::{
@@ -203,4 +203,15 @@ proptest! {
             prop_assert_eq!(bits(&op(&xs)?), bits(&op(&plain)?));
         }
     }
+}
+
+/// Found by the property of embeddings: a row in bf16 was rounded by way of f64.
+#[test]
+fn embeddings_round_to_bf16_once() -> Result<()> {
+    let table = Values::Huge.tensor(&[23, 17], 13553501165560598086)?;
+    let layer = nn::Embedding::new(table.to_dtype(DType::BF16)?, 17);
+    let layer = layer.quantize(&QConfig::float_qparams_weight_only())?;
+    let ys = layer.forward(&Tensor::arange(0u32, 23, &Device::Cpu)?)?;
+    assert_eq!(bits(&ys), bits(layer.embeddings()));
+    Ok(())
 }
