@@ -39,7 +39,7 @@ unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
 ///
 /// `codes` is the low quarter of a register, which is why it has the type of a scalar there: the
 /// instruction broadcasts it, and a scalar's load takes no vector pipe as a broadcasting one
-/// does. The intrinsic is not stable in Rust 1.89.
+/// does. The intrinsic is not stable in Rust 1.94.
 #[target_feature(enable = "neon,dotprod")]
 #[inline]
 fn dot(acc: uint32x4_t, codes: f32, weights: uint8x16_t) -> uint32x4_t {

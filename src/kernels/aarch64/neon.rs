@@ -129,7 +129,8 @@ unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
     unsafe { tile::multiply::<4, 8, MAX_ROWS, _>(product, part, vector) }
 }
 
-/// Four float16 values as f32. `fcvtl` is NEON, but its intrinsic is not stable in Rust 1.89.
+/// Four float16 values as f32. `fcvtl` is NEON, but in Rust 1.94 only the feature `fp16` makes bytes
+/// the argument of its intrinsic.
 #[target_feature(enable = "neon")]
 #[inline]
 fn widen_four(halves: uint8x8_t) -> float32x4_t {
