@@ -123,7 +123,7 @@ impl Cell {
 /// Weights load as `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`.
 ///
 /// ```
-/// use candle_core::{DType, Tensor};
+/// use candle_core::{DType, Device, Tensor};
 /// use candle_dynquant::nn;
 /// use candle_nn::{VarBuilder, VarMap};
 ///
