@@ -393,6 +393,7 @@ impl Packed {
     }
 
     /// The weights of a panel and all behind them, which tiles that are not full read as well.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn weights_from(&self, index: usize) -> &[u8] {
         let row = self.groups() * self.element.group() * self.element.bytes();
         &self.weights[self.aligned + self.places[index].at * row..]

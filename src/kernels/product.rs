@@ -167,6 +167,7 @@ impl<'a> Output<'a> {
     ///
     /// # Safety
     /// No other part that overlaps this one is alive.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub unsafe fn rows(self, rows: Range<usize>, columns: Range<usize>) -> OutputRows<'a> {
         assert!(rows.start <= rows.end && rows.end <= self.rows);
@@ -197,6 +198,7 @@ impl<'a> Output<'a> {
 }
 
 /// Columns of a panel in several rows: see [`Output::rows`].
+#[cfg(target_arch = "x86_64")]
 pub(super) struct OutputRows<'a> {
     start: *mut MaybeUninit<f32>,
     stride: usize,
@@ -204,6 +206,7 @@ pub(super) struct OutputRows<'a> {
     _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl OutputRows<'_> {
     /// The columns in one of the rows.
     ///
