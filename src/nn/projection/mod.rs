@@ -364,16 +364,14 @@ impl Projection {
         [(a, a_xs), (b, b_xs)]: [(&Self, &[f32]); 2],
         rows: usize,
     ) -> Result<[Vec<f32>; 2]> {
-        match (&a.weight, &b.weight) {
-            (Weight::Quantized(a), Weight::Quantized(b))
-                if let ActivationConfig::Dynamic(config) = a.activation
-                    && a.activation == b.activation =>
-            {
-                let operands = [a.operands(a_xs, rows), b.operands(b_xs, rows)];
-                Ok(kernels::linear_each(operands, quantizer(config)))
-            }
-            _ => Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?]),
+        if let (Weight::Quantized(a), Weight::Quantized(b)) = (&a.weight, &b.weight)
+            && let ActivationConfig::Dynamic(config) = a.activation
+            && a.activation == b.activation
+        {
+            let operands = [a.operands(a_xs, rows), b.operands(b_xs, rows)];
+            return Ok(kernels::linear_each(operands, quantizer(config)));
         }
+        Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?])
     }
 
     /// Calls `f` with the projection as a function on slices, for a loop that makes no tensors:
