@@ -35,7 +35,7 @@ pub(super) struct Line<T>(pub T);
 
 /// The job can be joined.
 const OPEN: u64 = 1 << 31;
-/// Who works at the job, beside the caller.
+/// The number of threads that work at the job, beside the caller.
 const JOINED: u64 = OPEN - 1;
 /// One in the number of the job.
 const NEXT: u64 = 1 << 32;

@@ -121,7 +121,7 @@ pub(super) unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
     unsafe { tile::multiply::<16, 64, MAX_ROWS, _>(product, part, vector) }
 }
 
-/// What 16 sums begin with.
+/// The value that 16 sums begin with: their correction by zero points.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
 pub(super) fn start(terms: Terms<'_, 16>) -> __m512i {

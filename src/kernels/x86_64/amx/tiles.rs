@@ -205,7 +205,7 @@ macro_rules! steps {
     }};
 }
 
-/// What tiles are loaded from.
+/// The memory that tiles are loaded from.
 #[derive(Clone, Copy)]
 pub(super) struct Operands {
     /// The first activations of one or two tiles of rows; of one, twice the same.
