@@ -250,11 +250,19 @@ fn missing_folder_and_files() -> Result<()> {
 fn malformed_config() -> Result<()> {
     let sample = Sample::new(&classifier())?;
     sample.write("config.json", "{\"model_type\": ")?;
-    sample.refuses(&["config.json", "expected JSON", "EOF"])?;
+    sample.refuses(&["config.json", "expected a JSON object", "EOF"])?;
     sample.write("config.json", "[1]")?;
-    sample.refuses(&["config.json", "expected a JSON object", "got [1]"])?;
+    sample.refuses(&["config.json", "expected a JSON object", "sequence"])?;
     sample.write("config.json", [0xff, 0xfe])?;
     sample.refuses(&["config.json", "expected a readable text file", "UTF-8"])?;
+
+    let too_long = " ".repeat((4 << 20) + 1);
+    for name in ["config.json", INDEX] {
+        let sample = Sample::new(&classifier())?;
+        std::fs::remove_file(sample.0.path().join("model.safetensors"))?;
+        sample.write(name, &too_long)?;
+        sample.refuses(&[name, "expected at most 4194304 bytes of JSON, got more"])?;
+    }
 
     let id2label = "an object that names the classes";
     for (key, value, expected, got) in [

@@ -190,6 +190,18 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
 }
 
 #[test]
+fn the_only_part_of_a_memory_counts_all_of_it_in_every_dtype() -> Result<()> {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        let table = memory()?.to_dtype(dtype)?.reshape((ROWS, SIZE))?;
+        let mut model = Model::default().linear(table.narrow(0, 0, ROWS - 8)?);
+        let report = quantize_dynamic(&mut model, &spec())?;
+        let bytes = ROWS * SIZE * dtype.size_in_bytes();
+        assert_eq!(report.bytes_before(), bytes, "{dtype:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_bias_within_the_weights_memory_does_not_keep_it() -> Result<()> {
     let flat = memory()?;
     let rows = ROWS - 1;

@@ -1,9 +1,12 @@
 //! `config.json` of a BERT, read strictly: every fault names the file, the key, what was expected and what came.
 
+#[path = "../support/json.rs"]
+mod json;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use candle_dynquant::ops::Activation;
 use serde_json::{Map, Value};
 
@@ -29,13 +32,7 @@ pub struct Config {
 impl Config {
     /// Reads the file and checks what the numbers must satisfy together.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("{}: expected a readable text file", path.display()))?;
-        let json: Value = serde_json::from_str(&text)
-            .with_context(|| format!("{}: expected JSON", path.display()))?;
-        let Value::Object(map) = json else {
-            bail!("{}: expected a JSON object, got {json}", path.display());
-        };
+        let map: Map<String, Value> = json::read(path, "a JSON object")?;
         let keys = Keys {
             path: path.to_owned(),
             map,

@@ -1,8 +1,11 @@
 //! `config.json`, read strictly: every fault names the file, the key, what was expected and what came.
 
+#[path = "../support/json.rs"]
+mod json;
+
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
 /// The sizes of the model; field names are the file's keys.
@@ -32,14 +35,7 @@ impl Config {
 
 /// A file that holds one JSON object.
 pub fn read_object(path: &Path) -> Result<Map<String, Value>> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{}: expected a readable text file", path.display()))?;
-    let json: Value = serde_json::from_str(&text)
-        .with_context(|| format!("{}: expected JSON", path.display()))?;
-    match json {
-        Value::Object(map) => Ok(map),
-        got => bail!("{}: expected a JSON object, got {got}", path.display()),
-    }
+    json::read(path, "a JSON object")
 }
 
 /// The keys of the file, with its path for error messages.

@@ -1,5 +1,8 @@
 //! The tensors of a safetensors file, or of a folder's shards, checked before candle sees them.
 
+#[path = "json.rs"]
+mod json;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -139,14 +142,8 @@ pub fn shards(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     struct Index {
         weight_map: BTreeMap<String, String>,
     }
-    let text = fs::read_to_string(index)
-        .with_context(|| format!("{}: expected a readable text file", index.display()))?;
-    let parsed: Index = serde_json::from_str(&text).with_context(|| {
-        format!(
-            "{}: expected an object \"weight_map\" from tensors to files",
-            index.display()
-        )
-    })?;
+    let expected = "an object \"weight_map\" from tensors to files";
+    let parsed: Index = json::read(index, expected)?;
     let mut shards: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (key, shard) in parsed.weight_map {
         ensure!(
