@@ -241,6 +241,13 @@ fn an_id_is_of_the_memory_and_of_the_part() -> Result<()> {
     for (i, other) in others.iter().enumerate() {
         assert_ne!(id(&table), id(other), "{i}");
     }
+    let square = table.narrow(0, 0, SIZE)?;
+    assert_ne!(id(&square), id(&square.t()?));
+    // The stride of an axis of one element leads nowhere.
+    let flat = table.flatten_all()?.narrow(0, 0, SIZE)?;
+    let (row, column) = (flat.reshape((1, SIZE))?, flat.reshape((SIZE, 1))?);
+    assert_ne!(row.stride(), column.t()?.stride());
+    assert_eq!(id(&row), id(&column.t()?));
     // An address is not used again while somebody knows it.
     let of_temporaries: HashSet<_> = (0..100)
         .map(|_| Ok(id(&table.affine(1., 1.)?)))
