@@ -1,17 +1,17 @@
-//! Quantizes a small model and compares it with its float self; no files needed.
+//! Quantizes a small model and compares it with its float original; needs no files.
 //!
 //!     cargo run --release --example quickstart
 //!
 //! prints, with your machine's instruction set (weights are random: 35 to 38 dB):
 //!
 //! ```text
-//!  layer   kind         now                             before      after
-//! ────────────────────────────────────────────────────────────────────────
-//!  up      Linear       qint8 per channel, u8 per row   2.4 MB   602.2 kB
-//! ...
 //! 2 of 2 layers swapped, weights 4.7 MB -> 1.2 MB (25.3 %), running on ...
-//! opaque fields, not looked into:
-//!   f64: scale
+//!  layer       kind     now                             before      after
+//! ────────────────────────────────────────────────────────────────────────
+//!  up          Linear   qint8 per channel, u8 per row   2.4 MB   602.2 kB
+//! ...
+//! opaque fields (not visited):
+//!   scale: f64
 //!
 //! SQNR 36.9 dB
 //! ```
@@ -24,7 +24,7 @@ use candle_nn::{VarBuilder, VarMap};
 struct Mlp {
     up: nn::Linear, // in place of candle_nn::Linear
     down: nn::Linear,
-    scale: f64, // no module: reported, never touched
+    scale: f64, // not a module: reported, never touched
 }
 
 impl Mlp {

@@ -1,4 +1,4 @@
-"""What every preset costs in accuracy, on real checkpoints, in one table.
+"""The accuracy of every preset on real checkpoints, in one table (benches/peers/RESULTS.md has it).
 
     python3 scripts/presets.py [--minilm DIR] [--json]
 

@@ -572,7 +572,7 @@ fn the_report_says_who_shares() -> Result<()> {
     assert_eq!(bytes(&again, "embedding"), (0, 0));
     let text = again.to_string();
     assert!(
-        text.contains("embedding: its weight is that of head"),
+        text.contains("embedding: its weight is counted with head"),
         "{text}"
     );
     Ok(())
@@ -584,7 +584,7 @@ fn a_float_tensor_that_stays_is_counted_where_it_stays() -> Result<()> {
     let mut head_only = model(false, DType::F32);
     let report = quantize_dynamic(&mut head_only, &QConfigSpec::int8())?;
     let left = Outcome::Left {
-        reason: LeftReason::NoRule,
+        reason: LeftReason::OffByDefault,
     };
     assert_eq!(outcome(&report, "embedding"), &left);
     assert_eq!(bytes(&report, "embedding"), (TABLE_BYTES, TABLE_BYTES));
@@ -596,7 +596,7 @@ fn a_float_tensor_that_stays_is_counted_where_it_stays() -> Result<()> {
     );
     assert_eq!(report.bytes_before(), 4 * SIZE * SIZE);
     let text = report.to_string();
-    let note = "head: its float weight stays in memory, embedding holds it";
+    let note = "head: its float weight stays in memory, because embedding still holds it";
     assert!(text.contains(note), "{text}");
 
     // Only the embedding.

@@ -143,7 +143,7 @@ fn min_params_counts_elements_and_says_so() {
     assert!(
         report
             .to_string()
-            .contains("left: 4 weight elements, min_params is 5"),
+            .contains("left: 4 weight elements, fewer than min_params = 5"),
         "{report}"
     );
     // What is kept float, or quantized before, says that and not its size.
@@ -209,9 +209,7 @@ fn lists_of_names_and_of_kinds() {
 fn presets_give_what_they_say() {
     let to = |spec: &QConfigSpec, path: &str| outcome(&quantize(spec), path);
     let swapped_to = |to: QConfig| Outcome::Swapped { to };
-    let no_rule = Outcome::Left {
-        reason: LeftReason::NoRule,
-    };
+    let left = |reason| Outcome::Left { reason };
     let cases = [
         ("int8", QConfig::per_row_dynamic(), 7),
         ("default", QConfig::default_dynamic(), 6),
@@ -231,11 +229,14 @@ fn presets_give_what_they_say() {
         let spec = QConfigSpec::preset(name).expect(name);
         assert_eq!(spec.to_string().lines().count(), kinds, "{name}");
         assert_eq!(to(&spec, "head"), swapped_to(qconfig), "{name}");
-        assert_eq!(to(&spec, "table"), no_rule, "{name}");
+        assert_eq!(to(&spec, "table"), left(LeftReason::OffByDefault), "{name}");
         let table = swapped_to(QConfig::float_qparams_weight_only());
         assert_eq!(to(&spec.embeddings(), "table"), table, "{name}");
     }
-    assert_eq!(to(&QConfigSpec::new().embeddings(), "head"), no_rule);
+    assert_eq!(
+        to(&QConfigSpec::new().embeddings(), "head"),
+        left(LeftReason::NoRule)
+    );
 }
 
 #[test]

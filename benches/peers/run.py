@@ -48,7 +48,7 @@ def arguments():
     parser.add_argument("--plot", metavar="FILE", help="draw shares of the peak by rows of the input, as SVG")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="an array of rows instead of the table")
-    output.add_argument("--markdown", action="store_true", help="the tables as in PERFORMANCE.md, at the end")
+    output.add_argument("--markdown", action="store_true", help="the tables of benches/peers/RESULTS.md, at the end")
     args = parser.parse_args()
     options.check(parser, args)
     if args.plot and not os.path.isdir(os.path.dirname(args.plot) or "."):

@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Times this crate against its rivals, side by side in one run:
+# Times this crate against its rivals, interleaved in one run:
 #
 #   benches/peers/run.sh [--quick] [--only GROUP [--rows ROWS]] [--threads N] [--json | --markdown] [--plot FILE]
 #
 # Installs the rivals at pinned versions into virtual environments, target/peers/venv (several GB
 # the first time) and target/peers/python, builds our side and the rivals in Rust (minutes the
 # first time), and hands over to run.py, which explains the rest. A rival of rivals/*.py that does
-# not install, or is not for this CPU, is skipped with a line that says why. PERFORMANCE.md is what
+# not install, or is not for this CPU, is skipped with a line that says why. The tables of RESULTS.md,
+# in this folder, are the output of
 #
 #   benches/peers/run.sh --markdown --plot assets/peak.svg
-#
-# prints.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

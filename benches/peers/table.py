@@ -59,7 +59,7 @@ def markdown(rows):
     parts = []
     for group, rows in groups.items():
         lines = peak_lines(rows) if group == "peak" else case_lines(rows)
-        parts.append("\n".join([f"### {TITLES[group]}", "", *lines]))
+        parts.append("\n".join([f"#### {TITLES[group]}", "", *lines]))
     return "\n\n".join(parts)
 
 

@@ -1,9 +1,12 @@
-//! The figures of a run, as `--json` prints them.
+//! The figures of a run, for `--json` and as text with a few answers of both models.
+
+use std::fmt::Write;
 
 use candle_dynquant::Report;
 use serde::Serialize;
 
-use crate::measure::{Run, class, cosines, percentile_ms, sqnr_db};
+use crate::measure::{Run, class, cosines, nearest, percentile_ms, sqnr_db};
+use crate::table::{Table, megabytes, percent};
 use crate::texts::Text;
 
 /// The JSON object.
@@ -48,7 +51,7 @@ pub struct Distance {
     pub agreement: Option<f64>,
 }
 
-/// What the figures are taken from.
+/// The measurements that figures are computed from.
 pub struct Measured<'a> {
     pub texts: &'a [Text],
     pub runs: &'a [Run; 2],
@@ -58,14 +61,8 @@ pub struct Measured<'a> {
 }
 
 impl Figures {
-    /// Draws up the figures.
-    pub fn new(
-        model: String,
-        preset: String,
-        embeddings: bool,
-        threads: usize,
-        measured: &Measured<'_>,
-    ) -> Self {
+    /// Computes the figures.
+    pub fn new(model: String, preset: String, embeddings: bool, measured: &Measured<'_>) -> Self {
         let report = measured.report;
         let (before, after) = (report.bytes_before(), report.bytes_after());
         let [float, _] = measured.runs;
@@ -75,7 +72,7 @@ impl Figures {
             preset,
             embeddings,
             isa: report.isa.clone(),
-            threads,
+            threads: candle_core::utils::get_num_threads(),
             float: Side::new(measured, float, before, total, None),
             quantized: Side::new(
                 measured,
@@ -133,4 +130,116 @@ fn share(answers: impl Iterator<Item = bool>) -> f64 {
         (count + 1, yes + usize::from(is))
     });
     f64::from(yes as u32) / f64::from(count)
+}
+
+/// Number of texts whose answers are shown.
+const SHOWN: usize = 8;
+
+impl Figures {
+    /// A header, some answers, then the figures.
+    pub fn text(&self, measured: &Measured<'_>, labels: &[String], batch: usize) -> String {
+        let report = measured.report;
+        let answers = match measured.is_classifier {
+            true => classes(measured, labels),
+            false => neighbours(measured),
+        };
+        format!(
+            "{}: {} texts in batches of {batch}\n{} of {} layers swapped ({}{})\n\n{answers}\n{}",
+            self.model,
+            measured.texts.len(),
+            report.swapped().count(),
+            report.layers.len(),
+            self.preset,
+            if self.embeddings { ", embeddings" } else { "" },
+            self.table(),
+        )
+    }
+
+    fn table(&self) -> String {
+        let (float, quantized) = (&self.float, &self.quantized);
+        let mut table = Table::new();
+        if let (Some(a), Some(b)) = (float.accuracy, quantized.accuracy) {
+            table.row("accuracy", percent(a), percent(b));
+        }
+        if let Some(distance) = &quantized.against_float {
+            if let Some(agreement) = distance.agreement {
+                table.row("same class as float", "", percent(agreement));
+            }
+            let sqnr = format!("{:.2} dB", distance.sqnr_db);
+            table.row("SQNR against float", "", sqnr);
+            let cosine = |cosine| format!("{cosine:.5}");
+            table.row("cosine with float, mean", "", cosine(distance.cosine_mean));
+            table.row("cosine with float, min", "", cosine(distance.cosine_min));
+        }
+        let ms = |milliseconds| format!("{milliseconds:.2} ms");
+        table.row("batch, median", ms(float.p50_ms), ms(quantized.p50_ms));
+        table.row(
+            "batch, 95th percentile",
+            ms(float.p95_ms),
+            ms(quantized.p95_ms),
+        );
+        let weights = (
+            megabytes(float.weight_bytes),
+            megabytes(quantized.weight_bytes),
+        );
+        table.row("weights of swapped layers", weights.0, weights.1);
+        let total = (
+            megabytes(float.total_bytes),
+            megabytes(quantized.total_bytes),
+        );
+        table.row("whole model", total.0, total.1);
+        table.finish(&format!(
+            "median speedup {:.2}; threads {}, instruction set {}",
+            float.p50_ms / quantized.p50_ms,
+            self.threads,
+            self.isa,
+        ))
+    }
+}
+
+/// Numbers of the texts to show, spread over all.
+fn shown(count: usize) -> impl Iterator<Item = usize> {
+    let shown = count.min(SHOWN);
+    (0..shown).map(move |i| i * count / shown)
+}
+
+fn classes(measured: &Measured<'_>, labels: &[String]) -> String {
+    let mut out = format!(
+        "{:<60}  {:<18}  {:<18}  label\n",
+        "text", "float", "quantized"
+    );
+    for i in shown(measured.texts.len()) {
+        let text = &measured.texts[i];
+        let [float, quantized] = [0, 1].map(|side| {
+            let (class, probability) = class(&measured.runs[side].answers[i]);
+            format!("{} {probability:.2}", labels[class])
+        });
+        let label = text.label.map_or("", |label| &labels[label]);
+        let start = short(&text.text, 60);
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{start:<60}  {float:<18}  {quantized:<18}  {label}");
+    }
+    out
+}
+
+fn neighbours(measured: &Measured<'_>) -> String {
+    let mut out = "nearest text by float and by quantized embeddings\n".to_owned();
+    for i in shown(measured.texts.len()) {
+        let _ = writeln!(out, "{}", short(&measured.texts[i].text, 70));
+        for (side, name) in ["float", "quantized"].into_iter().enumerate() {
+            if let Some((other, cosine)) = nearest(&measured.runs[side].answers, i) {
+                let text = short(&measured.texts[other].text, 70);
+                let _ = writeln!(out, "    {name:<10} {cosine:.3}  {text}");
+            }
+        }
+    }
+    out
+}
+
+/// The text, or its start and an ellipsis, in at most `length` characters.
+fn short(text: &str, length: usize) -> String {
+    match text.chars().count() > length {
+        true => text.chars().take(length - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
 }

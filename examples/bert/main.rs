@@ -4,8 +4,8 @@
 //!     cargo run --release --example bert -- --embeddings
 //!     cargo run --release --example bert -- --model-dir DIR --threads 2 --json
 //!
-//! `--embeddings` quantizes the tables too, which are left by default. The first prints, with the
-//! times and the instruction set of your machine:
+//! `--embeddings` also quantizes the embedding tables, which are off by default. The first command
+//! prints, with the times and the instruction set of your machine:
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
@@ -15,150 +15,162 @@
 //! "The Hammer of Thursagan" official campaign for Wesnoth (br…  games 0.93          games 0.93          games
 //! ...
 //!
-//!                                    float     quantized
-//! accuracy                         79.35 %       79.35 %
-//! same class as float                            99.81 %
-//! SQNR against float                            44.29 dB
+//!                                        float     quantized
+//! accuracy                             79.35 %       79.35 %
+//! same class as float                                99.81 %
+//! SQNR against float                                44.29 dB
 //! ...
-//! weights of swapped layers        3.23 MB       0.85 MB
-//! whole model                      5.75 MB       3.37 MB
+//! weights of swapped layers            3.23 MB       0.85 MB
+//! whole model                          5.75 MB       3.37 MB
 //! ```
 //!
-//! `config` and `checkpoint` read a folder with suspicion, `folder` puts it together, `model`
-//! is the BERT, `texts` makes batches, `measure` runs them; the rest talks to the user.
+//! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the BERT, `texts`
+//! makes batches, `measure` runs them, `figures` prints the results.
 
-mod args;
 #[allow(dead_code)] // each example uses its part
 #[path = "../support/checkpoint.rs"]
 mod checkpoint;
+#[path = "../support/cli.rs"]
+mod cli;
 mod config;
 mod figures;
 mod folder;
+#[path = "../support/hub.rs"]
 mod hub;
 mod measure;
 mod model;
-mod show;
+#[path = "../support/table.rs"]
+mod table;
 mod texts;
 #[path = "../support/threads.rs"]
 mod threads;
 
-use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use candle_dynquant::{QConfigSpec, quantize_dynamic};
+use anyhow::Result;
+use candle_dynquant::quantize_dynamic;
 use clap::Parser;
-use indicatif::ProgressBar;
 
-use args::Args;
+use cli::{Arguments, Common, Progress, positive};
 use figures::{Figures, Measured};
 use folder::Folder;
 use texts::Text;
 
+/// A BERT in float and in int8, side by side: answers, accuracy, latency, bytes.
+///
+/// Without arguments it runs the classifier in assets/bert on held-out texts.
+#[derive(Parser, Debug)]
+#[command(name = "bert", version)]
+struct Args {
+    /// A Hugging Face folder: config.json, tokenizer.json, model.safetensors (or its index and shards)
+    #[arg(long, value_name = "DIR", conflicts_with = "hub")]
+    model_dir: Option<PathBuf>,
+
+    /// A model on the Hugging Face Hub, for example sentence-transformers/all-MiniLM-L6-v2; needs curl
+    #[arg(long, value_name = "ID")]
+    hub: Option<String>,
+
+    /// One text per line, or `label<TAB>text` [default: heldout.tsv of the model, else example sentences]
+    #[arg(long, value_name = "FILE")]
+    texts: Option<PathBuf>,
+
+    /// Also quantize the tables of words, positions and token types
+    #[arg(long)]
+    embeddings: bool,
+
+    /// Texts in a batch
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = positive)]
+    batch: usize,
+
+    /// Cut texts to this many tokens; without it a text that is too long is an error
+    #[arg(long, value_name = "N", value_parser = positive)]
+    seq_len: Option<usize>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) => {
-            // Help and version are no failures. What cannot be printed has no reader.
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
-    };
-    match run(&args) {
-        Ok(code) => code,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
+    cli::main::<Args>()
+}
+
+impl Arguments for Args {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn run(&self) -> Result<()> {
+        let spec = self.common.spec()?;
+        let spec = match self.embeddings {
+            true => spec.embeddings(),
+            false => spec,
+        };
+        let folder = Folder::read(&self.dir()?)?;
+        let texts = self.texts(&folder)?;
+        let batches = {
+            let strings: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
+            let (tokenizer, config) = (&folder.tokenizer, &folder.config);
+            let tokens = texts::tokenize(tokenizer, config, &strings, self.seq_len)?;
+            texts::batches(&tokens, self.batch, config.pad_token_id)?
+        };
+
+        let float = folder.model;
+        let mut quantized = float.clone();
+        let report = quantize_dynamic(&mut quantized, &spec)?;
+
+        let mut progress = Progress::default();
+        let runs = measure::side_by_side(&float, &quantized, &batches, |total| {
+            progress.tick(total);
+        })?;
+        let measured = Measured {
+            texts: &texts,
+            runs: &runs,
+            report: &report,
+            float_bytes: folder.bytes,
+            is_classifier: float.is_classifier(),
+        };
+        let preset = self.common.preset.clone();
+        let figures = Figures::new(self.model_name(), preset, self.embeddings, &measured);
+        self.common.print(&report, &figures, || {
+            figures.text(&measured, &folder.config.labels, self.batch)
+        })
     }
 }
 
-fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(count) = args.threads
-        && let Some(code) = threads::respawn(count).context("--threads")?
-    {
-        return Ok(code);
-    }
-    let spec = QConfigSpec::preset(&args.preset).context("--preset")?;
-    let spec = match args.embeddings {
-        true => spec.embeddings(),
-        false => spec,
-    };
-    let watched = std::io::stderr().is_terminal();
-
-    let dir = match &args.hub {
-        Some(id) => hub::fetch(id, watched)?,
-        None => args.local_dir(),
-    };
-    let folder = Folder::read(&dir)?;
-    let texts = read_texts(args, &folder)?;
-    let batches = {
-        let strings: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
-        let tokens = texts::tokenize(&folder.tokenizer, &folder.config, &strings, args.seq_len)?;
-        texts::batches(&tokens, args.batch, folder.config.pad_token_id)?
-    };
-
-    let float = folder.model;
-    let mut quantized = float.clone();
-    let report = quantize_dynamic(&mut quantized, &spec)?;
-
-    let progress = if watched {
-        ProgressBar::new(0)
-    } else {
-        ProgressBar::hidden()
-    };
-    let runs = measure::side_by_side(&float, &quantized, &batches, |to_come| {
-        progress.set_length(progress.position() + 1 + to_come as u64);
-        progress.inc(1);
-    })?;
-    progress.finish_and_clear();
-
-    let measured = Measured {
-        texts: &texts,
-        runs: &runs,
-        report: &report,
-        float_bytes: folder.bytes,
-        is_classifier: float.is_classifier(),
-    };
-    let figures = Figures::new(
-        args.model_name(),
-        args.preset.clone(),
-        args.embeddings,
-        candle_core::utils::get_num_threads(),
-        &measured,
-    );
-    let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
-    if args.json {
-        if args.report {
-            writeln!(stderr, "{report:#}")?;
+impl Args {
+    /// The folder of the model, downloaded if it is on the hub.
+    fn dir(&self) -> Result<PathBuf> {
+        match (&self.hub, &self.model_dir) {
+            (Some(id), _) => hub::fetch(id),
+            (None, Some(dir)) => Ok(dir.clone()),
+            (None, None) => Ok(cli::repository().join("assets/bert")),
         }
-        writeln!(stdout, "{}", serde_json::to_string(&figures)?)?;
-    } else {
-        if args.report {
-            writeln!(stdout, "{report:#}")?;
-        }
-        let shown = show::show(&figures, &measured, &folder.config.labels);
-        let head = show::head(&figures, &measured, args.batch);
-        writeln!(stdout, "{head}\n\n{shown}")?;
     }
-    Ok(ExitCode::SUCCESS)
-}
 
-/// The file asked for, else the labelled texts beside a classifier, else example sentences.
-fn read_texts(args: &Args, folder: &Folder) -> Result<Vec<Text>> {
-    let known: &[String] = match folder.model.is_classifier() {
-        true => &folder.config.labels,
-        false => &[],
-    };
-    let read = |path: &Path, labelled| texts::read(path, known, labelled);
-    let heldout = folder.path.join("heldout.tsv");
-    match &args.texts {
-        Some(path) => read(path, false),
-        None if !known.is_empty() && heldout.exists() => read(&heldout, true),
-        None => read(
-            &args::repository().join("assets/reference/minilm_sentences.txt"),
-            false,
-        ),
+    fn model_name(&self) -> String {
+        match (&self.hub, &self.model_dir) {
+            (Some(id), _) => id.clone(),
+            (None, Some(dir)) => dir.display().to_string(),
+            (None, None) => "assets/bert".to_owned(),
+        }
+    }
+
+    /// The file given, else the labelled texts beside a classifier, else example sentences.
+    fn texts(&self, folder: &Folder) -> Result<Vec<Text>> {
+        let known: &[String] = match folder.model.is_classifier() {
+            true => &folder.config.labels,
+            false => &[],
+        };
+        let read = |path: &Path, labelled| texts::read(path, known, labelled);
+        let heldout = folder.path.join("heldout.tsv");
+        match &self.texts {
+            Some(path) => read(path, false),
+            None if !known.is_empty() && heldout.exists() => read(&heldout, true),
+            None => read(
+                &cli::repository().join("assets/reference/minilm_sentences.txt"),
+                false,
+            ),
+        }
     }
 }

@@ -8,20 +8,20 @@ use crate::model::{Batch, Bert};
 
 /// Batches that run before the clock counts.
 const WARM_UP: usize = 3;
-/// Timings that a percentile should rest on; few batches are run more than once.
+/// Minimum number of timings for a percentile; if there are few batches, they are repeated.
 const TIMINGS: usize = 40;
 
-/// What one model did.
+/// The run of one model.
 #[derive(Default)]
 pub struct Run {
     /// Its answer to every text: logits or an embedding.
     pub answers: Vec<Vec<f32>>,
-    /// How long each batch took.
+    /// The time of each batch.
     pub times: Vec<Duration>,
 }
 
-/// Runs `float` and `quantized` in turn, batch by batch, so that whatever else the machine
-/// does meets both. Calls `tick` after every batch, with the number of batches to come.
+/// Runs `float` and `quantized` alternately, batch by batch, so that other load on the machine affects
+/// both. Calls `tick` after every batch, with the total number of batches.
 pub fn side_by_side(
     float: &Bert,
     quantized: &Bert,
@@ -37,7 +37,7 @@ pub fn side_by_side(
     let total = rounds * batches.len();
     for count in 0..total {
         let batch = &batches[count % batches.len()];
-        // Each goes first every other time: the second finds its input in the cache.
+        // The second model finds its input in the cache, so they alternate in going first.
         let order = if count % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             let start = Instant::now();
@@ -47,7 +47,7 @@ pub fn side_by_side(
                 runs[side].answers.extend(answers.to_vec2::<f32>()?);
             }
         }
-        tick(total - count - 1);
+        tick(total);
     }
     Ok(runs)
 }

@@ -1,9 +1,12 @@
-//! The figures of a run, as `--json` prints them.
+//! The figures of a run, for `--json` and as text with the output of both models.
+
+use std::fmt::Write;
 
 use candle_dynquant::Report;
 use serde::Serialize;
 
 use crate::measure::{Reading, Writing};
+use crate::table::{Table, megabytes, percent};
 
 /// The JSON object. A token is a character.
 #[derive(Serialize)]
@@ -27,22 +30,22 @@ pub struct Side {
     /// Of the next character.
     pub perplexity: f64,
     pub bits_per_token: f64,
-    /// Of writing, one after the other.
+    /// Of writing, one at a time.
     pub tokens_per_s: f64,
-    /// Of reading, as many side by side as `--batch` says.
+    /// Of reading, in batches of `--batch`.
     pub scored_tokens_per_s: f64,
     /// Of the layers that were swapped.
     pub weight_bytes: usize,
     /// Of the whole model.
     pub total_bytes: usize,
-    /// Share of characters for which it holds the same one likeliest as the float model.
+    /// Share of characters where its most likely prediction equals the float model's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agreement: Option<f64>,
-    /// What it wrote after the prompt.
+    /// The text it wrote after the prompt.
     pub text: String,
 }
 
-/// What the figures are taken from: float first, then quantized.
+/// The measurements that figures are computed from: float first, then quantized.
 pub struct Measured<'a> {
     pub readings: &'a [Reading; 2],
     pub writings: &'a [Writing; 2],
@@ -52,14 +55,8 @@ pub struct Measured<'a> {
 }
 
 impl Figures {
-    /// Draws up the figures.
-    pub fn new(
-        model: String,
-        kind: &'static str,
-        preset: String,
-        threads: usize,
-        measured: Measured<'_>,
-    ) -> Self {
+    /// Computes the figures.
+    pub fn new(model: String, kind: &'static str, preset: String, measured: Measured<'_>) -> Self {
         let report = measured.report;
         let (before, after) = (report.bytes_before(), report.bytes_after());
         let [float, quantized] = measured.readings;
@@ -84,7 +81,7 @@ impl Figures {
             kind,
             preset,
             isa: report.isa.clone(),
-            threads,
+            threads: candle_core::utils::get_num_threads(),
             tokens: float.count,
             float: side(0, before, None, float_text),
             quantized: side(
@@ -95,4 +92,101 @@ impl Figures {
             ),
         }
     }
+}
+
+/// Characters in a column of text.
+const COLUMN: usize = 48;
+
+impl Figures {
+    /// A header, both texts, then the figures.
+    pub fn text(&self, report: &Report, prompt: &str) -> String {
+        format!(
+            "{} ({}): {} characters of held-out text\n{} of {} layers swapped ({})\n\n{}\n{}",
+            self.model,
+            self.kind,
+            self.tokens,
+            report.swapped().count(),
+            report.layers.len(),
+            self.preset,
+            texts(self, prompt),
+            self.table(),
+        )
+    }
+
+    fn table(&self) -> String {
+        let (float, quantized) = (&self.float, &self.quantized);
+        let mut table = Table::new();
+        let mut row = |name: &str, show: fn(&Side) -> String| {
+            table.row(name, show(float), show(quantized));
+        };
+        row("perplexity per character", |s| {
+            format!("{:.4}", s.perplexity)
+        });
+        row("bits per character", |s| format!("{:.4}", s.bits_per_token));
+        row("same best guess as float", |s| {
+            s.agreement.map_or_else(String::new, percent)
+        });
+        row("characters written per second", |s| {
+            format!("{:.0}", s.tokens_per_s)
+        });
+        row("characters read per second", |s| {
+            format!("{:.0}", s.scored_tokens_per_s)
+        });
+        row("weights of swapped layers", |s| megabytes(s.weight_bytes));
+        row("whole model", |s| megabytes(s.total_bytes));
+        table.finish(&format!(
+            "speedup of writing {:.2}, of reading {:.2}; threads {}, instruction set {}",
+            quantized.tokens_per_s / float.tokens_per_s,
+            quantized.scored_tokens_per_s / float.scored_tokens_per_s,
+            self.threads,
+            self.isa,
+        ))
+    }
+}
+
+fn texts(figures: &Figures, prompt: &str) -> String {
+    let (float, quantized) = (&figures.float.text, &figures.quantized.text);
+    let [left, right] = [float, quantized].map(|text| wrap(&format!("{prompt}{text}")));
+    let mut out = format!("{:<COLUMN$}  quantized\n", "float");
+    for row in 0..left.len().max(right.len()) {
+        let [left, right] = [&left, &right].map(|lines| lines.get(row).map_or("", |l| l.as_str()));
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{}", format!("{left:<COLUMN$}  {right}").trim_end());
+    }
+    let same = float.chars().zip(quantized.chars());
+    let same = same.take_while(|(a, b)| a == b).count();
+    let _ = match same == float.chars().count() {
+        true => writeln!(out, "(the same text)"),
+        false => writeln!(out, "(the same for {same} characters)"),
+    };
+    out
+}
+
+/// The text in lines of at most [`COLUMN`] characters, broken between words where it can be.
+fn wrap(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for paragraph in text.lines() {
+        let mut line = String::new();
+        let mut length = 0;
+        for word in paragraph.split_inclusive(' ') {
+            let word_length = word.trim_end().chars().count();
+            if length > 0 && length + word_length > COLUMN {
+                lines.push(std::mem::take(&mut line));
+                length = 0;
+            }
+            for character in word.chars() {
+                if length == COLUMN && character != ' ' {
+                    lines.push(std::mem::take(&mut line));
+                    length = 0;
+                }
+                line.push(character);
+                length += 1;
+            }
+        }
+        lines.push(line);
+    }
+    lines
+        .iter()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
 }

@@ -1,10 +1,10 @@
-//! Runs a character-level LSTM, or GRU, in float and in int8, side by side: perplexity on text
-//! it never saw, text it writes, speed, bytes.
+//! Runs a character-level LSTM, or GRU, in float and in int8, side by side: perplexity on held-out
+//! text, generated text, speed, bytes.
 //!
 //!     cargo run --release --example lstm
 //!     cargo run --release --example lstm -- --gru --prompt "And he said" --threads 1
 //!
-//! The first prints, with the speeds and the instruction set of your machine:
+//! The first command prints, with the speeds and the instruction set of your machine:
 //!
 //! ```text
 //! assets/lstm (lstm): 125344 characters of held-out text
@@ -17,7 +17,7 @@
 //! (the same for 18 characters)
 //!
 //!                                        float     quantized
-//! perplexity of a character             2.5494        2.5496
+//! perplexity per character              2.5494        2.5496
 //! bits per character                    1.3502        1.3503
 //! same best guess as float                           99.42 %
 //! ...
@@ -25,118 +25,143 @@
 //! whole model                          3.69 MB       0.97 MB
 //! ```
 //!
-//! `config` and `checkpoint` read a folder with suspicion, `folder` puts it together, `model`
-//! is the network, `text` turns characters into numbers, `generate` writes, `measure` runs
-//! both models; the rest talks to the user.
+//! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the network, `text`
+//! turns characters into numbers, `generate` writes text, `measure` runs both models, `figures` prints the
+//! results.
 
-mod args;
 #[allow(dead_code)] // each example uses its part
 #[path = "../support/checkpoint.rs"]
 mod checkpoint;
+#[path = "../support/cli.rs"]
+mod cli;
 mod config;
 mod figures;
 mod folder;
 mod generate;
 mod measure;
 mod model;
-mod show;
+#[path = "../support/table.rs"]
+mod table;
 mod text;
 #[path = "../support/threads.rs"]
 mod threads;
 
-use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
-use candle_dynquant::{QConfigSpec, quantize_dynamic};
+use anyhow::{Result, ensure};
+use candle_dynquant::quantize_dynamic;
 use clap::Parser;
-use indicatif::ProgressBar;
 
-use args::Args;
+use cli::{Arguments, Common, Progress, positive};
 use figures::{Figures, Measured};
 use folder::Folder;
 use generate::Sampling;
 use measure::Streams;
 
-fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) => {
-            // Help and version are no failures. What cannot be printed has no reader.
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
-    };
-    match run(&args) {
-        Ok(code) => code,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
+/// A character-level language model in float and in int8, side by side: perplexity, text, speed, bytes.
+///
+/// Without arguments it runs the LSTM in assets/lstm on held-out chapters.
+#[derive(Parser, Debug)]
+#[command(name = "lstm", version)]
+struct Args {
+    /// A folder with config.json, vocab.json, lstm.safetensors or gru.safetensors, and heldout.txt
+    #[arg(long, value_name = "DIR")]
+    model_dir: Option<PathBuf>,
+
+    /// Run the folder's GRU, not its LSTM
+    #[arg(long)]
+    gru: bool,
+
+    /// The text to measure perplexity on [default: heldout.txt of the model]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+
+    /// Number of parts of the text that are read as one batch, each with its own state
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = positive)]
+    batch: usize,
+
+    /// Start of the generated text
+    #[arg(long, value_name = "TEXT", default_value = "In those days ")]
+    prompt: String,
+
+    /// Characters to generate
+    #[arg(long, value_name = "N", default_value_t = 480, value_parser = positive)]
+    length: usize,
+
+    /// Seed of the generated text
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Sampling temperature: 1 draws from the model's distribution, 0 takes the most likely character
+    #[arg(long, value_name = "T", default_value_t = 0.5, value_parser = temperature)]
+    temperature: f64,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0. ..=100.).contains(&number) => Ok(number),
+        _ => Err("expected a number from 0 to 100".to_owned()),
     }
 }
 
-fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(count) = args.threads
-        && let Some(code) = threads::respawn(count).context("--threads")?
-    {
-        return Ok(code);
+fn main() -> ExitCode {
+    cli::main::<Args>()
+}
+
+impl Arguments for Args {
+    fn common(&self) -> &Common {
+        &self.common
     }
-    let spec = QConfigSpec::preset(&args.preset).context("--preset")?;
 
-    let folder = Folder::read(&args.dir(), args.gru)?;
-    let prompt = folder.vocab.encode("--prompt", &args.prompt)?;
-    ensure!(
-        !prompt.is_empty(),
-        "--prompt: expected at least one character, got none"
-    );
-    let heldout = folder.path.join("heldout.txt");
-    let ids = text::read(args.text.as_ref().unwrap_or(&heldout), &folder.vocab)?;
-    let streams = Streams::new(&ids, args.batch)?;
+    fn run(&self) -> Result<()> {
+        let spec = self.common.spec()?;
+        let default = || cli::repository().join("assets/lstm");
+        let dir = self.model_dir.clone().unwrap_or_else(default);
+        let folder = Folder::read(&dir, self.gru)?;
+        let prompt = folder.vocab.encode("--prompt", &self.prompt)?;
+        ensure!(
+            !prompt.is_empty(),
+            "--prompt: expected at least one character, got none"
+        );
+        let heldout = folder.path.join("heldout.txt");
+        let ids = text::read(self.text.as_ref().unwrap_or(&heldout), &folder.vocab)?;
+        let streams = Streams::new(&ids, self.batch)?;
 
-    let float = folder.model;
-    let mut quantized = float.clone();
-    let report = quantize_dynamic(&mut quantized, &spec)?;
+        let float = folder.model;
+        let mut quantized = float.clone();
+        let report = quantize_dynamic(&mut quantized, &spec)?;
 
-    let progress = match std::io::stderr().is_terminal() {
-        true => ProgressBar::new(streams.calls() as u64),
-        false => ProgressBar::hidden(),
-    };
-    let readings = measure::read(&float, &quantized, &streams, || progress.inc(1))?;
-    progress.finish_and_clear();
-    let sampling = Sampling {
-        seed: args.seed,
-        temperature: args.temperature,
-    };
-    let writings = measure::write(&float, &quantized, &prompt, args.length, sampling)?;
+        let mut progress = Progress::default();
+        let tick = || progress.tick(streams.calls());
+        let readings = measure::read(&float, &quantized, &streams, tick)?;
+        let sampling = Sampling {
+            seed: self.seed,
+            temperature: self.temperature,
+        };
+        let writings = measure::write(&float, &quantized, &prompt, self.length, sampling)?;
 
-    let spell = |ids: &[u32]| ids.iter().map(|id| folder.vocab.character(*id)).collect();
-    let figures = Figures::new(
-        args.model_name(),
-        if args.gru { "gru" } else { "lstm" },
-        args.preset.clone(),
-        candle_core::utils::get_num_threads(),
-        Measured {
-            readings: &readings,
-            writings: &writings,
-            texts: [&writings[0], &writings[1]].map(|writing| spell(&writing.text)),
-            report: &report,
-            float_bytes: folder.bytes,
-        },
-    );
-    let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
-    if args.json {
-        if args.report {
-            writeln!(stderr, "{report:#}")?;
-        }
-        writeln!(stdout, "{}", serde_json::to_string(&figures)?)?;
-    } else {
-        if args.report {
-            writeln!(stdout, "{report:#}")?;
-        }
-        let head = show::head(&figures, &report);
-        let shown = show::show(&figures, &args.prompt);
-        writeln!(stdout, "{head}\n\n{shown}")?;
+        let spell = |ids: &[u32]| ids.iter().map(|id| folder.vocab.character(*id)).collect();
+        let model = match &self.model_dir {
+            Some(dir) => dir.display().to_string(),
+            None => "assets/lstm".to_owned(),
+        };
+        let figures = Figures::new(
+            model,
+            if self.gru { "gru" } else { "lstm" },
+            self.common.preset.clone(),
+            Measured {
+                readings: &readings,
+                writings: &writings,
+                texts: [&writings[0], &writings[1]].map(|writing| spell(&writing.text)),
+                report: &report,
+                float_bytes: folder.bytes,
+            },
+        );
+        self.common
+            .print(&report, &figures, || figures.text(&report, &self.prompt))
     }
-    Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Both models on the same text, and both at writing one.
+//! Reads the same text with both models, and writes one with each.
 
 use std::time::{Duration, Instant};
 
@@ -10,26 +10,26 @@ use crate::model::{CharModel, State};
 
 /// Characters of each stream that one call scores.
 const STEPS: usize = 128;
-/// Characters that one model writes before the other has its turn.
+/// Characters that one model writes before the models alternate.
 const BLOCK: usize = 100;
-/// Blocks that a speed should rest on.
+/// Minimum number of blocks for a speed.
 const BLOCKS: usize = 40;
 
-/// How one model read the text.
+/// The results of one model reading the text.
 #[derive(Default)]
 pub struct Reading {
-    /// Sum of the negative logarithms of the probabilities given to what came.
+    /// Sum of the negative logarithms of the predicted probabilities.
     pub nats: f64,
     /// Characters that were predicted.
     pub count: usize,
-    /// The character held likeliest, each time.
+    /// The most likely character of each prediction.
     pub guesses: Vec<usize>,
-    /// Characters a second, by the median call.
+    /// Characters per second, by the median call.
     pub per_s: f64,
 }
 
 impl Reading {
-    /// How many equally likely characters the model hesitates between.
+    /// `e` to the mean negative logarithm of the predicted probabilities.
     pub fn perplexity(&self) -> f64 {
         (self.nats / self.count as f64).exp()
     }
@@ -39,22 +39,22 @@ impl Reading {
     }
 }
 
-/// How one model wrote.
+/// The text that one model wrote.
 pub struct Writing {
     pub text: Vec<u32>,
-    /// Characters a second, by the median block.
+    /// Characters per second, by the median block.
     pub per_s: f64,
 }
 
-/// A text cut into streams of one length, read side by side in calls of up to [`STEPS`].
+/// A text split into streams of equal length, read as a batch in calls of up to [`STEPS`].
 pub struct Streams {
     /// Characters read and characters to predict, `[steps, batch]` each.
     calls: Vec<(Tensor, Vec<u32>)>,
 }
 
 impl Streams {
-    /// Cuts a text of two characters or more; what does not fill the streams evenly, fewer
-    /// characters at its end than there are streams, is left out.
+    /// Splits a text of at least two characters. The remainder at its end, fewer characters than there
+    /// are streams, is dropped.
     pub fn new(ids: &[u32], batch: usize) -> Result<Self> {
         let batch = batch.min(ids.len() - 1);
         let length = (ids.len() - 1) / batch;
@@ -72,14 +72,14 @@ impl Streams {
         Ok(Self { calls })
     }
 
-    /// How many calls there are.
+    /// The number of calls.
     pub fn calls(&self) -> usize {
         self.calls.len()
     }
 }
 
-/// Lets `float` and `quantized` read in turn, call by call, so that whatever else the machine
-/// does meets both. Calls `tick` after every call.
+/// Reads with `float` and `quantized` alternately, call by call, so that other load on the machine affects
+/// both. Calls `tick` after every call.
 pub fn read(
     float: &CharModel,
     quantized: &CharModel,
@@ -113,7 +113,7 @@ pub fn read(
     Ok(readings)
 }
 
-/// The negative logarithm of the probability of `expected`, and what is likeliest.
+/// The negative logarithm of the probability of `expected`, and the most likely character.
 fn surprise(scores: &[f32], expected: usize) -> (f64, usize) {
     let guess = highest(scores);
     let above = |score: f32| f64::from(score) - f64::from(scores[guess]);
@@ -121,9 +121,9 @@ fn surprise(scores: &[f32], expected: usize) -> (f64, usize) {
     (sum.ln() - above(scores[expected]), guess)
 }
 
-/// Lets both write `length` characters after `prompt`, or more where the clock needs more, a
-/// block at a time in turn: within a block a model's weights stay in the cache, as they would
-/// if it ran alone.
+/// Writes `length` characters after `prompt` with both models, or more if the timing needs more. The
+/// models alternate in blocks: within a block a model's weights stay in the cache, as they would if it
+/// ran alone.
 pub fn write(
     float: &CharModel,
     quantized: &CharModel,
@@ -162,7 +162,7 @@ pub fn write(
     ])
 }
 
-/// Each goes first every other time: the second finds its input in the cache.
+/// The second model finds its input in the cache, so they alternate in going first.
 fn order(number: usize) -> [usize; 2] {
     if number.is_multiple_of(2) {
         [0, 1]
@@ -171,7 +171,7 @@ fn order(number: usize) -> [usize; 2] {
     }
 }
 
-/// Characters a second, the median of the counts and times that each took.
+/// Characters per second: the median over pairs of count and time.
 fn median_per_s(times: &[(usize, Duration)]) -> f64 {
     let rate = |(count, time): &(usize, Duration)| *count as f64 / time.as_secs_f64();
     let mut rates: Vec<f64> = times.iter().map(rate).collect();

@@ -1,10 +1,10 @@
-//! `quantize_dynamic`: look at the whole model, check everything, then swap.
+//! `quantize_dynamic`: survey the whole model, check everything, then swap.
 
+mod owners;
 mod report;
 mod spec;
 mod survey;
 mod swap;
-mod tied;
 
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
 pub use spec::{QConfigSpec, Target};
@@ -14,9 +14,9 @@ use crate::kernels::Isa;
 use crate::module::Quantizable;
 use survey::Survey;
 
-/// Quantizes the layers of `model` that `spec` matches, in place, and reports what it did.
+/// Quantizes the layers of `model` that `spec` matches, in place, and reports every layer's outcome.
 ///
-/// Weights are quantized once, here; activations at every forward call after. To keep the
+/// Weights are quantized here, once; activations are quantized in every forward call. To keep the
 /// float model, quantize a clone: tensors are shared, so a clone is cheap.
 ///
 /// ```

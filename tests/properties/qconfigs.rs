@@ -1,4 +1,4 @@
-//! Random `QConfig`s: the presets, and all that can be said.
+//! Random `QConfig`s: presets and every combination of options.
 
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
@@ -7,6 +7,7 @@ use candle_dynquant::{
 };
 use proptest::prelude::*;
 
+/// Any supported configuration of weights and activations.
 pub fn qconfig() -> impl Strategy<Value = QConfig> {
     let custom =
         (activation(), weight()).prop_map(|(activation, weight)| QConfig::new(activation, weight));

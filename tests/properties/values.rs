@@ -1,19 +1,26 @@
-//! Random tensors, and how they lie in memory.
+//! Random tensors and memory layouts.
 
 use candle_core::{DType, Device, Result, Tensor};
 use proptest::prelude::*;
 
-/// What the elements of a tensor are like.
+/// The elements of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
+    /// Uniform in -3 to 3.
     Ordinary,
+    /// All the same.
     Equal,
+    /// All 0.
     Zero,
+    /// Subnormal numbers.
     Subnormal,
-    /// Their products leave the range of f32, they do not.
+    /// Finite, but with products outside the range of f32.
     Huge,
+    /// Ordinary, with one of 10,000.
     Outlier,
+    /// Ordinary, with one NaN.
     Nan,
+    /// Ordinary, with one infinity.
     Infinite,
 }
 
@@ -27,6 +34,7 @@ const FINITE: [Values; 6] = [
 ];
 
 impl Values {
+    /// Any of them, mostly finite.
     pub fn any() -> impl Strategy<Value = Self> {
         prop_oneof![
             4 => Just(Self::Ordinary),
@@ -35,10 +43,12 @@ impl Values {
         ]
     }
 
+    /// Any of the finite ones.
     pub fn finite() -> impl Strategy<Value = Self> {
         proptest::sample::select(&FINITE[..])
     }
 
+    /// A tensor of this shape; the same seed gives the same values.
     pub fn tensor(self, shape: &[usize], seed: u64) -> Result<Tensor> {
         let len = shape.iter().product::<usize>();
         let mut state = seed;
@@ -72,27 +82,29 @@ impl Values {
     }
 }
 
-/// How a tensor lies in its storage.
+/// The layout of a tensor in its storage.
 #[derive(Clone, Copy, Debug)]
 pub enum View {
+    /// Row-major.
     Contiguous,
     /// The first dimension was the last.
     Transposed,
-    /// Within a larger storage, in every dimension.
+    /// Part of a larger storage in every dimension.
     Narrowed,
-    /// The elements of the first index, for each.
+    /// The first row, repeated.
     Broadcast,
-    /// If it has no elements, from beyond its storage on.
+    /// If it has no elements, starting beyond the end of its storage.
     Beyond,
 }
 
 impl View {
+    /// Any of them.
     pub fn any() -> impl Strategy<Value = Self> {
         use View::*;
         proptest::sample::select(&[Contiguous, Transposed, Narrowed, Broadcast, Beyond][..])
     }
 
-    /// A tensor of the shape of `tensor`, which lies like this.
+    /// A tensor of the shape of `tensor` with this layout.
     pub fn of(self, tensor: &Tensor) -> Result<Tensor> {
         let (last, rows) = (tensor.rank() - 1, tensor.dim(0)?);
         match self {
@@ -123,15 +135,17 @@ impl View {
     }
 }
 
+/// Any float dtype.
 pub fn dtype() -> impl Strategy<Value = DType> {
     proptest::sample::select(&[DType::F32, DType::F16, DType::BF16, DType::F64][..])
 }
 
-/// Sizes at the seams of groups and registers.
+/// Sizes around multiples of groups and registers.
 pub fn size() -> impl Strategy<Value = usize> {
     prop_oneof![0..6usize, 15..18usize, 31..34usize, 63..70usize]
 }
 
+/// The elements as f32.
 pub fn floats(tensor: &Tensor) -> Vec<f32> {
     // candle does not read an empty view that begins beyond its storage.
     if tensor.elem_count() == 0 {
@@ -147,7 +161,7 @@ pub fn bits(tensor: &Tensor) -> Vec<u32> {
     floats(tensor).into_iter().map(bits).collect()
 }
 
-/// A tensor with nothing left of how it lay.
+/// A contiguous copy in f32.
 pub fn copied(tensor: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(floats(tensor), tensor.shape(), &Device::Cpu)
 }

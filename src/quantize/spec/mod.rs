@@ -296,6 +296,9 @@ impl QConfigSpec {
             },
             None => match self.presets.get(&layer.kind) {
                 Some(qconfig) => (qconfig, false),
+                None if layer.kind == LayerKind::Embedding => {
+                    return Decision::Leave(LeftReason::OffByDefault);
+                }
                 None => return Decision::Leave(LeftReason::NoRule),
             },
         };

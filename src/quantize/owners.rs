@@ -1,10 +1,10 @@
-//! Which layer counts the memory that several hold, so that a report's sums are those of memory.
+//! Assigns memory that several layers hold to one of them, so that a report counts each byte once.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::module::{LayerKind, MemoryId, WeightId, WeightInfo};
 
-/// What a layer holds, before or after.
+/// The weights of a layer, before or after quantization.
 pub(super) struct Held {
     pub swapped: bool,
     pub kind: LayerKind,
@@ -14,7 +14,7 @@ pub(super) struct Held {
 /// Index of the layer, and of the weight within it.
 type Place = (usize, usize);
 
-/// Every layer's weights, and what each of them counts.
+/// Every layer's weights, and the bytes each of them counts.
 pub(super) struct Owners {
     layers: Vec<Vec<WeightInfo>>,
     counts: BTreeMap<Place, Count>,
@@ -23,16 +23,16 @@ pub(super) struct Owners {
 #[derive(Clone, Copy)]
 struct Count {
     bytes: usize,
-    /// Who counts what this one does not.
+    /// The weight that counts the bytes this one does not.
     owner: Place,
 }
 
 impl Owners {
-    /// Each memory is counted once, whatever views of it there are.
+    /// Counts each memory once, however many views of it there are.
     ///
-    /// A layer that was left counts before one that was swapped, for the memory of what it holds
-    /// stays, the whole of it; then one that multiplies before an embedding, which would share
-    /// its weight; then the first.
+    /// A layer that was left counts before one that was swapped, because all the memory it holds
+    /// stays allocated; then a layer that multiplies before an embedding, which would share its
+    /// weight; then the first.
     pub fn of(layers: Vec<Held>) -> Self {
         let mut counts = BTreeMap::new();
         let mut memories: BTreeMap<Place, _> = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Owners {
         counts.map(|(_, count)| count.bytes).sum()
     }
 
-    /// The elements out of range of the weights that the layer counts.
+    /// Elements clamped to the float16 range in the weights that the layer counts.
     pub fn saturated(&self, layer: usize) -> usize {
         let weights = self.layers[layer].iter().enumerate();
         let own = weights.filter(|(weight, _)| self.owner((layer, *weight)) == (layer, *weight));
@@ -92,8 +92,8 @@ impl Owners {
 /// Whether it was swapped, whether it is an embedding, and its place.
 type Rank = (bool, bool, Place);
 
-/// Shares one memory out among those that hold parts of it: each counts its part as long as there
-/// is any left, a part that was counted counts nothing more, and the first counts the rest.
+/// Divides one memory among the weights that hold parts of it: each counts its part while any is
+/// left, a part counted before counts nothing, and the first weight counts the remainder.
 fn share_out(holders: &[(Rank, &WeightId, usize)], counts: &mut BTreeMap<Place, Count>) {
     let [((first_swapped, _, first), id, _), ..] = holders else {
         return;

@@ -1,10 +1,10 @@
-//! What the derive refuses, and what it says.
+//! The derive's compile errors.
 //!
-//! After a change of messages: `TRYBUILD=overwrite cargo test --test ui`, then read the diff.
+//! After a change of messages run `TRYBUILD=overwrite cargo test --test ui`, then read the diff.
 
 use std::process::Command;
 
-/// The release whose own words stand in `tests/ui/rustc`: another's may differ.
+/// The release whose messages are in `tests/ui/rustc`; those of others may differ.
 const RUSTC: &str = "rustc 1.95.";
 
 #[test]

@@ -1,17 +1,16 @@
 //! Properties of random layers, inputs, views and trees, against the oracle and against float.
 //!
-//! `cargo test` takes the same cases each time; `DYNQUANT_LONG=1` takes a hundred times as many,
-//! others each time. A failure names its smallest case, which becomes an explicit one.
+//! `cargo test` runs the same cases each time; `DYNQUANT_LONG=1` runs a hundred times as many, with a
+//! new seed each time. A failure names its smallest case, which becomes an explicit one.
 
 mod layers;
-mod qconfigs;
 mod recurrent;
 mod trees;
-mod values;
 
+use candle_dynquant_properties::{qconfigs, values};
 use proptest::test_runner::{Config, RngSeed};
 
-/// Cases of each property.
+/// The number of cases of each property.
 fn cases(short: u32) -> Config {
     let (cases, rng_seed) = match std::env::var_os("DYNQUANT_LONG") {
         Some(_) => (100 * short, RngSeed::Random),

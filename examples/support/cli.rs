@@ -1,0 +1,134 @@
+//! The command line that the examples share: common options, exit codes, progress, output.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use candle_dynquant::{QConfigSpec, Report};
+use clap::Parser;
+use serde::Serialize;
+
+use crate::threads;
+
+/// Options of every example.
+#[derive(clap::Args, Debug)]
+pub struct Common {
+    /// Preset: int8, default, per_channel, onnxruntime or float16
+    #[arg(long, value_name = "NAME", default_value = "int8")]
+    pub preset: String,
+
+    /// Threads of this run [default: set by the environment, else all cores]
+    #[arg(long, value_name = "N", value_parser = thread_count)]
+    pub threads: Option<usize>,
+
+    /// Print the outcome of every layer
+    #[arg(long)]
+    pub report: bool,
+
+    /// Print one JSON object instead of text; the report then goes to stderr
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The arguments of one example.
+pub trait Arguments: Parser {
+    fn common(&self) -> &Common;
+    fn run(&self) -> Result<()>;
+}
+
+/// Parses the arguments, sets the number of threads, runs the example and prints its error.
+pub fn main<A: Arguments>() -> ExitCode {
+    let arguments = match A::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are not failures. If printing fails there is nothing left to do.
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    match start(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: &impl Arguments) -> Result<ExitCode> {
+    if let Some(count) = arguments.common().threads
+        && let Some(code) = threads::respawn(count).context("--threads")?
+    {
+        return Ok(code);
+    }
+    arguments.run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Common {
+    /// The preset as a spec.
+    pub fn spec(&self) -> Result<QConfigSpec> {
+        QConfigSpec::preset(&self.preset).context("--preset")
+    }
+
+    /// Prints the figures as JSON or as `text`, and the report if it was requested.
+    pub fn print(
+        &self,
+        report: &Report,
+        figures: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let mut stdout = std::io::stdout();
+        match (self.report, self.json) {
+            (true, true) => writeln!(std::io::stderr(), "{report:#}")?,
+            (true, false) => writeln!(stdout, "{report:#}")?,
+            (false, _) => {}
+        }
+        match self.json {
+            true => writeln!(stdout, "{}", serde_json::to_string(figures)?)?,
+            false => writeln!(stdout, "{}", text())?,
+        }
+        Ok(())
+    }
+}
+
+/// The root of this repository, which holds the examples' own files.
+pub fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A count of completed steps on stderr, if that is a terminal.
+#[derive(Default)]
+pub struct Progress(usize);
+
+impl Progress {
+    /// One more step is done, of `total`.
+    pub fn tick(&mut self, total: usize) {
+        self.0 += 1;
+        let mut stderr = std::io::stderr();
+        if stderr.is_terminal() {
+            // The line is cleared with the last step.
+            let _ = match self.0 < total {
+                true => write!(stderr, "\r{}/{total}", self.0),
+                false => write!(stderr, "\r\x1b[K"),
+            };
+        }
+    }
+}
+
+/// Parses a number of 1 or more.
+pub fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        // Larger than any text, and products with a size do not overflow.
+        Ok(number @ 1..=0x7fff_ffff) => Ok(number),
+        _ => Err("expected a whole number from 1 to 2147483647".to_owned()),
+    }
+}
+
+fn thread_count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=1024) => Ok(number),
+        _ => Err("expected a whole number from 1 to 1024".to_owned()),
+    }
+}

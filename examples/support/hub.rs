@@ -1,0 +1,78 @@
+//! Downloads a model's files from the Hugging Face Hub with `curl`.
+
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{checkpoint, cli};
+
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Downloads the model `id`, for example `owner/name`, to `target/hub/owner/name` and returns that folder.
+///
+/// Files that are already there are not downloaded again. `HF_ENDPOINT` selects another server,
+/// `HF_TOKEN` is sent to it.
+pub fn fetch(id: &str) -> Result<PathBuf> {
+    let is_word = |word: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !word.is_empty() && !word.starts_with('.') && word.chars().all(allowed)
+    };
+    ensure!(
+        id.split('/').count() <= 2 && id.split('/').all(is_word),
+        "--hub: expected the id of a model, for example owner/name, got {id:?}",
+    );
+    let folder = cli::repository().join("target/hub").join(id);
+    fs::create_dir_all(&folder)
+        .with_context(|| format!("{}: expected a folder", folder.display()))?;
+    get(&folder, id, "config.json")?;
+    get(&folder, id, "tokenizer.json")?;
+    if let Err(no_single_file) = get(&folder, id, "model.safetensors") {
+        if get(&folder, id, INDEX).is_err() {
+            return Err(no_single_file);
+        }
+        for shard in checkpoint::shards(&folder.join(INDEX))?.keys() {
+            get(&folder, id, shard)?;
+        }
+    }
+    Ok(folder)
+}
+
+/// Downloads one file beside its final path, then renames it.
+fn get(folder: &Path, id: &str, file: &str) -> Result<()> {
+    let (path, part) = (folder.join(file), folder.join(format!("{file}.part")));
+    if path.exists() {
+        return Ok(());
+    }
+    let endpoint = std::env::var("HF_ENDPOINT");
+    let endpoint = endpoint.as_deref().unwrap_or("https://huggingface.co");
+    let progress = match std::io::stderr().is_terminal() {
+        true => "--progress-bar",
+        false => "--silent",
+    };
+    let mut curl = Command::new("curl")
+        .args(["--fail", "--location", "--show-error", progress])
+        // A token is passed by stdin: other users of the machine can see arguments.
+        .args(["--config", "-", "--output"])
+        .args([
+            part.as_os_str(),
+            format!("{endpoint}/{id}/resolve/main/{file}").as_ref(),
+        ])
+        .stdin(Stdio::piped())
+        .spawn()
+        .context(
+            "--hub: expected the program `curl`; --model-dir reads files downloaded otherwise",
+        )?;
+    if let (Some(mut stdin), Ok(token)) = (curl.stdin.take(), std::env::var("HF_TOKEN")) {
+        let token = token.escape_default();
+        writeln!(stdin, "header = \"Authorization: Bearer {token}\"")?;
+    }
+    let status = curl.wait()?;
+    ensure!(
+        status.success(),
+        "--hub {id}: expected {file} on {endpoint}, got an error of curl ({status})"
+    );
+    fs::rename(&part, &path).with_context(|| format!("{}: cannot be renamed", part.display()))
+}

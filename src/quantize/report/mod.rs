@@ -1,0 +1,239 @@
+//! The result of `quantize_dynamic`, layer by layer; `table` draws it, `fold` shortens lists of paths.
+
+mod fold;
+mod table;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::owners::{Held, Owners};
+use super::spec::Decision;
+use super::survey::{Found, Survey};
+use super::swap::Quantized;
+use crate::kernels::Isa;
+use crate::module::LayerKind;
+use crate::qconfig::{QConfig, serialize_named};
+
+/// The result of [`quantize_dynamic`](crate::quantize_dynamic).
+///
+/// `Display` prints the totals, then a table in which layers of one kind, outcome and size share a
+/// row (`layer.{0-11}.{query,key,value}`); `{:#}` gives each layer a row of its own.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The instruction set that the quantized layers run on.
+    pub isa: String,
+    /// Every layer of the model, in the order of the walk.
+    pub layers: Vec<LayerReport>,
+    /// Fields that are not module trees and were not visited.
+    pub opaque: Vec<OpaqueField>,
+}
+
+/// One layer and its outcome.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct LayerReport {
+    /// Path in the model.
+    pub path: String,
+    /// The name it was loaded under, if it remembers one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_name: Option<String>,
+    /// The kind of layer.
+    pub kind: LayerKind,
+    /// Other paths that lead to it through a shared pointer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shared_as: Vec<String>,
+    /// Swapped, or why not.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Elements of its weights.
+    pub parameters: usize,
+    /// Bytes of its weights before quantization. Memory shared with the layer in
+    /// [`tied_to`](Self::tied_to) is counted there; a view includes the rest of its storage unless
+    /// another layer counts that.
+    pub bytes_before: usize,
+    /// Bytes of its weights now, scales and padding included; shared memory is counted once.
+    pub bytes_after: usize,
+    /// The layer that counts memory this one shared with it before quantization: preferably a
+    /// layer that was left and still holds that memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tied_to: Option<String>,
+    /// Weights that exceeded the float16 range and were clamped to ±65504.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub saturated: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// Swapped, or left and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The layer's weights are quantized now.
+    Swapped {
+        /// The configuration they were quantized with.
+        #[serde(serialize_with = "serialize_named")]
+        to: QConfig,
+    },
+    /// The layer shares the quantized weight of another layer that held the same matrix.
+    Shared {
+        /// The path of that layer, which counts the weight.
+        with: String,
+    },
+    /// The layer is unchanged.
+    Left {
+        /// The reason.
+        reason: LeftReason,
+    },
+}
+
+/// Why a layer was left as it was.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LeftReason {
+    /// A rule keeps it float.
+    KeptFloat {
+        /// The rule.
+        rule: String,
+    },
+    /// No rule matches it.
+    NoRule,
+    /// It is an embedding, and no rule matches it: presets leave embeddings unless
+    /// [`embeddings`](crate::QConfigSpec::embeddings) adds them.
+    OffByDefault,
+    /// It was quantized before.
+    AlreadyQuantized,
+    /// It is smaller than [`min_params`](crate::QConfigSpec::min_params).
+    TooSmall {
+        /// Elements of its weights.
+        parameters: usize,
+        /// The minimum for quantization.
+        min_params: usize,
+    },
+}
+
+/// A field that is not a module tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct OpaqueField {
+    /// Path in the model.
+    pub path: String,
+    /// Its Rust type.
+    pub type_name: String,
+}
+
+impl Report {
+    pub(super) fn new(
+        isa: Isa,
+        survey: Survey,
+        decisions: Vec<Decision>,
+        quantized: &Quantized,
+    ) -> Self {
+        let paths: Vec<String> = survey.layers.iter().map(|l| l.path.clone()).collect();
+        let held = |found: &Found, weights| Held {
+            swapped: quantized.replacements.contains_key(&found.path),
+            kind: found.kind.clone(),
+            weights,
+        };
+        let before = survey.layers.iter().map(|l| held(l, l.weights.clone()));
+        let before = Owners::of(before.collect());
+        let after = survey.layers.iter().map(|l| {
+            let replacement = quantized.replacements.get(&l.path);
+            let weights = replacement.map_or_else(|| l.weights.clone(), |r| r.weights());
+            held(l, weights)
+        });
+        let after = Owners::of(after.collect());
+        let layers = survey.layers.into_iter().zip(decisions).enumerate();
+        let layers = layers.map(|(index, (found, decision))| {
+            let swapped = matches!(decision, Decision::Swap(_));
+            LayerReport {
+                parameters: found.parameters(),
+                bytes_before: before.bytes(index),
+                bytes_after: after.bytes(index),
+                tied_to: before.other(index).map(|owner| paths[owner].clone()),
+                saturated: match swapped {
+                    true => after.saturated(index),
+                    false => 0,
+                },
+                outcome: match (decision, quantized.sharing.get(&found.path)) {
+                    (_, Some(lender)) => Outcome::Shared {
+                        with: lender.clone(),
+                    },
+                    (Decision::Swap(to), None) => Outcome::Swapped { to },
+                    (Decision::Leave(reason), None) => Outcome::Left { reason },
+                },
+                path: found.path,
+                checkpoint_name: found.checkpoint_name,
+                kind: found.kind,
+                shared_as: found.shared_as,
+            }
+        });
+        Self {
+            isa: isa.to_string(),
+            layers: layers.collect(),
+            opaque: survey.opaque,
+        }
+    }
+
+    /// The layers that were swapped, including those that share another layer's quantized weight.
+    pub fn swapped(&self) -> impl Iterator<Item = &LayerReport> {
+        self.layers
+            .iter()
+            .filter(|l| !matches!(l.outcome, Outcome::Left { .. }))
+    }
+
+    /// The layers that were left as they were.
+    pub fn left(&self) -> impl Iterator<Item = &LayerReport> {
+        self.layers
+            .iter()
+            .filter(|l| matches!(l.outcome, Outcome::Left { .. }))
+    }
+
+    /// Bytes of the swapped layers' weights before; the model is smaller by this less
+    /// [`bytes_after`](Self::bytes_after).
+    ///
+    /// Memory that several layers hold, by clones or by views, counts once, and not at all if a
+    /// layer that was left holds any of it, because then it is not freed. Memory outside layers,
+    /// such as a tensor in an opaque field, is not counted.
+    pub fn bytes_before(&self) -> usize {
+        self.swapped().map(|l| l.bytes_before).sum()
+    }
+
+    /// Bytes of the swapped layers' weights now; a shared weight counts once.
+    pub fn bytes_after(&self) -> usize {
+        self.swapped().map(|l| l.bytes_after).sum()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Swapped { to } => to.fmt(f),
+            Self::Shared { with } => write!(f, "shares the weight of {with}"),
+            Self::Left { reason } => reason.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for LeftReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeptFloat { rule } => write!(f, "left: kept float by {rule}"),
+            Self::NoRule => f.write_str("left: no rule matches"),
+            Self::OffByDefault => f.write_str("left: off by default, see `.embeddings()`"),
+            Self::AlreadyQuantized => f.write_str("left: already quantized"),
+            Self::TooSmall {
+                parameters,
+                min_params,
+            } => write!(
+                f,
+                "left: {parameters} weight elements, fewer than min_params = {min_params}"
+            ),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! A report as text: totals, table, notes, opaque fields.
+
+use std::fmt;
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
+use super::fold::fold;
+use super::{LayerReport, Outcome, Report};
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_totals(f)?;
+        if !self.layers.is_empty() {
+            writeln!(f, "{}", table(&self.rows(f.alternate())).trim_fmt())?;
+        }
+        self.fmt_clamped(f)?;
+        self.fmt_tied(f)?;
+        self.fmt_opaque(f)
+    }
+}
+
+/// A rule below the header and one at the end.
+const RULED: TableStyle = {
+    let rule = LineStyle::none().fill('─').junction('─');
+    TableStyle::new().header_separator(rule).bottom_border(rule)
+};
+
+/// Layers that share a row of the table.
+struct Row<'a> {
+    name: String,
+    /// Its kind, outcome and bytes are those of each layer of the row.
+    first: &'a LayerReport,
+    count: usize,
+}
+
+fn table(rows: &[Row<'_>]) -> Table {
+    let mut table = Table::new();
+    table.load_style(RULED);
+    table.set_header(["layer", "", "kind", "now", "before", "after"]);
+    for Row { name, first, count } in rows {
+        table.add_row([
+            name.clone(),
+            match count {
+                1 => String::new(),
+                count => format!("x{count}"),
+            },
+            first.kind.to_string(),
+            first.outcome.to_string(),
+            human_bytes(count * first.bytes_before),
+            human_bytes(count * first.bytes_after),
+        ]);
+    }
+    for column in [1, 4, 5] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+impl Report {
+    fn fmt_totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, after) = (self.bytes_before(), self.bytes_after());
+        write!(
+            f,
+            "{} of {} layers swapped, weights {} -> {}",
+            self.swapped().count(),
+            self.layers.len(),
+            human_bytes(before),
+            human_bytes(after),
+        )?;
+        if before > 0 {
+            write!(f, " ({:.1} %)", 100. * after as f64 / before as f64)?;
+        }
+        writeln!(f, ", running on {}", self.isa)
+    }
+
+    /// One row for each layer, or for all layers that differ in nothing but their paths.
+    fn rows(&self, each: bool) -> Vec<Row<'_>> {
+        let mut groups: Vec<Vec<(usize, &LayerReport)>> = Vec::new();
+        for layer in self.layers.iter().enumerate() {
+            let group = groups.iter_mut().find(|g| !each && alike(g[0].1, layer.1));
+            match group {
+                Some(group) => group.push(layer),
+                None => groups.push(vec![layer]),
+            }
+        }
+        let mut rows = Vec::new();
+        for group in groups {
+            for folded in fold(group.iter().map(|(_, layer)| layer.path.as_str())) {
+                let (index, first) = group[folded.first];
+                let path = match folded.text.as_str() {
+                    "" => "(the model itself)".to_owned(),
+                    _ => folded.text,
+                };
+                let names: Vec<_> = [path].into_iter().chain(other_names(first, each)).collect();
+                let row = Row {
+                    name: names.join(" = "),
+                    first,
+                    count: folded.count,
+                };
+                rows.push((index, row));
+            }
+        }
+        rows.sort_by_key(|(index, _)| *index);
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    fn fmt_clamped(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for LayerReport {
+            path, saturated, ..
+        } in &self.layers
+        {
+            match saturated {
+                0 => {}
+                1 => writeln!(
+                    f,
+                    "{path}: 1 weight exceeded the float16 range and was clamped to ±65504"
+                )?,
+                count => writeln!(
+                    f,
+                    "{path}: {count} weights exceeded the float16 range and were clamped to ±65504"
+                )?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Weights that are counted with another layer, where the outcome does not say so.
+    fn fmt_tied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for layer in &self.layers {
+            let (path, Some(owner)) = (&layer.path, &layer.tied_to) else {
+                continue;
+            };
+            let owner_left = self.left().any(|l| l.path == *owner);
+            match layer.outcome {
+                Outcome::Left { .. } => {
+                    writeln!(
+                        f,
+                        "{path}: its weight is counted with {owner}, which holds the same memory"
+                    )?;
+                }
+                _ if owner_left => {
+                    writeln!(
+                        f,
+                        "{path}: its float weight stays in memory, because {owner} still holds it"
+                    )?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Opaque fields by type: a model has few types and many fields.
+    fn fmt_opaque(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.opaque.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "opaque fields (not visited):")?;
+        if f.alternate() {
+            for field in &self.opaque {
+                writeln!(f, "  {}: {}", field.path, field.type_name)?;
+            }
+            return Ok(());
+        }
+        let mut by_type: Vec<(&str, Vec<&str>)> = Vec::new();
+        for field in &self.opaque {
+            let known = by_type.iter_mut().find(|(t, _)| *t == field.type_name);
+            match known {
+                Some((_, paths)) => paths.push(&field.path),
+                None => by_type.push((&field.type_name, vec![&field.path])),
+            }
+        }
+        for (type_name, paths) in by_type {
+            for folded in fold(paths) {
+                writeln!(f, "  {}: {type_name}", folded.text)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two layers may share a row; one with several paths has a row of its own.
+fn alike(a: &LayerReport, b: &LayerReport) -> bool {
+    (a.bytes_before, a.bytes_after) == (b.bytes_before, b.bytes_after)
+        && a.kind == b.kind
+        && a.outcome == b.outcome
+        && a.shared_as.is_empty()
+        && b.shared_as.is_empty()
+}
+
+/// The other paths of a layer, each by itself or folded.
+fn other_names(layer: &LayerReport, each: bool) -> Vec<String> {
+    if each {
+        return layer.shared_as.clone();
+    }
+    let folded = fold(layer.shared_as.iter().map(String::as_str));
+    folded.into_iter().map(|folded| folded.text).collect()
+}
+
+/// Three or more significant digits with a decimal unit; 999,950 B and more are not `1000.0 kB`.
+fn human_bytes(bytes: usize) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..999_950 => format!("{:.1} kB", bytes as f64 / 1e3),
+        999_950..999_950_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
