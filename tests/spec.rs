@@ -355,3 +355,18 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
         );
     }
 }
+
+#[test]
+fn a_spec_as_text_has_a_line_for_each_rule() {
+    let int8 = QConfig::per_row_dynamic();
+    let spec = QConfigSpec::new()
+        .kind(LayerKind::Linear, int8.clone())
+        .exclude(["head"])
+        .min_params(1_000);
+    let expected = format!(
+        "kind Linear: {int8}\nname \"head\": keep float\nfewer than 1000 weight elements: keep float\n"
+    );
+    assert_eq!(spec.to_string(), expected);
+    let unlimited = spec.min_params(0);
+    assert_eq!(unlimited.to_string().lines().count(), 2);
+}
