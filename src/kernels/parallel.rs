@@ -142,6 +142,11 @@ mod tests {
 
     const PHASES: [usize; 9] = [5, 1, 0, 16, 2, 1, 1, 3, 40];
 
+    /// Calls of a test: the first few under Miri, which takes a second for each.
+    const fn calls(many: usize) -> usize {
+        if cfg!(miri) { 3 } else { many }
+    }
+
     /// Numbers of tasks, with phases of none and of one between others.
     fn phase(index: usize) -> Phase {
         Phase {
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn phases_follow_one_another_on_every_kind_of_thread() {
         let _watchdog = Watchdog::start();
-        let all = || (0..100).for_each(each_task_once_and_phase_by_phase);
+        let all = || (0..calls(100)).for_each(each_task_once_and_phase_by_phase);
         all();
         for threads in [1, 2, 5, 20] {
             rayon_pool(threads).install(all);
@@ -206,7 +211,7 @@ mod tests {
     fn a_panic_in_any_task_ends_all_phases_and_reaches_the_caller() {
         let watchdog = Watchdog::start();
         let pools = [2, 3, 8].map(rayon_pool);
-        for last in 0..PHASES.iter().sum() {
+        for last in 0..calls(PHASES.iter().sum()) {
             watchdog.step(format_args!("a panic in call {last}"));
             panic_at(last);
             pools
@@ -232,9 +237,9 @@ mod tests {
             Threads::of_caller().for_each(9, false, task);
             assert_eq!(calls.into_inner(), 63);
         };
-        (0..100).for_each(|_| nested());
+        (0..calls(100)).for_each(|_| nested());
         for threads in [1, 2, 5] {
-            rayon_pool(threads).install(|| (0..100).for_each(|_| nested()));
+            rayon_pool(threads).install(|| (0..calls(100)).for_each(|_| nested()));
         }
     }
 
@@ -243,7 +248,7 @@ mod tests {
         let pool = rayon_pool(4);
         let _watchdog = Watchdog::start();
         let all_busy = pool.broadcast(|_| {
-            (0..10_000).for_each(|_| Threads::of_caller().for_each(8, false, |_| {}));
+            (0..calls(10_000)).for_each(|_| Threads::of_caller().for_each(8, false, |_| {}));
             super::rayon_pool::invited()
         });
         assert!(all_busy.iter().all(|invited| *invited < 4), "{all_busy:?}");

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn whoever_joins_does_so_once_and_is_waited_for() {
-        for round in 0..2_000 {
+        for round in 0..if cfg!(miri) { 30 } else { 2_000 } {
             let (began, ended) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
             with_workers(|worker| {
                 began.lock().expect("a list").push(worker);

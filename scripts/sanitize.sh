@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Runs tests under the tools that see what an assertion does not. Each needs a nightly toolchain,
+# which is installed if it is missing.
+#
+#     scripts/sanitize.sh asan    accesses beyond an allocation, on every instruction set
+#     scripts/sanitize.sh tsan    data races between the threads of a call
+#     scripts/sanitize.sh miri    undefined behaviour where threads share a closure
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+host="$(rustc -vV | sed -n 's/^host: //p')"
+# The library's own sources of threads, without the kernels: built in a minute.
+protocol=(--manifest-path stress/protocol/Cargo.toml --target-dir target/protocol --lib)
+
+nightly() {
+    rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
+    rustup component add --toolchain nightly "$@"
+}
+
+# AddressSanitizer sees compiled code, intrinsics included. It does not see `asm!`: the loads and
+# stores of tiles, whose bounds are checked before the loop (src/kernels/x86_64/amx). Threads of the
+# pool live until the process ends, so what they hold is not a leak. Dependencies are not optimized:
+# that halves the time of the build, and the kernels are what is looked at.
+asan() {
+    nightly rust-src
+    export RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS="detect_leaks=0"
+    local build=(-Zbuild-std --target "$host" --target-dir target/asan
+        --config 'profile.dev.package."*".opt-level=0'
+        --config 'profile.dev.debug="line-tables-only"')
+    cargo +nightly test "${build[@]}" --lib -- kernels:: sizes:: tensor::
+    cargo +nightly test "${build[@]}" --test kernels --test empty --test isa
+}
+
+# The standard library and rayon are built with the sanitizer too: it has to see how locks and
+# queues order what threads do.
+tsan() {
+    nightly rust-src
+    RUSTFLAGS="-Zsanitizer=thread" \
+        cargo +nightly test -Zbuild-std --target "$host" "${protocol[@]}"
+}
+
+# By tree borrows: crossbeam, inside rayon, breaks the rules of stacked borrows.
+miri() {
+    nightly miri rust-src
+    MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation" \
+        cargo +nightly miri test "${protocol[@]}"
+}
+
+case "${1:-}" in
+asan | tsan | miri) "$1" ;;
+*)
+    sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//'
+    exit 2
+    ;;
+esac
