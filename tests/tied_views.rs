@@ -241,6 +241,7 @@ fn an_id_is_of_the_memory_and_of_the_part() -> Result<()> {
     for (i, other) in others.iter().enumerate() {
         assert_ne!(id(&table), id(other), "{i}");
     }
+    assert!(format!("{:?}", id(&table)).starts_with("WeightId { memory: "));
     let square = table.narrow(0, 0, SIZE)?;
     assert_ne!(id(&square), id(&square.t()?));
     // The stride of an axis of one element leads nowhere.
