@@ -1,6 +1,6 @@
 //! Many threads on one model; quantizing again and again: the same bits, and no more memory.
 //!
-//! `cargo run --release --manifest-path stress/Cargo.toml` does the same for ten minutes, and in
+//! `cargo run --release -p stress` does the same for ten minutes, and in
 //! tokio's blocking pool and forked children.
 
 mod common;
