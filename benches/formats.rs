@@ -21,15 +21,14 @@ use candle_dynquant::{
     nn, quantize_dynamic,
 };
 use interleaved::interleaved;
-use results::Results;
 use serde::Serialize;
 
 #[path = "support/args.rs"]
 mod args;
 #[path = "support/interleaved.rs"]
 mod interleaved;
-#[path = "support/results.rs"]
-mod results;
+#[path = "support/table.rs"]
+mod table;
 #[path = "../examples/support/threads.rs"]
 mod threads;
 
@@ -88,45 +87,42 @@ fn qconfigs() -> [QConfig; 7] {
     ]
 }
 
-fn main() -> Result<ExitCode> {
-    let args = Args::of("Time nn::Linear in every weight format");
-    if let Some(status) = threads::respawn(args.threads)? {
-        return Ok(status);
-    }
-    let rounds = args.rounds();
-    let mut results = Results::new(args.threads)?;
-    if !args.json {
-        println!(
-            "Linear, whole call, activations u8 per row (float16: f32) on {}, {} threads, medians of {rounds}",
-            results.isa, args.threads
-        );
-        println!(
+impl table::Row for Row {
+    fn header(_: &Args) -> String {
+        format!(
             "{:>16} {:<26} {:>10} {:>10} {:>8}",
             "m, k, n", "weights", "us", "x faster", "SQNR dB"
-        );
+        )
     }
-    for [m, k, n] in SHAPES {
-        if args.quick && m * k * n > 1 << 30 {
-            continue;
-        }
-        for row in measure(m, k, n, rounds)? {
-            if !args.json {
-                println!(
-                    "{:>16} {:<26} {:>10.1} {:>10.2} {:>8.1}",
-                    format!("{m}, {k}, {n}"),
-                    row.format,
-                    row.us,
-                    row.ratio,
-                    row.sqnr_db
-                );
+
+    fn line(&self) -> String {
+        format!(
+            "{:>16} {:<26} {:>10.1} {:>10.2} {:>8.1}",
+            format!("{}, {}, {}", self.m, self.k, self.n),
+            self.format,
+            self.us,
+            self.ratio,
+            self.sqnr_db
+        )
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let title = "Linear, whole call, activations u8 per row (float16: f32)";
+    table::run(
+        "Time nn::Linear in every weight format",
+        title,
+        |args, show| {
+            for [m, k, n] in SHAPES {
+                if !args.quick || m * k * n <= 1 << 30 {
+                    measure(m, k, n, args.rounds())?
+                        .into_iter()
+                        .for_each(&mut *show);
+                }
             }
-            results.rows.push(row);
-        }
-    }
-    if args.json {
-        results.print()?;
-    }
-    Ok(ExitCode::SUCCESS)
+            Ok(())
+        },
+    )
 }
 
 fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {

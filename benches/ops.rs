@@ -17,7 +17,6 @@ use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
 use candle_dynquant::ops;
 use candle_nn::attention::{AttnMask, flash_attn};
 use interleaved::interleaved;
-use results::Results;
 use serde::Serialize;
 
 #[path = "support/args.rs"]
@@ -26,8 +25,8 @@ mod args;
 mod candle_attention;
 #[path = "support/interleaved.rs"]
 mod interleaved;
-#[path = "support/results.rs"]
-mod results;
+#[path = "support/table.rs"]
+mod table;
 #[path = "../examples/support/threads.rs"]
 mod threads;
 
@@ -41,7 +40,7 @@ struct Row {
     ratio: f64,
     /// candle's flash attention for the CPU, where there is one.
     candle_flash_us: Option<f64>,
-    /// The greatest between ours and candle's.
+    /// The maximum difference between ours and candle's.
     difference: f32,
 }
 
@@ -70,55 +69,49 @@ const ATTENTION: [[usize; 4]; 6] = [
     [1, 12, 16, 64],
 ];
 
-fn main() -> Result<ExitCode> {
-    let args = Args::of("Time the fused operations against candle's own");
-    if let Some(status) = threads::respawn(args.threads)? {
-        return Ok(status);
-    }
-    let rounds = args.rounds();
-    let mut results = Results::new(args.threads)?;
-    if !args.json {
-        println!(
-            "ops on {}, {} threads, medians of {rounds}; attention: batch x heads x seq x head_dim",
-            results.isa, args.threads
-        );
-        println!(
+impl table::Row for Row {
+    fn header(_: &Args) -> String {
+        format!(
             "{:>16} {:>14} {:>9} {:>10} {:>8} {:>9} {:>10}",
             "op", "shape", "ours us", "candle us", "x candle", "flash us", "difference"
-        );
+        )
     }
-    let mut cases = row_cases()?;
-    for shape in ATTENTION {
-        cases.push(attention_case(shape)?);
+
+    fn line(&self) -> String {
+        let flash = self.candle_flash_us.map(|us| format!("{us:.1}"));
+        format!(
+            "{:>16} {:>14} {:>9.1} {:>10.1} {:>8.2} {:>9} {:>10.1e}",
+            self.op,
+            self.shape,
+            self.ours_us,
+            self.candle_us,
+            self.ratio,
+            flash.unwrap_or_else(|| "-".into()),
+            self.difference
+        )
     }
-    for case in cases.iter().filter(|case| !args.quick || !case.large) {
-        let row = measure(case, rounds)?;
-        if !args.json {
-            let flash = row.candle_flash_us.map(|us| format!("{us:.1}"));
-            println!(
-                "{:>16} {:>14} {:>9.1} {:>10.1} {:>8.2} {:>9} {:>10.1e}",
-                row.op,
-                row.shape,
-                row.ours_us,
-                row.candle_us,
-                row.ratio,
-                flash.unwrap_or_else(|| "-".into()),
-                row.difference
-            );
+}
+
+fn main() -> Result<ExitCode> {
+    let about = "Time the fused operations against candle's own";
+    let title = "ops (attention: batch x heads x seq x head_dim)";
+    table::run(about, title, |args, show| {
+        let mut cases = row_cases()?;
+        for shape in ATTENTION {
+            cases.push(attention_case(shape)?);
         }
-        results.rows.push(row);
-    }
-    if args.json {
-        results.print()?;
-    }
-    Ok(ExitCode::SUCCESS)
+        for case in cases.iter().filter(|case| !args.quick || !case.large) {
+            show(measure(case, args.rounds())?);
+        }
+        Ok(())
+    })
 }
 
 fn randn(shape: &[usize]) -> CandleResult<Tensor> {
     Tensor::randn(0f32, 1., shape, &Device::Cpu)
 }
 
-/// What goes along rows: activations, norms, softmax.
+/// Operations on rows: activations, norms, softmax.
 fn row_cases() -> Result<Vec<Case>> {
     let case = |op, xs: &Tensor, ours: Way, candle: Way| Case {
         op,

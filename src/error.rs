@@ -1,4 +1,4 @@
-//! The crate's error type: each variant names the fault, what was expected and what came.
+//! The crate's error type: each variant names the fault, the value expected and the value found.
 
 use std::path::PathBuf;
 
@@ -16,37 +16,37 @@ pub enum Error {
     At {
         /// Path of the layer in the model, or the checkpoint name it was loaded under.
         path: String,
-        /// What went wrong there.
+        /// The error.
         error: Box<Error>,
     },
     /// A tensor has the wrong shape.
     #[error("shape mismatch in {op}: expected {expected}, got {got:?}")]
     ShapeMismatch {
-        /// The operation that was asked for.
+        /// The operation.
         op: &'static str,
-        /// The shape that would have been right.
+        /// The shape expected.
         expected: String,
-        /// The shape that came.
+        /// The shape found.
         got: Vec<usize>,
     },
-    /// A tensor has a dtype the operation has no meaning for.
+    /// A tensor has a dtype that the operation does not support.
     #[error("unsupported dtype in {op}: expected {expected}, got {got:?}")]
     UnsupportedDType {
         /// The operation that was asked for.
         op: &'static str,
-        /// The dtypes that would have been right.
+        /// The dtypes supported.
         expected: &'static str,
-        /// The dtype that came.
+        /// The dtype found.
         got: DType,
     },
-    /// A tensor lives on another device than the CPU.
+    /// A tensor is on another device than the CPU.
     #[error(
         "unsupported device in {op}: expected cpu, got {got}; dynamic quantization runs on the CPU only, move the tensor with `to_device(&Device::Cpu)`"
     )]
     UnsupportedDevice {
         /// The operation that was asked for.
         op: &'static str,
-        /// The device that came.
+        /// The device found.
         got: String,
     },
     /// A weight to be quantized holds a NaN or an infinity.
@@ -80,13 +80,13 @@ pub enum Error {
     UnmatchedRule {
         /// The rule as written.
         rule: String,
-        /// What the model has instead.
+        /// The nearest name, or the kinds, in the model.
         hint: String,
     },
     /// No layer of the model is matched by the spec at all.
     #[error("nothing to quantize: {hint}")]
     NothingMatched {
-        /// What the walk found instead.
+        /// The layers or fields found instead.
         hint: String,
     },
     /// A regular expression does not compile.
@@ -111,30 +111,30 @@ pub enum Error {
         /// Where they differ.
         message: String,
     },
-    /// A [`QConfig`](crate::QConfig) asks a layer for something it cannot do.
+    /// A layer does not support a [`QConfig`](crate::QConfig).
     #[error("unsupported qconfig: expected {expected}, got {got}")]
     UnsupportedQConfig {
-        /// What the layer can do.
+        /// The configurations supported.
         expected: String,
-        /// What was asked.
+        /// The configuration requested.
         got: String,
     },
-    /// A word that names nothing.
+    /// An unknown word.
     #[error(
         "unknown {what}: expected one of {expected}, got {got:?}{}",
         did_you_mean(nearest)
     )]
     UnknownName {
-        /// What kind of word it is.
+        /// The kind of word.
         what: &'static str,
-        /// The words that exist.
+        /// The known words.
         expected: String,
-        /// The word that came.
+        /// The word found.
         got: String,
-        /// The one of them that may have been meant.
+        /// The most similar known word.
         nearest: Option<String>,
     },
-    /// A configuration in YAML or JSON does not mean anything.
+    /// A configuration in YAML or JSON is invalid.
     #[error("{}{message}", place(*line, *column, key))]
     InvalidConfig {
         /// Line, from 1; 0 where the source has no lines.
@@ -143,33 +143,33 @@ pub enum Error {
         column: usize,
         /// The key at fault, from the outermost: `rules[2].qconfig.weight.dtype`.
         key: String,
-        /// What was expected there, and what came.
+        /// The value expected and the value found.
         message: String,
     },
-    /// A file cannot be read, or what it says is at fault.
+    /// A file cannot be read, or its content is invalid.
     #[error("{}: {error}", path.display())]
     InFile {
         /// The file.
         path: PathBuf,
-        /// What went wrong with it.
+        /// The error.
         error: Box<Error>,
     },
     /// `DYNQUANT_ISA` names an instruction set that this CPU, or this build, lacks.
     #[error("DYNQUANT_ISA={got} is not available on this CPU: expected one of {expected}")]
     UnavailableIsa {
-        /// The name that came.
+        /// The name found.
         got: String,
-        /// The names that would work here.
+        /// The names available on this CPU.
         expected: String,
     },
-    /// An argument that makes no sense.
+    /// An invalid argument.
     #[error("invalid {what}: expected {expected}, got {got}")]
     InvalidArgument {
         /// The argument.
         what: &'static str,
-        /// What would have been right.
+        /// The values accepted.
         expected: String,
-        /// What came.
+        /// The value found.
         got: String,
     },
     /// An error of candle's own.
@@ -178,7 +178,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says in which layer the error happened; a place it already names lies within that layer.
+    /// Adds the path of the layer; a path that the error already has is relative to that layer.
     #[must_use]
     pub fn at(self, path: &str) -> Self {
         let (path, error) = match self {

@@ -2,12 +2,12 @@
 //! activations quantized at every forward call, no calibration, no export.
 //!
 //! # Should I use this crate?
-//! Yes, if you have a candle model that runs on the CPU and whose time goes into `Linear`
-//! layers: transformers' encoders above all. No, if it runs on a GPU, if you train it, or if
-//! its time goes into convolutions.
+//! Yes, for a candle model that runs on the CPU and spends its time in `Linear` or recurrent
+//! layers, for example a transformer encoder. No, if it runs on a GPU, if you train it, or if it
+//! spends its time in convolutions.
 //!
 //! # Three changes to a model
-//! 1. `nn::Linear` and `nn::linear` in place of candle_nn's (`nn::Embedding` too, where tables are
+//! 1. `nn::Linear` and `nn::linear` in place of candle_nn's (also `nn::Embedding`, if tables are
 //!    large),
 //! 2. `#[derive(Quantizable)]` on each struct,
 //! 3. one call of [`quantize_dynamic`].
@@ -21,7 +21,7 @@
 //! struct Classifier {
 //!     hidden: nn::Linear,
 //!     head: nn::Linear,
-//!     num_labels: usize, // no module: reported, never touched
+//!     num_labels: usize, // not a module: reported, never touched
 //! }
 //!
 //! impl Classifier {
@@ -40,7 +40,7 @@
 //! let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
 //! let mut model = Classifier::load(vb)?;
 //! let report = quantize_dynamic(&mut model, &QConfigSpec::int8())?;
-//! println!("{report}"); // what was swapped, what was not and why, bytes before and after
+//! println!("{report}"); // every layer: swapped or left and why, bytes before and after
 //! let logits = model.forward(&Tensor::zeros((4, 64), DType::F32, &Device::Cpu)?)?;
 //! assert_eq!(logits.dims(), [4, 10]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -50,19 +50,19 @@
 //! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
 //!   row. The most accurate, the same speed, and a row's result does not depend on its batch.
 //! - [`QConfigSpec::default`]: PyTorch's `quantize_dynamic(model)`, bit-equal to torch 2.9.1.
-//! - [`QConfigSpec::embeddings`] adds embeddings, which are left otherwise: PyTorch's weight-only
-//!   quantization, bit-equal too. A table that is also the output projection is kept once; see
+//! - [`QConfigSpec::embeddings`] adds embeddings, which are off by default: PyTorch's weight-only
+//!   quantization, also bit-equal. A table that is also the output projection is kept once; see
 //!   [`nn::Embedding`].
 //! - [`QConfigSpec::float16`], [`QConfigSpec::onnxruntime`]: half-precision weights; ONNX
 //!   Runtime's defaults.
 //! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex; or from a file, by
-//!   [`QConfigSpec::from_file`]. [`QConfigSpec`] has a table of how PyTorch, ONNX Runtime and
-//!   Neural Compressor say the same.
+//!   [`QConfigSpec::from_file`]. [`QConfigSpec`] has a table of the equivalents in PyTorch, ONNX
+//!   Runtime and Neural Compressor.
 //!
 //! # Numbers
 //! [`qparams`] is the theory, [`kernels::reference`] the definition of every result, and all
-//! instruction sets give the same bits. The environment variable `DYNQUANT_ISA` chooses a
-//! lesser instruction set than the best: see [`kernels::Isa`].
+//! instruction sets give the same bits. The environment variable `DYNQUANT_ISA` narrows the
+//! instruction set: see [`kernels::Isa`].
 
 #![deny(unsafe_code)]
 

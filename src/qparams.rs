@@ -1,16 +1,17 @@
 //! Scales and zero points: the only arithmetic of them in the crate.
 //!
-//! A code `q` stands for the real number
+//! A code `q` represents the real number
 //!
 //! ```text
 //! real = scale * (q - zero_point)
 //! ```
 //!
 //! with a float `scale` and an integer `zero_point`, so that 0.0 is always exact: ranges are
-//! stretched to include it. Symmetric schemes fix the zero point at 0 and the scale by the
-//! greatest magnitude; affine schemes use both ends of the range.
+//! stretched to include it. Symmetric schemes fix the zero point at 0 and the scale by the maximum
+//! magnitude; affine schemes use both ends of the range.
 //!
-//! Formulas are those of torch 2.9.1 or onnxruntime 1.31.1, to the bit, where a function says so.
+//! Formulas are those of torch 2.9.1 or onnxruntime 1.31.1, to the bit, where a function is
+//! documented so.
 
 use crate::words::words;
 
@@ -24,7 +25,7 @@ pub enum QDType {
     QUInt8,
 }
 
-/// Over how much of a weight one scale stretches, and where its zero lies.
+/// The part of a weight that one scale covers, and the position of its zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QScheme {
@@ -60,7 +61,7 @@ impl QScheme {
         !matches!(self, Self::PerTensorSymmetric | Self::PerTensorAffine)
     }
 
-    /// Whether zero lies in the middle of the codes.
+    /// Whether zero is in the middle of the codes.
     pub const fn is_symmetric(self) -> bool {
         matches!(self, Self::PerTensorSymmetric | Self::PerChannelSymmetric)
     }
@@ -69,14 +70,14 @@ impl QScheme {
 /// A scale and a zero point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QParams {
-    /// What one step of the code is worth.
+    /// The real difference between two successive codes.
     pub scale: f32,
-    /// The code that stands for 0.0.
+    /// The code of 0.0.
     pub zero_point: i32,
 }
 
 impl QDType {
-    /// Least and greatest code.
+    /// Minimum and maximum code.
     pub const fn codes(self) -> [i32; 2] {
         match self {
             Self::QInt8 => [-128, 127],
@@ -87,8 +88,8 @@ impl QDType {
 
 /// Scale and zero point of values in `[min, max]` by PyTorch's symmetric schemes.
 ///
-/// Equals torch's `calculate_qparams`: the greatest magnitude over half the codes' span, at
-/// least `eps`; the zero point is given.
+/// Equals torch's `calculate_qparams`: the maximum magnitude over half the codes' span, at least
+/// `eps`; the zero point is given.
 ///
 /// ```
 /// use candle_dynquant::qparams::symmetric;
@@ -106,7 +107,7 @@ pub fn symmetric(min: f32, max: f32, quant_range: [i32; 2], zero_point: i32, eps
 /// Scale and zero point of values in `[min, max]` by PyTorch's affine schemes.
 ///
 /// Equals torch's `calculate_qparams`: the range, stretched to 0, over the codes' span, at
-/// least `eps`; the least value lands on the least code, as near as 0 on a code allows.
+/// least `eps`; the minimum gets the minimum code, as closely as an exact 0 allows.
 ///
 /// ```
 /// use candle_dynquant::qparams::affine;
@@ -144,7 +145,7 @@ pub fn affine_float(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> (f32
 /// Scale and zero point of a weight in `[min, max]`, as `onnxruntime.quantization` has them.
 ///
 /// Equals its `compute_scale_zp`: the quotient of the two spans is taken in f64, the zero
-/// point from that quotient, and both become 1 and 0 where it is below the least normal f32.
+/// point from that quotient, and both become 1 and 0 where it is below the minimum normal f32.
 /// `quant_range` is [`onnxruntime_quant_range`]'s.
 ///
 /// ```
@@ -178,7 +179,7 @@ pub fn onnxruntime_weight(min: f32, max: f32, quant_range: [i32; 2], symmetric: 
     }
 }
 
-/// Least and greatest code that `onnxruntime.quantization` gives a weight.
+/// Minimum and maximum code that `onnxruntime.quantization` gives a weight.
 ///
 /// Symmetric qint8 leaves out -128; a reduced qint8 has 129 codes, not 128.
 ///
@@ -313,7 +314,7 @@ pub fn per_tensor_activation(min: f32, max: f32, reduce_range: bool) -> QParams 
 /// Scale and zero point of u8 activations in `[min, max]`, one for each row.
 ///
 /// The plain affine formula: `scale = (max - min) / 255`, `zero_point = round(-min / scale)`,
-/// with a scale of at least the least normal f32, so that small rows keep all their bits.
+/// with a scale of at least the minimum normal f32, so that small rows keep all their bits.
 pub fn per_row_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
     let (_, qmax) = activation_range(reduce_range);
     let (min, max) = (min.min(0.), max.max(0.));
@@ -351,7 +352,7 @@ pub fn onnxruntime_activation(min: f32, max: f32, reduce_range: bool) -> QParams
     };
     QParams {
         scale,
-        // The NaN of a range so small that its scale is 0 becomes the greatest code.
+        // The NaN of a range so small that its scale is 0 becomes the maximum code.
         zero_point: (0. - min / scale).min(qmax).max(0.).round_ties_even() as i32,
     }
 }

@@ -15,9 +15,9 @@ use crate::tensor::from_f32_vec;
 /// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16.
 ///
 /// Where a [`QWeight`](crate::QWeight) is packed to be multiplied, a table is in row order, so that
-/// a row is read at once. A row with a float zero point stands for
-/// `fma(code, scale, -zero_point * scale)`, which is what PyTorch's quantized embedding computes,
-/// one with an integer zero point for `scale * (code - zero_point)`.
+/// a row is read at once. A row with a float zero point represents
+/// `fma(code, scale, -zero_point * scale)`, as PyTorch's quantized embedding computes it, and one
+/// with an integer zero point represents `scale * (code - zero_point)`.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -57,11 +57,11 @@ impl QTable {
     /// Quantizes a float table, once.
     ///
     /// Scales and zero points are the observer's, of the whole table or of each row. In float16,
-    /// elements beyond 65,504 become the greatest that it has.
+    /// elements beyond ±65,504 are clamped to it.
     ///
     /// # Errors
     /// When the shape or dtype is wrong, the tensor is not on the CPU, an element is NaN or
-    /// infinite, `DYNQUANT_ISA` is wrong, or the observer cannot do what it is told.
+    /// infinite, `DYNQUANT_ISA` is wrong, or the observer does not support its arguments.
     pub fn from_float(table: &Tensor, config: &WeightConfig) -> Result<Self> {
         let isa = Isa::active()?;
         let &[rows, k] = table.dims() else {
@@ -161,7 +161,7 @@ impl QTable {
         }
     }
 
-    /// The f32 table that this stands for.
+    /// The f32 table that this represents.
     ///
     /// # Errors
     /// When candle cannot make the tensor.
@@ -173,7 +173,7 @@ impl QTable {
         from_f32_vec(values, &self.shape(), DType::F32)
     }
 
-    /// Calls `sink` with what a row stands for, chunk by chunk.
+    /// Calls `sink` with the f32 values of a row, chunk by chunk.
     pub(crate) fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
         let elements = row * self.k..(row + 1) * self.k;
         match &self.elements {
@@ -236,7 +236,7 @@ fn int8(
             got: scales.len().to_string(),
         });
     }
-    // The least value lands on code 0, whichever code is the dtype's least.
+    // The minimum gets code 0, whatever the dtype's minimum code is.
     if let (ZeroPoints::Float(_), QDType::QInt8) = (qparams.zero_points(), dtype) {
         return Err(Error::UnsupportedQConfig {
             expected: "quint8, for float zero points".into(),
@@ -258,7 +258,7 @@ fn int8(
     })
 }
 
-/// What the u8 that stands for a code is more than the code.
+/// The difference between the stored u8 and the code.
 fn moved(dtype: QDType) -> i32 {
     128 - offset(dtype)
 }

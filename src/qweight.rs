@@ -43,11 +43,11 @@ impl QWeight {
     /// Quantizes a float weight, once; `bias`, `[out_features]`, stays f32.
     ///
     /// Scales and zero points are the observer's, of the whole weight or of each output channel.
-    /// In float16, elements beyond 65,504 become the greatest that it has.
+    /// In float16, elements beyond ±65,504 are clamped to it.
     ///
     /// # Errors
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or
-    /// infinite, `DYNQUANT_ISA` is wrong, the observer cannot do what it is told, or a channel
+    /// infinite, `DYNQUANT_ISA` is wrong, the observer does not support its arguments, or a channel
     /// could overflow its accumulator.
     pub fn from_float(
         weight: &Tensor,
@@ -57,7 +57,7 @@ impl QWeight {
         Self::of_gates(1, weight, bias, config)
     }
 
-    /// [`from_float`](Self::from_float) of a weight whose output channels are so many gates of
+    /// [`from_float`](Self::from_float) of a weight whose output channels are `gates` gates of
     /// recurrent units, gate by gate.
     pub(crate) fn of_gates(
         gates: usize,
@@ -271,7 +271,7 @@ impl QWeight {
         self.packed.bytes()
     }
 
-    /// The f32 weight that this stands for, `[out_features, in_features]`.
+    /// The f32 weight that this represents, `[out_features, in_features]`.
     ///
     /// # Errors
     /// When candle cannot make the tensor.
@@ -290,8 +290,8 @@ impl QWeight {
     }
 }
 
-/// What a code is more than the i8 that stands for it: u8 codes are shifted, with their zero
-/// points, which changes no product.
+/// The difference between a code and the stored i8: u8 codes are shifted, with their zero points,
+/// which changes no product.
 pub(crate) fn offset(dtype: QDType) -> i32 {
     match dtype {
         QDType::QInt8 => 0,
@@ -299,7 +299,7 @@ pub(crate) fn offset(dtype: QDType) -> i32 {
     }
 }
 
-/// Values as float16, and how many were beyond its range and became the greatest that it has.
+/// Values as float16, and the number of values clamped to its range.
 pub(crate) fn to_halves(values: &[f32]) -> (Vec<f16>, usize) {
     let max = f16::MAX.to_f32();
     let saturated = values.iter().filter(|value| value.abs() > max).count();

@@ -1,9 +1,9 @@
-//! Words that stand for values, as `qint8` and `LSTM` do; one that does not exist is told the
-//! nearest that does.
+//! Words for values, such as `qint8` and `LSTM`; the error for an unknown word suggests the
+//! nearest.
 
 use crate::error::{Error, Result};
 
-/// How alike a suggestion must be to the word that came, of 1.
+/// The minimum similarity of a suggestion, of 1.
 const ALIKE: f64 = 0.75;
 
 /// Characters of a word that are compared: it may be as long as a file, and the time is quadratic.
@@ -41,7 +41,7 @@ pub(crate) fn unknown_name(what: &'static str, got: &str, words: &[&str]) -> Err
     }
 }
 
-/// What `word` stands for.
+/// The value of `word`.
 pub(crate) fn lookup<T, const N: usize>(
     what: &'static str,
     word: &str,

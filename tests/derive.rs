@@ -1,4 +1,4 @@
-//! What `#[derive(Quantizable)]` makes of every shape of type.
+//! `#[derive(Quantizable)]` on every shape of type.
 
 #![allow(dead_code, reason = "what is skipped is never read")]
 
@@ -238,7 +238,7 @@ fn containers() {
     );
 }
 
-/// What cannot be looked into is reported as a whole, by its full type.
+/// A field that cannot be visited is reported as a whole, by its full type.
 #[derive(Quantizable)]
 struct Opaque {
     float: candle_nn::Linear,

@@ -45,7 +45,7 @@ macro_rules! table {
     };
 }
 
-/// What a macro makes of `T` is visited, and asked to be a module tree.
+/// The type a macro makes of `T` is visited, and has to be a module tree.
 #[derive(Quantizable)]
 struct BehindMacros<T> {
     items: list!(T),

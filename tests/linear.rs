@@ -592,7 +592,7 @@ fn float16_is_the_product_of_the_rounded_weight() -> Result<()> {
     Ok(())
 }
 
-/// What an observer of a user's own may not choose.
+/// Parameters that a custom observer must not choose.
 #[test]
 fn an_observer_s_choice_has_to_fit_its_scheme() -> Result<()> {
     #[derive(Debug)]

@@ -738,7 +738,7 @@ impl Observer for PowerOfTwo {
     }
 }
 
-/// What it was made with, whatever it sees.
+/// The parameters it was made with, whatever it sees.
 #[derive(Debug)]
 struct Fixed(Option<WeightQParams>);
 
@@ -765,7 +765,7 @@ fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     assert_eq!(qweight.scales(), [1. / 64., 1.]);
     assert_eq!(qweight.codes(), [64, -32, 16, 100, 3, -127]);
 
-    // What makes no sense is refused, whoever says it.
+    // Invalid parameters are rejected, wherever they come from.
     let custom = |name: &str, scale: f32, dtype, zero_points: ZeroPoints| {
         let qparams = WeightQParams::new(dtype, vec![scale], zero_points).ok();
         CustomObserver::new(name, move |_| Ok(Box::new(Fixed(qparams.clone()))))

@@ -1,5 +1,5 @@
-//! What the machine can do at best: int8 dot products and f32 multiply-adds on registers alone,
-//! and reading memory, on some threads at once.
+//! The limits of the machine: int8 dot products and f32 multiply-adds on registers alone, and
+//! reading memory, on some threads at once.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -52,7 +52,7 @@ pub fn answer(request: &Value) -> Result<Value> {
     }))
 }
 
-/// Instructions on registers that do so many operations.
+/// Instructions on registers that do `operations` operations.
 struct Block {
     name: &'static str,
     operations: u64,

@@ -25,8 +25,8 @@ pub fn contender(call: impl Fn() -> Result<Tensor> + Send + Sync + 'static) -> C
 
 pub type Tensors = HashMap<String, Tensor>;
 
-/// What a case is made into: contenders by name, and outputs to compare, of a contender too if it
-/// does not return what is to be compared.
+/// A case, set up: contenders by name, and outputs to compare, of a contender too if it does not
+/// return what is to be compared.
 #[derive(Default)]
 pub struct Case {
     pub contenders: Vec<(&'static str, Contender)>,

@@ -33,11 +33,11 @@ pub struct Field<'a> {
     pub place: Place,
 }
 
-/// Where a field stands in the tree, seen from the type it is in.
+/// The path of a field, relative to the type that contains it.
 pub enum Place {
     /// Below it, under a name written or implied at that span.
     Below(String, Span),
-    /// Where the type itself stands: `flatten`, and the only field of a newtype variant.
+    /// The path of the type itself: `flatten`, and the only field of a newtype variant.
     Here,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Variant<'a> {
     fn parse(variant: &'a syn::Variant, errors: &mut Errors) -> Self {
         attr::variant(&variant.attrs, errors);
         let mut fields = Field::parse_all(&variant.fields, errors);
-        // A variant chooses what stands at a place, so the thing chosen needs no name there.
+        // A variant selects the value at a path, so the value needs no segment of its own.
         if let (Fields::Unnamed(_), [only]) = (&variant.fields, fields.as_mut_slice())
             && only.attrs.rename.is_none()
         {

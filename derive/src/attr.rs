@@ -8,7 +8,7 @@ use syn::{Attribute, LitStr, Path, Token};
 
 use crate::Errors;
 
-/// What stands on the type.
+/// Attributes of the type.
 #[derive(Default)]
 pub struct ContainerAttrs {
     /// `crate = "path"`: where `candle_dynquant` is found.
@@ -19,7 +19,7 @@ pub struct ContainerAttrs {
     pub layer: Option<Span>,
 }
 
-/// What stands on a field.
+/// Attributes of a field.
 #[derive(Default)]
 pub struct FieldAttrs {
     /// `skip`: neither visited nor reported.

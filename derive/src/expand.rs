@@ -13,7 +13,7 @@ pub fn implementation(input: &Input<'_>) -> TokenStream {
     let mut generics = input.generics.clone();
     let (visit, visit_mut) = if let Some(span) = input.attrs.layer {
         let where_clause = generics.make_where_clause();
-        // Whatever the impl of `Layer` asks of type parameters is asked here too.
+        // The bounds of the `Layer` impl on type parameters are repeated here.
         let is_layer = quote_spanned!(span=> Self: #krate::Layer);
         where_clause.predicates.push(parse_quote!(#is_layer));
         let walk = walk_ident();
@@ -29,8 +29,8 @@ pub fn implementation(input: &Input<'_>) -> TokenStream {
     wrap(input, &krate, &generics, &visit, &visit_mut)
 }
 
-/// An impl that does nothing: stands in where the input has mistakes, so that uses of the
-/// type do not add to them.
+/// An impl that does nothing, for inputs with mistakes, so that uses of the type cause no further
+/// errors.
 pub fn stub(input: &Input<'_>) -> TokenStream {
     let nothing = quote!(::core::result::Result::Ok(()));
     let krate = crate_path(input);
@@ -163,7 +163,7 @@ fn visit_field(
     }
 }
 
-/// Makes the compiler say of the field's type, at its place, that it is no module tree.
+/// Makes the compiler report, at the field's type, that it is not a module tree.
 fn assert_quantizable(field: &Field<'_>, krate: &TokenStream) -> TokenStream {
     let ty = field.ty;
     quote!(#krate::module::__private::assert_quantizable::<#ty>();)
@@ -172,7 +172,7 @@ fn assert_quantizable(field: &Field<'_>, krate: &TokenStream) -> TokenStream {
 /// Asks `Quantizable` of each type parameter that occurs in a visited field.
 ///
 /// Without it the probe would take a field of that type for opaque, whatever the parameter
-/// turns out to be. A field whose parameter is no module tree is skipped instead.
+/// turns out to be. A field whose parameter is not a module tree is skipped instead.
 fn bound_type_params(input: &Input<'_>, krate: &TokenStream, generics: &mut Generics) {
     let mut occurring = Occurring {
         params: input.generics.type_params().map(|p| &p.ident).collect(),
@@ -243,7 +243,8 @@ impl<'ast> Visit<'ast> for Occurring<'ast> {
         syn::visit::visit_type_path(self, ty);
     }
 
-    /// Which types a macro makes of its parameters is not known here, so it is asked as a whole.
+    /// The types that a macro makes of its parameters are unknown here, so the bound is on the
+    /// whole type.
     fn visit_type_macro(&mut self, ty: &'ast TypeMacro) {
         if self.is_in(ty.mac.tokens.clone()) {
             self.bounded.push(ty);

@@ -1,10 +1,9 @@
 //! `#[derive(Quantizable)]` for `candle-dynquant`, which re-exports it and documents it.
 //!
 //! A derive goes through four rooms in order: `attr` reads the `#[quantizable(..)]`
-//! attributes, `ast` gives every field its place and its name, `valid` refuses what makes
-//! no sense, `expand` writes the code. Every mistake is collected, so that one compilation
-//! shows all of them, and a stub stands in for the impl, so that none is followed by a
-//! "`Quantizable` is not implemented".
+//! attributes, `ast` gives every field its place and its name, `valid` rejects contradictions,
+//! `expand` writes the code. Every mistake is collected, so that one compilation shows all of them,
+//! and a stub replaces the impl, so that none is followed by a "`Quantizable` is not implemented".
 
 mod ast;
 mod attr;

@@ -1,4 +1,4 @@
-//! What the derive refuses although each attribute is well formed.
+//! Rejects attributes that are well formed but contradict each other.
 
 use std::collections::HashSet;
 

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use candle_dynquant::ops::Activation;
 use serde_json::{Map, Value};
 
-/// What the model needs to know of itself; field names are the file's keys.
+/// The parameters of the model; field names are the file's keys.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub vocab_size: usize,

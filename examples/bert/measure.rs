@@ -1,4 +1,4 @@
-//! Both models on the same batches, and how far apart their answers are.
+//! Runs both models on the same batches, and compares their answers.
 
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,7 @@ use crate::model::{CharModel, State};
 #[derive(Clone, Copy)]
 pub struct Sampling {
     pub seed: u64,
-    /// What scores are divided by; 0 takes the highest.
+    /// The divisor of the scores; 0 takes the highest score.
     pub temperature: f64,
 }
 

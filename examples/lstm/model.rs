@@ -21,7 +21,7 @@ enum Recurrent {
     Gru(nn::GRU),
 }
 
-/// What the model remembers of the characters read.
+/// The model's state after the characters read.
 #[derive(Clone)]
 pub enum State {
     Lstm(nn::LSTMState),

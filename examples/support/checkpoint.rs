@@ -23,7 +23,7 @@ pub type IsExtra = fn(&str) -> bool;
 
 /// Tensors by name, all f32; it remembers which of them were asked for.
 pub struct Checkpoint {
-    /// What error messages call it: the file, or the index.
+    /// The path in error messages: the file, or the index.
     path: PathBuf,
     tensors: HashMap<String, Tensor>,
     used: Mutex<BTreeSet<String>>,

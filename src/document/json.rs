@@ -10,7 +10,7 @@ use super::parse::{MAX_DEPTH, MAX_VALUES, fault, too_large};
 use super::{Node, Value};
 use crate::error::{Error, Result};
 
-/// The tree of a text that is no longer than a document may be.
+/// The tree of a text, whose length the caller has checked.
 pub(super) fn parse(text: &str) -> Result<Node> {
     let raw: &RawValue = serde_json::from_str(text).map_err(|e| malformed(text, &e))?;
     let mut reader = Reader {

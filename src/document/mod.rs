@@ -1,5 +1,5 @@
-//! YAML and JSON, read into a tree in which every value knows its line, column and key, so that
-//! whoever makes sense of it can say where it makes none.
+//! YAML and JSON, read into a tree in which every value knows its line, column and key, so that a
+//! reader can report where a mistake is.
 
 mod json;
 mod parse;
@@ -12,7 +12,7 @@ pub(crate) use parse::{deserialize, deserialize_by_read};
 use crate::error::{Error, Result, did_you_mean};
 use crate::words::suggestion;
 
-/// What can be made of a document, or of a value in it.
+/// Types that can be read from a document, or from a value in it.
 pub(crate) trait Read: Sized {
     fn read(node: &Node) -> Result<Self>;
 }
@@ -38,14 +38,14 @@ pub(crate) enum Value {
     Map(Vec<(Node, Node)>),
 }
 
-/// A map whose keys are all known.
+/// A map with known keys only.
 pub(crate) struct Map<'a> {
     node: &'a Node,
     entries: &'a [(Node, Node)],
 }
 
 impl Node {
-    /// That this value makes no sense, and why.
+    /// An error at this value.
     pub fn fault(&self, message: impl Into<String>) -> Error {
         Error::InvalidConfig {
             line: self.line,
@@ -69,7 +69,7 @@ impl Node {
         }
     }
 
-    /// What `parse` makes of the text here.
+    /// Reads the text here with `parse`.
     pub fn word<T>(&self, expected: &str, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
         parse(self.text(expected)?).map_err(|e| self.fault(e.to_string()))
     }
@@ -182,7 +182,7 @@ impl<'a> Map<'a> {
         entries.find_map(|(own, value)| own.is(key).then_some(value))
     }
 
-    /// What `read` makes of the value at `key`, if there is one.
+    /// Reads the value at `key` with `read`, if there is one.
     pub fn read<T>(&self, key: &str, read: impl FnOnce(&Node) -> Result<T>) -> Result<Option<T>> {
         self.get(key).map(read).transpose()
     }
@@ -219,7 +219,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Messages name what came, which may be anything.
+/// Messages quote the value found, which may be anything.
 const LONGEST_MESSAGE: usize = 800;
 
 fn brief(text: &str, chars: usize) -> String {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// Bytes of the longest document: what is longer was not written by hand.
 const MAX_BYTES: usize = 1 << 20;
-/// How deep lists and maps may lie in each other.
+/// The maximum nesting of lists and maps.
 pub(super) const MAX_DEPTH: usize = 32;
 /// Values, and what aliases repeat of them.
 pub(super) const MAX_VALUES: usize = 100_000;
@@ -134,7 +134,7 @@ macro_rules! deserialize_by_read {
 
 pub(crate) use deserialize_by_read;
 
-/// A node that asks for its place, or does not: other formats than YAML cannot be asked.
+/// A node with its place, or without: only YAML gives places.
 struct Tree<const PLACED: bool>(Node);
 
 /// A value whose parts are such trees.

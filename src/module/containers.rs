@@ -1,6 +1,6 @@
 //! Trees made of containers: Option, Vec, arrays, tuples, Box, Arc, maps.
 //!
-//! What holds one value adds no path segment, what holds several adds the index or the key.
+//! Containers of one value add no path segment, containers of several add the index or the key.
 //! `()` and `PhantomData` are empty trees, so that `Model<Head = ()>` is a model without a head.
 
 use std::collections::{BTreeMap, HashMap};

@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 use crate::qconfig::QConfig;
 use crate::words::{lookup, serde_as_word};
 
-/// What sort of layer a leaf is; rules by kind match on it.
+/// The kind of a layer; rules by kind match on it.
 ///
-/// It is read from its name, a user's own as `Custom(name)`, and serde writes it so:
+/// It is parsed from its name, your own kinds from `Custom(name)`; serde uses the same text:
 ///
 /// ```
 /// use candle_dynquant::LayerKind;
@@ -160,7 +160,7 @@ impl From<candle_core::DType> for WeightDType {
     }
 }
 
-/// What a layer says of one of its weights.
+/// One weight of a layer, as the layer describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WeightInfo {
@@ -170,14 +170,14 @@ pub struct WeightInfo {
     pub shape: Vec<usize>,
     /// How it is stored now.
     pub dtype: WeightDType,
-    /// Bytes it takes in memory, scales and padding included, biases not.
+    /// Bytes in memory, including scales and padding, without biases.
     pub bytes: usize,
     /// Whether it cannot be quantized again.
     pub quantized: bool,
-    /// Elements that were beyond the range of its dtype when it was quantized.
+    /// Elements that were clamped to the range of its dtype when it was quantized.
     pub saturated: usize,
-    /// Which memory it is in, where the layer says so: what several layers hold is counted once,
-    /// and of a view the whole memory.
+    /// Its memory, if the layer gives it: memory that several layers hold is counted once, and a
+    /// view counts the whole memory.
     #[serde(skip)]
     pub id: Option<WeightId>,
 }
@@ -196,7 +196,7 @@ impl WeightInfo {
         }
     }
 
-    /// The same, in the memory that `id` stands for.
+    /// The same, in the memory `id`.
     #[must_use]
     pub fn held_as(self, id: WeightId) -> Self {
         Self {
@@ -216,11 +216,11 @@ impl WeightInfo {
     }
 }
 
-/// A layer that can be quantized; a user's own layer takes part by implementing it.
+/// A layer that can be quantized; implement it for your own layers.
 ///
 /// This is the answer to PyTorch's `mapping`: where PyTorch maps a type to its quantized
-/// twin, here the type itself says what its quantized form is. The layer keeps its type, so
-/// a model's fields do not change under quantization.
+/// twin, here the type itself defines its quantized form. The layer keeps its type, so a model's
+/// fields do not change under quantization.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -265,7 +265,7 @@ impl WeightInfo {
     note = "`#[quantizable(layer)]` makes it a leaf of the tree: implement `Layer` for it"
 )]
 pub trait Layer: Sized + 'static {
-    /// What sort of layer it is.
+    /// The kind of layer.
     fn kind(&self) -> LayerKind;
 
     /// The name it was loaded under, if it remembers one; rules match it as well as the path.
@@ -279,7 +279,7 @@ pub trait Layer: Sized + 'static {
     /// The same layer with quantized weights; `self` stays as it is.
     ///
     /// # Errors
-    /// When a weight cannot be quantized as `qconfig` says.
+    /// When a weight cannot be quantized with `qconfig`.
     fn quantize(&self, qconfig: &QConfig) -> Result<Self>;
 
     /// The quantized weight of that name, for other layers that held the same float matrix and
@@ -290,8 +290,8 @@ pub trait Layer: Sized + 'static {
         None
     }
 
-    /// The same layer with a quantized weight that another layer lends, which was made of the
-    /// very matrix that this layer holds; `None` if it cannot use it, and is quantized by itself.
+    /// The same layer with the quantized weight of another layer, made from the matrix that this
+    /// layer holds too; `None` if it cannot use it, in which case it is quantized on its own.
     fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
         let _ = (qconfig, lent);
         None

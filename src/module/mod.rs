@@ -1,8 +1,7 @@
 //! The tree: how a model shows its layers by name.
 //!
-//! candle's `Module` is `forward` alone, so a model says where its layers are by
-//! [`Quantizable`], which is derived. Layers themselves implement [`Layer`]: the crate's own
-//! do, and a user's own layer takes part in quantization by doing the same.
+//! candle's `Module` has only `forward`, so a model lists its layers through [`Quantizable`], which
+//! is derived. Layers implement [`Layer`]; your own layers are quantized too if they implement it.
 
 mod containers;
 mod layer;
@@ -47,7 +46,7 @@ pub trait Quantizable {
     /// Shows every layer below to `walk`.
     ///
     /// # Errors
-    /// Whatever the visitor behind `walk` returns.
+    /// Errors of the visitor behind `walk`.
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()>;
 
     /// Shows every layer below to `walk`, which may replace it.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, Layout, Storage, Tensor};
 
 /// Which memory a weight is in, and which part of it: equal for layers that hold the same matrix,
-/// be it through clones or views of one tensor, or one quantized weight.
+/// through clones or views of one tensor, or one quantized weight.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -131,7 +131,7 @@ impl LentWeight {
         Self(weight)
     }
 
-    /// What was lent, if it is a `T`.
+    /// The lent weight, if it is a `T`.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(&self.0).downcast().ok()
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{AnyLayer, Layer, Quantizable};
 use crate::error::{Error, Result};
 
-/// What a walk that only looks does at each place.
+/// Visits a tree without changing it.
 pub trait Visitor {
     /// A layer at `path`.
     ///
@@ -17,18 +17,18 @@ pub trait Visitor {
     /// An error ends the walk.
     fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()>;
 
-    /// A field at `path` that is no module tree, by the name of its type.
+    /// A field at `path` that is not a module tree, with the name of its type.
     fn opaque(&mut self, path: &str, type_name: &'static str) {
         let _ = (path, type_name);
     }
 
-    /// At `path` stands the same `Arc` that was visited at `first`.
+    /// The `Arc` at `path` is the one visited at `first`.
     fn shared(&mut self, path: &str, first: &str) {
         let _ = (path, first);
     }
 }
 
-/// What a walk that changes the tree does at each layer.
+/// Visits the layers of a tree and may change them.
 pub trait VisitorMut {
     /// A layer at `path`; returns whether it was changed.
     ///
@@ -116,14 +116,14 @@ impl<'v> Walk<'v> {
             .map_err(|e| e.at(&self.path.dotted))
     }
 
-    /// Tells of a field under `name` that is no module tree.
+    /// Reports a field under `name` that is not a module tree.
     pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
         let before = self.path.push(name);
         self.visitor.opaque(&self.path.dotted, type_name);
         self.path.truncate(before);
     }
 
-    /// Tells that what stands at the present path is no module tree.
+    /// Reports that the value at the current path is not a module tree.
     pub(super) fn opaque_here(&mut self, type_name: &'static str) {
         self.visitor.opaque(&self.path.dotted, type_name);
     }
@@ -151,7 +151,7 @@ pub struct WalkMut<'v> {
     visitor: &'v mut dyn VisitorMut,
 }
 
-/// What becomes of shared pointers.
+/// The treatment of shared pointers.
 enum Pointers {
     /// Each is visited, the first time it is met.
     Visited(HashMap<SharedKey, Replaced>),
@@ -159,8 +159,8 @@ enum Pointers {
     PutBack(HashMap<SharedKey, Replaced>),
 }
 
-/// A shared pointer that was visited: the old one, which keeps its address from being used again,
-/// and the one that stands in its place.
+/// A shared pointer that was visited: the old one, which keeps its address from being reused, and
+/// its replacement.
 struct Replaced {
     old: Box<dyn Any>,
     new: Box<dyn Any>,
@@ -215,7 +215,7 @@ impl<'v> WalkMut<'v> {
             .map(|replaced| (replaced.key, replaced));
         let mut undo = undo(visitor);
         let mut walk = WalkMut::new(&mut *undo, Pointers::PutBack(pointers.collect()));
-        // It goes as far as the first one came; what is behind was not changed.
+        // It stops where the first walk stopped; nothing beyond was changed.
         let _ = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
@@ -266,7 +266,7 @@ impl<'v> WalkMut<'v> {
             let pointer = pointer.ok_or_else(|| Error::InconsistentWalk {
                 message: format!("the pointer at {} changed its type", self.path.dotted),
             })?;
-            // What this pointer stands in changes with it, though no layer is visited here.
+            // The value that holds this pointer changes with it, although no layer is visited here.
             self.changes += usize::from(!Arc::ptr_eq(shared, pointer));
             *shared = Arc::clone(pointer);
             return Ok(());

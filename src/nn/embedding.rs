@@ -20,11 +20,11 @@ use crate::tensor::{Elements, Indexes, readable};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
 ///
-/// Quantized, which takes [`QConfig::float_qparams_weight_only`] or
-/// [`QConfig::float16_dynamic`], it is an inference-only operation on the CPU that reads the rows
-/// it is asked for. If a [`Linear`](super::Linear) holds the same tensor, as the output projection
-/// of a language model often does, and both are quantized in one call, the table is kept once: the
-/// embedding reads the projection's weight.
+/// Quantized with [`QConfig::float_qparams_weight_only`] or [`QConfig::float16_dynamic`], it is
+/// inference-only, runs on the CPU, and dequantizes only the rows that are looked up. If a
+/// [`Linear`](super::Linear) holds the same tensor, as the output projection of a language model
+/// often does, and both are quantized in one call, the table is kept once: the embedding reads the
+/// projection's weight.
 ///
 /// # Shapes
 /// - embeddings: `[rows, hidden_size]`, f32, f16, bf16 or f64
@@ -61,7 +61,7 @@ struct Quantized {
     rows: Rows,
     /// Of the float table.
     dtype: DType,
-    /// Filled when somebody asks for the table as a tensor.
+    /// Filled when the table is first read as a tensor.
     dequantized: OnceLock<Tensor>,
 }
 
@@ -231,7 +231,7 @@ fn select_float(table: &Tensor, indexes: &Tensor, rows: usize) -> Result<Tensor>
         let indexes = Elements::of(indexes);
         indexes.as_indexes("embedding")?.check(rows)?;
     }
-    // candle reads the greatest index of a dtype, of u8 an ordinary one, as a row of zeros.
+    // candle reads the maximum index of a dtype, for u8 an ordinary index, as a row of zeros.
     let indexes = match indexes.dtype() {
         DType::U8 => &indexes.to_dtype(DType::U32)?,
         _ => indexes,

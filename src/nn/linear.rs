@@ -132,7 +132,7 @@ impl Linear {
         outs.map_err(|e| e.at(name().unwrap_or("Linear")).into())
     }
 
-    /// What the layer multiplies through.
+    /// The projection that the layer multiplies with.
     pub fn projection(&self) -> &Projection {
         &self.projection
     }
@@ -202,7 +202,7 @@ pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder<'_>) -> Cand
     Linear::load(in_dim, out_dim, false, &vb)
 }
 
-/// Loads `weight`, and `bias` if asked, from `vb`.
+/// Loads `weight`, and `bias` if requested, from `vb`.
 ///
 /// # Errors
 /// When a tensor is missing or has another shape.

@@ -5,7 +5,7 @@ use super::{ObserverConfig, WeightQParams, ZeroPoints};
 use crate::error::{Error, Result};
 use crate::qparams::{self, QDType, QScheme};
 
-/// What `calculate_qparams` needs of a configuration, checked.
+/// The parts of a configuration that `calculate_qparams` needs, checked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Formula {
     dtype: QDType,
@@ -38,26 +38,26 @@ impl Formula {
                 got: config.eps.to_string(),
             });
         }
-        // Zero's code, 128, would lie outside of the codes; PyTorch's min-max observers refuse.
+        // Zero's code, 128, would be outside the codes; PyTorch's min-max observers refuse.
         if qscheme.is_symmetric() && dtype == QDType::QUInt8 && config.reduce_range {
             return Err(Error::UnsupportedQConfig {
                 expected: "an affine scheme, qint8 or the full range".into(),
                 got: "symmetric quint8 with reduce_range".into(),
             });
         }
-        let [least, greatest] = config.quant_range.unwrap_or(dtype.codes());
-        if least > 0 || greatest < 0 {
+        let [min, max] = config.quant_range.unwrap_or(dtype.codes());
+        if min > 0 || max < 0 {
             return Err(Error::InvalidArgument {
                 what: "quant_range",
                 expected: "a range that includes 0".into(),
-                got: format!("{least} to {greatest}"),
+                got: format!("{min} to {max}"),
             });
         }
-        check_quant_range(dtype, [least, greatest])?;
+        check_quant_range(dtype, [min, max])?;
         let quant_range = match config.reduce_range {
             // Rounding down, as Python's `//`.
-            true => [least.div_euclid(2), greatest.div_euclid(2)],
-            false => [least, greatest],
+            true => [min.div_euclid(2), max.div_euclid(2)],
+            false => [min, max],
         };
         check_quant_range(dtype, quant_range)?;
         let middle = match (dtype, config.quant_range) {

@@ -1,4 +1,4 @@
-//! The range of least expected square error, searched in a histogram of all elements.
+//! The range with the minimum expected square error, searched in a histogram of all elements.
 //!
 //! Every step rounds as torch 2.9.1's does, so that the search compares the same numbers and
 //! ends at the same range.
@@ -59,23 +59,23 @@ impl HistogramObserver {
         })
     }
 
-    /// Least element seen.
+    /// Minimum of the elements seen.
     pub fn min_val(&self) -> Option<f32> {
         self.seen.as_ref().map(|seen| seen.min)
     }
 
-    /// Greatest element seen.
+    /// Maximum of the elements seen.
     pub fn max_val(&self) -> Option<f32> {
         self.seen.as_ref().map(|seen| seen.max)
     }
 
-    /// How many elements lie in each bin between the two; those of earlier, narrower ranges
-    /// are spread.
+    /// The number of elements in each bin between the two; counts of earlier, narrower ranges are
+    /// spread.
     pub fn histogram(&self) -> Option<&[f32]> {
         self.seen.as_ref().map(|seen| seen.counts.as_slice())
     }
 
-    /// The range with the least expected square error, from which scale and zero point follow.
+    /// The range with the minimum expected square error, from which scale and zero point follow.
     pub fn range(&self) -> Option<[f32; 2]> {
         self.seen.as_ref().map(Histogram::search)
     }
@@ -164,8 +164,8 @@ impl Histogram {
         new
     }
 
-    /// The counts in bins of a wider range: each bin is cut into finer ones, which go where
-    /// their middle lies.
+    /// The counts in bins of a wider range: each bin is split into finer ones, each counted in the
+    /// bin that contains its middle.
     fn spread(&self, min: f32, max: f32) -> Vec<f32> {
         let bins = self.counts.len();
         let fine = bins * UPSAMPLE_RATE;
@@ -198,7 +198,7 @@ impl Histogram {
 
         let (mut alpha, mut beta) = (0f64, 1f64);
         let (mut start, mut end) = (0, self.counts.len() - 1);
-        let mut least = f32::INFINITY;
+        let mut min_error = f32::INFINITY;
         while alpha < beta {
             let (next_alpha, next_beta) = (alpha + STEP, beta - STEP);
             let (mut left, mut right) = (start, end);
@@ -218,10 +218,10 @@ impl Histogram {
                 continue;
             }
             let error = self.quantization_error(next_start, next_end);
-            if error > least {
+            if error > min_error {
                 break;
             }
-            (least, start, end) = (error, next_start, next_end);
+            (min_error, start, end) = (error, next_start, next_end);
         }
         let bin_width = (self.max - self.min) / self.counts.len() as f32;
         [start, end + 1].map(|bin| self.min + bin_width * bin as f32)
@@ -229,8 +229,8 @@ impl Histogram {
 
     /// The expected square error of all elements, were bins `start` to `end` the range.
     ///
-    /// Elements are spread evenly over their bin; a quantized value stands for all elements
-    /// within half a quantized bin's width around it.
+    /// Elements are spread evenly over their bin; a quantized value represents all elements within
+    /// half a quantized bin's width around it.
     fn quantization_error(&self, start: usize, end: usize) -> f32 {
         let bin_width = (f64::from(self.max) - f64::from(self.min)) / self.counts.len() as f64;
         let dst_bin_width = bin_width * (end - start + 1) as f64 / DST_BINS;
@@ -276,8 +276,8 @@ fn linspace(start: f32, end: f32, count: usize) -> impl Iterator<Item = f32> {
 
 /// `torch.sum` of contiguous f32: the order of its additions decides the last bits.
 ///
-/// Four rows of eight lanes are summed side by side. Each keeps sums of blocks apart from sums
-/// of blocks of blocks, four levels deep, so that like is added to like.
+/// Four rows of eight lanes are summed in parallel. Each has separate sums of blocks and of blocks
+/// of blocks, four levels deep, so that numbers of similar size are added.
 fn sum(values: &[f32]) -> f32 {
     const LEVELS: usize = 4;
     type Rows = [[f32; 8]; 4];

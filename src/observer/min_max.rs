@@ -1,4 +1,4 @@
-//! The least and the greatest element ever seen.
+//! The minimum and the maximum of all elements seen.
 
 use candle_core::Tensor;
 
@@ -7,7 +7,7 @@ use super::values::ranges;
 use super::{Observer, ObserverConfig, WeightQParams};
 use crate::error::{Error, Result};
 
-/// PyTorch's `MinMaxObserver`: least and greatest element of all tensors seen, per tensor.
+/// PyTorch's `MinMaxObserver`: minimum and maximum of all tensors seen, per tensor.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -32,7 +32,7 @@ impl MinMaxObserver {
     /// One that has seen nothing; `config.kind` does not matter.
     ///
     /// # Errors
-    /// When the scheme is per channel or another argument makes no sense.
+    /// When the scheme is per channel or another argument is invalid.
     pub fn new(config: &ObserverConfig) -> Result<Self> {
         Ok(Self {
             formula: Formula::per_tensor(config, "MinMax")?,
@@ -40,12 +40,12 @@ impl MinMaxObserver {
         })
     }
 
-    /// Least element seen.
+    /// Minimum of the elements seen.
     pub fn min_val(&self) -> Option<f32> {
         self.seen.0.first().map(|range| range[0])
     }
 
-    /// Greatest element seen.
+    /// Maximum of the elements seen.
     pub fn max_val(&self) -> Option<f32> {
         self.seen.0.first().map(|range| range[1])
     }
@@ -88,7 +88,7 @@ impl PerChannelMinMaxObserver {
     /// One that has seen nothing; `config.kind` does not matter.
     ///
     /// # Errors
-    /// When the scheme is per tensor or another argument makes no sense.
+    /// When the scheme is per tensor or another argument is invalid.
     pub fn new(config: &ObserverConfig) -> Result<Self> {
         Ok(Self {
             formula: Formula::per_channel(config, "PerChannelMinMax")?,
@@ -97,12 +97,12 @@ impl PerChannelMinMaxObserver {
         })
     }
 
-    /// Least element seen of each channel.
+    /// Minimum of each channel.
     pub fn min_val(&self) -> Vec<f32> {
         self.seen.0.iter().map(|range| range[0]).collect()
     }
 
-    /// Greatest element seen of each channel.
+    /// Maximum of each channel.
     pub fn max_val(&self) -> Vec<f32> {
         self.seen.0.iter().map(|range| range[1]).collect()
     }

@@ -1,8 +1,8 @@
 //! Observers: they look at a weight and choose its scale and zero point.
 //!
-//! Names, arguments, defaults and formulas are those of torch 2.9.1's observers. They differ in
-//! what makes no sense: arguments are checked when an observer is made, and an element that is
-//! NaN or infinite is an error, not a scale.
+//! Names, arguments, defaults and formulas are those of torch 2.9.1's observers. They differ on
+//! invalid input: arguments are checked when an observer is made, and a NaN or infinite element is
+//! an error, not a scale.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -45,7 +45,7 @@ pub use onnxruntime::OnnxRuntimeObserver;
 pub use placeholder::PlaceholderObserver;
 pub use weight_qparams::{WeightQParams, ZeroPoints};
 
-/// Which observer, and what it is told; PyTorch's `Observer.with_args(..)`.
+/// An observer and its arguments; PyTorch's `Observer.with_args(..)`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ObserverConfig {
@@ -59,9 +59,9 @@ pub struct ObserverConfig {
     pub ch_axis: isize,
     /// Use only half the codes.
     pub reduce_range: bool,
-    /// Least and greatest code, where not all of the dtype's are used.
+    /// Minimum and maximum code, if not all codes of the dtype are used.
     pub quant_range: Option<[i32; 2]>,
-    /// Least scale.
+    /// Minimum scale.
     pub eps: f32,
 }
 
@@ -69,11 +69,11 @@ pub struct ObserverConfig {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ObserverKind {
-    /// `MinMaxObserver`: least and greatest element ever seen, per tensor.
+    /// `MinMaxObserver`: minimum and maximum of all elements seen, per tensor.
     MinMax,
     /// `PerChannelMinMaxObserver`: those of each output channel.
     PerChannelMinMax,
-    /// `MovingAverageMinMaxObserver`: averages of least and greatest element, per tensor.
+    /// `MovingAverageMinMaxObserver`: averages of minimum and maximum, per tensor.
     MovingAverageMinMax {
         /// Share of the newest in the average; 0.01 by default.
         averaging_constant: f32,
@@ -83,7 +83,7 @@ pub enum ObserverKind {
         /// Share of the newest in the average; 0.01 by default.
         averaging_constant: f32,
     },
-    /// `HistogramObserver`: the range with the least expected square error, per tensor.
+    /// `HistogramObserver`: the range with the minimum expected square error, per tensor.
     Histogram {
         /// Bins of the histogram; 2,048 by default.
         bins: usize,
@@ -140,7 +140,7 @@ pub trait Observer: fmt::Debug {
     ///
     /// # Errors
     /// When the tensor is not a float tensor on the CPU, an element is NaN or infinite, or its
-    /// shape does not fit what came before. The observer is then as it was.
+    /// shape does not match earlier tensors. The observer is then unchanged.
     fn observe(&mut self, tensor: &Tensor) -> Result<()>;
 
     /// The scale and zero point of what was observed, or those of each channel.
@@ -201,7 +201,7 @@ impl ObserverConfig {
     /// The observer that this configuration describes; it has seen nothing.
     ///
     /// # Errors
-    /// When an argument makes no sense, or the observer cannot do what it says.
+    /// When an argument is invalid, or the observer does not support it.
     pub fn build(&self) -> Result<Box<dyn Observer>> {
         Ok(match &self.kind {
             ObserverKind::MinMax => Box::new(MinMaxObserver::new(self)?),

@@ -1,5 +1,4 @@
-//! Averages of the least and the greatest element, in which each tensor counts for more than
-//! those before it.
+//! Averages of minimum and maximum that weight each tensor more than those before it.
 
 use candle_core::Tensor;
 
@@ -9,7 +8,7 @@ use super::values::ranges;
 use super::{Observer, ObserverConfig, WeightQParams};
 use crate::error::{Error, Result};
 
-/// PyTorch's `MovingAverageMinMaxObserver`: averages of least and greatest element, per tensor.
+/// PyTorch's `MovingAverageMinMaxObserver`: averages of minimum and maximum, per tensor.
 ///
 /// The first tensor's are taken as they are; later ones move them by `averaging_constant`
 /// times the difference, in f32.
@@ -42,7 +41,7 @@ impl MovingAverageMinMaxObserver {
     ///
     /// # Errors
     /// When the scheme is per channel, the constant is not above 0 and at most 1, or another
-    /// argument makes no sense.
+    /// argument is invalid.
     pub fn new(config: &ObserverConfig, averaging_constant: f32) -> Result<Self> {
         check_averaging_constant(averaging_constant)?;
         Ok(Self {
@@ -52,12 +51,12 @@ impl MovingAverageMinMaxObserver {
         })
     }
 
-    /// Average of the least elements.
+    /// Average of the minima.
     pub fn min_val(&self) -> Option<f32> {
         self.averages.0.first().map(|range| range[0])
     }
 
-    /// Average of the greatest elements.
+    /// Average of the maxima.
     pub fn max_val(&self) -> Option<f32> {
         self.averages.0.first().map(|range| range[1])
     }
@@ -106,7 +105,7 @@ impl MovingAveragePerChannelMinMaxObserver {
     ///
     /// # Errors
     /// When the scheme is per tensor, the constant is not above 0 and at most 1, or another
-    /// argument makes no sense.
+    /// argument is invalid.
     pub fn new(config: &ObserverConfig, averaging_constant: f32) -> Result<Self> {
         check_averaging_constant(averaging_constant)?;
         Ok(Self {
@@ -117,12 +116,12 @@ impl MovingAveragePerChannelMinMaxObserver {
         })
     }
 
-    /// Average of the least elements of each channel.
+    /// Average of the minima of each channel.
     pub fn min_val(&self) -> Vec<f32> {
         self.averages.0.iter().map(|range| range[0]).collect()
     }
 
-    /// Average of the greatest elements of each channel.
+    /// Average of the maxima of each channel.
     pub fn max_val(&self) -> Vec<f32> {
         self.averages.0.iter().map(|range| range[1]).collect()
     }

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use super::{Observer, WeightQParams};
 use crate::error::{Error, Result};
 
-/// PyTorch's `PlaceholderObserver`: it stands where nothing is observed, and has no qparams.
+/// PyTorch's `PlaceholderObserver`: it observes nothing and has no qparams.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! What observers see of a tensor: its elements as f32, and their ranges.
+//! Ranges of a tensor's elements, for observers.
 
 use candle_core::Tensor;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Range;
 use crate::tensor::{Elements, as_f32};
 
-/// Least and greatest element of the whole tensor, or of each index of the axis `ch_axis`.
+/// Minimum and maximum of the whole tensor, or of each index of the axis `ch_axis`.
 ///
 /// Empty where the tensor has no elements.
 pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32; 2]>> {

@@ -1,4 +1,5 @@
-//! What an observer chose: checked once, so that whoever quantizes with it need not.
+//! The parameters chosen by an observer, checked once, so that code that quantizes with them need
+//! not.
 
 use crate::error::{Error, Result};
 use crate::qparams::{QDType, Rounding, quantize, quantize_float};
@@ -7,9 +8,9 @@ use crate::qparams::{QDType, Rounding, quantize, quantize_float};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ZeroPoints {
-    /// The codes that stand for 0.0.
+    /// The codes of 0.0.
     Int(Vec<i32>),
-    /// Where between the codes 0.0 lies.
+    /// The position of 0.0 between the codes.
     Float(Vec<f32>),
 }
 
@@ -41,7 +42,7 @@ impl WeightQParams {
     /// When there is no scale, there are not as many zero points as scales, a scale is not a
     /// positive normal number, or a zero point is not a code of `dtype` or not finite.
     pub fn new(dtype: QDType, scales: Vec<f32>, zero_points: ZeroPoints) -> Result<Self> {
-        let [least, greatest] = dtype.codes();
+        let [min, max] = dtype.codes();
         let count = match &zero_points {
             ZeroPoints::Int(zero_points) => zero_points.len(),
             ZeroPoints::Float(zero_points) => zero_points.len(),
@@ -65,8 +66,8 @@ impl WeightQParams {
         let fault = match &zero_points {
             ZeroPoints::Int(zero_points) => zero_points
                 .iter()
-                .find(|z| !(least..=greatest).contains(*z))
-                .map(|z| (format!("{least} to {greatest}"), z.to_string())),
+                .find(|z| !(min..=max).contains(*z))
+                .map(|z| (format!("{min} to {max}"), z.to_string())),
             ZeroPoints::Float(zero_points) => zero_points
                 .iter()
                 .find(|z| !z.is_finite())
@@ -121,7 +122,7 @@ impl WeightQParams {
         &self.zero_points
     }
 
-    /// Least and greatest code in use.
+    /// Minimum and maximum code in use.
     pub fn quant_range(&self) -> [i32; 2] {
         self.quant_range
     }
@@ -152,14 +153,14 @@ impl WeightQParams {
 }
 
 /// That a range holds more than one code, all of them `dtype`'s.
-pub(super) fn check_quant_range(dtype: QDType, [least, greatest]: [i32; 2]) -> Result<()> {
-    let [dtype_least, dtype_greatest] = dtype.codes();
-    if dtype_least <= least && least < greatest && greatest <= dtype_greatest {
+pub(super) fn check_quant_range(dtype: QDType, [min, max]: [i32; 2]) -> Result<()> {
+    let [dtype_min, dtype_max] = dtype.codes();
+    if dtype_min <= min && min < max && max <= dtype_max {
         return Ok(());
     }
     Err(Error::InvalidArgument {
         what: "quant_range",
-        expected: format!("least below greatest, both in {dtype_least} to {dtype_greatest}"),
-        got: format!("{least} to {greatest}"),
+        expected: format!("min below max, both in {dtype_min} to {dtype_max}"),
+        got: format!("{min} to {max}"),
     })
 }

@@ -143,9 +143,9 @@ fn composite(
 /// # Shapes
 /// `xs` is `[.., n]` of rank 1 or more; the result has its shape.
 ///
-/// Within a relative error of `4e-7 + 2^-24 (max - x)`, with the row's greatest element, or 1e-37,
-/// for rows of up to 5,000. A row of nothing but minus infinity is NaN, as in
-/// PyTorch, and so is one that holds a NaN or plus infinity.
+/// Within a relative error of `4e-7 + 2^-24 (max - x)`, with the row's maximum, or 1e-37, for rows
+/// of up to 5,000. A row of nothing but minus infinity is NaN, as in PyTorch, and so is one that
+/// holds a NaN or plus infinity.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

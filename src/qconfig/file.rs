@@ -86,7 +86,7 @@ impl Read for DynamicConfig {
         let arithmetic = map.read("arithmetic", |n| n.word("an arithmetic", str::parse))?;
         let granularity = granularity.unwrap_or(Granularity::PerTensor);
         let arithmetic = arithmetic.unwrap_or(Arithmetic::PyTorch);
-        // PyTorch itself takes 7 bits; nobody else has to.
+        // PyTorch itself takes 7 bits; other engines need not.
         let as_pytorch = (granularity, arithmetic) == (Granularity::PerTensor, Arithmetic::PyTorch);
         Ok(Self {
             granularity,
@@ -204,13 +204,12 @@ fn own_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
 }
 
 fn quant_range(node: &Node, dtype: QDType) -> Result<[i32; 2]> {
-    let (least, greatest) = match dtype {
+    let (min, max) = match dtype {
         QDType::QInt8 => (-128, 127),
         QDType::QUInt8 => (0, 255),
     };
-    let expected =
-        format!("[least, greatest] within {least} to {greatest}, with 0 in it, for {dtype}");
-    let code = |node: &Node| node.integer(&expected, |c| (least..=greatest).contains(c));
+    let expected = format!("[min, max] within {min} to {max}, with 0 in it, for {dtype}");
+    let code = |node: &Node| node.integer(&expected, |c| (min..=max).contains(c));
     match node.list(&expected)? {
         [from, to] => match [code(from)?, code(to)?] {
             [from, to] if from <= 0 && to >= 0 && from < to => Ok([from, to]),
@@ -340,7 +339,7 @@ impl Serialize for Named<'_> {
     }
 }
 
-/// For reports, which nobody reads back: a custom observer is there by its name.
+/// For reports, which are never read back: a custom observer is given by its name.
 pub(crate) fn serialize_named<S: Serializer>(qconfig: &QConfig, to: S) -> Result<S::Ok, S::Error> {
     let mut map = to.serialize_map(Some(2))?;
     map.serialize_entry("activation", &qconfig.activation)?;

@@ -1,4 +1,4 @@
-//! What a layer is quantized to: how its weight is observed, how its activations are.
+//! The quantization of a layer: how its weight is observed, how its activations are.
 
 mod file;
 
@@ -23,7 +23,7 @@ pub enum Granularity {
     PerRow,
 }
 
-/// Whose formulas turn a range into scale, zero point and codes.
+/// The formulas that turn a range into scale, zero point and codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Arithmetic {
@@ -43,7 +43,7 @@ words!(Arithmetic, "arithmetic", prefix "", {
     OnnxRuntime => "onnxruntime",
 });
 
-/// What a layer does with its activations at every call.
+/// The treatment of a layer's activations in every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ActivationConfig {
@@ -61,7 +61,7 @@ pub struct DynamicConfig {
     pub granularity: Granularity,
     /// Use only 7 of the 8 bits, as PyTorch does on x86; costs accuracy and gains nothing here.
     pub reduce_range: bool,
-    /// Whose formulas.
+    /// The formulas.
     pub arithmetic: Arithmetic,
 }
 
@@ -91,7 +91,7 @@ pub struct QConfig {
     pub weight: WeightConfig,
 }
 
-/// The arguments of ONNX Runtime's `quantize_dynamic` that say how, with its defaults.
+/// The quantization arguments of ONNX Runtime's `quantize_dynamic`, with its defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OnnxRuntimeOptions {
     /// `weight_type`.
@@ -153,7 +153,8 @@ impl QConfig {
         names.find(|name| Self::preset(name).is_ok_and(|preset| preset == *self))
     }
 
-    /// A configuration from its parts; a layer that cannot do it says so when it is quantized.
+    /// A configuration from its parts; a layer that does not support it returns an error when it is
+    /// quantized.
     pub const fn new(activation: ActivationConfig, weight: WeightConfig) -> Self {
         Self { activation, weight }
     }
@@ -178,7 +179,8 @@ impl QConfig {
         )
     }
 
-    /// What we recommend: a weight scale per output channel, an 8-bit activation scale per row.
+    /// The recommended configuration: a weight scale per output channel, an 8-bit activation scale
+    /// per row.
     pub const fn per_row_dynamic() -> Self {
         Self::new(
             ActivationConfig::dynamic(Granularity::PerRow, false),

@@ -1,4 +1,4 @@
-//! The first look at a model: which layers stand where, before any rule is applied.
+//! Lists the layers and opaque fields of a model before any rule is applied.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ impl Found {
         std::iter::once(&self.path).chain(&self.shared_as)
     }
 
-    /// Every name a rule can know the layer by.
+    /// Every name that a rule can match.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.paths()
             .chain(&self.checkpoint_name)
@@ -40,7 +40,7 @@ impl Found {
     }
 }
 
-/// Everything a walk over the model meets.
+/// The result of a walk over the model.
 #[derive(Default)]
 pub(super) struct Survey {
     pub layers: Vec<Found>,
@@ -54,7 +54,7 @@ impl Survey {
         let mut seen = HashMap::new();
         for (index, layer) in survey.layers.iter().enumerate() {
             for path in layer.paths() {
-                // One layer may be met at one path again, where shared pointers are flattened.
+                // A layer may be visited twice at one path, if shared pointers are flattened.
                 if *seen.entry(path).or_insert(index) != index {
                     let path = path.clone();
                     return Err(Error::DuplicatePath { path });

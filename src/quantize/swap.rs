@@ -13,7 +13,7 @@ use crate::qconfig::QConfig;
 /// Quantized layers by path, ready to take their places.
 pub(super) type Replacements = BTreeMap<String, Box<dyn AnyLayer>>;
 
-/// What quantizing beside the model made.
+/// The quantized layers, not yet installed.
 #[derive(Default)]
 pub(super) struct Quantized {
     pub replacements: Replacements,
@@ -34,7 +34,8 @@ pub(super) fn quantize<M: Quantizable + ?Sized>(
         qconfigs: BTreeMap<&'a str, &'a QConfig>,
         /// Whether this walk is that of the embeddings.
         embeddings: bool,
-        /// What quantized layers lend, with their paths, by the float matrix it stands for.
+        /// Weights lent by quantized layers, with their paths, by the float matrix they were made
+        /// from.
         lent: HashMap<WeightId, (String, LentWeight)>,
         done: Quantized,
     }

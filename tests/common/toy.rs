@@ -80,7 +80,7 @@ impl Layer for Toy {
     }
 }
 
-/// What a walk that looks is shown, one line each.
+/// The calls of a read-only walk, one line each.
 #[derive(Default, Debug)]
 pub struct Seen {
     pub lines: Vec<String>,
@@ -101,7 +101,7 @@ impl Visitor for Seen {
     }
 }
 
-/// What a walk that may change is shown; changes nothing.
+/// The calls of a mutable walk; changes nothing.
 #[derive(Default, Debug)]
 pub struct SeenMut {
     pub lines: Vec<String>,

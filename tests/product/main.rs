@@ -266,7 +266,7 @@ fn any_rank_gives_the_rows_of_the_same_product() -> Result<()> {
     Ok(())
 }
 
-/// What a table of `[n, k]` becomes, or why not.
+/// The quantized form of a table of `[n, k]`, or the error.
 #[test]
 fn embeddings_are_computed_as_documented_or_refused() -> Result<()> {
     let (n, k) = (9, 6);

@@ -217,7 +217,7 @@ pub fn step(kind: &str, ih: &[f64], hh: &[f64], h: &[f64], c: &[f64]) -> (Vec<f6
     next
 }
 
-/// What `run` should give, and how far off it may be.
+/// The expected result of `run`, and its tolerance.
 pub fn expected(kind: &str, gates: &str, [ih, hh]: &[Model; 2], xs: &[f64]) -> (Vec<f64>, Slack) {
     if kind == "Linear" {
         return ih.multiply(xs, STEPS * BATCH);

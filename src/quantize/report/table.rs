@@ -126,7 +126,7 @@ impl Report {
         Ok(())
     }
 
-    /// Weights that are counted with another layer, where the outcome does not say so.
+    /// Weights that are counted with another layer, unless the outcome shows it.
     fn fmt_tied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for layer in &self.layers {
             let (path, Some(owner)) = (&layer.path, &layer.tied_to) else {
@@ -190,7 +190,7 @@ fn alike(a: &LayerReport, b: &LayerReport) -> bool {
         && b.shared_as.is_empty()
 }
 
-/// The other paths of a layer, each by itself or folded.
+/// The other paths of a layer, one by one or folded.
 fn other_names(layer: &LayerReport, each: bool) -> Vec<String> {
     if each {
         return layer.shared_as.clone();

@@ -230,7 +230,7 @@ impl<'a> From<&'a QConfig> for Brief<'a> {
 
 impl<'a> From<&'a QConfigSpec> for Written<'a> {
     fn from(spec: &'a QConfigSpec) -> Self {
-        // What names say, in as few words as there are.
+        // The shortest form that names allow.
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
         let mut preset = None;
         for name in QConfigSpec::PRESETS {

@@ -1,4 +1,4 @@
-//! What a spec at fault is told: what the model has instead.
+//! Hints for rules that match nothing, from the names and kinds in the model.
 
 use super::rule::Pattern;
 use super::{Decision, LeftReason};
@@ -7,7 +7,7 @@ use crate::quantize::survey::Survey;
 use crate::words::nearest;
 
 impl Pattern {
-    /// What a user who wrote this may have meant.
+    /// The pattern that was probably meant.
     pub fn hint(&self, survey: &Survey) -> String {
         if survey.layers.is_empty() {
             return nothing_matched(survey, &[]);
@@ -27,7 +27,7 @@ impl Pattern {
                 };
                 if let Some(field) = survey.opaque.iter().find(holds) {
                     return format!(
-                        "{} is a {}, which is no module tree",
+                        "{} is a {}, which is not a module tree",
                         field.path, field.type_name
                     );
                 }
@@ -87,12 +87,12 @@ pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String
     let foreign = survey.opaque.iter().find_map(|field| {
         let layer = foreign_layer(&field.type_name)?;
         Some(format!(
-            "the model shows no layers, but {} is a {}; use candle_dynquant::nn::{layer} instead",
+            "the model has no layers, but {} is a {}; use candle_dynquant::nn::{layer} instead",
             field.path, field.type_name
         ))
     });
     foreign.unwrap_or_else(|| {
-        "the model shows no layers; use candle_dynquant::nn's and derive Quantizable".into()
+        "the model has no layers; use those of candle_dynquant::nn and derive Quantizable".into()
     })
 }
 

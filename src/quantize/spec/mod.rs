@@ -21,9 +21,9 @@ use rule::{Matcher, Pattern, Rank, Rule};
 ///
 /// A rule gives a [`QConfig`], or `None` to keep float, to the layers of a kind, to a dotted
 /// name and all that is below it, or to the names that a regex finds. Where several rules
-/// match a layer, the most particular wins: exact name, then regex (a later one wins), then
-/// the nearest name above, then kind. Names are paths in the model or the checkpoint names
-/// that layers were loaded under; the name `""` covers the whole model.
+/// match a layer, the most specific wins: exact name, then regex (a later one wins), then the
+/// nearest name above, then kind. Names are paths in the model or the checkpoint names that layers
+/// were loaded under; the name `""` covers the whole model.
 ///
 /// ```
 /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec};
@@ -39,7 +39,7 @@ use rule::{Matcher, Pattern, Rank, Rule};
 #[doc = include_str!("forms.md")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct QConfigSpec {
-    /// What a preset gives to whole kinds; these may match nothing.
+    /// The configuration of each kind in a preset; these may match nothing.
     presets: BTreeMap<LayerKind, QConfig>,
     rules: Vec<Rule>,
     /// How many of the rules are regexes, and bytes of their patterns.
@@ -50,7 +50,8 @@ pub struct QConfigSpec {
 /// How many rules a spec may have; each is compared with every name of the model.
 const MAX_RULES: usize = 10_000;
 
-/// What [`QConfigSpec::of`] takes, as PyTorch's sets do: a kind of layer, or a name.
+/// An element of the list for [`QConfigSpec::of`], as in PyTorch's sets: a kind of layer, or a
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Target {
@@ -78,7 +79,7 @@ impl From<String> for Target {
     }
 }
 
-/// What happens to one layer.
+/// The decision for one layer.
 pub(super) enum Decision {
     Swap(QConfig),
     Leave(LeftReason),
@@ -100,8 +101,8 @@ impl QConfigSpec {
         }
     }
 
-    /// What we recommend: [`QConfig::per_row_dynamic`] for every kind that multiplies, also
-    /// [`RNN`](LayerKind::RNN), which PyTorch leaves out.
+    /// The recommended preset: [`QConfig::per_row_dynamic`] for every kind that multiplies,
+    /// including [`RNN`](LayerKind::RNN), which PyTorch omits.
     pub fn int8() -> Self {
         Self::all_kinds(QConfig::per_row_dynamic())
     }
@@ -163,7 +164,7 @@ impl QConfigSpec {
     }
 
     /// Adds embeddings, which are off by default:
-    /// [`QConfig::float_qparams_weight_only`] for whatever of them the model has.
+    /// [`QConfig::float_qparams_weight_only`] for all of them; the model need not have any.
     #[must_use]
     pub fn embeddings(self) -> Self {
         self.presets(
@@ -206,8 +207,8 @@ impl QConfigSpec {
             .fold(self, |spec, name| spec.name(name, None))
     }
 
-    /// Leaves layers whose weights have fewer elements than this, together and without biases;
-    /// 0 leaves none. A layer that a rule calls by its exact name is swapped all the same.
+    /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none. A
+    /// layer that a rule matches by its exact name is swapped regardless.
     #[must_use]
     pub fn min_params(mut self, elements: usize) -> Self {
         self.min_params = elements;
@@ -227,7 +228,7 @@ impl QConfigSpec {
         self.rules.push(rule);
     }
 
-    /// Refuses more rules than anybody writes: each costs time, and a regex memory.
+    /// Rejects excessive numbers of rules: each costs time, and a regex memory.
     fn check_counts(&self) -> Result<()> {
         let too_many = |what, max: usize, got: usize| Error::InvalidArgument {
             what,
@@ -245,7 +246,7 @@ impl QConfigSpec {
         }
     }
 
-    /// Decides for every layer, or says which rule is at fault.
+    /// Decides for every layer, or returns the rule at fault.
     pub(super) fn resolve(&self, survey: &Survey) -> Result<Vec<Decision>> {
         self.check_counts()?;
         let matchers = self

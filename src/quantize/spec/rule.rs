@@ -1,4 +1,4 @@
-//! One rule of a spec, and how particular its match is.
+//! One rule of a spec, and how specific its match is.
 
 use std::fmt;
 
@@ -24,11 +24,11 @@ pub(super) enum Pattern {
     Regex(NameRegex),
 }
 
-/// How particular a match is; the greatest wins.
+/// How specific a match is; the maximum wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     Kind,
-    /// By how many bytes of the name are covered.
+    /// By the number of bytes of the name that are covered.
     Ancestor(usize),
     Regex,
     Exact,

@@ -1,5 +1,5 @@
-//! What others made in Rust, each in its best form: candle-transformers' BERT, rten-gemm's int8
-//! product, and candle's own product with gemm's AVX-512 kernels (the feature `x86-v4`).
+//! Rivals in Rust, each in its best form: candle-transformers' BERT, rten-gemm's int8 product, and
+//! candle's own product with gemm's AVX-512 kernels (the feature `x86-v4`).
 
 #[path = "../../protocol.rs"]
 mod protocol;

@@ -1,7 +1,7 @@
 //! `nn::Linear` int8 against candle's own f32 `Linear` and Q8_0 `QMatMul`, in one run.
 //!
 //! ```text
-//! cargo bench --bench layers [-- --threads N] [--quick] [--json]
+//! cargo bench --bench linear [-- --threads N] [--quick] [--json]
 //! ```
 //!
 //! Every round times each contender once, so that a machine's drift hits all alike; the table
@@ -16,15 +16,14 @@ use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
 use interleaved::interleaved;
-use results::Results;
 use serde::Serialize;
 
 #[path = "support/args.rs"]
 mod args;
 #[path = "support/interleaved.rs"]
 mod interleaved;
-#[path = "support/results.rs"]
-mod results;
+#[path = "support/table.rs"]
+mod table;
 #[path = "../examples/support/threads.rs"]
 mod threads;
 
@@ -57,47 +56,39 @@ struct Row {
     sqnr_q8_0_db: f64,
 }
 
-fn main() -> Result<ExitCode> {
-    let args = Args::of("Time nn::Linear int8 against candle's f32 Linear and Q8_0 QMatMul");
-    if let Some(status) = threads::respawn(args.threads)? {
-        return Ok(status);
-    }
-    let rounds = args.rounds();
-    let mut results = Results::new(args.threads)?;
-    if !args.json {
-        println!(
-            "Linear, whole call, int8() preset on {}, {} threads, medians of {rounds}",
-            results.isa, args.threads
-        );
-        println!(
+impl table::Row for Row {
+    fn header(_: &Args) -> String {
+        format!(
             "{:>18} {:>10} {:>7} {:>11} {:>11} {:>8} {:>8} {:>8}",
             "m, k, n", "ours us", "GOP/s", "candle f32", "Q8_0", "x f32", "x Q8_0", "SQNR dB"
-        );
+        )
     }
-    for [m, k, n] in SHAPES {
-        if args.quick && m * k * n > 1 << 30 {
-            continue;
+
+    fn line(&self) -> String {
+        format!(
+            "{:>18} {:>10.1} {:>7.0} {:>11.1} {:>11.1} {:>8.2} {:>8.2} {:>8.1}",
+            format!("{}, {}, {}", self.m, self.k, self.n),
+            self.ours_us,
+            self.ours_gops,
+            self.candle_f32_us,
+            self.candle_q8_0_us,
+            self.ratio_f32,
+            self.ratio_q8_0,
+            self.sqnr_db
+        )
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let about = "Time nn::Linear int8 against candle's f32 Linear and Q8_0 QMatMul";
+    table::run(about, "Linear, whole call, int8() preset", |args, show| {
+        for [m, k, n] in SHAPES {
+            if !args.quick || m * k * n <= 1 << 30 {
+                show(measure(m, k, n, args.rounds())?);
+            }
         }
-        let row = measure(m, k, n, rounds)?;
-        if !args.json {
-            println!(
-                "{:>18} {:>10.1} {:>7.0} {:>11.1} {:>11.1} {:>8.2} {:>8.2} {:>8.1}",
-                format!("{m}, {k}, {n}"),
-                row.ours_us,
-                row.ours_gops,
-                row.candle_f32_us,
-                row.candle_q8_0_us,
-                row.ratio_f32,
-                row.ratio_q8_0,
-                row.sqnr_db
-            );
-        }
-        results.rows.push(row);
-    }
-    if args.json {
-        results.print()?;
-    }
-    Ok(ExitCode::SUCCESS)
+        Ok(())
+    })
 }
 
 fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {

@@ -55,7 +55,7 @@ fn mistakes_are_told_where_they_are() {
         ("rules: [{name: a, qconfig: {weight: {eps: 1e60}}}]", "expected a number greater than 0".into()),
         ("rules: [{name: a, qconfig: {weight: {eps: 1e-45}}}]", "line 1, column 43, rules[0].qconfig.weight.eps: expected a number greater than 0, not subnormal, got ".into()),
         ("rules:\n  - regex: '\\pL{200}|'\n    qconfig: null", r#"line 2, column 12, rules[0].regex: malformed regex "\\pL{200}|": "#.into()),
-        ("rules: [{name: a, qconfig: {weight: {quant_range: [-300, 127]}}}]", "line 1, column 52, rules[0].qconfig.weight.quant_range[0]: expected [least, greatest] within -128 to 127, with 0 in it, for qint8, got -300".into()),
+        ("rules: [{name: a, qconfig: {weight: {quant_range: [-300, 127]}}}]", "line 1, column 52, rules[0].qconfig.weight.quant_range[0]: expected [min, max] within -128 to 127, with 0 in it, for qint8, got -300".into()),
         ("rules: [{name: a, qconfig: {weight: {quant_range: [5, 7]}}}]", "with 0 in it, for qint8, got [5, 7]".into()),
         ("rules: [{name: a, qconfig: {weight: {quant_range: [0]}}}]", "got 1 items".into()),
         ("rules: [{name: a, qconfig: {activation: flaot}}]", r#"line 1, column 41, rules[0].qconfig.activation: unknown activation: expected one of float, got "flaot"; did you mean `float`?"#.into()),

@@ -2,12 +2,13 @@
 //! to do.
 //!
 //! ```text
-//! cargo bench --bench start [-- --threads N] [--quick] [--json]
+//! cargo bench --bench wakeup [-- --threads N] [--quick] [--json]
 //! ```
 //!
 //! One row by 512 x 1,024 weights for each thread, against one row by 512 x 1,024, which stays on
 //! its caller's thread: every thread has as much to do, so what the wide product takes longer is
-//! its start, its end, and the larger result. Single calls by turns, each after a pause; medians.
+//! its start, its end, and the larger result. Single calls, interleaved, each after a pause;
+//! medians.
 #![allow(missing_docs)]
 
 use std::hint::{black_box, spin_loop};
@@ -19,13 +20,12 @@ use anyhow::{Result, ensure};
 use args::Args;
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
-use results::Results;
 use serde::Serialize;
 
 #[path = "support/args.rs"]
 mod args;
-#[path = "support/results.rs"]
-mod results;
+#[path = "support/table.rs"]
+mod table;
 #[path = "../examples/support/threads.rs"]
 mod threads;
 
@@ -51,56 +51,54 @@ struct Row {
     start_us: f64,
 }
 
-fn main() -> Result<ExitCode> {
-    let args = Args::of("Time how long a product on several threads takes to start");
-    if let Some(status) = threads::respawn(args.threads)? {
-        return Ok(status);
-    }
-    let weight = Tensor::randn(0f32, 1., (args.threads * CHANNELS, INPUTS), &Device::Cpu)?;
-    let xs = Tensor::randn(0f32, 1., (1, INPUTS), &Device::Cpu)?;
-    let narrow = quantized(weight.narrow(0, 0, CHANNELS)?)?;
-    let wide = quantized(weight)?;
-    let of_narrow = wide.forward(&xs)?.narrow(1, 0, CHANNELS)?;
-    ensure!(
-        of_narrow.to_vec2::<f32>()? == narrow.forward(&xs)?.to_vec2::<f32>()?,
-        "outputs disagree"
-    );
+/// Calls in a round.
+const CALLS: usize = 25;
 
-    let mut results = Results::new(args.threads)?;
-    let calls = 25 * args.rounds();
-    if !args.json {
-        println!(
-            "1 x {INPUTS} by {CHANNELS} channels a thread, int8() on {}, us, medians of {calls} calls",
-            results.isa
-        );
-        println!(
-            "{:>12} {:>12} {:>12} {:>12}",
-            "pause us",
-            "one thread",
-            format!("{} threads", args.threads),
-            "start, end"
-        );
+impl table::Row for Row {
+    fn header(args: &Args) -> String {
+        let threads = format!("{} threads", args.threads);
+        format!(
+            "{:>12} {:>12} {threads:>12} {:>12}",
+            "pause us", "one thread", "start, end"
+        )
     }
-    for pause in PAUSES {
-        let [one, all] = medians([&narrow, &wide], &xs, pause, calls)?;
-        let row = Row {
-            pause_us: pause.as_micros(),
-            one_thread_us: one,
-            all_threads_us: all,
-            start_us: all - one,
-        };
-        if !args.json {
-            println!(
-                "{:>12} {:>12.2} {:>12.2} {:>12.2}",
-                row.pause_us, row.one_thread_us, row.all_threads_us, row.start_us
+
+    fn line(&self) -> String {
+        format!(
+            "{:>12} {:>12.2} {:>12.2} {:>12.2}",
+            self.pause_us, self.one_thread_us, self.all_threads_us, self.start_us
+        )
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let title =
+        format!("1 x {INPUTS} by {CHANNELS} channels a thread, int8(), us, {CALLS} calls a round,");
+    table::run(
+        "Time to start a product on several threads",
+        &title,
+        |args, show| {
+            let weight = Tensor::randn(0f32, 1., (args.threads * CHANNELS, INPUTS), &Device::Cpu)?;
+            let xs = Tensor::randn(0f32, 1., (1, INPUTS), &Device::Cpu)?;
+            let narrow = quantized(weight.narrow(0, 0, CHANNELS)?)?;
+            let wide = quantized(weight)?;
+            let of_narrow = wide.forward(&xs)?.narrow(1, 0, CHANNELS)?;
+            ensure!(
+                of_narrow.to_vec2::<f32>()? == narrow.forward(&xs)?.to_vec2::<f32>()?,
+                "outputs disagree"
             );
-        }
-        results.rows.push(row);
-    }
-    if args.json {
-        results.print()?;
-    }
-    Ok(ExitCode::SUCCESS)
+            for pause in PAUSES {
+                let [one, all] = medians([&narrow, &wide], &xs, pause, CALLS * args.rounds())?;
+                show(Row {
+                    pause_us: pause.as_micros(),
+                    one_thread_us: one,
+                    all_threads_us: all,
+                    start_us: all - one,
+                });
+            }
+            Ok(())
+        },
+    )
 }
 
 fn quantized(weight: Tensor) -> Result<nn::Linear> {

@@ -1,14 +1,12 @@
 //! Which rule decides for which layer, and what rules at fault are told.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::toy::Toy;
 use candle_dynquant::{
     Error, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Report,
     quantize_dynamic,
 };
-use common::toy::Toy;
 
 #[derive(Quantizable, Clone)]
 struct Attention {
@@ -50,7 +48,7 @@ const A: QConfig = QConfig::per_row_dynamic();
 const B: QConfig = QConfig::default_dynamic();
 const C: QConfig = QConfig::per_channel_dynamic();
 
-/// What became of the layer at `path`: its qconfig, or `None` if it was left.
+/// The outcome of the layer at `path`: its qconfig, or `None` if it was left.
 #[track_caller]
 fn outcome(case: &str, report: &Report, path: &str) -> Option<QConfig> {
     let layer = report.layers.iter().find(|l| l.path == path);
@@ -229,12 +227,12 @@ fn rules_at_fault_are_told_what_the_model_has() {
         (
             "name of an opaque field",
             QConfigSpec::int8().name("layer.0.attention.heads", None),
-            r#"rule name "layer.0.attention.heads" matches no layer: layer.0.attention.heads is a usize, which is no module tree"#,
+            r#"rule name "layer.0.attention.heads" matches no layer: layer.0.attention.heads is a usize, which is not a module tree"#,
         ),
         (
             "name below an opaque field",
             QConfigSpec::int8().name("layer.0.attention.heads.query", None),
-            r#"layer.0.attention.heads is a usize, which is no module tree"#,
+            r#"layer.0.attention.heads is a usize, which is not a module tree"#,
         ),
         (
             "kind that is not there",
@@ -303,7 +301,7 @@ fn a_model_without_layers_is_told_which_field_may_be_meant() {
     });
     assert_eq!(
         foreign,
-        "nothing to quantize: the model shows no layers, but proj.linear is a core::option::Option<candle_nn::linear::Linear>; use candle_dynquant::nn::Linear instead"
+        "nothing to quantize: the model has no layers, but proj.linear is a core::option::Option<candle_nn::linear::Linear>; use candle_dynquant::nn::Linear instead"
     );
     let hidden = error(Hides { linear: vec![] });
     assert!(

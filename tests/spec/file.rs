@@ -1,13 +1,11 @@
 //! Specs in YAML and JSON: what is written comes back, what is left out is as in PyTorch.
 
-mod common;
-
+use crate::common::toy::Toy;
 use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
 use candle_dynquant::{
     ActivationConfig, Error, Granularity, LayerKind, OnnxRuntimeOptions, QConfig, QConfigSpec,
     QDType, QScheme, WeightConfig, quantize_dynamic,
 };
-use common::toy::Toy;
 
 /// One of everything that a spec can say.
 fn specs() -> Vec<QConfigSpec> {

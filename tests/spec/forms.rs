@@ -1,14 +1,12 @@
 //! The forms of a spec: precedence pair by pair, lists, sizes, presets, words.
 
-mod common;
-
+use crate::common::toy::Toy;
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
     ActivationConfig, Arithmetic, Error, Granularity, LayerKind, LeftReason, OnnxRuntimeOptions,
     Outcome, QConfig, QConfigSpec, QDType, QScheme, Quantizable, Report, Target, WeightConfig,
     quantize_dynamic,
 };
-use common::toy::Toy;
 
 #[derive(Quantizable, Clone)]
 struct Block {

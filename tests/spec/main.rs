@@ -1,0 +1,8 @@
+//! Specs: their forms and precedence, rules on models, YAML and JSON, mistakes in them.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod file;
+mod forms;
+mod mistakes;
+mod rules;
