@@ -35,9 +35,8 @@ mutants() {
 room() {
     case "$1" in
     quantize)
-        mutants "$1" 'src/quantize/*.rs src/quantize/**/*.rs src/module/walk.rs src/module/tied.rs' \
-            '--test=rules --test=spec --test=spec_file --test=spec_mistakes --test=walk
-            --test=tied_views --test=failure --test=derive'
+        mutants "$1" 'src/quantize/**/*.rs src/module/walk.rs src/module/tied.rs' \
+            '--test=spec --test=report --test=walk --test=tied_views --test=failure --test=derive'
         ;;
     qparams)
         mutants "$1" src/qparams.rs '--lib --test=observers --test=onnxruntime --test=pytorch' \

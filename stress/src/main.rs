@@ -14,8 +14,8 @@ mod common {
     pub mod watchdog;
 }
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,12 @@ use candle_dynquant::QConfig;
 use common::load::{Load, quantize_and_drop, takes_no_more_memory};
 
 const CALLERS: usize = 64;
+
+/// Made once: a pool that is dropped does not wait for its threads, whose memory would be counted.
+static POOL: LazyLock<rayon::ThreadPool> = LazyLock::new(|| {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(CALLERS);
+    pool.build().expect("a pool")
+});
 
 /// A way to make calls of a load for a while.
 type Way = fn(&Arc<Load>, Duration) -> Result<()>;
@@ -36,10 +42,7 @@ const WAYS: [(&str, Way); 4] = [
         Ok(())
     }),
     ("rayon", |load, duration| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(CALLERS)
-            .build()?;
-        pool.broadcast(|_| load.call_for(duration));
+        POOL.broadcast(|_| load.call_for(duration));
         Ok(())
     }),
     ("tokio's blocking pool", |load, duration| {
