@@ -430,7 +430,7 @@ fn senseless_configurations_are_refused() {
             "includes 0, got 1 to 100",
         ),
         (range(QInt8, PerTensorAffine, [-100, -1]), "includes 0"),
-        (range(QInt8, PerTensorAffine, [0, 0]), "least below"),
+        (range(QInt8, PerTensorAffine, [0, 0]), "min below"),
         (range(QInt8, PerTensorAffine, [3, -3]), "includes 0"),
         (
             range(QInt8, PerTensorAffine, [0, 255]),
@@ -718,7 +718,7 @@ fn hostile_qparams_are_refused() {
     assert_eq!(qparams.quantize(2, &[1.]), [0; 0], "no such channel");
 }
 
-/// A user's own: the greatest magnitude of each row, to the next power of two.
+/// A user's own: the maximum magnitude of each row, to the next power of two.
 #[derive(Debug, Default)]
 struct PowerOfTwo {
     scales: Vec<f32>,
@@ -726,9 +726,9 @@ struct PowerOfTwo {
 
 impl Observer for PowerOfTwo {
     fn observe(&mut self, tensor: &Tensor) -> Result<()> {
-        let greatest = tensor.abs()?.max(1)?.to_vec1::<f32>()?;
-        let scale = |greatest: &f32| (greatest / 127.).log2().ceil().exp2();
-        self.scales = greatest.iter().map(scale).collect();
+        let max = tensor.abs()?.max(1)?.to_vec1::<f32>()?;
+        let scale = |max: &f32| (max / 127.).log2().ceil().exp2();
+        self.scales = max.iter().map(scale).collect();
         Ok(())
     }
 

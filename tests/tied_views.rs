@@ -152,7 +152,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
     let report = checked("one left", &mut fused()?, &spec().exclude(["linears.1"]))?;
     let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
     assert_eq!(each, [0, BYTES, 0]);
-    let note = "linears.0: its float weight stays in memory, linears.1 holds it";
+    let note = "linears.0: its float weight stays in memory, because linears.1 still holds it";
     assert!(report.to_string().contains(note), "{report}");
 
     // A table with more rows than the head knows of.
