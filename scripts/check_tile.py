@@ -31,7 +31,7 @@ def functions(binary):
     found, name = {}, None
     for line in listing.splitlines():
         if start := re.match(r"[0-9a-f]+ <(.*)>:$", line):
-            kernel = re.search(r"kernels::x86_64::(\w+::\w+)", start[1])
+            kernel = re.search(r"kernels::arch::x86_64::(\w+::\w+)", start[1])
             name = kernel and kernel[1]
             if name:
                 found.setdefault(name, [])

@@ -8,29 +8,12 @@
 # Installs the target's standard library, a cross compiler and qemu-user; where they are not to be
 # had it says so and succeeds. Emulated times mean nothing: nothing is timed.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=scripts/emulated_tests.sh
+source "$(dirname "$0")/emulated_tests.sh"
 
 target=aarch64-unknown-linux-gnu
 compiler=aarch64-linux-gnu-gcc
 emulator=qemu-aarch64
-
-skip() {
-    printf 'skipped, AArch64 is not tested here: %s\n' "$*"
-    exit 0
-}
-
-tests=(--lib --test isa --test pytorch --test onnxruntime)
-case "${1:-}" in
-"") ;;
---all)
-    tests+=(--test linear --test recurrent --test recurrent_api --test embedding --test ops
-        --test observers --test spec --test walk --test derive)
-    ;;
-*)
-    sed -n '2,9s/^# \?//p' "$0" >&2
-    exit 2
-    ;;
-esac
 
 if ! command -v "$compiler" >/dev/null || ! command -v "$emulator" >/dev/null; then
     command -v apt-get >/dev/null || skip "no $compiler or $emulator, and no apt-get"

@@ -4,7 +4,8 @@ use candle_core::{DType, Tensor};
 use half::f16;
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, Affine, Isa};
+use crate::kernels::reference::Affine;
+use crate::kernels::{self, Isa};
 use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};

@@ -1,10 +1,13 @@
 //! A quantized weight: codes or halves, and the packed form that is multiplied.
 
+use std::sync::OnceLock;
+
 use candle_core::{DType, Tensor};
 use half::f16;
 
 use crate::error::{Error, Result};
-use crate::kernels::{Int8, Isa, Packed};
+use crate::kernels::reference::Int8;
+use crate::kernels::{self, Isa, Packed};
 use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
@@ -31,6 +34,8 @@ use crate::tensor::{from_f32_vec, to_f32_vec};
 pub struct QWeight {
     packed: Packed,
     format: Format,
+    /// Filled when the weight is first asked for as a tensor.
+    dequantized: OnceLock<Tensor>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -180,6 +185,7 @@ impl QWeight {
                 dtype,
                 qscheme: config.qscheme,
             },
+            dequantized: OnceLock::new(),
         })
     }
 
@@ -188,6 +194,7 @@ impl QWeight {
         Ok(Self {
             packed: Packed::float16(isa, k, gates, &halves, bias),
             format: Format::Float16 { saturated },
+            dequantized: OnceLock::new(),
         })
     }
 
@@ -280,9 +287,23 @@ impl QWeight {
         let mut values = Vec::with_capacity(n * k);
         for channel in 0..n {
             let sink = |chunk: &[f32]| values.extend_from_slice(chunk);
-            self.packed.read_channel(channel, sink);
+            self.read_channel(channel, sink);
         }
         from_f32_vec(values, &[n, k], DType::F32)
+    }
+
+    /// [`dequantize`](Self::dequantize), computed at the first call and kept.
+    pub(crate) fn dequantized(&self) -> &Tensor {
+        self.dequantized.get_or_init(|| {
+            // A tensor of the right length on the CPU cannot fail to be made.
+            let weight = self.dequantize();
+            weight.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
+        })
+    }
+
+    /// Calls `sink` with the values of one output channel, chunk by chunk.
+    pub(crate) fn read_channel(&self, channel: usize, sink: impl FnMut(&[f32])) {
+        kernels::read_channel(&self.packed, channel, sink);
     }
 
     pub(crate) fn packed(&self) -> &Packed {

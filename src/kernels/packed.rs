@@ -15,23 +15,23 @@
 //! codes less their zero point (for the activations' zero point), its zero point, its scale and
 //! its bias. Nothing outside this file indexes weights.
 //!
-//! Where an instruction set multiplies u8 by u8 only (`Isa::shift`), codes and zero points are
+//! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points are
 //! shifted by 128; sums, which are of their differences, are not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::f16;
 
-use super::dequantize::{Affine, CHUNK, dequantize_row, widen_row};
-use super::isa::Isa;
+use super::isa::{Isa, Registers};
+use super::reference::{Affine, Int8};
 use crate::sizes;
 
 /// Cache line, and the widest vector register.
 const ALIGN: usize = 64;
 
-/// What weights are made of.
+/// The type of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Element {
+pub enum Element {
     Int8,
     Float16,
 }
@@ -91,7 +91,7 @@ struct Place {
 
 /// A panel: consecutive output channels that one tile computes together.
 #[derive(Clone, Copy)]
-pub(super) struct Panel<'a> {
+pub struct Panel<'a> {
     /// `[groups, width, group]`.
     pub weights: &'a [u8],
     /// `[width]`, a multiple of the lanes.
@@ -116,17 +116,6 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// int8 weights in row order, `[n, k]`, and what their codes stand for, `[n]` each.
-#[derive(Clone, Copy, Debug)]
-pub struct Int8<'a> {
-    /// Codes, `[n, k]`.
-    pub codes: &'a [i8],
-    /// What one step of a channel's codes is worth.
-    pub scales: &'a [f32],
-    /// The code that stands for 0.0 in each channel.
-    pub zero_points: &'a [i32],
-}
-
 impl Packed {
     /// Packs int8 weights of `k` inputs, with a bias per channel; `n` is the length of `bias`.
     /// Channels are `gates` stretches of one length, 1 where they are no gates.
@@ -135,7 +124,7 @@ impl Packed {
     /// If `n` is no multiple of `gates`, there are no `n * k` codes, or no `n` scales or zero
     /// points.
     pub fn int8(isa: Isa, k: usize, gates: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
-        let (shift, n) = (isa.shift(), bias.len());
+        let (shift, n) = (isa.registers().shift, bias.len());
         sizes::check("codes, [n, k]", int8.codes, &[n, k]);
         sizes::check("scales, [n]", int8.scales, &[n]);
         sizes::check("zero points, [n]", int8.zero_points, &[n]);
@@ -222,22 +211,29 @@ impl Packed {
         padded
     }
 
-    /// The panel of a channel, and its place among all.
-    fn locate(&self, channel: usize) -> (Panel<'_>, usize) {
+    /// An output channel.
+    ///
+    /// # Panics
+    /// If there is no such channel.
+    pub fn channel(&self, channel: usize) -> Channel<'_> {
         assert!(channel < self.n, "channel {channel} of {}", self.n);
         let units = self.n / self.gates;
         let (gate, unit) = (channel / units, channel % units);
         let before = |place: &Place| place.start % units + place.channels <= unit;
-        let index = self.places.partition_point(before) + gate;
-        let place = self.places[index];
-        (self.panel(index), place.at + channel - place.start)
+        let panel = self.panel(self.places.partition_point(before) + gate);
+        Channel {
+            lane: channel - panel.start,
+            panel,
+            element: self.element,
+            shift: self.isa.registers().shift,
+        }
     }
 
     /// Whether this pass over all panels should begin with the last: every other one should.
     ///
     /// Weights that are a little larger than the cache would be gone each time if every pass
     /// began with the first; turning around, it begins with those that are still there.
-    pub(super) fn turn(&self) -> bool {
+    pub fn turn(&self) -> bool {
         self.backwards.fetch_xor(true, Ordering::Relaxed)
     }
 
@@ -245,7 +241,7 @@ impl Packed {
     pub fn codes(&self) -> Vec<i8> {
         match self.element {
             Element::Int8 => {
-                self.unpack(|[byte]| byte.wrapping_sub(self.isa.shift()).cast_signed())
+                self.unpack(|[byte]| byte.wrapping_sub(self.isa.registers().shift).cast_signed())
             }
             Element::Float16 => Vec::new(),
         }
@@ -274,50 +270,8 @@ impl Packed {
         values
     }
 
-    /// Calls `sink` with what the weights of a channel stand for, chunk by chunk: a row of the
-    /// table that the weights are where an embedding shares them.
-    ///
-    /// # Panics
-    /// If there is no such channel.
-    pub fn read_channel(&self, channel: usize, mut sink: impl FnMut(&[f32])) {
-        let (panel, at) = self.locate(channel);
-        let (lane, width) = (channel - panel.start, panel.sums.len());
-        let chunks = (0..self.k).step_by(CHUNK);
-        let chunks = chunks.map(|start| (start, CHUNK.min(self.k - start)));
-        match self.element {
-            Element::Int8 => {
-                let affine = Affine {
-                    // The bytes are made u8, which is the code and 128.
-                    shift: self.zero_point(channel) + 128,
-                    scale: self.scales[at],
-                    offset: 0.,
-                };
-                let missing = 128 - self.isa.shift();
-                let (groups, _) = panel.weights.as_chunks::<4>();
-                for (start, len) in chunks {
-                    let mut codes = [[0; 4]; CHUNK / 4];
-                    for (i, codes) in codes.iter_mut().enumerate().take(len.div_ceil(4)) {
-                        let group = groups[(start / 4 + i) * width + lane];
-                        *codes = group.map(|byte| byte.wrapping_add(missing));
-                    }
-                    dequantize_row(self.isa, &codes.as_flattened()[..len], affine, &mut sink);
-                }
-            }
-            Element::Float16 => {
-                let (elements, _) = panel.weights.as_chunks::<2>();
-                for (start, len) in chunks {
-                    let mut halves = [f16::ZERO; CHUNK];
-                    for (i, half) in halves.iter_mut().enumerate().take(len) {
-                        *half = f16::from_le_bytes(elements[(start + i) * width + lane]);
-                    }
-                    widen_row(self.isa, &halves[..len], &mut sink);
-                }
-            }
-        }
-    }
-
-    /// Checks what the weights are made of.
-    pub(super) fn check_element(&self, expected: Element) {
+    /// Checks the type of the weights.
+    pub fn check_element(&self, expected: Element) {
         let got = self.element;
         assert!(
             expected == got,
@@ -345,7 +299,7 @@ impl Packed {
     /// # Panics
     /// If there is no such channel.
     pub fn scale(&self, channel: usize) -> f32 {
-        self.scales[self.locate(channel).1]
+        self.channel(channel).scale()
     }
 
     /// The code that stands for 0.0 in a channel.
@@ -353,8 +307,7 @@ impl Packed {
     /// # Panics
     /// If there is no such channel.
     pub fn zero_point(&self, channel: usize) -> i32 {
-        let zero_point = self.zero_points.get(self.locate(channel).1);
-        zero_point.map_or(0, |shifted| shifted - i32::from(self.isa.shift()))
+        self.channel(channel).zero_point()
     }
 
     /// Bytes in memory of weights, sums, zero points and scales, padding included; the bias is
@@ -368,38 +321,38 @@ impl Packed {
 
     /// Whether some channel's zero is packed as another code than 0, so that sums of activation
     /// codes are asked for.
-    pub(super) fn has_zero_points(&self) -> bool {
+    pub fn has_zero_points(&self) -> bool {
         !self.zero_points.is_empty()
     }
 
     /// Groups of inputs.
-    pub(super) fn groups(&self) -> usize {
+    pub fn groups(&self) -> usize {
         self.k.div_ceil(self.element.group())
     }
 
     /// Channels, padding included.
-    pub(super) fn padded_n(&self) -> usize {
+    pub fn padded_n(&self) -> usize {
         self.sums.len()
     }
 
-    pub(super) fn panels(&self) -> usize {
+    pub fn panels(&self) -> usize {
         self.places.len()
     }
 
     /// Panels that follow one another with the same units, one a gate; 1 where channels are no
     /// gates.
-    pub(super) fn gates(&self) -> usize {
+    pub fn gates(&self) -> usize {
         self.gates
     }
 
     /// The weights of a panel and all behind them, which tiles that are not full read as well.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn weights_from(&self, index: usize) -> &[u8] {
+    pub fn weights_from(&self, index: usize) -> &[u8] {
         let row = self.groups() * self.element.group() * self.element.bytes();
         &self.weights[self.aligned + self.places[index].at * row..]
     }
 
-    pub(super) fn panel(&self, index: usize) -> Panel<'_> {
+    pub fn panel(&self, index: usize) -> Panel<'_> {
         let Place {
             start,
             channels,
@@ -422,6 +375,55 @@ impl Packed {
     }
 }
 
+/// The weights of one output channel.
+#[derive(Clone, Copy)]
+pub struct Channel<'a> {
+    panel: Panel<'a>,
+    lane: usize,
+    pub element: Element,
+    shift: u8,
+}
+
+impl Channel<'_> {
+    pub fn scale(&self) -> f32 {
+        self.panel.scales[self.lane]
+    }
+
+    /// The code that stands for 0.0.
+    pub fn zero_point(&self) -> i32 {
+        let shifted = self.panel.zero_points.get(self.lane);
+        shifted.map_or(0, |shifted| shifted - i32::from(self.shift))
+    }
+
+    /// The value of the codes that [`codes`](Self::codes) gives.
+    pub fn affine(&self) -> Affine {
+        Affine {
+            shift: self.zero_point() + 128,
+            scale: self.scale(),
+            offset: 0.,
+        }
+    }
+
+    /// The int8 codes from the input `first` on, a multiple of a group, each plus 128: u8.
+    pub fn codes(&self, first: usize, codes: &mut [[u8; 4]]) {
+        let missing = 128 - self.shift;
+        let (groups, _) = self.panel.weights.as_chunks::<4>();
+        for (i, codes) in codes.iter_mut().enumerate() {
+            let group = groups[(first / 4 + i) * self.panel.sums.len() + self.lane];
+            *codes = group.map(|byte| byte.wrapping_add(missing));
+        }
+    }
+
+    /// The float16 weights from the input `first` on.
+    pub fn halves(&self, first: usize, halves: &mut [f16]) {
+        let (elements, _) = self.panel.weights.as_chunks::<2>();
+        for (i, half) in halves.iter_mut().enumerate() {
+            let element = elements[(first + i) * self.panel.sums.len() + self.lane];
+            *half = f16::from_le_bytes(element);
+        }
+    }
+}
+
 /// The panels of `n` channels in `gates` stretches: as few as there can be, and no narrower than
 /// they must, since a narrow one has too few sums to hide the latency of a dot product.
 ///
@@ -432,9 +434,12 @@ fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
         gates > 0 && n.is_multiple_of(gates),
         "gates: expected some that divide the {n} channels, got {gates}"
     );
-    let (units, lanes) = (n / gates, isa.lanes());
+    let Registers {
+        lanes, panel_width, ..
+    } = isa.registers();
+    let units = n / gates;
     let registers = units.div_ceil(lanes);
-    let panels = registers.div_ceil(isa.panel_width() / lanes);
+    let panels = registers.div_ceil(panel_width / lanes);
     sizes::length("registers by panels", &[registers, panels]);
     let place = |gate: usize, panel: usize| {
         let first = registers * panel / panels * lanes;

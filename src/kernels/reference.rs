@@ -2,27 +2,50 @@
 
 use half::f16;
 
-use super::{Affine, Int8, Rounding, RowParams};
+use crate::qparams::QParams;
+use crate::qparams::activation::Arithmetic;
+
+/// int8 weights in row order, `[n, k]`, and what their codes stand for, `[n]` each.
+#[derive(Clone, Copy, Debug)]
+pub struct Int8<'a> {
+    /// Codes, `[n, k]`.
+    pub codes: &'a [i8],
+    /// The value of one step of a channel's codes.
+    pub scales: &'a [f32],
+    /// The code that stands for 0.0 in each channel.
+    pub zero_points: &'a [i32],
+}
+
+/// The value of the codes of a row: `fma(code - shift, scale, offset)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Affine {
+    /// Subtracted from every code, exactly.
+    pub shift: i32,
+    /// The value of one step of a code.
+    pub scale: f32,
+    /// Added to every product, in one rounding with it.
+    pub offset: f32,
+}
 
 /// A quantized row of activations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// u8 codes, `[k]`.
     pub codes: Vec<u8>,
-    /// What one step of a code is worth; NaN if the row holds a NaN or an infinity.
+    /// The value of one step of a code; NaN if the row holds a NaN or an infinity.
     pub scale: f32,
     /// The code that stands for 0.0.
     pub zero_point: i32,
 }
 
-/// Codes of one row: `clamp(round(..), 0, 255)` of what [`Rounding`] says, half to even.
-pub fn quantize_row(row: &[f32], params: RowParams, rounding: Rounding) -> Row {
-    let RowParams { scale, zero_point } = params;
+/// Codes of one row: `clamp(round(..), 0, 255)` as the [`Arithmetic`] says, half to even.
+pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: Arithmetic) -> Row {
+    let QParams { scale, zero_point } = qparams;
     let inv_scale = 1. / scale;
     let code = |x: &f32| {
-        let code = match rounding {
-            Rounding::Fused => x.mul_add(inv_scale, zero_point as f32).round_ties_even(),
-            Rounding::Divided => (x / scale).round_ties_even() + zero_point as f32,
+        let code = match arithmetic {
+            Arithmetic::PyTorch => x.mul_add(inv_scale, zero_point as f32).round_ties_even(),
+            Arithmetic::OnnxRuntime => (x / scale).round_ties_even() + zero_point as f32,
         };
         code.clamp(0., 255.) as u8
     };

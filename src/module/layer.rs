@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{LentWeight, WeightId};
 use crate::error::{Error, Result};
 use crate::qconfig::QConfig;
+use crate::qparams::QDType;
 use crate::words::{lookup, serde_as_word};
 
 /// The kind of a layer; rules by kind match on it.
@@ -142,6 +143,15 @@ pub enum WeightDType {
 }
 
 impl WeightDType {
+    /// Of codes, or `None` of float16.
+    pub(crate) fn of_codes(dtype: Option<QDType>) -> Self {
+        match dtype {
+            None => Self::F16,
+            Some(QDType::QInt8) => Self::QInt8,
+            Some(QDType::QUInt8) => Self::QUInt8,
+        }
+    }
+
     /// Whether these are codes.
     pub fn is_quantized(self) -> bool {
         matches!(self, Self::QInt8 | Self::QUInt8)

@@ -13,8 +13,8 @@ use crate::module::{
     Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightDType, WeightId, WeightInfo,
 };
 use crate::qconfig::{ActivationConfig, QConfig};
-use crate::qparams::QDType;
 use crate::qtable::QTable;
+use crate::qweight::QWeight;
 use crate::sizes;
 use crate::tensor::{Elements, Indexes, readable};
 
@@ -69,7 +69,7 @@ struct Quantized {
 #[derive(Debug)]
 enum Rows {
     Own { table: QTable, qconfig: QConfig },
-    Lent(Arc<projection::Quantized>),
+    Lent(Arc<QWeight>),
 }
 
 impl Embedding {
@@ -210,13 +210,9 @@ impl Quantized {
     fn info(self: &Arc<Self>) -> WeightInfo {
         let name = "weight";
         match &self.rows {
-            Rows::Lent(weight) => weight.info(name),
+            Rows::Lent(weight) => projection::weight_info(weight, name),
             Rows::Own { table, .. } => {
-                let dtype = match table.dtype() {
-                    None => WeightDType::F16,
-                    Some(QDType::QInt8) => WeightDType::QInt8,
-                    Some(QDType::QUInt8) => WeightDType::QUInt8,
-                };
+                let dtype = WeightDType::of_codes(table.dtype());
                 WeightInfo::new(name, &table.shape(), dtype, table.bytes())
                     .quantized(table.saturated())
                     .held_as(WeightId::of_shared(self))
@@ -316,7 +312,7 @@ impl Layer for Embedding {
             return None;
         }
         let shape = [self.rows().ok()?, self.hidden_size];
-        if let Some(weight) = lent.get::<projection::Quantized>() {
+        if let Some(weight) = lent.get::<QWeight>() {
             return (weight.shape() == shape).then(|| {
                 self.reading(Arc::new(Quantized {
                     rows: Rows::Lent(weight),

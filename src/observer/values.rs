@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use crate::error::{Error, Result};
-use crate::kernels::Range;
+use crate::kernels::Extent;
 use crate::tensor::{Elements, as_f32};
 
 /// Minimum and maximum of the whole tensor, or of each index of the axis `ch_axis`.
@@ -26,7 +26,7 @@ pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32
     let elements = Elements::of(&by_channel);
     let values = elements.as_slice()?;
     let channels = values.chunks(values.len() / channels);
-    let ranges: Vec<_> = channels.map(Range::of).collect();
+    let ranges: Vec<_> = channels.map(Extent::of).collect();
     match ranges.iter().all(|range| range.finite) {
         true => Ok(ranges.iter().map(|range| [range.min, range.max]).collect()),
         false => Err(non_finite(&tensor)?),

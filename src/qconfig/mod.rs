@@ -9,61 +9,10 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
-use crate::words::{unknown_name, words};
+use crate::words::unknown_name;
 
+pub use crate::qparams::activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
 pub(crate) use file::serialize_named;
-
-/// Over how much of an activation one scale and zero point stretch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Granularity {
-    /// All rows of a call share one: PyTorch's way, in which rows influence each other.
-    PerTensor,
-    /// Each row (token) has its own, so that its result does not depend on the rows beside it.
-    PerRow,
-}
-
-/// The formulas that turn a range into scale, zero point and codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Arithmetic {
-    /// torch 2.9.1's on x86; per row the plain affine formula.
-    PyTorch,
-    /// onnxruntime 1.31.1's `DynamicQuantizeLinear`.
-    OnnxRuntime,
-}
-
-words!(Granularity, "granularity", prefix "", {
-    PerTensor => "per_tensor",
-    PerRow => "per_row",
-});
-
-words!(Arithmetic, "arithmetic", prefix "", {
-    PyTorch => "pytorch",
-    OnnxRuntime => "onnxruntime",
-});
-
-/// The treatment of a layer's activations in every call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ActivationConfig {
-    /// They become u8, by a scale and zero point of this very call.
-    Dynamic(DynamicConfig),
-    /// They stay float: with float16 weights, and where nothing is multiplied.
-    Float,
-}
-
-/// How activations become u8, affine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[non_exhaustive]
-pub struct DynamicConfig {
-    /// Whether rows share their scale.
-    pub granularity: Granularity,
-    /// Use only 7 of the 8 bits, as PyTorch does on x86; costs accuracy and gains nothing here.
-    pub reduce_range: bool,
-    /// The formulas.
-    pub arithmetic: Arithmetic,
-}
 
 /// How the weight of a layer is quantized, once.
 #[derive(Clone, Debug, PartialEq)]
@@ -243,17 +192,6 @@ impl QConfig {
     }
 }
 
-impl ActivationConfig {
-    /// u8 by PyTorch's formulas.
-    pub const fn dynamic(granularity: Granularity, reduce_range: bool) -> Self {
-        Self::Dynamic(DynamicConfig {
-            granularity,
-            reduce_range,
-            arithmetic: Arithmetic::PyTorch,
-        })
-    }
-}
-
 impl WeightConfig {
     /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
     pub const PER_TENSOR: Self = Self::Int8(ObserverConfig::new(
@@ -291,19 +229,5 @@ impl fmt::Display for WeightConfig {
             QScheme::PerChannelAffine => " affine per channel",
             QScheme::PerChannelAffineFloatQParams => " per row with float zero points",
         })
-    }
-}
-
-impl fmt::Display for ActivationConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Dynamic(config) = self else {
-            return f.write_str("float activations");
-        };
-        let bits = if config.reduce_range { 7 } else { 8 };
-        let granularity = match config.granularity {
-            Granularity::PerTensor => "per tensor",
-            Granularity::PerRow => "per row",
-        };
-        write!(f, "u{bits} {granularity}")
     }
 }

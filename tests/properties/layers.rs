@@ -1,8 +1,8 @@
 //! Linear layers, embeddings and operations, each by itself.
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::kernels::{Int8, Rounding, RowParams, reference};
-use candle_dynquant::qparams::{self, QParams};
+use candle_dynquant::kernels::reference::{self, Int8};
+use candle_dynquant::qparams;
 use candle_dynquant::{
     ActivationConfig, Arithmetic, DynamicConfig, Granularity, Layer, QConfig, QDType, nn, ops,
 };
@@ -37,10 +37,6 @@ fn expected(layer: &nn::Linear, xs: &[f32], rows: usize, config: DynamicConfig) 
         (_, Granularity::PerTensor) => qparams::per_tensor_activation,
         _ => qparams::per_row_activation,
     };
-    let rounding = match config.arithmetic {
-        Arithmetic::OnnxRuntime => Rounding::Divided,
-        _ => Rounding::Fused,
-    };
     let row = |i: usize| &xs[i * k..(i + 1) * k];
     let params = |rows: &[usize]| {
         let rows = rows.iter().map(|i| row(*i));
@@ -50,8 +46,7 @@ fn expected(layer: &nn::Linear, xs: &[f32], rows: usize, config: DynamicConfig) 
         let (min, max) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), x| {
             (min.min(*x), max.max(*x))
         });
-        let QParams { scale, zero_point } = calculate(min, max, config.reduce_range);
-        RowParams { scale, zero_point }
+        calculate(min, max, config.reduce_range)
     };
     let all: Vec<usize> = (0..rows).collect();
     let quantized: Vec<_> = (0..rows)
@@ -60,7 +55,7 @@ fn expected(layer: &nn::Linear, xs: &[f32], rows: usize, config: DynamicConfig) 
                 Granularity::PerTensor => params(&all),
                 _ => params(&[i]),
             };
-            reference::quantize_row(row(i), params, rounding)
+            reference::quantize_row(row(i), params, config.arithmetic)
         })
         .collect();
     let bias = layer.bias().map_or(vec![0.; n], floats);

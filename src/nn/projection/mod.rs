@@ -1,24 +1,21 @@
 //! `y = x W^T + b`, float or quantized: what every layer multiplies through.
 
-mod quantized;
 mod weight_error;
 
 use std::sync::Arc;
 
 use candle_core::{DType, Module, Result as CandleResult, Tensor};
 
-pub(super) use quantized::Quantized;
 pub use weight_error::WeightError;
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, Activation, Operands, Scratch};
-use crate::module::{LentWeight, WeightId, WeightInfo};
+use crate::kernels::{self, Activation, Codes, Operands};
+use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::ops;
-use crate::qconfig::{ActivationConfig, DynamicConfig, QConfig, WeightConfig};
+use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
 use crate::qweight::QWeight;
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec};
-use quantized::quantizer;
 
 /// `y = x W^T + b`, where `W` is float or quantized.
 ///
@@ -61,7 +58,11 @@ pub struct Projection {
 #[derive(Clone, Debug)]
 enum Weight {
     Float(Tensor),
-    Quantized(Arc<Quantized>),
+    Quantized {
+        weight: Arc<QWeight>,
+        /// Dynamic with int8 weights, float with float16 weights.
+        activations: ActivationConfig,
+    },
 }
 
 impl Projection {
@@ -131,7 +132,10 @@ impl Projection {
         });
         let weight = QWeight::of_gates(self.gates, weight, self.bias.as_ref(), &qconfig.weight)?;
         Ok(Self {
-            weight: Weight::Quantized(Arc::new(Quantized::new(weight, qconfig.activation))),
+            weight: Weight::Quantized {
+                weight: Arc::new(weight),
+                activations: qconfig.activation,
+            },
             bias: bias.transpose()?,
             activation: self.activation,
             gates: self.gates,
@@ -143,7 +147,7 @@ impl Projection {
     pub fn weight(&self) -> &Tensor {
         match &self.weight {
             Weight::Float(weight) => weight,
-            Weight::Quantized(quantized) => quantized.dequantized(),
+            Weight::Quantized { weight, .. } => weight.dequantized(),
         }
     }
 
@@ -151,7 +155,7 @@ impl Projection {
     pub(crate) fn dtype(&self) -> DType {
         match &self.weight {
             Weight::Float(weight) => weight.dtype(),
-            Weight::Quantized(_) => DType::F32,
+            Weight::Quantized { .. } => DType::F32,
         }
     }
 
@@ -162,10 +166,7 @@ impl Projection {
 
     /// The quantized weight, if it is quantized.
     pub fn qweight(&self) -> Option<&QWeight> {
-        match &self.weight {
-            Weight::Float(_) => None,
-            Weight::Quantized(quantized) => Some(&quantized.weight),
-        }
+        self.quantized().map(|(weight, _)| &**weight)
     }
 
     /// What a [`Layer`](crate::Layer) says of this weight, under the name it gives it.
@@ -178,17 +179,15 @@ impl Projection {
                 weight.elem_count() * weight.dtype().size_in_bytes(),
             )
             .held_as(WeightId::of_tensor(weight)),
-            Weight::Quantized(quantized) => quantized.info(name),
+            Weight::Quantized { weight, .. } => weight_info(weight, name),
         }
     }
 
     /// The quantized weight, for a layer that holds the same tensor: see
     /// [`Layer::lend`](crate::Layer::lend).
     pub fn lend(&self) -> Option<LentWeight> {
-        match &self.weight {
-            Weight::Float(_) => None,
-            Weight::Quantized(quantized) => Some(LentWeight::new(Arc::clone(quantized))),
-        }
+        let quantized = self.quantized();
+        quantized.map(|(weight, _)| LentWeight::new(Arc::clone(weight)))
     }
 
     /// How far the weight is from that of `float`.
@@ -221,7 +220,16 @@ impl Projection {
         let (rows, shape) = rows_and_shape(batch, n)?;
         match &self.weight {
             Weight::Float(weight) => self.forward_float(weight, xs, (rows, k), &shape),
-            Weight::Quantized(quantized) => quantized.forward(xs, rows, &shape, self.activation),
+            Weight::Quantized {
+                weight,
+                activations,
+            } => {
+                let input = as_f32(xs, "forward")?;
+                let elements = Elements::of(&input);
+                let operands = self.operands(weight, elements.as_slice()?, rows);
+                let ys = kernels::linear(operands, *activations);
+                from_f32_vec(ys, &shape, xs.dtype())
+            }
         }
     }
 
@@ -253,24 +261,22 @@ impl Projection {
             None => (projections.iter())
                 .map(|projection| projection.try_forward(xs))
                 .collect::<Result<Vec<_>>>()?,
-            Some((config, quantized)) => {
+            Some((activations, weights)) => {
                 let batch = &xs.dims()[..xs.rank() - 1];
                 let dtype = xs.dtype();
                 let input = as_f32(xs, "forward")?;
                 let mut rows = 0;
                 let mut shapes = Vec::with_capacity(N);
-                for (quantized, _) in quantized {
-                    let of_one = rows_and_shape(batch, quantized.weight.shape()[0])?;
+                for weight in weights {
+                    let of_one = rows_and_shape(batch, weight.shape()[0])?;
                     rows = of_one.0;
                     shapes.push(of_one.1);
                 }
                 let elements = Elements::of(&input);
                 let values = elements.as_slice()?;
-                let operands = quantized.map(|(quantized, activation)| Operands {
-                    activation,
-                    ..quantized.operands(values, rows)
-                });
-                let outs = kernels::linear_each(operands, quantizer(config));
+                let operands =
+                    std::array::from_fn(|i| projections[i].operands(weights[i], values, rows));
+                let outs = kernels::linear_each::<N>(operands, activations);
                 let outs = outs.into_iter().zip(&shapes);
                 outs.map(|(out, shape)| from_f32_vec(out, shape, dtype))
                     .collect::<Result<_>>()?
@@ -282,31 +288,40 @@ impl Projection {
             .unwrap_or_else(|_| unreachable!("N outputs")))
     }
 
-    /// Projections that are quantized alike, to dynamic activations of such an input, and how.
+    /// The weights of projections of such an input, if they are quantized alike, and how.
     fn alike<'a, const N: usize>(
         projections: [&'a Self; N],
         xs: &Tensor,
-    ) -> Option<(DynamicConfig, [Activated<'a>; N])> {
-        let first = projections.first()?.quantized()?;
-        let ActivationConfig::Dynamic(config) = first.activation else {
-            return None;
-        };
-        let alike = |other: &&Quantized| {
-            other.activation == first.activation
-                && xs.dims().last() == Some(&other.weight.shape()[1])
-        };
-        let activations = projections.map(|projection| projection.activation);
-        let mut pairs = activations.map(|activation| (first, activation));
-        for (pair, projection) in pairs.iter_mut().zip(projections) {
-            pair.0 = projection.quantized().filter(alike)?;
+    ) -> Option<(ActivationConfig, [&'a QWeight; N])> {
+        let (first, activations) = projections.first()?.quantized()?;
+        let mut weights: [&QWeight; N] = [first; N];
+        for (weight, projection) in weights.iter_mut().zip(projections) {
+            let (own, own_activations) = projection.quantized()?;
+            if own_activations != activations || xs.dims().last() != Some(&own.shape()[1]) {
+                return None;
+            }
+            *weight = own;
         }
-        Some((config, pairs))
+        Some((activations, weights))
     }
 
-    pub(super) fn quantized(&self) -> Option<&Quantized> {
+    /// The quantized weight and what is done to activations, if it is quantized.
+    pub(super) fn quantized(&self) -> Option<(&Arc<QWeight>, ActivationConfig)> {
         match &self.weight {
             Weight::Float(_) => None,
-            Weight::Quantized(quantized) => Some(quantized),
+            Weight::Quantized {
+                weight,
+                activations,
+            } => Some((weight, *activations)),
+        }
+    }
+
+    fn operands<'a>(&self, weight: &'a QWeight, lhs: &'a [f32], m: usize) -> Operands<'a> {
+        Operands {
+            lhs,
+            m,
+            rhs: weight.packed(),
+            activation: self.activation,
         }
     }
 
@@ -316,7 +331,7 @@ impl Projection {
     /// When the weight has another rank than 2, or the bias another shape than `[out_features]`.
     pub(crate) fn shape(&self) -> Result<(usize, usize)> {
         let shape = match &self.weight {
-            Weight::Quantized(quantized) => quantized.weight.shape(),
+            Weight::Quantized { weight, .. } => weight.shape(),
             Weight::Float(weight) => match weight.dims() {
                 &[n, k] => [n, k],
                 got => {
@@ -343,17 +358,18 @@ impl Projection {
     /// # Errors
     /// When the weight or bias has a wrong shape, dtype or device.
     pub(super) fn multiply(&self, xs: &[f32], rows: usize) -> Result<Vec<f32>> {
-        match &self.weight {
-            Weight::Quantized(quantized) => Ok(quantized.multiply(xs, rows)),
-            Weight::Float(_) => {
-                let mut out = vec![0.; rows * self.shape()?.0];
-                self.with_product(|product| {
-                    product(xs, rows, &mut out);
-                    Ok(())
-                })?;
-                Ok(out)
-            }
+        if let Some((weight, activations)) = self.quantized() {
+            return Ok(kernels::linear(
+                self.operands(weight, xs, rows),
+                activations,
+            ));
         }
+        let mut out = vec![0.; rows * self.shape()?.0];
+        self.with_product(|product| {
+            product(xs, rows, &mut out);
+            Ok(())
+        })?;
+        Ok(out)
     }
 
     /// [`multiply`](Self::multiply) of two projections that are quantized alike, at once.
@@ -364,12 +380,15 @@ impl Projection {
         [(a, a_xs), (b, b_xs)]: [(&Self, &[f32]); 2],
         rows: usize,
     ) -> Result<[Vec<f32>; 2]> {
-        if let (Weight::Quantized(a), Weight::Quantized(b)) = (&a.weight, &b.weight)
-            && let ActivationConfig::Dynamic(config) = a.activation
-            && a.activation == b.activation
+        if let (Some((a_weight, activations)), Some((b_weight, b_activations))) =
+            (a.quantized(), b.quantized())
+            && activations == b_activations
         {
-            let operands = [a.operands(a_xs, rows), b.operands(b_xs, rows)];
-            return Ok(kernels::linear_each(operands, quantizer(config)));
+            let operands = [
+                a.operands(a_weight, a_xs, rows),
+                b.operands(b_weight, b_xs, rows),
+            ];
+            return Ok(kernels::linear_each(operands, activations));
         }
         Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?])
     }
@@ -386,11 +405,16 @@ impl Projection {
     ) -> Result<R> {
         let (n, _) = self.shape()?;
         match &self.weight {
-            Weight::Quantized(quantized) => {
-                let mut scratch = Scratch::take();
-                let result =
-                    f(&mut |xs, rows, out| quantized.multiply_into(xs, rows, &mut scratch, out));
-                scratch.keep();
+            Weight::Quantized {
+                weight,
+                activations,
+            } => {
+                let mut codes = Codes::take();
+                let result = f(&mut |xs, rows, out| {
+                    let operands = self.operands(weight, xs, rows);
+                    kernels::linear_into(operands, *activations, &mut codes, out);
+                });
+                codes.keep();
                 result
             }
             Weight::Float(weight) => {
@@ -440,8 +464,13 @@ impl Projection {
     }
 }
 
-/// A quantized weight and what is done to its product.
-type Activated<'a> = (&'a Quantized, Option<Activation>);
+/// What a layer says of a quantized weight that it holds, under the name it gives it.
+pub(super) fn weight_info(weight: &Arc<QWeight>, name: &str) -> WeightInfo {
+    let dtype = WeightDType::of_codes(weight.dtype());
+    WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
+        .quantized(weight.saturated())
+        .held_as(WeightId::of_shared(weight))
+}
 
 /// The rows of an input and the shape of the output, with `n` features.
 ///

@@ -4,7 +4,8 @@ use candle_core::{Device, IndexOp, Result as CandleResult, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::rnn::Direction;
 
-use super::stack::{Axes, Inits, Memory};
+use super::stack::{Axes, Memory};
+use super::weights::Inits;
 use super::{LSTMConfig, LSTMState, RecurrentConfig, Stack, quantizable_layer, single};
 use crate::error::{Error, Result};
 use crate::kernels::Gates;

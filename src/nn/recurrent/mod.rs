@@ -7,6 +7,7 @@ mod rnn;
 mod run;
 mod schedule;
 mod stack;
+mod weights;
 
 pub use candle_nn::rnn::{GRUConfig, GRUState, LSTMConfig, LSTMState};
 pub use cell::{GRUCell, LSTMCell, RNNCell};

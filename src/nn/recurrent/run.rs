@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::schedule::Schedule;
-use super::stack::Direction;
+use super::weights::Direction;
 use crate::error::Result;
 use crate::kernels::{self, Gates, Isa, Recurrence, Step};
-use crate::nn::projection::Quantized;
+use crate::qweight::QWeight;
 
 /// What a direction reads, replaces and gives.
 pub(super) struct Run<'a> {
@@ -33,7 +33,7 @@ type Product<'a> = dyn FnMut(&[f32], usize, &mut [f32]) + 'a;
 
 impl Run<'_> {
     /// The same for the kernel that takes all steps at once, over int8 or float16 weights.
-    pub fn recurrence<'b>(&'b mut self, ih: &'b Quantized, hh: &'b Quantized) -> Recurrence<'b> {
+    pub fn recurrence<'b>(&'b mut self, [ih, hh]: [&'b QWeight; 2]) -> Recurrence<'b> {
         self.out = vec![0.; self.schedule.rows * self.state_size];
         if let Some(cs) = &mut self.cs {
             cs.resize(self.out.len(), 0.);

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Result as CandleResult, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
 use super::run::Run;
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
-use super::{RecurrentConfig, load, read_state, uniform_init};
+use super::weights::{Direction, Inits, Shape};
+use super::{RecurrentConfig, read_state, uniform_init};
 use crate::error::{Error, Result};
-use crate::kernels::Gates;
+use crate::kernels::{self, Gates};
 use crate::module::WeightInfo;
-use crate::nn::projection::Quantized;
-use crate::nn::{Projection, prefix_of};
+use crate::nn::prefix_of;
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, check_cpu_float, from_f32_vec, mismatch};
@@ -28,29 +28,6 @@ pub(super) struct Stack {
     name: Option<Arc<str>>,
     /// Layer 0 forward, layer 0 reverse if there is one, layer 1 forward, ..
     directions: Vec<Direction>,
-}
-
-/// The weights of one direction of one layer.
-#[derive(Clone, Debug)]
-pub(super) struct Direction {
-    /// What follows `weight_ih` in a checkpoint: `_l0`, `_l0_reverse`.
-    suffix: String,
-    pub reverse: bool,
-    pub ih: Projection,
-    pub hh: Projection,
-    /// The LSTM's projection of the hidden state.
-    pub hr: Option<Projection>,
-}
-
-impl Direction {
-    /// The quantized weights of the input and of the hidden state, where all steps can be taken
-    /// at once.
-    fn quantized(&self) -> Option<(&Quantized, &Quantized)> {
-        match self.hr {
-            None => self.ih.quantized().zip(self.hh.quantized()),
-            Some(_) => None,
-        }
-    }
 }
 
 /// The input of a forward call, checked.
@@ -69,14 +46,6 @@ pub(super) struct Memory<'a> {
     pub c: &'a mut [f32],
     /// Where the last direction's c goes after each step, `[steps, batch, hidden]`.
     pub cs: Option<&'a mut Vec<f32>>,
-}
-
-/// How the initial weights of one direction are drawn where there is no checkpoint.
-pub(super) struct Inits {
-    pub w_ih: Init,
-    pub w_hh: Init,
-    pub b_ih: Option<Init>,
-    pub b_hh: Option<Init>,
 }
 
 impl Stack {
@@ -126,7 +95,7 @@ impl Stack {
                     b_hh: config.bias.then_some(init),
                 };
                 let suffix = format!("_l{layer}{suffix}");
-                let direction = stack.load_direction(suffix, in_size, inits, vb)?;
+                let direction = Direction::load(stack.shape(in_size), suffix, inits, vb)?;
                 stack.directions.push(direction);
             }
         }
@@ -153,53 +122,11 @@ impl Stack {
             name: prefix_of(vb),
             directions: Vec::new(),
         };
-        let mut direction = stack.load_direction(suffix, input_size, inits, vb)?;
+        let mut direction = Direction::load(stack.shape(input_size), suffix, inits, vb)?;
         // candle's callers turn the sequence around themselves.
         direction.reverse = false;
         stack.directions.push(direction);
         Ok(stack)
-    }
-
-    fn load_direction(
-        &self,
-        suffix: String,
-        in_size: usize,
-        inits: Inits,
-        vb: &VarBuilder<'_>,
-    ) -> CandleResult<Direction> {
-        let rows = sizes::elements("weight", &[self.gates.count(), self.hidden_size])?;
-        let weight = |name, columns, init| {
-            load(
-                vb,
-                &[rows, columns],
-                &format!("weight_{name}{suffix}"),
-                init,
-            )
-        };
-        let bias = |name, init: Option<Init>| {
-            let get = |init| load(vb, &[rows], &format!("bias_{name}{suffix}"), init);
-            init.map(get).transpose()
-        };
-        let hr = match self.config.proj_size {
-            0 => None,
-            proj_size => {
-                let name = format!("weight_hr{suffix}");
-                let weight = load(vb, &[proj_size, self.hidden_size], &name, inits.w_hh)?;
-                Some(Projection::new(weight, None))
-            }
-        };
-        Ok(Direction {
-            ih: Projection::new(weight("ih", in_size, inits.w_ih)?, bias("ih", inits.b_ih)?)
-                .with_gates(self.gates.count()),
-            hh: Projection::new(
-                weight("hh", self.state_size(), inits.w_hh)?,
-                bias("hh", inits.b_hh)?,
-            )
-            .with_gates(self.gates.count()),
-            hr,
-            reverse: suffix.ends_with("_reverse"),
-            suffix,
-        })
     }
 
     pub fn name(&self) -> Option<&str> {
@@ -230,12 +157,19 @@ impl Stack {
         if self.config.bidirectional { 2 } else { 1 }
     }
 
+    /// The sizes of a direction of so many inputs.
+    fn shape(&self, input: usize) -> Shape {
+        Shape {
+            gates: self.gates,
+            input,
+            hidden: self.hidden_size,
+            proj: self.config.proj_size,
+        }
+    }
+
     /// Size of the hidden state as the next step and layer see it.
     fn state_size(&self) -> usize {
-        match self.config.proj_size {
-            0 => self.hidden_size,
-            proj_size => proj_size,
-        }
+        self.shape(self.input_size).state()
     }
 
     fn output_size(&self) -> usize {
@@ -243,39 +177,17 @@ impl Stack {
     }
 
     pub fn weights(&self) -> Vec<WeightInfo> {
-        let of = |direction: &Direction| {
-            let named = |name: &str| format!("weight_{name}{}", direction.suffix);
-            let hr = direction.hr.as_ref().map(|hr| hr.info(&named("hr")));
-            let both = [
-                direction.ih.info(&named("ih")),
-                direction.hh.info(&named("hh")),
-            ];
-            both.into_iter().chain(hr).collect::<Vec<_>>()
-        };
-        self.directions.iter().flat_map(of).collect()
+        self.directions
+            .iter()
+            .flat_map(Direction::weights)
+            .collect()
     }
 
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
-        let quantize = |direction: &Direction| -> Result<Direction> {
-            let named = |name: &str, projection: &Projection| {
-                let quantized = projection.quantize(qconfig);
-                quantized.map_err(|e| e.at(&format!("weight_{name}{}", direction.suffix)))
-            };
-            let hr = direction.hr.as_ref().map(|hr| named("hr", hr));
-            Ok(Direction {
-                ih: named("ih", &direction.ih)?,
-                hh: named("hh", &direction.hh)?,
-                hr: hr.transpose()?,
-                suffix: direction.suffix.clone(),
-                reverse: direction.reverse,
-            })
-        };
+        let directions = self.directions.iter();
+        let directions = directions.map(|direction| direction.quantize(qconfig));
         Ok(Self {
-            directions: self
-                .directions
-                .iter()
-                .map(quantize)
-                .collect::<Result<_>>()?,
+            directions: directions.collect::<Result<_>>()?,
             name: self.name.clone(),
             ..*self
         })
@@ -427,10 +339,10 @@ impl Stack {
             .collect();
         let quantized = runs.iter().map(|run| run.direction.quantized());
         match quantized.collect::<Option<Vec<_>>>().as_deref() {
-            Some(weights @ [(ih, _), ..]) => {
+            Some(weights @ [(_, activations), ..]) => {
                 let directions = runs.iter_mut().zip(weights);
-                let directions = directions.map(|(run, (ih, hh))| run.recurrence(ih, hh));
-                ih.recur(rows, directions.collect());
+                let directions = directions.map(|(run, (weights, _))| run.recurrence(*weights));
+                kernels::recur(rows, directions.collect(), *activations);
             }
             _ => runs.iter_mut().try_for_each(|run| run.one_by_one(rows))?,
         }

@@ -1,0 +1,30 @@
+//! AMX: tiles of 16 rows of 64 bytes, multiplied as 16 x 16 sums of 64 products of u8 by i8.
+//!
+//! ```text
+//! for each half of a panel, 32 channels     its codes stay in L1 while all rows pass
+//!   for each block of 32 rows               2 x 2 tiles of sums
+//!     for each 16 groups of inputs
+//!       load 2 tiles of activations, 2 of weights; 4 products
+//!     store the tiles in L1; to f32, fma by scale and bias, store
+//! ```
+//!
+//! Packed weights are read as they are: 16 groups of 16 channels are a tile. Everything but the
+//! product of several rows is AVX512-VNNI's, on the same weights.
+//!
+//! Tiles have no type in Rust: they are named in `asm!` only, so the compiler cannot touch them
+//! between the first load of a block and its last store.
+
+#[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+mod emulation;
+mod nest;
+#[cfg(test)]
+mod tests;
+mod tiles;
+
+#[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
+pub use super::avx512_vnni::{attend, multiply_f16, run, widen};
+#[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
+pub use nest::multiply;
+
+#[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+pub use emulation::{attend, multiply, multiply_f16, run, widen};

@@ -1,0 +1,337 @@
+//! The tile instructions: tiles 0 to 3 are sums, the others activations and weights.
+
+use std::arch::asm;
+use std::mem::MaybeUninit;
+
+/// Rows of a tile.
+pub const HEIGHT: usize = 16;
+
+/// Groups of four codes in a row of a tile.
+pub const K_GROUPS: usize = 16;
+
+/// Sums in a row of a tile.
+pub const LINE: usize = 16;
+
+/// Bytes of a row of a tile.
+const ROW: usize = 64;
+
+/// The shape of each tile, as `ldtilecfg` reads it and `sttilecfg` writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Configuration {
+    /// 0 where no tiles are configured.
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    /// Bytes of a row.
+    row: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Configuration {
+    /// Of no tiles.
+    pub const NONE: Self = Self {
+        palette: 0,
+        start_row: 0,
+        reserved: [0; 14],
+        row: [0; 16],
+        rows: [0; 16],
+    };
+
+    /// For products: all tiles have so many rows, 1 to 16.
+    pub fn of_products(rows: usize) -> Self {
+        let mut tiles = Self {
+            palette: 1,
+            ..Self::NONE
+        };
+        for tile in 0..8 {
+            tiles.row[tile] = ROW as u16;
+            tiles.rows[tile] = rows as u8;
+        }
+        tiles
+    }
+
+    /// Rows of a tile, and bytes of a row.
+    #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+    pub fn shape(&self, tile: usize) -> (usize, usize) {
+        (self.rows[tile].into(), self.row[tile].into())
+    }
+
+    /// Whether the CPU takes it.
+    #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+    pub fn is_valid(&self) -> bool {
+        let fits = |tile: usize| self.rows[tile] <= 16 && self.row[tile] <= ROW as u16;
+        self.palette == 1 && (0..8).all(fits) && self.reserved == [0; 14]
+    }
+
+    /// The thread's.
+    ///
+    /// # Safety
+    /// The CPU has AMX.
+    #[inline(always)]
+    pub unsafe fn current() -> Self {
+        let mut current = Self::NONE;
+        // SAFETY: it writes the 64 bytes of a configuration.
+        unsafe {
+            asm!("sttilecfg [{to}]", to = in(reg) &raw mut current,
+                options(nostack, preserves_flags));
+        }
+        current
+    }
+
+    /// Makes it the thread's, or releases the tiles if it is of none.
+    ///
+    /// # Safety
+    /// The CPU has AMX, and it is `NONE`, of products, or was stored by the CPU.
+    #[inline(always)]
+    pub unsafe fn load(&self) {
+        // SAFETY: the CPU has AMX and takes the configuration, the 64 bytes that are read.
+        unsafe {
+            match self.palette {
+                0 => asm!("tilerelease", options(nomem, nostack, preserves_flags)),
+                _ => asm!("ldtilecfg [{from}]", from = in(reg) &raw const *self,
+                    options(nostack, preserves_flags, readonly)),
+            }
+        }
+    }
+}
+
+/// The thread's tiles, configured for products until it is dropped.
+///
+/// The configuration is one of the thread, and others keep theirs there: what was found is put
+/// back, and where nothing was, tiles are released, so that the system need not save them.
+pub struct Configured {
+    before: Configuration,
+}
+
+impl Configured {
+    /// Configures tiles of [`HEIGHT`] rows.
+    ///
+    /// # Safety
+    /// The CPU has AMX.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        // SAFETY: the CPU has AMX, and takes a configuration of products.
+        unsafe {
+            let before = Configuration::current();
+            Configuration::of_products(HEIGHT).load();
+            Self { before }
+        }
+    }
+}
+
+impl Drop for Configured {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: the CPU has AMX, as it had for `new`, and stored it.
+        unsafe { self.before.load() }
+    }
+}
+
+/// The sums of up to 4 tiles.
+#[repr(C, align(64))]
+pub struct Sums([[MaybeUninit<[i32; LINE]>; HEIGHT]; 4]);
+
+impl Sums {
+    #[inline(always)]
+    pub fn uninit() -> Self {
+        Self([[MaybeUninit::uninit(); HEIGHT]; 4])
+    }
+
+    /// A row of a tile.
+    ///
+    /// # Safety
+    /// It has been stored.
+    #[inline(always)]
+    pub unsafe fn row(&self, tile: usize, row: usize) -> &[i32; LINE] {
+        // SAFETY: the row has been stored.
+        unsafe { self.0[tile][row].assume_init_ref() }
+    }
+}
+
+/// Clears all sums.
+///
+/// # Safety
+/// Tiles are configured.
+#[inline(always)]
+pub unsafe fn clear() {
+    // SAFETY: tiles are configured; the instructions touch them alone.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            out("tmm0") _,
+            out("tmm1") _,
+            out("tmm2") _,
+            out("tmm3") _,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+}
+
+/// A loop over tiles of inputs, given the instructions of a step.
+macro_rules! steps {
+    ($operands:expr, $steps:expr, [$($instruction:expr),* $(,)?]) => {{
+        let Operands { lhs, lhs_stride, rhs, rhs_stride, ahead } = $operands;
+        asm!(
+            "2:",
+            $($instruction,)*
+            "add {a0}, 64",
+            "add {a1}, 64",
+            "add {b}, {b_step}",
+            "add {ahead}, 512",
+            "dec {steps}",
+            "jnz 2b",
+            a0 = inout(reg) lhs[0] => _,
+            a1 = inout(reg) lhs[1] => _,
+            b = inout(reg) rhs => _,
+            a_stride = in(reg) lhs_stride,
+            b_stride = in(reg) rhs_stride,
+            b_step = in(reg) K_GROUPS * rhs_stride,
+            ahead = inout(reg) ahead => _,
+            steps = inout(reg) $steps => _,
+            out("tmm0") _,
+            out("tmm1") _,
+            out("tmm2") _,
+            out("tmm3") _,
+            out("tmm4") _,
+            out("tmm5") _,
+            out("tmm6") _,
+            out("tmm7") _,
+            options(nostack, readonly),
+        )
+    }};
+}
+
+/// Loads the only tile of activations.
+macro_rules! row {
+    () => {
+        "tileloadd tmm4, [{a0} + {a_stride}]"
+    };
+}
+
+/// Loads a tile of weights and adds its products with the only tile of activations.
+macro_rules! column {
+    (0) => {
+        "tileloadd tmm5, [{b} + {b_stride}]\ntdpbusd tmm0, tmm4, tmm5"
+    };
+    (1) => {
+        "tileloadd tmm6, [{b} + {b_stride} + 64]\ntdpbusd tmm1, tmm4, tmm6"
+    };
+    (2) => {
+        "tileloadd tmm7, [{b} + {b_stride} + 128]\ntdpbusd tmm2, tmm4, tmm7"
+    };
+    (3) => {
+        "tileloadd tmm5, [{b} + {b_stride} + 192]\ntdpbusd tmm3, tmm4, tmm5"
+    };
+}
+
+/// The memory that tiles are loaded from.
+#[derive(Clone, Copy)]
+pub struct Operands {
+    /// The first activations of one or two tiles of rows; of one, twice the same.
+    pub lhs: [*const u8; 2],
+    /// Bytes between two rows.
+    pub lhs_stride: usize,
+    /// The first weights.
+    pub rhs: *const u8,
+    /// Bytes between two groups.
+    pub rhs_stride: usize,
+    /// Weights that come next: eight lines of them a step are brought to L2. Any address may be
+    /// given.
+    pub ahead: *const u8,
+}
+
+/// Lines that are brought to L2 a step, in bytes.
+pub const AHEAD: usize = 512;
+
+/// Adds the products of `steps` tiles of inputs to the sums of `R` x `C` tiles.
+///
+/// Where two tiles of rows share weights, activations are loaded with a hint that they are not used
+/// again soon: weights stay in L1.
+///
+/// # Safety
+/// Tiles are configured, `R` x `C` is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there are
+/// so many tiles to read from each of `lhs`, [`ROW`] bytes apart, and from `rhs`, `K_GROUPS` strides
+/// apart.
+#[inline(always)]
+pub unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize) {
+    // SAFETY: tiles are configured, and there is a tile to read at each step of each operand.
+    unsafe {
+        match (R, C) {
+            (2, 2) => steps!(
+                operands,
+                steps,
+                [
+                    "tileloadd tmm6, [{b} + {b_stride}]",
+                    "tileloaddt1 tmm4, [{a0} + {a_stride}]",
+                    "prefetcht1 [{ahead}]",
+                    "prefetcht1 [{ahead} + 64]",
+                    "prefetcht1 [{ahead} + 128]",
+                    "prefetcht1 [{ahead} + 192]",
+                    "tdpbusd tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{b} + {b_stride} + 64]",
+                    "tdpbusd tmm1, tmm4, tmm7",
+                    "tileloaddt1 tmm5, [{a1} + {a_stride}]",
+                    "prefetcht1 [{ahead} + 256]",
+                    "prefetcht1 [{ahead} + 320]",
+                    "prefetcht1 [{ahead} + 384]",
+                    "prefetcht1 [{ahead} + 448]",
+                    "tdpbusd tmm2, tmm5, tmm6",
+                    "tdpbusd tmm3, tmm5, tmm7",
+                ]
+            ),
+            (2, _) => steps!(
+                operands,
+                steps,
+                [
+                    "tileloadd tmm6, [{b} + {b_stride}]",
+                    "tileloaddt1 tmm4, [{a0} + {a_stride}]",
+                    "tdpbusd tmm0, tmm4, tmm6",
+                    "tileloaddt1 tmm5, [{a1} + {a_stride}]",
+                    "tdpbusd tmm1, tmm5, tmm6",
+                ]
+            ),
+            (_, 4) => steps!(
+                operands,
+                steps,
+                [row!(), column!(0), column!(1), column!(2), column!(3)]
+            ),
+            (_, 3) => steps!(
+                operands,
+                steps,
+                [row!(), column!(0), column!(1), column!(2)]
+            ),
+            (_, 2) => steps!(operands, steps, [row!(), column!(0), column!(1)]),
+            _ => steps!(operands, steps, [row!(), column!(0)]),
+        }
+    }
+}
+
+/// Stores the sums of `R` x `C` tiles.
+///
+/// # Safety
+/// Tiles are configured, and there are at most 4.
+#[inline(always)]
+pub unsafe fn store<const R: usize, const C: usize>(sums: &mut Sums) {
+    let to = &raw mut *sums;
+    // SAFETY: tiles are configured, each of at most 1 KiB, and `sums` has room for four.
+    unsafe {
+        asm!("tilestored [{to} + {row}], tmm0", to = in(reg) to, row = in(reg) ROW,
+            options(nostack, preserves_flags));
+        if R * C > 1 {
+            asm!("tilestored [{to} + {row} + 1024], tmm1", to = in(reg) to, row = in(reg) ROW,
+                options(nostack, preserves_flags));
+        }
+        if R * C > 2 {
+            asm!("tilestored [{to} + {row} + 2048], tmm2", to = in(reg) to, row = in(reg) ROW,
+                options(nostack, preserves_flags));
+        }
+        if R * C > 3 {
+            asm!("tilestored [{to} + {row} + 3072], tmm3", to = in(reg) to, row = in(reg) ROW,
+                options(nostack, preserves_flags));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! AVX-512 with VNNI: 16 lanes, four products a lane and instruction.
+
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use half::f16;
+
+use super::avx2;
+use crate::kernels::arch::op::{Activate, Op};
+use crate::kernels::loops::activation::Activation;
+use crate::kernels::loops::attention::{self, Attention, Block};
+use crate::kernels::loops::codes;
+use crate::kernels::loops::float_tile;
+use crate::kernels::loops::product::{Part, Product, Sink};
+use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS, Terms};
+
+/// The door: an op compiled with these features, out of line.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+#[inline(never)]
+pub fn run<O: Op>(op: O) -> O::Out {
+    op.run()
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub fn widen(halves: &[f16], out: &mut [f32]) {
+    let (halves, halves_rest) = halves.as_chunks::<16>();
+    let (out, out_rest) = out.as_chunks_mut::<16>();
+    for (halves, out) in halves.iter().zip(out) {
+        // SAFETY: 32 bytes to read, 64 to write; no alignment is asked.
+        unsafe {
+            let halves = _mm256_loadu_si256(halves.as_ptr().cast());
+            _mm512_storeu_ps(out.as_mut_ptr(), _mm512_cvtph_ps(halves));
+        }
+    }
+    codes::widen(halves_rest, out_rest);
+}
+
+/// # Safety
+/// The CPU has these features, and no other thread computes a block that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+    let register = float_tile::Closures {
+        // SAFETY: the array is 64 bytes to read; no alignment is asked.
+        load: |from: &[f32; 16]| unsafe { _mm512_loadu_ps(from.as_ptr()) },
+        splat: |value| _mm512_set1_ps(value),
+        fma: |a, b, acc| _mm512_fmadd_ps(a, b, acc),
+        // SAFETY: the array is 64 bytes to write.
+        store: |values, to: &mut [f32; 16]| unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) },
+        transpose: |square| avx2::transpose(square),
+    };
+    // SAFETY: the block is of this thread alone.
+    unsafe { attention::attend::<16, 4>(attention, block, out, register) }
+}
+
+/// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+    let vector = Closures::<true, _, _, _, _, _, _, _, _> {
+        start: |terms: Terms<'_, 16>| start(terms),
+        // SAFETY: the array is 64 bytes to read; no alignment is asked.
+        load: |weights: &[u8; 64]| unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) },
+        splat: |codes: [u8; 4]| _mm512_set1_epi32(i32::from_le_bytes(codes)),
+        dot: |acc, a, b| _mm512_dpbusd_epi32(acc, a, b),
+        add: |left, right| _mm512_add_epi32(left, right),
+        finish: |acc, terms: Terms<'_, 16>, out: &mut Lanes<16>| finish(acc, terms, out),
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: the part is of this thread alone.
+    unsafe { tile::multiply::<16, 64, MAX_ROWS, _>(product, part, vector) }
+}
+
+/// The value that 16 sums begin with: their correction by zero points.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+#[inline]
+pub fn start(terms: Terms<'_, 16>) -> __m512i {
+    // SAFETY: each array is 64 bytes to read.
+    let load = |xs: &[i32; 16]| unsafe { _mm512_loadu_si512(xs.as_ptr().cast()) };
+    let zero_point = _mm512_set1_epi32(terms.row.zero_point.wrapping_neg());
+    let acc = _mm512_mullo_epi32(zero_point, load(terms.sums));
+    let Some(zero_points) = terms.zero_points else {
+        return acc;
+    };
+    let sum = _mm512_set1_epi32(terms.row.sum);
+    _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, load(zero_points)))
+}
+
+/// Scale and bias of 16 sums.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+#[inline]
+pub fn finish(acc: __m512i, terms: Terms<'_, 16>, out: &mut Lanes<16>) {
+    // SAFETY: each array is 64 bytes to read.
+    let load = |xs: &[f32; 16]| unsafe { _mm512_loadu_ps(xs.as_ptr()) };
+    let scale = _mm512_mul_ps(_mm512_set1_ps(terms.row.scale), load(terms.scales));
+    let values = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, load(terms.bias));
+    // SAFETY: the array is 64 bytes to write.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
+}
+
+/// A tile of 6 x 64 of floats: 24 sums, 4 weights and a broadcast of the 32 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
+    let vector = Closures::<false, _, _, _, _, _, _, _, _> {
+        start: |_: Terms<'_, 16>| _mm512_setzero_ps(),
+        load: |weights: &[u8; 32]| {
+            // SAFETY: the array is 32 bytes to read; no alignment is asked.
+            _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) })
+        },
+        splat: |x: f32| _mm512_set1_ps(x),
+        dot: |acc, x, weights| _mm512_fmadd_ps(x, weights, acc),
+        add: |left, right| _mm512_add_ps(left, right),
+        finish: |acc, terms: Terms<'_, 16>, out: &mut Lanes<16>| {
+            // SAFETY: each array is 64 bytes to read or to write.
+            unsafe {
+                let bias = _mm512_loadu_ps(terms.bias.as_ptr());
+                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(acc, bias));
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: the part is of this thread alone.
+    unsafe { tile::multiply::<16, 32, MAX_ROWS, _>(product, part, vector) }
+}

@@ -1,0 +1,74 @@
+//! An activation function of all elements of a slice.
+
+use crate::kernels::arch::op::Activate;
+use crate::kernels::isa::Isa;
+use crate::kernels::loops::activation::{Activation, BLOCK};
+use crate::kernels::loops::buffer;
+use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
+
+/// The function of each element, on several threads if that is faster.
+///
+/// The result does not depend on the instruction set or on the number of threads.
+pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
+    let threads = Threads::of_caller();
+    let tasks = match xs.len() < SERIAL_ELEMENTS {
+        true => 1,
+        false => xs
+            .len()
+            .div_ceil(CHUNK)
+            .min(TASKS_PER_THREAD * threads.count()),
+    };
+    let share = xs.len().div_ceil(tasks).next_multiple_of(BLOCK).max(1);
+    // SAFETY: the chunks of both slices are the same, and all of each is copied.
+    unsafe {
+        buffer::filled(xs.len(), |out| {
+            threads.for_each_item(xs.chunks(share).zip(out.chunks_mut(share)), |(xs, out)| {
+                // What is copied is still in L1 when it is used.
+                for (xs, out) in xs.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
+                    let xs = buffer::copied(xs, out);
+                    isa.run(Activate { activation, xs });
+                }
+            });
+        })
+    }
+}
+
+/// Elements below which the caller's thread computes alone.
+const SERIAL_ELEMENTS: usize = 16_384;
+
+/// Elements that are computed one after the other: half of a small L1.
+const CHUNK: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::loops::activation::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+
+    #[test]
+    fn every_isa_gives_the_bits_of_the_formulas() {
+        type Case = (Activation, fn(f32) -> f32);
+        let functions: [Case; 6] = [
+            (Activation::Relu, relu),
+            (Activation::Gelu, gelu),
+            (Activation::GeluTanh, gelu_tanh),
+            (Activation::Silu, silu),
+            (Activation::Tanh, tanh),
+            (Activation::Sigmoid, sigmoid),
+        ];
+        let ends = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0., 0.];
+        let xs: Vec<f32> = (-400..400).map(|i| i as f32 * 0.037).chain(ends).collect();
+        let bits = |x: f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
+        for isa in Isa::available() {
+            for (activation, f) in functions {
+                for len in [0, 1, 15, 16, 17, 64, xs.len()] {
+                    let mut got = xs[xs.len() - len..].to_vec();
+                    let expected: Vec<u32> = got.iter().map(|x| bits(f(*x))).collect();
+                    let xs = &mut got;
+                    isa.run(Activate { activation, xs });
+                    let got: Vec<u32> = got.into_iter().map(bits).collect();
+                    assert_eq!(got, expected, "{isa} {activation:?} {len}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Attention of all heads, cut into blocks of queries.
+
+use crate::kernels::isa::Isa;
+use crate::kernels::loops::attention::{Attention, Block, Heads, QUERIES};
+use crate::kernels::loops::buffer;
+use crate::kernels::loops::float_tile::COLUMNS;
+use crate::kernels::loops::product::{Layout, Sink};
+use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
+use crate::sizes;
+
+impl Heads<'_> {
+    /// The same, checked: all matrices are within `values`. Those without elements lie nowhere.
+    ///
+    /// # Panics
+    /// If some are not.
+    fn checked(self, what: &str, batch: usize, heads: usize) -> Self {
+        let sizes = [batch, heads, self.rows, self.columns];
+        if sizes.contains(&0) {
+            return Self {
+                values: &[],
+                strides: [0; 3],
+                ..self
+            };
+        }
+        let ends = sizes.into_iter().zip(self.strides.into_iter().chain([1]));
+        let last = ends
+            .map(|(size, stride)| (size - 1).checked_mul(stride))
+            .try_fold(0usize, |sum, offset| sum.checked_add(offset?));
+        assert!(
+            last.is_some_and(|last| last < self.values.len()),
+            "{what}: expected {sizes:?} at strides {:?} within {} elements",
+            self.strides,
+            self.values.len()
+        );
+        self
+    }
+}
+
+impl Attention<'_> {
+    /// The same, checked.
+    ///
+    /// # Panics
+    /// If the sizes of the operands do not agree, or one does not lie within its slice.
+    fn checked(self) -> Self {
+        let Self { q, k, v, .. } = self;
+        assert!(q.columns == k.columns, "q and k: expected one head_dim");
+        assert!(k.rows == v.rows, "k and v: expected one number of keys");
+        let scores = (q.rows, k.rows);
+        assert!(
+            self.mask
+                .is_none_or(|mask| (mask.rows, mask.columns) == scores),
+            "mask: expected {scores:?}, the sizes of the scores"
+        );
+        Self {
+            q: q.checked("q", self.batch, self.heads),
+            k: k.checked("k", self.batch, self.heads),
+            v: v.checked("v", self.batch, self.heads),
+            mask: self
+                .mask
+                .map(|mask| mask.checked("mask", self.batch, self.heads)),
+            ..self
+        }
+    }
+}
+
+/// Multiply-adds below which the caller's thread computes alone.
+const SERIAL_MACS: usize = 200_000;
+
+/// `softmax(q k^T scale + mask) v`, laid out as `[batch, queries, heads, value_dim]`.
+///
+/// A query that the mask excludes from every key, by minus infinity, gives zeros. Each element
+/// is within `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact result, the
+/// maxima over the keys that are not excluded. It does not depend on the number of threads.
+///
+/// # Panics
+/// If the sizes of the operands do not agree, or one does not lie within its slice.
+pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
+    let attention = attention.checked();
+    let Attention { q, k, v, .. } = attention;
+    let (batch, heads) = (attention.batch, attention.heads);
+    let len = sizes::length("out", &[batch, heads, q.rows, v.columns]);
+    if len == 0 || k.rows == 0 {
+        return vec![0.; len];
+    }
+
+    let work = [heads, q.rows, k.rows, q.columns.saturating_add(v.columns)];
+    let work = work.into_iter().fold(batch, usize::saturating_mul);
+    let threads = Threads::of_caller();
+    let count = match work < SERIAL_MACS {
+        true => 1,
+        false => threads.count(),
+    };
+    let registers = q.rows.div_ceil(COLUMNS);
+    let wanted = TASKS_PER_THREAD * count;
+    let blocks = registers.div_ceil(QUERIES / COLUMNS);
+    let blocks = match count {
+        1 => blocks,
+        _ => blocks.max(registers.min(wanted.div_ceil(batch * heads))),
+    };
+    sizes::length("registers by blocks", &[registers, blocks]);
+    let tasks = batch * heads * blocks;
+    // Threads count the tasks that they get in u32.
+    let share = tasks.div_ceil(u32::MAX as usize);
+    // SAFETY: the blocks of all heads of all sequences are all rows and columns of the output, each
+    // once: they fill it, and do not overlap.
+    unsafe {
+        buffer::filled(len, |out| {
+            let out = Sink::new(out, heads * v.columns, Layout::Channels);
+            let task = |index: usize| {
+                let (head, block) = (index / blocks, index % blocks);
+                let start = block * registers / blocks * COLUMNS;
+                let end = (block + 1) * registers / blocks * COLUMNS;
+                let block = Block {
+                    batch: head / heads,
+                    head: head % heads,
+                    queries: start..end.min(q.rows),
+                };
+                isa.attend(&attention, block, &out);
+            };
+            match count {
+                1 => (0..tasks).for_each(task),
+                _ => threads.for_each(tasks.div_ceil(share), false, |index| {
+                    (index * share..tasks.min((index + 1) * share)).for_each(task);
+                }),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value in [-1, 1) that depends on nothing but `i`.
+    fn value(i: usize) -> f32 {
+        let mixed = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        mixed as f32 / (1u64 << 23) as f32 - 1.
+    }
+
+    fn values(seed: usize, len: usize) -> Vec<f32> {
+        (0..len).map(|i| value(seed * 1_000_003 + i) * 3.).collect()
+    }
+
+    /// Rows of `heads * columns` that the heads share, as a projection leaves them.
+    fn heads(values: &[f32], batch_rows: usize, heads: usize, columns: usize) -> Heads<'_> {
+        let row = heads * columns;
+        Heads {
+            values,
+            strides: [batch_rows * row, columns, row],
+            rows: batch_rows,
+            columns,
+        }
+    }
+
+    /// Each element in f64, and the bound that is stated for it.
+    fn exact(a: &Attention<'_>) -> Vec<(f64, f64)> {
+        let at = |heads: &Heads<'_>, b, h, row, column| {
+            let [of_b, of_h, of_row] = heads.strides;
+            f64::from(heads.values[b * of_b + h * of_h + row * of_row + column])
+        };
+        let mut out = Vec::new();
+        for b in 0..a.batch {
+            for (i, h) in (0..a.q.rows).flat_map(|i| (0..a.heads).map(move |h| (i, h))) {
+                let score = |j| {
+                    let dot = |d| at(&a.q, b, h, i, d) * at(&a.k, b, h, j, d);
+                    let dot = (0..a.q.columns).map(dot).sum::<f64>();
+                    let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
+                    dot * f64::from(a.scale) + mask
+                };
+                let scores: Vec<f64> = (0..a.k.rows).map(score).collect();
+                let size = |j| {
+                    let term = |d| (at(&a.q, b, h, i, d) * at(&a.k, b, h, j, d)).abs();
+                    let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
+                    f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>() + mask.abs()
+                };
+                let finite = (0..a.k.rows).map(size).filter(|size| size.is_finite());
+                let size = finite.fold(0., f64::max);
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum = weights.iter().sum::<f64>();
+                for c in 0..a.v.columns {
+                    let term = |(j, w): (usize, &f64)| w * at(&a.v, b, h, j, c);
+                    let total = weights.iter().enumerate().map(term).sum::<f64>();
+                    let exact = match max == f64::NEG_INFINITY {
+                        true => 0.,
+                        false => total / sum,
+                    };
+                    let values = (0..a.k.rows).map(|j| at(&a.v, b, h, j, c).abs());
+                    out.push((
+                        exact,
+                        values.fold(0., f64::max) * (2. + size) / 2f64.powi(21),
+                    ));
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn every_isa_is_within_the_bound_of_f64_and_those_with_fma_agree() {
+        let shapes = [
+            (1, 1, 1, 1, 1, 1),
+            (1, 2, 3, 5, 8, 8),
+            (2, 3, 17, 16, 7, 9),
+            (1, 1, 63, 127, 32, 32),
+            (1, 1, 64, 128, 64, 64),
+            (1, 2, 65, 129, 20, 33),
+            (2, 1, 130, 300, 12, 6),
+            (1, 2, 5, 1, 64, 64),
+            (1, 1, 4, 3, 0, 2),
+            (1, 1, 4, 3, 2, 0),
+            (1, 1, 0, 3, 2, 2),
+            (1, 1, 2, 0, 3, 2),
+        ];
+        for (batch, heads_count, queries, keys, head_dim, value_dim) in shapes {
+            let len = |rows, columns| batch * heads_count * rows * columns;
+            let q = values(1, len(queries, head_dim));
+            let k = values(2, len(keys, head_dim));
+            let v = values(3, len(keys, value_dim));
+            let mut of_keys = values(4, batch * keys);
+            let mut own = values(5, queries * keys);
+            for x in of_keys.iter_mut().chain(&mut own).step_by(3) {
+                *x = f32::NEG_INFINITY;
+            }
+            own.iter_mut()
+                .take(keys)
+                .for_each(|x| *x = f32::NEG_INFINITY);
+            let mask = |values, strides| Heads {
+                values,
+                strides,
+                rows: queries,
+                columns: keys,
+            };
+            let masks = [
+                None,
+                Some(mask(&of_keys[..], [keys, 0, 0])),
+                Some(mask(&own[..], [0, 0, keys])),
+            ];
+            for mask in masks {
+                let attention = Attention {
+                    q: heads(&q, queries, heads_count, head_dim),
+                    k: heads(&k, keys, heads_count, head_dim),
+                    v: heads(&v, keys, heads_count, value_dim),
+                    mask,
+                    scale: 0.3,
+                    batch,
+                    heads: heads_count,
+                };
+                let expected = exact(&attention);
+                let mut fused: Option<Vec<u32>> = None;
+                for isa in Isa::available() {
+                    let got = super::attention(isa, attention);
+                    assert_eq!(got.len(), expected.len());
+                    for (got, (expected, bound)) in got.iter().zip(&expected) {
+                        let error = (f64::from(*got) - expected).abs();
+                        assert!(error <= *bound, "{isa}: {got}, expected {expected}");
+                    }
+                    let bits = got.iter().map(|x| x.to_bits()).collect();
+                    if isa.name() != "portable" {
+                        assert_eq!(fused.get_or_insert_with(|| Clone::clone(&bits)), &bits);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_with_its_queries() {
+        let (queries, keys, dim) = (20, 150, 8);
+        let (mut q, k, v) = (
+            values(1, queries * dim),
+            values(2, keys * dim),
+            values(3, keys * dim),
+        );
+        for isa in Isa::available() {
+            let run = |q: &[f32]| {
+                let of = |values, rows| heads(values, rows, 1, dim);
+                let attention = Attention {
+                    q: of(q, queries),
+                    k: of(&k, keys),
+                    v: of(&v, keys),
+                    mask: None,
+                    scale: 1.,
+                    batch: 1,
+                    heads: 1,
+                };
+                super::attention(isa, attention)
+            };
+            let clean = run(&q);
+            for (row, poison) in [(0, f32::NAN), (7, f32::INFINITY), (19, f32::NEG_INFINITY)] {
+                let saved = std::mem::replace(&mut q[row * dim + 3], poison);
+                let got = run(&q);
+                q[row * dim + 3] = saved;
+                for (i, (got, clean)) in got.iter().zip(&clean).enumerate() {
+                    match i / dim == row {
+                        true => assert!(got.is_nan(), "{isa} {i}: {got}"),
+                        false => assert_eq!(got.to_bits(), clean.to_bits(), "{isa} {i}"),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The calls: slices in, slices out. They check lengths, cut the work, and decide by their
+//! thresholds whether it goes to several threads.
+
+pub mod activation;
+pub mod attention;
+pub mod gemm;
+pub mod linear;
+pub mod lookup;
+pub mod norm;
+pub mod quantize;
+pub mod recurrent;
+mod split;

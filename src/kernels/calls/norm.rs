@@ -1,0 +1,237 @@
+//! Layer norm and softmax of all rows of a slice.
+
+use crate::kernels::arch::op::Op;
+use crate::kernels::isa::Isa;
+use crate::kernels::loops::buffer;
+use crate::kernels::loops::norm::{self, Norm};
+use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
+use crate::sizes;
+
+/// `(x - mean) / sqrt(variance + eps) * weight + bias` of each row of `xs`, or of
+/// `xs + residual`.
+///
+/// # Panics
+/// If `residual` has not as many elements as `xs`, or `bias` as `weight`, or if `xs` has no
+/// whole rows.
+pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) -> Vec<f32> {
+    let hidden = norm.weight.len();
+    if let Some(residual) = residual {
+        sizes::check("residual, the shape of xs", residual, &[xs.len()]);
+    }
+    if let Some(bias) = norm.bias {
+        sizes::check("bias, the shape of weight", bias, &[hidden]);
+    }
+    each_row(&Threads::of_caller(), xs, hidden, |start, row| {
+        let residual = residual.map(|residual| &residual[start..start + hidden]);
+        isa.run(Normalize {
+            row,
+            residual,
+            norm,
+        });
+    })
+}
+
+/// `e^x` of each element, divided by the sum over its row of `columns` elements.
+///
+/// # Panics
+/// If `xs` has no whole rows.
+pub fn softmax(isa: Isa, xs: &[f32], columns: usize) -> Vec<f32> {
+    let softmax = |_, row: &mut [f32]| isa.run(Softmax { row });
+    each_row(&Threads::of_caller(), xs, columns, softmax)
+}
+
+struct Normalize<'a> {
+    row: &'a mut [f32],
+    residual: Option<&'a [f32]>,
+    norm: Norm<'a>,
+}
+
+impl Op for Normalize<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        norm::normalize(self.row, self.residual, self.norm);
+    }
+}
+
+struct Softmax<'a> {
+    row: &'a mut [f32],
+}
+
+impl Op for Softmax<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        norm::softmax_row(self.row);
+    }
+}
+
+/// Elements below which the caller's thread computes alone.
+const SERIAL_ELEMENTS: usize = 32_768;
+
+/// A copy of `xs` with `change` applied to each row, which it finds in L1; it is told where in
+/// `xs` the row begins.
+fn each_row(
+    threads: &Threads,
+    xs: &[f32],
+    columns: usize,
+    change: impl Fn(usize, &mut [f32]) + Sync,
+) -> Vec<f32> {
+    let rows = xs.len().checked_div(columns).unwrap_or(0);
+    sizes::check("xs, [rows, columns]", xs, &[rows, columns]);
+    if rows == 0 {
+        return Vec::new();
+    }
+    let tasks = match xs.len() < SERIAL_ELEMENTS {
+        true => 1,
+        false => TASKS_PER_THREAD * threads.count(),
+    };
+    let height = rows.div_ceil(tasks).max(1);
+    // SAFETY: the parts of both slices are the same, and all rows of each are copied.
+    unsafe {
+        buffer::filled(xs.len(), |out| {
+            let parts = out.chunks_mut(height * columns).enumerate();
+            threads.for_each_item(parts, |(part, out)| {
+                for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+                    let start = (part * height + row) * columns;
+                    change(start, buffer::copied(&xs[start..start + columns], out));
+                }
+            });
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(len: usize, offset: f32) -> Vec<f32> {
+        let value = |i: usize| ((i * 7_919) % 1_013) as f32 / 200. - 2.5 + offset;
+        (0..len).map(value).collect()
+    }
+
+    fn bits(xs: &[f32]) -> Vec<u32> {
+        xs.iter().map(|x| x.to_bits()).collect()
+    }
+
+    #[test]
+    fn layer_norm_is_that_of_f64_and_the_same_on_every_isa() {
+        for (rows, hidden) in [
+            (0, 5),
+            (1, 1),
+            (3, 7),
+            (2, 32),
+            (5, 33),
+            (2, 384),
+            (60, 768),
+        ] {
+            for offset in [0., 100.] {
+                let xs = values(rows * hidden, offset);
+                let residual: Vec<f32> = xs.iter().map(|x| (x - offset) * -0.3 + 0.1).collect();
+                let (weight, bias) = (values(hidden, 1.), values(hidden, 0.));
+                for residual in [None, Some(&residual[..])] {
+                    let norm = Norm {
+                        weight: &weight,
+                        bias: residual.is_none().then_some(&bias[..]),
+                        eps: 1e-5,
+                    };
+                    let oldest = layer_norm(Isa::available()[0], &xs, residual, norm);
+                    for isa in Isa::available() {
+                        let got = layer_norm(isa, &xs, residual, norm);
+                        assert_eq!(bits(&got), bits(&oldest), "{isa} {rows} {hidden}");
+                    }
+                    for (i, got) in oldest.iter().enumerate() {
+                        let (row, column) = (i / hidden, i % hidden);
+                        let x = |c: usize| {
+                            let i = row * hidden + c;
+                            f64::from(xs[i]) + residual.map_or(0., |r| f64::from(r[i]))
+                        };
+                        let mean = (0..hidden).map(x).sum::<f64>() / hidden as f64;
+                        let square = |c| (x(c) - mean).powi(2);
+                        let variance = (0..hidden).map(square).sum::<f64>() / hidden as f64;
+                        let normal = (x(column) - mean) / (variance + 1e-5).sqrt();
+                        let bias = norm.bias.map_or(0., |b| f64::from(b[column]));
+                        let expected = normal * f64::from(weight[column]) + bias;
+                        // A difference from a mean of 100 has an error of half a unit of 100.
+                        let bound = 3e-6 * (1. + f64::from(offset));
+                        let error = (f64::from(*got) - expected).abs();
+                        assert!(
+                            error <= bound,
+                            "{rows} {hidden} {offset}: {got}, {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn softmax_is_that_of_f64_and_the_same_on_every_isa() {
+        for (rows, columns) in [
+            (0, 5),
+            (3, 1),
+            (3, 7),
+            (2, 32),
+            (5, 33),
+            (2, 128),
+            (400, 100),
+            (2, 5_000),
+        ] {
+            let mut xs = values(rows * columns, 50.);
+            // Differences of up to 90 in every other case.
+            let stretch = if columns % 2 == 0 { 18.1 } else { 1. };
+            xs.iter_mut().for_each(|x| *x *= stretch);
+            for x in xs.iter_mut().skip(1).step_by(5) {
+                *x = f32::NEG_INFINITY;
+            }
+            let oldest = softmax(Isa::available()[0], &xs, columns);
+            for isa in Isa::available() {
+                let got = softmax(isa, &xs, columns);
+                assert_eq!(bits(&got), bits(&oldest), "{isa} {rows} {columns}");
+            }
+            for (row, got) in xs.chunks(columns).zip(oldest.chunks(columns)) {
+                let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let below = |x: &f32| f64::from(*x) - f64::from(max);
+                let weight = |x: &f32| below(x).exp();
+                let sum = row.iter().map(weight).sum::<f64>();
+                for (x, got) in row.iter().zip(got) {
+                    let expected = weight(x) / sum;
+                    let error = (f64::from(*got) - expected).abs();
+                    if max > f32::NEG_INFINITY {
+                        let relative = 4e-7 - below(x).max(-1e3) / 2f64.powi(24);
+                        let bound = relative * expected + 1e-37;
+                        assert!(error <= bound, "{x}: {got}, expected {expected}");
+                    } else {
+                        assert!(got.is_nan());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_is_nan_and_alone() {
+        for isa in Isa::available() {
+            for poison in [f32::NAN, f32::INFINITY] {
+                let mut xs = values(3 * 40, 0.);
+                xs[45] = poison;
+                let ones = [1.; 40];
+                let norm = Norm {
+                    weight: &ones,
+                    bias: None,
+                    eps: 0.,
+                };
+                for got in [layer_norm(isa, &xs, None, norm), softmax(isa, &xs, 40)] {
+                    for (i, got) in got.iter().enumerate() {
+                        // Beside an infinity the others' share is zero, its own no number.
+                        let own = i / 40 == 1;
+                        assert!(own || got.is_finite(), "{isa} {poison} {i}: {got}");
+                        assert!(!own || got.is_nan(), "{isa} {poison} {i}: {got}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The instructions that this CPU has and the system lets a process use.
+
+#[cfg(target_arch = "x86_64")]
+pub fn avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(target_arch = "x86_64")]
+pub fn avx_vnni() -> bool {
+    avx2() && is_x86_feature_detected!("avxvnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+pub fn avx512_vnni() -> bool {
+    avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
+/// AMX with AVX512-VNNI, which computes all but the products of several rows.
+#[cfg(target_arch = "x86_64")]
+pub fn amx_int8() -> bool {
+    avx512_vnni() && super::amx::available()
+}
+
+/// The same, or its emulation in memory.
+#[cfg(target_arch = "x86_64")]
+pub fn amx_int8_or_emulated() -> bool {
+    cfg!(all(feature = "emulate-amx", target_os = "linux")) || amx_int8()
+}
+
+/// NEON; the kernels read groups of codes as little-endian words.
+#[cfg(target_arch = "aarch64")]
+pub fn neon() -> bool {
+    cfg!(target_endian = "little") && std::arch::is_aarch64_feature_detected!("neon")
+}
+
+#[cfg(target_arch = "aarch64")]
+pub fn dotprod() -> bool {
+    neon() && std::arch::is_aarch64_feature_detected!("dotprod")
+}

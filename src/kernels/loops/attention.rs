@@ -1,0 +1,292 @@
+//! Scaled dot-product attention, fused: no matrix of scores, no transposed copy of anything.
+//!
+//! ```text
+//! for each block of up to 64 queries of a head               a task
+//!   q^T of the block, scaled                                 [head_dim, queries]
+//!   for each chunk of 128 keys                               its scores stay in L1 or L2
+//!     s = k q^T + mask                                       [keys, queries]
+//!     new maximum and sum of each query; s = e^(s - maximum)
+//!     o = o e^(old maximum - new) + v^T s                    [value_dim, queries]
+//!   out = (o / sum)^T
+//! ```
+//!
+//! Queries lie along the registers, so that softmax takes maxima and sums register by register,
+//! and k and v are read where they are, element by element. The running maximum is the online
+//! softmax of Milakov and Gimelshein (2018), which FlashAttention is built on.
+//!
+//! A query's result depends on no other query, on no thread count and on no tile size; keys that
+//! the mask excludes leave no trace.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use super::buffer::{self, Aligned};
+use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
+use super::norm::exp_below;
+use super::product::Sink;
+
+/// The operands of attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// `[batch, heads, queries, head_dim]`.
+    pub q: Heads<'a>,
+    /// `[batch, heads, keys, head_dim]`.
+    pub k: Heads<'a>,
+    /// `[batch, heads, keys, value_dim]`.
+    pub v: Heads<'a>,
+    /// Added to the scores, `[batch, heads, queries, keys]`.
+    pub mask: Option<Heads<'a>>,
+    /// Factor of the scores before the mask is added.
+    pub scale: f32,
+    /// Sequences.
+    pub batch: usize,
+    /// Heads of each.
+    pub heads: usize,
+}
+
+/// A matrix for each head of each sequence, somewhere in a slice; elements of a row are
+/// neighbours.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// Where the elements are.
+    pub values: &'a [f32],
+    /// From one sequence, head and row to the next.
+    pub strides: [usize; 3],
+    /// Rows of a matrix.
+    pub rows: usize,
+    /// Columns of a matrix.
+    pub columns: usize,
+}
+
+/// Queries of a block: as many as four of the widest registers.
+pub const QUERIES: usize = 4 * COLUMNS;
+
+/// Keys that are taken at a time.
+const KEYS: usize = 128;
+
+/// Queries of one head that one task computes.
+pub struct Block {
+    pub batch: usize,
+    pub head: usize,
+    pub queries: Range<usize>,
+}
+
+impl Block {
+    /// The matrix of this head from a row on.
+    #[inline(always)]
+    fn of<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {
+        let [of_batch, of_head, of_row] = heads.strides;
+        &heads.values[self.batch * of_batch + self.head * of_head + row * of_row..]
+    }
+}
+
+thread_local! {
+    static ROOM: Cell<Aligned> = Cell::default();
+}
+
+/// Computes a block and writes it to `out`, `[batch * queries, heads * value_dim]`.
+///
+/// # Safety
+/// No other thread computes a block that overlaps.
+#[inline(always)]
+pub unsafe fn attend<const LANES: usize, const NV: usize>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+    register: impl Register<LANES>,
+) {
+    let (k, v) = (attention.k, attention.v);
+    let (head_dim, value_dim) = (k.columns, v.columns);
+    let height = block.queries.len();
+    let width = height.next_multiple_of(COLUMNS);
+    let mut room = ROOM.take();
+    // All but the rows have a column for each query.
+    let sizes = [head_dim, KEYS, KEYS, value_dim, value_dim, 1, 1, 1];
+    let [q_t, scores, mask, sums, rows, max, sum, keep] =
+        room.split(sizes.map(|rows| rows * width));
+
+    let q = block.of(&attention.q, block.queries.start);
+    q_t.fill(0.);
+    transpose(
+        (q, attention.q.strides[2]),
+        (q_t, width),
+        height,
+        head_dim,
+        register,
+    );
+    for x in q_t.iter_mut() {
+        *x *= attention.scale;
+    }
+    sums.fill(0.);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.);
+
+    for start in (0..k.rows).step_by(KEYS) {
+        let keys = KEYS.min(k.rows - start);
+        let scores = &mut scores[..keys * width];
+        let left = Left {
+            values: block.of(&k, start),
+            row: k.strides[2],
+            step: 1,
+            rows: keys,
+            depth: head_dim,
+        };
+        let right = Right {
+            b: q_t,
+            c: scores,
+            width,
+            keep: None,
+        };
+        product::<LANES, NV>(left, right, register);
+        if let Some(of) = attention.mask {
+            add_mask(of, &block, start, (scores, width), mask, register);
+        }
+        softmax(scores, width, max, sum, keep);
+        let left = Left {
+            values: block.of(&v, start),
+            row: 1,
+            step: v.strides[2],
+            rows: value_dim,
+            depth: keys,
+        };
+        let right = Right {
+            b: scores,
+            c: sums,
+            width,
+            keep: Some(keep),
+        };
+        product::<LANES, NV>(left, right, register);
+    }
+
+    let rows = (rows, value_dim);
+    // SAFETY: the block is of this thread alone.
+    unsafe { write(attention, &block, (sums, width), sum, rows, (out, register)) };
+    room.keep(&ROOM);
+}
+
+/// Divides the sums by those of the weights and writes them to `out`, by way of `rows`.
+///
+/// # Safety
+/// No other thread computes a block that overlaps.
+#[inline(always)]
+unsafe fn write<const LANES: usize>(
+    attention: &Attention<'_>,
+    block: &Block,
+    (sums, width): (&mut [f32], usize),
+    sum: &mut [f32],
+    (rows, value_dim): (&mut [f32], usize),
+    (out, register): (&Sink<'_>, impl Register<LANES>),
+) {
+    let height = block.queries.len();
+    for sum in sum.iter_mut() {
+        // No key had a part in a sum that is zero.
+        *sum = if *sum == 0. { 0. } else { 1. / *sum };
+    }
+    for sums in sums.chunks_exact_mut(width) {
+        for (x, factor) in sums.iter_mut().zip(&*sum) {
+            *x *= factor;
+        }
+    }
+    transpose(
+        (sums, width),
+        (&mut *rows, value_dim),
+        value_dim,
+        height,
+        register,
+    );
+    let first = block.batch * attention.q.rows + block.queries.start;
+    for (row, values) in rows.chunks_exact(value_dim).take(height).enumerate() {
+        // SAFETY: the block is of this thread alone; the part of the row before is no longer alive.
+        let part = unsafe {
+            let columns = block.head * value_dim..(block.head + 1) * value_dim;
+            out.part(first + row..first + row + 1, columns)
+        };
+        buffer::copied(values, part);
+    }
+}
+
+/// Adds the mask of the keys from `start` on to their scores, `[keys, width]`; `room` is for as
+/// many.
+#[inline(always)]
+fn add_mask<const LANES: usize>(
+    mask: Heads<'_>,
+    block: &Block,
+    start: usize,
+    (scores, width): (&mut [f32], usize),
+    room: &mut [f32],
+    register: impl Register<LANES>,
+) {
+    let values = &block.of(&mask, block.queries.start)[start..];
+    let stride = mask.strides[2];
+    if stride == 0 {
+        // The same for all queries.
+        for (scores, add) in scores.chunks_exact_mut(width).zip(values) {
+            for score in scores {
+                *score += add;
+            }
+        }
+        return;
+    }
+    let keys = scores.len() / width;
+    let height = block.queries.len();
+    transpose((values, stride), (room, width), height, keys, register);
+    for (score, add) in scores.iter_mut().zip(room) {
+        *score += *add;
+    }
+}
+
+/// Takes one more chunk of scores, `[keys, width]`, into each column's softmax: they become
+/// `e^(score - max)`, and `keep` is what the sums so far are to be multiplied by.
+#[inline(always)]
+fn softmax(scores: &mut [f32], width: usize, max: &mut [f32], sum: &mut [f32], keep: &mut [f32]) {
+    for column in (0..width).step_by(COLUMNS) {
+        let old = block_at(max, column);
+        let mut new = old;
+        for row in scores.chunks_exact(width) {
+            new = later(new, block_at(row, column));
+        }
+        // Where all is excluded so far: e^(-inf - 0) is 0, e^(-inf + inf) were NaN.
+        let origin = new.map(|max| if max == f32::NEG_INFINITY { 0. } else { max });
+        let mut total = [0f32; COLUMNS];
+        for row in scores.chunks_exact_mut(width) {
+            let exps = exps(block_at(row, column), origin);
+            for (total, exp) in total.iter_mut().zip(exps) {
+                *total += exp;
+            }
+            row[column..column + COLUMNS].copy_from_slice(&exps);
+        }
+        let factors = exps(old, origin);
+        for (sum, (total, factor)) in sum[column..].iter_mut().zip(total.iter().zip(factors)) {
+            *sum = sum.mul_add(factor, *total);
+        }
+        max[column..column + COLUMNS].copy_from_slice(&new);
+        keep[column..column + COLUMNS].copy_from_slice(&factors);
+    }
+}
+
+type Columns = [f32; COLUMNS];
+
+#[inline(always)]
+fn block_at(row: &[f32], column: usize) -> Columns {
+    let mut block = [0.; COLUMNS];
+    block.copy_from_slice(&row[column..column + COLUMNS]);
+    block
+}
+
+/// The max of each column; a NaN is left to [`exps`].
+#[inline(always)]
+fn later(mut max: Columns, scores: Columns) -> Columns {
+    for (max, score) in max.iter_mut().zip(scores) {
+        *max = if score > *max { score } else { *max };
+    }
+    max
+}
+
+/// `e^(score - origin)`.
+#[inline(always)]
+fn exps(mut scores: Columns, origin: Columns) -> Columns {
+    for (score, origin) in scores.iter_mut().zip(origin) {
+        *score = exp_below(*score, origin);
+    }
+    scores
+}

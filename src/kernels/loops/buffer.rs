@@ -1,0 +1,98 @@
+//! Memory that is not cleared before it is written, which would cost as much as writing it.
+
+use std::mem::MaybeUninit;
+
+/// A vector of `len` floats that `write` fills.
+///
+/// # Safety
+/// `write` writes every element.
+pub unsafe fn filled(len: usize, write: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+    // SAFETY: `write` writes every element.
+    let [out] = unsafe { filled_each([len], |[out]| write(out)) };
+    out
+}
+
+/// Vectors of these lengths that `write` fills.
+///
+/// # Safety
+/// `write` writes every element.
+pub unsafe fn filled_each<const N: usize>(
+    lens: [usize; N],
+    write: impl FnOnce([&mut [MaybeUninit<f32>]; N]),
+) -> [Vec<f32>; N] {
+    let mut outs = lens.map(Vec::with_capacity);
+    let mut rooms = outs.each_mut().map(|out| out.spare_capacity_mut());
+    for (room, len) in rooms.iter_mut().zip(lens) {
+        // A vector may have more capacity than was asked for.
+        *room = &mut std::mem::take(room)[..len];
+    }
+    write(rooms);
+    for (out, len) in outs.iter_mut().zip(lens) {
+        // SAFETY: `write` has written the `len` elements, and the capacity is that or more.
+        unsafe { out.set_len(len) };
+    }
+    outs
+}
+
+/// A view of initialised floats as `MaybeUninit`; only floats are written to it.
+pub fn as_uninit(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
+    // SAFETY: `MaybeUninit<f32>` has the layout of f32, and callers write initialised values only.
+    unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) }
+}
+
+/// Copies `from`, of the same length, to `to`, which is then floats.
+pub fn copied<'a>(from: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
+    assert_eq!(from.len(), to.len(), "as many elements");
+    // SAFETY: both have that many elements, and a mutable borrow overlaps nothing; then every
+    // element of `to` is written, and a `MaybeUninit<f32>` is laid out like an `f32`.
+    unsafe {
+        let start = to.as_mut_ptr().cast::<f32>();
+        start.copy_from_nonoverlapping(from.as_ptr(), from.len());
+        std::slice::from_raw_parts_mut(start, from.len())
+    }
+}
+
+/// Floats that begin at a cache line, kept from call to call.
+#[derive(Default)]
+pub struct Aligned(Vec<Line>);
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; LINE]);
+
+const LINE: usize = 16;
+
+/// Max lines that are kept.
+const KEPT_LINES: usize = (4 << 20) / size_of::<Line>();
+
+impl Aligned {
+    /// Slices of these lengths, each of which begins at a cache line; what they hold is left
+    /// from before.
+    pub fn split<const N: usize>(&mut self, lens: [usize; N]) -> [&mut [f32]; N] {
+        let lines = lens.map(|len| len.div_ceil(LINE));
+        let total = lines.iter().sum();
+        if self.0.len() < total {
+            self.0.resize(total, Line([0.; LINE]));
+        }
+        let mut rest = &mut self.0[..];
+        let mut lines = lines.into_iter();
+        lens.map(|len| {
+            let (first, others) =
+                std::mem::take(&mut rest).split_at_mut(lines.next().unwrap_or_default());
+            rest = others;
+            // SAFETY: a line is 16 floats and nothing else, so that lines in a row are floats
+            // in a row.
+            let floats = unsafe {
+                std::slice::from_raw_parts_mut(first.as_mut_ptr().cast(), first.len() * LINE)
+            };
+            &mut floats[..len]
+        })
+    }
+
+    /// Gives it back for the next call on this thread.
+    pub fn keep(self, at: &'static std::thread::LocalKey<std::cell::Cell<Self>>) {
+        if self.0.len() <= KEPT_LINES {
+            at.set(self);
+        }
+    }
+}

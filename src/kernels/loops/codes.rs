@@ -1,0 +1,33 @@
+//! Codes and halves back to f32.
+
+use half::f16;
+
+use crate::kernels::reference::Affine;
+
+/// Elements taken at a time: two of the widest registers.
+const LANES: usize = 32;
+
+/// Writes the value of each code.
+#[inline(always)]
+pub fn dequantize(codes: &[u8], affine: Affine, out: &mut [f32]) {
+    let shift = affine.shift as f32;
+    let value = |code: u8| (f32::from(code) - shift).mul_add(affine.scale, affine.offset);
+    let (codes, codes_rest) = codes.as_chunks::<LANES>();
+    let (out, out_rest) = out.as_chunks_mut::<LANES>();
+    for (codes, out) in codes.iter().zip(out) {
+        for (code, out) in codes.iter().zip(out) {
+            *out = value(*code);
+        }
+    }
+    for (code, out) in codes_rest.iter().zip(out_rest) {
+        *out = value(*code);
+    }
+}
+
+/// Writes each half as f32, which is exact.
+#[inline(always)]
+pub fn widen(halves: &[f16], out: &mut [f32]) {
+    for (half, out) in halves.iter().zip(out) {
+        *out = half.to_f32();
+    }
+}

@@ -1,0 +1,13 @@
+//! The loops, written once for all instruction sets: over the registers they are given, or in plain
+//! Rust over fixed-size chunks. On one thread, and without a choice of instruction set.
+
+pub mod activation;
+pub mod attention;
+pub mod buffer;
+pub mod codes;
+pub mod float_tile;
+pub mod gates;
+pub mod norm;
+pub mod product;
+pub mod rows;
+pub mod tile;

@@ -1,0 +1,146 @@
+//! Layer norm and softmax of rows of f32.
+//!
+//! Written once in plain Rust over fixed-size chunks, which the compiler turns into vector
+//! code. Sums are those of 32 interleaved parts, so that every instruction set gives the same
+//! bits.
+
+use super::activation::exp;
+
+/// The parameters of a layer norm of rows of `hidden` elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// Factors, `[hidden]`.
+    pub weight: &'a [f32],
+    /// Terms, `[hidden]`.
+    pub bias: Option<&'a [f32]>,
+    /// Added to the variance.
+    pub eps: f32,
+}
+
+/// Parts of a sum: two of the widest registers, so that two chains of sums overlap.
+const CHUNK: usize = 32;
+
+/// Normalizes a row, or its sum with `residual`.
+///
+/// The variance is that of the differences from the mean: `E[x^2] - mean^2` would lose all its
+/// digits where the mean is large.
+#[inline(always)]
+pub fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
+    if let Some(residual) = residual {
+        for (x, residual) in row.iter_mut().zip(residual) {
+            *x += residual;
+        }
+    }
+    let count = row.len() as f32;
+    let mean = sum_of_powers::<1>(row, 0.) / count;
+    let variance = sum_of_powers::<2>(row, mean) / count;
+    let scale = 1. / (variance + norm.eps).sqrt();
+    let weighted = row.iter_mut().zip(norm.weight);
+    match norm.bias {
+        Some(bias) => {
+            for ((x, weight), bias) in weighted.zip(bias) {
+                *x = ((*x - mean) * scale).mul_add(*weight, *bias);
+            }
+        }
+        None => {
+            for (x, weight) in weighted {
+                *x = (*x - mean) * scale * weight;
+            }
+        }
+    }
+}
+
+/// The sum of `(x - origin)^POWER`.
+#[inline(always)]
+fn sum_of_powers<const POWER: usize>(row: &[f32], origin: f32) -> f32 {
+    let mut parts = [0f32; CHUNK];
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for chunk in chunks {
+        for (part, x) in parts.iter_mut().zip(chunk) {
+            let x = x - origin;
+            *part = if POWER == 2 {
+                x.mul_add(x, *part)
+            } else {
+                *part + x
+            };
+        }
+    }
+    for (part, x) in parts.iter_mut().zip(rest) {
+        let x = x - origin;
+        *part = if POWER == 2 {
+            x.mul_add(x, *part)
+        } else {
+            *part + x
+        };
+    }
+    together(parts, |a, b| a + b)
+}
+
+/// One value of all parts, the second half always taken together with the first.
+#[inline(always)]
+fn together(mut parts: [f32; CHUNK], two: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = CHUNK / 2;
+    while half > 0 {
+        for i in 0..half {
+            parts[i] = two(parts[i], parts[i + half]);
+        }
+        half /= 2;
+    }
+    parts[0]
+}
+
+/// Divides `e^(x - max)` by its sum.
+#[inline(always)]
+pub fn softmax_row(row: &mut [f32]) {
+    let mut greatest = [f32::NEG_INFINITY; CHUNK];
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for chunk in chunks {
+        for (max, x) in greatest.iter_mut().zip(chunk) {
+            *max = if x > max { *x } else { *max };
+        }
+    }
+    for (max, x) in greatest.iter_mut().zip(rest) {
+        *max = if x > max { *x } else { *max };
+    }
+    let max = together(greatest, |a, b| if a > b { a } else { b });
+
+    let mut parts = [0f32; CHUNK];
+    let (chunks, rest) = row.as_chunks_mut::<CHUNK>();
+    for chunk in chunks {
+        *chunk = exps(*chunk, max);
+        for (part, exp) in parts.iter_mut().zip(&*chunk) {
+            *part += exp;
+        }
+    }
+    if !rest.is_empty() {
+        // Filled up with -inf, the exp of which is 0, so that no element is computed by itself.
+        let mut last = [f32::NEG_INFINITY; CHUNK];
+        last[..rest.len()].copy_from_slice(rest);
+        let exps = exps(last, max);
+        for (part, exp) in parts.iter_mut().zip(exps) {
+            *part += exp;
+        }
+        rest.copy_from_slice(&exps[..rest.len()]);
+    }
+    let factor = 1. / together(parts, |a, b| a + b);
+    for exp in row {
+        *exp *= factor;
+    }
+}
+
+/// `e^(x - origin)` of a block.
+#[inline(always)]
+fn exps<const N: usize>(mut xs: [f32; N], origin: f32) -> [f32; N] {
+    for x in &mut xs {
+        *x = exp_below(*x, origin);
+    }
+    xs
+}
+
+/// `e^(x - origin)` with `x` below the origin; exactly 0 below e^-87, near the min of [`exp`].
+#[inline(always)]
+pub fn exp_below(x: f32, origin: f32) -> f32 {
+    let x = x - origin;
+    let exp = exp(x);
+    if x < -87. { 0. } else { exp }
+}

@@ -1,0 +1,268 @@
+//! The operands of a product: rows of the left side, packed weights, an output in one of several
+//! layouts, and the parts that threads compute.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::activation::Activation;
+use crate::kernels::packed::{Element, Packed, Panel};
+
+/// Parameters of a quantized row of the left side.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// NaN for a row that is not finite.
+    pub scale: f32,
+    /// The code that stands for 0.0.
+    pub zero_point: i32,
+    /// The sum of its codes, where the weights have zero points.
+    pub sum: i32,
+}
+
+impl Row {
+    /// A row of floats, or of codes with zero point 0.
+    pub const PLAIN: Self = Self {
+        scale: 1.,
+        zero_point: 0,
+        sum: 0,
+    };
+}
+
+/// The elements of a row that one step of the loop reads: four u8 codes, or one f32.
+pub trait Group: Copy + Send + Sync {
+    const ZERO: Self;
+    /// The weights that it is multiplied by.
+    const ELEMENT: Element;
+}
+
+impl Group for [u8; 4] {
+    const ZERO: Self = [0; 4];
+    const ELEMENT: Element = Element::Int8;
+}
+
+impl Group for f32 {
+    const ZERO: Self = 0.;
+    const ELEMENT: Element = Element::Float16;
+}
+
+/// Activations, `[m, groups]`, and the parameters of each row.
+#[derive(Clone, Copy)]
+pub struct Lhs<'a, G> {
+    pub m: usize,
+    pub groups: &'a [G],
+    /// Empty beside floats.
+    pub rows: &'a [Row],
+}
+
+impl<'a, G> Lhs<'a, G> {
+    pub const EMPTY: Self = Self {
+        m: 0,
+        groups: &[],
+        rows: &[],
+    };
+
+    /// The `count` groups of a row.
+    #[inline(always)]
+    pub fn groups(&self, row: usize, count: usize) -> &'a [G] {
+        &self.groups[row * count..][..count]
+    }
+
+    /// Some of the rows, of `count` groups each.
+    pub fn of(&self, rows: Range<usize>, count: usize) -> Self {
+        Self {
+            m: rows.len(),
+            groups: &self.groups[rows.start * count..rows.end * count],
+            rows: self.rows.get(rows).unwrap_or_default(),
+        }
+    }
+
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> Row {
+        self.rows.get(row).copied().unwrap_or(Row::PLAIN)
+    }
+}
+
+/// How an output lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Row after row of channels: `[rows, n]`.
+    Channels,
+    /// The same with the padding of each gate behind its channels: no register is filled in part.
+    Padded,
+    /// Panel after panel of such: `[rows, width]` each.
+    Panels,
+}
+
+/// The output of a product, of which several threads write different parts.
+#[derive(Clone, Copy)]
+pub struct Sink<'a> {
+    start: *mut MaybeUninit<f32>,
+    rows: usize,
+    columns: usize,
+    layout: Layout,
+    _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
+}
+
+// SAFETY: a shared `Sink` is written through `part` alone, whose contract is that no two
+// parts that live at once overlap.
+unsafe impl Sync for Sink<'_> {}
+
+impl<'a> Sink<'a> {
+    /// `out` has rows of so many columns, padding included where the layout has it.
+    pub fn new(out: &'a mut [MaybeUninit<f32>], columns: usize, layout: Layout) -> Self {
+        Self {
+            rows: out.len().checked_div(columns).unwrap_or(0),
+            start: out.as_mut_ptr(),
+            columns,
+            layout,
+            _out: PhantomData,
+        }
+    }
+
+    /// The columns of a panel.
+    #[inline(always)]
+    pub fn columns(self, panel: Panel<'_>) -> Range<usize> {
+        match self.layout {
+            Layout::Channels => panel.start..panel.start + panel.channels,
+            Layout::Padded | Layout::Panels => {
+                panel.padded_start..panel.padded_start + panel.sums.len()
+            }
+        }
+    }
+
+    /// Columns of rows that lie side by side: of one row, or panel after panel those of one.
+    ///
+    /// # Safety
+    /// No other part that overlaps this one is alive.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    pub unsafe fn part(
+        self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> &'a mut [MaybeUninit<f32>] {
+        assert!(rows.start <= rows.end && rows.end <= self.rows);
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        let by_panels = self.layout == Layout::Panels;
+        assert!(by_panels || rows.len() == 1);
+        let start = match by_panels {
+            true => columns.start * self.rows + rows.start * columns.len(),
+            false => rows.start * self.columns + columns.start,
+        };
+        // SAFETY: by the assertions the part lies within the `rows * columns` elements that `start`
+        // was made from and that are borrowed for `'a`: it ends at `rows.end * columns` of a row,
+        // and at `columns.end * rows` of a panel, or before. By the contract nothing aliases it.
+        unsafe {
+            let start = self.start.add(start);
+            std::slice::from_raw_parts_mut(start, rows.len() * columns.len())
+        }
+    }
+
+    /// The columns of a panel in several rows, wherever these lie.
+    ///
+    /// # Safety
+    /// No other part that overlaps this one is alive.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub unsafe fn rows(self, rows: Range<usize>, columns: Range<usize>) -> SinkRows<'a> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows);
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        let (first, stride) = match self.layout {
+            Layout::Panels => (columns.start * self.rows, columns.len()),
+            _ => (columns.start, self.columns),
+        };
+        SinkRows {
+            // SAFETY: by the assertions it is within the elements that `start` was made from, as in
+            // `part`, or one behind them.
+            start: unsafe { self.start.add(first + rows.start * stride) },
+            stride,
+            width: columns.len(),
+            _out: PhantomData,
+        }
+    }
+
+    /// [`part`](Self::part) of what has been written.
+    ///
+    /// # Safety
+    /// It has been, and no other part that overlaps this one is alive.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn written(self, rows: Range<usize>, columns: Range<usize>) -> &'a mut [f32] {
+        // SAFETY: no other part overlaps this one; a written `MaybeUninit<f32>` is an f32.
+        unsafe { &mut *(std::ptr::from_mut(self.part(rows, columns)) as *mut [f32]) }
+    }
+}
+
+/// Columns of a panel in several rows: see [`Sink::rows`].
+#[cfg(target_arch = "x86_64")]
+pub struct SinkRows<'a> {
+    start: *mut MaybeUninit<f32>,
+    stride: usize,
+    width: usize,
+    _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl SinkRows<'_> {
+    /// The columns in one of the rows.
+    ///
+    /// # Safety
+    /// There are more rows than `row`.
+    #[inline(always)]
+    pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
+        // SAFETY: the row is one of those that `Sink::rows` checked; its columns lie side by side,
+        // and the exclusive borrow of all rows borrows them once.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
+    }
+}
+
+/// A part of a product: `rows` of the left side by `panels` of the right side.
+#[derive(Clone)]
+pub struct Part {
+    pub rows: Range<usize>,
+    pub panels: Range<usize>,
+    pub pass: Pass,
+}
+
+/// How one row of few panels passes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// From the first to the last, wherever their weights are.
+    Once,
+    /// From the first to the last or back, by turns: it begins with what is still in L1, and the
+    /// rest is in L2.
+    Forth,
+    Back,
+}
+
+/// The whole product, of which each task computes a [`Part`].
+pub struct Product<'a, G> {
+    pub lhs: Lhs<'a, G>,
+    pub rhs: &'a Packed,
+    /// Applied to every element of the result.
+    pub activation: Option<Activation>,
+    pub out: Sink<'a>,
+}
+
+impl<G: Group> Product<'_, G> {
+    /// Calls `apply` with the activation function, if there is one, and rows of a panel's
+    /// channels: once a panel, while the sums are in L1.
+    ///
+    /// # Safety
+    /// They have been written, and no other thread reads or writes them.
+    #[inline(always)]
+    pub unsafe fn activate(
+        &self,
+        panel: Panel<'_>,
+        rows: &Range<usize>,
+        apply: impl Fn(Activation, &mut [f32]),
+    ) {
+        let Some(activation) = self.activation else {
+            return;
+        };
+        for row in rows.clone() {
+            // SAFETY: the row is written, and within the part of this thread.
+            let out = unsafe { self.out.written(row..row + 1, self.out.columns(panel)) };
+            apply(activation, out);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Rows of f32 activations: their extent, and their codes.
+//!
+//! Written once in plain Rust over fixed-size chunks, which the compiler turns into vector
+//! code; each instruction set compiles it with its own features.
+
+use crate::qparams::QParams;
+use crate::qparams::activation::Arithmetic;
+
+/// The min and max of a row, and whether all its elements are finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// Min element; +inf of an empty row.
+    pub min: f32,
+    /// Max element; -inf of an empty row.
+    pub max: f32,
+    /// Neither NaN nor infinite anywhere.
+    pub finite: bool,
+}
+
+impl Extent {
+    /// The extent of no elements.
+    pub const EMPTY: Self = Self {
+        min: f32::INFINITY,
+        max: f32::NEG_INFINITY,
+        finite: true,
+    };
+
+    /// The extent of some elements.
+    pub fn of(values: &[f32]) -> Self {
+        extent(values)
+    }
+
+    /// The extent of both.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self {
+            min: self.min.min(other.min),
+            max: self.max.max(other.max),
+            finite: self.finite && other.finite,
+        }
+    }
+}
+
+/// Floats taken at a time: two of the widest registers, so that two chains of minima overlap.
+const CHUNK: usize = 32;
+
+/// The extent of a row.
+#[inline(always)]
+pub fn extent(row: &[f32]) -> Extent {
+    let mut lanes = Lanes {
+        min: [f32::INFINITY; CHUNK],
+        max: [f32::NEG_INFINITY; CHUNK],
+        sum: [0.; CHUNK],
+    };
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for chunk in chunks {
+        lanes.take(chunk);
+    }
+    if let Some(first) = rest.first() {
+        // A chunk that ends with the row: what it has twice changes nothing.
+        let filled_up = || {
+            let mut chunk = [*first; CHUNK];
+            chunk[..rest.len()].copy_from_slice(rest);
+            chunk
+        };
+        let last = row.last_chunk::<CHUNK>().copied();
+        lanes.take(&last.unwrap_or_else(filled_up));
+    }
+    let less = |a: f32, b: f32| if a < b { a } else { b };
+    let greater = |a: f32, b: f32| if a > b { a } else { b };
+    Extent {
+        min: together(lanes.min, less),
+        max: together(lanes.max, greater),
+        // What is not finite stays in a sum. So does what the sum itself has become, of numbers
+        // near the greatest.
+        finite: together(lanes.sum, |a, b| a + b).is_finite() || row.iter().all(|x| x.is_finite()),
+    }
+}
+
+/// The extent and the sum of each lane of the chunks of a row.
+struct Lanes {
+    min: [f32; CHUNK],
+    max: [f32; CHUNK],
+    sum: [f32; CHUNK],
+}
+
+impl Lanes {
+    #[inline(always)]
+    fn take(&mut self, chunk: &[f32; CHUNK]) {
+        for (i, x) in chunk.iter().copied().enumerate() {
+            self.min[i] = if x < self.min[i] { x } else { self.min[i] };
+            self.max[i] = if x > self.max[i] { x } else { self.max[i] };
+            self.sum[i] += x;
+        }
+    }
+}
+
+/// All values by one function, register by register.
+#[inline(always)]
+fn together(values: [f32; CHUNK], both: impl Fn(f32, f32) -> f32) -> f32 {
+    let values: [f32; 16] = std::array::from_fn(|i| both(values[i + 16], values[i]));
+    let values: [f32; 8] = std::array::from_fn(|i| both(values[i + 8], values[i]));
+    let values: [f32; 4] = std::array::from_fn(|i| both(values[i + 4], values[i]));
+    let values: [f32; 2] = std::array::from_fn(|i| both(values[i + 2], values[i]));
+    both(values[1], values[0])
+}
+
+/// Writes the code of each element of a finite row, as the oracle's `quantize_row` says.
+#[inline(always)]
+pub fn quantize(row: &[f32], qparams: QParams, arithmetic: Arithmetic, codes: &mut [u8]) {
+    let inv_scale = 1. / qparams.scale;
+    let zero_point = qparams.zero_point as f32;
+    match arithmetic {
+        Arithmetic::PyTorch => each(row, codes, |x| fused(x, inv_scale, zero_point)),
+        Arithmetic::OnnxRuntime => each(row, codes, |x| divided(x, qparams.scale, zero_point)),
+    }
+}
+
+#[inline(always)]
+fn each(row: &[f32], codes: &mut [u8], encode: impl Fn(f32) -> u8) {
+    let take = |row: &[f32; CHUNK], codes: &mut [u8; CHUNK]| {
+        for (x, code) in row.iter().zip(codes) {
+            *code = encode(*x);
+        }
+    };
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for (row, codes) in chunks.iter().zip(codes.as_chunks_mut::<CHUNK>().0) {
+        take(row, codes);
+    }
+    if rest.is_empty() {
+        return;
+    }
+    // A chunk that ends with the row: what it has twice is encoded twice.
+    match (row.last_chunk(), codes.last_chunk_mut()) {
+        (Some(row), Some(codes)) => take(row, codes),
+        _ => {
+            let (mut chunk, mut encoded) = ([0.; CHUNK], [0; CHUNK]);
+            chunk[..rest.len()].copy_from_slice(rest);
+            take(&chunk, &mut encoded);
+            codes.copy_from_slice(&encoded[..rest.len()]);
+        }
+    }
+}
+
+/// Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
+pub const ROUND: f32 = 12_582_912.;
+
+#[inline(always)]
+fn clamp(code: f32, low: f32, high: f32) -> f32 {
+    let code = if code > low { code } else { low };
+    if code < high { code } else { high }
+}
+
+#[inline(always)]
+fn fused(x: f32, inv_scale: f32, zero_point: f32) -> u8 {
+    let code = clamp(x.mul_add(inv_scale, zero_point), 0., 255.);
+    (code + ROUND).to_bits() as u8
+}
+
+#[inline(always)]
+fn divided(x: f32, scale: f32, zero_point: f32) -> u8 {
+    let code = clamp(x / scale, -zero_point, 255. - zero_point);
+    // The sum of integers is exact.
+    ((code + ROUND) + zero_point).to_bits() as u8
+}
+
+/// The sum of codes, of fewer than 2^23.
+#[inline(always)]
+pub fn sum(codes: &[u8]) -> i32 {
+    codes
+        .iter()
+        .fold(0i32, |sum, code| sum.wrapping_add((*code).into()))
+}

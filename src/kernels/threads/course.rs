@@ -1,0 +1,173 @@
+//! Phases of tasks, on threads that stay together from the first to the last.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::job::{Line, pause};
+
+/// Tasks of which the order is free.
+#[derive(Clone, Copy)]
+pub struct Phase {
+    pub tasks: usize,
+    /// Whether a thread begins with the last of those it gets.
+    pub backwards: bool,
+}
+
+/// Phases on their way, the indices of each in one share a thread.
+///
+/// A thread takes from its own share, and when that is used up and the others are late, from
+/// theirs. It counts what it has done on a line of its own and looks at those of others: a phase
+/// has ended when all together have done as much as there is in it and in those before. No
+/// thread has to say so, which would be a second message.
+pub struct Course<P, O, T> {
+    phases: Range<usize>,
+    phase: P,
+    own: O,
+    task: T,
+    threads: usize,
+    /// How much has been done in all phases, by the threads of each share.
+    done: [Line<AtomicU64>; MAX_SHARES],
+    /// Of each share: the last phase in which something was taken of it plus 1, and below it how
+    /// much. A thread that comes too late for a phase finds it taken, or another
+    /// phase.
+    taken: [Line<AtomicU64>; MAX_SHARES],
+}
+
+/// More threads than this share their shares.
+pub const MAX_SHARES: usize = 16;
+
+/// Looks at the others before a thread takes tasks from their shares: lines that all threads write
+/// cost as much as a small task.
+const PATIENCE: u32 = 32;
+
+/// Looks before a wait turns into offers of the core: some microseconds.
+const LOOKS: u32 = 1_024;
+
+/// A number above another.
+fn pack(high: usize, low: usize) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+fn unpack(both: u64) -> (usize, usize) {
+    ((both >> 32) as usize, (both & u64::from(u32::MAX)) as usize)
+}
+
+impl<S, P, O, T> Course<P, O, T>
+where
+    P: Fn(usize) -> Phase,
+    O: Fn() -> S,
+    T: Fn(&mut S, usize, usize),
+{
+    /// Shares for so many threads of these phases; each thread has something of its `own`, which
+    /// its tasks get beside the phase and the index.
+    pub fn new(threads: usize, phases: Range<usize>, phase: P, own: O, task: T) -> Self {
+        Self {
+            phases,
+            phase,
+            own,
+            task,
+            threads: threads.clamp(1, MAX_SHARES),
+            done: Default::default(),
+            taken: Default::default(),
+        }
+    }
+
+    /// Works at each phase until there is none.
+    pub fn follow(&self, thread: usize) {
+        let share = thread % self.threads;
+        let end = EndOnPanic(&self.done[share].0);
+        self.each_phase(share, &self.done[share].0);
+        std::mem::forget(end);
+    }
+
+    fn each_phase(&self, share: usize, done: &AtomicU64) {
+        let mut own = (self.own)();
+        let others = || (1..self.threads).map(|i| (share + i) % self.threads);
+        // Where others are late once, they mostly are again.
+        let mut patience = PATIENCE;
+        // All that is done, as far as this thread has seen, and all there is until a phase ends.
+        let (mut seen, mut end) = (0, 0);
+        for phase in self.phases.clone() {
+            let now = (self.phase)(phase);
+            end += now.tasks as u64;
+            if end <= seen {
+                continue;
+            }
+            let mut mine = self.take_from(share, phase, now, &mut own);
+            if phase + 1 == self.phases.end {
+                // The caller waits for all threads that came.
+                others().for_each(|share| _ = self.take_from(share, phase, now, &mut own));
+                return;
+            }
+            let mut looks = 0;
+            loop {
+                if mine > 0 {
+                    done.fetch_add(mine, Ordering::Release);
+                    mine = 0;
+                }
+                seen = self.done();
+                if seen >= end {
+                    break;
+                }
+                if looks == patience {
+                    let taken = others().map(|share| self.take_from(share, phase, now, &mut own));
+                    mine = taken.sum();
+                    patience = if mine > 0 { 0 } else { PATIENCE };
+                }
+                pause(&mut looks, LOOKS);
+            }
+        }
+    }
+
+    /// The number of finished tasks; the Acquire load makes their results visible. No task of a
+    /// phase is done before all of those before it are: the number alone says which have ended.
+    fn done(&self) -> u64 {
+        let lines = self.done[..self.threads].iter();
+        lines.map(|line| line.0.load(Ordering::Acquire)).sum()
+    }
+
+    /// Does what there is left to take of a share of a phase, and says how much that was.
+    fn take_from(&self, share: usize, phase: usize, now: Phase, own: &mut S) -> u64 {
+        // A single one is in the first share, the caller's.
+        let start = (now.tasks * share).div_ceil(self.threads);
+        let end = (now.tasks * (share + 1)).div_ceil(self.threads);
+        let taken = &self.taken[share].0;
+        let mut mine = 0;
+        let mut seen = taken.load(Ordering::Relaxed);
+        loop {
+            let index = match unpack(seen) {
+                (last, index) if last == phase + 1 => index,
+                // All before this phase was taken, or this share had no part in it.
+                (last, _) if last <= phase => 0,
+                _ => return mine,
+            };
+            if index >= end - start {
+                return mine;
+            }
+            let next = pack(phase + 1, index + 1);
+            let order = Ordering::Relaxed;
+            match taken.compare_exchange_weak(seen, next, order, order) {
+                Err(now) => seen = now,
+                Ok(_) => {
+                    let index = match now.backwards {
+                        true => end - 1 - index,
+                        false => start + index,
+                    };
+                    (self.task)(own, phase, index);
+                    mine += 1;
+                    seen = taken.load(Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// Ends all phases, unless it is forgotten: a thread that waits for one that panicked would wait
+/// for ever.
+struct EndOnPanic<'a>(&'a AtomicU64);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(1 << 58, Ordering::Release);
+    }
+}

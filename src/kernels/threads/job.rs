@@ -1,0 +1,175 @@
+//! A closure on its caller's stack that other threads may join.
+//!
+//! A caller opens a job, does it as well as it can, and closes it. A thread that came in time has
+//! joined it and is waited for; one that did not come is not. So a call never takes longer for
+//! having asked for help from a thread whose core is busy, or which the system has put on the
+//! caller's own.
+//!
+//! A caller waits for threads that have joined, for nothing else, and it waits by looking:
+//! it takes no other work meanwhile.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Where callers, one at a time, open jobs.
+pub struct JobSlot {
+    /// The number of the job, whether it can be joined, and how many work at it.
+    state: Line<AtomicU64>,
+    /// Whether a caller has the slot.
+    taken: AtomicBool,
+    job: UnsafeCell<Job>,
+    panic: Mutex<Option<Panic>>,
+}
+
+type Panic = Box<dyn Any + Send>;
+
+/// A value with a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+pub struct Line<T>(pub T);
+
+/// The job can be joined.
+const OPEN: u64 = 1 << 31;
+/// The number of threads that work at the job, beside the caller.
+const JOINED: u64 = OPEN - 1;
+/// One in the number of the job.
+const NEXT: u64 = 1 << 32;
+
+/// Looks before a wait turns into offers of the core.
+const LOOKS: u32 = 64;
+
+#[derive(Clone, Copy)]
+struct Job {
+    closure: *const (),
+    /// # Safety
+    /// `closure` is the one that this was made for, and lives.
+    call: unsafe fn(*const (), usize),
+}
+
+// SAFETY: `job` is written by the holder of `taken` alone, while no job is open and no thread works
+// at one, and read by threads that have joined alone; `closure` is `Sync`.
+unsafe impl Sync for JobSlot {}
+// SAFETY: the pointer in `job` is used between `open` and `close` only, during which the
+// slot is borrowed.
+unsafe impl Send for JobSlot {}
+
+impl JobSlot {
+    pub fn new() -> Self {
+        Self {
+            state: Line(AtomicU64::new(0)),
+            taken: AtomicBool::new(false),
+            job: UnsafeCell::new(Job {
+                closure: std::ptr::null(),
+                call: |_, _| {},
+            }),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// The right to open a job, unless a caller has it.
+    pub fn take(&self) -> Option<Turn<'_>> {
+        let free = !self.taken.swap(true, Ordering::Acquire);
+        // Lazily: a turn that is made and dropped would give back that of another caller.
+        free.then(|| Turn(self))
+    }
+
+    /// The number of the open job.
+    pub fn open_job(&self, order: Ordering) -> Option<u64> {
+        let state = self.state.0.load(order);
+        (state & OPEN != 0).then_some(state / NEXT)
+    }
+
+    /// Works at the job of that number as that thread, unless it is closed.
+    pub fn join(&self, number: u64, thread: usize) {
+        let joined = |state| (state / NEXT == number && state & OPEN != 0).then_some(state + 1);
+        let state = &self.state.0;
+        if state
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, joined)
+            .is_err()
+        {
+            return;
+        }
+        // SAFETY: the caller waits for threads that have joined, so the job stays and its closure
+        // lives.
+        let job = unsafe { *self.job.get() };
+        // SAFETY: the closure lives until this thread has left the job; `call` was made for it.
+        let work = || unsafe { (job.call)(job.closure, thread) };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            self.panic().get_or_insert(panic);
+        }
+        state.fetch_sub(1, Ordering::Release);
+    }
+
+    fn panic(&self) -> impl std::ops::DerefMut<Target = Option<Panic>> {
+        self.panic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to open a job, given back on drop.
+pub struct Turn<'a>(&'a JobSlot);
+
+impl Turn<'_> {
+    /// Runs `work(own)` here and, on threads that join in time, `work` of theirs; `invite` asks
+    /// them to.
+    ///
+    /// A panic of any of them ends up here.
+    pub fn execute<F: Fn(usize) + Sync>(self, own: usize, work: &F, invite: impl FnOnce()) {
+        /// # Safety
+        /// `closure` is an `F` that lives.
+        unsafe fn call<F: Fn(usize)>(closure: *const (), thread: usize) {
+            // SAFETY: `closure` is an `F` that lives.
+            unsafe { (*closure.cast::<F>())(thread) }
+        }
+        let slot = self.0;
+        let state = slot.state.0.load(Ordering::Relaxed);
+        debug_assert_eq!(state & (OPEN | JOINED), 0);
+        // SAFETY: this turn is the only one, and the last one's job is closed and left.
+        unsafe {
+            *slot.job.get() = Job {
+                closure: std::ptr::from_ref(work).cast(),
+                call: call::<F>,
+            };
+        }
+        // In one order with what `invite` reads and what a thread does before it goes to sleep or
+        // uses up an invitation: either the thread sees the job, or `invite` sees that it must be
+        // asked again.
+        let open = state.wrapping_add(NEXT) | OPEN;
+        slot.state.0.store(open, Ordering::SeqCst);
+        let mine = catch_unwind(AssertUnwindSafe(|| {
+            invite();
+            work(own);
+        }));
+        // Also after a panic: the closure is on this stack.
+        let mut joined = slot.state.0.fetch_and(!OPEN, Ordering::AcqRel) & JOINED;
+        let mut looks = 0;
+        while joined != 0 {
+            pause(&mut looks, LOOKS);
+            joined = slot.state.0.load(Ordering::Acquire) & JOINED;
+        }
+        let theirs = slot.panic().take();
+        drop(self);
+        if let Some(panic) = mine.err().or(theirs) {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+/// Lets a moment pass; after so many of them, lets others have the core.
+pub fn pause(looks: &mut u32, many: u32) {
+    *looks += 1;
+    match *looks < many {
+        true => spin_loop(),
+        false => thread::yield_now(),
+    }
+}

@@ -1,0 +1,209 @@
+//! The crate's own threads.
+//!
+//! A thread waits awake for a while, since the next call of a model mostly follows within
+//! microseconds and to wake a sleeper costs as much as a small product: first it spins, then it
+//! offers its core to others between looks, then it sleeps. To spin all the time would take
+//! half a core from a caller that the system has put on the same one.
+
+use std::hint::spin_loop;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use super::job::{JobSlot, Line};
+
+/// How long a thread spins after its last job.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// How long it stays awake, offering its core to others.
+const AWAKE: Duration = Duration::from_micros(500);
+
+/// Looks between two glances at the clock.
+const LOOKS: u32 = 64;
+
+/// More workers have no bit in [`Shared::asleep`].
+const MAX_WORKERS: usize = 63;
+
+/// The pool of the process.
+static POOL: LazyLock<Pool> = LazyLock::new(Pool::start);
+
+struct Pool {
+    shared: &'static Shared,
+    workers: Vec<Thread>,
+}
+
+struct Shared {
+    slot: JobSlot,
+    /// A bit for each worker that has to be woken up.
+    asleep: Line<AtomicU64>,
+}
+
+/// Runs `work(0)` here and, on the workers that come in time, `work` of 1 and up, unless another
+/// caller has them.
+pub fn execute(work: &(impl Fn(usize) + Sync)) {
+    let pool = &*POOL;
+    let turn = (!pool.workers.is_empty()).then(|| pool.shared.slot.take());
+    match turn.flatten() {
+        Some(turn) => turn.execute(0, work, || pool.wake()),
+        None => work(0),
+    }
+}
+
+/// How many threads work at a job, if all come: the workers and the caller.
+pub fn threads() -> usize {
+    POOL.workers.len() + 1
+}
+
+/// As many threads as candle computes with, by the same variables. Candle's own pool is not asked:
+/// that would start it, and it panics where a thread cannot be started.
+fn wanted() -> usize {
+    let of_candle = std::env::var("CANDLE_NUM_THREADS").ok();
+    let of_candle = of_candle.and_then(|threads| threads.parse().ok());
+    of_candle
+        .filter(|threads| *threads > 0)
+        .unwrap_or_else(candle_core::utils::get_num_threads)
+}
+
+impl Pool {
+    /// Fewer threads than wanted if the system has no more.
+    fn start() -> Self {
+        let shared: &'static Shared = Box::leak(Box::new(Shared {
+            slot: JobSlot::new(),
+            asleep: Line(AtomicU64::new(0)),
+        }));
+        let workers = (0..MAX_WORKERS.min(wanted() - 1)).map_while(|worker| {
+            let thread = thread::Builder::new().name(format!("dynquant-{worker}"));
+            let handle = thread.spawn(move || shared.serve(worker));
+            handle.ok().map(|handle| handle.thread().clone())
+        });
+        let workers = workers.collect();
+        Self { shared, workers }
+    }
+
+    /// Wakes the workers that sleep, after a job was opened.
+    fn wake(&self) {
+        let asleep = &self.shared.asleep.0;
+        let mut sleepers = asleep.load(Ordering::SeqCst);
+        if sleepers != 0 {
+            sleepers = asleep.swap(0, Ordering::SeqCst);
+        }
+        while sleepers != 0 {
+            self.workers[sleepers.trailing_zeros() as usize].unpark();
+            sleepers &= sleepers - 1;
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self, worker: usize) -> ! {
+        let mut last = 0;
+        loop {
+            last = self.next(worker, last);
+            self.slot.join(last, worker + 1);
+        }
+    }
+
+    /// Waits for an open job with another number than `last`.
+    fn next(&self, worker: usize, last: u64) -> u64 {
+        let found = |order| self.slot.open_job(order).filter(|number| *number != last);
+        loop {
+            let start = Instant::now();
+            let mut waited = Duration::ZERO;
+            while waited < AWAKE {
+                for _ in 0..LOOKS {
+                    if let Some(number) = found(Ordering::Relaxed) {
+                        return number;
+                    }
+                    spin_loop();
+                }
+                if waited > SPIN {
+                    thread::yield_now();
+                }
+                waited = start.elapsed();
+            }
+            self.asleep.0.fetch_or(1 << worker, Ordering::SeqCst);
+            match found(Ordering::SeqCst) {
+                // A token that comes for a bit that stays set makes the next sleep a short one.
+                Some(number) => return number,
+                None => thread::park(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// On the pool as soon as no other test has it, unless it has no workers.
+    fn with_workers(work: impl Fn(usize) + Sync) {
+        while threads() > 1 {
+            match POOL.shared.slot.take() {
+                Some(turn) => return turn.execute(0, &work, || POOL.wake()),
+                None => thread::yield_now(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_joins_once_and_is_waited_for() {
+        for round in 0..if cfg!(miri) { 30 } else { 2_000 } {
+            let (began, ended) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+            with_workers(|worker| {
+                began.lock().expect("a list").push(worker);
+                (0..round).for_each(|_| spin_loop());
+                ended.fetch_add(1, Ordering::Relaxed);
+            });
+            let began = began.into_inner().expect("a list");
+            let unique: HashSet<_> = began.iter().copied().collect();
+            assert!(unique.contains(&0) || threads() == 1);
+            assert!(unique.iter().all(|worker| *worker < threads()));
+            assert_eq!(
+                (unique.len(), ended.into_inner()),
+                (began.len(), began.len())
+            );
+        }
+    }
+
+    #[test]
+    fn workers_come_awake_and_asleep() {
+        for rest in [Duration::ZERO, 2 * AWAKE] {
+            thread::sleep(rest);
+            let others = AtomicUsize::new(0);
+            // A worker comes, unless the system gives none a core for as long.
+            let start = Instant::now();
+            with_workers(|worker| {
+                others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
+                while others.load(Ordering::Relaxed) == 0 && start.elapsed().as_secs() < 30 {
+                    thread::yield_now();
+                }
+            });
+            assert!(others.into_inner() > 0 || threads() == 1, "after {rest:?}");
+        }
+    }
+
+    #[test]
+    fn a_panic_of_a_worker_or_of_the_caller_leaves_the_pool_usable() {
+        for by_caller in [true, false] {
+            let start = Instant::now();
+            let others = AtomicUsize::new(0);
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                with_workers(|worker| {
+                    others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
+                    while others.load(Ordering::Relaxed) == 0 && start.elapsed().as_secs() < 30 {
+                        thread::yield_now();
+                    }
+                    assert_eq!(worker == 0, !by_caller, "on purpose");
+                });
+            }));
+            assert!(result.is_err() || threads() == 1);
+        }
+        with_workers(|_| {});
+    }
+}

@@ -1,0 +1,75 @@
+//! The threads of the rayon pool that a caller is in: they are awake.
+//!
+//! Rayon's own ways to share work, `scope` and `join`, wait by running whatever else the pool has
+//! to do, on top of the caller's stack: another piece of the user's iterator, which may want a lock
+//! that the caller holds, or a whole request. So nothing here waits for rayon. An invitation is a
+//! job of its own, which is never waited for: a thread that finds it in time joins the
+//! [job](super::job) of its sender, and one that comes too late finds nothing to do.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use super::job::JobSlot;
+
+/// A thread that sends invitations.
+struct Host {
+    slot: JobSlot,
+    /// Invitations that no thread has found yet. They hold for the next job as well, so that they
+    /// do not pile up in a pool whose threads are all busy.
+    invited: AtomicUsize,
+}
+
+thread_local! {
+    static HOST: Arc<Host> = Arc::new(Host { slot: JobSlot::new(), invited: AtomicUsize::new(0) });
+}
+
+/// Runs `work(own)` here, on the thread of that index, and on up to so many others, if they come
+/// in time, `work` of theirs.
+pub fn execute(own: usize, helpers: usize, work: &(impl Fn(usize) + Sync)) {
+    let as_host = |host: &Arc<Host>| match host.slot.take() {
+        Some(turn) => turn.execute(own, work, || host.invite(helpers)),
+        None => work(own),
+    };
+    // A thread that is about to end has no slot any more.
+    if HOST.try_with(as_host).is_err() {
+        work(own);
+    }
+}
+
+impl Host {
+    fn invite(self: &Arc<Self>, helpers: usize) {
+        let invited = self.invited.load(Ordering::SeqCst);
+        let more = helpers.saturating_sub(invited);
+        self.invited.fetch_add(more, Ordering::Relaxed);
+        for _ in 0..more {
+            let host = Arc::clone(self);
+            rayon::spawn(move || host.accept());
+        }
+    }
+
+    fn accept(&self) {
+        self.invited.fetch_sub(1, Ordering::SeqCst);
+        let job = self.slot.open_job(Ordering::SeqCst);
+        if let (Some(number), Some(own)) = (job, rayon::current_thread_index()) {
+            self.slot.join(number, own);
+        }
+    }
+}
+
+/// Whether the rayon pool that others use here has threads: it panics where those of the process
+/// cannot be started.
+pub fn has_threads() -> bool {
+    static STARTED: LazyLock<bool> = LazyLock::new(|| {
+        // An error without a cause says that it was started before.
+        let started = rayon::ThreadPoolBuilder::new().build_global();
+        started.err().is_none_or(|error| error.source().is_none())
+    });
+    rayon::current_thread_index().is_some() || *STARTED
+}
+
+/// How many invitations of this thread have not been found yet.
+#[cfg(test)]
+pub fn invited() -> usize {
+    HOST.with(|host| host.invited.load(Ordering::SeqCst))
+}

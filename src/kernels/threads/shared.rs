@@ -1,0 +1,64 @@
+//! A slice of which several threads have different parts.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A slice of which several threads have different parts.
+pub struct Shared<'a, T> {
+    start: *mut T,
+    len: usize,
+    _slice: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Clone for Shared<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<'_, T> {}
+
+// SAFETY: it is an exclusive slice, whose parts are handed out under contracts that keep them
+// from overlapping while one of them is written.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+// SAFETY: parts to read of several threads may overlap, which `T: Sync` allows; no part to write
+// does.
+unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            _slice: PhantomData,
+        }
+    }
+
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// A part to write.
+    ///
+    /// # Safety
+    /// No other part that overlaps this one is alive.
+    #[inline(always)]
+    pub unsafe fn part(self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: by the assertion the part lies within the slice that is borrowed for `'a`; by
+        // the contract nothing aliases it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// A part to read.
+    ///
+    /// # Safety
+    /// No part to write that overlaps this one is alive.
+    #[inline(always)]
+    pub unsafe fn read(self, range: Range<usize>) -> &'a [T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: by the assertion the part lies within the slice that is borrowed for `'a`; by
+        // the contract no part to write overlaps it.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+}

@@ -1,0 +1,104 @@
+//! How activations are quantized: which rows share a scale, and by whose formulas.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{QParams, onnxruntime_activation, per_row_activation, per_tensor_activation};
+use crate::words::words;
+
+/// Over how much of an activation one scale and zero point stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Granularity {
+    /// All rows of a call share one: PyTorch's way, in which rows influence each other.
+    PerTensor,
+    /// Each row (token) has its own, so that its result does not depend on the rows beside it.
+    PerRow,
+}
+
+/// The formulas that turn a range into scale, zero point and codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Arithmetic {
+    /// torch 2.9.1's on x86; per row the plain affine formula. The code of `x` is
+    /// `round(fma(x, 1 / scale, zero_point))`.
+    PyTorch,
+    /// onnxruntime 1.31.1's `DynamicQuantizeLinear`. The code of `x` is
+    /// `round(x / scale) + zero_point`.
+    OnnxRuntime,
+}
+
+words!(Granularity, "granularity", prefix "", {
+    PerTensor => "per_tensor",
+    PerRow => "per_row",
+});
+
+words!(Arithmetic, "arithmetic", prefix "", {
+    PyTorch => "pytorch",
+    OnnxRuntime => "onnxruntime",
+});
+
+/// The treatment of a layer's activations in every call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ActivationConfig {
+    /// They become u8, by a scale and zero point of this very call.
+    Dynamic(DynamicConfig),
+    /// They stay float: with float16 weights, and where nothing is multiplied.
+    Float,
+}
+
+/// How activations become u8, affine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[non_exhaustive]
+pub struct DynamicConfig {
+    /// Whether rows share their scale.
+    pub granularity: Granularity,
+    /// Use only 7 of the 8 bits, as PyTorch does on x86; costs accuracy and gains nothing here.
+    pub reduce_range: bool,
+    /// The formulas.
+    pub arithmetic: Arithmetic,
+}
+
+impl ActivationConfig {
+    /// u8 by PyTorch's formulas.
+    pub const fn dynamic(granularity: Granularity, reduce_range: bool) -> Self {
+        Self::Dynamic(DynamicConfig {
+            granularity,
+            reduce_range,
+            arithmetic: Arithmetic::PyTorch,
+        })
+    }
+}
+
+impl DynamicConfig {
+    /// Scale and zero point of activations in `[min, max]`.
+    #[inline]
+    pub(crate) fn qparams(self, min: f32, max: f32) -> QParams {
+        let reduce_range = self.reduce_range;
+        match (self.arithmetic, self.granularity) {
+            (Arithmetic::OnnxRuntime, _) => onnxruntime_activation(min, max, reduce_range),
+            (Arithmetic::PyTorch, Granularity::PerTensor) => {
+                per_tensor_activation(min, max, reduce_range)
+            }
+            (Arithmetic::PyTorch, Granularity::PerRow) => {
+                per_row_activation(min, max, reduce_range)
+            }
+        }
+    }
+}
+
+impl fmt::Display for ActivationConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Dynamic(config) = self else {
+            return f.write_str("float activations");
+        };
+        let bits = if config.reduce_range { 7 } else { 8 };
+        let granularity = match config.granularity {
+            Granularity::PerTensor => "per tensor",
+            Granularity::PerRow => "per row",
+        };
+        write!(f, "u{bits} {granularity}")
+    }
+}
