@@ -179,23 +179,23 @@ impl QWeight {
             scales: &scales,
             zero_points: &zero_points,
         };
-        Ok(Self {
-            packed: Packed::int8(isa, k, gates, int8, bias),
-            format: Format::Int8 {
-                dtype,
-                qscheme: config.qscheme,
-            },
-            dequantized: OnceLock::new(),
-        })
+        let qscheme = config.qscheme;
+        let packed = Packed::int8(isa, k, gates, int8, bias);
+        Ok(Self::new(packed, Format::Int8 { dtype, qscheme }))
     }
 
     fn float16(isa: Isa, gates: usize, weight: &Tensor, k: usize, bias: &[f32]) -> Result<Self> {
         let (halves, saturated) = to_halves(&finite_values(weight)?);
-        Ok(Self {
-            packed: Packed::float16(isa, k, gates, &halves, bias),
-            format: Format::Float16 { saturated },
+        let packed = Packed::float16(isa, k, gates, &halves, bias);
+        Ok(Self::new(packed, Format::Float16 { saturated }))
+    }
+
+    fn new(packed: Packed, format: Format) -> Self {
+        Self {
+            packed,
+            format,
             dequantized: OnceLock::new(),
-        })
+        }
     }
 
     /// `out_features` and `in_features`.

@@ -85,7 +85,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
 }
 
 /// Installs the handler, once.
-fn install() -> bool {
+pub fn install() -> bool {
     static INSTALLED: OnceLock<bool> = OnceLock::new();
     *INSTALLED.get_or_init(|| {
         // SAFETY: zeros are a valid `sigaction`; the handler touches this thread's context and

@@ -42,7 +42,10 @@ fn multiply(rows: usize) {
     assert_eq!(linear(operands, activations), expected);
 }
 
+/// Whether there are tiles: of this CPU, or by the handler, which is installed.
 fn available() -> bool {
+    #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+    assert!(super::emulation::install());
     cpu::amx_int8_or_emulated()
 }
 
