@@ -22,7 +22,7 @@ pub struct Common {
     #[arg(long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
 
-    /// Print the outcome of every layer
+    /// Print the outcome of every layer, in groups
     #[arg(long)]
     pub report: bool,
 
@@ -81,8 +81,8 @@ impl Common {
     ) -> Result<()> {
         let mut stdout = std::io::stdout();
         match (self.report, self.json) {
-            (true, true) => writeln!(std::io::stderr(), "{report:#}")?,
-            (true, false) => writeln!(stdout, "{report:#}")?,
+            (true, true) => writeln!(std::io::stderr(), "{report}")?,
+            (true, false) => writeln!(stdout, "{report}")?,
             (false, _) => {}
         }
         match self.json {
