@@ -18,7 +18,7 @@ nightly() {
 }
 
 # AddressSanitizer sees compiled code, intrinsics included. It does not see `asm!`: the loads and
-# stores of tiles, whose bounds are checked before the loop (src/kernels/x86_64/amx). Threads of the
+# stores of tiles, whose bounds are checked before the loop (src/kernels/arch/x86_64/amx). Threads of the
 # pool live until the process ends, so what they hold is not a leak. Dependencies are not optimized:
 # that halves the time of the build, and the kernels are what is looked at.
 asan() {
