@@ -7,8 +7,8 @@
 //! spends its time in convolutions.
 //!
 //! # Three changes to a model
-//! 1. `nn::Linear` and `nn::linear` in place of candle_nn's (also `nn::Embedding`, if tables are
-//!    large),
+//! 1. [`candle_dynquant::nn`](nn) in place of `candle_nn`: `nn::Linear` and `nn::linear`, and norms and
+//!    activations that are fused,
 //! 2. `#[derive(Quantizable)]` on each struct,
 //! 3. one call of [`quantize_dynamic`].
 //!
@@ -21,7 +21,7 @@
 //! struct Classifier {
 //!     hidden: nn::Linear,
 //!     head: nn::Linear,
-//!     num_labels: usize, // not a module: reported, never touched
+//!     num_labels: usize, // holds no layer
 //! }
 //!
 //! impl Classifier {

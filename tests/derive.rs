@@ -9,19 +9,19 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use candle_dynquant::{LayerKind, Quantizable, quantize_dynamic};
-use common::toy::{Toy, assert_walks};
+use common::toy::{Plain, Toy, assert_walks};
 
 const LSTM: fn() -> Toy = || Toy::of(LayerKind::LSTM);
 
 #[derive(Quantizable, Clone)]
 struct Named {
     first: Toy,
-    hidden_size: usize,
+    hidden_size: Plain,
     r#type: Toy,
 }
 
 #[derive(Quantizable)]
-struct Tuple(Toy, String, Toy);
+struct Tuple(Toy, Plain, Toy);
 
 #[derive(Quantizable)]
 struct Newtype(Toy);
@@ -35,7 +35,7 @@ struct NoFields {}
 fn named() -> Named {
     Named {
         first: Toy::new(),
-        hidden_size: 4,
+        hidden_size: Plain(4),
         r#type: LSTM(),
     }
 }
@@ -46,13 +46,13 @@ fn structs() {
         "named",
         &mut named(),
         &["first: Linear", "type: LSTM"],
-        &["hidden_size ? usize"],
+        &["hidden_size ? derive::common::toy::Plain"],
     );
     assert_walks(
         "tuple",
-        &mut Tuple(Toy::new(), String::new(), LSTM()),
+        &mut Tuple(Toy::new(), Plain(0), LSTM()),
         &["0: Linear", "2: LSTM"],
-        &["1 ? alloc::string::String"],
+        &["1 ? derive::common::toy::Plain"],
     );
     assert_walks("newtype", &mut Newtype(Toy::new()), &["0: Linear"], &[]);
     assert_walks("unit", &mut Unit, &[], &[]);
@@ -64,10 +64,10 @@ fn structs() {
 enum Shape {
     Unit,
     Newtype(Named),
-    NewtypeOpaque(f32),
+    NewtypeOpaque(Plain),
     NewtypeRenamed(#[quantizable(rename = "inner")] Toy),
     NewtypeSkipped(#[quantizable(skip)] Toy),
-    Pair(Toy, u8),
+    Pair(Toy, Plain),
     PairSkipped(#[quantizable(skip)] Toy, Toy),
     Named {
         query: Toy,
@@ -96,13 +96,13 @@ fn enums() {
             "newtype: no segment",
             Shape::Newtype(named()),
             &["shape.first: Linear", "shape.type: LSTM"],
-            &["shape.hidden_size ? usize"],
+            &["shape.hidden_size ? derive::common::toy::Plain"],
         ),
         (
             "opaque newtype: reported where it stands",
-            Shape::NewtypeOpaque(1.),
+            Shape::NewtypeOpaque(Plain(1)),
             &[],
-            &["shape ? f32"],
+            &["shape ? derive::common::toy::Plain"],
         ),
         (
             "renamed newtype",
@@ -118,9 +118,9 @@ fn enums() {
         ),
         (
             "pair",
-            Shape::Pair(Toy::new(), 1),
+            Shape::Pair(Toy::new(), Plain(1)),
             &["shape.0: Linear"],
-            &["shape.1 ? u8"],
+            &["shape.1 ? derive::common::toy::Plain"],
         ),
         (
             "pair: skipping changes no index",
@@ -151,7 +151,7 @@ trait Block: Quantizable {
 
 impl Block for Named {
     fn width(&self) -> usize {
-        self.hidden_size
+        self.hidden_size.0
     }
 }
 
@@ -229,7 +229,10 @@ fn containers() {
             "hash_map.a: Linear",
             "hash_map.b: LSTM",
         ],
-        &["block.hidden_size ? usize", "blocks.0.hidden_size ? usize"],
+        &[
+            "block.hidden_size ? derive::common::toy::Plain",
+            "blocks.0.hidden_size ? derive::common::toy::Plain",
+        ],
     );
     assert_eq!(
         model.block.width(),
@@ -247,7 +250,7 @@ struct Opaque {
     shared_hidden: Arc<dyn Hidden>,
     borrowed: &'static Toy,
     function: fn(&Toy) -> bool,
-    nested: Vec<Option<(Toy, usize)>>,
+    nested: Vec<Option<(Toy, Plain)>>,
 }
 
 #[test]
@@ -281,7 +284,7 @@ fn opaque_fields_have_their_full_type_names() {
                 std::any::type_name::<for<'a> fn(&'a Toy) -> bool>()
             ),
             &format!(
-                "nested ? alloc::vec::Vec<core::option::Option<({this}::common::toy::Toy, usize)>>"
+                "nested ? alloc::vec::Vec<core::option::Option<({this}::common::toy::Toy, {this}::common::toy::Plain)>>"
             ),
         ],
     );
@@ -384,7 +387,6 @@ fn a_nested_model() {
             "pooler.inner: Linear",
         ],
         &[
-            "encoder.layer.0.attention.self.num_attention_heads ? usize",
             &format!("encoder.layer.0.attention.self.span_softmax ? {span}"),
             &format!("encoder.layer.0.attention.output.span ? {span}"),
             &format!("pooler.span ? {span}"),

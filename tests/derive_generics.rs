@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use candle_dynquant::{LayerKind, Quantizable};
-use common::toy::{Toy, assert_walks};
+use common::toy::{Plain, Toy, assert_walks};
 
 const LSTM: fn() -> Toy = || Toy::of(LayerKind::LSTM);
 
@@ -28,11 +28,11 @@ where
     blocks: [T; N],
     pair: (T, Option<Box<T>>),
     mixed: Vec<(T, Foreign)>,
-    label: &'a str,
+    label: &'a Plain,
     #[quantizable(skip)]
     note: U,
     kind: PhantomData<U>,
-    sizes: [usize; N],
+    sizes: [Plain; N],
 }
 
 macro_rules! list {
@@ -41,7 +41,7 @@ macro_rules! list {
 
 macro_rules! table {
     () => {
-        [f32; 2]
+        [Plain; 2]
     };
 }
 
@@ -58,13 +58,13 @@ fn a_macro_does_not_hide_a_parameter() {
     let mut model = BehindMacros {
         items: vec![Toy::new()],
         nested: Some(vec![(LSTM(), Toy::new())]),
-        table: [0.; 2],
+        table: [Plain(0); 2],
     };
     assert_walks(
         "behind macros",
         &mut model,
         &["items.0: Linear", "nested.0.0: LSTM", "nested.0.1: Linear"],
-        &["table ? [f32; 2]"],
+        &["table ? [derive_generics::common::toy::Plain; 2]"],
     );
 }
 
@@ -74,10 +74,10 @@ fn generics() {
         blocks: [Newtype(Toy::new()), Newtype(LSTM())],
         pair: (Newtype(Toy::new()), None),
         mixed: vec![(Newtype(Toy::new()), Foreign)],
-        label: "x",
+        label: &Plain(1),
         note: 1.5f32, // no module tree, and need not be one
         kind: PhantomData::<f32>,
-        sizes: [1, 2],
+        sizes: [Plain(1), Plain(2)],
     };
     let mixed = std::any::type_name::<Vec<(Newtype, Foreign)>>();
     assert_walks(
@@ -86,8 +86,8 @@ fn generics() {
         &["blocks.0.0: Linear", "blocks.1.0: LSTM", "pair.0.0: Linear"],
         &[
             &format!("mixed ? {mixed}"),
-            "label ? &str",
-            "sizes ? [usize; 2]",
+            "label ? &derive_generics::common::toy::Plain",
+            "sizes ? [derive_generics::common::toy::Plain; 2]",
         ],
     );
 }
@@ -222,7 +222,7 @@ mod hygiene {
     #[derive(Quantizable)]
     pub enum Variants {
         Ok(Toy),
-        Err { walk: Toy, field_0: usize },
+        Err { walk: Toy, field_0: Plain },
     }
 
     /// A field that has methods of the probe's names itself.
@@ -258,10 +258,10 @@ fn names_do_not_meet_the_users() {
         "variant",
         &mut Variants::Err {
             walk: Toy::new(),
-            field_0: 1,
+            field_0: Plain(1),
         },
         &["walk: Linear"],
-        &["field_0 ? usize"],
+        &["field_0 ? derive_generics::common::toy::Plain"],
     );
     assert_walks(
         "own methods",

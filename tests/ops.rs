@@ -393,14 +393,14 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
         attend(&q, &xs, &q, None),
         &[op, "k of [2, 3, keys, 5]", "[2, 3, 4]"],
     );
-    let other = heads([2, 1, 4, 5], 1)?;
+    let other = heads([2, 2, 4, 5], 1)?;
     message(
         attend(&q, &other, &other, None),
-        &[op, "k of [2, 3, keys, 5]", "[2, 1, 4, 5]"],
+        &[op, "k of [2, 3, keys, 5]", "[2, 2, 4, 5]"],
     );
     message(
         attend(&q, &q, &other, None),
-        &[op, "v of [2, 3, 4, value_dim]", "[2, 1, 4, 5]"],
+        &[op, "v of [2, 3, 4, value_dim]", "[2, 2, 4, 5]"],
     );
     message(attend(&q, &q, &scalar, None), &[op, "v of", "[]"]);
     message(attend(&q, &scalar, &q, None), &[op, "k of", "[]"]);

@@ -1,11 +1,9 @@
 //! Trees made of containers: Option, Vec, arrays, tuples, Box, Arc, maps.
 //!
 //! Containers of one value add no path segment, containers of several add the index or the key.
-//! `()` and `PhantomData` are empty trees, so that `Model<Head = ()>` is a model without a head.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::{Quantizable, Walk, WalkMut};
@@ -104,26 +102,6 @@ fn in_order<K: Display, V>(
     let mut entries: Vec<_> = entries.map(|(k, v)| (k.to_string(), v)).collect();
     entries.sort_by(|(a, _), (b, _)| a.cmp(b));
     entries.into_iter()
-}
-
-impl Quantizable for () {
-    fn visit(&self, _walk: &mut Walk<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl<T: ?Sized> Quantizable for PhantomData<T> {
-    fn visit(&self, _walk: &mut Walk<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
-        Ok(())
-    }
 }
 
 macro_rules! tuples {

@@ -5,6 +5,7 @@
 
 mod containers;
 mod layer;
+mod leaves;
 mod private;
 mod tied;
 mod walk;
@@ -16,6 +17,7 @@ pub mod __private {
 }
 
 pub use layer::{AnyLayer, Layer, LayerKind, WeightDType, WeightInfo};
+pub(crate) use leaves::leaves;
 pub(crate) use tied::MemoryId;
 pub use tied::{LentWeight, WeightId};
 pub use walk::{Visitor, VisitorMut, Walk, WalkMut};
@@ -31,7 +33,7 @@ use crate::error::Result;
 /// struct Mlp {
 ///     up: nn::Linear,
 ///     down: nn::Linear,
-///     hidden: usize, // no module: reported as opaque, never touched
+///     hidden: usize, // holds no layer
 /// }
 /// ```
 ///

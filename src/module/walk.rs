@@ -124,7 +124,7 @@ impl<'v> Walk<'v> {
     }
 
     /// Reports that the value at the current path is not a module tree.
-    pub(super) fn opaque_here(&mut self, type_name: &'static str) {
+    pub(crate) fn opaque_here(&mut self, type_name: &'static str) {
         self.visitor.opaque(&self.path.dotted, type_name);
     }
 

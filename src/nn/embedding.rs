@@ -16,7 +16,7 @@ use crate::qconfig::{ActivationConfig, QConfig};
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
 use crate::sizes;
-use crate::tensor::{Elements, Indexes, readable};
+use crate::tensor::{Elements, Indexes, mismatch, readable};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
 ///
@@ -74,12 +74,36 @@ enum Rows {
 
 impl Embedding {
     /// A layer of this table; its shape is checked when it is used or quantized.
+    ///
+    /// What candle-transformers' `with_tracing::Embedding::new(rows, size, vb)` does is
+    /// [`embedding`].
+    #[doc(alias = "embedding")]
     pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
         Self {
             table: Table::Float(embeddings),
             hidden_size,
             name: None,
         }
+    }
+
+    /// A layer of this table, `[rows, hidden_size]`, under candle-transformers' name.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_dynquant::nn;
+    ///
+    /// let table = Tensor::zeros((10, 4), DType::F32, &Device::Cpu)?;
+    /// assert_eq!(nn::Embedding::from_weights(table)?.hidden_size(), 4);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the table is no matrix.
+    pub fn from_weights(embeddings: Tensor) -> CandleResult<Self> {
+        let &[_, hidden_size] = embeddings.dims() else {
+            return Err(mismatch("embeddings", "[rows, hidden_size]", &embeddings).into());
+        };
+        Ok(Self::new(embeddings, hidden_size))
     }
 
     /// The table, `[rows, hidden_size]`.
@@ -351,7 +375,8 @@ impl Quantizable for Embedding {
     }
 }
 
-/// Loads `weight`, `[in_size, out_size]`, from `vb`.
+/// Loads `weight`, `[in_size, out_size]`, from `vb`; candle-transformers'
+/// `with_tracing::Embedding::new`.
 ///
 /// # Errors
 /// When the tensor is missing or has another shape.

@@ -1,11 +1,11 @@
 //! Activation functions, element by element.
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::{D, Module, Result, Tensor};
 
 use super::is_ours;
 use crate::error::Error;
 use crate::kernels::{self, Activation, Isa};
-use crate::tensor::{Elements, as_f32, from_f32_vec};
+use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 
 /// Applies an activation function to each element; the shape stays.
 ///
@@ -105,6 +105,48 @@ functions! {
     sigmoid, Sigmoid,
         "`1 / (1 + e^-x)` of each element.",
         "Within 2.5 ulp, or 1e-37.";
+}
+
+/// `x (1 + erf(x / sqrt 2)) / 2` of each element: [`gelu`] under the name of candle's method.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::ops;
+///
+/// let xs = Tensor::new(&[-1f32, 0., 1.], &Device::Cpu)?;
+/// assert_eq!(ops::gelu_erf(&xs)?.to_vec1::<f32>()?, ops::gelu(&xs)?.to_vec1::<f32>()?);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`activate`].
+pub fn gelu_erf(xs: &Tensor) -> Result<Tensor> {
+    gelu(xs)
+}
+
+/// `silu(x) * y` of the first and the second half of the last dimension: candle's `swiglu`.
+///
+/// # Shapes
+/// `xs` is `[.., 2 n]`, the result `[.., n]`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::ops;
+///
+/// let xs = Tensor::new(&[0f32, 1., 5., 0.], &Device::Cpu)?;
+/// assert_eq!(ops::swiglu(&xs)?.to_vec1::<f32>()?, [0., 0.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// When the last dimension is odd or missing, or the dtype is no float.
+pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
+    let columns = match xs.dims() {
+        [.., columns] if columns % 2 == 0 => *columns,
+        _ => return Err(mismatch("swiglu", "[.., 2 n]", xs).into()),
+    };
+    let half = columns / 2;
+    silu(&xs.narrow(D::Minus1, 0, half)?)? * xs.narrow(D::Minus1, half, half)?
 }
 
 impl Module for Activation {

@@ -2,10 +2,14 @@
 //!
 //! | here | instead of |
 //! |---|---|
-//! | [`scaled_dot_product_attention`] | two matmuls, a scaling, a mask, a softmax and four copies |
-//! | [`add_layer_norm`], [`layer_norm`] | an addition and a normalisation, each a pass over memory |
-//! | [`gelu`], [`gelu_tanh`], [`silu`], [`sigmoid`], [`tanh`] | the same, one element at a time |
-//! | [`softmax_last_dim`] | the same |
+//! | [`scaled_dot_product_attention`] | two matmuls, a scaling, a mask, a softmax and copies; `repeat_kv` |
+//! | [`add_layer_norm`] | an addition and a normalisation, each a pass over memory |
+//! | [`layer_norm`], [`rms_norm`], [`softmax`], [`softmax_last_dim`], [`silu`], [`sigmoid`], [`swiglu`] | `candle_nn::ops`' functions of these names |
+//! | [`gelu_erf`] and [`gelu`] | `xs.gelu_erf()`, the exact one |
+//! | [`gelu_tanh`] | `xs.gelu()`: candle's is the approximation by tanh |
+//! | [`relu`], [`tanh`] | `xs.relu()`, `xs.tanh()` |
+//!
+//! With the rest of `candle_nn::ops`, which is candle's own, this is a drop-in for it.
 //!
 //! They are functions on candle's tensors and depend on nothing else in this crate: any model
 //! can use them, quantized or not.
@@ -21,11 +25,22 @@
 
 mod activation;
 mod attention;
+mod mask;
 mod norm;
+mod softmax;
 
-pub use activation::{activate, gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+pub use activation::{activate, gelu, gelu_erf, gelu_tanh, relu, sigmoid, silu, swiglu, tanh};
 pub use attention::scaled_dot_product_attention;
-pub use norm::{add_layer_norm, layer_norm, softmax_last_dim};
+pub use mask::Mask;
+pub(crate) use norm::Norm;
+pub use norm::{add_layer_norm, layer_norm, rms_norm};
+pub use softmax::{softmax, softmax_last_dim};
+
+#[doc(no_inline)]
+pub use candle_nn::ops::{
+    Dropout, Identity, dropout, hard_sigmoid, layer_norm_slow, leaky_relu, log_softmax, mish,
+    pixel_shuffle, pixel_unshuffle, replication_pad2d, rms_norm_slow, sdpa, selu,
+};
 
 pub use crate::kernels::Activation;
 

@@ -80,6 +80,10 @@ impl Layer for Toy {
     }
 }
 
+/// Not a module tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Plain(pub usize);
+
 /// The calls of a read-only walk, one line each.
 #[derive(Default, Debug)]
 pub struct Seen {

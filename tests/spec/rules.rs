@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::toy::Toy;
+use crate::common::toy::{Plain, Toy};
 use candle_dynquant::{
     Error, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Report,
     quantize_dynamic,
@@ -12,7 +12,7 @@ use candle_dynquant::{
 struct Attention {
     query: Toy,
     value: Toy,
-    heads: usize,
+    heads: Plain,
 }
 
 #[derive(Quantizable, Clone)]
@@ -33,7 +33,7 @@ fn model() -> Model {
         attention: Attention {
             query: Toy::named(&format!("bert.encoder.{i}.q_proj")),
             value: Toy::new(),
-            heads: 2,
+            heads: Plain(2),
         },
         output: Toy::new(),
     };
@@ -227,12 +227,12 @@ fn rules_at_fault_are_told_what_the_model_has() {
         (
             "name of an opaque field",
             QConfigSpec::int8().name("layer.0.attention.heads", None),
-            r#"rule name "layer.0.attention.heads" matches no layer: layer.0.attention.heads is a usize, which is not a module tree"#,
+            r#"rule name "layer.0.attention.heads" matches no layer: layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree"#,
         ),
         (
             "name below an opaque field",
             QConfigSpec::int8().name("layer.0.attention.heads.query", None),
-            r#"layer.0.attention.heads is a usize, which is not a module tree"#,
+            r#"layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree"#,
         ),
         (
             "kind that is not there",
@@ -293,7 +293,7 @@ fn a_model_without_layers_is_told_which_field_may_be_meant() {
     }
     #[derive(Quantizable)]
     struct Hides {
-        linear: Vec<(candle_dynquant::nn::Linear, usize)>,
+        linear: Vec<(candle_dynquant::nn::Linear, Plain)>,
     }
     let foreign = error(Holds::<u8> {
         generic: std::marker::PhantomData,

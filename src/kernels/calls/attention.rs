@@ -36,7 +36,7 @@ impl Heads<'_> {
     }
 }
 
-impl Attention<'_> {
+impl<'a> Attention<'a> {
     /// The same, checked.
     ///
     /// # Panics
@@ -45,6 +45,10 @@ impl Attention<'_> {
         let Self { q, k, v, .. } = self;
         assert!(q.columns == k.columns, "q and k: expected one head_dim");
         assert!(k.rows == v.rows, "k and v: expected one number of keys");
+        assert!(
+            self.heads.checked_rem(self.kv_heads).unwrap_or(self.heads) == 0,
+            "kv_heads: expected a divisor of heads"
+        );
         let scores = (q.rows, k.rows);
         assert!(
             self.mask
@@ -53,11 +57,53 @@ impl Attention<'_> {
         );
         Self {
             q: q.checked("q", self.batch, self.heads),
-            k: k.checked("k", self.batch, self.heads),
-            v: v.checked("v", self.batch, self.heads),
+            k: k.checked("k", self.batch, self.kv_heads),
+            v: v.checked("v", self.batch, self.kv_heads),
             mask: self
                 .mask
                 .map(|mask| mask.checked("mask", self.batch, self.heads)),
+            ..self
+        }
+    }
+
+    /// Single queries of heads that share k and v, as the queries of one head: keys are read once.
+    ///
+    /// `[batch * kv_heads, group, 1, value_dim]` lies as `[batch, 1, heads, value_dim]` does.
+    fn grouped(self) -> Self {
+        let group = self.heads.checked_div(self.kv_heads).unwrap_or(1);
+        if self.q.rows != 1 || group == 1 {
+            return self;
+        }
+        // Whether sequences follow each other as heads do, so that both can be counted as one.
+        let follows = |of: Heads<'_>, heads| {
+            let [of_batch, of_head, _] = of.strides;
+            self.batch == 1 || of_head.checked_mul(heads) == Some(of_batch)
+        };
+        let (of_q, of_kv) = ([Some(self.q), self.mask], [self.k, self.v]);
+        if !(of_q.into_iter().flatten().all(|of| follows(of, self.heads))
+            && of_kv.into_iter().all(|of| follows(of, self.kv_heads)))
+        {
+            return self;
+        }
+        let queries = |of: Heads<'a>| Heads {
+            strides: [group * of.strides[1], 0, of.strides[1]],
+            rows: group,
+            ..of
+        };
+        let keys = |of: Heads<'a>| Heads {
+            strides: [of.strides[1], 0, of.strides[2]],
+            ..of
+        };
+        Self {
+            q: queries(self.q),
+            k: keys(self.k),
+            v: keys(self.v),
+            mask: self.mask.map(queries),
+            // A single query is the last one, and sees all keys.
+            causal: false,
+            batch: self.batch * self.kv_heads,
+            heads: 1,
+            kv_heads: 1,
             ..self
         }
     }
@@ -68,14 +114,14 @@ const SERIAL_MACS: usize = 200_000;
 
 /// `softmax(q k^T scale + mask) v`, laid out as `[batch, queries, heads, value_dim]`.
 ///
-/// A query that the mask excludes from every key, by minus infinity, gives zeros. Each element
+/// A query that sees no key, by a mask of minus infinity or by `causal`, gives zeros. Each element
 /// is within `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact result, the
 /// maxima over the keys that are not excluded. It does not depend on the number of threads.
 ///
 /// # Panics
 /// If the sizes of the operands do not agree, or one does not lie within its slice.
 pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
-    let attention = attention.checked();
+    let attention = attention.checked().grouped();
     let Attention { q, k, v, .. } = attention;
     let (batch, heads) = (attention.batch, attention.heads);
     let len = sizes::length("out", &[batch, heads, q.rows, v.columns]);
@@ -159,17 +205,21 @@ mod tests {
             f64::from(heads.values[b * of_b + h * of_h + row * of_row + column])
         };
         let mut out = Vec::new();
+        let kv = |h| h * a.kv_heads / a.heads;
         for b in 0..a.batch {
             for (i, h) in (0..a.q.rows).flat_map(|i| (0..a.heads).map(move |h| (i, h))) {
                 let score = |j| {
-                    let dot = |d| at(&a.q, b, h, i, d) * at(&a.k, b, h, j, d);
+                    if a.causal && j + a.q.rows > i + a.k.rows {
+                        return f64::NEG_INFINITY;
+                    }
+                    let dot = |d| at(&a.q, b, h, i, d) * at(&a.k, b, kv(h), j, d);
                     let dot = (0..a.q.columns).map(dot).sum::<f64>();
                     let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
                     dot * f64::from(a.scale) + mask
                 };
                 let scores: Vec<f64> = (0..a.k.rows).map(score).collect();
                 let size = |j| {
-                    let term = |d| (at(&a.q, b, h, i, d) * at(&a.k, b, h, j, d)).abs();
+                    let term = |d| (at(&a.q, b, h, i, d) * at(&a.k, b, kv(h), j, d)).abs();
                     let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
                     f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>() + mask.abs()
                 };
@@ -179,13 +229,13 @@ mod tests {
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
                 let sum = weights.iter().sum::<f64>();
                 for c in 0..a.v.columns {
-                    let term = |(j, w): (usize, &f64)| w * at(&a.v, b, h, j, c);
+                    let term = |(j, w): (usize, &f64)| w * at(&a.v, b, kv(h), j, c);
                     let total = weights.iter().enumerate().map(term).sum::<f64>();
                     let exact = match max == f64::NEG_INFINITY {
                         true => 0.,
                         false => total / sum,
                     };
-                    let values = (0..a.k.rows).map(|j| at(&a.v, b, h, j, c).abs());
+                    let values = (0..a.k.rows).map(|j| at(&a.v, b, kv(h), j, c).abs());
                     out.push((
                         exact,
                         values.fold(0., f64::max) * (2. + size) / 2f64.powi(21),
@@ -207,6 +257,10 @@ mod tests {
             (1, 2, 65, 129, 20, 33),
             (2, 1, 130, 300, 12, 6),
             (1, 2, 5, 1, 64, 64),
+            (2, 6, 3, 140, 8, 5),
+            (1, 4, 150, 20, 8, 5),
+            (1, 6, 1, 150, 8, 5),
+            (2, 12, 1, 9, 8, 5),
             (1, 1, 4, 3, 0, 2),
             (1, 1, 4, 3, 2, 0),
             (1, 1, 0, 3, 2, 2),
@@ -215,8 +269,14 @@ mod tests {
         for (batch, heads_count, queries, keys, head_dim, value_dim) in shapes {
             let len = |rows, columns| batch * heads_count * rows * columns;
             let q = values(1, len(queries, head_dim));
-            let k = values(2, len(keys, head_dim));
-            let v = values(3, len(keys, value_dim));
+            // Heads of k and v that three heads of q share.
+            let kv_heads = match heads_count % 3 {
+                0 => heads_count / 3,
+                _ => heads_count,
+            };
+            let kv_len = |columns| batch * kv_heads * keys * columns;
+            let k = values(2, kv_len(head_dim));
+            let v = values(3, kv_len(value_dim));
             let mut of_keys = values(4, batch * keys);
             let mut own = values(5, queries * keys);
             for x in of_keys.iter_mut().chain(&mut own).step_by(3) {
@@ -236,15 +296,18 @@ mod tests {
                 Some(mask(&of_keys[..], [keys, 0, 0])),
                 Some(mask(&own[..], [0, 0, keys])),
             ];
-            for mask in masks {
+            let masks = masks.into_iter().map(|mask| (mask, false));
+            for (mask, causal) in masks.chain([(None, true)]) {
                 let attention = Attention {
                     q: heads(&q, queries, heads_count, head_dim),
-                    k: heads(&k, keys, heads_count, head_dim),
-                    v: heads(&v, keys, heads_count, value_dim),
+                    k: heads(&k, keys, kv_heads, head_dim),
+                    v: heads(&v, keys, kv_heads, value_dim),
                     mask,
+                    causal,
                     scale: 0.3,
                     batch,
                     heads: heads_count,
+                    kv_heads,
                 };
                 let expected = exact(&attention);
                 let mut fused: Option<Vec<u32>> = None;
@@ -280,9 +343,11 @@ mod tests {
                     k: of(&k, keys),
                     v: of(&v, keys),
                     mask: None,
+                    causal: false,
                     scale: 1.,
                     batch: 1,
                     heads: 1,
+                    kv_heads: 1,
                 };
                 super::attention(isa, attention)
             };

@@ -1,4 +1,4 @@
-//! Layer norm and softmax of all rows of a slice.
+//! Layer norm, RMS norm and softmax of all rows of a slice.
 
 use crate::kernels::arch::op::Op;
 use crate::kernels::isa::Isa;
@@ -8,7 +8,7 @@ use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
 use crate::sizes;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` of each row of `xs`, or of
-/// `xs + residual`.
+/// `xs + residual`; the mean counts as zero where the norm is not centered.
 ///
 /// # Panics
 /// If `residual` has not as many elements as `xs`, or `bias` as `weight`, or if `xs` has no
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn layer_norm_is_that_of_f64_and_the_same_on_every_isa() {
+    fn norms_are_those_of_f64_and_the_same_on_every_isa() {
         for (rows, hidden) in [
             (0, 5),
             (1, 1),
@@ -131,11 +131,18 @@ mod tests {
                 let xs = values(rows * hidden, offset);
                 let residual: Vec<f32> = xs.iter().map(|x| (x - offset) * -0.3 + 0.1).collect();
                 let (weight, bias) = (values(hidden, 1.), values(hidden, 0.));
-                for residual in [None, Some(&residual[..])] {
+                let residual = Some(&residual[..]);
+                for (residual, centered) in [
+                    (None, true),
+                    (residual, true),
+                    (None, false),
+                    (residual, false),
+                ] {
                     let norm = Norm {
                         weight: &weight,
                         bias: residual.is_none().then_some(&bias[..]),
                         eps: 1e-5,
+                        centered,
                     };
                     let oldest = layer_norm(Isa::available()[0], &xs, residual, norm);
                     for isa in Isa::available() {
@@ -149,6 +156,7 @@ mod tests {
                             f64::from(xs[i]) + residual.map_or(0., |r| f64::from(r[i]))
                         };
                         let mean = (0..hidden).map(x).sum::<f64>() / hidden as f64;
+                        let mean = if centered { mean } else { 0. };
                         let square = |c| (x(c) - mean).powi(2);
                         let variance = (0..hidden).map(square).sum::<f64>() / hidden as f64;
                         let normal = (x(column) - mean) / (variance + 1e-5).sqrt();
@@ -222,6 +230,7 @@ mod tests {
                     weight: &ones,
                     bias: None,
                     eps: 0.,
+                    centered: true,
                 };
                 for got in [layer_norm(isa, &xs, None, norm), softmax(isa, &xs, 40)] {
                     for (i, got) in got.iter().enumerate() {

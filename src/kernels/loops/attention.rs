@@ -30,18 +30,33 @@ use super::product::Sink;
 pub struct Attention<'a> {
     /// `[batch, heads, queries, head_dim]`.
     pub q: Heads<'a>,
-    /// `[batch, heads, keys, head_dim]`.
+    /// `[batch, kv_heads, keys, head_dim]`.
     pub k: Heads<'a>,
-    /// `[batch, heads, keys, value_dim]`.
+    /// `[batch, kv_heads, keys, value_dim]`.
     pub v: Heads<'a>,
     /// Added to the scores, `[batch, heads, queries, keys]`.
     pub mask: Option<Heads<'a>>,
+    /// Whether a query sees no key behind its own, where the last query's own is the last key.
+    pub causal: bool,
     /// Factor of the scores before the mask is added.
     pub scale: f32,
     /// Sequences.
     pub batch: usize,
     /// Heads of each.
     pub heads: usize,
+    /// Heads of k and v; as many neighbouring heads of q share each of them.
+    pub kv_heads: usize,
+}
+
+impl Attention<'_> {
+    /// The number of keys that a query sees, by its index.
+    #[inline(always)]
+    fn seen(&self, query: usize) -> usize {
+        match self.causal {
+            true => (query + 1 + self.k.rows).saturating_sub(self.q.rows),
+            false => self.k.rows,
+        }
+    }
 }
 
 /// A matrix for each head of each sequence, somewhere in a slice; elements of a row are
@@ -65,6 +80,7 @@ pub const QUERIES: usize = 4 * COLUMNS;
 const KEYS: usize = 128;
 
 /// Queries of one head that one task computes.
+#[derive(Clone)]
 pub struct Block {
     pub batch: usize,
     pub head: usize,
@@ -97,6 +113,10 @@ pub unsafe fn attend<const LANES: usize, const NV: usize>(
 ) {
     let (k, v) = (attention.k, attention.v);
     let (head_dim, value_dim) = (k.columns, v.columns);
+    let shared = Block {
+        head: block.head / (attention.heads / attention.kv_heads),
+        ..block.clone()
+    };
     let height = block.queries.len();
     let width = height.next_multiple_of(COLUMNS);
     let mut room = ROOM.take();
@@ -121,11 +141,13 @@ pub unsafe fn attend<const LANES: usize, const NV: usize>(
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.);
 
-    for start in (0..k.rows).step_by(KEYS) {
-        let keys = KEYS.min(k.rows - start);
+    // Of the keys behind, no query of the block sees any.
+    let seen = attention.seen(block.queries.end - 1);
+    for start in (0..seen).step_by(KEYS) {
+        let keys = KEYS.min(seen - start);
         let scores = &mut scores[..keys * width];
         let left = Left {
-            values: block.of(&k, start),
+            values: shared.of(&k, start),
             row: k.strides[2],
             step: 1,
             rows: keys,
@@ -141,9 +163,12 @@ pub unsafe fn attend<const LANES: usize, const NV: usize>(
         if let Some(of) = attention.mask {
             add_mask(of, &block, start, (scores, width), mask, register);
         }
+        if attention.causal {
+            exclude_later(attention, &block, start, (scores, width));
+        }
         softmax(scores, width, max, sum, keep);
         let left = Left {
-            values: block.of(&v, start),
+            values: shared.of(&v, start),
             row: 1,
             step: v.strides[2],
             rows: value_dim,
@@ -232,6 +257,25 @@ fn add_mask<const LANES: usize>(
     transpose((values, stride), (room, width), height, keys, register);
     for (score, add) in scores.iter_mut().zip(room) {
         *score += *add;
+    }
+}
+
+/// Excludes each query's later keys from the scores of the keys from `start` on, `[keys, width]`.
+#[inline(always)]
+fn exclude_later(
+    attention: &Attention<'_>,
+    block: &Block,
+    start: usize,
+    (scores, width): (&mut [f32], usize),
+) {
+    let all = attention.seen(block.queries.start).saturating_sub(start);
+    let rows = scores.chunks_exact_mut(width).enumerate().skip(all);
+    for (key, scores) in rows {
+        for (query, score) in block.queries.clone().zip(scores) {
+            if attention.seen(query) <= start + key {
+                *score = f32::NEG_INFINITY;
+            }
+        }
     }
 }
 

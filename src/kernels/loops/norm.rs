@@ -1,4 +1,4 @@
-//! Layer norm and softmax of rows of f32.
+//! Layer norm, RMS norm and softmax of rows of f32.
 //!
 //! Written once in plain Rust over fixed-size chunks, which the compiler turns into vector
 //! code. Sums are those of 32 interleaved parts, so that every instruction set gives the same
@@ -6,7 +6,7 @@
 
 use super::activation::exp;
 
-/// The parameters of a layer norm of rows of `hidden` elements.
+/// The parameters of a norm of rows of `hidden` elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
     /// Factors, `[hidden]`.
@@ -15,6 +15,8 @@ pub struct Norm<'a> {
     pub bias: Option<&'a [f32]>,
     /// Added to the variance.
     pub eps: f32,
+    /// Whether the mean is subtracted, as by a layer norm; if not, it is an RMS norm.
+    pub centered: bool,
 }
 
 /// Parts of a sum: two of the widest registers, so that two chains of sums overlap.
@@ -32,7 +34,10 @@ pub fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
         }
     }
     let count = row.len() as f32;
-    let mean = sum_of_powers::<1>(row, 0.) / count;
+    let mean = match norm.centered {
+        true => sum_of_powers::<1>(row, 0.) / count,
+        false => 0.,
+    };
     let variance = sum_of_powers::<2>(row, mean) / count;
     let scale = 1. / (variance + norm.eps).sqrt();
     let weighted = row.iter_mut().zip(norm.weight);

@@ -217,9 +217,11 @@ fn attention_stays_within_its_slices() {
             k,
             v,
             mask,
+            causal: false,
             scale: 1.,
             batch,
             heads,
+            kv_heads: heads,
         };
         attention::attention(isa(), attention)
     };
@@ -248,6 +250,24 @@ fn attention_stays_within_its_slices() {
     refused(&["out", "at most"], || {
         attend(one, one, one, None, 1 << 62, 4)
     });
+
+    let shared = |kv_heads| Attention {
+        q: fine,
+        k: fine,
+        v: fine,
+        mask: None,
+        causal: true,
+        scale: 1.,
+        batch: 1,
+        heads: 2,
+        kv_heads,
+    };
+    assert_eq!(crate::kernels::attention(isa(), shared(1)), values);
+    for wrong in [0, 3, 4] {
+        refused(&["kv_heads"], || {
+            crate::kernels::attention(isa(), shared(wrong))
+        });
+    }
 
     let other = heads(&values, [8, 4, 1], 2, 1);
     refused(&["head_dim"], || attend(fine, other, fine, None, 1, 2));
@@ -359,6 +379,7 @@ fn recurrences_have_operands_that_fit_together() {
 #[test]
 fn rows_are_whole() {
     let norm = Norm {
+        centered: true,
         weight: &[1.; 3],
         bias: None,
         eps: 1.,

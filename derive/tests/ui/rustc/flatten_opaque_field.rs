@@ -1,11 +1,13 @@
 use candle_dynquant::{Quantizable, nn};
 
+struct Config;
+
 #[derive(Quantizable)]
 struct Model {
     #[quantizable(flatten)]
     head: nn::Linear,
     #[quantizable(flatten)]
-    config: String,
+    config: Config,
 }
 
 fn main() {}

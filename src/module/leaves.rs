@@ -1,0 +1,77 @@
+//! What holds no layer: numbers, text, tensors, and candle's own types but for its layers with a
+//! namesake in `nn`. A walk passes by, so that containers of them and of layers are trees, and
+//! `Model<Head = ()>` is a model without a head.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsString;
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::time::{Duration, Instant};
+
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{D, DType, Device, DeviceLocation, Layout, Shape, Tensor, TensorId, Var};
+use candle_nn as nn;
+use candle_nn::var_builder::VarBuilderArgs;
+
+/// Makes types trees without layers.
+macro_rules! leaves {
+    (generic: $([$($generics:tt)*] $leaf:ty),+ $(,)?) => {$(
+        impl<$($generics)*> $crate::module::Quantizable for $leaf {
+            fn visit(&self, _walk: &mut $crate::module::Walk<'_>) -> $crate::error::Result<()> {
+                Ok(())
+            }
+
+            fn visit_mut(
+                &mut self,
+                _walk: &mut $crate::module::WalkMut<'_>,
+            ) -> $crate::error::Result<()> {
+                Ok(())
+            }
+        }
+    )+};
+    ($($leaf:ty),+ $(,)?) => {
+        $crate::module::leaves! { generic: $([] $leaf),+ }
+    };
+}
+
+pub(crate) use leaves;
+
+leaves! {
+    (), RangeFull, bool, char, u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, f32, f64,
+    half::f16, half::bf16, NonZeroU32, NonZeroU64, NonZeroUsize,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    str, &str, String, Cow<'_, str>, OsString, PathBuf, Duration, Instant,
+}
+
+leaves! {
+    generic:
+    [T: ?Sized] PhantomData<T>,
+    // No layer is `Copy`, and none can be hashed or put in order.
+    [T: Copy] Range<T>, [T: Copy] RangeFrom<T>, [T: Copy] RangeInclusive<T>, [T: Copy] RangeTo<T>,
+    [T: Copy] RangeToInclusive<T>,
+    [T: Eq + Hash, S] HashSet<T, S>, [T: Ord] BTreeSet<T>,
+    [B: nn::var_builder::Backend] VarBuilderArgs<'_, B>,
+}
+
+leaves! {
+    Tensor, Var, TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, QMatMul,
+    QTensor, crate::kernels::Activation,
+}
+
+leaves! {
+    nn::LayerNorm, nn::LayerNormConfig, nn::RmsNorm, nn::BatchNorm, nn::BatchNormConfig,
+    nn::GroupNorm, nn::Conv1d, nn::Conv1dConfig, nn::Conv2d, nn::Conv2dConfig, nn::ConvTranspose1d,
+    nn::ConvTranspose1dConfig, nn::ConvTranspose2d, nn::ConvTranspose2dConfig, nn::Activation,
+    nn::PReLU, nn::Dropout, nn::ops::Identity, nn::Init, nn::VarMap, nn::LSTMConfig, nn::GRUConfig,
+    nn::rnn::LSTMState, nn::rnn::GRUState, nn::rnn::Direction,
+    nn::kv_cache::Cache, nn::kv_cache::KvCache, nn::kv_cache::RotatingCache,
+    nn::kv_cache::RotatingKvCache, nn::kv_cache::IndicesAndMask, nn::kv_cache::ScatteredKvCache,
+    nn::kv_cache::ScatteredCacheBuilder, nn::kv_cache::ConcatKvCache,
+    nn::kv_cache::InterleavedKvCache, nn::kv_cache::RawInterleavedKvCache,
+    nn::attention::AttnMask,
+}

@@ -1,0 +1,222 @@
+//! Layer norm and RMS norm.
+
+use std::sync::Arc;
+
+use candle_core::{D, Result, Tensor};
+use candle_nn::{LayerNormConfig, Module, VarBuilder};
+
+use super::prefix_of;
+use crate::module::leaves;
+use crate::ops::Norm;
+use crate::sizes;
+
+/// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, call-compatible
+/// with [`candle_nn::LayerNorm`] and several times as fast on the CPU.
+///
+/// On the CPU it takes any layout in f32, f16 and bf16, and computes in f32; f64 and tensors of
+/// which candle tracks the gradient go through candle's operations, so that gradients flow, and
+/// other devices through candle's own layer.
+///
+/// # Shapes
+/// - weight, bias: `[hidden]`
+/// - input: `[.., hidden]` of rank 1 or more
+/// - output: that of the input, in its dtype
+///
+/// ```
+/// use candle_core::{Device, Module, Tensor};
+/// use candle_dynquant::nn;
+///
+/// let ones = Tensor::new(&[1f32, 1.], &Device::Cpu)?;
+/// let layer = nn::LayerNorm::new(ones.clone(), ones.zeros_like()?, 0.);
+/// let ys = layer.forward(&Tensor::new(&[[1f32, 3.], [6., 2.]], &Device::Cpu)?)?;
+/// assert_eq!(ys.to_vec2::<f32>()?, [[-1., 1.], [1., -1.]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    /// candle's, which says what the parameters are and computes where ours does not.
+    inner: candle_nn::LayerNorm,
+    name: Option<Arc<str>>,
+}
+
+impl LayerNorm {
+    /// A layer of these tensors; shapes are checked when it is used.
+    pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
+        candle_nn::LayerNorm::new(weight, bias, eps).into()
+    }
+
+    /// The same without a bias.
+    pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
+        candle_nn::LayerNorm::new_no_bias(weight, eps).into()
+    }
+
+    /// The same without a bias that does not subtract the mean: an [`RmsNorm`].
+    pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
+        candle_nn::LayerNorm::rms_norm(weight, eps).into()
+    }
+
+    /// The factors, `[hidden]`.
+    pub fn weight(&self) -> &Tensor {
+        self.inner.weight()
+    }
+
+    /// The terms, `[hidden]`.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.inner.bias()
+    }
+
+    /// What is added to the variance.
+    pub fn eps(&self) -> f64 {
+        self.inner.eps()
+    }
+
+    /// Whether the mean is subtracted; if not, it is an RMS norm.
+    pub fn remove_mean(&self) -> bool {
+        self.inner.remove_mean()
+    }
+}
+
+impl From<candle_nn::LayerNorm> for LayerNorm {
+    fn from(inner: candle_nn::LayerNorm) -> Self {
+        Self { inner, name: None }
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let hidden = [xs.dim(D::Minus1)?];
+        let (weight, bias) = (self.weight(), self.bias());
+        let fit = |parameter: &Tensor| parameter.dims() == hidden;
+        if !(fit(weight) && bias.is_none_or(fit)) {
+            // candle's broadcasts other shapes, or says what is wrong with them.
+            return self.inner.forward(xs);
+        }
+        let (op, kind) = match self.remove_mean() {
+            true => ("layer_norm", "LayerNorm"),
+            false => ("rms_norm", "RmsNorm"),
+        };
+        let norm = Norm {
+            op,
+            weight,
+            bias,
+            eps: self.eps(),
+            centered: self.remove_mean(),
+        };
+        let ys = norm.of(xs, None);
+        ys.map_err(|e| e.at(self.name.as_deref().unwrap_or(kind)).into())
+    }
+}
+
+/// `x / sqrt(mean of x^2 + eps) * weight` over the last dimension, call-compatible with
+/// [`candle_nn::RmsNorm`]; as [`LayerNorm`] in all else.
+///
+/// What candle-transformers' `with_tracing::RmsNorm::new(size, eps, vb)` does is [`rms_norm`].
+///
+/// ```
+/// use candle_core::{Device, Module, Tensor};
+/// use candle_dynquant::nn;
+///
+/// let layer = nn::RmsNorm::new(Tensor::new(&[1f32, 1.], &Device::Cpu)?, 0.);
+/// let ys = layer.forward(&Tensor::new(&[[2f32, -2.]], &Device::Cpu)?)?;
+/// assert_eq!(ys.to_vec2::<f32>()?, [[1., -1.]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RmsNorm(LayerNorm);
+
+impl RmsNorm {
+    /// A layer of this tensor, `[hidden]`; its shape is checked when it is used.
+    #[doc(alias = "rms_norm")]
+    pub fn new(weight: Tensor, eps: f64) -> Self {
+        Self(LayerNorm::rms_norm(weight, eps))
+    }
+
+    /// The same as a [`LayerNorm`] that does not subtract the mean.
+    pub fn into_inner(self) -> LayerNorm {
+        self.0
+    }
+
+    /// The factors, `[hidden]`.
+    pub fn weight(&self) -> &Tensor {
+        self.0.weight()
+    }
+
+    /// What is added to the mean of squares.
+    pub fn eps(&self) -> f64 {
+        self.0.eps()
+    }
+
+    /// [`forward`](Module::forward), under the name of candle's variant with gradients; here both
+    /// have them.
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward).
+    pub fn forward_diff(&self, xs: &Tensor) -> Result<Tensor> {
+        self.forward(xs)
+    }
+}
+
+impl From<candle_nn::RmsNorm> for RmsNorm {
+    fn from(norm: candle_nn::RmsNorm) -> Self {
+        Self(norm.into_inner().into())
+    }
+}
+
+impl Module for RmsNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward(xs)
+    }
+}
+
+leaves! { LayerNorm, RmsNorm }
+
+/// Loads `weight` (or `gamma`), and `bias` (or `beta`) if the config is affine, from `vb`; a config
+/// is also its `eps` alone.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_dynquant::nn;
+///
+/// let vb = nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
+/// let norm = nn::layer_norm(64, 1e-12, vb.pp("LayerNorm"))?;
+/// assert_eq!(norm.weight().dims(), [64]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// When a tensor is missing or has another shape.
+pub fn layer_norm<C: Into<LayerNormConfig>>(
+    size: usize,
+    config: C,
+    vb: VarBuilder<'_>,
+) -> Result<LayerNorm> {
+    sizes::elements("weight", &[size])?;
+    let name = prefix_of(&vb);
+    let inner = candle_nn::layer_norm(size, config, vb)?;
+    Ok(LayerNorm { inner, name })
+}
+
+/// Loads `weight` (or `gamma`) of a layer norm without a bias from `vb`.
+///
+/// # Errors
+/// When the tensor is missing or has another shape.
+pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder<'_>) -> Result<LayerNorm> {
+    let config = LayerNormConfig {
+        affine: false,
+        ..eps.into()
+    };
+    layer_norm(size, config, vb)
+}
+
+/// Loads `weight` (or `gamma`) of an RMS norm from `vb`.
+///
+/// # Errors
+/// When the tensor is missing or has another shape.
+pub fn rms_norm(size: usize, eps: f64, vb: VarBuilder<'_>) -> Result<RmsNorm> {
+    let config = LayerNormConfig {
+        remove_mean: false,
+        affine: false,
+        ..eps.into()
+    };
+    Ok(RmsNorm(layer_norm(size, config, vb)?))
+}

@@ -1,0 +1,270 @@
+//! Attention as candle-transformers writes it: masks of every kind, shared keys, caches.
+
+use candle_core::{D, DType, Device, IndexOp, Result, Tensor, Var};
+use candle_dynquant::ops::{self, Mask};
+
+fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {
+    let value = |i: usize| {
+        let mixed = (i as u64 + 1 + seed * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        mixed as f32 / (1u64 << 21) as f32 - 4.
+    };
+    let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu)
+}
+
+/// Views `[batch, heads, seq, dim]` of a projection's output.
+fn heads(shape: [usize; 4], seed: u64) -> Result<Tensor> {
+    let [batch, heads, seq, dim] = shape;
+    tensor(&[batch, seq, heads, dim], seed)?.transpose(1, 2)
+}
+
+/// candle-transformers' `repeat_kv`.
+fn repeat_kv(xs: &Tensor, times: usize) -> Result<Tensor> {
+    let (batch, heads, seq, dim) = xs.dims4()?;
+    Tensor::cat(&vec![xs; times], 2)?.reshape((batch, heads * times, seq, dim))
+}
+
+/// candle-transformers' `masked_fill`.
+fn masked_fill(scores: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let mask = mask.broadcast_as(scores.shape())?;
+    let excluded = Tensor::new(f32::NEG_INFINITY, scores.device())?;
+    let excluded = excluded.to_dtype(scores.dtype())?;
+    mask.where_cond(&excluded.broadcast_as(scores.shape())?, scores)
+}
+
+/// Attention as its models write it, in f64.
+fn expected(q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>, scale: f64) -> Result<Tensor> {
+    let [q, k, v] = [q, k, v].map(|t| t.to_dtype(DType::F64)?.contiguous());
+    let (q, k, v) = (q?, k?, v?);
+    let times = q.dim(1)? / k.dim(1)?;
+    let (k, v) = (repeat_kv(&k, times)?, repeat_kv(&v, times)?);
+    let scores = (q.matmul(&k.t()?.contiguous()?)? * scale)?;
+    let (queries, keys) = (q.dim(2)?, k.dim(2)?);
+    let scores = match mask {
+        Mask::Add(mask) => scores.broadcast_add(&mask.to_dtype(DType::F64)?)?,
+        Mask::Exclude(mask) => masked_fill(&scores, mask)?,
+        Mask::Include(mask) => masked_fill(&scores, &mask.eq(0u8)?)?,
+        Mask::Causal => {
+            let later = |q: usize| (0..keys).map(move |k| u8::from(k + queries > q + keys));
+            let later: Vec<u8> = (0..queries).flat_map(later).collect();
+            masked_fill(
+                &scores,
+                &Tensor::from_vec(later, (queries, keys), &Device::Cpu)?,
+            )?
+        }
+        _ => scores,
+    };
+    candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&v)
+}
+
+#[track_caller]
+fn assert_close(case: &str, got: &Tensor, expected: &Tensor, bound: f64) {
+    assert_eq!(got.dims(), expected.dims(), "{case}");
+    let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+    let (got, expected) = (values(got).expect(case), values(expected).expect(case));
+    for (got, expected) in got.iter().zip(&expected) {
+        let close = (got - expected).abs() <= bound;
+        assert!(close, "{case}: {got}, expected {expected}");
+    }
+}
+
+/// Sizes: batch, heads, heads of keys, queries, keys.
+const SIZES: [[usize; 5]; 9] = [
+    [1, 1, 1, 1, 1],
+    [2, 6, 2, 5, 5],
+    [1, 4, 1, 33, 33],
+    [3, 4, 4, 7, 20],
+    [1, 8, 2, 1, 130],
+    [2, 8, 2, 1, 17],
+    [1, 6, 3, 70, 200],
+    [2, 3, 1, 4, 129],
+    [1, 2, 2, 130, 131],
+];
+
+#[test]
+fn every_mask_in_every_shape_and_dtype() -> Result<()> {
+    for [batch, count, kv, queries, keys] in SIZES {
+        let q = heads([batch, count, queries, 8], 1)?;
+        let (k, v) = (
+            heads([batch, kv, keys, 8], 2)?,
+            heads([batch, kv, keys, 6], 3)?,
+        );
+        // Never the first key, so that each query sees one.
+        let excluded = |shape: &[usize]| -> Result<Tensor> {
+            let mask = tensor(shape, 4)?.gt(1.)?;
+            let seen = mask.narrow(D::Minus1, 0, 1)?.zeros_like()?;
+            let rest = mask.narrow(D::Minus1, 1, keys - 1)?;
+            Tensor::cat(&[seen, rest], D::Minus1)
+        };
+        let shapes: [&[usize]; 5] = [
+            &[keys],
+            &[queries, keys],
+            &[batch, 1, 1, keys],
+            &[1, count, queries, keys],
+            &[batch, 1, queries, keys],
+        ];
+        let mut masks: Vec<Tensor> = Vec::new();
+        for shape in shapes {
+            masks.push(excluded(shape)?);
+        }
+        masks.push(masks[0].broadcast_as((batch, count, queries, keys))?);
+        for (dtype, bound) in [
+            (DType::F32, 2e-5),
+            (DType::F16, 1e-2),
+            (DType::BF16, 1e-1),
+            (DType::F64, 1e-12),
+        ] {
+            let [q, k, v] = [&q, &k, &v].map(|t| t.to_dtype(dtype));
+            let (q, k, v) = (q?, k?, v?);
+            let scale = 1. / 8f64.sqrt();
+            let check = |mask: Mask<'_>| -> Result<()> {
+                let got = ops::scaled_dot_product_attention(&q, &k, &v, mask, scale)?;
+                assert_eq!(got.dtype(), dtype);
+                let case = format!("{dtype:?} {:?} {:?} {mask:?}", q.dims(), k.dims());
+                assert_close(&case, &got, &expected(&q, &k, &v, mask, scale)?, bound);
+                Ok(())
+            };
+            check(Mask::All)?;
+            if queries <= keys {
+                check(Mask::Causal)?;
+            }
+            for mask in &masks {
+                check(Mask::Exclude(mask))?;
+                let added = (mask.to_dtype(dtype)? * -30.)?;
+                check(Mask::Add(&added))?;
+                check(Mask::Include(&mask.eq(0u8)?))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_cache_of_keys_gives_what_all_at_once_gives() -> Result<()> {
+    let (q, k, v) = (
+        heads([2, 6, 40, 8], 1)?,
+        heads([2, 2, 40, 8], 2)?,
+        heads([2, 2, 40, 8], 3)?,
+    );
+    let all = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
+    let mut start = 0;
+    for step in [1, 7, 1, 30, 1] {
+        let now = |t: &Tensor, from, len| t.narrow(2, from, len)?.contiguous();
+        let end = start + step;
+        let (q, k, v) = (now(&q, start, step)?, now(&k, 0, end)?, now(&v, 0, end)?);
+        let got = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
+        let bits = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
+        assert_eq!(bits(&got)?, bits(&all.narrow(2, start, step)?)?, "{start}");
+        start = end;
+    }
+    Ok(())
+}
+
+#[test]
+fn later_keys_are_not_read() -> Result<()> {
+    let (q, k, v) = (
+        heads([1, 2, 300, 8], 1)?,
+        heads([1, 2, 300, 8], 2)?,
+        heads([1, 2, 300, 8], 3)?,
+    );
+    let expected = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
+    // A block of queries ends with the last one that sees the keys before 256.
+    let poison = Tensor::full(f32::NAN, (1, 2, 44, 8), &Device::Cpu)?;
+    let v = Tensor::cat(&[&v.narrow(2, 0, 256)?, &poison], 2)?;
+    let got = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
+    let first = |t: &Tensor| t.i((.., .., ..128))?.flatten_all()?.to_vec1::<f32>();
+    assert_eq!(first(&got)?, first(&expected)?);
+    Ok(())
+}
+
+#[test]
+fn more_queries_than_keys_and_queries_that_see_nothing() -> Result<()> {
+    for dtype in [DType::F32, DType::F64] {
+        let (q, k) = (heads([1, 1, 5, 4], 1)?, heads([1, 1, 3, 4], 2)?);
+        let (q, k) = (q.to_dtype(dtype)?, k.to_dtype(dtype)?);
+        let got = ops::scaled_dot_product_attention(&q, &k, &k, Mask::Causal, 0.3)?;
+        let zeros = got
+            .narrow(2, 0, 2)?
+            .abs()?
+            .max_all()?
+            .to_dtype(DType::F32)?;
+        assert_eq!(
+            zeros.to_scalar::<f32>()?,
+            0.,
+            "the first two queries see no key"
+        );
+        let one = got.i((0, 0, 2))?.to_dtype(DType::F64)?;
+        assert_close("one key", &one, &k.i((0, 0, 0))?, 1e-6);
+        let nothing = Tensor::ones((5, 3), DType::U8, &Device::Cpu)?;
+        let got = ops::scaled_dot_product_attention(&q, &k, &k, Mask::Exclude(&nothing), 0.3)?;
+        let size = got
+            .abs()?
+            .max_all()?
+            .to_dtype(DType::F32)?
+            .to_scalar::<f32>()?;
+        assert_eq!(size, 0.);
+    }
+    for shape in [[0, 4, 3, 5], [1, 4, 0, 5], [1, 4, 3, 0]] {
+        let [batch, count, queries, keys] = shape;
+        let (q, k) = (
+            heads([batch, count, queries, 4], 1)?,
+            heads([batch, 2, keys, 4], 2)?,
+        );
+        let mask = Tensor::zeros((queries, keys), DType::U8, &Device::Cpu)?;
+        for mask in [Mask::All, Mask::Causal, Mask::Exclude(&mask)] {
+            let got = ops::scaled_dot_product_attention(&q, &k, &k, mask, 0.3)?;
+            assert_eq!(got.dims(), [batch, count, queries, 4]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_flow_to_all_three() -> Result<()> {
+    let q = Var::from_tensor(&tensor(&[1, 4, 3, 5], 1)?)?;
+    let k = Var::from_tensor(&tensor(&[1, 2, 6, 5], 2)?)?;
+    let v = Var::from_tensor(&tensor(&[1, 2, 6, 5], 3)?)?;
+    for mask in [Mask::All, Mask::Causal] {
+        let [ours, candle] = [
+            ops::scaled_dot_product_attention(&q, &k, &v, mask, 0.3)?,
+            expected(&q, &k, &v, mask, 0.3)?,
+        ];
+        let of = |ys: Tensor| ys.sqr()?.sum_all()?.backward();
+        let (ours, candle) = (of(ours)?, of(candle)?);
+        for var in [&q, &k, &v] {
+            let [ours, candle] = [&ours, &candle].map(|g| g.get(var).expect("a gradient"));
+            assert_close("gradient", ours, candle, 1e-3);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
+    let xs = heads([1, 4, 3, 4], 1)?;
+    let mask = Tensor::zeros((3, 3), DType::U8, &Device::Cpu)?;
+    let message = |mask: Mask<'_>, words: &[&str]| {
+        let got = ops::scaled_dot_product_attention(&xs, &xs, &xs, mask, 0.3);
+        let message = got.unwrap_err().to_string();
+        for word in words {
+            assert!(message.contains(word), "{message} lacks {word}");
+        }
+    };
+    message(Mask::from(&mask), &["Mask::Exclude", "Mask::Include", "U8"]);
+    let float = mask.to_dtype(DType::F32)?;
+    message(Mask::Exclude(&float), &["u8 mask", "F32"]);
+    message(Mask::Include(&float), &["u8 mask", "F32"]);
+    let wrong = Tensor::zeros(4, DType::U8, &Device::Cpu)?;
+    message(
+        Mask::Exclude(&wrong),
+        &["broadcasts to [1, 4, 3, 3]", "[4]"],
+    );
+    let three = heads([1, 3, 3, 4], 1)?;
+    let got = ops::scaled_dot_product_attention(&xs, &three, &three, None, 0.3);
+    let message = got.unwrap_err().to_string();
+    assert!(
+        message.contains("a divisor of 4") && message.contains("[1, 3, 3, 4]"),
+        "{message}"
+    );
+    Ok(())
+}

@@ -1,0 +1,417 @@
+//! Names of candle_nn that are ours: each gives what candle's own gives, for every dtype, layout,
+//! shape and gradient.
+
+mod common;
+
+use std::collections::HashMap;
+
+use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_dynquant::{nn, ops};
+use candle_nn::{LayerNormConfig, Module, VarBuilder, VarMap};
+use common::toy::assert_walks;
+
+const DTYPES: [(DType, f64); 4] = [
+    (DType::F32, 2e-6),
+    (DType::F16, 2e-3),
+    (DType::BF16, 2e-2),
+    (DType::F64, 1e-12),
+];
+
+/// Values in [-4, 4) that depend on nothing but the shape and the seed.
+fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {
+    let value = |i: usize| {
+        let mixed = (i as u64 + 1 + seed * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        mixed as f32 / (1u64 << 21) as f32 - 4.
+    };
+    let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu)
+}
+
+/// A tensor as it is, as a transposed view, and as a part of a larger one.
+fn layouts(xs: &Tensor) -> Result<Vec<Tensor>> {
+    let mut all = vec![xs.clone()];
+    if xs.rank() >= 2 {
+        all.push(xs.t()?.contiguous()?.t()?);
+    }
+    let padded = xs.pad_with_zeros(D::Minus1, 3, 1)?;
+    all.push(padded.narrow(D::Minus1, 3, xs.dim(D::Minus1)?)?);
+    Ok(all)
+}
+
+fn f64s(xs: &Tensor) -> Result<Vec<f64>> {
+    xs.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
+}
+
+/// Checks values, shape and dtype; `bound` is relative to the largest value.
+#[track_caller]
+fn assert_close(case: &str, got: &Tensor, expected: &Tensor, bound: f64) {
+    assert_eq!(got.dims(), expected.dims(), "{case}");
+    let (got, expected) = (f64s(got).expect(case), f64s(expected).expect(case));
+    let size = expected.iter().fold(1., |size: f64, x| size.max(x.abs()));
+    for (got, expected) in got.iter().zip(&expected) {
+        let close = (got - expected).abs() <= bound * size || (got.is_nan() && expected.is_nan());
+        assert!(close, "{case}: {got}, expected {expected}");
+    }
+}
+
+/// The norms of candle and ours, of the same parameters.
+fn norms(weight: &Tensor, bias: &Tensor) -> Vec<(candle_nn::LayerNorm, nn::LayerNorm)> {
+    let (w, b, eps) = (|| weight.clone(), || bias.clone(), 1e-5);
+    let candle = [
+        candle_nn::LayerNorm::new(w(), b(), eps),
+        candle_nn::LayerNorm::new_no_bias(w(), eps),
+        candle_nn::LayerNorm::rms_norm(w(), eps),
+    ];
+    let ours = [
+        nn::LayerNorm::new(w(), b(), eps),
+        nn::LayerNorm::new_no_bias(w(), eps),
+        nn::LayerNorm::rms_norm(w(), eps),
+    ];
+    candle.into_iter().zip(ours).collect()
+}
+
+#[test]
+fn norms_are_candle_s_in_every_dtype_and_layout() -> Result<()> {
+    for shape in [
+        &[7][..],
+        &[3, 1],
+        &[2, 31],
+        &[2, 3, 32],
+        &[3, 2, 2, 65],
+        &[40, 300],
+    ] {
+        let hidden = shape[shape.len() - 1];
+        let (weight, bias) = (tensor(&[hidden], 2)?, tensor(&[hidden], 3)?);
+        for (dtype, bound) in DTYPES {
+            let cast = |t: &Tensor| t.to_dtype(dtype)?.to_dtype(DType::F64);
+            let exact = norms(&cast(&weight)?, &cast(&bias)?);
+            let typed = norms(&weight.to_dtype(dtype)?, &bias.to_dtype(dtype)?);
+            for xs in layouts(&tensor(shape, 1)?.to_dtype(dtype)?)? {
+                for ((exact, _), (candle, ours)) in exact.iter().zip(&typed) {
+                    let case = format!("{shape:?} {:?} {dtype:?} {ours:?}", xs.stride());
+                    let ys = ours.forward(&xs)?;
+                    assert_eq!(ys.dtype(), dtype, "{case}");
+                    // candle has no kernel for f64.
+                    let wide = xs.to_dtype(DType::F64)?;
+                    let expected = match exact.bias() {
+                        None => exact.forward(&wide)?,
+                        Some(b) => candle_nn::ops::layer_norm_slow(&wide, exact.weight(), b, 1e-5)?,
+                    };
+                    assert_close(&case, &ys, &expected, bound);
+                    if let Ok(candle) = candle.forward(&xs) {
+                        assert_close(&case, &ys, &candle, bound);
+                    } else {
+                        assert_eq!(dtype, DType::F64, "{case}");
+                    }
+                }
+                let rms = nn::RmsNorm::new(weight.to_dtype(dtype)?, 1e-5);
+                let same = rms.clone().into_inner().forward(&xs)?;
+                assert_eq!(f64s(&rms.forward(&xs)?)?, f64s(&same)?);
+                assert_eq!(f64s(&rms.forward_diff(&xs)?)?, f64s(&same)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn norms_of_nothing_and_of_other_shapes() -> Result<()> {
+    for shape in [&[0, 4][..], &[3, 0], &[2, 0, 4]] {
+        let hidden = shape[shape.len() - 1];
+        let ones = Tensor::ones(hidden, DType::F32, &Device::Cpu)?;
+        for (_, ours) in norms(&ones, &ones) {
+            assert_eq!(ours.forward(&tensor(shape, 1)?)?.dims(), shape);
+        }
+    }
+    let xs = tensor(&[2, 3, 4], 1)?;
+    // candle's slow way broadcasts.
+    for weight in [tensor(&[1], 2)?, tensor(&[3, 4], 2)?] {
+        let [candle, ours] = [
+            candle_nn::LayerNorm::new_no_bias(weight.clone(), 1e-5).forward(&xs)?,
+            nn::LayerNorm::new_no_bias(weight.clone(), 1e-5).forward(&xs)?,
+        ];
+        assert_eq!(f64s(&ours)?, f64s(&candle)?);
+    }
+    let long = tensor(&[5], 2)?;
+    for (candle, ours) in norms(&long, &long) {
+        assert!(candle.forward(&xs).is_err() && ours.forward(&xs).is_err());
+        assert!(ours.forward(&xs.sum_all()?).is_err(), "rank 0");
+    }
+    let ids = xs.to_dtype(DType::U32)?;
+    let ones = Tensor::ones(4, DType::F32, &Device::Cpu)?;
+    let message = nn::RmsNorm::new(ones, 1e-5)
+        .forward(&ids)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("rms_norm") && message.contains("U32"),
+        "{message}"
+    );
+    Ok(())
+}
+
+#[test]
+fn norms_load_candle_s_keys_and_name_themselves() -> Result<()> {
+    let named = |names: &[&str]| -> HashMap<String, Tensor> {
+        let tensor =
+            |(i, name): (usize, &&str)| (format!("norm.{name}"), tensor(&[4], i as u64).unwrap());
+        names.iter().enumerate().map(tensor).collect()
+    };
+    for names in [["weight", "bias"], ["gamma", "beta"]] {
+        let vb = VarBuilder::from_tensors(named(&names), DType::F32, &Device::Cpu);
+        let candle = candle_nn::layer_norm(4, 1e-12, vb.pp("norm"))?;
+        let ours = nn::layer_norm(4, 1e-12, vb.pp("norm"))?;
+        assert_eq!(f64s(ours.weight())?, f64s(candle.weight())?);
+        assert_eq!(
+            f64s(ours.bias().expect("a bias"))?,
+            f64s(candle.bias().expect("a bias"))?
+        );
+        assert_eq!((ours.eps(), ours.remove_mean()), (1e-12, true));
+        let no_bias = nn::layer_norm_no_bias(4, 1e-6, vb.pp("norm"))?;
+        assert_eq!((no_bias.bias().is_none(), no_bias.eps()), (true, 1e-6));
+        let rms = nn::rms_norm(4, 1e-6, vb.pp("norm"))?;
+        assert_eq!(
+            (rms.eps(), f64s(rms.weight())?),
+            (1e-6, f64s(candle.weight())?)
+        );
+        assert!(!rms.clone().into_inner().remove_mean());
+        let wrong = rms.forward(&Tensor::ones((2, 4), DType::U8, &Device::Cpu)?);
+        assert!(
+            wrong.unwrap_err().to_string().contains("norm: "),
+            "the layer's name"
+        );
+        assert!(
+            nn::layer_norm(5, 1e-5, vb.pp("norm")).is_err(),
+            "another size"
+        );
+        assert!(nn::layer_norm(4, 1e-5, vb.pp("other")).is_err(), "missing");
+    }
+    let config = LayerNormConfig {
+        eps: 0.5,
+        remove_mean: false,
+        affine: false,
+    };
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let ours = nn::layer_norm(4, config, vb)?;
+    assert_eq!(
+        (ours.eps(), ours.remove_mean(), ours.bias().is_some()),
+        (0.5, false, false)
+    );
+    assert_eq!(f64s(ours.weight())?, [1.; 4], "new parameters");
+    assert!(nn::layer_norm(1 << 62, 1e-5, VarBuilder::zeros(DType::F32, &Device::Cpu)).is_err());
+    Ok(())
+}
+
+/// Gradients of `sum(f(xs)^2)` by the variables.
+fn gradients(ys: &Tensor, by: &[&Var]) -> Result<Vec<Tensor>> {
+    let gradients = ys.sqr()?.sum_all()?.backward()?;
+    let of = |var: &&Var| gradients.get(var).expect("a gradient").clone();
+    Ok(by.iter().map(of).collect())
+}
+
+#[test]
+fn gradients_are_those_of_candle_s_operations() -> Result<()> {
+    let xs = Var::from_tensor(&tensor(&[3, 2, 6], 1)?)?;
+    let (weight, bias) = (
+        Var::from_tensor(&tensor(&[6], 2)?)?,
+        Var::from_tensor(&tensor(&[6], 3)?)?,
+    );
+    let compare = |case: &str, ours: Tensor, candle: Tensor, by: &[&Var]| -> Result<()> {
+        for (ours, candle) in gradients(&ours, by)?.iter().zip(&gradients(&candle, by)?) {
+            assert_close(case, ours, candle, 1e-5);
+        }
+        Ok(())
+    };
+    let layer = nn::LayerNorm::new(weight.as_tensor().clone(), bias.as_tensor().clone(), 1e-5);
+    let slow = candle_nn::ops::layer_norm_slow(&xs, &weight, &bias, 1e-5)?;
+    compare(
+        "layer norm",
+        layer.forward(&xs)?,
+        slow,
+        &[&xs, &weight, &bias],
+    )?;
+    let layer = nn::RmsNorm::new(weight.as_tensor().clone(), 1e-5);
+    let slow = candle_nn::ops::rms_norm_slow(&xs, &weight, 1e-5)?;
+    compare("rms norm", layer.forward(&xs)?, slow, &[&xs, &weight])?;
+    for dim in 0..3 {
+        let candle = candle_nn::ops::softmax(&xs, dim)?;
+        compare("softmax", ops::softmax(&xs, dim)?, candle, &[&xs])?;
+    }
+    for act in activations() {
+        let candle = candle_nn::Activation::from(act).forward(&xs)?;
+        compare(&format!("{act:?}"), act.forward(&xs)?, candle, &[&xs])?;
+    }
+    Ok(())
+}
+
+fn activations() -> [nn::Activation; 15] {
+    use nn::Activation::*;
+    [
+        Gelu,
+        NewGelu,
+        Relu,
+        Relu2,
+        Relu6,
+        Silu,
+        Sigmoid,
+        HardSigmoid,
+        Swiglu,
+        Swish,
+        Mish,
+        HardSwish,
+        Elu(0.7),
+        LeakyRelu(0.1),
+        GeluPytorchTanh,
+    ]
+}
+
+#[test]
+fn activations_are_candle_s() -> Result<()> {
+    for act in activations() {
+        let candle = candle_nn::Activation::from(act);
+        assert_eq!(nn::Activation::from(candle), act);
+        assert_eq!(format!("{act:?}"), format!("{candle:?}"));
+        let [ours, theirs] = [serde_json::to_string(&act), serde_json::to_string(&candle)];
+        assert_eq!(ours.unwrap(), theirs.unwrap());
+        for shape in [&[2][..], &[3, 34], &[2, 3, 8]] {
+            for (dtype, bound) in DTYPES {
+                let all = tensor(shape, 1)?.to_dtype(dtype)?;
+                for xs in layouts(&all)? {
+                    let ys = act.forward(&xs)?;
+                    assert_eq!(ys.dtype(), dtype);
+                    let case = format!("{act:?} {shape:?} {dtype:?}");
+                    assert_close(&case, &ys, &candle.forward(&xs)?, bound);
+                }
+            }
+        }
+    }
+    for word in [
+        "gelu",
+        "gelu_new",
+        "newgelu",
+        "relu",
+        "relu2",
+        "silu",
+        "swish",
+        "gelu_pytorch_tanh",
+    ] {
+        let [text, unknown] = [format!("{word:?}"), format!("{:?}", word.to_uppercase())];
+        let ours: nn::Activation = serde_json::from_str(&text).expect(word);
+        let candle: candle_nn::Activation = serde_json::from_str(&text).expect(word);
+        assert_eq!(ours, candle.into());
+        assert!(serde_json::from_str::<nn::Activation>(&unknown).is_err());
+    }
+    assert_eq!(nn::Activation::default(), nn::Activation::Gelu);
+    Ok(())
+}
+
+#[test]
+fn functions_are_candle_s_in_every_dimension() -> Result<()> {
+    for shape in [&[5][..], &[4, 33], &[2, 3, 6], &[2, 1, 3, 4]] {
+        for (dtype, bound) in DTYPES {
+            for xs in layouts(&tensor(shape, 1)?.to_dtype(dtype)?)? {
+                for dim in 0..shape.len() {
+                    let case = format!("{shape:?} {:?} {dtype:?} {dim}", xs.stride());
+                    let candle = candle_nn::ops::softmax(&xs, dim)?;
+                    assert_close(&case, &ops::softmax(&xs, dim)?, &candle, bound);
+                }
+            }
+        }
+    }
+    let xs = tensor(&[3, 8], 1)?;
+    assert_close("silu", &ops::silu(&xs)?, &candle_nn::ops::silu(&xs)?, 1e-6);
+    assert_close(
+        "swiglu",
+        &ops::swiglu(&xs)?,
+        &candle_nn::ops::swiglu(&xs)?,
+        1e-6,
+    );
+    assert_close("gelu_erf", &ops::gelu_erf(&xs)?, &xs.gelu_erf()?, 1e-6);
+    // candle's own arguments: references and f32.
+    let (weight, bias) = (tensor(&[8], 2)?, tensor(&[8], 3)?);
+    let candle = candle_nn::ops::layer_norm(&xs, &weight, &bias, 1e-5f32)?;
+    assert_close(
+        "layer norm",
+        &ops::layer_norm(&xs, &weight, &bias, 1e-5f32)?,
+        &candle,
+        1e-6,
+    );
+    let candle = candle_nn::ops::rms_norm(&xs, &weight, 1e-5f32)?;
+    assert_close(
+        "rms norm",
+        &ops::rms_norm(&xs, &weight, 1e-5f32)?,
+        &candle,
+        1e-6,
+    );
+    assert_eq!(ops::softmax(&tensor(&[2, 0, 3], 1)?, 1)?.dims(), [2, 0, 3]);
+    assert!(ops::softmax(&xs, 2).is_err(), "no such dimension");
+    assert!(
+        ops::softmax(&xs.to_dtype(DType::I64)?, 0).is_err(),
+        "no float"
+    );
+    for odd in [tensor(&[2, 3], 1)?, xs.sum_all()?] {
+        assert!(
+            ops::swiglu(&odd)
+                .unwrap_err()
+                .to_string()
+                .contains("[.., 2 n]")
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn sequential_is_candle_s_and_is_walked() -> Result<()> {
+    let weight = tensor(&[4, 4], 1)?;
+    let offset = tensor(&[4], 2)?;
+    let captured = offset.clone();
+    let mut ours = nn::seq()
+        .add(nn::Linear::new(weight.clone(), None))
+        .add(candle_nn::Activation::Relu)
+        .add_fn(|xs| xs * 2.)
+        .add_fn(move |xs| xs.broadcast_add(&captured))
+        .add(nn::seq().add(nn::Linear::new(weight.clone(), None)));
+    let candle = candle_nn::seq()
+        .add(candle_nn::Linear::new(weight.clone(), None))
+        .add(candle_nn::Activation::Relu)
+        .add_fn(|xs| xs * 2.)
+        .add_fn(move |xs| xs.broadcast_add(&offset))
+        .add(candle_nn::Linear::new(weight, None));
+    assert_eq!(
+        (ours.len(), ours.is_empty(), nn::seq().is_empty()),
+        (5, false, true)
+    );
+    let xs = tensor(&[3, 4], 3)?;
+    assert_close("forward", &ours.forward(&xs)?, &candle.forward(&xs)?, 1e-6);
+    for (ours, candle) in ours.forward_all(&xs)?.iter().zip(&candle.forward_all(&xs)?) {
+        assert_close("forward_all", ours, candle, 1e-6);
+    }
+    assert_close("nothing", &nn::seq().forward(&xs)?, &xs, 0.);
+    // A closure may hold a layer if it holds anything.
+    let closure = "3 ? drop_in::sequential_is_candle_s_and_is_walked::{{closure}}";
+    assert_walks("seq", &mut ours, &["0: Linear", "4.0: Linear"], &[closure]);
+    Ok(())
+}
+
+#[test]
+fn embeddings_by_with_tracing_s_name() -> Result<()> {
+    let table = tensor(&[5, 3], 1)?;
+    let layer = nn::Embedding::from_weights(table.clone())?;
+    let ids = Tensor::new(&[4u32, 0], &Device::Cpu)?;
+    let candle = candle_nn::Embedding::new(table, 3);
+    assert_close(
+        "from_weights",
+        &layer.forward(&ids)?,
+        &candle.forward(&ids)?,
+        0.,
+    );
+    let message = nn::Embedding::from_weights(tensor(&[5], 1)?)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("[rows, hidden_size]") && message.contains("[5]"),
+        "{message}"
+    );
+    Ok(())
+}
