@@ -105,6 +105,12 @@ pub enum Error {
         /// The path.
         path: String,
     },
+    /// A cell or a lock in the model is borrowed or locked while a walk has to look into it.
+    #[error("{what} in use: expected one that can be borrowed; drop its guards before")]
+    InUse {
+        /// The type of cell or lock.
+        what: &'static str,
+    },
     /// `visit` and `visit_mut` of a [`Quantizable`](crate::Quantizable) disagree about the tree.
     #[error("inconsistent walk: visit and visit_mut must reach the same layers, {message}")]
     InconsistentWalk {

@@ -95,6 +95,7 @@ pub use qconfig::{
 pub use qparams::{QDType, QScheme};
 pub use qtable::QTable;
 pub use quantize::{
-    LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report, Target, quantize_dynamic,
+    HiddenField, HiddenReason, LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report,
+    Target, quantize_dynamic,
 };
 pub use qweight::QWeight;

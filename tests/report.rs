@@ -21,15 +21,15 @@ struct Attention {
     query: nn::Linear,
     key: nn::Linear,
     value: nn::Linear,
-    heads: usize,
-    head_size: usize,
+    heads: Arc<str>,
+    head_size: Arc<str>,
 }
 
 #[derive(Quantizable, Clone)]
 struct Block {
     attention: Attention,
     up: nn::Linear,
-    eps: f64,
+    activation: fn(f32) -> f32,
 }
 
 #[derive(Quantizable, Clone)]
@@ -45,11 +45,11 @@ fn model(layers: usize) -> Model {
             query: linear(32, 32),
             key: linear(32, 32),
             value: linear(32, 32),
-            heads: 4,
-            head_size: 8,
+            heads: "4".into(),
+            head_size: "8".into(),
         },
         up: linear(64, 32),
-        eps: 1e-5,
+        activation: f32::tanh,
     };
     Model {
         embedding: embedding(10, 32),
@@ -192,12 +192,12 @@ fn the_alternate_form_gives_each_layer_and_field_a_line() {
     assert!(text.starts_with("9 of 10 layers swapped"), "{text}");
     let expected = [
         "opaque fields (not visited):",
-        "  layer.0.attention.heads: usize",
-        "  layer.0.attention.head_size: usize",
-        "  layer.0.eps: f64",
-        "  layer.1.attention.heads: usize",
-        "  layer.1.attention.head_size: usize",
-        "  layer.1.eps: f64",
+        "  layer.0.attention.heads: alloc::sync::Arc<str>",
+        "  layer.0.attention.head_size: alloc::sync::Arc<str>",
+        "  layer.0.activation: fn(f32) -> f32",
+        "  layer.1.attention.heads: alloc::sync::Arc<str>",
+        "  layer.1.attention.head_size: alloc::sync::Arc<str>",
+        "  layer.1.activation: fn(f32) -> f32",
     ];
     assert_eq!(notes(&text), expected, "{text}");
 }
@@ -207,8 +207,8 @@ fn opaque_fields_are_folded_as_layers_are() {
     let text = report(model(12), &QConfigSpec::int8()).to_string();
     let expected = [
         "opaque fields (not visited):",
-        "  layer.{0-11}.attention.{heads,head_size}: usize",
-        "  layer.{0-11}.eps: f64",
+        "  layer.{0-11}.attention.{heads,head_size}: alloc::sync::Arc<str>",
+        "  layer.{0-11}.activation: fn(f32) -> f32",
     ];
     assert_eq!(notes(&text), expected, "{text}");
 }

@@ -1,9 +1,10 @@
-//! Trees made of containers: Option, Vec, arrays, tuples, Box, Arc, maps.
+//! Trees made of containers: Option, Vec, VecDeque, arrays, tuples, Box, Arc, Rc, maps.
 //!
 //! Containers of one value add no path segment, containers of several add the index or the key.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Display;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Quantizable, Walk, WalkMut};
@@ -40,6 +41,17 @@ impl<T: Quantizable + Clone + 'static> Quantizable for Arc<T> {
     }
 }
 
+/// As an `Arc`.
+impl<T: Quantizable + Clone + 'static> Quantizable for Rc<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        walk.shared(self)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        walk.shared(self)
+    }
+}
+
 impl<T: Quantizable> Quantizable for [T] {
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
         let mut items = self.iter().enumerate();
@@ -59,6 +71,18 @@ impl<T: Quantizable> Quantizable for Vec<T> {
 
     fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
         self.as_mut_slice().visit_mut(walk)
+    }
+}
+
+impl<T: Quantizable> Quantizable for VecDeque<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        let mut items = self.iter().enumerate();
+        items.try_for_each(|(index, item)| walk.child(index, item))
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        let mut items = self.iter_mut().enumerate();
+        items.try_for_each(|(index, item)| walk.child(index, item))
     }
 }
 

@@ -41,6 +41,9 @@ macro_rules! leaves {
 
 pub(crate) use leaves;
 
+#[cfg(feature = "tracing")]
+leaves! { tracing::Span }
+
 leaves! {
     (), RangeFull, bool, char, u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, f32, f64,
     half::f16, half::bf16, NonZeroU32, NonZeroU64, NonZeroUsize,

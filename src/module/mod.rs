@@ -3,6 +3,7 @@
 //! candle's `Module` has only `forward`, so a model lists its layers through [`Quantizable`], which
 //! is derived. Layers implement [`Layer`]; your own layers are quantized too if they implement it.
 
+mod cells;
 mod containers;
 mod layer;
 mod leaves;
@@ -20,7 +21,7 @@ pub use layer::{AnyLayer, Layer, LayerKind, WeightDType, WeightInfo};
 pub(crate) use leaves::leaves;
 pub(crate) use tied::MemoryId;
 pub use tied::{LentWeight, WeightId};
-pub use walk::{Visitor, VisitorMut, Walk, WalkMut};
+pub use walk::{Pointer, Visitor, VisitorMut, Walk, WalkMut};
 
 use crate::error::Result;
 

@@ -3,7 +3,9 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{AnyLayer, Layer, Quantizable};
@@ -22,7 +24,7 @@ pub trait Visitor {
         let _ = (path, type_name);
     }
 
-    /// The `Arc` at `path` is the one visited at `first`.
+    /// The `Arc` or `Rc` at `path` is the one visited at `first`.
     fn shared(&mut self, path: &str, first: &str) {
         let _ = (path, first);
     }
@@ -59,10 +61,34 @@ impl ModulePath {
     }
 }
 
+/// A shared pointer to a module tree, `Arc` or `Rc`; not to be implemented for others.
+pub trait Pointer: Deref<Target: Quantizable + Sized> + Clone + sealed::Sealed + 'static {
+    /// A new pointer to `value`.
+    fn to(value: Self::Target) -> Self;
+}
+
+impl<T: Quantizable + 'static> Pointer for Arc<T> {
+    fn to(value: T) -> Self {
+        Self::new(value)
+    }
+}
+
+impl<T: Quantizable + 'static> Pointer for Rc<T> {
+    fn to(value: T) -> Self {
+        Self::new(value)
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<T> Sealed for std::sync::Arc<T> {}
+    impl<T> Sealed for std::rc::Rc<T> {}
+}
+
 type SharedKey = (*const (), TypeId);
 
-fn shared_key<T: 'static>(shared: &Arc<T>) -> SharedKey {
-    (Arc::as_ptr(shared).cast(), TypeId::of::<T>())
+fn shared_key<P: Pointer>(shared: &P) -> SharedKey {
+    (std::ptr::from_ref(&**shared).cast(), TypeId::of::<P>())
 }
 
 /// A walk that looks at every layer of a tree.
@@ -132,7 +158,7 @@ impl<'v> Walk<'v> {
     ///
     /// # Errors
     /// As [`Quantizable::visit`].
-    pub fn shared<T: Quantizable + 'static>(&mut self, shared: &Arc<T>) -> Result<()> {
+    pub fn shared<P: Pointer>(&mut self, shared: &P) -> Result<()> {
         if let Some(first) = self.shared.get(&shared_key(shared)) {
             self.visitor.shared(&self.path.dotted, first);
             return Ok(());
@@ -140,6 +166,11 @@ impl<'v> Walk<'v> {
         self.shared
             .insert(shared_key(shared), self.path.dotted.clone());
         (**shared).visit(self)
+    }
+
+    /// The error of a cell or a lock at the present path that somebody holds.
+    pub(super) fn in_use(&self, what: &'static str) -> Error {
+        Error::InUse { what }.at(&self.path.dotted)
     }
 }
 
@@ -255,36 +286,36 @@ impl<'v> WalkMut<'v> {
     ///
     /// # Errors
     /// As [`Quantizable::visit_mut`].
-    pub fn shared<T: Quantizable + Clone + 'static>(&mut self, shared: &mut Arc<T>) -> Result<()> {
+    pub fn shared<P: Pointer<Target: Clone>>(&mut self, shared: &mut P) -> Result<()> {
         let key = shared_key(shared);
         let (replaced, put_back) = match &self.shared {
             Pointers::Visited(visited) => (visited.get(&key).map(|r| &r.new), false),
             Pointers::PutBack(replaced) => (replaced.get(&key).map(|r| &r.old), true),
         };
         if let Some(pointer) = replaced {
-            let pointer = pointer.downcast_ref::<Arc<T>>();
+            let pointer = pointer.downcast_ref::<P>();
             let pointer = pointer.ok_or_else(|| Error::InconsistentWalk {
                 message: format!("the pointer at {} changed its type", self.path.dotted),
             })?;
             // The value that holds this pointer changes with it, although no layer is visited here.
-            self.changes += usize::from(!Arc::ptr_eq(shared, pointer));
-            *shared = Arc::clone(pointer);
+            self.changes += usize::from(shared_key(shared) != shared_key(pointer));
+            *shared = pointer.clone();
             return Ok(());
         }
         if put_back {
             return Ok(());
         }
-        let old = Arc::clone(shared);
-        let mut copy = T::clone(shared);
+        let old = shared.clone();
+        let mut copy = P::Target::clone(shared);
         let before = self.changes;
         copy.visit_mut(self)?;
         if self.changes != before {
-            *shared = Arc::new(copy);
+            *shared = P::to(copy);
         }
         if let Pointers::Visited(visited) = &mut self.shared {
             let replaced = Replaced {
                 old: Box::new(old),
-                new: Box::new(Arc::clone(shared)),
+                new: Box::new(shared.clone()),
                 key: shared_key(shared),
             };
             visited.insert(key, replaced);

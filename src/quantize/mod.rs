@@ -1,11 +1,13 @@
 //! `quantize_dynamic`: survey the whole model, check everything, then swap.
 
+mod hidden;
 mod owners;
 mod report;
 mod spec;
 mod survey;
 mod swap;
 
+pub use hidden::{HiddenField, HiddenReason};
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
 pub use spec::{QConfigSpec, Target};
 

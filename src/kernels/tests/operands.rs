@@ -262,10 +262,10 @@ fn attention_stays_within_its_slices() {
         heads: 2,
         kv_heads,
     };
-    assert_eq!(crate::kernels::attention(isa(), shared(1)), values);
+    assert_eq!(attention::attention(isa(), shared(1)), values);
     for wrong in [0, 3, 4] {
         refused(&["kv_heads"], || {
-            crate::kernels::attention(isa(), shared(wrong))
+            attention::attention(isa(), shared(wrong))
         });
     }
 

@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::hidden::HiddenField;
 use super::owners::{Held, Owners};
 use super::spec::Decision;
 use super::survey::{Found, Survey};
@@ -17,7 +18,7 @@ use crate::qconfig::{QConfig, serialize_named};
 
 /// The result of [`quantize_dynamic`](crate::quantize_dynamic).
 ///
-/// `Display` prints the totals, then a table in which layers of one kind, outcome and size share a
+/// `Display` prints the totals, then fields that may hold layers, then a table in which layers of one kind, outcome and size share a
 /// row (`layer.{0-11}.{query,key,value}`); `{:#}` gives each layer a row of its own.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -28,6 +29,8 @@ pub struct Report {
     pub layers: Vec<LayerReport>,
     /// Fields that are not module trees and were not visited.
     pub opaque: Vec<OpaqueField>,
+    /// Those of them that may hold layers, which then stayed float.
+    pub hidden: Vec<HiddenField>,
 }
 
 /// One layer and its outcome.
@@ -176,6 +179,7 @@ impl Report {
         Self {
             isa: isa.to_string(),
             layers: layers.collect(),
+            hidden: survey.opaque.iter().filter_map(HiddenField::of).collect(),
             opaque: survey.opaque,
         }
     }

@@ -1,15 +1,18 @@
-//! A report as text: totals, table, notes, opaque fields.
+//! A report as text: totals, fields that may hold layers, table, notes, opaque fields.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::fold::fold;
 use super::{LayerReport, Outcome, Report};
+use crate::quantize::HiddenField;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_totals(f)?;
+        self.fmt_hidden(f)?;
         if !self.layers.is_empty() {
             writeln!(f, "{}", table(&self.rows(f.alternate())).trim_fmt())?;
         }
@@ -72,7 +75,35 @@ impl Report {
         if before > 0 {
             write!(f, " ({:.1} %)", 100. * after as f64 / before as f64)?;
         }
-        writeln!(f, ", running on {}", self.isa)
+        write!(f, ", running on {}", self.isa)?;
+        match fold(self.hidden.iter().map(|field| field.path.as_str())).as_slice() {
+            [] => writeln!(f),
+            folded => {
+                let fields = match self.hidden.len() {
+                    1 => "1 field".to_owned(),
+                    count => format!("{count} fields"),
+                };
+                let mut names: Vec<_> = folded.iter().take(3).map(|f| f.text.as_str()).collect();
+                if folded.len() > names.len() {
+                    names.push("..");
+                }
+                writeln!(f, "; {fields} may hold more: {}", names.join(", "))
+            }
+        }
+    }
+
+    /// Fields that may hold layers, by type.
+    fn fmt_hidden(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.hidden.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "fields that may hold layers (not visited):")?;
+        let of = |field: &HiddenField| format!("{} ({})", field.type_name, field.advice());
+        let fields = self
+            .hidden
+            .iter()
+            .map(|field| (of(field), field.path.as_str()));
+        fmt_by(f, fields)
     }
 
     /// One row for each layer, or for all layers that differ in nothing but their paths.
@@ -152,33 +183,48 @@ impl Report {
         Ok(())
     }
 
-    /// Opaque fields by type: a model has few types and many fields.
+    /// Opaque fields by type, but for those that may hold layers.
     fn fmt_opaque(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.opaque.is_empty() {
+        let hidden: HashSet<_> = self.hidden.iter().map(|field| &field.path).collect();
+        let fields = self
+            .opaque
+            .iter()
+            .filter(|field| !hidden.contains(&field.path));
+        let mut fields = fields
+            .map(|field| (field.type_name.clone(), field.path.as_str()))
+            .peekable();
+        if fields.peek().is_none() {
             return Ok(());
         }
         writeln!(f, "opaque fields (not visited):")?;
-        if f.alternate() {
-            for field in &self.opaque {
-                writeln!(f, "  {}: {}", field.path, field.type_name)?;
-            }
-            return Ok(());
-        }
-        let mut by_type: Vec<(&str, Vec<&str>)> = Vec::new();
-        for field in &self.opaque {
-            let known = by_type.iter_mut().find(|(t, _)| *t == field.type_name);
-            match known {
-                Some((_, paths)) => paths.push(&field.path),
-                None => by_type.push((&field.type_name, vec![&field.path])),
-            }
-        }
-        for (type_name, paths) in by_type {
-            for folded in fold(paths) {
-                writeln!(f, "  {}: {type_name}", folded.text)?;
-            }
-        }
-        Ok(())
+        fmt_by(f, fields)
     }
+}
+
+/// Paths of fields by what is said of them: a model has few types and many fields.
+fn fmt_by<'a>(
+    f: &mut fmt::Formatter<'_>,
+    fields: impl Iterator<Item = (String, &'a str)>,
+) -> fmt::Result {
+    if f.alternate() {
+        for (what, path) in fields {
+            writeln!(f, "  {path}: {what}")?;
+        }
+        return Ok(());
+    }
+    let mut by: Vec<(String, Vec<&str>)> = Vec::new();
+    for (what, path) in fields {
+        match by.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, paths)) => paths.push(path),
+            None => by.push((what, vec![path])),
+        }
+    }
+    for (what, paths) in by {
+        for folded in fold(paths) {
+            writeln!(f, "  {}: {what}", folded.text)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether two layers may share a row; one with several paths has a row of its own.

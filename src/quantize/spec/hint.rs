@@ -2,8 +2,8 @@
 
 use super::rule::Pattern;
 use super::{Decision, LeftReason};
-use crate::quantize::OpaqueField;
 use crate::quantize::survey::Survey;
+use crate::quantize::{HiddenField, OpaqueField};
 use crate::words::nearest;
 
 impl Pattern {
@@ -84,27 +84,17 @@ pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String
             layer.kind
         );
     }
-    let foreign = survey.opaque.iter().find_map(|field| {
-        let layer = foreign_layer(&field.type_name)?;
-        Some(format!(
-            "the model has no layers, but {} is a {}; use candle_dynquant::nn::{layer} instead",
-            field.path, field.type_name
-        ))
-    });
-    foreign.unwrap_or_else(|| {
-        "the model has no layers; use those of candle_dynquant::nn and derive Quantizable".into()
-    })
-}
-
-/// The layer that a type is or has in it, if it has a namesake in `nn`.
-fn foreign_layer(type_name: &str) -> Option<&'static str> {
-    let mut paths = type_name.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
-    paths.find_map(|path| {
-        let (krate, _) = path.split_once("::")?;
-        let name = path.rsplit("::").next()?;
-        let namesake = ["Linear", "LSTM", "GRU", "Embedding"]
-            .into_iter()
-            .find(|l| *l == name);
-        namesake.filter(|_| krate != env!("CARGO_CRATE_NAME"))
-    })
+    let hidden: Vec<_> = survey.opaque.iter().filter_map(HiddenField::of).collect();
+    if hidden.is_empty() {
+        return "the model has no layers; use those of candle_dynquant::nn and derive Quantizable"
+            .into();
+    }
+    let mut fields: Vec<_> = hidden.iter().take(3).map(HiddenField::to_string).collect();
+    if hidden.len() > fields.len() {
+        fields.push(format!("and {} more", hidden.len() - fields.len()));
+    }
+    format!(
+        "the model has no layers, but fields that may hold some: {}",
+        fields.join("; ")
+    )
 }

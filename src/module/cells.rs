@@ -1,0 +1,83 @@
+//! Trees in cells and locks.
+//!
+//! A walk that changes the tree has it to itself and needs no lock; one that only looks borrows or
+//! locks what it looks at, and fails where that is in use.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, TryLockError};
+
+use super::{Quantizable, Walk, WalkMut};
+use crate::error::Result;
+
+/// Looked at as a copy.
+impl<T: Quantizable + Copy> Quantizable for Cell<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        self.get().visit(walk)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        self.get_mut().visit_mut(walk)
+    }
+}
+
+impl<T: Quantizable + ?Sized> Quantizable for RefCell<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        match self.try_borrow() {
+            Ok(value) => value.visit(walk),
+            Err(_) => Err(walk.in_use("RefCell")),
+        }
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        self.get_mut().visit_mut(walk)
+    }
+}
+
+/// A lock whose holder panicked is walked as any other: it is the layers that matter.
+impl<T: Quantizable + ?Sized> Quantizable for Mutex<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        match self.try_lock() {
+            Ok(value) => value.visit(walk),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().visit(walk),
+            Err(TryLockError::WouldBlock) => Err(walk.in_use("Mutex")),
+        }
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        let value = self.get_mut().unwrap_or_else(PoisonError::into_inner);
+        value.visit_mut(walk)
+    }
+}
+
+/// As a [`Mutex`].
+impl<T: Quantizable + ?Sized> Quantizable for RwLock<T> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        match self.try_read() {
+            Ok(value) => value.visit(walk),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().visit(walk),
+            Err(TryLockError::WouldBlock) => Err(walk.in_use("RwLock")),
+        }
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        let value = self.get_mut().unwrap_or_else(PoisonError::into_inner);
+        value.visit_mut(walk)
+    }
+}
+
+macro_rules! once {
+    ($($cell:ident),+) => {$(
+        /// What is not yet there is not visited.
+        impl<T: Quantizable> Quantizable for $cell<T> {
+            fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+                self.get().map_or(Ok(()), |value| value.visit(walk))
+            }
+
+            fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+                self.get_mut().map_or(Ok(()), |value| value.visit_mut(walk))
+            }
+        }
+    )+};
+}
+
+once! { OnceCell, OnceLock }

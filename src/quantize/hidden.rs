@@ -1,0 +1,277 @@
+//! Fields that a walk did not look into and that may hold layers, told by the names of their types.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::OpaqueField;
+
+/// A field that is no module tree and may hold layers, which then stayed float.
+///
+/// `Display` says what it is and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HiddenField {
+    /// Path in the model.
+    pub path: String,
+    /// Its Rust type.
+    pub type_name: String,
+    /// Why a walk does not see into it.
+    #[serde(flatten)]
+    pub reason: HiddenReason,
+}
+
+/// Why a walk does not see into a field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HiddenReason {
+    /// It holds a layer that has a namesake in [`nn`](crate::nn).
+    Namesake {
+        /// The layer's type.
+        of: String,
+    },
+    /// It holds a trait object or a closure.
+    Dynamic {
+        /// The trait or the closure.
+        of: String,
+    },
+    /// It only refers to what it holds, or shares a lock: nothing there can be exchanged.
+    Borrowed,
+    /// It holds a type that does not derive [`Quantizable`](crate::Quantizable).
+    NotDerived {
+        /// The type.
+        of: String,
+    },
+}
+
+impl HiddenField {
+    /// The field, if it may hold layers.
+    pub(super) fn of(field: &OpaqueField) -> Option<Self> {
+        Some(Self {
+            path: field.path.clone(),
+            type_name: field.type_name.clone(),
+            reason: reason(&field.type_name)?,
+        })
+    }
+
+    /// What to change so that a walk sees what the field holds.
+    pub fn advice(&self) -> String {
+        match &self.reason {
+            HiddenReason::Namesake { of } => {
+                let name = of.rsplit("::").next().unwrap_or_default();
+                format!("use candle_dynquant::nn::{name}")
+            }
+            HiddenReason::Dynamic { of } => format!(
+                "hold the type itself or an enum in place of {of}, or make Quantizable a supertrait"
+            ),
+            HiddenReason::Borrowed => "hold it by value, Box, or an Arc of what is Clone".into(),
+            HiddenReason::NotDerived { of } => {
+                let shared = ["Arc<", "Rc<"].iter().any(|p| self.type_name.contains(p));
+                let clone = if shared { " and Clone" } else { "" };
+                format!(
+                    "derive Quantizable{clone} for {of}, or mark the field #[quantizable(skip)]"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for HiddenField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, type_name) = (&self.path, &self.type_name);
+        write!(f, "{path} is a {type_name}; {}", self.advice())
+    }
+}
+
+/// Layers of candle's that `nn` has too.
+const NAMESAKES: [&str; 5] = ["Linear", "LSTM", "GRU", "Embedding", "Sequential"];
+
+/// Crates whose types hold no layers but in their type arguments.
+const WITHOUT_LAYERS: [&str; 11] = [
+    "core",
+    "alloc",
+    "std",
+    "half",
+    "rand",
+    "rand_core",
+    "regex",
+    "serde_json",
+    "tokenizers",
+    "tracing",
+    "tracing_core",
+];
+
+/// Types of candle_transformers that wrap no layer of [`NAMESAKES`].
+const WRAPPERS: [&str; 4] = ["LayerNorm", "RmsNorm", "Conv2d", "QMatMul"];
+
+/// Why a type that is no module tree may hold layers, by the first that may of all it names.
+fn reason(type_name: &str) -> Option<HiddenReason> {
+    let mut borrowed = false;
+    let mut shared = false;
+    let mut ours = false;
+    let mut tokens = tokens(type_name).into_iter();
+    while let Some(token) = tokens.next() {
+        match token {
+            "&" | "*" => borrowed = true,
+            "dyn" => {
+                let of = tokens
+                    .find(|token| token.contains("::"))
+                    .unwrap_or_default();
+                let of = format!("dyn {of}");
+                return Some(HiddenReason::Dynamic { of });
+            }
+            "fn" => skip_arguments(&mut tokens),
+            path => {
+                let Some((krate, _)) = path.split_once("::") else {
+                    continue;
+                };
+                let name = path.rsplit("::").next().unwrap_or_default();
+                shared |= matches!(name, "Arc" | "Rc");
+                borrowed |= name == "Weak" || shared && matches!(name, "Mutex" | "RwLock");
+                match holds(path, krate, name) {
+                    Holds::Nothing => {}
+                    Holds::Ours => ours = true,
+                    Holds::Layer(HiddenReason::NotDerived { .. }) if borrowed => ours = true,
+                    Holds::Layer(reason) => return Some(reason),
+                }
+            }
+        }
+    }
+    let whole = || HiddenReason::NotDerived {
+        of: type_name.to_owned(),
+    };
+    match (ours, borrowed) {
+        (true, true) => Some(HiddenReason::Borrowed),
+        (true, false) => Some(whole()),
+        (false, _) => None,
+    }
+}
+
+/// What a named type may hold, its type arguments aside.
+enum Holds {
+    Nothing,
+    /// It is of this crate, or may well be a tree.
+    Ours,
+    Layer(HiddenReason),
+}
+
+fn holds(path: &str, krate: &str, name: &str) -> Holds {
+    let of = path.to_owned();
+    match krate {
+        env!("CARGO_CRATE_NAME") => Holds::Ours,
+        _ if WITHOUT_LAYERS.contains(&krate) => Holds::Nothing,
+        _ if NAMESAKES.contains(&name) => Holds::Layer(HiddenReason::Namesake { of }),
+        "candle_nn" if matches!(name, "Func" | "FuncT") => {
+            Holds::Layer(HiddenReason::Dynamic { of })
+        }
+        "candle_core" | "candle_nn" => Holds::Nothing,
+        "candle_transformers" if WRAPPERS.contains(&name) => Holds::Nothing,
+        // What is before `{{closure}}`.
+        _ if name.is_empty() => Holds::Layer(HiddenReason::Dynamic {
+            of: format!("the closure in {}", path.trim_end_matches(':')),
+        }),
+        _ => Holds::Layer(HiddenReason::NotDerived { of }),
+    }
+}
+
+/// Paths and words as a whole, all else character by character.
+fn tokens(type_name: &str) -> Vec<&str> {
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let mut tokens = Vec::new();
+    let mut rest = type_name;
+    while let Some(first) = rest.chars().next() {
+        let len = match is_path(first) {
+            true => rest.find(|c| !is_path(c)).unwrap_or(rest.len()),
+            false => first.len_utf8(),
+        };
+        let (token, after) = rest.split_at(len);
+        tokens.push(token);
+        rest = after;
+    }
+    tokens
+}
+
+/// Passes the arguments of a function pointer, which holds none of them.
+fn skip_arguments<'a>(tokens: &mut impl Iterator<Item = &'a str>) {
+    let mut depth = 0;
+    for token in tokens {
+        match token {
+            "(" => depth += 1,
+            ")" if depth == 1 => return,
+            ")" => depth -= 1,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_that_may_hold_layers_are_told_from_others() {
+        let none = [
+            "alloc::sync::Arc<str>",
+            "core::option::Option<tracing::span::Span>",
+            "fn(&'_ my_model::Attention) -> candle_core::tensor::Tensor",
+            "&[candle_core::tensor::Tensor]",
+            "candle_transformers::models::with_tracing::LayerNorm",
+            "(usize, candle_nn::conv::Conv1d)",
+        ];
+        for name in none {
+            assert_eq!(reason(name), None, "{name}");
+        }
+        let of = |of: &str| of.to_owned();
+        let cases = [
+            (
+                "core::option::Option<(m::Attention, candle_nn::layer_norm::LayerNorm)>",
+                HiddenReason::NotDerived {
+                    of: of("m::Attention"),
+                },
+            ),
+            (
+                "alloc::vec::Vec<candle_nn::linear::Linear>",
+                HiddenReason::Namesake {
+                    of: of("candle_nn::linear::Linear"),
+                },
+            ),
+            (
+                "candle_nn::sequential::Sequential",
+                HiddenReason::Namesake {
+                    of: of("candle_nn::sequential::Sequential"),
+                },
+            ),
+            (
+                "alloc::boxed::Box<dyn for<'a> candle_core::Module>",
+                HiddenReason::Dynamic {
+                    of: of("dyn candle_core::Module"),
+                },
+            ),
+            (
+                "candle_nn::func::Func",
+                HiddenReason::Dynamic {
+                    of: of("candle_nn::func::Func"),
+                },
+            ),
+            (
+                "m::load::{{closure}}",
+                HiddenReason::Dynamic {
+                    of: of("the closure in m::load"),
+                },
+            ),
+            ("&m::Toy", HiddenReason::Borrowed),
+            (
+                "alloc::sync::Arc<std::sync::mutex::Mutex<candle_dynquant::nn::linear::Linear>>",
+                HiddenReason::Borrowed,
+            ),
+            (
+                "alloc::sync::Arc<m::Block<candle_dynquant::nn::linear::Linear>>",
+                HiddenReason::NotDerived { of: of("m::Block") },
+            ),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(reason(name), Some(expected), "{name}");
+        }
+    }
+}
