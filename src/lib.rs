@@ -85,6 +85,9 @@ mod words;
 
 #[doc = include_str!("module/derive.md")]
 pub use candle_dynquant_derive::Quantizable;
+/// candle as this crate was built with it: one version for a model and its layers.
+pub use {candle_core, candle_nn};
+
 pub use error::{Error, Result};
 pub use kernels::Activation;
 pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
@@ -95,7 +98,7 @@ pub use qconfig::{
 pub use qparams::{QDType, QScheme};
 pub use qtable::QTable;
 pub use quantize::{
-    HiddenField, HiddenReason, LayerReport, LeftReason, OpaqueField, Outcome, QConfigSpec, Report,
-    Target, quantize_dynamic,
+    HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField, Outcome,
+    QConfigSpec, Report, Target, quantize_dynamic,
 };
 pub use qweight::QWeight;

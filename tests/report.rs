@@ -305,3 +305,17 @@ fn a_report_of_nothing_is_one_line() {
     assert_eq!(empty.to_string(), expected);
     assert_eq!(format!("{empty:#}"), expected);
 }
+
+#[test]
+fn a_second_call_says_that_nothing_was_swapped_and_why() {
+    let mut model = model(2);
+    quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes");
+    let report = quantize_dynamic(&mut model, &QConfigSpec::float16()).expect("finds them");
+    let text = report.to_string();
+    let first = text.lines().next().expect("a line");
+    let expected = format!(
+        "0 of 10 layers swapped: 9 are quantized already, running on {}",
+        report.isa
+    );
+    assert_eq!(first, expected, "{text}");
+}

@@ -9,7 +9,7 @@ mod swap;
 
 pub use hidden::{HiddenField, HiddenReason};
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
-pub use spec::{QConfigSpec, Target};
+pub use spec::{OneOrMany, QConfigSpec, Target};
 
 use crate::error::Result;
 use crate::kernels::Isa;

@@ -368,3 +368,39 @@ fn a_spec_as_text_has_a_line_for_each_rule() {
     let unlimited = spec.min_params(0);
     assert_eq!(unlimited.to_string().lines().count(), 2);
 }
+
+#[test]
+fn rules_take_one_or_many() {
+    let q = QConfig::per_row_dynamic();
+    let new = QConfigSpec::new;
+    let pairs = [
+        (new().exclude("head"), new().exclude(["head"])),
+        (new().exclude("head".to_owned()), new().name("head", None)),
+        (
+            new().exclude(&["a", "b"][..]),
+            new().exclude(vec!["a", "b"]),
+        ),
+        (new().exclude(&vec!["a", "b"]), new().exclude(&["a", "b"])),
+        (
+            new().exclude(LayerKind::LSTM),
+            new().kind(LayerKind::LSTM, None),
+        ),
+        (
+            QConfigSpec::of("head", q.clone()),
+            new().name("head", q.clone()),
+        ),
+        (
+            QConfigSpec::of(LayerKind::GRU, q.clone()),
+            new().kind([LayerKind::GRU], q.clone()),
+        ),
+        (
+            new().kind([LayerKind::GRU, LayerKind::LSTM], q.clone()),
+            new()
+                .kind(LayerKind::GRU, q.clone())
+                .kind(LayerKind::LSTM, q),
+        ),
+    ];
+    for (got, expected) in pairs {
+        assert_eq!(got, expected);
+    }
+}

@@ -445,3 +445,37 @@ fn rules_from_code_have_the_limits_of_those_from_a_file() {
         );
     }
 }
+
+#[test]
+fn a_pattern_that_names_no_path_is_answered_with_the_regex() {
+    for (name, expected) in [
+        ("query", r#".regex(r"(^|\.)query$", ..) matches 11 layers"#),
+        (
+            "*.query",
+            r#".regex(r"(^|\.)query$", ..) matches 11 layers"#,
+        ),
+        (
+            "attention.value",
+            r#".regex(r"(^|\.)attention\.value$", ..) matches 11 layers"#,
+        ),
+        (
+            "layer.*.output",
+            r#".regex(r"^layer\..*\.output$", ..) matches 11 layers"#,
+        ),
+        (
+            "attention",
+            r#".regex(r"(^|\.)attention\.", ..) matches 22 layers"#,
+        ),
+        (
+            "*.0.output",
+            r#".regex(r"(^|\.)0\.output$", ..) matches 1 layer"#,
+        ),
+        ("*.qeury", r#"the nearest name is "#),
+        ("*", r#"the nearest name is "#),
+    ] {
+        let mut model = model();
+        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().exclude(name));
+        let error = error.expect_err(name).to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+}

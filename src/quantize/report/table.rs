@@ -6,7 +6,7 @@ use std::fmt;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::fold::fold;
-use super::{LayerReport, Outcome, Report};
+use super::{LayerReport, LeftReason, Outcome, Report};
 use crate::quantize::HiddenField;
 
 impl fmt::Display for Report {
@@ -63,17 +63,17 @@ fn table(rows: &[Row<'_>]) -> Table {
 
 impl Report {
     fn fmt_totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (before, after) = (self.bytes_before(), self.bytes_after());
-        write!(
-            f,
-            "{} of {} layers swapped, weights {} -> {}",
-            self.swapped().count(),
-            self.layers.len(),
-            human_bytes(before),
-            human_bytes(after),
-        )?;
-        if before > 0 {
-            write!(f, " ({:.1} %)", 100. * after as f64 / before as f64)?;
+        let (swapped, layers) = (self.swapped().count(), self.layers.len());
+        write!(f, "{swapped} of {layers} layers swapped")?;
+        let already = |l: &&LayerReport| {
+            let reason = LeftReason::AlreadyQuantized;
+            l.outcome == Outcome::Left { reason }
+        };
+        match self.layers.iter().filter(already).count() {
+            already if swapped == 0 && already > 0 => {
+                write!(f, ": {already} are quantized already")?
+            }
+            _ => self.fmt_bytes(f)?,
         }
         write!(f, ", running on {}", self.isa)?;
         match fold(self.hidden.iter().map(|field| field.path.as_str())).as_slice() {
@@ -89,6 +89,16 @@ impl Report {
                 }
                 writeln!(f, "; {fields} may hold more: {}", names.join(", "))
             }
+        }
+    }
+
+    fn fmt_bytes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, after) = (self.bytes_before(), self.bytes_after());
+        let (from, to) = (human_bytes(before), human_bytes(after));
+        write!(f, ", weights {from} -> {to}")?;
+        match before {
+            0 => Ok(()),
+            _ => write!(f, " ({:.1} %)", 100. * after as f64 / before as f64),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::rule::Pattern;
 use super::{Decision, LeftReason};
-use crate::quantize::survey::Survey;
+use crate::quantize::survey::{Found, Survey};
 use crate::quantize::{HiddenField, OpaqueField};
 use crate::words::nearest;
 
@@ -31,6 +31,9 @@ impl Pattern {
                         field.path, field.type_name
                     );
                 }
+                if let Some(regex) = meant(name, survey) {
+                    return format!("names are whole paths; {regex}");
+                }
                 // Names above layers are as good as the layers' own.
                 let ancestors = |name: &str| -> Vec<String> {
                     let dots = name.match_indices('.').map(|(at, _)| name[..at].to_owned());
@@ -54,6 +57,34 @@ impl Pattern {
             }
         }
     }
+}
+
+/// The regex that a pattern which names no path may have meant, such as `*.dense` or `dense`, if it
+/// matches any layer.
+fn meant(name: &str, survey: &Survey) -> Option<String> {
+    let inner = name.trim_start_matches('*').trim_start_matches('.');
+    let body: Vec<_> = inner.split('*').map(regex::escape).collect();
+    let body = body.join(".*");
+    if body.is_empty() {
+        return None;
+    }
+    let start = if name.starts_with('*') || !name.contains('*') {
+        r"(^|\.)"
+    } else {
+        "^"
+    };
+    // Of layers by preference, or else of what is above them.
+    [format!("{start}{body}$"), format!(r"{start}{body}\.")]
+        .into_iter()
+        .find_map(|pattern| {
+            let regex = regex::Regex::new(&pattern).ok()?;
+            let matches = |l: &&Found| l.names().any(|name| regex.is_match(name));
+            match survey.layers.iter().filter(matches).count() {
+                0 => None,
+                1 => Some(format!(".regex(r\"{pattern}\", ..) matches 1 layer")),
+                count => Some(format!(".regex(r\"{pattern}\", ..) matches {count} layers")),
+            }
+        })
 }
 
 /// Why nothing is swapped.

@@ -4,6 +4,7 @@ mod file;
 mod hint;
 mod name_regex;
 mod rule;
+mod target;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::qconfig::{OnnxRuntimeOptions, QConfig};
 use crate::words::unknown_name;
 use name_regex::NameRegex;
 use rule::{Matcher, Pattern, Rank, Rule};
+pub use target::{OneOrMany, Target};
 
 /// Which layers of a model are quantized, and how; PyTorch's `qconfig_spec`.
 ///
@@ -49,35 +51,6 @@ pub struct QConfigSpec {
 
 /// How many rules a spec may have; each is compared with every name of the model.
 const MAX_RULES: usize = 10_000;
-
-/// An element of the list for [`QConfigSpec::of`], as in PyTorch's sets: a kind of layer, or a
-/// name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Target {
-    /// All layers of a kind.
-    Kind(LayerKind),
-    /// A name and all that is below it.
-    Name(String),
-}
-
-impl From<LayerKind> for Target {
-    fn from(kind: LayerKind) -> Self {
-        Self::Kind(kind)
-    }
-}
-
-impl From<&str> for Target {
-    fn from(name: &str) -> Self {
-        Self::Name(name.to_owned())
-    }
-}
-
-impl From<String> for Target {
-    fn from(name: String) -> Self {
-        Self::Name(name)
-    }
-}
 
 /// The decision for one layer.
 pub(super) enum Decision {
@@ -129,23 +102,26 @@ impl QConfigSpec {
         Self::new().presets(LayerKind::MULTIPLYING, &qconfig)
     }
 
-    /// Nothing but the kinds, or the names, that are listed, all with `qconfig`: PyTorch's set.
-    /// Unlike a preset, each must be in the model.
+    /// Nothing but these kinds or names, one or several, all with `qconfig`: PyTorch's set. Unlike a
+    /// preset, each must be in the model.
     ///
     /// ```
     /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Target};
     ///
     /// let kinds = QConfigSpec::of([LayerKind::Linear, LayerKind::LSTM], QConfig::per_row_dynamic());
     /// let names = QConfigSpec::of(["encoder", "classifier"], QConfig::float16_dynamic());
+    /// let one = QConfigSpec::of("encoder", QConfig::float16_dynamic());
     /// let both = QConfigSpec::of([Target::from(LayerKind::Linear), "rnn".into()], QConfig::default_dynamic());
     /// ```
-    pub fn of<T: Into<Target>>(targets: impl IntoIterator<Item = T>, qconfig: QConfig) -> Self {
-        targets
-            .into_iter()
-            .fold(Self::new(), |spec, target| match target.into() {
-                Target::Kind(kind) => spec.kind(kind, qconfig.clone()),
-                Target::Name(name) => spec.name(name, qconfig.clone()),
-            })
+    pub fn of(targets: impl OneOrMany<Target>, qconfig: QConfig) -> Self {
+        Self::new().targets(targets.items(), &Some(qconfig))
+    }
+
+    fn targets(self, targets: Vec<Target>, qconfig: &Option<QConfig>) -> Self {
+        targets.into_iter().fold(self, |spec, target| match target {
+            Target::Kind(kind) => spec.rule(Pattern::Kind(kind), qconfig.clone()),
+            Target::Name(name) => spec.rule(Pattern::Name(name), qconfig.clone()),
+        })
     }
 
     /// The preset of that name: `int8`, `default`, `per_channel`, `float16` or `onnxruntime`.
@@ -179,10 +155,15 @@ impl QConfigSpec {
         self
     }
 
-    /// Adds a rule for all layers of a kind; `None` keeps them float.
+    /// Adds a rule for all layers of a kind, or of each of several; `None` keeps them float.
     #[must_use]
-    pub fn kind(self, kind: LayerKind, qconfig: impl Into<Option<QConfig>>) -> Self {
-        self.rule(Pattern::Kind(kind), qconfig.into())
+    pub fn kind(
+        self,
+        kinds: impl OneOrMany<LayerKind>,
+        qconfig: impl Into<Option<QConfig>>,
+    ) -> Self {
+        let kinds = kinds.items().into_iter().map(Target::Kind);
+        self.targets(kinds.collect(), &qconfig.into())
     }
 
     /// Adds a rule for a name and all that is below it; `None` keeps it float.
@@ -198,13 +179,11 @@ impl QConfigSpec {
         self.rule(Pattern::Regex(NameRegex::new(pattern)), qconfig.into())
     }
 
-    /// Keeps names float, each with all that is below it: [`name`](Self::name) with `None` for
-    /// a whole list. Each must be in the model.
+    /// Keeps names float, one or several, each with all that is below it, or kinds:
+    /// [`name`](Self::name) or [`kind`](Self::kind) with `None`. Each must be in the model.
     #[must_use]
-    pub fn exclude<T: Into<String>>(self, names: impl IntoIterator<Item = T>) -> Self {
-        names
-            .into_iter()
-            .fold(self, |spec, name| spec.name(name, None))
+    pub fn exclude(self, targets: impl OneOrMany<Target>) -> Self {
+        self.targets(targets.items(), &None)
     }
 
     /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none. A

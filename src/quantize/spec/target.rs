@@ -1,0 +1,84 @@
+//! What a rule is for: a kind or a name, one or several.
+
+use crate::module::LayerKind;
+
+/// An element of the list for [`QConfigSpec::of`], as in PyTorch's sets: a kind of layer, or a
+/// name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Target {
+    /// All layers of a kind.
+    Kind(LayerKind),
+    /// A name and all that is below it.
+    Name(String),
+}
+
+impl From<LayerKind> for Target {
+    fn from(kind: LayerKind) -> Self {
+        Self::Kind(kind)
+    }
+}
+
+impl From<&str> for Target {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl From<String> for Target {
+    fn from(name: String) -> Self {
+        Self::Name(name)
+    }
+}
+
+/// One or several kinds of layers or names, as [`QConfigSpec`](crate::QConfigSpec)'s rules take them:
+/// a `&str` or a [`LayerKind`] by itself, or an array, a slice or a `Vec` of them.
+pub trait OneOrMany<T> {
+    /// All of them.
+    fn items(self) -> Vec<T>;
+}
+
+/// Those that stand by themselves.
+macro_rules! one {
+    ($($target:ty => $one:ty),+) => {$(
+        impl OneOrMany<$target> for $one {
+            fn items(self) -> Vec<$target> {
+                vec![self.into()]
+            }
+        }
+    )+};
+}
+
+one! {
+    Target => &str, Target => String, Target => LayerKind, Target => Target, LayerKind => LayerKind
+}
+
+impl<T, I: Into<T>, const N: usize> OneOrMany<T> for [I; N] {
+    fn items(self) -> Vec<T> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<T, I: Into<T>> OneOrMany<T> for Vec<I> {
+    fn items(self) -> Vec<T> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<T, I: Into<T> + Clone> OneOrMany<T> for &[I] {
+    fn items(self) -> Vec<T> {
+        self.iter().cloned().map(Into::into).collect()
+    }
+}
+
+impl<T, I: Into<T> + Clone, const N: usize> OneOrMany<T> for &[I; N] {
+    fn items(self) -> Vec<T> {
+        self.as_slice().items()
+    }
+}
+
+impl<T, I: Into<T> + Clone> OneOrMany<T> for &Vec<I> {
+    fn items(self) -> Vec<T> {
+        self.as_slice().items()
+    }
+}
