@@ -67,7 +67,7 @@ impl<T: Quantizable + ?Sized> Quantizable for RwLock<T> {
 
 macro_rules! once {
     ($($cell:ident),+) => {$(
-        /// What is not yet there is not visited.
+        /// Without a value it is an empty tree.
         impl<T: Quantizable> Quantizable for $cell<T> {
             fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
                 self.get().map_or(Ok(()), |value| value.visit(walk))

@@ -1,4 +1,4 @@
-//! What holds no layer: numbers, text, tensors, and candle's own types but for its layers with a
+//! Types that hold no layer: numbers, text, tensors, and candle's own types but for its layers with a
 //! namesake in `nn`. A walk passes by, so that containers of them and of layers are trees, and
 //! `Model<Head = ()>` is a model without a head.
 

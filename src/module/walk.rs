@@ -168,7 +168,7 @@ impl<'v> Walk<'v> {
         (**shared).visit(self)
     }
 
-    /// The error of a cell or a lock at the present path that somebody holds.
+    /// The error of a cell or a lock at the current path that is borrowed or locked.
     pub(super) fn in_use(&self, what: &'static str) -> Error {
         Error::InUse { what }.at(&self.path.dotted)
     }

@@ -75,8 +75,7 @@ enum Rows {
 impl Embedding {
     /// A layer of this table; its shape is checked when it is used or quantized.
     ///
-    /// What candle-transformers' `with_tracing::Embedding::new(rows, size, vb)` does is
-    /// [`embedding`].
+    /// candle-transformers' `with_tracing::Embedding::new(rows, size, vb)` is [`embedding`] here.
     #[doc(alias = "embedding")]
     pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
         Self {

@@ -7,7 +7,7 @@
 //! to change; but [`RNN`] is PyTorch's layer here, not candle's trait.
 //!
 //! Of candle-transformers' `with_tracing`, `Linear`, `LayerNorm` and all functions are here too;
-//! its `Embedding::new(rows, size, vb)` is [`embedding`], its `RmsNorm::new(size, eps, vb)`
+//! its `Embedding::new(rows, size, vb)` is [`embedding()`], its `RmsNorm::new(size, eps, vb)`
 //! [`rms_norm`].
 
 mod activation;

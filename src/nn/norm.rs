@@ -65,7 +65,7 @@ impl LayerNorm {
         self.inner.bias()
     }
 
-    /// What is added to the variance.
+    /// The term added to the variance.
     pub fn eps(&self) -> f64 {
         self.inner.eps()
     }
@@ -110,7 +110,7 @@ impl Module for LayerNorm {
 /// `x / sqrt(mean of x^2 + eps) * weight` over the last dimension, call-compatible with
 /// [`candle_nn::RmsNorm`]; as [`LayerNorm`] in all else.
 ///
-/// What candle-transformers' `with_tracing::RmsNorm::new(size, eps, vb)` does is [`rms_norm`].
+/// candle-transformers' `with_tracing::RmsNorm::new(size, eps, vb)` is [`rms_norm`] here.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -141,7 +141,7 @@ impl RmsNorm {
         self.0.weight()
     }
 
-    /// What is added to the mean of squares.
+    /// The term added to the mean of squares.
     pub fn eps(&self) -> f64 {
         self.0.eps()
     }

@@ -28,7 +28,7 @@ pub struct Sequential {
     layers: Vec<Box<dyn Block>>,
 }
 
-/// What can stand in a [`Sequential`].
+/// An element of a [`Sequential`].
 trait Block: Module + Quantizable {}
 
 impl<B: Module + Quantizable> Block for B {}

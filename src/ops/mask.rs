@@ -51,7 +51,7 @@ impl<'a> From<Option<&'a Tensor>> for Mask<'a> {
 }
 
 impl Mask<'_> {
-    /// What is to be added to scores of this shape, with that shape; `None` if there is no tensor.
+    /// The tensor to add to scores of this shape, with that shape, if there is one.
     pub(super) fn added(
         self,
         op: &'static str,
@@ -110,7 +110,7 @@ fn excluding(op: &'static str, mask: &Tensor, set: bool) -> error::Result<Tensor
     })
 }
 
-/// What [`Mask::Causal`] adds to scores, for where it is not the kernel's matter.
+/// [`Mask::Causal`] as a tensor to add to scores, where the kernel does not compute.
 pub(super) fn causal(queries: usize, keys: usize, device: &Device) -> Result<Tensor> {
     let added = |(query, key): (usize, usize)| match key + queries > query + keys {
         true => f32::NEG_INFINITY,

@@ -1,4 +1,4 @@
-//! Fields that a walk did not look into and that may hold layers, told by the names of their types.
+//! Fields that a walk did not visit and that may hold layers, judged by the names of their types.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::OpaqueField;
 
-/// A field that is no module tree and may hold layers, which then stayed float.
+/// A field that is not a module tree and may hold layers, which then stayed float.
 ///
 /// `Display` says what it is and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -55,7 +55,7 @@ impl HiddenField {
         })
     }
 
-    /// What to change so that a walk sees what the field holds.
+    /// The change after which a walk sees the field's layers.
     pub fn advice(&self) -> String {
         match &self.reason {
             HiddenReason::Namesake { of } => {
@@ -105,7 +105,8 @@ const WITHOUT_LAYERS: [&str; 11] = [
 /// Types of candle_transformers that wrap no layer of [`NAMESAKES`].
 const WRAPPERS: [&str; 4] = ["LayerNorm", "RmsNorm", "Conv2d", "QMatMul"];
 
-/// Why a type that is no module tree may hold layers, by the first that may of all it names.
+/// The reason for which a type that is not a module tree may hold layers: that of the first type in
+/// its name that may.
 fn reason(type_name: &str) -> Option<HiddenReason> {
     let mut borrowed = false;
     let mut shared = false;
@@ -148,7 +149,7 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
     }
 }
 
-/// What a named type may hold, its type arguments aside.
+/// The possible content of a named type, its type arguments aside.
 enum Holds {
     Nothing,
     /// It is of this crate, or may well be a tree.

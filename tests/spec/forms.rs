@@ -373,6 +373,7 @@ fn a_spec_as_text_has_a_line_for_each_rule() {
 fn rules_take_one_or_many() {
     let q = QConfig::per_row_dynamic();
     let new = QConfigSpec::new;
+    let (array, list) = (["a", "b"].map(str::to_owned), vec!["a", "b"]);
     let pairs = [
         (new().exclude("head"), new().exclude(["head"])),
         (new().exclude("head".to_owned()), new().name("head", None)),
@@ -380,7 +381,7 @@ fn rules_take_one_or_many() {
             new().exclude(&["a", "b"][..]),
             new().exclude(vec!["a", "b"]),
         ),
-        (new().exclude(&vec!["a", "b"]), new().exclude(&["a", "b"])),
+        (new().exclude(&list), new().exclude(&array)),
         (
             new().exclude(LayerKind::LSTM),
             new().kind(LayerKind::LSTM, None),
@@ -399,6 +400,7 @@ fn rules_take_one_or_many() {
                 .kind(LayerKind::GRU, q.clone())
                 .kind(LayerKind::LSTM, q),
         ),
+        (new().exclude(array), new().exclude(list)),
     ];
     for (got, expected) in pairs {
         assert_eq!(got, expected);

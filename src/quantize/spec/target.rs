@@ -1,8 +1,8 @@
-//! What a rule is for: a kind or a name, one or several.
+//! The targets of a rule: kinds or names, one or several.
 
 use crate::module::LayerKind;
 
-/// An element of the list for [`QConfigSpec::of`], as in PyTorch's sets: a kind of layer, or a
+/// An element of the list for [`QConfigSpec::of`](crate::QConfigSpec::of), as in PyTorch's sets: a kind of layer, or a
 /// name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
