@@ -9,6 +9,8 @@ mod config;
 #[allow(dead_code)]
 #[path = "../examples/bert/folder.rs"]
 mod folder;
+#[path = "../examples/support/json.rs"]
+mod json;
 #[allow(dead_code)]
 #[path = "../examples/bert/model.rs"]
 mod model;

@@ -14,6 +14,8 @@ mod config;
 mod folder;
 #[path = "../fuzz/targets/folders.rs"]
 mod folders;
+#[path = "../examples/support/json.rs"]
+mod json;
 #[allow(dead_code)]
 #[path = "../examples/lstm/model.rs"]
 mod model;

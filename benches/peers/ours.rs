@@ -6,6 +6,8 @@ mod candle_attention;
 #[allow(dead_code)] // the example uses more of it
 #[path = "../../examples/bert/config.rs"]
 mod config;
+#[path = "../../examples/support/json.rs"]
+mod json;
 #[allow(dead_code)]
 #[path = "../../examples/bert/model.rs"]
 mod model;

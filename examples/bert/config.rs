@@ -1,14 +1,13 @@
 //! `config.json` of a BERT, read strictly: every fault names the file, the key, what was expected and what came.
 
-#[path = "../support/json.rs"]
-mod json;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use candle_dynquant::ops::Activation;
 use serde_json::{Map, Value};
+
+use crate::json;
 
 /// The parameters of the model; field names are the file's keys.
 #[derive(Clone, Debug)]

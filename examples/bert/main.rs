@@ -37,6 +37,8 @@ mod figures;
 mod folder;
 #[path = "../support/hub.rs"]
 mod hub;
+#[path = "../support/json.rs"]
+mod json;
 mod measure;
 mod model;
 #[path = "../support/table.rs"]

@@ -1,12 +1,11 @@
 //! `config.json`, read strictly: every fault names the file, the key, what was expected and what came.
 
-#[path = "../support/json.rs"]
-mod json;
-
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
+
+use crate::json;
 
 /// The sizes of the model; field names are the file's keys.
 #[derive(Clone, Copy, Debug)]

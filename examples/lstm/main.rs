@@ -38,6 +38,8 @@ mod config;
 mod figures;
 mod folder;
 mod generate;
+#[path = "../support/json.rs"]
+mod json;
 mod measure;
 mod model;
 #[path = "../support/table.rs"]

@@ -1,8 +1,5 @@
 //! The tensors of a safetensors file, or of a folder's shards, checked before candle sees them.
 
-#[path = "json.rs"]
-mod json;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +11,8 @@ use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use safetensors::{Dtype, SafeTensors};
+
+use crate::json;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

@@ -11,6 +11,8 @@ mod config;
 #[allow(dead_code)]
 #[path = "../../examples/lstm/folder.rs"]
 mod folder;
+#[path = "../../examples/support/json.rs"]
+mod json;
 #[allow(dead_code)]
 #[path = "../../examples/lstm/model.rs"]
 mod model;

@@ -49,7 +49,7 @@ pub struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// The number of keys that a query sees, by its index.
+    /// How many keys a query sees, by its index.
     #[inline(always)]
     fn seen(&self, query: usize) -> usize {
         match self.causal {

@@ -264,9 +264,7 @@ fn attention_stays_within_its_slices() {
     };
     assert_eq!(attention::attention(isa(), shared(1)), values);
     for wrong in [0, 3, 4] {
-        refused(&["kv_heads"], || {
-            attention::attention(isa(), shared(wrong))
-        });
+        refused(&["kv_heads"], || attention::attention(isa(), shared(wrong)));
     }
 
     let other = heads(&values, [8, 4, 1], 2, 1);
