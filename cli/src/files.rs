@@ -1,0 +1,98 @@
+//! Which files are ported, and how they are read and written.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+
+/// The Rust files that the paths name, each once, in order; and what could not be looked into.
+pub fn collect(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<(PathBuf, anyhow::Error)>) {
+    let mut found = Found::default();
+    for path in paths {
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => found.folder(path),
+            Ok(_) => found.file(path),
+            Err(error) => found.errors.push((path.clone(), error.into())),
+        }
+    }
+    (found.files, found.errors)
+}
+
+#[derive(Default)]
+struct Found {
+    files: Vec<PathBuf>,
+    seen: BTreeSet<PathBuf>,
+    errors: Vec<(PathBuf, anyhow::Error)>,
+}
+
+impl Found {
+    fn file(&mut self, path: &Path) {
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        if self.seen.insert(real) {
+            self.files.push(path.to_path_buf());
+        }
+    }
+
+    /// Links inside a folder are not followed: they may lead round in a circle.
+    fn folder(&mut self, path: &Path) {
+        let entries = match fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+            Ok(entries) => entries,
+            Err(error) => return self.errors.push((path.to_path_buf(), error.into())),
+        };
+        let mut paths: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
+        paths.sort();
+        for path in paths {
+            let Ok(meta) = fs::symlink_metadata(&path) else {
+                continue;
+            };
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            if meta.is_dir() && !name.starts_with('.') && name != "target" {
+                self.folder(&path);
+            } else if meta.is_file() && path.extension().is_some_and(|ext| ext == "rs") {
+                self.file(&path);
+            }
+        }
+    }
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// When it cannot be read, or is not UTF-8; the message has the line.
+pub fn read(path: &Path) -> Result<String> {
+    let bytes = fs::read(path)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..valid]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
+            + 1;
+        anyhow!("line {line}: not UTF-8")
+    })
+}
+
+/// Writes beside the file and renames, so that it is the old one or the new one at any time.
+///
+/// # Errors
+/// When the file is read-only, or its folder cannot be written to.
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    // A link stays one: what it leads to is written.
+    let path = path.canonicalize()?;
+    let permissions = fs::metadata(&path)?.permissions();
+    if permissions.readonly() {
+        return Err(anyhow!("read-only"));
+    }
+    let folder = path.parent().context("no folder")?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().set_permissions(permissions)?;
+    file.as_file().sync_all()?;
+    file.persist(&path)?;
+    Ok(())
+}

@@ -1,0 +1,309 @@
+//! Attention written out, in place of which `ops::scaled_dot_product_attention` stands.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Block, Expr, ExprMethodCall, ItemMod, Stmt};
+
+use super::chain::{self, Env, Scores};
+use super::fused;
+use super::masks::{added_maybe, assigned, assigns, broadcast_mask, excluded_later};
+use super::names::House;
+use super::rank::{Facts, binds, mentions};
+use super::scopes::Module;
+use super::table::Home;
+use super::{Draft, Unit};
+
+/// Deep enough for any chain of definitions in a function.
+const DEPTH: usize = 24;
+
+/// Rewrites the attention that is certain, and lists the rest.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
+    let mut find = Functions {
+        unit,
+        draft,
+        ops: house.name(Home::Ops),
+        module: Vec::new(),
+    };
+    find.visit_file(unit.file);
+}
+
+struct Functions<'a, 'u, 'd> {
+    unit: &'a Unit<'u>,
+    draft: &'d mut Draft,
+    ops: &'d str,
+    module: Module,
+}
+
+impl Functions<'_, '_, '_> {
+    fn function(&mut self, signature: &syn::Signature, block: &Block) {
+        let facts = Facts {
+            unit: self.unit,
+            block,
+            signature,
+        };
+        let mut softmaxes = Softmaxes {
+            unit: self.unit,
+            found: Vec::new(),
+            products: 0,
+        };
+        softmaxes.visit_block(block);
+        if softmaxes.found.is_empty() || softmaxes.products < 2 {
+            return;
+        }
+        let mut blocks = Blocks(Vec::new());
+        blocks.visit_block(block);
+        for inner in blocks.0 {
+            if let Some(found) = in_block(&facts, inner) {
+                fused::write(&facts, self.draft, (&self.module, self.ops), found);
+            }
+        }
+        for at in softmaxes.found {
+            if self.draft.edits.is_rewritten(at) || self.unit.source.is_kept(at) {
+                continue;
+            }
+            self.draft.todos.push(self.unit.todo(
+                at,
+                "attention of a form that is not certain".into(),
+                "write it with `ops::scaled_dot_product_attention`, or put `// dynquant: keep` here"
+                    .into(),
+            ));
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Functions<'_, '_, '_> {
+    fn visit_item_mod(&mut self, item: &'a ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+        self.function(&item.sig, &item.block);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.function(&item.sig, &item.block);
+    }
+}
+
+/// Where probabilities are computed, and how many products there are.
+struct Softmaxes<'s, 'u> {
+    unit: &'s Unit<'u>,
+    found: Vec<usize>,
+    products: usize,
+}
+
+impl<'a> Visit<'a> for Softmaxes<'_, '_> {
+    fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
+        if let Expr::Path(path) = &*call.func {
+            let last = path.path.segments.last().map(|last| last.ident.to_string());
+            if matches!(last.as_deref(), Some("softmax" | "softmax_last_dim")) {
+                self.found.push(self.unit.source.range(path).start);
+            }
+        }
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
+        self.products += usize::from(call.method == "matmul");
+        visit::visit_expr_method_call(self, call);
+    }
+}
+
+struct Blocks<'a>(Vec<&'a Block>);
+
+impl<'a> Visit<'a> for Blocks<'a> {
+    fn visit_block(&mut self, block: &'a Block) {
+        self.0.push(block);
+        visit::visit_block(self, block);
+    }
+}
+
+/// Attention in one block.
+pub struct Found<'a> {
+    pub scores: Scores,
+    /// Statements that go, and what stands for them.
+    pub removed: Vec<(Range<usize>, Option<String>)>,
+    /// The product with the values, and the statement that it stands in.
+    pub product: &'a Expr,
+    pub values: &'a Expr,
+    pub last: &'a Stmt,
+    pub ranks: Vec<usize>,
+}
+
+fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
+    let is_number = |expr: &Expr| facts.is_number(expr, DEPTH);
+    let is_owned = |expr: &Expr| facts.is_owned(expr);
+    let is_identity = |layer: &Expr| facts.is_identity(layer);
+    let mut env = Env {
+        unit: facts.unit,
+        signature: Some(facts.signature),
+        current: None,
+        masks: BTreeMap::new(),
+        is_number: &is_number,
+        is_owned: &is_owned,
+        is_identity: &is_identity,
+    };
+    let mut removed = Vec::new();
+    let mut ranks = Vec::new();
+    for (index, stmt) in block.stmts.iter().enumerate() {
+        let text = facts.unit.source.slice(stmt);
+        let range = facts.unit.source.range(stmt);
+        if let Some((product, values)) = product(&env, stmt) {
+            let name = env.current.as_ref().map(|(name, _)| name.clone());
+            let scores = env.eval(receiver(product)?)?;
+            let inside = facts.unit.source.slice(product);
+            if let Some(name) = &name {
+                let outside = mentions(text, name)
+                    > mentions(inside, name) + usize::from(assigns(stmt, name));
+                if outside || is_read_later(facts, block, index, stmt, name) {
+                    return None;
+                }
+            }
+            ranks.extend(operand_ranks(facts, product));
+            return Some(Found {
+                scores,
+                removed,
+                product,
+                values,
+                last: stmt,
+                ranks,
+            });
+        }
+        let bound = assigned(stmt).and_then(|(name, expr)| Some((name, env.eval(expr)?, expr)));
+        if let Some((name, scores, expr)) = bound {
+            // The scores that this replaces must not be read by others.
+            let other = env.current.as_ref().is_some_and(|(current, _)| {
+                *current != name && is_read_later(facts, block, index, stmt, current)
+            });
+            if other || removed.is_empty() && env.current.is_some() {
+                return None;
+            }
+            ranks.extend(operand_ranks(facts, expr));
+            env.current = Some((name, scores));
+            removed.push((range, None));
+            continue;
+        }
+        let Some((name, scores)) = env.current.clone() else {
+            continue;
+        };
+        if let Some((mask, made)) = broadcast_mask(&env, stmt) {
+            env.masks.insert(mask, made);
+            removed.push((range, None));
+            continue;
+        }
+        if let Some((scores, text)) = excluded_later(&env, stmt, &name, &scores) {
+            env.current = Some((name, scores));
+            removed.push((range, Some(text)));
+            continue;
+        }
+        if let Some((scores, text)) = added_maybe(&env, stmt, &name, &scores) {
+            env.current = Some((name, scores));
+            removed.push((range, text));
+            continue;
+        }
+        let rebinds = scores.reads.iter().any(|read| rebinds(stmt, read));
+        if mentions(text, &name) > 0 || rebinds {
+            return None;
+        }
+    }
+    None
+}
+
+/// The ranks of a product's operands.
+fn operand_ranks(facts: &Facts<'_, '_>, expr: &Expr) -> Vec<usize> {
+    struct Products<'a>(Vec<&'a ExprMethodCall>);
+    impl<'a> Visit<'a> for Products<'a> {
+        fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
+            if call.method == "matmul" {
+                self.0.push(call);
+            }
+            visit::visit_expr_method_call(self, call);
+        }
+    }
+    let mut products = Products(Vec::new());
+    products.visit_expr(expr);
+    let operands = products
+        .0
+        .iter()
+        .flat_map(|call| [Some(&*call.receiver), call.args.first()]);
+    operands
+        .flatten()
+        .filter_map(|operand| facts.rank(operand, DEPTH))
+        .collect()
+}
+
+fn receiver(product: &Expr) -> Option<&Expr> {
+    match chain::strip(product) {
+        Expr::MethodCall(call) => Some(&call.receiver),
+        _ => None,
+    }
+}
+
+fn rebinds(stmt: &Stmt, name: &str) -> bool {
+    match stmt {
+        Stmt::Local(local) => binds(&local.pat, name),
+        Stmt::Expr(Expr::Assign(assign), _) => {
+            chain::ident(&assign.left).is_some_and(|left| left == name)
+        }
+        _ => false,
+    }
+}
+
+/// Whether statements after one read a variable that was bound before it.
+fn is_read_later(
+    facts: &Facts<'_, '_>,
+    block: &Block,
+    index: usize,
+    stmt: &Stmt,
+    name: &str,
+) -> bool {
+    if assigns(stmt, name) {
+        return false;
+    }
+    for later in &block.stmts[index + 1..] {
+        if mentions(facts.unit.source.slice(later), name) > usize::from(assigns(later, name)) {
+            return true;
+        }
+        if assigns(later, name) {
+            return false;
+        }
+    }
+    false
+}
+
+/// The product of probabilities and values in a statement.
+fn product<'a>(env: &Env<'_, '_>, stmt: &'a Stmt) -> Option<(&'a Expr, &'a Expr)> {
+    struct Find<'a, 'e, 'v, 'u> {
+        env: &'e Env<'v, 'u>,
+        found: Option<(&'a Expr, &'a Expr)>,
+    }
+    impl<'a> Visit<'a> for Find<'a, '_, '_, '_> {
+        fn visit_expr(&mut self, expr: &'a Expr) {
+            if self.found.is_some() {
+                return;
+            }
+            // With its `?`, since what stands for it has one.
+            if let Expr::Try(tried) = expr
+                && let Expr::MethodCall(call) = &*tried.expr
+            {
+                let soft = || {
+                    self.env
+                        .eval(&call.receiver)
+                        .is_some_and(|scores| scores.soft)
+                };
+                if call.method == "matmul" && call.args.len() == 1 && soft() {
+                    self.found = call.args.first().map(|values| (expr, values));
+                    return;
+                }
+            }
+            visit::visit_expr(self, expr);
+        }
+    }
+    let mut find = Find { env, found: None };
+    find.visit_stmt(stmt);
+    find.found
+}

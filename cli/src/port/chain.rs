@@ -1,0 +1,488 @@
+//! Attention as candle models write it: a product, a scale, a mask, a softmax.
+
+use std::collections::BTreeMap;
+
+use syn::{Expr, ExprLit, Lit, Pat, Stmt};
+
+use super::Unit;
+
+/// What is known of scores so far.
+#[derive(Clone, Debug)]
+pub struct Scores {
+    pub q: String,
+    pub k: String,
+    /// Factors and divisors, as written.
+    pub scale: Vec<(char, String)>,
+    pub mask: Mask,
+    pub soft: bool,
+    /// The dtype that probabilities are brought to.
+    pub cast: Option<String>,
+    /// Guards of tracing spans.
+    pub guards: Vec<String>,
+    /// The first three of `[batch, heads, queries, keys]`, where scores of rank 3 are brought to it.
+    pub shape: Option<[String; 3]>,
+    /// The number of keys there.
+    pub keys: String,
+    /// Variables that it is computed from.
+    pub reads: Vec<String>,
+}
+
+/// Which keys count; the text is an expression of type `&Tensor` or `Option<&Tensor>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mask {
+    None,
+    Add(String),
+    AddOption(String),
+    Exclude(String),
+    ExcludeOption(String),
+}
+
+/// What expressions are read with.
+pub struct Env<'e, 'u> {
+    pub unit: &'e Unit<'u>,
+    pub signature: Option<&'e syn::Signature>,
+    /// The variable that holds scores.
+    pub current: Option<(String, Scores)>,
+    /// Variables that are masks with another shape: what they are made from.
+    pub masks: BTreeMap<String, String>,
+    /// Whether an expression is a number.
+    pub is_number: &'e dyn Fn(&Expr) -> bool,
+    /// Whether a variable is an `Option<Tensor>`, by its definition.
+    pub is_owned: &'e dyn Fn(&Expr) -> bool,
+    /// Whether a value given to this layer comes out as it is.
+    pub is_identity: &'e dyn Fn(&Expr) -> bool,
+}
+
+/// The expression inside `?`, parentheses and references.
+pub fn strip(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Try(inner) => strip(&inner.expr),
+        Expr::Paren(inner) => strip(&inner.expr),
+        Expr::Group(inner) => strip(&inner.expr),
+        Expr::Reference(inner) => strip(&inner.expr),
+        _ => expr,
+    }
+}
+
+/// A variable's name.
+pub fn ident(expr: &Expr) -> Option<String> {
+    match strip(expr) {
+        Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
+        _ => None,
+    }
+}
+
+/// Without calls of these methods at its end.
+fn without<'x>(expr: &'x Expr, methods: &[&str]) -> &'x Expr {
+    match strip(expr) {
+        Expr::MethodCall(call) if methods.iter().any(|name| call.method == name) => {
+            without(&call.receiver, methods)
+        }
+        _ => expr,
+    }
+}
+
+/// Two axes of a `transpose`, from the end.
+fn axes(args: &[&Expr]) -> Option<(isize, isize)> {
+    let axis = |expr: &Expr| match strip(expr) {
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(int), ..
+        }) => int.base10_parse::<isize>().ok(),
+        Expr::Path(path) => match path.path.segments.last()?.ident.to_string().as_str() {
+            "Minus1" => Some(-1),
+            "Minus2" => Some(-2),
+            _ => None,
+        },
+        _ => None,
+    };
+    let [a, b] = args else { return None };
+    let (a, b) = (axis(a)?, axis(b)?);
+    Some((a.min(b), a.max(b)))
+}
+
+impl Env<'_, '_> {
+    /// The text of an expression; on one line, unless a comment or a literal is in the way.
+    fn text(&self, expr: &Expr) -> String {
+        let text = self.unit.source.slice(expr);
+        if !text.contains('\n') || text.contains("//") || text.contains("/*") || text.contains('"')
+        {
+            return text.to_owned();
+        }
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        let mut joined = String::new();
+        for line in lines {
+            let close = line.starts_with(['.', ')', ']', '?']) || joined.ends_with(['(', '[']);
+            if !joined.is_empty() && !close {
+                joined.push(' ');
+            }
+            joined += line;
+        }
+        joined.replace(",)", ")")
+    }
+
+    /// An expression of type `&Tensor` for one of type `Tensor` or `&Tensor`.
+    pub fn borrow(&self, expr: &Expr) -> String {
+        let expr = without(expr, &["contiguous"]);
+        let inner = match expr {
+            Expr::Reference(reference) => &*reference.expr,
+            _ => expr,
+        };
+        if let Expr::Path(path) = inner
+            && path
+                .path
+                .get_ident()
+                .is_some_and(|ident| self.unit.is_borrowed(ident))
+        {
+            return self.text(inner);
+        }
+        format!("&{}", self.text(inner))
+    }
+
+    /// The keys, where this is their transposed view.
+    fn keys(&self, expr: &Expr) -> String {
+        let inner = without(expr, &["contiguous"]);
+        if let Expr::MethodCall(call) = strip(inner) {
+            let args: Vec<_> = call.args.iter().collect();
+            let last_two = match call.method.to_string().as_str() {
+                "t" => args.is_empty(),
+                "transpose" => matches!(axes(&args), Some((2, 3) | (-2, -1) | (1, 2))),
+                _ => false,
+            };
+            if last_two {
+                return self.borrow(&call.receiver);
+            }
+        }
+        let inner = match inner {
+            Expr::Reference(reference) => &*reference.expr,
+            _ => inner,
+        };
+        format!("&{}.t()?", self.text(inner))
+    }
+
+    /// The scores that an expression computes.
+    pub fn eval(&self, expr: &Expr) -> Option<Scores> {
+        match expr {
+            Expr::Try(inner) => self.eval(&inner.expr),
+            Expr::Paren(inner) => self.eval(&inner.expr),
+            Expr::Group(inner) => self.eval(&inner.expr),
+            Expr::Reference(inner) => self.eval(&inner.expr),
+            Expr::Path(path) => {
+                let (name, scores) = self.current.as_ref()?;
+                path.path.is_ident(name).then(|| scores.clone())
+            }
+            Expr::Block(block) => self.block(&block.block.stmts),
+            Expr::MethodCall(call) => self.method(call),
+            Expr::Call(call) => self.call(call),
+            Expr::Binary(binary) => self.binary(binary),
+            Expr::Match(choice) => self.choice(choice),
+            Expr::If(choice) => self.if_let(choice),
+            _ => None,
+        }
+    }
+
+    fn block(&self, stmts: &[Stmt]) -> Option<Scores> {
+        let (Stmt::Expr(last, None), guards) = stmts.split_last()? else {
+            return None;
+        };
+        let mut scores = self.eval(last)?;
+        for stmt in guards {
+            scores
+                .guards
+                .push(guard(stmt).then(|| self.unit.source.slice(stmt).to_owned())?);
+        }
+        Some(scores)
+    }
+
+    fn method(&self, call: &syn::ExprMethodCall) -> Option<Scores> {
+        let args: Vec<_> = call.args.iter().collect();
+        let name = call.method.to_string();
+        match (name.as_str(), args.as_slice()) {
+            ("contiguous", []) => self.eval(&call.receiver),
+            ("matmul", [k]) if self.eval(&call.receiver).is_none() => Some(Scores {
+                q: self.borrow(&call.receiver),
+                k: self.keys(k),
+                scale: Vec::new(),
+                mask: Mask::None,
+                soft: false,
+                cast: None,
+                guards: Vec::new(),
+                shape: None,
+                keys: String::new(),
+                reads: self.reads(&[&call.receiver, k]),
+            }),
+            ("broadcast_add", [mask]) => {
+                let scores = self.eval(&call.receiver).filter(|scores| !scores.soft)?;
+                let mask = self.mask(mask)?;
+                self.masked(scores, Mask::Add(mask))
+            }
+            ("to_dtype", [dtype]) => {
+                let mut scores = self.eval(&call.receiver)?;
+                let dtype = self.text(dtype);
+                if scores.soft {
+                    scores.cast = Some(dtype);
+                } else if !dtype.ends_with("F32") {
+                    return None;
+                }
+                Some(scores)
+            }
+            ("forward" | "forward_t", [xs]) if (self.is_identity)(&call.receiver) => self.eval(xs),
+            ("apply", [layer]) if (self.is_identity)(layer) => self.eval(&call.receiver),
+            ("affine", [factor, zero])
+                if ["0.", "0.0", "0f64"].contains(&self.text(zero).as_str()) =>
+            {
+                let mut scores = self.eval(&call.receiver).filter(|scores| !scores.soft)?;
+                scores.scale.push(('*', self.text(factor)));
+                (scores.mask == Mask::None).then_some(scores)
+            }
+            ("reshape", [Expr::Tuple(shape)]) => self.reshaped(&call.receiver, shape),
+            _ => None,
+        }
+    }
+
+    /// Scores of `[batch * heads, ..]` as `[batch, heads, ..]`, and back.
+    fn reshaped(&self, scores: &Expr, shape: &syn::ExprTuple) -> Option<Scores> {
+        let mut scores = self.eval(scores).filter(|scores| !scores.soft)?;
+        let texts: Vec<_> = shape.elems.iter().map(|elem| self.text(elem)).collect();
+        match texts.as_slice() {
+            [batch, heads, queries, keys] if scores.shape.is_none() => {
+                scores
+                    .reads
+                    .extend(shape.elems.iter().flat_map(|elem| self.reads(&[elem])));
+                scores.shape = Some([batch.clone(), heads.clone(), queries.clone()]);
+                scores.keys.clone_from(keys);
+            }
+            [_, queries, keys] if scores.shape.as_ref()?[2] == *queries && scores.keys == *keys => {
+            }
+            _ => return None,
+        }
+        Some(scores)
+    }
+
+    fn call(&self, call: &syn::ExprCall) -> Option<Scores> {
+        let Expr::Path(path) = &*call.func else {
+            return None;
+        };
+        let name = path.path.segments.last()?.ident.to_string();
+        let args: Vec<_> = call.args.iter().collect();
+        let last_dim = |dim: &Expr| self.text(dim).ends_with("D::Minus1") || self.text(dim) == "3";
+        let soft = match (name.as_str(), args.as_slice()) {
+            ("softmax_last_dim", [xs]) => xs,
+            ("softmax", [xs, dim]) if last_dim(dim) => xs,
+            ("masked_fill", [xs, mask, value]) => {
+                let scores = self.eval(xs).filter(|scores| !scores.soft)?;
+                let infinite = self.text(value).ends_with("f32::NEG_INFINITY");
+                let mask = self.mask(mask).filter(|_| infinite)?;
+                return self.masked(scores, Mask::Exclude(mask));
+            }
+            _ => return None,
+        };
+        let mut scores = self.eval(soft).filter(|scores| !scores.soft)?;
+        scores.soft = true;
+        Some(scores)
+    }
+
+    fn binary(&self, binary: &syn::ExprBinary) -> Option<Scores> {
+        let mut scores = self.eval(&binary.left).filter(|scores| !scores.soft)?;
+        let factor = match binary.op {
+            syn::BinOp::Mul(_) => '*',
+            syn::BinOp::Div(_) => '/',
+            syn::BinOp::Add(_) => {
+                let mask = self.mask(&binary.right)?;
+                return self.masked(scores, Mask::Add(mask));
+            }
+            _ => return None,
+        };
+        if scores.mask != Mask::None || !(self.is_number)(&binary.right) {
+            return None;
+        }
+        scores.scale.push((factor, self.text(&binary.right)));
+        scores.reads.extend(self.reads(&[&binary.right]));
+        Some(scores)
+    }
+
+    fn masked(&self, mut scores: Scores, mask: Mask) -> Option<Scores> {
+        if scores.mask != Mask::None {
+            return None;
+        }
+        let (Mask::Add(text)
+        | Mask::AddOption(text)
+        | Mask::Exclude(text)
+        | Mask::ExcludeOption(text)) = &mask
+        else {
+            return None;
+        };
+        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        scores
+            .reads
+            .extend(words.filter(|word| !word.is_empty()).map(str::to_owned));
+        scores.mask = mask;
+        Some(scores)
+    }
+
+    /// A mask as an expression of type `&Tensor`; it is broadcast where it is used.
+    fn mask(&self, expr: &Expr) -> Option<String> {
+        let expr = self.without_cast(without(
+            expr,
+            &["broadcast_as", "broadcast_left", "contiguous"],
+        ));
+        let inner = match expr {
+            Expr::Reference(reference) => &*reference.expr,
+            _ => expr,
+        };
+        if let Some(name) = ident(inner)
+            && let Some(made) = self.masks.get(&name)
+        {
+            return Some(made.clone());
+        }
+        if self.mentions(inner) {
+            return None;
+        }
+        match inner {
+            Expr::Path(_) if matches!(expr, Expr::Reference(_)) => Some(self.borrow(expr)),
+            // A variable given to a method that takes `&Tensor` is one.
+            Expr::Path(_) => Some(self.text(inner)),
+            Expr::Field(_) | Expr::Try(_) | Expr::Paren(_) => {
+                Some(format!("&{}", self.text(inner)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Without a cast to the dtype of the scores: a mask may have any.
+    fn without_cast<'x>(&self, expr: &'x Expr) -> &'x Expr {
+        match strip(expr) {
+            Expr::MethodCall(call) if call.method == "to_dtype" => match call.args.first() {
+                Some(dtype) if self.mentions(dtype) => &call.receiver,
+                _ => expr,
+            },
+            _ => expr,
+        }
+    }
+
+    /// Whether an expression mentions the scores.
+    pub fn mentions(&self, expr: &Expr) -> bool {
+        let Some((name, _)) = &self.current else {
+            return false;
+        };
+        words(&self.text(expr)).any(|word| word == name)
+    }
+
+    fn reads(&self, exprs: &[&Expr]) -> Vec<String> {
+        let texts = exprs.iter().map(|expr| self.text(expr));
+        texts
+            .flat_map(|text| words(&text).map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// `match mask { None => scores, Some(mask) => scores + mask }`.
+    fn choice(&self, choice: &syn::ExprMatch) -> Option<Scores> {
+        let [a, b] = choice.arms.as_slice() else {
+            return None;
+        };
+        let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
+        let name = some_name(&some.pat).filter(|_| is_none(&none.pat))?;
+        let plain = self.eval(&none.body)?;
+        self.optional(&choice.expr, &name, plain, &some.body)
+    }
+
+    /// `if let Some(mask) = mask { scores + mask } else { scores }`.
+    fn if_let(&self, choice: &syn::ExprIf) -> Option<Scores> {
+        let Expr::Let(bound) = &*choice.cond else {
+            return None;
+        };
+        let name = some_name(&bound.pat)?;
+        let plain = self.eval(&choice.else_branch.as_ref()?.1)?;
+        let [Stmt::Expr(some, None)] = choice.then_branch.stmts.as_slice() else {
+            return None;
+        };
+        self.optional(&bound.expr, &name, plain, some)
+    }
+
+    fn optional(&self, option: &Expr, name: &str, plain: Scores, some: &Expr) -> Option<Scores> {
+        let scores = self.eval(some)?;
+        if plain.mask != Mask::None || plain.scale != scores.scale || plain.soft || scores.soft {
+            return None;
+        }
+        let option = self.option(option)?;
+        let is_name = |text: &str| text.trim_start_matches('&') == name;
+        let plain = Scores {
+            shape: scores.shape.clone(),
+            keys: scores.keys.clone(),
+            ..plain
+        };
+        let mask = match &scores.mask {
+            Mask::Add(text) if is_name(text) => Mask::AddOption(option),
+            Mask::Exclude(text) if is_name(text) => Mask::ExcludeOption(option),
+            _ => return None,
+        };
+        self.masked(plain, mask)
+    }
+
+    /// A variable as an expression of type `Option<&Tensor>`.
+    pub fn option(&self, expr: &Expr) -> Option<String> {
+        let name = ident(expr)?;
+        // `let (.., mask) = if .. { (.., None) } else { (.., Some(mask.clone())) };`
+        if (self.is_owned)(expr) {
+            return Some(format!("{name}.as_ref()"));
+        }
+        let ty = self
+            .signature?
+            .inputs
+            .iter()
+            .find_map(|input| match input {
+                syn::FnArg::Typed(input) => match &*input.pat {
+                    Pat::Ident(pat) if pat.ident == name => Some(self.unit.source.slice(&input.ty)),
+                    _ => None,
+                },
+                syn::FnArg::Receiver(_) => None,
+            })?;
+        match ty.replace(' ', "").as_str() {
+            "Option<&Tensor>" => Some(name),
+            "Option<Tensor>" | "&Option<Tensor>" => Some(format!("{name}.as_ref()")),
+            _ => None,
+        }
+    }
+}
+
+/// The words of a text.
+pub fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|word| !word.is_empty())
+}
+
+/// `let _enter = span.enter();`
+pub fn guard(stmt: &Stmt) -> bool {
+    let Stmt::Local(local) = stmt else {
+        return false;
+    };
+    let Some(init) = &local.init else {
+        return false;
+    };
+    matches!(&*init.expr, Expr::MethodCall(call) if call.method == "enter" && call.args.is_empty())
+}
+
+fn is_none(pat: &Pat) -> bool {
+    match pat {
+        Pat::Ident(pat) => pat.ident == "None",
+        Pat::Path(path) => path
+            .path
+            .segments
+            .last()
+            .is_some_and(|last| last.ident == "None"),
+        _ => false,
+    }
+}
+
+/// The variable of `Some(variable)`.
+pub fn some_name(pat: &Pat) -> Option<String> {
+    let Pat::TupleStruct(pat) = pat else {
+        return None;
+    };
+    if pat.path.segments.last()?.ident != "Some" || pat.elems.len() != 1 {
+        return None;
+    }
+    match pat.elems.first()? {
+        Pat::Ident(pat) => Some(pat.ident.to_string()),
+        _ => None,
+    }
+}

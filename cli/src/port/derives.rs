@@ -1,0 +1,437 @@
+//! `#[derive(Quantizable)]` on every type on the way to a layer, and what such a way needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::{GenericArgument, Item, PathArguments, Type};
+
+use super::scopes::{Module, Origin};
+use super::table;
+use super::types::{Declared, last_name};
+use super::world::trait_names;
+use super::{Draft, Unit};
+
+type Key = (Module, String);
+
+/// What the types of a file are to derive.
+#[derive(Default)]
+struct Plan {
+    quantizable: BTreeSet<Key>,
+    clone: BTreeMap<Key, usize>,
+}
+
+/// Adds derives, and lists fields that the library would not look into.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
+    let mut plan = Plan::default();
+    let all: Vec<_> = unit.types.declared.values().flatten().collect();
+    for declared in &all {
+        for field in &declared.fields {
+            if is_skipped(field) {
+                continue;
+            }
+            field_type(unit, draft, &mut plan, declared, &field.ty, field);
+        }
+    }
+    if unit
+        .types
+        .declared
+        .values()
+        .flatten()
+        .any(|one| uses_sequential(unit, one))
+    {
+        modules(unit, &mut plan);
+    }
+    for one in all
+        .iter()
+        .filter(|one| plan.quantizable.contains(&key(one)))
+    {
+        let implemented = unit.types.implements(&one.module, &one.name, "Quantizable");
+        if !one.is_derivable() || one.derives("Quantizable") || implemented {
+            if matches!(one.item, Item::Union(_)) {
+                draft.todos.push(unit.todo(
+                    unit.source.range(&one.item).start,
+                    format!(
+                        "the union `{}` holds layers, and cannot be derived for",
+                        one.name
+                    ),
+                    "make it an enum or a struct".into(),
+                ));
+            }
+            continue;
+        }
+        let mut names = vec!["Quantizable"];
+        if plan.clone.contains_key(&key(one)) && !is_clone(unit, one) {
+            names.insert(0, "Clone");
+        }
+        derive(unit, draft, one, &names);
+        draft.need_path(&one.module, &["Quantizable"]);
+        flatten(unit, draft, one);
+    }
+    for (key, at) in &plan.clone {
+        let declared = unit.types.declared.get(key).into_iter().flatten();
+        for one in declared {
+            clone(unit, draft, &plan, one, *at);
+        }
+    }
+    macros(unit, draft);
+}
+
+fn key(declared: &Declared) -> Key {
+    (declared.module.clone(), declared.name.clone())
+}
+
+fn is_skipped(field: &syn::Field) -> bool {
+    field.attrs.iter().any(|attr| {
+        let mut skip = false;
+        if attr.path().is_ident("quantizable") {
+            let _ = attr.parse_nested_meta(|meta| {
+                skip |= meta.path.is_ident("skip");
+                Ok(())
+            });
+        }
+        skip
+    })
+}
+
+fn holds(unit: &Unit<'_>, module: &[String], ty: &Type) -> bool {
+    unit.world.holds(unit.path, unit.types, module, ty)
+}
+
+fn arguments(ty: &Type) -> Vec<&Type> {
+    let Type::Path(path) = ty else {
+        return Vec::new();
+    };
+    let Some(PathArguments::AngleBracketed(arguments)) =
+        path.path.segments.last().map(|last| &last.arguments)
+    else {
+        return Vec::new();
+    };
+    let types = arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    });
+    types.collect()
+}
+
+fn resolve(unit: &Unit<'_>, module: &[String], ty: &Type) -> Option<Origin> {
+    let Type::Path(path) = ty else { return None };
+    let segments = path
+        .path
+        .segments
+        .iter()
+        .map(|segment| segment.ident.to_string());
+    Some(
+        unit.types
+            .scopes
+            .resolve(module, &segments.collect::<Vec<_>>()),
+    )
+}
+
+/// What a field asks of its type and of the types in it.
+fn field_type(
+    unit: &Unit<'_>,
+    draft: &mut Draft,
+    plan: &mut Plan,
+    owner: &Declared,
+    ty: &Type,
+    field: &syn::Field,
+) {
+    let module = &owner.module;
+    let at = unit.source.range(&field.ty).start;
+    if let Type::TraitObject(object) = ty {
+        return opaque_object(unit, draft, module, object, at);
+    }
+    if let Some(name) = last_name(ty) {
+        let inner = arguments(ty);
+        if name == "Box" && !inner.is_empty() {
+            return inner
+                .iter()
+                .for_each(|ty| field_type(unit, draft, plan, owner, ty, field));
+        }
+        if !holds(unit, module, ty) {
+            return inner
+                .iter()
+                .filter(|ty| has_object(ty))
+                .for_each(|ty| field_type(unit, draft, plan, owner, ty, field));
+        }
+        if table::HIDING.contains(&name.as_str()) {
+            draft.todos.push(unit.todo(
+                at,
+                format!("`{name}` hides the layers in it"),
+                "keep the layers outside of it, or mark the field `#[quantizable(skip)]`".into(),
+            ));
+        }
+        if name == "Arc" {
+            inner
+                .iter()
+                .for_each(|ty| want_clone(unit, plan, module, ty, at));
+        }
+        elsewhere(unit, draft, module, ty, at);
+    } else if !holds(unit, module, ty) {
+        return;
+    }
+    if let Type::Reference(_) = ty {
+        draft.todos.push(unit.todo(
+            at,
+            "a reference hides the layers behind it".into(),
+            "hold them by value or in an `Arc`".into(),
+        ));
+        return;
+    }
+    plan.quantizable.insert(key(owner));
+    // Beside a layer in one container everything has to be a tree.
+    let mut stack = vec![ty];
+    while let Some(ty) = stack.pop() {
+        if let Some(Origin::Local(module, name)) = resolve(unit, module, ty) {
+            plan.quantizable.insert((module, name));
+        }
+        stack.extend(arguments(ty));
+        match ty {
+            Type::Tuple(tuple) => stack.extend(&tuple.elems),
+            Type::Array(array) => stack.push(&array.elem),
+            Type::Slice(slice) => stack.push(&slice.elem),
+            Type::Paren(inner) => stack.push(&inner.elem),
+            Type::TraitObject(object) => opaque_object(unit, draft, module, object, at),
+            _ => {}
+        }
+    }
+}
+
+fn has_object(ty: &Type) -> bool {
+    matches!(ty, Type::TraitObject(_)) || arguments(ty).into_iter().any(has_object)
+}
+
+/// Lists a trait object that may hide layers.
+fn opaque_object(
+    unit: &Unit<'_>,
+    draft: &mut Draft,
+    module: &[String],
+    object: &syn::TypeTraitObject,
+    at: usize,
+) {
+    for name in trait_names(object) {
+        let own = unit
+            .types
+            .declared
+            .contains_key(&(module.to_vec(), name.clone()));
+        let types = unit.types.impls.iter().filter(|(_, of, _)| *of == name);
+        let hides = own && types.clone().any(|(at, _, ty)| holds(unit, at, ty));
+        let known = own && holds(unit, module, &Type::TraitObject(object.clone()));
+        if hides && !known {
+            draft.todos.push(unit.todo(
+                at,
+                format!("`dyn {name}` hides the layers in it"),
+                format!("make `Quantizable` a supertrait: `trait {name}: Quantizable`"),
+            ));
+        } else if name == "Module" {
+            draft.todos.push(
+                unit.todo(
+                    at,
+                    "`dyn Module` hides the layers in it".into(),
+                    "take an enum or a trait with the supertrait `Quantizable`, or mark the field \
+                 `#[quantizable(skip)]` if there are none"
+                        .into(),
+                ),
+            );
+        }
+    }
+}
+
+/// Lists a type with layers that another file declares and that is not ported with this one.
+fn elsewhere(unit: &Unit<'_>, draft: &mut Draft, module: &[String], ty: &Type, at: usize) {
+    let Some(Origin::Crate(segments)) = resolve(unit, module, ty) else {
+        return;
+    };
+    let Some((file, declared)) = unit.world.elsewhere(unit.path, module, &segments) else {
+        return;
+    };
+    let derived = declared.iter().all(|one| one.derives("Quantizable"));
+    if derived || unit.world.is_given(&file) {
+        return;
+    }
+    let name = segments.last().cloned().unwrap_or_default();
+    draft.todos.push(unit.todo(
+        at,
+        format!("`{name}` has layers, and its file is not among those ported"),
+        format!("port {} too", file.display()),
+    ));
+}
+
+/// An `Arc` is walked where its content is `Clone`, and so all that is in it.
+fn want_clone(unit: &Unit<'_>, plan: &mut Plan, module: &[String], ty: &Type, at: usize) {
+    if let Some(Origin::Local(module, name)) = resolve(unit, module, ty) {
+        let key = (module, name);
+        if plan.clone.insert(key.clone(), at).is_some() {
+            return;
+        }
+        for one in unit.types.declared.get(&key).into_iter().flatten() {
+            for field in &one.fields {
+                want_clone(unit, plan, &one.module, &field.ty, at);
+            }
+        }
+        return;
+    }
+    if last_name(ty).is_some_and(|name| name == "Arc" || name == "Rc" || name == "PhantomData") {
+        return;
+    }
+    arguments(ty)
+        .into_iter()
+        .for_each(|ty| want_clone(unit, plan, module, ty, at));
+    match ty {
+        Type::Tuple(tuple) => tuple
+            .elems
+            .iter()
+            .for_each(|ty| want_clone(unit, plan, module, ty, at)),
+        Type::Array(array) => want_clone(unit, plan, module, &array.elem, at),
+        _ => {}
+    }
+}
+
+fn is_clone(unit: &Unit<'_>, one: &Declared) -> bool {
+    one.derives("Clone") || unit.types.implements(&one.module, &one.name, "Clone")
+}
+
+/// Adds `Clone` to a type that an `Arc` needs it of and that gets no other derive.
+fn clone(unit: &Unit<'_>, draft: &mut Draft, plan: &Plan, one: &Declared, at: usize) {
+    let cannot = one.fields.iter().find(|field| {
+        last_name(&field.ty).is_some_and(|name| {
+            ["Mutex", "RwLock"].contains(&name.as_str()) || name == "Box" && has_object(&field.ty)
+        })
+    });
+    if is_clone(unit, one) || !one.is_derivable() {
+        return;
+    }
+    if cannot.is_some() {
+        draft.todos.push(unit.todo(
+            at,
+            format!(
+                "an `Arc` is walked where its content is `Clone`, and `{}` is not",
+                one.name
+            ),
+            "implement `Clone`, or take the layers out of the `Arc`".into(),
+        ));
+    }
+    let derived = one.derives("Quantizable")
+        || unit.types.implements(&one.module, &one.name, "Quantizable")
+        || !plan.quantizable.contains(&key(one));
+    if derived && cannot.is_none() {
+        derive(unit, draft, one, &["Clone"]);
+    }
+}
+
+/// Adds derives to the first list of them, or before the declaration.
+fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]) {
+    let source = unit.source;
+    let list = one
+        .attrs()
+        .iter()
+        .find(|attr| attr.path().is_ident("derive"));
+    if let Some(syn::Meta::List(list)) = list.map(|attr| &attr.meta) {
+        let end = source.range(list).end - 1;
+        let inside = source.text[..end].trim_end();
+        let text = names.join(", ");
+        let lines = source.text[inside.len()..end].contains('\n') && inside.ends_with(',');
+        let text = if lines {
+            format!(
+                "{}{}{text},",
+                source.newline(),
+                source.indent(inside.len() - 1)
+            )
+        } else if inside.ends_with('(') {
+            text
+        } else if inside.ends_with(',') {
+            format!(" {text}")
+        } else {
+            format!(", {text}")
+        };
+        return draft.edits.insert(inside.len(), text);
+    }
+    // After the documentation, before whatever else is declared of it.
+    let first = one.attrs().iter().find(|attr| !attr.path().is_ident("doc"));
+    let at = first.map_or_else(|| declaration(unit, one), |attr| source.range(attr).start);
+    let newline = source.newline();
+    let text = format!(
+        "#[derive({})]{newline}{}",
+        names.join(", "),
+        source.indent(at)
+    );
+    draft.edits.insert(at, text);
+}
+
+/// Where a declaration begins behind its attributes.
+fn declaration(unit: &Unit<'_>, one: &Declared) -> usize {
+    let source = unit.source;
+    let (vis, keyword) = match &one.item {
+        Item::Struct(item) => (&item.vis, source.range(&item.struct_token).start),
+        Item::Enum(item) => (&item.vis, source.range(&item.enum_token).start),
+        item => return source.range(item).start,
+    };
+    match vis {
+        syn::Visibility::Inherited => keyword,
+        vis => source.range(vis).start,
+    }
+}
+
+/// A wrapper of one layer, `struct Linear { inner: candle_nn::Linear, span }`, adds no name to
+/// the path.
+fn flatten(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
+    let Item::Struct(item) = &one.item else {
+        return;
+    };
+    let mut layers = item
+        .fields
+        .iter()
+        .filter(|field| holds(unit, &one.module, &field.ty));
+    let (Some(field), None) = (layers.next(), layers.next()) else {
+        return;
+    };
+    let inner = field.ident.as_ref().is_some_and(|ident| ident == "inner");
+    let layer =
+        resolve(unit, &one.module, &field.ty).is_some_and(|origin| origin.layer().is_some());
+    let marked = field
+        .attrs
+        .iter()
+        .any(|attr| attr.path().is_ident("quantizable"));
+    if inner && layer && !marked {
+        let at = unit.source.range(field).start;
+        let newline = unit.source.newline();
+        let text = format!("#[quantizable(flatten)]{newline}{}", unit.source.indent(at));
+        draft.edits.insert(at, text);
+    }
+}
+
+fn uses_sequential(unit: &Unit<'_>, one: &Declared) -> bool {
+    fn any(unit: &Unit<'_>, module: &[String], ty: &Type) -> bool {
+        resolve(unit, module, ty).is_some_and(|origin| origin.layer() == Some("Sequential"))
+            || arguments(ty).into_iter().any(|ty| any(unit, module, ty))
+    }
+    one.fields
+        .iter()
+        .any(|field| any(unit, &one.module, &field.ty))
+}
+
+/// `Sequential::add` takes module trees only.
+fn modules(unit: &Unit<'_>, plan: &mut Plan) {
+    for (module, name, ty) in &unit.types.impls {
+        if (name == "Module" || name == "ModuleT")
+            && let Some(Origin::Local(module, name)) = resolve(unit, module, ty)
+        {
+            plan.quantizable.insert((module, name));
+        }
+    }
+}
+
+/// Lists calls of macros that may declare types with layers.
+fn macros(unit: &Unit<'_>, draft: &mut Draft) {
+    for call in &unit.types.macros {
+        let tokens = call.tokens.to_string();
+        let mut words = tokens.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let declares = words.clone().any(|word| word == "struct" || word == "enum");
+        if declares && words.any(table::is_layer) {
+            draft.todos.push(unit.todo(
+                unit.source.range(&call.path).start,
+                "the types that a macro declares are not seen".into(),
+                "add `#[derive(Quantizable)]` to those with layers".into(),
+            ));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The call of `ops::scaled_dot_product_attention` in the place of attention.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use syn::{Expr, Stmt};
+
+use super::Draft;
+use super::attention::Found;
+use super::chain::{Env, Mask, Scores};
+use super::rank::Facts;
+use super::source::Source;
+use super::table::Home;
+
+/// Writes the call in the place of the last product, and takes away what led to it.
+pub fn write(
+    facts: &Facts<'_, '_>,
+    draft: &mut Draft,
+    (module, ops): (&[String], &str),
+    found: Found<'_>,
+) {
+    let source = facts.unit.source;
+    let is_four = found.ranks.contains(&4);
+    if is_four == found.ranks.contains(&3) || is_four && found.scores.shape.is_some() {
+        return;
+    }
+    let Found {
+        scores,
+        removed,
+        product,
+        values,
+        last,
+        ..
+    } = found;
+    let product_range = source.range(product);
+    let removed_starts = removed.iter().map(|(range, _)| range.start);
+    if removed_starts
+        .chain([product_range.start])
+        .any(|at| source.is_kept(at))
+    {
+        return;
+    }
+    let number = |_: &Expr| false;
+    let env = Env {
+        unit: facts.unit,
+        signature: None,
+        current: None,
+        masks: BTreeMap::new(),
+        is_number: &number,
+        is_owned: &number,
+        is_identity: &number,
+    };
+    let call = Call {
+        ops,
+        scores: &scores,
+        operands: [scores.q.clone(), scores.k.clone(), env.borrow(values)],
+        is_four,
+        indent: source.indent(product_range.start),
+        column: product_range.start - source.line_start(product_range.start),
+        newline: source.newline(),
+    };
+    let text = guarded(source, draft, &scores, call.text(), product, last);
+    draft.edits.rewrite(product_range, text);
+    for (range, text) in joined(source, removed) {
+        match text {
+            Some(text) => draft.edits.rewrite(range, text),
+            None => draft.edits.rewrite(source.lines_of(range), ""),
+        }
+    }
+    draft.need(module, ops, Home::Ops);
+}
+
+/// The call under the guards that the softmax was under: in a block, where it is all that a variable
+/// is given, else after them.
+fn guarded(
+    source: &Source<'_>,
+    draft: &mut Draft,
+    scores: &Scores,
+    call: String,
+    product: &Expr,
+    last: &Stmt,
+) -> String {
+    let after = source.slice(last);
+    let guards = scores.guards.iter().filter(|guard| {
+        let span = guard.split_once('=').map_or("", |(_, span)| span.trim());
+        !after.contains(span.trim_end_matches(';'))
+    });
+    let guards: Vec<_> = guards.collect();
+    if guards.is_empty() {
+        return call;
+    }
+    let range = source.range(product);
+    let (indent, newline) = (source.indent(range.start), source.newline());
+    let is_init = matches!(last, Stmt::Local(local) if local.init.as_ref()
+        .is_some_and(|init| source.range(&*init.expr) == range));
+    if !is_init {
+        let at = source.line_start(source.range(last).start);
+        let lines = guards
+            .iter()
+            .map(|guard| format!("{}{guard}{newline}", source.indent(at)));
+        draft.edits.insert(at, lines.collect::<String>());
+        return call;
+    }
+    let inner = format!("{newline}{indent}    ");
+    let lines: String = guards
+        .iter()
+        .map(|guard| format!("{inner}{guard}"))
+        .collect();
+    let shifted = call.replace(newline, &format!("{newline}    "));
+    format!("{{{lines}{inner}{shifted}{newline}{indent}}}")
+}
+
+/// Statements that go one after another as one, so that no empty lines are left between them.
+fn joined(
+    source: &Source<'_>,
+    removed: Vec<(Range<usize>, Option<String>)>,
+) -> Vec<(Range<usize>, Option<String>)> {
+    let mut all: Vec<(Range<usize>, Option<String>)> = Vec::new();
+    for (range, text) in removed {
+        match all.last_mut() {
+            Some((last, None))
+                if text.is_none() && source.text[last.end..range.start].trim().is_empty() =>
+            {
+                last.end = range.end;
+            }
+            _ => all.push((range, text)),
+        }
+    }
+    all
+}
+
+/// The call as rustfmt writes it.
+struct Call<'c> {
+    /// The name of our module.
+    ops: &'c str,
+    scores: &'c Scores,
+    operands: [String; 3],
+    is_four: bool,
+    indent: &'c str,
+    column: usize,
+    newline: &'static str,
+}
+
+impl Call<'_> {
+    fn text(&self) -> String {
+        let Self {
+            ops,
+            newline,
+            indent,
+            ..
+        } = self;
+        let operands = self.operands.iter().zip([false, true, true]);
+        let mut args: Vec<_> = operands
+            .map(|(text, has_keys)| self.operand(text, has_keys))
+            .collect();
+        args.push(match &self.scores.mask {
+            Mask::None => "None".to_owned(),
+            Mask::Add(mask) | Mask::AddOption(mask) => mask.clone(),
+            Mask::Exclude(mask) => format!("{ops}::Mask::Exclude({mask})"),
+            Mask::ExcludeOption(mask) => {
+                format!("{mask}.map_or({ops}::Mask::All, {ops}::Mask::Exclude)")
+            }
+        });
+        args.push(scale(&self.scores.scale));
+        let mut after = String::new();
+        if !self.is_four {
+            after += if self.scores.shape.is_some() {
+                ".flatten_to(1)?"
+            } else {
+                ".squeeze(0)?"
+            };
+        }
+        if let Some(dtype) = &self.scores.cast {
+            after += &format!(".to_dtype({dtype})?");
+        }
+        let one_line = args.join(", ");
+        let text = format!("{ops}::scaled_dot_product_attention({one_line})?{after}");
+        if one_line.len() <= 60 && self.column + text.len() < 100 {
+            return text;
+        }
+        let inner = format!("{newline}{indent}    ");
+        let lines: String = args.iter().map(|arg| format!("{inner}{arg},")).collect();
+        let after = after.replace(")?.", &format!(")?{newline}{indent}."));
+        let gap = if after.is_empty() {
+            String::new()
+        } else {
+            format!("{newline}{indent}")
+        };
+        format!("{ops}::scaled_dot_product_attention({lines}{newline}{indent})?{gap}{after}")
+    }
+
+    /// An operand of rank 4: our attention wants batch and heads apart.
+    fn operand(&self, text: &str, has_keys: bool) -> String {
+        let bare = text.trim_start_matches('&');
+        match &self.scores.shape {
+            _ if self.is_four => text.to_owned(),
+            None => format!("&{bare}.unsqueeze(0)?"),
+            Some([batch, heads, queries]) => {
+                let rows = if has_keys { &self.scores.keys } else { queries };
+                format!("&{bare}.reshape(({batch}, {heads}, {rows}, ()))?")
+            }
+        }
+    }
+}
+
+fn scale(factors: &[(char, String)]) -> String {
+    match factors {
+        [] => "1.".to_owned(),
+        [('*', factor)] => factor.clone(),
+        factors => {
+            let start = if factors[0].0 == '*' { "" } else { "1." };
+            let texts = factors.iter().map(|(op, factor)| format!(" {op} {factor}"));
+            let text = start.to_owned() + &texts.collect::<String>();
+            text.trim_start_matches([' ', '*']).to_owned()
+        }
+    }
+}

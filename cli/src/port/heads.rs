@@ -1,0 +1,365 @@
+//! A head that is a product with an embedding's table becomes a `Linear` of that table.
+
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Expr, ExprMethodCall, FieldValue, Item, ItemImpl, Member};
+
+use super::chain::{ident, strip};
+use super::names::House;
+use super::rank::{binds, mentions};
+use super::scopes::{Module, Origin};
+use super::table::Home;
+use super::types::last_name;
+use super::{Draft, Unit};
+
+/// The name of the field that a head gets.
+const FIELD: &str = "tied_head";
+
+/// Rewrites heads that are certain, and lists the rest.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
+    let mut find = Find {
+        unit,
+        module: Vec::new(),
+        of: None,
+        heads: Vec::new(),
+        lets: Vec::new(),
+    };
+    find.visit_file(unit.file);
+    let heads = find.heads;
+    for head in heads {
+        if unit.source.is_kept(head.range.start) {
+            continue;
+        }
+        let linear = linear(unit, house, &head.module);
+        let Some(edits) = head
+            .field
+            .as_ref()
+            .and_then(|field| edits(unit, &head, field, &linear))
+        else {
+            draft.todos.push(unit.todo(
+                head.range.start,
+                "a product with an embedding's table is no layer".into(),
+                "if it is the head, hold a `Linear::new(embedding.embeddings().clone(), None)` and \
+                 call it, so that the table is quantized and kept once; else put \
+                 `// dynquant: keep` here"
+                    .into(),
+            ));
+            continue;
+        };
+        for (at, text) in edits {
+            draft.edits.insert(at, text);
+        }
+        let and = if head.borrowed { "" } else { "&" };
+        let text = format!("self.{FIELD}.forward({and}{})", head.input);
+        draft.edits.rewrite(head.range.clone(), text);
+        for range in &head.gone {
+            draft.edits.rewrite(unit.source.lines_of(range.clone()), "");
+        }
+        if linear == "Linear" {
+            draft.need_name(&head.module, "Linear");
+        } else {
+            draft.need(&head.module, house.name(Home::Nn), Home::Nn);
+        }
+    }
+}
+
+/// A product with a table.
+struct Head {
+    module: Module,
+    of: Option<String>,
+    range: Range<usize>,
+    input: String,
+    borrowed: bool,
+    /// The field of `self` that is the embedding, if the product is a head for certain.
+    field: Option<String>,
+    /// Statements that go: what binds the table, and a size that only it reads.
+    gone: Vec<Range<usize>>,
+}
+
+struct Find<'a, 'u> {
+    unit: &'a Unit<'u>,
+    module: Module,
+    of: Option<String>,
+    heads: Vec<Head>,
+    /// Variables that are tables.
+    lets: Vec<Table>,
+}
+
+/// A variable that is a table.
+struct Table {
+    name: String,
+    field: Option<String>,
+    /// How often the function mentions it.
+    mentions: usize,
+    gone: Vec<Range<usize>>,
+}
+
+/// The field of `self` whose table this is; `Some(None)` for a table of another embedding.
+fn table(expr: &Expr) -> Option<Option<String>> {
+    match strip(expr) {
+        Expr::MethodCall(call) => match call.method.to_string().as_str() {
+            "t" | "broadcast_left" | "contiguous" | "to_dtype" => table(&call.receiver),
+            "embeddings" if call.args.is_empty() => Some(match strip(&call.receiver) {
+                Expr::Field(field) => match (&field.member, ident(&field.base)) {
+                    (Member::Named(name), Some(base)) if base == "self" => Some(name.to_string()),
+                    _ => None,
+                },
+                _ => None,
+            }),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether a table is the operand as it stands, not brought to another dtype.
+fn is_plain(expr: &Expr) -> bool {
+    match strip(expr) {
+        Expr::MethodCall(call) => call.method != "to_dtype" && is_plain(&call.receiver),
+        _ => true,
+    }
+}
+
+impl Find<'_, '_> {
+    fn is_head(&self) -> bool {
+        let Some(of) = &self.of else { return false };
+        let declared = self
+            .unit
+            .types
+            .declared
+            .get(&(self.module.clone(), of.clone()));
+        let codebook = ["codebook", "quantizer", "vectorquant"];
+        let name = of.to_lowercase();
+        declared.is_some() && !codebook.iter().any(|word| name.contains(word))
+    }
+
+    fn function(&mut self, block: &syn::Block) {
+        struct Lets<'l>(Vec<&'l syn::Local>);
+        impl<'l> Visit<'l> for Lets<'l> {
+            fn visit_local(&mut self, local: &'l syn::Local) {
+                self.0.push(local);
+                visit::visit_local(self, local);
+            }
+        }
+        let mut lets = Lets(Vec::new());
+        lets.visit_block(block);
+        let text = self.unit.source.slice(block);
+        for local in &lets.0 {
+            let (Some(init), Some(name)) = (&local.init, bound_name(local)) else {
+                continue;
+            };
+            let Some(field) = table(&init.expr).filter(|_| is_plain(&init.expr)) else {
+                continue;
+            };
+            let reads = self.unit.source.slice(&*init.expr);
+            // `let b_size = xs.dim(0)?;`, read by this table alone.
+            let sizes = lets.0.iter().filter(|size| {
+                let dim = size.init.as_ref().is_some_and(|init| {
+                    matches!(strip(&init.expr), Expr::MethodCall(call) if call.method == "dim")
+                });
+                dim && bound_name(size)
+                    .is_some_and(|size| mentions(reads, &size) == 1 && mentions(text, &size) == 2)
+            });
+            let gone = sizes
+                .chain([local])
+                .map(|local| self.unit.source.range(*local));
+            let (mentions, gone) = (mentions(text, &name), gone.collect());
+            self.lets.push(Table {
+                name,
+                field,
+                mentions,
+                gone,
+            });
+        }
+        visit::visit_block(self, block);
+        self.lets.clear();
+    }
+}
+
+impl<'a> Visit<'a> for Find<'_, '_> {
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_item_impl(&mut self, item: &'a ItemImpl) {
+        self.of = last_name(&item.self_ty);
+        visit::visit_item_impl(self, item);
+        self.of = None;
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.function(&item.block);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
+        visit::visit_expr_method_call(self, call);
+        let product = call.method == "matmul" || call.method == "broadcast_matmul";
+        let Some(operand) = call.args.first().filter(|_| product) else {
+            return;
+        };
+        let transposed = matches!(strip(operand), Expr::MethodCall(call) if call.method == "t");
+        let found = table(operand)
+            .filter(|_| is_plain(operand))
+            .map(|field| (field, Vec::new()));
+        let bound = || {
+            let Expr::MethodCall(call) = strip(operand) else {
+                return None;
+            };
+            let name = ident(&call.receiver)?;
+            let table = self.lets.iter().find(|table| table.name == name)?;
+            // Once where it is bound and once here.
+            let field = table.field.clone().filter(|_| table.mentions == 2);
+            Some((field, table.gone.clone()))
+        };
+        let Some((field, gone)) = found.or_else(bound) else {
+            return;
+        };
+        let source = self.unit.source;
+        let input = &*call.receiver;
+        let borrowed = match input {
+            Expr::Reference(_) => true,
+            Expr::Path(path) => path
+                .path
+                .get_ident()
+                .is_some_and(|ident| self.unit.is_borrowed(ident)),
+            _ => false,
+        };
+        self.heads.push(Head {
+            module: self.module.clone(),
+            of: self.of.clone(),
+            range: source.range(call),
+            input: source.slice(input).to_owned(),
+            borrowed,
+            field: field.filter(|_| transposed && self.is_head()),
+            gone,
+        });
+    }
+}
+
+fn bound_name(local: &syn::Local) -> Option<String> {
+    match &local.pat {
+        syn::Pat::Ident(pat) => Some(pat.ident.to_string()),
+        _ => None,
+    }
+}
+
+/// How a module calls our `Linear`.
+fn linear(unit: &Unit<'_>, house: &House, module: &[String]) -> String {
+    let path = vec!["nn".to_owned(), "Linear".to_owned()];
+    let origin = unit.types.scopes.resolve(module, &path[1..]);
+    let free = origin == Origin::Other(path[1..].to_vec());
+    let mapped = origin
+        .mapped()
+        .is_some_and(|mapped| mapped.name == "Linear");
+    if free || mapped || origin == Origin::Ours(path) {
+        return "Linear".to_owned();
+    }
+    format!("{}::Linear", house.name(Home::Nn))
+}
+
+/// Where a type is built, and whether a pattern names all of its fields.
+struct Literals<'l> {
+    names: [&'l str; 2],
+    found: Vec<&'l syn::ExprStruct>,
+    patterns: bool,
+}
+impl<'l> Visit<'l> for Literals<'l> {
+    fn visit_expr_struct(&mut self, literal: &'l syn::ExprStruct) {
+        if self.names.iter().any(|name| literal.path.is_ident(name)) {
+            self.found.push(literal);
+        }
+        visit::visit_expr_struct(self, literal);
+    }
+    fn visit_pat_struct(&mut self, pat: &'l syn::PatStruct) {
+        self.patterns |=
+            self.names.iter().any(|name| pat.path.is_ident(name)) && pat.rest.is_none();
+    }
+}
+
+/// The field and its value in every constructor; `None` where a constructor is not understood.
+fn edits(unit: &Unit<'_>, head: &Head, field: &str, linear: &str) -> Option<Vec<(usize, String)>> {
+    let of = head.of.as_deref()?;
+    let source = unit.source;
+    let declared = unit
+        .types
+        .declared
+        .get(&(head.module.clone(), of.to_owned()))?;
+    let [declared] = declared.as_slice() else {
+        return None;
+    };
+    let Item::Struct(item) = &declared.item else {
+        return None;
+    };
+    let named = |name: &str| {
+        item.fields
+            .iter()
+            .find(|one| one.ident.as_ref().is_some_and(|ident| ident == name))
+    };
+    let embedding = named(field).filter(|_| named(FIELD).is_none())?;
+    let mut literals = Literals {
+        names: ["Self", of],
+        found: Vec::new(),
+        patterns: false,
+    };
+    for other in &unit.file.items {
+        match other {
+            Item::Impl(one) => {
+                let own = last_name(&one.self_ty).is_some_and(|name| name == of);
+                literals.names = [if own { "Self" } else { of }, of];
+                literals.visit_item_impl(one);
+            }
+            other => {
+                literals.names = [of, of];
+                literals.visit_item(other);
+            }
+        }
+    }
+    if literals.found.is_empty() || literals.patterns || !head.module.is_empty() {
+        return None;
+    }
+    let mut edits = Vec::new();
+    let at = source.range(embedding).start;
+    let newline = source.newline();
+    edits.push((
+        at,
+        format!("{FIELD}: {linear},{newline}{}", source.indent(at)),
+    ));
+    for literal in literals.found {
+        let given = literal
+            .fields
+            .iter()
+            .find(|given| matches!(&given.member, Member::Named(name) if name == field))?;
+        let FieldValue { expr, .. } = given;
+        let name = ident(expr).filter(|_| literal.rest.is_none())?;
+        let at = source.range(given).start;
+        let alone = source.text[source.line_start(at)..at].trim().is_empty();
+        let gap = if alone {
+            format!("{newline}{}", source.indent(at))
+        } else {
+            " ".to_owned()
+        };
+        edits.push((
+            at,
+            format!("{FIELD}: {linear}::new({name}.embeddings().clone(), None),{gap}"),
+        ));
+    }
+    // A variable of the field's name would be read in the place of the field.
+    let shadowed = literals_bind(unit, FIELD);
+    (!shadowed).then_some(edits)
+}
+
+fn literals_bind(unit: &Unit<'_>, name: &str) -> bool {
+    struct Bound<'n>(&'n str, bool);
+    impl<'a> Visit<'a> for Bound<'_> {
+        fn visit_local(&mut self, local: &'a syn::Local) {
+            self.1 |= binds(&local.pat, self.0);
+            visit::visit_local(self, local);
+        }
+    }
+    let mut bound = Bound(name, false);
+    bound.visit_file(unit.file);
+    bound.1
+}

@@ -1,0 +1,467 @@
+//! `use` declarations: what is imported from candle and has a namesake here comes from here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{ItemUse, Visibility};
+
+use super::names::House;
+use super::render;
+use super::scopes::{Leaf, Module, Origin, leaves};
+use super::table;
+use super::{Draft, Unit};
+
+/// A `use` and where it stands.
+struct Use<'a> {
+    item: &'a ItemUse,
+    module: Module,
+    in_function: bool,
+}
+
+impl Use<'_> {
+    /// Whether it can be merged with others: no attributes, no visibility, not in a function.
+    fn is_plain(&self) -> bool {
+        let inherited = matches!(self.item.vis, Visibility::Inherited);
+        inherited && self.item.attrs.is_empty() && !self.in_function
+    }
+}
+
+/// Rewrites imports, and adds those that the other passes need. Names that `original` used and
+/// that nothing uses any more are no longer imported.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, original: Option<&str>) {
+    let mut collect = Collect {
+        module: Vec::new(),
+        blocks: 0,
+        uses: Vec::new(),
+    };
+    collect.visit_file(unit.file);
+    let unused = original.map(|original| Unused {
+        before: idents(original),
+        now: idents(unit.source.text),
+    });
+    let mut wanted: BTreeMap<Module, Vec<Leaf>> = BTreeMap::new();
+    let mut gone = BTreeSet::new();
+    let mut removed = Vec::new();
+    for (index, usage) in collect.uses.iter().enumerate() {
+        let (stay, moved) = split(unit, usage, house, unused.as_ref(), &collect.uses);
+        if stay.len() == leaves(usage.item).len() {
+            continue;
+        }
+        if has_comments(unit.source.slice(usage.item))
+            && in_place(unit, draft, usage, &stay, &moved)
+        {
+            wanted
+                .entry(usage.module.clone())
+                .or_default()
+                .extend(moved.into_iter().filter(|_| !stay.is_empty()));
+            continue;
+        }
+        gone.insert(index);
+        if usage.is_plain() {
+            if stay.is_empty() {
+                removed.push(unit.source.range(usage.item));
+            } else {
+                replace(unit, draft, usage, &stay);
+            }
+            wanted
+                .entry(usage.module.clone())
+                .or_default()
+                .extend(moved);
+        } else {
+            let all = [stay, moved].concat();
+            if all.is_empty() {
+                removed.push(unit.source.range(usage.item));
+            } else {
+                replace(unit, draft, usage, &all);
+            }
+        }
+    }
+    needed(unit, draft, &mut wanted);
+    let mut filled = Vec::new();
+    for (module, leaves) in wanted {
+        if !leaves.is_empty() {
+            filled.extend(add(unit, draft, &collect.uses, &gone, &module, leaves));
+        }
+    }
+    for range in removed {
+        // Where others take the place, the empty lines around it stay.
+        let lines = match filled.contains(&range.start) {
+            true => unit.source.whole_lines(range),
+            false => unit.source.lines_of(range),
+        };
+        draft.edits.replace(lines, "");
+    }
+}
+
+/// Adds what the other passes need and no import brings.
+fn needed(unit: &Unit<'_>, draft: &mut Draft, wanted: &mut BTreeMap<Module, Vec<Leaf>>) {
+    for (module, paths) in std::mem::take(&mut draft.needs) {
+        let scope = unit.types.scopes.scope(&module);
+        for path in paths {
+            let origin = Origin::Ours(path.clone());
+            let here = scope.is_some_and(|scope| scope.bindings.values().any(|o| *o == origin));
+            let full = [&["candle_dynquant".to_owned()], path.as_slice()].concat();
+            let module_wanted = wanted.entry(module.clone()).or_default();
+            if here || module_wanted.iter().any(|leaf| leaf.path == full) {
+                continue;
+            }
+            let name = draft
+                .aliases
+                .get(&path)
+                .or(path.last())
+                .cloned()
+                .unwrap_or_default();
+            module_wanted.push(Leaf { path: full, name });
+        }
+    }
+}
+
+fn ours(leaf: &Leaf, path: &[&str]) -> Leaf {
+    let path = std::iter::once(&"candle_dynquant").chain(path);
+    Leaf {
+        path: path.map(|segment| (*segment).to_owned()).collect(),
+        name: leaf.name.clone(),
+    }
+}
+
+/// The leaf of ours that stands for one, if it has a namesake.
+fn namesake(unit: &Unit<'_>, usage: &Use<'_>, house: &House, leaf: &Leaf) -> Option<Leaf> {
+    let origin = unit.types.scopes.resolve(&usage.module, &leaf.path);
+    let (Origin::Nn(path) | Origin::Traced(path)) = &origin else {
+        return None;
+    };
+    if leaf.name == "*" || unit.source.is_kept(unit.source.range(usage.item).start) {
+        return None;
+    }
+    if matches!(origin, Origin::Nn(_)) && house.moved.contains(&leaf.name) {
+        return match path.as_slice() {
+            [] => Some(ours(leaf, &["nn"])),
+            [ops] if ops == "ops" => Some(ours(leaf, &["ops"])),
+            _ => None,
+        };
+    }
+    let mapped = origin.mapped()?;
+    (mapped.segments == path.len()).then(|| match mapped.home {
+        table::Home::Nn => ours(leaf, &["nn", mapped.name]),
+        table::Home::Ops => ours(leaf, &["ops", mapped.name]),
+    })
+}
+
+/// The rest of candle_nn, which may be imported from here too.
+fn same(unit: &Unit<'_>, usage: &Use<'_>, leaf: &Leaf) -> Option<Leaf> {
+    match unit.types.scopes.resolve(&usage.module, &leaf.path) {
+        Origin::Nn(path) if leaf.name != "*" && table::is_in_nn(&path) => {
+            let path: Vec<_> = path.iter().map(String::as_str).collect();
+            match *path.first()? {
+                "ops" => Some(ours(leaf, &path)),
+                _ => Some(ours(leaf, &[&["nn"], path.as_slice()].concat())),
+            }
+        }
+        _ => None,
+    }
+}
+
+/// What stays where it is imported from, and what is imported from here.
+fn split(
+    unit: &Unit<'_>,
+    usage: &Use<'_>,
+    house: &House,
+    unused: Option<&Unused>,
+    uses: &[Use<'_>],
+) -> (Vec<Leaf>, Vec<Leaf>) {
+    let all = leaves(usage.item);
+    let used = |leaf: &Leaf| {
+        let public = !matches!(usage.item.vis, Visibility::Inherited);
+        public || !unused.is_some_and(|unused| unused.is_unused(&leaf.name))
+    };
+    let pairs = all.into_iter().filter(used).map(|leaf| {
+        let moved = namesake(unit, usage, house, &leaf);
+        (leaf, moved)
+    });
+    let pairs: Vec<_> = pairs.collect();
+    let own: Vec<_> = pairs
+        .iter()
+        .filter_map(|(_, moved)| moved.clone())
+        .collect();
+    // The rest comes along if nothing then stays behind.
+    let full = pairs
+        .iter()
+        .map(|(leaf, moved)| moved.clone().or_else(|| same(unit, usage, leaf)));
+    let full: Option<Vec<_>> = full.collect();
+    // The others that go, and so share the line.
+    let beside = uses.iter().filter(|other| {
+        other.module == usage.module && other.is_plain() && !std::ptr::eq(other.item, usage.item)
+    });
+    let beside = beside.flat_map(|other| {
+        leaves(other.item)
+            .into_iter()
+            .map(move |leaf| (other, leaf))
+    });
+    let beside: Vec<_> = beside
+        .filter_map(|(other, leaf)| namesake(unit, other, house, &leaf))
+        .collect();
+    let fits = |own: &[Leaf]| {
+        let names = own.iter().chain(&beside);
+        let names = names.filter(|leaf| leaf.path.get(1).is_some_and(|module| module == "nn"));
+        render::fits(&names.cloned().collect::<Vec<_>>())
+    };
+    if let Some(full) = full.filter(|full| !own.is_empty() && (fits(full) || !fits(&own))) {
+        return (Vec::new(), full);
+    }
+    let stay = pairs
+        .into_iter()
+        .filter(|(_, moved)| moved.is_none())
+        .map(|(leaf, _)| leaf);
+    (stay.collect(), own)
+}
+
+fn has_comments(text: &str) -> bool {
+    text.contains("//") || text.contains("/*")
+}
+
+/// Changes a `use` with comments without writing it anew, if it is one list of candle_nn's names:
+/// its root where all of them go, else the names that go.
+fn in_place(
+    unit: &Unit<'_>,
+    draft: &mut Draft,
+    usage: &Use<'_>,
+    stay: &[Leaf],
+    moved: &[Leaf],
+) -> bool {
+    let syn::UseTree::Path(root) = &usage.item.tree else {
+        return false;
+    };
+    let syn::UseTree::Group(group) = &*root.tree else {
+        return false;
+    };
+    let flat = group
+        .items
+        .iter()
+        .all(|tree| matches!(tree, syn::UseTree::Name(_)));
+    let in_nn = moved
+        .iter()
+        .all(|leaf| leaf.path.get(1).is_some_and(|module| module == "nn"));
+    if !flat || !in_nn || root.ident != "candle_nn" {
+        return false;
+    }
+    let source = unit.source;
+    if stay.is_empty() {
+        draft
+            .edits
+            .replace(source.range(&root.ident), "candle_dynquant::nn");
+        return true;
+    }
+    for pair in group.items.pairs() {
+        let goes = moved
+            .iter()
+            .any(|leaf| source.slice(*pair.value()) == leaf.name);
+        if goes {
+            let end = pair
+                .punct()
+                .map_or(source.range(*pair.value()).end, |comma| {
+                    source.range(*comma).end
+                });
+            draft
+                .edits
+                .replace(source.range(*pair.value()).start..end, "");
+        }
+    }
+    true
+}
+
+/// Puts a `use` of these leaves in the place of another.
+fn replace(unit: &Unit<'_>, draft: &mut Draft, usage: &Use<'_>, leaves: &[Leaf]) {
+    let source = unit.source;
+    let whole = source.range(usage.item);
+    let tail = source.range(&usage.item.use_token).start..whole.end;
+    let head = match usage.item.vis {
+        Visibility::Inherited => String::new(),
+        ref vis => format!("{} ", source.slice(vis)),
+    };
+    let colon = if usage.item.leading_colon.is_some() {
+        "::"
+    } else {
+        ""
+    };
+    let text = render::uses(leaves, &head, source.indent(whole.start), source.newline());
+    let text = if colon.is_empty() {
+        text
+    } else {
+        text.replace("use ", "use ::")
+    };
+    draft.edits.replace(tail, text[head.len()..].to_owned());
+}
+
+/// Adds leaves to a module's imports from here; where, if in the place of another.
+fn add(
+    unit: &Unit<'_>,
+    draft: &mut Draft,
+    uses: &[Use<'_>],
+    gone: &BTreeSet<usize>,
+    module: &[String],
+    mut leaves_wanted: Vec<Leaf>,
+) -> Option<usize> {
+    let source = unit.source;
+    let in_module = |usage: &&Use<'_>| usage.module == module && !usage.in_function;
+    let is_ours = |usage: &Use<'_>| {
+        let all = leaves(usage.item);
+        usage.is_plain()
+            && all
+                .iter()
+                .all(|leaf| leaf.path.first().is_some_and(|s| s == "candle_dynquant"))
+    };
+    let ours = uses
+        .iter()
+        .enumerate()
+        .filter(|(index, usage)| in_module(usage) && is_ours(usage) && !gone.contains(index));
+    let ours: Vec<_> = ours.map(|(_, usage)| usage).collect();
+    leaves_wanted.extend(ours.iter().flat_map(|usage| leaves(usage.item)));
+    leaves_wanted.sort_by_key(render::sort_key);
+    leaves_wanted.dedup_by(|a, b| a.path == b.path && a.name == b.name);
+    let here: Vec<_> = uses.iter().filter(in_module).collect();
+    let (at, after) = match ours.first() {
+        Some(usage) => (source.range(usage.item).start, false),
+        None => place(unit, module, &here)?,
+    };
+    let (indent, newline) = (source.indent(at), source.newline());
+    // `nn::{..}`, `ops::{..}` and the rest, each a line.
+    let of = |module: &str| {
+        let all = leaves_wanted.iter();
+        let own = |leaf: &&Leaf| match leaf.path.as_slice() {
+            [_, inner, _, ..] if ["nn", "ops"].contains(&inner.as_str()) => inner == module,
+            _ => module.is_empty(),
+        };
+        all.filter(own).cloned().collect::<Vec<_>>()
+    };
+    let groups = ["nn", "ops", ""]
+        .map(of)
+        .into_iter()
+        .filter(|group| !group.is_empty());
+    let texts: Vec<_> = groups
+        .map(|group| render::uses(&group, "", indent, newline))
+        .collect();
+    let text = texts.join(&format!("{newline}{indent}"));
+    for usage in &ours {
+        let range = source.whole_lines(source.range(usage.item));
+        draft.edits.replace(range, "");
+    }
+    let start = source.line_start(at);
+    if after {
+        draft.edits.insert(at, format!("{newline}{indent}{text}"));
+    } else if !source.text[start..at].trim().is_empty() {
+        draft.edits.insert(at, format!("{text} "));
+    } else {
+        // Before the line of a declaration, which may go.
+        let gap = if here.is_empty() { newline } else { "" };
+        draft
+            .edits
+            .insert(start, format!("{indent}{text}{newline}{gap}"));
+    }
+    Some(at)
+}
+
+/// Where a module's imports from here belong: before those from candle_nn, else after those from
+/// candle, else first. Whether it is the end of what is there.
+fn place(unit: &Unit<'_>, module: &[String], here: &[&Use<'_>]) -> Option<(usize, bool)> {
+    let range = |usage: &Use<'_>| unit.source.range(usage.item);
+    let candle_nn = here.iter().find(|usage| {
+        let first = leaves(usage.item).into_iter().next();
+        let origin = first.map(|leaf| unit.types.scopes.resolve(module, &leaf.path));
+        matches!(origin, Some(Origin::Nn(_)))
+    });
+    if let Some(usage) = candle_nn {
+        return Some((range(usage).start, false));
+    }
+    let core = here.iter().rev().find(|usage| {
+        let roots = leaves(usage.item)
+            .into_iter()
+            .map(|leaf| leaf.path.into_iter().next());
+        roots
+            .flatten()
+            .all(|root| root == "candle" || root == "candle_core")
+    });
+    match (core, here.first()) {
+        (Some(usage), _) => Some((range(usage).end, true)),
+        (None, Some(usage)) => Some((range(usage).start, false)),
+        (None, None) => Some((first_item(unit, module)?, false)),
+    }
+}
+
+fn first_item(unit: &Unit<'_>, module: &[String]) -> Option<usize> {
+    let mut items = &unit.file.items;
+    for name in module {
+        let inner = items.iter().find_map(|item| match item {
+            syn::Item::Mod(item) if item.ident == name => item.content.as_ref(),
+            _ => None,
+        });
+        items = &inner?.1;
+    }
+    items
+        .first()
+        .map(|item| unit.source.range(&item.span()).start)
+}
+
+struct Unused {
+    before: BTreeMap<String, usize>,
+    now: BTreeMap<String, usize>,
+}
+
+impl Unused {
+    /// Of functions and of what is named where it is used: a trait may be used by its methods.
+    fn is_unused(&self, name: &str) -> bool {
+        let named = name.starts_with(char::is_lowercase) || ["D", "DType"].contains(&name);
+        named && self.before.contains_key(name) && !self.now.contains_key(name)
+    }
+}
+
+/// How often each name occurs outside of imports.
+fn idents(text: &str) -> BTreeMap<String, usize> {
+    fn count(tokens: TokenStream, counts: &mut BTreeMap<String, usize>) {
+        let mut in_use = false;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) if ident == "use" => in_use = true,
+                TokenTree::Punct(punct) if punct.as_char() == ';' => in_use = false,
+                TokenTree::Ident(ident) if !in_use => {
+                    *counts.entry(ident.to_string()).or_default() += 1;
+                }
+                TokenTree::Group(group) if !in_use => count(group.stream(), counts),
+                _ => {}
+            }
+        }
+    }
+    let mut counts = BTreeMap::new();
+    count(text.parse().unwrap_or_default(), &mut counts);
+    counts
+}
+
+struct Collect<'a> {
+    module: Module,
+    blocks: usize,
+    uses: Vec<Use<'a>>,
+}
+
+impl<'a> Visit<'a> for Collect<'a> {
+    fn visit_item_use(&mut self, item: &'a ItemUse) {
+        let (module, in_function) = (self.module.clone(), self.blocks > 0);
+        self.uses.push(Use {
+            item,
+            module,
+            in_function,
+        });
+    }
+
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_block(&mut self, block: &'a syn::Block) {
+        self.blocks += 1;
+        visit::visit_block(self, block);
+        self.blocks -= 1;
+    }
+}

@@ -1,0 +1,150 @@
+//! Statements that give scores a mask.
+
+use syn::{Expr, Stmt};
+
+use super::chain::{self, Env, Mask, Scores};
+
+/// The variable that a statement gives a value, and the value.
+pub fn assigned(stmt: &Stmt) -> Option<(String, &Expr)> {
+    match stmt {
+        Stmt::Local(local) => {
+            let init = local.init.as_ref().filter(|init| init.diverge.is_none())?;
+            let pat = match &local.pat {
+                syn::Pat::Type(typed) => &*typed.pat,
+                pat => pat,
+            };
+            let syn::Pat::Ident(pat) = pat else {
+                return None;
+            };
+            Some((pat.ident.to_string(), &init.expr))
+        }
+        Stmt::Expr(Expr::Assign(assign), Some(_)) => {
+            Some((chain::ident(&assign.left)?, &assign.right))
+        }
+        _ => None,
+    }
+}
+
+pub fn assigns(stmt: &Stmt, name: &str) -> bool {
+    assigned(stmt).is_some_and(|(assigned, _)| assigned == name)
+}
+
+/// `let mask = mask.broadcast_as(scores.shape())?;`: what the mask is made from.
+pub fn broadcast_mask(env: &Env<'_, '_>, stmt: &Stmt) -> Option<(String, String)> {
+    let (name, expr) = assigned(stmt)?;
+    let Expr::MethodCall(call) = chain::strip(expr) else {
+        return None;
+    };
+    let by_scores = call.method == "broadcast_as" && call.args.iter().any(|arg| env.mentions(arg));
+    (by_scores && !env.mentions(&call.receiver)).then(|| (name, env.borrow(&call.receiver)))
+}
+
+/// `let scores = if first { scores } else { let mask = ..; masked_fill(&scores, &mask, -inf)? };`
+pub fn excluded_later(
+    env: &Env<'_, '_>,
+    stmt: &Stmt,
+    name: &str,
+    scores: &Scores,
+) -> Option<(Scores, String)> {
+    let (bound, Expr::If(choice)) = assigned(stmt)? else {
+        return None;
+    };
+    if bound != *name || scores.mask != Mask::None || matches!(&*choice.cond, Expr::Let(_)) {
+        return None;
+    }
+    let [Stmt::Expr(plain, None)] = choice.then_branch.stmts.as_slice() else {
+        return None;
+    };
+    let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
+        return None;
+    };
+    let [made, Stmt::Expr(Expr::Try(filled), None)] = other.block.stmts.as_slice() else {
+        return None;
+    };
+    let (mask, made) = assigned(made)?;
+    let made = match chain::strip(made) {
+        Expr::MethodCall(call) if call.method == "broadcast_as" => &*call.receiver,
+        _ => made,
+    };
+    let Expr::Call(filled) = &*filled.expr else {
+        return None;
+    };
+    let [xs, filler, value] = filled.args.iter().collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let source = env.unit.source;
+    let certain = chain::ident(plain).is_some_and(|plain| plain == *name)
+        && source.slice(&*filled.func).ends_with("masked_fill")
+        && chain::ident(xs).is_some_and(|xs| xs == *name)
+        && chain::ident(filler).is_some_and(|filler| filler == mask)
+        && source.slice(value).ends_with("f32::NEG_INFINITY")
+        && matches!(made, Expr::Try(_))
+        && !env.mentions(made)
+        && !env.mentions(&choice.cond);
+    if !certain {
+        return None;
+    }
+    let text = format!(
+        "let {mask} = if {} {{ None }} else {{ Some({}) }};",
+        source.slice(&*choice.cond),
+        source.slice(made)
+    );
+    let mut scores = scores.clone();
+    scores.reads.push(mask.clone());
+    scores.mask = Mask::ExcludeOption(format!("{mask}.as_ref()"));
+    Some((scores, text))
+}
+
+/// `if let Some(mask) = mask { let mask = ..; scores = scores.broadcast_add(&mask)? }`
+pub fn added_maybe(
+    env: &Env<'_, '_>,
+    stmt: &Stmt,
+    name: &str,
+    scores: &Scores,
+) -> Option<(Scores, Option<String>)> {
+    let Stmt::Expr(Expr::If(choice), _) = stmt else {
+        return None;
+    };
+    let Expr::Let(bound) = &*choice.cond else {
+        return None;
+    };
+    let given = chain::some_name(&bound.pat)?;
+    let (last, before) = choice.then_branch.stmts.split_last()?;
+    let Stmt::Expr(Expr::Assign(last), _) = last else {
+        return None;
+    };
+    let Expr::MethodCall(call) = chain::strip(&last.right) else {
+        return None;
+    };
+    let mask = chain::ident(call.args.first()?)?;
+    let certain = scores.mask == Mask::None
+        && !scores.soft
+        && choice.else_branch.is_none()
+        && chain::ident(&last.left).is_some_and(|left| left == *name)
+        && chain::ident(&call.receiver).is_some_and(|left| left == *name)
+        && call.method == "broadcast_add";
+    let option = env.option(&bound.expr).filter(|_| certain)?;
+    let mut scores = scores.clone();
+    let text = match before {
+        [] if mask == given => {
+            scores.mask = Mask::AddOption(option.clone());
+            None
+        }
+        [made] => {
+            let (made_name, made) = assigned(made)?;
+            let Expr::Try(made) = made else { return None };
+            let made = env.unit.source.slice(&*made.expr);
+            if made_name != mask || made.contains('?') || made.contains('|') {
+                return None;
+            }
+            scores.mask = Mask::AddOption(format!("{mask}.as_ref()"));
+            Some(format!(
+                "let {mask} = {option}.map(|{given}| {made}).transpose()?;"
+            ))
+        }
+        _ => return None,
+    };
+    scores.reads.push(mask);
+    scores.reads.push(given);
+    Some((scores, text))
+}

@@ -1,0 +1,247 @@
+//! A candle model's source, rewritten to use candle-dynquant.
+//!
+//! Everything is found on the syntax tree and changed in the text, by byte ranges, so that
+//! formatting and comments stay. The result is ported again until nothing changes: a second run
+//! has nothing to do.
+
+mod attention;
+mod chain;
+mod derives;
+mod edits;
+mod fused;
+mod heads;
+mod imports;
+mod masks;
+mod names;
+mod rank;
+mod render;
+mod scopes;
+mod source;
+mod table;
+mod types;
+mod world;
+mod wrappers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Serialize;
+use syn::visit::{self, Visit};
+
+use edits::Edits;
+use scopes::Module;
+pub use source::Fault;
+use source::Source;
+use table::Home;
+use types::Types;
+pub use world::World;
+
+/// What is left to a person.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Todo {
+    /// Of the file as it was read.
+    pub line: usize,
+    pub what: String,
+    pub advice: String,
+}
+
+/// A file that is ported.
+#[derive(Debug)]
+pub struct Ported {
+    pub text: String,
+    pub todos: Vec<Todo>,
+}
+
+/// A file as the passes see it.
+struct Unit<'u> {
+    source: &'u Source<'u>,
+    file: &'u syn::File,
+    types: &'u Types,
+    path: &'u Path,
+    world: &'u World,
+    /// Where parameters of type `&Tensor` are, by name: the bytes of their functions.
+    borrowed: Vec<(String, std::ops::Range<usize>)>,
+}
+
+impl Unit<'_> {
+    fn todo(&self, at: usize, what: String, advice: String) -> Todo {
+        Todo {
+            line: self.source.line(at),
+            what,
+            advice,
+        }
+    }
+
+    /// Whether a name is a parameter `&Tensor` here.
+    fn is_borrowed(&self, ident: &syn::Ident) -> bool {
+        let at = self.source.range(ident).start;
+        self.borrowed
+            .iter()
+            .any(|(name, body)| ident == name && body.contains(&at))
+    }
+}
+
+/// What the passes want changed.
+#[derive(Default)]
+struct Draft {
+    edits: Edits,
+    todos: Vec<Todo>,
+    needs: BTreeMap<Module, BTreeSet<Vec<String>>>,
+    /// Names under which a need is imported, where they differ.
+    aliases: BTreeMap<Vec<String>, String>,
+}
+
+impl Draft {
+    /// Wants a module of candle-dynquant imported under a name.
+    fn need(&mut self, module: &[String], name: &str, home: Home) {
+        let path = match home {
+            Home::Nn => "nn",
+            Home::Ops => "ops",
+        };
+        self.need_path(module, &[path]);
+        if name != path {
+            self.aliases.insert(vec![path.to_owned()], name.to_owned());
+        }
+    }
+
+    /// Wants a name of `nn` imported.
+    fn need_name(&mut self, module: &[String], name: &str) {
+        self.need_path(module, &["nn", name]);
+    }
+
+    fn need_path(&mut self, module: &[String], path: &[&str]) {
+        let path = path.iter().map(|segment| (*segment).to_owned()).collect();
+        self.needs.entry(module.to_vec()).or_default().insert(path);
+    }
+}
+
+/// Rounds until nothing changes; two are enough for any file seen.
+const MAX_ROUNDS: usize = 6;
+
+/// Ports the text of a file. `path` says where the modules are that it names.
+pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
+    let mut ported = Ported {
+        text: text.to_owned(),
+        todos: Vec::new(),
+    };
+    for round in 0..MAX_ROUNDS {
+        let (changed, todos) = pass(path, &ported.text, world, (round > 0).then_some(text))
+            .map_err(|fault| match round {
+                0 => fault,
+                _ => Fault {
+                    line: 1,
+                    message: format!(
+                        "the result is no Rust (line {}: {})",
+                        fault.line, fault.message
+                    ),
+                },
+            })?;
+        if round == 0 {
+            ported.todos = todos;
+        }
+        match changed {
+            Some(changed) if changed != ported.text => ported.text = changed,
+            _ => return Ok(ported),
+        }
+    }
+    Err(Fault {
+        line: 1,
+        message: format!("not settled after {MAX_ROUNDS} rounds"),
+    })
+}
+
+/// One round: the changed text, if anything changes, and what is left.
+fn pass(
+    path: &Path,
+    text: &str,
+    world: &World,
+    original: Option<&str>,
+) -> Result<(Option<String>, Vec<Todo>), Fault> {
+    let (source, file) = Source::parse(text)?;
+    let types = Types::of(&file);
+    types.check(&source)?;
+    let unit = Unit {
+        borrowed: borrowed(&source, &file),
+        source: &source,
+        file: &file,
+        types: &types,
+        path,
+        world,
+    };
+    let mut draft = Draft::default();
+    let names = names::find(&unit);
+    attention::rewrite(&unit, &mut draft, &names.house);
+    heads::rewrite(&unit, &mut draft, &names.house);
+    wrappers::rewrite(&unit, &mut draft);
+    let house = names::rewrite(&unit, &mut draft, names);
+    derives::rewrite(&unit, &mut draft);
+    imports::rewrite(&unit, &mut draft, &house, original);
+    let mut todos = draft.todos;
+    todos.sort();
+    todos.dedup();
+    if draft.edits.is_empty() {
+        return Ok((None, todos));
+    }
+    let overlap = || Fault {
+        line: 1,
+        message: "two changes of one place".into(),
+    };
+    Ok((Some(draft.edits.apply(text).ok_or_else(overlap)?), todos))
+}
+
+/// Parameters of type `&Tensor` that their function does not bind anew.
+fn borrowed(source: &Source<'_>, file: &syn::File) -> Vec<(String, std::ops::Range<usize>)> {
+    struct Find<'s> {
+        source: &'s Source<'s>,
+        found: Vec<(String, std::ops::Range<usize>)>,
+    }
+    struct Bound(BTreeSet<String>);
+    impl<'a> Visit<'a> for Bound {
+        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
+            self.0.insert(pat.ident.to_string());
+        }
+    }
+    impl Find<'_> {
+        fn function(&mut self, signature: &syn::Signature, block: &syn::Block) {
+            let mut bound = Bound(BTreeSet::new());
+            bound.visit_block(block);
+            for input in &signature.inputs {
+                let syn::FnArg::Typed(input) = input else {
+                    continue;
+                };
+                let (syn::Pat::Ident(pat), syn::Type::Reference(ty)) = (&*input.pat, &*input.ty)
+                else {
+                    continue;
+                };
+                let syn::Type::Path(ty) = &*ty.elem else {
+                    continue;
+                };
+                let tensor = ty
+                    .path
+                    .segments
+                    .last()
+                    .is_some_and(|last| last.ident == "Tensor");
+                let name = pat.ident.to_string();
+                if tensor && !bound.0.contains(&name) {
+                    self.found.push((name, self.source.range(block)));
+                }
+            }
+        }
+    }
+    impl<'a> Visit<'a> for Find<'_> {
+        fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+            self.function(&item.sig, &item.block);
+            visit::visit_item_fn(self, item);
+        }
+        fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+            self.function(&item.sig, &item.block);
+            visit::visit_impl_item_fn(self, item);
+        }
+    }
+    let mut find = Find {
+        source,
+        found: Vec::new(),
+    };
+    find.visit_file(file);
+    find.found
+}

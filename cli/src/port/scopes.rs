@@ -1,0 +1,311 @@
+//! What names mean in each module of a file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::visit::{self, Visit};
+use syn::{Item, ItemMod, ItemUse, UseTree};
+
+use super::table::{self, Mapped};
+
+/// A module inside the file; the file itself is the empty path.
+pub type Module = Vec<String>;
+
+/// Where a path leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Into `candle_nn`.
+    Nn(Vec<String>),
+    /// Into `with_tracing`.
+    Traced(Vec<String>),
+    /// Into `candle_dynquant`.
+    Ours(Vec<String>),
+    /// To a type of this file.
+    Local(Module, String),
+    /// Into this crate, by `crate`, `self` or `super`, or a module of this file's folder.
+    Crate(Vec<String>),
+    /// Anywhere else.
+    Other(Vec<String>),
+}
+
+impl Origin {
+    /// The namesake of ours.
+    pub fn mapped(&self) -> Option<Mapped> {
+        match self {
+            Self::Nn(path) => table::of_candle_nn(path),
+            Self::Traced(path) => table::of_with_tracing(path),
+            _ => None,
+        }
+    }
+
+    /// The name of the layer type that it is, theirs or ours.
+    pub fn layer(&self) -> Option<&str> {
+        let name = match self {
+            Self::Ours(path) => match path.as_slice() {
+                [nn, name] if nn == "nn" => name.as_str(),
+                _ => return None,
+            },
+            _ => self.mapped()?.name,
+        };
+        table::is_layer(name).then_some(name)
+    }
+
+    fn join(&self, rest: &[String]) -> Self {
+        let extend = |path: &[String]| [path, rest].concat();
+        match self {
+            Self::Nn(path) => Self::Nn(extend(path)),
+            Self::Traced(path) => Self::Traced(extend(path)),
+            Self::Ours(path) => Self::Ours(extend(path)),
+            Self::Crate(path) => Self::Crate(extend(path)),
+            Self::Other(path) => Self::Other(extend(path)),
+            Self::Local(..) => self.clone(),
+        }
+    }
+}
+
+/// A name that a `use` brings, with its path.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    pub path: Vec<String>,
+    /// `*` for all of a module.
+    pub name: String,
+}
+
+impl Leaf {
+    /// Whether the name is not the path's last segment.
+    pub fn alias(&self) -> Option<&str> {
+        (self.path.last() != Some(&self.name) && self.name != "*").then_some(self.name.as_str())
+    }
+}
+
+/// The leaves of a `use`, in order.
+pub fn leaves(item: &ItemUse) -> Vec<Leaf> {
+    fn collect(tree: &UseTree, path: &mut Vec<String>, leaves: &mut Vec<Leaf>) {
+        let named = |path: &[String], ident: String, name: Option<String>| {
+            let path = if ident == "self" {
+                path.to_vec()
+            } else {
+                [path, &[ident]].concat()
+            };
+            let name = name.or_else(|| path.last().cloned()).unwrap_or_default();
+            Leaf { path, name }
+        };
+        match tree {
+            UseTree::Path(tree) => {
+                path.push(tree.ident.to_string());
+                collect(&tree.tree, path, leaves);
+                path.pop();
+            }
+            UseTree::Name(name) => leaves.push(named(path, name.ident.to_string(), None)),
+            UseTree::Rename(tree) => {
+                let name = Some(tree.rename.to_string());
+                leaves.push(named(path, tree.ident.to_string(), name));
+            }
+            UseTree::Glob(_) => leaves.push(Leaf {
+                path: path.clone(),
+                name: "*".into(),
+            }),
+            UseTree::Group(group) => {
+                group
+                    .items
+                    .iter()
+                    .for_each(|tree| collect(tree, path, leaves));
+            }
+        }
+    }
+    let mut leaves = Vec::new();
+    collect(&item.tree, &mut Vec::new(), &mut leaves);
+    leaves
+}
+
+/// The names of one module.
+#[derive(Debug, Default)]
+pub struct Scope {
+    pub bindings: BTreeMap<String, Origin>,
+    /// Modules of which everything is imported.
+    pub globs: Vec<Origin>,
+    /// Types, functions and modules declared here.
+    pub items: BTreeSet<String>,
+    types: BTreeSet<String>,
+}
+
+/// The modules of a file.
+#[derive(Debug, Default)]
+pub struct Scopes {
+    modules: BTreeMap<Module, Scope>,
+}
+
+impl Scopes {
+    /// Of a parsed file. A `use` inside a function counts as one of its module.
+    pub fn of(file: &syn::File) -> Self {
+        let mut collect = Collect {
+            scopes: Self::default(),
+            module: Vec::new(),
+            uses: Vec::new(),
+        };
+        collect.scopes.modules.insert(Vec::new(), Scope::default());
+        collect.visit_file(file);
+        let Collect {
+            mut scopes, uses, ..
+        } = collect;
+        // Twice: a `use` may start from a name that another one brings.
+        for _ in 0..2 {
+            for (module, leaf) in &uses {
+                let origin = scopes.resolve(module, &leaf.path);
+                let scope = scopes.modules.entry(module.clone()).or_default();
+                if leaf.name != "*" {
+                    scope.bindings.insert(leaf.name.clone(), origin);
+                } else if !scope.globs.contains(&origin) {
+                    scope.globs.push(origin);
+                }
+            }
+        }
+        scopes
+    }
+
+    /// The scope of a module.
+    pub fn scope(&self, module: &[String]) -> Option<&Scope> {
+        self.modules.get(module)
+    }
+
+    /// All scopes.
+    pub fn iter(&self) -> impl Iterator<Item = (&Module, &Scope)> {
+        self.modules.iter()
+    }
+
+    /// Where a path leads that is written in `module`.
+    pub fn resolve(&self, module: &[String], path: &[String]) -> Origin {
+        let other = || Origin::Other(path.to_vec());
+        let [first, rest @ ..] = path else {
+            return other();
+        };
+        if first == "super" && !module.is_empty() {
+            return self.resolve(&module[..module.len() - 1], rest);
+        }
+        if let Some(scope) = self.modules.get(module) {
+            let own = |path: &[String]| path == [first.clone()];
+            match scope.bindings.get(first) {
+                Some(Origin::Other(path)) if own(path) => {}
+                Some(origin) => return origin.join(rest),
+                None => {}
+            }
+            if scope.types.contains(first) {
+                return Origin::Local(module.to_vec(), first.clone());
+            }
+            if let Some(inner) = self.inner(module, first) {
+                return if rest.is_empty() {
+                    other()
+                } else {
+                    self.resolve(&inner, rest)
+                };
+            }
+        }
+        match first.as_str() {
+            "candle_nn" => return Origin::Nn(rest.to_vec()),
+            "candle_dynquant" => return Origin::Ours(rest.to_vec()),
+            _ => {}
+        }
+        let ways = [
+            "self",
+            "super",
+            "crate",
+            "models",
+            "candle_transformers",
+            "with_tracing",
+        ];
+        if let Some(at) = path.iter().position(|segment| segment == "with_tracing")
+            && path[..at]
+                .iter()
+                .all(|segment| ways.contains(&segment.as_str()))
+        {
+            return Origin::Traced(path[at + 1..].to_vec());
+        }
+        if ["self", "super", "crate"].contains(&first.as_str()) {
+            return Origin::Crate(path.to_vec());
+        }
+        let Some(scope) = self.modules.get(module) else {
+            return other();
+        };
+        if let Some(origin) = self.through_glob(module, scope, path) {
+            return origin;
+        }
+        if scope.items.contains(first) {
+            return Origin::Crate([&["self".to_owned()], path].concat());
+        }
+        other()
+    }
+
+    fn inner(&self, module: &[String], name: &str) -> Option<Module> {
+        let inner = [module, &[name.to_owned()]].concat();
+        self.modules.contains_key(&inner).then_some(inner)
+    }
+
+    fn through_glob(&self, module: &[String], scope: &Scope, path: &[String]) -> Option<Origin> {
+        for glob in &scope.globs {
+            match glob {
+                Origin::Crate(_) | Origin::Other(_) | Origin::Local(..) => {}
+                _ => {
+                    let origin = glob.join(path);
+                    if origin.mapped().is_some() || matches!(origin, Origin::Ours(_)) {
+                        return Some(origin);
+                    }
+                }
+            }
+        }
+        // `use super::*` of a module in this file.
+        let above = module.split_last()?.1;
+        let globs_above = scope
+            .globs
+            .iter()
+            .any(|glob| matches!(glob, Origin::Other(path) if path.is_empty()));
+        globs_above.then(|| self.resolve(above, path))
+    }
+}
+
+struct Collect {
+    scopes: Scopes,
+    module: Module,
+    uses: Vec<(Module, Leaf)>,
+}
+
+impl Collect {
+    fn declare(&mut self, name: &syn::Ident, is_type: bool) {
+        let scope = self.scopes.modules.entry(self.module.clone()).or_default();
+        scope.items.insert(name.to_string());
+        if is_type {
+            scope.types.insert(name.to_string());
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Collect {
+    fn visit_item_use(&mut self, item: &'a ItemUse) {
+        let module = self.module.clone();
+        self.uses
+            .extend(leaves(item).into_iter().map(|leaf| (module.clone(), leaf)));
+    }
+
+    fn visit_item_mod(&mut self, item: &'a ItemMod) {
+        self.declare(&item.ident, false);
+        if item.content.is_some() {
+            self.module.push(item.ident.to_string());
+            self.scopes.modules.entry(self.module.clone()).or_default();
+            visit::visit_item_mod(self, item);
+            self.module.pop();
+        }
+    }
+
+    fn visit_item(&mut self, item: &'a Item) {
+        match item {
+            Item::Struct(item) => self.declare(&item.ident, true),
+            Item::Enum(item) => self.declare(&item.ident, true),
+            Item::Union(item) => self.declare(&item.ident, true),
+            Item::Type(item) => self.declare(&item.ident, true),
+            Item::Trait(item) => self.declare(&item.ident, true),
+            Item::Fn(item) => self.declare(&item.sig.ident, false),
+            Item::Const(item) => self.declare(&item.ident, false),
+            Item::Static(item) => self.declare(&item.ident, false),
+            _ => {}
+        }
+        visit::visit_item(self, item);
+    }
+}

@@ -1,0 +1,229 @@
+//! A text, its syntax tree, and the way from one to the other.
+
+use std::ops::Range;
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::spanned::Spanned;
+
+/// Why a file cannot be ported.
+#[derive(Debug)]
+pub struct Fault {
+    pub line: usize,
+    pub message: String,
+}
+
+/// A text and where its lines begin.
+pub struct Source<'t> {
+    pub text: &'t str,
+    /// Bytes before the syntax tree's first: a byte order mark and a `#!` line.
+    prefix: usize,
+    lines: Vec<usize>,
+}
+
+/// Tokens on the way down to any one: what bounds the recursion over a syntax tree.
+const MAX_DEPTH: usize = 20_000;
+const MAX_DELIMITERS: usize = 200;
+const MAX_BYTES: usize = 16 << 20;
+
+impl<'t> Source<'t> {
+    /// Parses the text.
+    pub fn parse(text: &'t str) -> Result<(Self, syn::File), Fault> {
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1));
+        let mut source = Self {
+            text,
+            prefix: prefix(text),
+            lines: lines.collect(),
+        };
+        if text.len() > MAX_BYTES {
+            return Err(source.fault(0, format!("larger than {} MiB", MAX_BYTES >> 20)));
+        }
+        let tokens: TokenStream =
+            text[source.prefix..]
+                .parse()
+                .map_err(|error: proc_macro2::LexError| {
+                    source.at_span(error.span(), "no Rust token")
+                })?;
+        source.check_depth(&tokens, 0, 0)?;
+        let file = syn::parse2(tokens)
+            .map_err(|error: syn::Error| source.at_span(error.span(), &error.to_string()))?;
+        source.lines.shrink_to_fit();
+        Ok((source, file))
+    }
+
+    /// The tree's visitors recurse; this is what keeps them from the end of the stack.
+    fn check_depth(&self, tokens: &TokenStream, above: usize, groups: usize) -> Result<(), Fault> {
+        let mut run = 0;
+        for token in tokens.clone() {
+            run += 1;
+            match &token {
+                TokenTree::Punct(punct) if matches!(punct.as_char(), ';' | ',') => run = 0,
+                TokenTree::Group(group) => {
+                    if groups == MAX_DELIMITERS {
+                        return Err(self.at_span(group.span_open(), "too many nested delimiters"));
+                    }
+                    self.check_depth(&group.stream(), above + run, groups + 1)?;
+                    if groups == 0 && group.delimiter() == Delimiter::Brace {
+                        run = 0;
+                    }
+                }
+                _ => {}
+            }
+            if above + run > MAX_DEPTH {
+                return Err(self.at_span(token.span(), "an expression of too many tokens"));
+            }
+        }
+        Ok(())
+    }
+
+    fn fault(&self, at: usize, message: String) -> Fault {
+        Fault {
+            line: self.line(at),
+            message,
+        }
+    }
+
+    fn at_span(&self, span: proc_macro2::Span, message: &str) -> Fault {
+        let before = self.text[..self.prefix].matches('\n').count();
+        Fault {
+            line: span.start().line.max(1) + before,
+            message: message.to_owned(),
+        }
+    }
+
+    /// The bytes of a token or a node.
+    pub fn range(&self, node: &impl Spanned) -> Range<usize> {
+        let range = node.span().byte_range();
+        range.start + self.prefix..range.end + self.prefix
+    }
+
+    /// The text of a node.
+    pub fn slice(&self, node: &impl Spanned) -> &'t str {
+        &self.text[self.range(node)]
+    }
+
+    /// The line of a byte, from 1.
+    pub fn line(&self, at: usize) -> usize {
+        self.lines.partition_point(|start| *start <= at)
+    }
+
+    /// Where the line of a byte begins.
+    pub fn line_start(&self, at: usize) -> usize {
+        self.lines[self.line(at) - 1]
+    }
+
+    /// Where the next line begins.
+    pub fn line_end(&self, at: usize) -> usize {
+        self.lines
+            .get(self.line(at))
+            .copied()
+            .unwrap_or(self.text.len())
+    }
+
+    /// The white space that a byte's line begins with.
+    pub fn indent(&self, at: usize) -> &'t str {
+        let line = &self.text[self.line_start(at)..];
+        &line[..line.len() - line.trim_start_matches([' ', '\t']).len()]
+    }
+
+    /// The line's end as this text has it.
+    pub fn newline(&self) -> &'static str {
+        if self.text.contains("\r\n") {
+            "\r\n"
+        } else {
+            "\n"
+        }
+    }
+
+    /// The whole lines of a range, if nothing else stands on them; else the range.
+    pub fn whole_lines(&self, range: Range<usize>) -> Range<usize> {
+        let (start, end) = (
+            self.line_start(range.start),
+            self.line_end(range.end.max(1) - 1),
+        );
+        let blank = |text: &str| text.trim().is_empty();
+        if blank(&self.text[start..range.start]) && blank(&self.text[range.end..end]) {
+            start..end
+        } else {
+            range
+        }
+    }
+
+    /// The lines of what goes, with the empty line that would be left twice.
+    pub fn lines_of(&self, range: Range<usize>) -> Range<usize> {
+        let mut range = self.whole_lines(range);
+        let blank = |range: Range<usize>| self.text[range].trim().is_empty();
+        let above = range.start == 0 || blank(self.line_start(range.start - 1)..range.start);
+        let end = self.line_end(range.end);
+        if above && range.end < self.text.len() && blank(range.end..end) {
+            range.end = end;
+        }
+        range
+    }
+
+    /// Whether the author wants this line left as it is: `// dynquant: keep` on it or above it.
+    pub fn is_kept(&self, at: usize) -> bool {
+        let start = self.line_start(at);
+        let above = self.line_start(start.saturating_sub(1));
+        self.text[above..self.line_end(at)].contains("dynquant: keep")
+    }
+}
+
+fn prefix(text: &str) -> usize {
+    let mark = if text.starts_with('\u{feff}') { 3 } else { 0 };
+    let rest = &text[mark..];
+    let shebang = rest.starts_with("#!") && !rest[2..].trim_start().starts_with('[');
+    if shebang {
+        mark + rest.find('\n').unwrap_or(rest.len())
+    } else {
+        mark
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_those_of_the_text() {
+        for text in [
+            "// ü\r\nstruct A;\r\nstruct B;\r\n",
+            "\u{feff}// ü\nstruct A;\nstruct B;",
+            "#!/usr/bin/env x\nstruct A;\nstruct B;",
+        ] {
+            let (source, file) = Source::parse(text).unwrap();
+            assert_eq!(source.slice(&file.items[1]), "struct B;");
+            assert_eq!(source.line(source.range(&file.items[1]).start), 3);
+        }
+    }
+
+    #[test]
+    fn faults_have_lines() {
+        for (text, line) in [
+            ("fn f() {\n  let = 3;\n}", 2),
+            ("#!/x\nfn f(\n", 2),
+            ("\n'", 2),
+        ] {
+            let fault = Source::parse(text).err().unwrap();
+            assert_eq!(fault.line, line, "{text:?}: {}", fault.message);
+        }
+    }
+
+    #[test]
+    fn deep_input_is_refused() {
+        let deep = [
+            "(",
+            "[",
+            "{",
+            "!",
+            "&",
+            "a+",
+            "a=",
+            "a.b().",
+            "if a {} else ",
+        ];
+        for piece in deep {
+            let text = format!("fn f() {{ {} }}", piece.repeat(100_000));
+            assert!(Source::parse(&text).is_err(), "{piece}");
+        }
+    }
+}

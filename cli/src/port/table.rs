@@ -1,0 +1,250 @@
+//! Names of candle and of its `with_tracing`, and what stands for them in candle-dynquant.
+//!
+//! The only place that knows them: a name that the library gains is added here.
+
+/// A module of candle-dynquant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Home {
+    Nn,
+    Ops,
+}
+
+/// A name that has a namesake of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    pub home: Home,
+    pub name: &'static str,
+    /// How many segments of the path it stands for.
+    pub segments: usize,
+}
+
+/// Types of `candle_nn` whose weights can be quantized.
+const LAYERS: &[&str] = &["Embedding", "GRU", "LSTM", "Linear", "Sequential"];
+
+/// What `candle_dynquant::nn` has under `candle_nn`'s name, as a type or function of its own.
+const NN: &[&str] = &[
+    "Activation",
+    "Embedding",
+    "GRU",
+    "GRUConfig",
+    "GRUState",
+    "LSTM",
+    "LSTMConfig",
+    "LSTMState",
+    "LayerNorm",
+    "Linear",
+    "RmsNorm",
+    "Sequential",
+    "embedding",
+    "gru",
+    "layer_norm",
+    "layer_norm_no_bias",
+    "linear",
+    "linear_b",
+    "linear_no_bias",
+    "lstm",
+    "rms_norm",
+    "seq",
+];
+
+/// What `candle_dynquant::nn` has from `candle_nn`, so that it may be imported from either.
+const SAME: &[&str] = &[
+    "AdamW",
+    "BatchNorm",
+    "BatchNormConfig",
+    "Conv1d",
+    "Conv1dConfig",
+    "Conv2d",
+    "Conv2dConfig",
+    "ConvTranspose1d",
+    "ConvTranspose1dConfig",
+    "ConvTranspose2d",
+    "ConvTranspose2dConfig",
+    "Dropout",
+    "Func",
+    "FuncT",
+    "GroupNorm",
+    "Init",
+    "LayerNormConfig",
+    "Module",
+    "ModuleT",
+    "Optimizer",
+    "PReLU",
+    "ParamsAdamW",
+    "SGD",
+    "VarBuilder",
+    "VarMap",
+    "attention",
+    "batch_norm",
+    "conv",
+    "conv1d",
+    "conv1d_no_bias",
+    "conv2d",
+    "conv2d_no_bias",
+    "conv_transpose1d",
+    "conv_transpose1d_no_bias",
+    "conv_transpose2d",
+    "conv_transpose2d_no_bias",
+    "cpu_flash_attention",
+    "encoding",
+    "func",
+    "func_t",
+    "group_norm",
+    "init",
+    "kv_cache",
+    "loss",
+    "moe",
+    "optim",
+    "prelu",
+    "rotary_emb",
+    "sampling",
+    "var_builder",
+    "var_map",
+    "varlen_attention",
+];
+
+/// What `candle_dynquant::ops` has from `candle_nn::ops`.
+const SAME_OPS: &[&str] = &[
+    "Dropout",
+    "Identity",
+    "dropout",
+    "hard_sigmoid",
+    "layer_norm_slow",
+    "leaky_relu",
+    "log_softmax",
+    "mish",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "replication_pad2d",
+    "rms_norm_slow",
+    "sdpa",
+    "selu",
+];
+
+/// Modules of `candle_nn` that hold some of [`NN`].
+const NN_MODULES: &[&str] = &[
+    "activation",
+    "embedding",
+    "layer_norm",
+    "linear",
+    "rnn",
+    "sequential",
+];
+
+/// What `candle_nn::ops` and `candle_dynquant::ops` have under the same name.
+const OPS: &[&str] = &[
+    "layer_norm",
+    "rms_norm",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softmax_last_dim",
+    "swiglu",
+];
+
+/// Names of candle-transformers' `with_tracing`; the rest of it stays where it is.
+const TRACED: &[&str] = &[
+    "Embedding",
+    "LayerNorm",
+    "Linear",
+    "RmsNorm",
+    "layer_norm",
+    "linear",
+    "linear_b",
+    "linear_no_bias",
+];
+
+/// Constructors of `with_tracing` that load: type, number of arguments, function of `nn`.
+const LOADERS: &[(&str, usize, &str)] =
+    &[("Embedding", 3, "embedding"), ("RmsNorm", 3, "rms_norm")];
+
+/// Methods of `Tensor` and functions of `ops`. A method that numbers have, too, counts only
+/// where its result is a `Result`.
+const METHODS: &[(&str, &str, Shared)] = &[
+    ("gelu", "gelu_tanh", Shared::No),
+    ("gelu_erf", "gelu_erf", Shared::No),
+    ("relu", "relu", Shared::No),
+    ("silu", "silu", Shared::No),
+    ("tanh", "tanh", Shared::WithNumbers),
+];
+
+/// Whether other types than `Tensor` have a method of this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    No,
+    WithNumbers,
+}
+
+/// Containers that hide what they hold from the library.
+pub const HIDING: &[&str] = &[
+    "Cell", "LazyLock", "Mutex", "OnceCell", "OnceLock", "Rc", "RefCell", "RwLock", "Weak",
+];
+
+/// The namesake of a path inside `candle_nn`.
+pub fn of_candle_nn(path: &[String]) -> Option<Mapped> {
+    let found = |names: &'static [&'static str], name: &str, home, segments| {
+        let name = names.iter().copied().find(|known| *known == name)?;
+        Some(Mapped {
+            home,
+            name,
+            segments,
+        })
+    };
+    match path {
+        [module, name, ..] if module == "ops" => found(OPS, name, Home::Ops, 2),
+        [module, name, ..] if NN_MODULES.contains(&module.as_str()) => found(NN, name, Home::Nn, 2),
+        [name, ..] => found(NN, name, Home::Nn, 1),
+        [] => None,
+    }
+}
+
+/// The namesake of a path inside `with_tracing`.
+pub fn of_with_tracing(path: &[String]) -> Option<Mapped> {
+    let name = path.first()?;
+    let name = TRACED.iter().copied().find(|known| known == name)?;
+    Some(Mapped {
+        home: Home::Nn,
+        name,
+        segments: 1,
+    })
+}
+
+/// The function of `nn` that does what `with_tracing`'s constructor does.
+pub fn loader(path: &[String], arguments: usize) -> Option<&'static str> {
+    let [name, new] = path else { return None };
+    let found = LOADERS
+        .iter()
+        .find(|(known, ..)| known == name && new == "new");
+    found
+        .filter(|(_, count, _)| *count == arguments)
+        .map(|(_, _, function)| *function)
+}
+
+/// Whether `with_tracing`'s type loads in its constructor.
+pub fn loads(name: &str) -> bool {
+    LOADERS.iter().any(|(known, ..)| *known == name)
+}
+
+/// The function of `ops` that does what this method of a tensor does.
+pub fn of_method(name: &str) -> Option<(&'static str, Shared)> {
+    let found = METHODS.iter().find(|(method, ..)| *method == name);
+    found.map(|(_, function, shared)| (*function, *shared))
+}
+
+/// Whether this name of `nn` is a layer with weights.
+pub fn is_layer(name: &str) -> bool {
+    LAYERS.contains(&name)
+}
+
+/// Whether a path inside `candle_nn` leads to the same through `candle_dynquant::nn`, ours or not.
+pub fn is_in_nn(path: &[String]) -> bool {
+    let has = |names: &[&str], name: &String| names.contains(&name.as_str());
+    match path {
+        [] => true,
+        [ops] if ops == "ops" => true,
+        [ops, name, ..] if ops == "ops" => has(OPS, name) || has(SAME_OPS, name),
+        // A module of candle's, beside our function of that name, holds candle's layers.
+        [name, _, ..] if has(NN_MODULES, name) => false,
+        [name, ..] => has(NN, name) || has(SAME, name),
+    }
+}

@@ -1,0 +1,228 @@
+//! The types of a file and what their fields hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::visit::{self, Visit};
+use syn::{Attribute, Fields, Item, ItemMod, Type};
+
+use super::scopes::{Module, Scopes};
+use super::source::{Fault, Source};
+
+/// A declared type.
+#[derive(Clone)]
+pub struct Declared {
+    pub name: String,
+    pub module: Module,
+    pub item: Item,
+    pub fields: Vec<syn::Field>,
+    /// Type parameters.
+    pub params: BTreeSet<String>,
+}
+
+impl Declared {
+    /// The attributes of the declaration.
+    pub fn attrs(&self) -> &[Attribute] {
+        match &self.item {
+            Item::Struct(item) => &item.attrs,
+            Item::Enum(item) => &item.attrs,
+            Item::Union(item) => &item.attrs,
+            Item::Type(item) => &item.attrs,
+            Item::Trait(item) => &item.attrs,
+            _ => &[],
+        }
+    }
+
+    /// Whether a derive of this name is there.
+    pub fn derives(&self, name: &str) -> bool {
+        let mut found = false;
+        for attr in self
+            .attrs()
+            .iter()
+            .filter(|attr| attr.path().is_ident("derive"))
+        {
+            let parsed = attr.parse_nested_meta(|meta| {
+                found |= meta
+                    .path
+                    .segments
+                    .last()
+                    .is_some_and(|last| last.ident == name);
+                Ok(())
+            });
+            found &= parsed.is_ok() || found;
+        }
+        found
+    }
+
+    /// Whether the type can be derived for.
+    pub fn is_derivable(&self) -> bool {
+        matches!(self.item, Item::Struct(_) | Item::Enum(_))
+    }
+}
+
+/// The types of a file.
+pub struct Types {
+    pub scopes: Scopes,
+    pub declared: BTreeMap<(Module, String), Vec<Declared>>,
+    /// Names of methods that this file's own types and traits have.
+    pub methods: BTreeSet<String>,
+    /// Trait and type of each `impl Trait for Type`, by their last names, and where.
+    pub impls: Vec<(Module, String, Type)>,
+    /// Calls of macros that may declare types.
+    pub macros: Vec<syn::Macro>,
+}
+
+impl Types {
+    /// Of a parsed file.
+    pub fn of(file: &syn::File) -> Self {
+        let mut collect = Collect {
+            module: Vec::new(),
+            types: Self {
+                scopes: Scopes::of(file),
+                declared: BTreeMap::new(),
+                methods: BTreeSet::new(),
+                impls: Vec::new(),
+                macros: Vec::new(),
+            },
+        };
+        collect.visit_file(file);
+        collect.types
+    }
+
+    /// # Errors
+    /// When two types of one module have one name, and no `cfg` says that there is one of them.
+    pub fn check(&self, source: &Source<'_>) -> Result<(), Fault> {
+        for declared in self.declared.values() {
+            let conditional =
+                |one: &Declared| one.attrs().iter().any(|attr| attr.path().is_ident("cfg"));
+            let sure: Vec<_> = declared.iter().filter(|one| !conditional(one)).collect();
+            let [first, second, ..] = sure.as_slice() else {
+                continue;
+            };
+            let at = source.range(&second.item).start;
+            let earlier = source.line(source.range(&first.item).start);
+            return Err(Fault {
+                line: source.line(at),
+                message: format!("two types `{}`, the other at line {earlier}", second.name),
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether a type implements a trait of this name by hand.
+    pub fn implements(&self, module: &[String], name: &str, of: &str) -> bool {
+        self.impls.iter().any(|(at, known, ty)| {
+            at == module && known == of && last_name(ty).is_some_and(|last| last == name)
+        })
+    }
+}
+
+/// The last segment of a type that is a path.
+pub fn last_name(ty: &Type) -> Option<String> {
+    match ty {
+        Type::Path(path) => Some(path.path.segments.last()?.ident.to_string()),
+        Type::Paren(inner) => last_name(&inner.elem),
+        Type::Group(inner) => last_name(&inner.elem),
+        _ => None,
+    }
+}
+
+struct Collect {
+    module: Module,
+    types: Types,
+}
+
+impl Collect {
+    fn declare(
+        &mut self,
+        name: &syn::Ident,
+        item: Item,
+        fields: Vec<syn::Field>,
+        generics: &syn::Generics,
+    ) {
+        let name = name.to_string();
+        let params = generics
+            .type_params()
+            .map(|param| param.ident.to_string())
+            .collect();
+        let module = self.module.clone();
+        let key = (module.clone(), name.clone());
+        let declared = Declared {
+            name,
+            module,
+            item,
+            fields,
+            params,
+        };
+        self.types.declared.entry(key).or_default().push(declared);
+    }
+}
+
+fn fields(fields: &Fields) -> Vec<syn::Field> {
+    fields.iter().cloned().collect()
+}
+
+impl<'a> Visit<'a> for Collect {
+    fn visit_item_mod(&mut self, item: &'a ItemMod) {
+        if item.content.is_some() {
+            self.module.push(item.ident.to_string());
+            visit::visit_item_mod(self, item);
+            self.module.pop();
+        }
+    }
+
+    fn visit_item(&mut self, item: &'a Item) {
+        match item {
+            Item::Struct(of) => {
+                self.declare(&of.ident, item.clone(), fields(&of.fields), &of.generics);
+            }
+            Item::Enum(of) => {
+                let all = of
+                    .variants
+                    .iter()
+                    .flat_map(|variant| fields(&variant.fields))
+                    .collect();
+                self.declare(&of.ident, item.clone(), all, &of.generics);
+            }
+            Item::Union(of) => {
+                let all = of.fields.named.iter().cloned();
+                self.declare(&of.ident, item.clone(), all.collect(), &of.generics);
+            }
+            Item::Type(of) => {
+                // An alias is a type of one field without a name.
+                let field = syn::parse::Parser::parse_str(syn::Field::parse_unnamed, "()");
+                let field = field.ok().map(|field| syn::Field {
+                    ty: (*of.ty).clone(),
+                    ..field
+                });
+                let all = field.into_iter().collect();
+                self.declare(&of.ident, item.clone(), all, &of.generics);
+            }
+            Item::Trait(of) => {
+                self.declare(&of.ident, item.clone(), Vec::new(), &of.generics);
+                for item in &of.items {
+                    if let syn::TraitItem::Fn(function) = item {
+                        self.types.methods.insert(function.sig.ident.to_string());
+                    }
+                }
+            }
+            Item::Impl(of) => {
+                if let Some((path, _)) = &of.trait_
+                    && let Some(last) = path.segments.last()
+                {
+                    let ty = (*of.self_ty).clone();
+                    self.types
+                        .impls
+                        .push((self.module.clone(), last.ident.to_string(), ty));
+                }
+                for item in &of.items {
+                    if let syn::ImplItem::Fn(function) = item {
+                        self.types.methods.insert(function.sig.ident.to_string());
+                    }
+                }
+            }
+            Item::Macro(of) if of.ident.is_none() => self.types.macros.push(of.mac.clone()),
+            _ => {}
+        }
+        visit::visit_item(self, item);
+    }
+}

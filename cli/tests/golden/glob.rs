@@ -1,0 +1,16 @@
+use candle_core as candle;
+use candle_nn::*;
+
+pub struct Net {
+    first: Linear,
+    norm: LayerNorm,
+    second: self::Linear,
+}
+
+pub fn net(vb: VarBuilder<'_>) -> candle::Result<Net> {
+    Ok(Net {
+        first: linear(1, 2, vb.pp("a"))?,
+        norm: layer_norm(2, 1e-5, vb.pp("n"))?,
+        second: linear_b(2, 1, true, vb.pp("b"))?,
+    })
+}

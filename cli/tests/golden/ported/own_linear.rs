@@ -1,0 +1,20 @@
+use candle::{Module, Result, Tensor};
+use candle_dynquant::nn::{linear_no_bias, Linear};
+use candle_dynquant::{ops, Quantizable};
+use candle_nn::VarBuilder;
+
+#[derive(Quantizable)]
+pub struct Dense {
+    wi: Linear,
+}
+
+impl Dense {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let wi = linear_no_bias(4, 4, vb.pp("wi"))?;
+        Ok(Self { wi })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        ops::relu(&self.wi.forward(xs)?)
+    }
+}
