@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{ItemUse, Visibility};
@@ -11,6 +10,7 @@ use super::names::House;
 use super::render;
 use super::scopes::{Leaf, Module, Origin, leaves};
 use super::table;
+use super::unused::Unused;
 use super::{Draft, Unit};
 
 /// A `use` and where it stands.
@@ -28,24 +28,20 @@ impl Use<'_> {
     }
 }
 
-/// Rewrites imports, and adds those that the other passes need. Names that `original` used and
-/// that nothing uses any more are no longer imported.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, original: Option<&str>) {
+/// Rewrites imports, and adds those that the other passes need. What nothing uses any more is no
+/// longer imported.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option<&Unused>) {
     let mut collect = Collect {
         module: Vec::new(),
         blocks: 0,
         uses: Vec::new(),
     };
     collect.visit_file(unit.file);
-    let unused = original.map(|original| Unused {
-        before: idents(original),
-        now: idents(unit.source.text),
-    });
     let mut wanted: BTreeMap<Module, Vec<Leaf>> = BTreeMap::new();
     let mut gone = BTreeSet::new();
     let mut removed = Vec::new();
     for (index, usage) in collect.uses.iter().enumerate() {
-        let (stay, moved) = split(unit, usage, house, unused.as_ref(), &collect.uses);
+        let (stay, moved) = split(unit, usage, house, unused, &collect.uses);
         if stay.len() == leaves(usage.item).len() {
             continue;
         }
@@ -174,7 +170,7 @@ fn split(
     let all = leaves(usage.item);
     let used = |leaf: &Leaf| {
         let public = !matches!(usage.item.vis, Visibility::Inherited);
-        public || !unused.is_some_and(|unused| unused.is_unused(&leaf.name))
+        public || !unused.is_some_and(|unused| unused.is_import(&leaf.name))
     };
     let pairs = all.into_iter().filter(used).map(|leaf| {
         let moved = namesake(unit, usage, house, &leaf);
@@ -401,40 +397,6 @@ fn first_item(unit: &Unit<'_>, module: &[String]) -> Option<usize> {
     items
         .first()
         .map(|item| unit.source.range(&item.span()).start)
-}
-
-struct Unused {
-    before: BTreeMap<String, usize>,
-    now: BTreeMap<String, usize>,
-}
-
-impl Unused {
-    /// Of functions and of what is named where it is used: a trait may be used by its methods.
-    fn is_unused(&self, name: &str) -> bool {
-        let named = name.starts_with(char::is_lowercase) || ["D", "DType"].contains(&name);
-        named && self.before.contains_key(name) && !self.now.contains_key(name)
-    }
-}
-
-/// How often each name occurs outside of imports.
-fn idents(text: &str) -> BTreeMap<String, usize> {
-    fn count(tokens: TokenStream, counts: &mut BTreeMap<String, usize>) {
-        let mut in_use = false;
-        for token in tokens {
-            match token {
-                TokenTree::Ident(ident) if ident == "use" => in_use = true,
-                TokenTree::Punct(punct) if punct.as_char() == ';' => in_use = false,
-                TokenTree::Ident(ident) if !in_use => {
-                    *counts.entry(ident.to_string()).or_default() += 1;
-                }
-                TokenTree::Group(group) if !in_use => count(group.stream(), counts),
-                _ => {}
-            }
-        }
-    }
-    let mut counts = BTreeMap::new();
-    count(text.parse().unwrap_or_default(), &mut counts);
-    counts
 }
 
 struct Collect<'a> {

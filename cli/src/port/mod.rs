@@ -19,6 +19,7 @@ mod scopes;
 mod source;
 mod table;
 mod types;
+mod unused;
 mod world;
 mod wrappers;
 
@@ -34,6 +35,7 @@ pub use source::Fault;
 use source::Source;
 use table::Home;
 use types::Types;
+use unused::Unused;
 pub use world::World;
 
 /// What is left to a person.
@@ -175,7 +177,11 @@ fn pass(
     wrappers::rewrite(&unit, &mut draft);
     let house = names::rewrite(&unit, &mut draft, names);
     derives::rewrite(&unit, &mut draft);
-    imports::rewrite(&unit, &mut draft, &house, original);
+    let unused = original.map(|original| Unused::of(original, text));
+    if let Some(unused) = &unused {
+        unused::rewrite(&unit, &mut draft, unused);
+    }
+    imports::rewrite(&unit, &mut draft, &house, unused.as_ref());
     let mut todos = draft.todos;
     todos.sort();
     todos.dedup();

@@ -160,6 +160,16 @@ impl<'t> Source<'t> {
         range
     }
 
+    /// The lines of a declaration that goes, with the empty line after it.
+    pub fn item_lines(&self, range: Range<usize>) -> Range<usize> {
+        let mut range = self.whole_lines(range);
+        let end = self.line_end(range.end);
+        if self.text[range.end..end].trim().is_empty() {
+            range.end = end;
+        }
+        range
+    }
+
     /// Whether the author wants this line left as it is: `// dynquant: keep` on it or above it.
     pub fn is_kept(&self, at: usize) -> bool {
         let start = self.line_start(at);

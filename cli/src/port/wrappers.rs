@@ -65,11 +65,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         return;
     }
     for range in ranges {
-        let mut range = unit.source.whole_lines(range);
-        let end = unit.source.line_end(range.end);
-        if unit.source.text[range.end..end].trim().is_empty() {
-            range.end = end;
-        }
+        let range = unit.source.item_lines(range);
         draft.edits.rewrite(range, "");
     }
     names.iter().for_each(|name| draft.need_name(&[], name));

@@ -6,11 +6,6 @@ use candle_dynquant::{ops, Quantizable};
 use candle_nn::VarBuilder;
 use std::sync::{Arc, Mutex};
 
-fn masked_fill(on_false: &Tensor, mask: &Tensor, on_true: f32) -> Result<Tensor> {
-    let on_true = Tensor::new(on_true, on_false.device())?.broadcast_as(mask.shape().dims())?;
-    mask.where_cond(&on_true, on_false)
-}
-
 struct Cache {
     mask: Tensor,
 }

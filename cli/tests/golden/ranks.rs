@@ -1,0 +1,62 @@
+use candle::{DType, Result, Tensor, D};
+use candle_nn::{Linear, Module};
+
+mod ops {
+    pub fn scale(size: usize) -> f64 {
+        1. / (size as f64).sqrt()
+    }
+}
+
+pub struct Attention {
+    q: Linear,
+    heads: usize,
+    size: usize,
+    scale: f64,
+}
+
+impl Attention {
+    // Heads and batch are one dimension.
+    pub fn three(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (b, len, _) = xs.dims3()?;
+        let shape = (b * self.heads, len, self.size);
+        let q = (self.q.forward(xs)? * ops::scale(self.size))?.reshape(shape)?;
+        let k = self.q.forward(xs)?.reshape(shape)?;
+        let weights = q.matmul(&k.transpose(1, 2)?)?;
+        let weights = match mask {
+            None => weights,
+            Some(mask) => weights.broadcast_add(mask)?,
+        };
+        let probs = candle_nn::ops::softmax_last_dim(&weights)?;
+        probs.matmul(&k)
+    }
+
+    // Apart for the mask only.
+    pub fn apart(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (b, len, _) = xs.dims3()?;
+        let shape = (b * self.heads, len, self.size);
+        let q = self.q.forward(xs)?.reshape(shape)?.to_dtype(DType::F32)?;
+        let k = self.q.forward(xs)?.reshape(shape)?.to_dtype(DType::F32)?;
+        let weights = q.matmul(&k.transpose(1, 2)?)?;
+        let weights = if let Some(mask) = mask {
+            weights
+                .reshape((b, self.heads, len, len))?
+                .broadcast_add(mask)?
+                .reshape((b * self.heads, len, len))?
+        } else {
+            weights
+        };
+        let weights = candle_nn::ops::softmax(&weights, D::Minus1)?;
+        let ys = weights.matmul(&k)?.to_dtype(xs.dtype())?;
+        ys.reshape((b, self.heads, len, self.size))
+    }
+
+    // A scale after the mask, a softmax of another dimension, scores that are read again: as they are.
+    pub fn others(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let a = (q.matmul(&q.t()?)?.broadcast_add(mask)? * self.scale)?;
+        let a = candle_nn::ops::softmax_last_dim(&a)?.matmul(q)?;
+        let b = q.matmul(&q.t()?)?;
+        let b = candle_nn::ops::softmax(&b, 1)?.matmul(q)?;
+        (a + b)
+    }
+}
