@@ -286,19 +286,21 @@ fn product<'a>(env: &Env<'_, '_>, stmt: &'a Stmt) -> Option<(&'a Expr, &'a Expr)
             if self.found.is_some() {
                 return;
             }
-            // With its `?`, since what stands for it has one.
-            if let Expr::Try(tried) = expr
-                && let Expr::MethodCall(call) = &*tried.expr
+            // With its `?`, if it has one.
+            let call = match expr {
+                Expr::Try(tried) => &*tried.expr,
+                _ => expr,
+            };
+            if let Expr::MethodCall(call) = call
+                && call.method == "matmul"
+                && call.args.len() == 1
+                && self
+                    .env
+                    .eval(&call.receiver)
+                    .is_some_and(|scores| scores.soft)
             {
-                let soft = || {
-                    self.env
-                        .eval(&call.receiver)
-                        .is_some_and(|scores| scores.soft)
-                };
-                if call.method == "matmul" && call.args.len() == 1 && soft() {
-                    self.found = call.args.first().map(|values| (expr, values));
-                    return;
-                }
+                self.found = call.args.first().map(|values| (expr, values));
+                return;
             }
             visit::visit_expr(self, expr);
         }

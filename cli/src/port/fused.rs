@@ -59,7 +59,13 @@ pub fn write(
         column: product_range.start - source.line_start(product_range.start),
         newline: source.newline(),
     };
-    let text = guarded(source, draft, &scores, call.text(), product, last);
+    let text = call.text();
+    let text = match product {
+        Expr::Try(_) => &text,
+        // The last call's `Result` is what the product's was.
+        _ => text.trim_end_matches('?'),
+    };
+    let text = guarded(source, draft, &scores, text.to_owned(), product, last);
     draft.edits.rewrite(product_range, text);
     for (range, text) in joined(source, removed) {
         match text {

@@ -23,13 +23,14 @@ impl Attention {
         let shape = (b * self.heads, len, self.size);
         let q = (self.q.forward(xs)? * ops::scale(self.size))?.reshape(shape)?;
         let k = self.q.forward(xs)?.reshape(shape)?;
-        let weights = q.matmul(&k.transpose(1, 2)?)?;
-        let weights = match mask {
-            None => weights,
-            Some(mask) => weights.broadcast_add(mask)?,
-        };
-        let probs = qops::softmax_last_dim(&weights)?;
-        probs.matmul(&k)
+        qops::scaled_dot_product_attention(
+            &q.unsqueeze(0)?,
+            &k.unsqueeze(0)?,
+            &k.unsqueeze(0)?,
+            mask,
+            1.,
+        )?
+        .squeeze(0)
     }
 
     // Apart for the mask only.
@@ -60,6 +61,5 @@ impl Attention {
         (a + b)
     }
 }
-// left: line 29: attention of a form that is not certain
 // left: line 57: attention of a form that is not certain
 // left: line 59: attention of a form that is not certain
