@@ -24,9 +24,25 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
         of: None,
         heads: Vec::new(),
         lets: Vec::new(),
+        transposed: Vec::new(),
     };
     find.visit_file(unit.file);
     let heads = find.heads;
+    let given_away = find.transposed.iter().filter(|range| {
+        let inside = |outer: &Range<usize>| outer.start <= range.start && range.end <= outer.end;
+        !heads
+            .iter()
+            .any(|head| inside(&head.range) || head.gone.iter().any(inside))
+    });
+    for range in given_away.filter(|range| !unit.source.is_kept(range.start)) {
+        draft.todos.push(unit.todo(
+            range.start,
+            "an embedding's table is transposed for a product that is no layer".into(),
+            "hold a `Linear::new(embedding.embeddings().clone(), None)` where the product is, and \
+             call it"
+                .into(),
+        ));
+    }
     for head in heads {
         if unit.source.is_kept(head.range.start) {
             continue;
@@ -84,6 +100,8 @@ struct Find<'a, 'u> {
     heads: Vec<Head>,
     /// Variables that are tables.
     lets: Vec<Table>,
+    /// Where tables are transposed.
+    transposed: Vec<Range<usize>>,
 }
 
 /// A variable that is a table.
@@ -196,6 +214,10 @@ impl<'a> Visit<'a> for Find<'_, '_> {
 
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         visit::visit_expr_method_call(self, call);
+        // A table that is transposed and given away is a head elsewhere.
+        if call.method == "t" && table(&call.receiver).is_some() {
+            self.transposed.push(self.unit.source.range(call));
+        }
         let product = call.method == "matmul" || call.method == "broadcast_matmul";
         let Some(operand) = call.args.first().filter(|_| product) else {
             return;
