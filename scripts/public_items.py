@@ -23,7 +23,7 @@ MEMBER = re.compile(
 
 def items():
     """Each public item as `kind path`, and `kind path::member`."""
-    for link in re.findall(r'<li><a href="([^"]+)"', (PAGES / "all.html").read_text()):
+    for link in re.findall(r'<li><a href="([^"#]+)"', (PAGES / "all.html").read_text()):
         page = Path(link)
         kind, name, _ = page.name.split(".")
         path = "::".join([*page.parts[:-1], name])
