@@ -28,7 +28,7 @@ asan() {
         --config 'profile.dev.package."*".opt-level=0'
         --config 'profile.dev.debug="line-tables-only"')
     cargo +nightly test "${build[@]}" --lib -- kernels:: sizes:: tensor::
-    cargo +nightly test "${build[@]}" --test kernels --test empty --test isa
+    cargo +nightly test "${build[@]}" --test empty --test isa
 }
 
 # The standard library and rayon are built with the sanitizer too: it has to see how locks and
