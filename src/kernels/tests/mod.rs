@@ -509,7 +509,7 @@ fn steps_of(active: &[usize], reverse: bool) -> Vec<std::ops::Range<usize>> {
     steps
 }
 
-/// What a recurrence replaces and gives.
+/// The states that a recurrence replaces, and its outputs.
 #[derive(Clone)]
 struct States {
     h: Vec<f32>,

@@ -22,7 +22,7 @@ use crate::kernels::packed::Packed;
 use crate::kernels::reference::Int8;
 use crate::qparams::activation::ActivationConfig;
 
-/// What the panic says that `f` ends in.
+/// The message of the panic that `f` ends in.
 fn refusal<R>(f: impl FnOnce() -> R) -> String {
     let panic = catch_unwind(AssertUnwindSafe(|| drop(f())));
     let panic = panic.expect_err("these operands do not fit together");

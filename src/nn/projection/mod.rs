@@ -169,7 +169,7 @@ impl Projection {
         self.quantized().map(|(weight, _)| &**weight)
     }
 
-    /// What a [`Layer`](crate::Layer) says of this weight, under the name it gives it.
+    /// The description of this weight for a [`Layer`](crate::Layer), under the name it gives it.
     pub fn info(&self, name: &str) -> WeightInfo {
         match &self.weight {
             Weight::Float(weight) => WeightInfo::new(
@@ -464,7 +464,7 @@ impl Projection {
     }
 }
 
-/// What a layer says of a quantized weight that it holds, under the name it gives it.
+/// The description of a quantized weight for the layer that holds it, under the name it gives it.
 pub(super) fn weight_info(weight: &Arc<QWeight>, name: &str) -> WeightInfo {
     let dtype = WeightDType::of_codes(weight.dtype());
     WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())

@@ -57,7 +57,7 @@ impl Default for RecurrentConfig {
     }
 }
 
-/// What every layer around a [`Stack`] or a cell implements alike.
+/// The implementations that all layers around a [`Stack`] or a cell share.
 macro_rules! quantizable_layer {
     ($layer:ident, $inner:ident, $kind:expr) => {
         impl $crate::module::Layer for $layer {

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::kernels::Gates;
 use crate::module::LayerKind;
 
-/// What a plain recurrent layer applies to its gate.
+/// The function that a plain recurrent layer applies to its gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nonlinearity {
     /// The hyperbolic tangent.

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::kernels::{self, Gates, Isa, Recurrence, Step};
 use crate::qweight::QWeight;
 
-/// What a direction reads, replaces and gives.
+/// The inputs of a direction, the states that it replaces, and its outputs.
 pub(super) struct Run<'a> {
     pub gates: Gates,
     pub hidden_size: usize,
