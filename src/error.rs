@@ -1,6 +1,6 @@
 //! The crate's error type: each variant names the fault, the value expected and the value found.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 
@@ -111,6 +111,16 @@ pub enum Error {
         /// The type of cell or lock.
         what: &'static str,
     },
+    /// The function given to [`quantize_dynamic_with`](crate::quantize_dynamic_with) asked to stop.
+    #[error(
+        "quantization cancelled after {layers} of {total_layers} layers; the model is as it was"
+    )]
+    Cancelled {
+        /// Layers that had been quantized.
+        layers: usize,
+        /// Layers that were to be quantized.
+        total_layers: usize,
+    },
     /// `visit` and `visit_mut` of a [`Quantizable`](crate::Quantizable) disagree about the tree.
     #[error("inconsistent walk: visit and visit_mut must reach the same layers, {message}")]
     InconsistentWalk {
@@ -160,6 +170,52 @@ pub enum Error {
         /// The error.
         error: Box<Error>,
     },
+    /// A file or a folder cannot be read or written.
+    #[error("cannot {action}: {error}")]
+    Io {
+        /// The action that failed.
+        action: &'static str,
+        /// The operating system's error.
+        error: std::io::Error,
+    },
+    /// The header of a safetensors file, an index of shards or a `config.json` is malformed.
+    #[error("malformed {what}: expected {expected}, got {got}")]
+    MalformedCheckpoint {
+        /// The part of the checkpoint.
+        what: &'static str,
+        /// The value that is expected.
+        expected: String,
+        /// The value that was found.
+        got: String,
+    },
+    /// A tensor of a checkpoint is missing, or is not what its name or another tensor implies.
+    #[error("tensor {tensor:?}: expected {expected}, got {got}")]
+    InvalidTensor {
+        /// Name of the tensor.
+        tensor: String,
+        /// The value that is expected.
+        expected: String,
+        /// The value that was found.
+        got: String,
+    },
+    /// A checkpoint is written in a version or a format that this crate does not read.
+    #[error("unsupported {what}: expected {expected}, got {got}")]
+    UnsupportedCheckpoint {
+        /// The part of the checkpoint.
+        what: &'static str,
+        /// The versions or formats supported.
+        expected: String,
+        /// The version or format found.
+        got: String,
+    },
+    /// A layer cannot be saved.
+    #[error("cannot save the layer: expected {expected}, got {got}")]
+    Unsavable {
+        /// The value that is expected.
+        expected: String,
+        /// The value that was found.
+        got: String,
+    },
     /// `DYNQUANT_ISA` names an instruction set that this CPU, or this build, lacks.
     #[error("DYNQUANT_ISA={got} is not available on this CPU: expected one of {expected}")]
     UnavailableIsa {
@@ -196,6 +252,18 @@ impl Error {
             error => (path.to_owned(), Box::new(error)),
         };
         Self::At { path, error }
+    }
+
+    /// Adds the file; one that the error already has stays.
+    #[must_use]
+    pub(crate) fn in_file(self, path: &Path) -> Self {
+        match self {
+            error @ Self::InFile { .. } => error,
+            error => Self::InFile {
+                path: path.to_owned(),
+                error: Box::new(error),
+            },
+        }
     }
 }
 

@@ -46,6 +46,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A model that candle-transformers has is ported by a command, `dynquant port`: see
+//! [Porting a candle model](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/porting.md).
+//!
 //! # Which preset
 //! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
 //!   row. The most accurate, the same speed, and a row's result does not depend on its batch.
@@ -53,11 +56,35 @@
 //! - [`QConfigSpec::embeddings`] adds embeddings, which are off by default: PyTorch's weight-only
 //!   quantization, also bit-equal. A table that is also the output projection is kept once; see
 //!   [`nn::Embedding`].
+//! - [`QConfigSpec::bfloat16`]: weights and activations in bfloat16, for models that lose too much in
+//!   int8 and CPUs with AMX.
 //! - [`QConfigSpec::float16`], [`QConfigSpec::onnxruntime`]: half-precision weights; ONNX
 //!   Runtime's defaults.
 //! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex; or from a file, by
 //!   [`QConfigSpec::from_file`]. [`QConfigSpec`] has a table of the equivalents in PyTorch, ONNX
 //!   Runtime and Neural Compressor.
+//!
+//! # To an accuracy
+//! [`tune`](tune()) finds the smallest mix of int8, float16 and float layers that meets a criterion, by an
+//! evaluation of yours; [`TuningConfig`] reads Neural Compressor's YAML. See
+//! [Tuning](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/tuning.md).
+//!
+//! # While it runs
+//! - [`quantize_dynamic_with`] tells a function of yours about each layer, for a progress bar, and
+//!   stops if it says so.
+//! - With the feature `tracing`, which is on by default, quantizing is a span at level INFO with one
+//!   for each layer at DEBUG, of the target `candle_dynquant`. At TRACE each layer's forward call is a
+//!   span of the target `candle_dynquant::forward`, by candle-transformers' name for its kind and with
+//!   the name that the layer was loaded under, and so are attention, softmax and activation functions of
+//!   [`ops`]; below TRACE it costs one relaxed load and a branch. The example `bert --profile` adds them up.
+//! - Float layers compute by candle's operations where candle tracks a gradient and on other devices
+//!   than the CPU, so models can be trained with them. Quantized layers run on the CPU only and have
+//!   no gradients: a backward pass that would go through one is an error, and the variables that their
+//!   weights were made from are not in it. For inference, load tensors from a file and not into a
+//!   `VarMap`: candle tracks what is computed from variables, which keeps it in memory and takes the
+//!   slower operations.
+//! - Load a checkpoint in f32, also if it is stored as bf16: quantized weights are as small, and what
+//!   candle computes between the layers is several times faster.
 //!
 //! # Numbers
 //! [`qparams`] is the theory, [`kernels::reference`] the definition of every result, and all
@@ -66,11 +93,17 @@
 
 #![deny(unsafe_code)]
 
+pub mod checkpoint;
+mod codes;
 mod document;
+pub mod equalize;
 pub mod error;
+mod halves;
+pub mod inspect;
 #[allow(unsafe_code)]
 pub mod kernels;
 pub mod module;
+mod name_regex;
 pub mod nn;
 pub mod observer;
 pub mod ops;
@@ -80,7 +113,11 @@ mod qtable;
 pub mod quantize;
 mod qweight;
 mod sizes;
+mod stored;
+mod tap;
 mod tensor;
+mod trace;
+pub mod tune;
 mod words;
 
 #[doc = include_str!("module/derive.md")]
@@ -88,6 +125,8 @@ pub use candle_dynquant_derive::Quantizable;
 /// candle as this crate was built with it: one version for a model and its layers.
 pub use {candle_core, candle_nn};
 
+pub use checkpoint::Checkpoint;
+pub use equalize::{Equalization, EqualizeReport, equalize};
 pub use error::{Error, Result};
 pub use kernels::Activation;
 pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
@@ -98,7 +137,9 @@ pub use qconfig::{
 pub use qparams::{QDType, QScheme};
 pub use qtable::QTable;
 pub use quantize::{
-    HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField, Outcome,
-    QConfigSpec, Report, Target, quantize_dynamic,
+    HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField, Outcome, Progress,
+    QConfigSpec, Report, Target, quantize_dynamic, quantize_dynamic_with,
 };
 pub use qweight::QWeight;
+pub use stored::StoredWeight;
+pub use tune::{TuningConfig, TuningOutcome, tune};

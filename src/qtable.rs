@@ -1,19 +1,23 @@
 //! A quantized table: rows of codes or halves that are looked up, never multiplied.
 
-use candle_core::{DType, Tensor};
-use half::f16;
+mod from_codes;
 
+use candle_core::{DType, Tensor};
+use half::{bf16, f16};
+
+use crate::codes::{observe, offset};
 use crate::error::{Error, Result};
+use crate::halves::Halves;
 use crate::kernels::reference::Affine;
 use crate::kernels::{self, Isa};
-use crate::observer::{ObserverConfig, ZeroPoints};
+use crate::observer::{ObserverConfig, WeightQParams, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
-use crate::qweight::{finite_values, offset, to_halves};
 use crate::sizes;
-use crate::tensor::from_f32_vec;
+use crate::tensor::{self, as_f32, from_f32_vec};
 
-/// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16.
+/// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16
+/// or bfloat16.
 ///
 /// Where a [`QWeight`](crate::QWeight) is packed to be multiplied, a table is in row order, so that
 /// a row is read at once. A row with a float zero point represents
@@ -48,8 +52,8 @@ enum Elements {
         scales: Vec<f32>,
         zero_points: ZeroPoints,
     },
-    Float16 {
-        halves: Vec<f16>,
+    Halves {
+        halves: Halves,
         saturated: usize,
     },
 }
@@ -58,12 +62,21 @@ impl QTable {
     /// Quantizes a float table, once.
     ///
     /// Scales and zero points are the observer's, of the whole table or of each row. In float16,
-    /// elements beyond ±65,504 are clamped to it.
+    /// elements beyond ±65,504 are clamped to it; in bfloat16, those beyond ±3.39e38.
     ///
     /// # Errors
     /// When the shape or dtype is wrong, the tensor is not on the CPU, an element is NaN or
     /// infinite, `DYNQUANT_ISA` is wrong, or the observer does not support its arguments.
     pub fn from_float(table: &Tensor, config: &WeightConfig) -> Result<Self> {
+        Self::from_observed(table, config, None)
+    }
+
+    /// The same of some rows of a table, of which an observer chose the parameters before.
+    pub(crate) fn from_observed(
+        table: &Tensor,
+        config: &WeightConfig,
+        observed: Option<&WeightQParams>,
+    ) -> Result<Self> {
         let isa = Isa::active()?;
         let &[rows, k] = table.dims() else {
             return Err(Error::ShapeMismatch {
@@ -73,12 +86,24 @@ impl QTable {
             });
         };
         sizes::elements("quantize table", &[rows, k])?;
-        let values = finite_values(table)?;
+        let table = as_f32(table, "quantize weight")?;
+        let values = tensor::Elements::of(&table);
+        let values = values.as_slice()?;
         let elements = match config {
-            WeightConfig::Int8(config) => int8(table, &values, (rows, k), config)?,
-            WeightConfig::Float16 => {
-                let (halves, saturated) = to_halves(&values);
-                Elements::Float16 { halves, saturated }
+            WeightConfig::Int8(config) => int8(isa, &table, values, config, observed)?,
+            WeightConfig::Float16 | WeightConfig::BFloat16 => {
+                kernels::check_finite(isa, k, values)?;
+                let (halves, saturated) = match config {
+                    WeightConfig::BFloat16 => {
+                        let (halves, saturated) = kernels::halve_rows(k, values);
+                        (Halves::BFloat16(halves), saturated)
+                    }
+                    _ => {
+                        let (halves, saturated) = kernels::halve_rows(k, values);
+                        (Halves::Float16(halves), saturated)
+                    }
+                };
+                Elements::Halves { halves, saturated }
             }
         };
         Ok(Self {
@@ -94,62 +119,83 @@ impl QTable {
         [self.rows, self.k]
     }
 
-    /// The dtype of the codes; `None` of float16.
+    /// The dtype of the codes; `None` of float16 and bfloat16.
     pub fn dtype(&self) -> Option<QDType> {
         match self.elements {
             Elements::Int8 { dtype, .. } => Some(dtype),
-            Elements::Float16 { .. } => None,
+            Elements::Halves { .. } => None,
         }
     }
 
-    /// Over how much of the table one scale stretches; `None` of float16.
+    /// Over how much of the table one scale stretches; `None` of float16 and bfloat16.
     pub fn qscheme(&self) -> Option<QScheme> {
         match self.elements {
             Elements::Int8 { qscheme, .. } => Some(qscheme),
-            Elements::Float16 { .. } => None,
+            Elements::Halves { .. } => None,
         }
     }
 
-    /// The codes in row order; none of float16.
+    /// The codes in row order; none of float16 and bfloat16.
     pub fn codes(&self) -> Vec<i32> {
         match &self.elements {
             Elements::Int8 { dtype, codes, .. } => {
                 let moved = moved(*dtype);
                 codes.iter().map(|code| i32::from(*code) - moved).collect()
             }
-            Elements::Float16 { .. } => Vec::new(),
+            Elements::Halves { .. } => Vec::new(),
         }
     }
 
-    /// The float16 elements in row order; none of int8.
+    /// The float16 elements in row order; none of int8 and bfloat16.
     pub fn halves(&self) -> &[f16] {
-        match &self.elements {
-            Elements::Int8 { .. } => &[],
-            Elements::Float16 { halves, .. } => halves,
+        match self.stored_halves() {
+            Some(Halves::Float16(halves)) => halves,
+            _ => &[],
         }
     }
 
-    /// The scale of the table, or of each row; none of float16.
+    /// The bfloat16 elements in row order; none of int8 and float16.
+    pub fn bfloats(&self) -> &[bf16] {
+        match self.stored_halves() {
+            Some(Halves::BFloat16(halves)) => halves,
+            _ => &[],
+        }
+    }
+
+    /// The elements of either kind; `None` of int8.
+    pub(crate) fn stored_halves(&self) -> Option<&Halves> {
+        match &self.elements {
+            Elements::Int8 { .. } => None,
+            Elements::Halves { halves, .. } => Some(halves),
+        }
+    }
+
+    /// The dtype of the elements, if they are no codes.
+    pub(crate) fn half_dtype(&self) -> DType {
+        self.stored_halves().map_or(DType::F16, Halves::dtype)
+    }
+
+    /// The scale of the table, or of each row; none of float16 and bfloat16.
     pub fn scales(&self) -> &[f32] {
         match &self.elements {
             Elements::Int8 { scales, .. } => scales,
-            Elements::Float16 { .. } => &[],
+            Elements::Halves { .. } => &[],
         }
     }
 
-    /// As many zero points as scales; `None` of float16.
+    /// As many zero points as scales; `None` of float16 and bfloat16.
     pub fn zero_points(&self) -> Option<&ZeroPoints> {
         match &self.elements {
             Elements::Int8 { zero_points, .. } => Some(zero_points),
-            Elements::Float16 { .. } => None,
+            Elements::Halves { .. } => None,
         }
     }
 
-    /// How many elements were beyond the range of float16.
+    /// How many elements were beyond the range of float16 or bfloat16.
     pub fn saturated(&self) -> usize {
         match self.elements {
             Elements::Int8 { .. } => 0,
-            Elements::Float16 { saturated, .. } => saturated,
+            Elements::Halves { saturated, .. } => saturated,
         }
     }
 
@@ -158,7 +204,7 @@ impl QTable {
         match &self.elements {
             // Zero points take four bytes either way.
             Elements::Int8 { codes, scales, .. } => codes.len() + 2 * size_of_val(&**scales),
-            Elements::Float16 { halves, .. } => size_of_val(&**halves),
+            Elements::Halves { halves, .. } => 2 * halves.len(),
         }
     }
 
@@ -176,11 +222,8 @@ impl QTable {
 
     /// Calls `sink` with the f32 values of a row, chunk by chunk.
     pub(crate) fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
-        let elements = row * self.k..(row + 1) * self.k;
         match &self.elements {
-            Elements::Float16 { halves, .. } => {
-                kernels::widen_row(self.isa, &halves[elements], sink);
-            }
+            Elements::Halves { halves, .. } => halves.read_row(self.isa, self.k, row, sink),
             Elements::Int8 {
                 dtype,
                 codes,
@@ -199,63 +242,40 @@ impl QTable {
                     scale,
                     offset,
                 };
-                kernels::dequantize_row(self.isa, &codes[elements], affine, sink);
+                let codes = &codes[row * self.k..(row + 1) * self.k];
+                kernels::dequantize_row(self.isa, codes, affine, sink);
             }
         }
     }
 }
 
 fn int8(
+    isa: Isa,
     table: &Tensor,
     values: &[f32],
-    (rows, k): (usize, usize),
     config: &ObserverConfig,
+    observed: Option<&WeightQParams>,
 ) -> Result<Elements> {
-    if !matches!(config.ch_axis, 0 | -2) {
-        return Err(Error::UnsupportedQConfig {
-            expected: "channels along axis 0: the rows of the table".into(),
-            got: format!("ch_axis {}", config.ch_axis),
-        });
-    }
-    let mut observer = config.build()?;
-    observer.observe(table)?;
-    let qparams = observer.calculate_qparams()?;
-    let (dtype, scales) = (qparams.dtype(), qparams.scales());
-    if dtype != config.dtype {
-        return Err(Error::UnsupportedQConfig {
-            expected: format!("an observer for {}", config.dtype),
-            got: format!("one that chose {dtype}"),
-        });
-    }
-    let per_row = config.qscheme.is_per_channel();
-    if scales.len() != 1 && !(per_row && scales.len() == rows) {
-        return Err(Error::UnsupportedQConfig {
-            expected: match per_row {
-                true => format!("one scale, or one for each of {rows} rows"),
-                false => format!("one scale for {}", config.qscheme),
-            },
-            got: scales.len().to_string(),
-        });
-    }
+    let qparams = match observed {
+        Some(observed) => observed.clone(),
+        None => observe(isa, table, "rows of the table", config)?,
+    };
+    let (dtype, zero_points) = (qparams.dtype(), qparams.zero_points());
     // The minimum gets code 0, whatever the dtype's minimum code is.
-    if let (ZeroPoints::Float(_), QDType::QInt8) = (qparams.zero_points(), dtype) {
+    if let (ZeroPoints::Float(_), QDType::QInt8) = (zero_points, dtype) {
         return Err(Error::UnsupportedQConfig {
             expected: "quint8, for float zero points".into(),
             got: dtype.to_string(),
         });
     }
-    let mut codes = Vec::with_capacity(rows * k);
-    for row in 0..rows {
-        let row = qparams.quantize(row, &values[row * k..][..k]);
-        // A code, moved where it is signed, is a u8.
-        codes.extend(row.iter().map(|code| (code + moved(dtype)) as u8));
-    }
+    let (_, k) = table.dims2()?;
+    let coding = |row| qparams.coding(row).moved(moved(dtype));
     Ok(Elements::Int8 {
         dtype,
         qscheme: config.qscheme,
-        codes,
-        scales: scales.to_vec(),
-        zero_points: qparams.zero_points().clone(),
+        codes: kernels::encode_rows(isa, k, values, coding),
+        scales: qparams.scales().to_vec(),
+        zero_points: zero_points.clone(),
     })
 }
 

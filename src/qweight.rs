@@ -1,21 +1,25 @@
 //! A quantized weight: codes or halves, and the packed form that is multiplied.
 
+mod from_codes;
+
 use std::sync::OnceLock;
 
 use candle_core::{DType, Tensor};
-use half::f16;
+use half::{bf16, f16};
 
+use crate::codes::{Parameters, offset};
 use crate::error::{Error, Result};
-use crate::kernels::reference::Int8;
-use crate::kernels::{self, Isa, Packed};
-use crate::observer::{ObserverConfig, ZeroPoints};
+use crate::halves::Halves;
+use crate::kernels::{self, Channels, Element, Factor, Isa, Packed};
+use crate::observer::ObserverConfig;
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
-use crate::tensor::{from_f32_vec, to_f32_vec};
+use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
+pub(crate) use from_codes::{RawCodes, check_codes, check_halves, check_sums, less_offset};
 
 /// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, or
-/// as float16.
+/// as float16 or bfloat16.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -41,14 +45,15 @@ pub struct QWeight {
 #[derive(Clone, Copy, Debug)]
 enum Format {
     Int8 { dtype: QDType, qscheme: QScheme },
-    Float16 { saturated: usize },
+    Halves { saturated: usize },
 }
 
 impl QWeight {
     /// Quantizes a float weight, once; `bias`, `[out_features]`, stays f32.
     ///
     /// Scales and zero points are the observer's, of the whole weight or of each output channel.
-    /// In float16, elements beyond ±65,504 are clamped to it.
+    /// In float16, elements beyond ±65,504 are clamped to it; in bfloat16, those beyond ±3.39e38, and
+    /// subnormal ones are 0.
     ///
     /// # Errors
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or
@@ -102,8 +107,9 @@ impl QWeight {
             return Err(Error::NonFiniteBias { index, value });
         }
         match config {
-            WeightConfig::Int8(config) => Self::int8(isa, gates, weight, (n, k), &bias, config),
-            WeightConfig::Float16 => Self::float16(isa, gates, weight, k, &bias),
+            WeightConfig::Int8(config) => Self::int8(isa, gates, weight, k, &bias, config),
+            WeightConfig::Float16 => Self::rounded::<f16>(isa, gates, weight, k, &bias),
+            WeightConfig::BFloat16 => Self::rounded::<bf16>(isa, gates, weight, k, &bias),
         }
     }
 
@@ -111,83 +117,31 @@ impl QWeight {
         isa: Isa,
         gates: usize,
         weight: &Tensor,
-        (n, k): (usize, usize),
+        k: usize,
         bias: &[f32],
         config: &ObserverConfig,
     ) -> Result<Self> {
-        if !matches!(config.ch_axis, 0 | -2) {
-            return Err(Error::UnsupportedQConfig {
-                expected: "ch_axis 0, of the output channels".into(),
-                got: format!("ch_axis {}", config.ch_axis),
-            });
-        }
-        // Before anything that a user's own observer might let pass.
-        let values = finite_values(weight)?;
-        let mut observer = config.build()?;
-        observer.observe(weight)?;
-        let qparams = observer.calculate_qparams()?;
-        let dtype = qparams.dtype();
-        if dtype != config.dtype {
-            return Err(Error::UnsupportedQConfig {
-                expected: format!("an observer for {}", config.dtype),
-                got: format!("one that chose {dtype}"),
-            });
-        }
-        let ZeroPoints::Int(zero_points) = qparams.zero_points() else {
-            return Err(Error::UnsupportedQConfig {
-                expected: "integer zero points, for a weight that is multiplied".into(),
-                got: config.qscheme.to_string(),
-            });
-        };
-        // One for each channel: a single one is that of all.
-        let per_channel = config.qscheme.is_per_channel();
-        let of_channels = |count: usize| match count {
-            1 => Ok((0..n).map(|_| 0).collect::<Vec<usize>>()),
-            count if count == n && per_channel => Ok((0..n).collect()),
-            count => Err(Error::UnsupportedQConfig {
-                expected: match per_channel {
-                    true => format!("one scale, or one for each of {n} output channels"),
-                    false => format!("one scale for {}", config.qscheme),
-                },
-                got: count.to_string(),
-            }),
-        };
-        let of_channels = of_channels(zero_points.len())?;
-        let scales: Vec<_> = of_channels.iter().map(|i| qparams.scales()[*i]).collect();
-        let zero_points = of_channels.iter().map(|i| zero_points[*i] - offset(dtype));
-        let zero_points: Vec<_> = zero_points.collect();
-
-        let mut codes = Vec::with_capacity(n * k);
-        for (index, zero_point) in zero_points.iter().enumerate() {
-            let channel = qparams.quantize(index, &values[index * k..][..k]);
-            let mut bound = 0;
-            for code in channel {
-                let code = code - offset(dtype);
-                bound += 255 * i64::from(code.abs_diff(*zero_point));
-                // A code less the offset of its dtype is an i8.
-                codes.push(code as i8);
-            }
-            if bound > i32::MAX.into() {
-                return Err(Error::AccumulatorOverflow {
-                    channel: index,
-                    got: bound,
-                });
-            }
-        }
-        let int8 = Int8 {
-            codes: &codes,
-            scales: &scales,
-            zero_points: &zero_points,
-        };
-        let qscheme = config.qscheme;
-        let packed = Packed::int8(isa, k, gates, int8, bias);
+        let weight = as_f32(weight, "quantize weight")?;
+        let parameters = Parameters::of(isa, &weight, config)?;
+        let elements = Elements::of(&weight);
+        let codings = |channels: &Channels<'_>| parameters.codings(channels);
+        let packed = kernels::pack_int8(isa, k, gates, elements.as_slice()?, bias, codings)?;
+        let (dtype, qscheme) = (config.dtype, config.qscheme);
         Ok(Self::new(packed, Format::Int8 { dtype, qscheme }))
     }
 
-    fn float16(isa: Isa, gates: usize, weight: &Tensor, k: usize, bias: &[f32]) -> Result<Self> {
-        let (halves, saturated) = to_halves(&finite_values(weight)?);
-        let packed = Packed::float16(isa, k, gates, &halves, bias);
-        Ok(Self::new(packed, Format::Float16 { saturated }))
+    fn rounded<H: Factor>(
+        isa: Isa,
+        gates: usize,
+        weight: &Tensor,
+        k: usize,
+        bias: &[f32],
+    ) -> Result<Self> {
+        let weight = as_f32(weight, "quantize weight")?;
+        let elements = Elements::of(&weight);
+        let values = elements.as_slice()?;
+        let (packed, saturated) = kernels::pack_floats::<H>(isa, k, gates, values, bias)?;
+        Ok(Self::new(packed, Format::Halves { saturated }))
     }
 
     fn new(packed: Packed, format: Format) -> Self {
@@ -203,23 +157,23 @@ impl QWeight {
         [self.packed.n(), self.packed.k()]
     }
 
-    /// The dtype of the codes; `None` of float16.
+    /// The dtype of the codes; `None` of float16 and bfloat16.
     pub fn dtype(&self) -> Option<QDType> {
         match self.format {
             Format::Int8 { dtype, .. } => Some(dtype),
-            Format::Float16 { .. } => None,
+            Format::Halves { .. } => None,
         }
     }
 
-    /// Over how much of the weight one scale stretches; `None` of float16.
+    /// Over how much of the weight one scale stretches; `None` of float16 and bfloat16.
     pub fn qscheme(&self) -> Option<QScheme> {
         match self.format {
             Format::Int8 { qscheme, .. } => Some(qscheme),
-            Format::Float16 { .. } => None,
+            Format::Halves { .. } => None,
         }
     }
 
-    /// The codes in row order, `[out_features, in_features]`; none of float16.
+    /// The codes in row order, `[out_features, in_features]`; none of float16 and bfloat16.
     pub fn codes(&self) -> Vec<i32> {
         let Some(dtype) = self.dtype() else {
             return Vec::new();
@@ -228,12 +182,34 @@ impl QWeight {
         codes.map(|code| i32::from(code) + offset(dtype)).collect()
     }
 
-    /// The float16 elements in row order, `[out_features, in_features]`; none of int8.
+    /// The float16 elements in row order, `[out_features, in_features]`; none of int8 and bfloat16.
     pub fn halves(&self) -> Vec<f16> {
         self.packed.halves()
     }
 
-    /// The scale of the weight, or of each output channel; none of float16.
+    /// The bfloat16 elements in row order, `[out_features, in_features]`; none of int8 and float16.
+    pub fn bfloats(&self) -> Vec<bf16> {
+        self.packed.bfloats()
+    }
+
+    /// The elements of either kind; `None` of int8.
+    pub(crate) fn stored_halves(&self) -> Option<Halves> {
+        match self.packed.element() {
+            Element::Int8 => None,
+            Element::Float16 => Some(Halves::Float16(self.halves())),
+            Element::BFloat16 => Some(Halves::BFloat16(self.bfloats())),
+        }
+    }
+
+    /// The dtype of the elements, if they are no codes.
+    pub(crate) fn half_dtype(&self) -> DType {
+        match self.packed.element() {
+            Element::BFloat16 => DType::BF16,
+            Element::Int8 | Element::Float16 => DType::F16,
+        }
+    }
+
+    /// The scale of the weight, or of each output channel; none of float16 and bfloat16.
     pub fn scales(&self) -> Vec<f32> {
         match self.qscheme() {
             None => Vec::new(),
@@ -243,7 +219,7 @@ impl QWeight {
         }
     }
 
-    /// The zero point of the weight, or of each output channel; none of float16.
+    /// The zero point of the weight, or of each output channel; none of float16 and bfloat16.
     pub fn zero_points(&self) -> Vec<i32> {
         let Format::Int8 { dtype, qscheme } = self.format else {
             return Vec::new();
@@ -260,11 +236,11 @@ impl QWeight {
         }
     }
 
-    /// How many elements were beyond the range of float16.
+    /// How many elements were beyond the range of float16 or bfloat16.
     pub fn saturated(&self) -> usize {
         match self.format {
             Format::Int8 { .. } => 0,
-            Format::Float16 { saturated } => saturated,
+            Format::Halves { saturated } => saturated,
         }
     }
 
@@ -311,34 +287,101 @@ impl QWeight {
     }
 }
 
-/// The difference between a code and the stored i8: u8 codes are shifted, with their zero points,
-/// which changes no product.
-pub(crate) fn offset(dtype: QDType) -> i32 {
-    match dtype {
-        QDType::QInt8 => 0,
-        QDType::QUInt8 => 128,
-    }
-}
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
 
-/// Values as float16, and the number of values clamped to its range.
-pub(crate) fn to_halves(values: &[f32]) -> (Vec<f16>, usize) {
-    let max = f16::MAX.to_f32();
-    let saturated = values.iter().filter(|value| value.abs() > max).count();
-    let halves = values.iter().map(|v| f16::from_f32(v.clamp(-max, max)));
-    (halves.collect(), saturated)
-}
+    use super::*;
+    use crate::observer::ObserverKind::{self, *};
+    use crate::observer::ZeroPoints;
 
-/// The elements of a weight `[n, k]`, all of them finite.
-pub(crate) fn finite_values(weight: &Tensor) -> Result<Vec<f32>> {
-    let values = to_f32_vec(weight, "quantize weight")?;
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(values),
-        Some(at) => {
-            let k = weight.dims().last().copied().unwrap_or(1);
-            Err(Error::NonFiniteWeight {
-                index: vec![at / k, at % k],
-                value: values[at],
-            })
+    /// Each observer of codes, with schemes that it supports.
+    fn observers() -> Vec<ObserverConfig> {
+        use QScheme::*;
+        let per_tensor = [PerTensorSymmetric, PerTensorAffine];
+        let per_channel = [PerChannelSymmetric, PerChannelAffine];
+        let averaging_constant = 0.1;
+        let kinds: [(ObserverKind, &[QScheme]); 7] = [
+            (MinMax, &per_tensor),
+            (PerChannelMinMax, &per_channel),
+            (MovingAverageMinMax { averaging_constant }, &per_tensor),
+            (
+                MovingAveragePerChannelMinMax { averaging_constant },
+                &per_channel,
+            ),
+            (Histogram { bins: 64 }, &per_tensor),
+            (OnnxRuntime, &per_tensor),
+            (OnnxRuntime, &per_channel),
+        ];
+        let mut configs = Vec::new();
+        for (kind, qschemes) in kinds {
+            for dtype in [QDType::QInt8, QDType::QUInt8] {
+                let config = |qscheme: &QScheme| ObserverConfig::new(kind.clone(), dtype, *qscheme);
+                configs.extend(qschemes.iter().map(config));
+            }
         }
+        configs
+    }
+
+    #[test]
+    fn codes_are_those_of_the_observer_on_any_number_of_threads() -> Result<()> {
+        let pools = [1, 2, 3, 7].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.expect("a pool")
+        });
+        for (n, k, dtype) in [
+            (1, 3, DType::F32),
+            (70, 129, DType::F64),
+            (131, 515, DType::F32),
+            (260, 300, DType::BF16),
+            (129, 257, DType::F16),
+            (0, 4, DType::F32),
+            (4, 0, DType::F32),
+        ] {
+            let weight = Tensor::randn(0f32, 1., (k, n), &Device::Cpu)?.to_dtype(dtype)?;
+            // Neither contiguous nor f32.
+            let weight = weight.t()?;
+            let values = to_f32_vec(&weight, "test")?;
+            for config in observers() {
+                let mut observer = config.build()?;
+                observer.observe(&weight)?;
+                let qparams = observer.calculate_qparams()?;
+                let rows = (0..n).map(|row| (row, &values[row * k..][..k]));
+                let codes: Vec<_> = rows.flat_map(|(i, row)| qparams.quantize(i, row)).collect();
+                let ZeroPoints::Int(zero_points) = qparams.zero_points() else {
+                    unreachable!("integers");
+                };
+                for pool in &pools {
+                    let config = WeightConfig::Int8(config.clone());
+                    let got = pool.install(|| QWeight::from_float(&weight, None, &config))?;
+                    let of = format!("{config:?}, {n} x {k} {dtype:?}");
+                    assert_eq!(got.codes(), codes, "{of}");
+                    if n * k > 0 {
+                        assert_eq!(got.scales(), qparams.scales(), "{of}");
+                        assert_eq!(got.zero_points(), *zero_points, "{of}");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_weight_that_is_not_finite_is_refused_wherever_it_is_read() -> Result<()> {
+        for (at, value) in [(3, f32::NAN), (300 * 200 - 1, f32::NEG_INFINITY)] {
+            let mut values = vec![1f32; 300 * 200];
+            values[at] = value;
+            let weight = Tensor::from_vec(values, (300, 200), &Device::Cpu)?;
+            let int8 = observers().into_iter().map(WeightConfig::Int8);
+            for config in int8.chain([WeightConfig::Float16, WeightConfig::BFloat16]) {
+                match QWeight::from_float(&weight, None, &config) {
+                    Err(Error::NonFiniteWeight { index, .. }) => {
+                        assert_eq!(index, [at / 200, at % 200], "{config:?}");
+                    }
+                    other => panic!("{config:?}: {other:?}"),
+                }
+            }
+        }
+        Ok(())
     }
 }

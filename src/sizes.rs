@@ -1,4 +1,4 @@
-//! Products of sizes, checked: no access and no allocation rests on one that wrapped around.
+//! Sizes, checked: no access and no allocation rests on a product that wrapped around, and limits.
 
 use crate::error::{Error, Result};
 
@@ -51,6 +51,18 @@ pub(crate) fn check(what: &str, slice: &[impl Sized], shape: &[usize]) {
         expected == got,
         "{what}: expected {expected} elements, {shape:?}, got {got}"
     );
+}
+
+/// Rejects more of something than is allowed.
+pub(crate) fn at_most(what: &'static str, max: usize, got: usize) -> Result<()> {
+    match got > max {
+        false => Ok(()),
+        true => Err(Error::InvalidArgument {
+            what,
+            expected: format!("at most {max}"),
+            got: got.to_string(),
+        }),
+    }
 }
 
 #[cfg(test)]

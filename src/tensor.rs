@@ -1,10 +1,12 @@
 //! The border between tensors and slices: tensors above, slices below.
 
 use candle_core::{
-    CpuStorage, DType, Device, IntDType, Layout, Storage, StorageRef, Tensor, WithDType,
+    CpuStorage, CustomOp1, DType, Device, IntDType, Layout, Shape, Storage, StorageRef, Tensor,
+    WithDType,
 };
 
 use crate::error::{Error, Result};
+use crate::kernels::{self, Isa};
 
 /// Checks that the kernels can read a tensor: of a float dtype, and on the CPU.
 pub(crate) fn check_cpu_float(tensor: &Tensor, op: &'static str) -> Result<()> {
@@ -19,7 +21,12 @@ pub(crate) fn check_cpu_float(tensor: &Tensor, op: &'static str) -> Result<()> {
 
 /// Checks that a tensor has a float dtype that this crate computes with.
 pub(crate) fn check_float(tensor: &Tensor, op: &'static str) -> Result<()> {
-    match tensor.dtype() {
+    check_float_dtype(tensor.dtype(), op)
+}
+
+/// Checks that a dtype is a float one that this crate computes with.
+pub(crate) fn check_float_dtype(dtype: DType, op: &'static str) -> Result<()> {
+    match dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Ok(()),
         got => Err(Error::UnsupportedDType {
             op,
@@ -48,10 +55,23 @@ pub(crate) fn readable(tensor: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// A float tensor on the CPU as f32, with the strides that it has.
+/// A float tensor on the CPU as f32; one that is f32 keeps its strides.
 pub(crate) fn to_f32(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
     check_cpu_float(tensor, op)?;
-    Ok(readable(tensor)?.to_dtype(DType::F32)?)
+    let tensor = readable(tensor)?;
+    let isa = Isa::active()?;
+    let values = match tensor.dtype() {
+        DType::BF16 => {
+            let tensor = tensor.contiguous()?;
+            kernels::widen_bf16(isa, Elements::of(&tensor).as_slice()?)
+        }
+        DType::F16 => {
+            let tensor = tensor.contiguous()?;
+            kernels::widen_f16(isa, Elements::of(&tensor).as_slice()?)
+        }
+        _ => return Ok(tensor.to_dtype(DType::F32)?),
+    };
+    Ok(Tensor::from_vec(values, tensor.shape(), &Device::Cpu)?)
 }
 
 /// A float tensor on the CPU as contiguous f32.
@@ -68,7 +88,39 @@ pub(crate) fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> 
 
 /// A tensor on the CPU, in `dtype`, of elements in row order.
 pub(crate) fn from_f32_vec(values: Vec<f32>, shape: &[usize], dtype: DType) -> Result<Tensor> {
-    Ok(Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?)
+    let cpu = &Device::Cpu;
+    Ok(match dtype {
+        DType::BF16 => Tensor::from_vec(kernels::narrow_bf16(Isa::active()?, &values), shape, cpu)?,
+        DType::F16 => Tensor::from_vec(kernels::narrow_f16(&values), shape, cpu)?,
+        _ => Tensor::from_vec(values, shape, cpu)?.to_dtype(dtype)?,
+    })
+}
+
+/// `ys`, which candle did not compute, as a result of `sources`: if candle tracks the gradient of one
+/// of them, a backward pass that reaches `ys` is an error, where it would leave out gradients in
+/// silence.
+pub(crate) fn without_gradient(ys: Tensor, sources: &[&Tensor]) -> Result<Tensor> {
+    Ok(match sources.iter().find(|source| source.track_op()) {
+        None => ys,
+        Some(source) => source.apply_op1(Quantized(ys))?,
+    })
+}
+
+/// The operation of which a tensor is the result, for candle's backward pass.
+struct Quantized(Tensor);
+
+impl CustomOp1 for Quantized {
+    fn name(&self) -> &'static str {
+        "a layer quantized by candle-dynquant"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (storage, layout) = self.0.storage_and_layout();
+        match &*storage {
+            Storage::Cpu(storage) => Ok((storage.clone(), layout.shape().clone())),
+            _ => candle_core::bail!("quantized layers run on the CPU"),
+        }
+    }
 }
 
 /// The elements of a tensor where they are. Its storage is not changed while this lives.

@@ -9,26 +9,39 @@ const ALIKE: f64 = 0.75;
 /// Characters of a word that are compared: it may be as long as a file, and the time is quadratic.
 const COMPARED: usize = 200;
 
-fn likeness(a: &str, b: &str) -> f64 {
-    let lowercase = |word: &str| {
-        let chars = word.chars().take(COMPARED);
-        chars.flat_map(char::to_lowercase).collect::<String>()
-    };
-    strsim::jaro_winkler(&lowercase(a), &lowercase(b))
+fn lowercase(word: &str) -> String {
+    let chars = word.chars().take(COMPARED);
+    chars.flat_map(char::to_lowercase).collect()
+}
+
+/// The one of `words` that is most like `word`, and how similar it is.
+fn most_like<S: AsRef<str>>(word: &str, words: impl IntoIterator<Item = S>) -> Option<(f64, S)> {
+    let word = lowercase(word);
+    let likeness = |other: &str| strsim::jaro_winkler(&word, &lowercase(other));
+    words
+        .into_iter()
+        .map(|other| (likeness(other.as_ref()), other))
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
 }
 
 /// The one of `words` that is most like `word`.
 pub(crate) fn nearest<S: AsRef<str>>(word: &str, words: impl IntoIterator<Item = S>) -> Option<S> {
-    words
-        .into_iter()
-        .max_by(|a, b| likeness(word, a.as_ref()).total_cmp(&likeness(word, b.as_ref())))
+    most_like(word, words).map(|(_, nearest)| nearest)
 }
 
 /// The one of `words` that was probably meant by `word`.
 pub(crate) fn suggestion(word: &str, words: &[&str]) -> Option<String> {
-    nearest(word, words)
-        .filter(|nearest| likeness(word, nearest) >= ALIKE)
-        .map(|nearest| (*nearest).to_owned())
+    most_like(word, words)
+        .filter(|(likeness, _)| *likeness >= ALIKE)
+        .map(|(_, nearest)| (*nearest).to_owned())
+}
+
+/// The beginning of a text that may be as long as a file.
+pub(crate) fn brief(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// An [`Error::UnknownName`].

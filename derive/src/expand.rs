@@ -51,7 +51,7 @@ fn wrap(
         const _: () = {
             // Unused where every field is a module tree.
             #[allow(unused_imports)]
-            use #krate::module::__private::OpaqueField as _;
+            use #krate::module::__private::Fallback as _;
 
             #[allow(unused_variables, deprecated)]
             #[automatically_derived]

@@ -10,7 +10,7 @@ use std::fmt;
 pub(crate) use parse::{deserialize, deserialize_by_read};
 
 use crate::error::{Error, Result, did_you_mean};
-use crate::words::suggestion;
+use crate::words::{brief, suggestion};
 
 /// Types that can be read from a document, or from a value in it.
 pub(crate) trait Read: Sized {
@@ -55,7 +55,7 @@ impl Node {
         }
     }
 
-    fn unexpected(&self, expected: impl fmt::Display) -> Error {
+    pub fn unexpected(&self, expected: impl fmt::Display) -> Error {
         self.fault(format!("expected {expected}, got {}", self.value))
     }
 
@@ -102,6 +102,16 @@ impl Node {
         value.filter(valid).ok_or_else(|| self.unexpected(expected))
     }
 
+    /// A number, exact as f64.
+    pub fn number(&self, expected: &str, valid: impl FnOnce(&f64) -> bool) -> Result<f64> {
+        let value = match self.value {
+            Value::Integer(value) => Some(value as f64),
+            Value::Float(value) => Some(value),
+            _ => None,
+        };
+        value.filter(valid).ok_or_else(|| self.unexpected(expected))
+    }
+
     pub fn list(&self, expected: &str) -> Result<&[Node]> {
         match &self.value {
             Value::List(items) => Ok(items),
@@ -142,6 +152,15 @@ impl Node {
             node: self,
             entries,
         })
+    }
+
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// From the outermost: `rules[2].qconfig`.
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
     fn is(&self, text: &str) -> bool {
@@ -221,10 +240,3 @@ impl fmt::Display for Value {
 
 /// Messages quote the value found, which may be anything.
 const LONGEST_MESSAGE: usize = 800;
-
-fn brief(text: &str, chars: usize) -> String {
-    match text.char_indices().nth(chars) {
-        Some((end, _)) => format!("{}..", &text[..end]),
-        None => text.to_owned(),
-    }
-}

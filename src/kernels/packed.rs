@@ -2,28 +2,28 @@
 //!
 //! A weight of `n` output channels and `k` inputs is cut into panels of up to `panel_width`
 //! channels, all about as wide, in whole vector registers. Channels that are the gates of
-//! recurrent units are cut alike gate by gate; the panels of the same units of all gates lie side
-//! by side, as a step reads them one after the other. Within a panel the weights lie as
+//! recurrent units are cut alike gate by gate; the panels of the same units of all gates are
+//! adjacent, in the order in which a step reads them. Within a panel the layout is
 //!
 //! ```text
 //! [ceil(k / group)] [width of the panel] [group]
 //! ```
 //!
-//! with groups of four int8 inputs or of one float16, so that one load gives a group of each of
-//! a register's channels, which is what an instruction multiplies by a group of activations.
-//! Missing inputs and channels are zeros. Beside the weights stand, per channel: the sum of its
+//! with groups of four int8 inputs, of two bfloat16 or of one float16, so that one load gives a group
+//! of each of a register's channels, which is what an instruction multiplies by a group of activations.
+//! Missing inputs and channels are zeros. Stored beside the weights, per channel: the sum of its
 //! codes less their zero point (for the activations' zero point), its zero point, its scale and
 //! its bias. Nothing outside this file indexes weights.
 //!
-//! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points are
-//! shifted by 128; sums, which are of their differences, are not.
+//! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
+//! are shifted by 128; sums, which are of their differences, are not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::isa::{Isa, Registers};
-use super::reference::{Affine, Int8};
+use super::reference::Affine;
 use crate::sizes;
 
 /// Cache line, and the widest vector register.
@@ -34,21 +34,23 @@ const ALIGN: usize = 64;
 pub enum Element {
     Int8,
     Float16,
+    BFloat16,
 }
 
 impl Element {
-    /// Inputs that lie together.
+    /// Inputs that are stored together.
     fn group(self) -> usize {
         match self {
             Self::Int8 => 4,
             Self::Float16 => 1,
+            Self::BFloat16 => 2,
         }
     }
 
     fn bytes(self) -> usize {
         match self {
             Self::Int8 => 1,
-            Self::Float16 => 2,
+            Self::Float16 | Self::BFloat16 => 2,
         }
     }
 }
@@ -60,7 +62,7 @@ pub struct Packed {
     element: Element,
     n: usize,
     k: usize,
-    /// Stretches of channels that are cut alike.
+    /// Ranges of channels that are cut alike.
     gates: usize,
     /// In the order of memory: the panels of the same units of all gates follow one another.
     places: Vec<Place>,
@@ -76,7 +78,7 @@ pub struct Packed {
     backwards: AtomicBool,
 }
 
-/// Where a panel lies.
+/// The place of a panel in memory.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// First of its channels, and how many it has.
@@ -108,79 +110,123 @@ pub struct Panel<'a> {
     pub padded_start: usize,
 }
 
+/// The parameters of the channels of one register.
+#[derive(Clone, Copy)]
+pub struct Channels<'a, const LANES: usize> {
+    pub sums: &'a [i32; LANES],
+    /// `None` where all are 0.
+    pub zero_points: Option<&'a [i32; LANES]>,
+    pub scales: &'a [f32; LANES],
+    pub bias: &'a [f32; LANES],
+}
+
 impl<'a> Panel<'a> {
     /// The weights of each group: `NV` registers of `BYTES`.
     #[inline(always)]
     pub fn groups<const BYTES: usize, const NV: usize>(self) -> &'a [[[u8; BYTES]; NV]] {
         self.weights.as_chunks::<BYTES>().0.as_chunks::<NV>().0
     }
-}
 
-impl Packed {
-    /// Packs int8 weights of `k` inputs, with a bias per channel; `n` is the length of `bias`.
-    /// Channels are `gates` stretches of one length, 1 where they are no gates.
+    /// The parameters of `NV` registers of channels, which begin at a lane.
     ///
     /// # Panics
-    /// If `n` is no multiple of `gates`, there are no `n * k` codes, or no `n` scales or zero
-    /// points.
-    pub fn int8(isa: Isa, k: usize, gates: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
-        let (shift, n) = (isa.registers().shift, bias.len());
-        sizes::check("codes, [n, k]", int8.codes, &[n, k]);
-        sizes::check("scales, [n]", int8.scales, &[n]);
-        sizes::check("zero points, [n]", int8.zero_points, &[n]);
-        let mut packed = Self::new::<1, 4>(isa, Element::Int8, k, gates, bias, |at| {
-            [int8.codes[at].cast_unsigned().wrapping_add(shift)]
-        });
-        packed.scales = packed.padded(|channel| int8.scales[channel]);
-        if int8.zero_points.iter().any(|z| z + i32::from(shift) != 0) {
-            packed.zero_points =
-                packed.padded(|channel| int8.zero_points[channel] + i32::from(shift));
-        }
-        packed.sums = packed.padded(|channel| {
-            let codes = int8.codes[channel * k..][..k].iter();
-            let codes = codes.map(|code| i32::from(*code) - int8.zero_points[channel]);
-            codes.fold(0, i32::wrapping_add)
-        });
-        packed
-    }
-
-    /// Packs float16 weights in row order, `[n, k]`, with a bias per channel; gates as for
-    /// [`int8`](Self::int8).
-    ///
-    /// # Panics
-    /// If `n` is no multiple of `gates`, or there are no `n * k` values.
-    pub fn float16(isa: Isa, k: usize, gates: usize, values: &[f16], bias: &[f32]) -> Self {
-        sizes::check("values, [n, k]", values, &[bias.len(), k]);
-        Self::new::<2, 1>(isa, Element::Float16, k, gates, bias, |at| {
-            values[at].to_le_bytes()
+    /// If the panel has fewer.
+    #[inline(always)]
+    pub fn channels<const LANES: usize, const NV: usize>(
+        self,
+        lane: usize,
+    ) -> [Channels<'a, LANES>; NV] {
+        let sums = registers::<_, LANES, NV>(self.sums, lane);
+        let zero_points = match self.zero_points {
+            [] => None,
+            zero_points => Some(registers::<_, LANES, NV>(zero_points, lane)),
+        };
+        let scales = registers::<_, LANES, NV>(self.scales, lane);
+        let bias = registers::<_, LANES, NV>(self.bias, lane);
+        std::array::from_fn(|v| Channels {
+            sums: &sums[v],
+            zero_points: zero_points.map(|zero_points| &zero_points[v]),
+            scales: &scales[v],
+            bias: &bias[v],
         })
     }
+}
 
-    /// Packs elements by their index in row order, without scales and zero points.
-    fn new<const BYTES: usize, const GROUP: usize>(
-        isa: Isa,
-        element: Element,
-        k: usize,
-        gates: usize,
-        bias: &[f32],
-        bytes_of: impl Fn(usize) -> [u8; BYTES],
-    ) -> Self {
-        let (n, groups) = (bias.len(), k.div_ceil(GROUP));
-        let places = places(isa, n, gates);
-        let width = places.iter().map(|place| place.width).sum::<usize>();
-        let bytes = sizes::length("packed weights", &[width, groups, GROUP, BYTES]);
-        let mut weights = vec![0; bytes + ALIGN];
-        let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
-        let (elements, _) = weights[aligned..].as_chunks_mut::<BYTES>();
-        for place in &places {
-            for lane in 0..place.channels {
-                for input in 0..k {
-                    let group = place.at * groups + input / GROUP * place.width + lane;
-                    elements[group * GROUP + input % GROUP] =
-                        bytes_of((place.start + lane) * k + input);
+/// The registers of a panel that begin at a lane.
+#[inline(always)]
+fn registers<T, const LANES: usize, const NV: usize>(
+    of_panel: &[T],
+    lane: usize,
+) -> &[[T; LANES]; NV] {
+    let registers = of_panel[lane..].as_chunks().0.first_chunk();
+    registers.expect("a panel of NV registers")
+}
+
+/// A panel that is being written; padding is zero already.
+pub struct PanelMut<'a> {
+    /// `[groups, width, group]`.
+    weights: &'a mut [u8],
+    /// `[width]`.
+    pub sums: &'a mut [i32],
+    /// `[width]`, or empty of halves.
+    pub zero_points: &'a mut [i32],
+    pub scales: &'a mut [f32],
+    /// First channel.
+    pub start: usize,
+    /// Channels that are real.
+    pub channels: usize,
+}
+
+impl PanelMut<'_> {
+    /// Writes groups, from the group `first` on, of up to `LANES` channels from the channel `lane` of
+    /// the panel on: as many of each of `rows`, of which those beyond the panel's channels are not read.
+    #[inline(always)]
+    pub fn put<const BYTES: usize, const LANES: usize>(
+        &mut self,
+        lane: usize,
+        first: usize,
+        rows: [&[[u8; BYTES]]; LANES],
+    ) {
+        let groups = rows.first().map_or(0, |row| row.len());
+        let rows = rows.map(|row| &row[..groups]);
+        let (width, lanes) = (self.sums.len(), LANES.min(self.channels - lane));
+        let (places, _) = self.weights.as_chunks_mut::<BYTES>();
+        let places = places.chunks_exact_mut(width).skip(first);
+        for (group, places) in (0..groups).zip(places) {
+            let places = &mut places[lane..];
+            match places.first_chunk_mut::<LANES>() {
+                Some(places) if lanes == LANES => {
+                    *places = std::array::from_fn(|lane| rows[lane][group]);
+                }
+                _ => {
+                    for (place, row) in places.iter_mut().zip(rows).take(lanes) {
+                        *place = row[group];
+                    }
                 }
             }
         }
+    }
+}
+
+impl Packed {
+    /// Weights of `k` inputs that are all zero, with a bias per channel, to be written by panels;
+    /// `n` is the length of `bias`. Channels are `gates` stretches of one length, 1 where they are no
+    /// gates.
+    ///
+    /// # Panics
+    /// If `n` is no multiple of `gates`, or memory cannot hold so many weights.
+    pub fn zeros(isa: Isa, element: Element, k: usize, gates: usize, bias: &[f32]) -> Self {
+        let (group, n) = (element.group(), bias.len());
+        let places = places(isa, n, gates);
+        let width = places.iter().map(|place| place.width).sum::<usize>();
+        let sizes = [width, k.div_ceil(group), group, element.bytes()];
+        let weights = vec![0; sizes::length("packed weights", &sizes) + ALIGN];
+        let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
+        // Halves have neither scales nor zero points.
+        let (scale, zero_points) = match element {
+            Element::Int8 => (0., width),
+            Element::Float16 | Element::BFloat16 => (1., 0),
+        };
         let mut packed = Self {
             isa,
             element,
@@ -191,24 +237,49 @@ impl Packed {
             weights,
             aligned,
             sums: vec![0; width],
-            zero_points: Vec::new(),
-            scales: vec![1.; width],
-            bias: Vec::new(),
+            zero_points: vec![0; zero_points],
+            scales: vec![scale; width],
+            bias: vec![0.; width],
             backwards: AtomicBool::new(false),
         };
-        packed.bias = packed.padded(|channel| bias[channel]);
+        for place in &packed.places {
+            let of_place = &bias[place.start..][..place.channels];
+            packed.bias[place.at..][..place.channels].copy_from_slice(of_place);
+        }
         packed
     }
 
-    /// A value for each place: that of its channel, and zeros for padding.
-    fn padded<T: Copy + Default>(&self, of_channel: impl Fn(usize) -> T) -> Vec<T> {
-        let mut padded = vec![T::default(); self.sums.len()];
-        for place in &self.places {
-            for lane in 0..place.channels {
-                padded[place.at + lane] = of_channel(place.start + lane);
-            }
+    /// The panels, to be written.
+    pub fn panels_mut(&mut self) -> impl Iterator<Item = PanelMut<'_>> {
+        fn take<'a, T>(rest: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+            rest.split_off_mut(..count).unwrap_or_default()
         }
-        padded
+        let row = self.row_bytes();
+        let mut weights = &mut self.weights[self.aligned..];
+        let (mut sums, mut zero_points) = (&mut self.sums[..], &mut self.zero_points[..]);
+        let mut scales = &mut self.scales[..];
+        self.places.iter().map(move |place| PanelMut {
+            weights: take(&mut weights, place.width * row),
+            sums: take(&mut sums, place.width),
+            zero_points: take(&mut zero_points, place.width),
+            scales: take(&mut scales, place.width),
+            start: place.start,
+            channels: place.channels,
+        })
+    }
+
+    /// The weights when all panels are written.
+    #[must_use]
+    pub fn written(mut self) -> Self {
+        if self.zero_points.iter().all(|zero_point| *zero_point == 0) {
+            self.zero_points = Vec::new();
+        }
+        self
+    }
+
+    /// Bytes of the weights of a place.
+    fn row_bytes(&self) -> usize {
+        self.groups() * self.element.group() * self.element.bytes()
     }
 
     /// An output channel.
@@ -237,22 +308,35 @@ impl Packed {
         self.backwards.fetch_xor(true, Ordering::Relaxed)
     }
 
-    /// The int8 codes in row order again, `[n, k]`; none of float16 weights.
+    /// The int8 codes in row order again, `[n, k]`; none of other weights.
     pub fn codes(&self) -> Vec<i8> {
         match self.element {
             Element::Int8 => {
                 self.unpack(|[byte]| byte.wrapping_sub(self.isa.registers().shift).cast_signed())
             }
-            Element::Float16 => Vec::new(),
+            Element::Float16 | Element::BFloat16 => Vec::new(),
         }
     }
 
-    /// The float16 weights in row order again, `[n, k]`; none of int8 weights.
+    /// The float16 weights in row order again, `[n, k]`; none of other weights.
     pub fn halves(&self) -> Vec<f16> {
         match self.element {
-            Element::Int8 => Vec::new(),
             Element::Float16 => self.unpack(f16::from_le_bytes),
+            Element::Int8 | Element::BFloat16 => Vec::new(),
         }
+    }
+
+    /// The bfloat16 weights in row order again, `[n, k]`; none of other weights.
+    pub fn bfloats(&self) -> Vec<bf16> {
+        match self.element {
+            Element::BFloat16 => self.unpack(bf16::from_le_bytes),
+            Element::Int8 | Element::Float16 => Vec::new(),
+        }
+    }
+
+    /// The type of the weights.
+    pub fn element(&self) -> Element {
+        self.element
     }
 
     fn unpack<T, const BYTES: usize>(&self, of_bytes: impl Fn([u8; BYTES]) -> T) -> Vec<T> {
@@ -348,7 +432,7 @@ impl Packed {
     /// The weights of a panel and all behind them, which tiles that are not full read as well.
     #[cfg(target_arch = "x86_64")]
     pub fn weights_from(&self, index: usize) -> &[u8] {
-        let row = self.groups() * self.element.group() * self.element.bytes();
+        let row = self.row_bytes();
         &self.weights[self.aligned + self.places[index].at * row..]
     }
 
@@ -360,7 +444,7 @@ impl Packed {
             at,
             width,
         } = self.places[index];
-        let row = self.groups() * self.element.group() * self.element.bytes();
+        let row = self.row_bytes();
         let zero_points = self.zero_points.get(at..at + width);
         Panel {
             weights: &self.weights[self.aligned + at * row..][..width * row],
@@ -391,8 +475,9 @@ impl Channel<'_> {
 
     /// The code that stands for 0.0.
     pub fn zero_point(&self) -> i32 {
-        let shifted = self.panel.zero_points.get(self.lane);
-        shifted.map_or(0, |shifted| shifted - i32::from(self.shift))
+        // Without zero points in memory, all are packed as 0.
+        let shifted = self.panel.zero_points.get(self.lane).copied();
+        shifted.unwrap_or(0) - i32::from(self.shift)
     }
 
     /// The value of the codes that [`codes`](Self::codes) gives.
@@ -422,10 +507,20 @@ impl Channel<'_> {
             *half = f16::from_le_bytes(element);
         }
     }
+
+    /// The bfloat16 weights from the input `first` on, a multiple of a group.
+    pub fn bfloats(&self, first: usize, bfloats: &mut [[bf16; 2]]) {
+        let (elements, _) = self.panel.weights.as_chunks::<2>();
+        let (groups, _) = elements.as_chunks::<2>();
+        for (i, pair) in bfloats.iter_mut().enumerate() {
+            let group = groups[(first / 2 + i) * self.panel.sums.len() + self.lane];
+            *pair = group.map(bf16::from_le_bytes);
+        }
+    }
 }
 
-/// The panels of `n` channels in `gates` stretches: as few as there can be, and no narrower than
-/// they must, since a narrow one has too few sums to hide the latency of a dot product.
+/// The panels of `n` channels in `gates` ranges: as few and as wide as possible, since a narrow one
+/// has too few sums to hide the latency of a dot product.
 ///
 /// # Panics
 /// If there are channels that belong to no gate: no panel would have them.

@@ -1,6 +1,6 @@
 //! The oracle: what every kernel computes, in plain loops that are never optimised.
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::qparams::QParams;
 use crate::qparams::activation::Arithmetic;
@@ -109,4 +109,44 @@ pub fn linear_f16(lhs: &[f32], m: usize, rhs: &[f16], bias: &[f32]) -> Vec<f32> 
         }
     }
     out
+}
+
+/// `out[m, n] = sum_k lhs[m, k] * rhs[n, k] + bias[n]`, in f32, of activations that are rounded to
+/// bfloat16 by [`round_bf16`].
+///
+/// The order is that of Intel's `tdpbf16ps`: of each 32 inputs, the products of the even ones and of
+/// the odd ones are summed one after the other, each from 0, and the two sums added to each other, then
+/// to what the inputs before gave; the bias is added last. A product of two bfloat16 is exact in f32.
+/// `lhs` is `[m, k]`, `rhs` `[n, k]` in row order.
+///
+/// Where an intermediate sum is subnormal, an instruction set may take it as 0.
+pub fn linear_bf16(lhs: &[f32], m: usize, rhs: &[bf16], bias: &[f32]) -> Vec<f32> {
+    let k = lhs.len().checked_div(m).unwrap_or(0);
+    let lhs: Vec<_> = lhs.iter().map(|x| round_bf16(*x)).collect();
+    let mut out = Vec::with_capacity(m * bias.len());
+    for m in 0..m {
+        for (n, bias) in bias.iter().enumerate() {
+            let blocks = lhs[m * k..][..k]
+                .chunks(32)
+                .zip(rhs[n * k..][..k].chunks(32));
+            let sum = blocks.fold(0f32, |sum, (xs, weights)| {
+                let mut sums = [0f32; 2];
+                for (i, (x, weight)) in xs.iter().zip(weights).enumerate() {
+                    sums[i % 2] = x.to_f32().mul_add(weight.to_f32(), sums[i % 2]);
+                }
+                sum + (sums[0] + sums[1])
+            });
+            out.push(sum + bias);
+        }
+    }
+    out
+}
+
+/// A factor of a product in bfloat16: rounded half to even, and 0 where that is subnormal.
+pub fn round_bf16(x: f32) -> bf16 {
+    let rounded = bf16::from_f32(x);
+    match rounded.is_finite() && !rounded.is_normal() {
+        true => bf16::ZERO.copysign(rounded),
+        false => rounded,
+    }
 }

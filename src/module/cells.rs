@@ -33,37 +33,26 @@ impl<T: Quantizable + ?Sized> Quantizable for RefCell<T> {
     }
 }
 
-/// A lock whose holder panicked is walked as any other: it is the layers that matter.
-impl<T: Quantizable + ?Sized> Quantizable for Mutex<T> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        match self.try_lock() {
-            Ok(value) => value.visit(walk),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().visit(walk),
-            Err(TryLockError::WouldBlock) => Err(walk.in_use("Mutex")),
+macro_rules! locks {
+    ($($lock:ident.$try_lock:ident),+) => {$(
+        /// A lock whose holder panicked is walked as any other: it is the layers that matter.
+        impl<T: Quantizable + ?Sized> Quantizable for $lock<T> {
+            fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+                match self.$try_lock() {
+                    Ok(value) => value.visit(walk),
+                    Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().visit(walk),
+                    Err(TryLockError::WouldBlock) => Err(walk.in_use(stringify!($lock))),
+                }
+            }
+
+            fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+                let value = self.get_mut().unwrap_or_else(PoisonError::into_inner);
+                value.visit_mut(walk)
+            }
         }
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        let value = self.get_mut().unwrap_or_else(PoisonError::into_inner);
-        value.visit_mut(walk)
-    }
+    )+};
 }
-
-/// As a [`Mutex`].
-impl<T: Quantizable + ?Sized> Quantizable for RwLock<T> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        match self.try_read() {
-            Ok(value) => value.visit(walk),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().visit(walk),
-            Err(TryLockError::WouldBlock) => Err(walk.in_use("RwLock")),
-        }
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        let value = self.get_mut().unwrap_or_else(PoisonError::into_inner);
-        value.visit_mut(walk)
-    }
-}
+locks!(Mutex.try_lock, RwLock.try_read);
 
 macro_rules! once {
     ($($cell:ident),+) => {$(

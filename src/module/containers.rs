@@ -52,17 +52,22 @@ impl<T: Quantizable + Clone + 'static> Quantizable for Rc<T> {
     }
 }
 
-impl<T: Quantizable> Quantizable for [T] {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        let mut items = self.iter().enumerate();
-        items.try_for_each(|(index, item)| walk.child(index, item))
-    }
+macro_rules! items {
+    ($($items:ty),+) => {$(
+        impl<T: Quantizable> Quantizable for $items {
+            fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+                let mut items = self.iter().enumerate();
+                items.try_for_each(|(index, item)| walk.child(index, item))
+            }
 
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        let mut items = self.iter_mut().enumerate();
-        items.try_for_each(|(index, item)| walk.child(index, item))
-    }
+            fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+                let mut items = self.iter_mut().enumerate();
+                items.try_for_each(|(index, item)| walk.child(index, item))
+            }
+        }
+    )+};
 }
+items!([T], VecDeque<T>);
 
 impl<T: Quantizable> Quantizable for Vec<T> {
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
@@ -71,18 +76,6 @@ impl<T: Quantizable> Quantizable for Vec<T> {
 
     fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
         self.as_mut_slice().visit_mut(walk)
-    }
-}
-
-impl<T: Quantizable> Quantizable for VecDeque<T> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        let mut items = self.iter().enumerate();
-        items.try_for_each(|(index, item)| walk.child(index, item))
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        let mut items = self.iter_mut().enumerate();
-        items.try_for_each(|(index, item)| walk.child(index, item))
     }
 }
 

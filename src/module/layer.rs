@@ -1,230 +1,14 @@
 //! Leaves of the tree: layers that hold weights.
 
 use std::any::Any;
-use std::borrow::Cow;
-use std::fmt;
-use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use candle_core::Tensor;
 
-use super::{LentWeight, WeightId};
+use super::{LayerKind, LentWeight, WeightInfo};
 use crate::error::{Error, Result};
 use crate::qconfig::QConfig;
-use crate::qparams::QDType;
-use crate::words::{lookup, serde_as_word};
-
-/// The kind of a layer; rules by kind match on it.
-///
-/// It is parsed from its name, your own kinds from `Custom(name)`; serde uses the same text:
-///
-/// ```
-/// use candle_dynquant::LayerKind;
-///
-/// assert_eq!("LSTM".parse::<LayerKind>()?, LayerKind::LSTM);
-/// assert_eq!("Custom(Conv1d)".parse::<LayerKind>()?, LayerKind::custom("Conv1d"));
-/// let typo = "Liner".parse::<LayerKind>().unwrap_err();
-/// assert!(typo.to_string().ends_with("did you mean `Linear`?"));
-/// # Ok::<(), candle_dynquant::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum LayerKind {
-    /// `y = x W^T + b`.
-    Linear,
-    /// Long short-term memory over a sequence.
-    LSTM,
-    /// Gated recurrent unit over a sequence.
-    GRU,
-    /// A plain recurrent network over a sequence; not among PyTorch's default kinds.
-    RNN,
-    /// One LSTM step.
-    LSTMCell,
-    /// One step of a plain recurrent network.
-    RNNCell,
-    /// One GRU step.
-    GRUCell,
-    /// A table of vectors.
-    Embedding,
-    /// A user's own layer, by the name it chose.
-    Custom(Cow<'static, str>),
-}
-
-impl LayerKind {
-    /// The six kinds that PyTorch's `quantize_dynamic` swaps by default.
-    pub const DEFAULT: [Self; 6] = [
-        Self::Linear,
-        Self::LSTM,
-        Self::GRU,
-        Self::LSTMCell,
-        Self::RNNCell,
-        Self::GRUCell,
-    ];
-
-    /// The seven kinds that multiply: PyTorch's six and [`RNN`](Self::RNN).
-    pub const MULTIPLYING: [Self; 7] = [
-        Self::Linear,
-        Self::LSTM,
-        Self::GRU,
-        Self::RNN,
-        Self::LSTMCell,
-        Self::RNNCell,
-        Self::GRUCell,
-    ];
-
-    /// The kind of a user's own layer.
-    pub const fn custom(name: &'static str) -> Self {
-        Self::Custom(Cow::Borrowed(name))
-    }
-}
-
-impl fmt::Display for LayerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Linear => "Linear",
-            Self::LSTM => "LSTM",
-            Self::GRU => "GRU",
-            Self::RNN => "RNN",
-            Self::LSTMCell => "LSTMCell",
-            Self::RNNCell => "RNNCell",
-            Self::GRUCell => "GRUCell",
-            Self::Embedding => "Embedding",
-            Self::Custom(name) => return f.pad(&format!("Custom({name})")),
-        })
-    }
-}
-
-impl FromStr for LayerKind {
-    type Err = Error;
-
-    fn from_str(word: &str) -> Result<Self> {
-        let own = word
-            .strip_prefix("Custom(")
-            .and_then(|w| w.strip_suffix(')'));
-        if let Some(name) = own.filter(|name| !name.is_empty()) {
-            return Ok(Self::Custom(name.to_owned().into()));
-        }
-        let words = [
-            ("Linear", Self::Linear),
-            ("LSTM", Self::LSTM),
-            ("GRU", Self::GRU),
-            ("RNN", Self::RNN),
-            ("LSTMCell", Self::LSTMCell),
-            ("RNNCell", Self::RNNCell),
-            ("GRUCell", Self::GRUCell),
-            ("Embedding", Self::Embedding),
-            // Read above; here for the list of what there is.
-            ("Custom(name)", Self::custom("name")),
-        ];
-        lookup("kind", word, words)
-    }
-}
-
-serde_as_word!(LayerKind);
-
-/// How a weight is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum WeightDType {
-    /// 64-bit float.
-    F64,
-    /// 32-bit float.
-    F32,
-    /// 16-bit float.
-    F16,
-    /// 16-bit bfloat.
-    BF16,
-    /// Signed 8-bit codes with scales, PyTorch's `qint8`.
-    QInt8,
-    /// Unsigned 8-bit codes with scales and zero points, PyTorch's `quint8`.
-    QUInt8,
-    /// Anything else.
-    Other,
-}
-
-impl WeightDType {
-    /// Of codes, or `None` of float16.
-    pub(crate) fn of_codes(dtype: Option<QDType>) -> Self {
-        match dtype {
-            None => Self::F16,
-            Some(QDType::QInt8) => Self::QInt8,
-            Some(QDType::QUInt8) => Self::QUInt8,
-        }
-    }
-
-    /// Whether these are codes.
-    pub fn is_quantized(self) -> bool {
-        matches!(self, Self::QInt8 | Self::QUInt8)
-    }
-}
-
-impl From<candle_core::DType> for WeightDType {
-    fn from(dtype: candle_core::DType) -> Self {
-        match dtype {
-            candle_core::DType::F64 => Self::F64,
-            candle_core::DType::F32 => Self::F32,
-            candle_core::DType::F16 => Self::F16,
-            candle_core::DType::BF16 => Self::BF16,
-            _ => Self::Other,
-        }
-    }
-}
-
-/// One weight of a layer, as the layer describes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct WeightInfo {
-    /// Name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
-    pub name: String,
-    /// Shape, outputs first.
-    pub shape: Vec<usize>,
-    /// How it is stored now.
-    pub dtype: WeightDType,
-    /// Bytes in memory, including scales and padding, without biases.
-    pub bytes: usize,
-    /// Whether it cannot be quantized again.
-    pub quantized: bool,
-    /// Elements that were clamped to the range of its dtype when it was quantized.
-    pub saturated: usize,
-    /// Its memory, if the layer gives it: memory that several layers hold is counted once, and a
-    /// view counts the whole memory.
-    #[serde(skip)]
-    pub id: Option<WeightId>,
-}
-
-impl WeightInfo {
-    /// Describes one weight; it counts as quantized if its dtype has codes.
-    pub fn new(name: impl Into<String>, shape: &[usize], dtype: WeightDType, bytes: usize) -> Self {
-        Self {
-            name: name.into(),
-            shape: shape.to_vec(),
-            dtype,
-            bytes,
-            quantized: dtype.is_quantized(),
-            saturated: 0,
-            id: None,
-        }
-    }
-
-    /// The same, in the memory `id`.
-    #[must_use]
-    pub fn held_as(self, id: WeightId) -> Self {
-        Self {
-            id: Some(id),
-            ..self
-        }
-    }
-
-    /// The same as a quantized weight, `saturated` elements of which were out of range.
-    #[must_use]
-    pub fn quantized(self, saturated: usize) -> Self {
-        Self {
-            quantized: true,
-            saturated,
-            ..self
-        }
-    }
-}
+use crate::stored::StoredWeight;
+use crate::tap::{Replay, Tap};
 
 /// A layer that can be quantized; implement it for your own layers.
 ///
@@ -306,6 +90,57 @@ pub trait Layer: Sized + 'static {
         let _ = (qconfig, lent);
         None
     }
+
+    /// Its weights that are not those of the checkpoint that the model was loaded from, each under its
+    /// name within the layer, to be saved: quantized ones, and float ones of an equalized model. All
+    /// others are copied from there. A layer of your own passes on
+    /// [`Projection::stored`](crate::nn::Projection::stored).
+    ///
+    /// # Errors
+    /// When the layer cannot give them; by default, when it has any.
+    fn stored(&self) -> Result<Vec<StoredWeight>> {
+        match self.weights().into_iter().find(|weight| weight.quantized) {
+            None => Ok(Vec::new()),
+            Some(weight) => Err(Error::Unsavable {
+                expected: "one that implements `Layer::stored`".into(),
+                got: format!("a {} with a quantized `{}`", self.kind(), weight.name),
+            }),
+        }
+    }
+
+    /// Its weights as float tensors of the shapes of [`weights`](Self::weights), in that order,
+    /// dequantized where they are quantized: to be measured by [`inspect`](crate::inspect). None by
+    /// default; a layer of your own passes on [`Projection::value`](crate::nn::Projection::value).
+    ///
+    /// # Errors
+    /// When a weight cannot be read.
+    fn values(&self) -> Result<Vec<Tensor>> {
+        Ok(Vec::new())
+    }
+
+    /// The same function of inputs that were divided by `factors`, `[in_features]`: for
+    /// [`equalize`](crate::equalize()). `None` if the layer has no such form, as by default.
+    ///
+    /// # Errors
+    /// When the factors have another shape.
+    fn fold_input(&self, factors: &Tensor) -> Result<Option<Self>> {
+        let _ = factors;
+        Ok(None)
+    }
+
+    /// Makes each forward call report its inputs and output to `tap`, or to nothing; returns whether
+    /// the layer can. Without it, a layer is not measured by [`inspect`](crate::inspect); a layer of
+    /// your own passes on [`Projection::attach`](crate::nn::Projection::attach).
+    fn attach(&mut self, tap: Option<Tap>) -> bool {
+        let _ = tap;
+        false
+    }
+
+    /// The layer as a function of the inputs that it reports; `None` if it reports none. A layer of
+    /// your own passes on [`Projection::replay`](crate::nn::Projection::replay).
+    fn replay(&self) -> Option<Replay> {
+        None
+    }
 }
 
 /// [`Layer`] as an object; implemented for every layer, not to be implemented by hand.
@@ -329,6 +164,25 @@ pub trait AnyLayer: sealed::Sealed + Any {
         qconfig: &QConfig,
         lent: &LentWeight,
     ) -> Option<Box<dyn AnyLayer>>;
+    /// [`Layer::stored`].
+    ///
+    /// # Errors
+    /// As [`Layer::stored`].
+    fn stored(&self) -> Result<Vec<StoredWeight>>;
+    /// [`Layer::values`].
+    ///
+    /// # Errors
+    /// As [`Layer::values`].
+    fn values(&self) -> Result<Vec<Tensor>>;
+    /// [`Layer::fold_input`], the result in a box.
+    ///
+    /// # Errors
+    /// As [`Layer::fold_input`].
+    fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn AnyLayer>>>;
+    /// [`Layer::attach`].
+    fn attach(&mut self, tap: Option<Tap>) -> bool;
+    /// [`Layer::replay`].
+    fn replay(&self) -> Option<Replay>;
     /// Whether `replacement` is of the same type, so that it can be installed.
     fn accepts(&self, replacement: &dyn AnyLayer) -> bool;
     /// Puts `replacement` in the place of `self`, which is returned.
@@ -370,6 +224,27 @@ impl<L: Layer> AnyLayer for L {
         lent: &LentWeight,
     ) -> Option<Box<dyn AnyLayer>> {
         Some(Box::new(self.quantize_sharing(qconfig, lent)?))
+    }
+
+    fn stored(&self) -> Result<Vec<StoredWeight>> {
+        Layer::stored(self)
+    }
+
+    fn values(&self) -> Result<Vec<Tensor>> {
+        Layer::values(self)
+    }
+
+    fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn AnyLayer>>> {
+        let folded = self.fold_input(factors)?;
+        Ok(folded.map(|layer| Box::new(layer) as Box<dyn AnyLayer>))
+    }
+
+    fn attach(&mut self, tap: Option<Tap>) -> bool {
+        Layer::attach(self, tap)
+    }
+
+    fn replay(&self) -> Option<Replay> {
+        Layer::replay(self)
     }
 
     fn accepts(&self, replacement: &dyn AnyLayer) -> bool {

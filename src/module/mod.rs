@@ -5,23 +5,31 @@
 
 mod cells;
 mod containers;
+mod kind;
 mod layer;
 mod leaves;
+mod norm;
 mod private;
 mod tied;
 mod walk;
+mod weight_info;
 
 /// For the code that the derive writes.
 #[doc(hidden)]
 pub mod __private {
-    pub use super::private::{Field, FieldMut, OpaqueField, assert_quantizable};
+    pub use super::private::{Fallback, Field, FieldMut, assert_quantizable};
 }
 
-pub use layer::{AnyLayer, Layer, LayerKind, WeightDType, WeightInfo};
+pub use crate::tap::{Receiver, Replay, Tap};
+pub use kind::LayerKind;
+pub use layer::{AnyLayer, Layer};
 pub(crate) use leaves::leaves;
+pub(crate) use norm::sealed::Sealed as SealedNorm;
+pub use norm::{Affine, AnyNorm};
 pub(crate) use tied::MemoryId;
 pub use tied::{LentWeight, WeightId};
 pub use walk::{Pointer, Visitor, VisitorMut, Walk, WalkMut};
+pub use weight_info::{WeightDType, WeightInfo};
 
 use crate::error::Result;
 
@@ -55,6 +63,6 @@ pub trait Quantizable {
     /// Shows every layer below to `walk`, which may replace it.
     ///
     /// # Errors
-    /// Whatever the visitor behind `walk` returns.
+    /// Errors of the visitor behind `walk`.
     fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()>;
 }

@@ -3,7 +3,7 @@
 //! Whether a field is a module tree is decided by its type, not by its spelling, and so inside
 //! generic types too. [`Field`] has a method `visit` of its own where its type is
 //! `Quantizable`; where it is not, the compiler finds the method of the same name in
-//! [`OpaqueField`], which reports the field.
+//! [`Fallback`], which reports the field.
 
 use super::{Quantizable, Walk, WalkMut};
 use crate::error::Result;
@@ -17,7 +17,7 @@ pub struct Field<'a, T: ?Sized>(pub &'a T);
 pub struct FieldMut<'a, T: ?Sized>(pub &'a mut T);
 
 /// Fields of any type; a type's own methods come before these.
-pub trait OpaqueField: Sized {
+pub trait Fallback: Sized {
     /// The walk that the field is shown to.
     type Walk<'v>;
 
@@ -52,7 +52,7 @@ impl<T: Quantizable + ?Sized> Field<'_, T> {
     }
 }
 
-impl<T: ?Sized> OpaqueField for Field<'_, T> {
+impl<T: ?Sized> Fallback for Field<'_, T> {
     type Walk<'v> = Walk<'v>;
 
     fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()> {
@@ -85,7 +85,7 @@ impl<T: Quantizable + ?Sized> FieldMut<'_, T> {
 }
 
 /// Reported by the walk that looks; the walk that changes passes by in silence.
-impl<T: ?Sized> OpaqueField for FieldMut<'_, T> {
+impl<T: ?Sized> Fallback for FieldMut<'_, T> {
     type Walk<'v> = WalkMut<'v>;
 
     fn visit(self, _name: &str, _walk: &mut WalkMut<'_>) -> Result<()> {

@@ -36,7 +36,7 @@ pub struct WeightId {
 }
 
 /// A piece of memory, by its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MemoryId(usize);
 
 /// Which elements, and in which order.

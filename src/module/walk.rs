@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{AnyLayer, Layer, Quantizable};
+use super::{AnyLayer, AnyNorm, Layer, Quantizable};
 use crate::error::{Error, Result};
 
 /// Visits a tree without changing it.
@@ -18,6 +18,15 @@ pub trait Visitor {
     /// # Errors
     /// An error ends the walk.
     fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()>;
+
+    /// A norm at `path`.
+    ///
+    /// # Errors
+    /// An error ends the walk.
+    fn norm(&mut self, path: &str, norm: &dyn AnyNorm) -> Result<()> {
+        let _ = (path, norm);
+        Ok(())
+    }
 
     /// A field at `path` that is not a module tree, with the name of its type.
     fn opaque(&mut self, path: &str, type_name: &'static str) {
@@ -37,6 +46,15 @@ pub trait VisitorMut {
     /// # Errors
     /// An error ends the walk.
     fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool>;
+
+    /// A norm at `path`; returns whether it was changed.
+    ///
+    /// # Errors
+    /// An error ends the walk.
+    fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
+        let _ = (path, norm);
+        Ok(false)
+    }
 }
 
 /// Dotted path of the place a walk is at: `encoder.layer.0.query`.
@@ -142,6 +160,12 @@ impl<'v> Walk<'v> {
             .map_err(|e| e.at(&self.path.dotted))
     }
 
+    /// Shows a norm at the present path.
+    pub(crate) fn norm(&mut self, norm: &dyn AnyNorm) -> Result<()> {
+        let shown = self.visitor.norm(&self.path.dotted, norm);
+        shown.map_err(|e| e.at(&self.path.dotted))
+    }
+
     /// Reports a field under `name` that is not a module tree.
     pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
         let before = self.path.push(name);
@@ -228,27 +252,65 @@ impl<'v> WalkMut<'v> {
 
     /// [`over`](Self::over), after which either all is changed or nothing: where it ends early, by
     /// an error or a panic, a second walk shows each layer outside of shared pointers again, to
-    /// `undo`, and puts the pointers themselves back.
+    /// `undo`, and puts the pointers themselves back. Returns the visitor.
     pub(crate) fn over_or_undo<M: Quantizable + ?Sized, V: VisitorMut>(
         root: &mut M,
         mut visitor: V,
         undo: impl FnOnce(V) -> Box<dyn VisitorMut>,
-    ) -> Result<()> {
+    ) -> Result<V> {
+        let (result, pointers) = Self::change(root, &mut visitor);
+        let failure = match result {
+            Ok(Ok(())) => return Ok(visitor),
+            Ok(Err(error)) => Ok(error),
+            Err(panic) => Err(panic),
+        };
+        Self::put_back(root, &mut *undo(visitor), pointers);
+        Err(failure.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+
+    /// Calls `run` with the tree as `change` makes it, and makes it what it was by `undo`, which is
+    /// shown each layer outside of shared pointers; also after an error or a panic.
+    pub(crate) fn over_while<M: Quantizable + ?Sized, T>(
+        root: &mut M,
+        change: &mut dyn VisitorMut,
+        run: impl FnOnce(&M) -> T,
+        undo: &mut dyn VisitorMut,
+    ) -> Result<T> {
+        let (changed, pointers) = Self::change(root, change);
+        let result = match changed {
+            Ok(Ok(())) => catch_unwind(AssertUnwindSafe(|| Ok(run(root)))),
+            Ok(Err(error)) => Ok(Err(error)),
+            Err(panic) => Err(panic),
+        };
+        Self::put_back(root, undo, pointers);
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Walks as far as it goes: how it ended, and the shared pointers that it replaced.
+    fn change<M: Quantizable + ?Sized>(
+        root: &mut M,
+        visitor: &mut dyn VisitorMut,
+    ) -> (
+        std::thread::Result<Result<()>>,
+        HashMap<SharedKey, Replaced>,
+    ) {
         // After a panic the tree is looked at in the second walk only, which is there to mend it.
-        let mut walk = WalkMut::new(&mut visitor, Pointers::Visited(HashMap::new()));
+        let mut walk = WalkMut::new(visitor, Pointers::Visited(HashMap::new()));
         let result = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
-        if matches!(result, Ok(Ok(()))) {
-            return Ok(());
-        }
         let (Pointers::Visited(pointers) | Pointers::PutBack(pointers)) = walk.shared;
-        let pointers = pointers
-            .into_values()
-            .map(|replaced| (replaced.key, replaced));
-        let mut undo = undo(visitor);
-        let mut walk = WalkMut::new(&mut *undo, Pointers::PutBack(pointers.collect()));
+        (result, pointers)
+    }
+
+    fn put_back<M: Quantizable + ?Sized>(
+        root: &mut M,
+        undo: &mut dyn VisitorMut,
+        pointers: HashMap<SharedKey, Replaced>,
+    ) {
+        let pointers = pointers.into_values();
+        let pointers = pointers.map(|replaced| (replaced.key, replaced)).collect();
+        let mut walk = WalkMut::new(undo, Pointers::PutBack(pointers));
         // It stops where the first walk stopped; nothing beyond was changed.
         let _ = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
-        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Visits a child under `name`.
@@ -276,6 +338,13 @@ impl<'v> WalkMut<'v> {
             .layer(&self.path.dotted, layer)
             .map_err(|e| e.at(&self.path.dotted))?;
         self.changes += usize::from(changed);
+        Ok(())
+    }
+
+    /// Shows a norm at the present path.
+    pub(crate) fn norm(&mut self, norm: &mut dyn AnyNorm) -> Result<()> {
+        let changed = self.visitor.norm(&self.path.dotted, norm);
+        self.changes += usize::from(changed.map_err(|e| e.at(&self.path.dotted))?);
         Ok(())
     }
 

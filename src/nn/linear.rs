@@ -5,12 +5,15 @@ use std::sync::Arc;
 use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder, init};
 
-use super::{Projection, prefix_of};
+use super::{Embedding, Projection, prefix_of, ties};
 use crate::error::Result;
 use crate::kernels::Activation;
 use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
+use crate::stored::StoredWeight;
+use crate::tap::{Replay, Tap};
+use crate::trace;
 
 /// `y = x W^T + b`, call-compatible with [`candle_nn::Linear`].
 ///
@@ -41,10 +44,44 @@ pub struct Linear {
 impl Linear {
     /// A layer of these tensors; shapes are checked when it is used or quantized.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
+        let tied = ties::find(&weight, |tied| Projection::tied(tied, bias.clone()));
         Self {
-            projection: Projection::new(weight, bias),
+            // With a bias that does not fit it is an error later, as with any weight.
+            projection: match tied {
+                Some(Ok(projection)) => projection,
+                _ => Projection::new(weight, bias),
+            },
             name: None,
         }
+    }
+
+    /// The output projection of an embedding's table, `[out_features, in_features]`:
+    /// `Linear::new(embedding.embeddings().clone(), bias)`.
+    ///
+    /// Of a table that was read from a checkpoint as the weight of its output projection, both
+    /// give the quantized projection; this one does not dequantize the table.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_dynquant::nn;
+    ///
+    /// let table = nn::Embedding::new(Tensor::zeros((10, 4), DType::F32, &Device::Cpu)?, 4);
+    /// let head = nn::Linear::tied(&table, None)?;
+    /// assert_eq!(head.weight().dims(), [10, 4]);
+    /// # Ok::<(), candle_dynquant::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the weight is quantized, and the bias has another shape than `[out_features]`, is no
+    /// float tensor on the CPU, or holds a NaN or an infinity.
+    pub fn tied(embedding: &Embedding, bias: Option<Tensor>) -> Result<Self> {
+        Ok(match embedding.tied() {
+            None => Self::new(embedding.embeddings().clone(), bias),
+            Some(tied) => Self {
+                projection: Projection::tied(tied, bias)?,
+                name: None,
+            },
+        })
     }
 
     /// The same as [`new`](Self::new), under candle-transformers' name.
@@ -54,19 +91,22 @@ impl Linear {
 
     fn load(in_dim: usize, out_dim: usize, bias: bool, vb: &VarBuilder<'_>) -> CandleResult<Self> {
         sizes::elements("weight", &[out_dim, in_dim])?;
-        let weight =
-            vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
+        let weight = || {
+            let normal = init::DEFAULT_KAIMING_NORMAL;
+            Ok(vb.get_with_hints((out_dim, in_dim), "weight", normal)?)
+        };
         let bound = 1. / (in_dim as f64).sqrt();
         let uniform = Init::Uniform {
             lo: -bound,
             up: bound,
         };
-        let bias = match bias {
-            true => Some(vb.get_with_hints(out_dim, "bias", uniform)?),
-            false => None,
+        let bias = || match bias {
+            true => Ok(Some(vb.get_with_hints(out_dim, "bias", uniform)?)),
+            false => Ok(None),
         };
+        let shape = [out_dim, in_dim];
         Ok(Self {
-            projection: Projection::new(weight, bias),
+            projection: Projection::load(vb, "weight", shape, 1, weight, bias)?,
             name: prefix_of(vb),
         })
     }
@@ -127,6 +167,7 @@ impl Linear {
         layers: [&Self; N],
         xs: &Tensor,
     ) -> CandleResult<[Tensor; N]> {
+        trace::forward!("linear", layers.first().and_then(|l| l.name.as_deref()));
         let outs = Projection::forward_each(layers.map(|layer| &layer.projection), xs);
         let name = || layers.first().and_then(|layer| layer.name.as_deref());
         outs.map_err(|e| e.at(name().unwrap_or("Linear")).into())
@@ -146,6 +187,7 @@ impl From<candle_nn::Linear> for Linear {
 
 impl Module for Linear {
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        trace::forward!("linear", self.name.as_deref());
         let ys = self.projection.try_forward(xs);
         ys.map_err(|e| e.at(self.name.as_deref().unwrap_or("Linear")).into())
     }
@@ -173,6 +215,30 @@ impl Layer for Linear {
 
     fn lend(&self, _name: &str) -> Option<LentWeight> {
         self.projection.lend()
+    }
+
+    fn stored(&self) -> Result<Vec<StoredWeight>> {
+        Ok(self.projection.stored("weight").into_iter().collect())
+    }
+
+    fn values(&self) -> Result<Vec<Tensor>> {
+        Ok(vec![self.projection.value()?])
+    }
+
+    fn fold_input(&self, factors: &Tensor) -> Result<Option<Self>> {
+        let folded = self.projection.fold_input(factors)?;
+        Ok(folded.map(|projection| Self {
+            projection,
+            name: self.name.clone(),
+        }))
+    }
+
+    fn attach(&mut self, tap: Option<Tap>) -> bool {
+        self.projection.attach(tap)
+    }
+
+    fn replay(&self) -> Option<Replay> {
+        self.projection.replay()
     }
 }
 

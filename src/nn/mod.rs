@@ -17,6 +17,7 @@ mod norm;
 mod projection;
 mod recurrent;
 mod sequential;
+mod ties;
 
 use std::sync::Arc;
 

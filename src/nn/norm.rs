@@ -6,9 +6,14 @@ use candle_core::{D, Result, Tensor};
 use candle_nn::{LayerNormConfig, Module, VarBuilder};
 
 use super::prefix_of;
-use crate::module::leaves;
+use crate::error;
+use crate::module::{Affine, AnyNorm, Quantizable, SealedNorm, Walk, WalkMut};
 use crate::ops::Norm;
 use crate::sizes;
+use crate::stored::equalized;
+use crate::tap::{self, Tap};
+use crate::tensor::mismatch;
+use crate::trace;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, call-compatible
 /// with [`candle_nn::LayerNorm`] and several times as fast on the CPU.
@@ -37,6 +42,11 @@ pub struct LayerNorm {
     /// candle's, which says what the parameters are and computes where ours does not.
     inner: candle_nn::LayerNorm,
     name: Option<Arc<str>>,
+    /// The factors of a residual, `[hidden]`, if it is not added as it is.
+    residual: Option<Tensor>,
+    /// Whether the parameters are others than those of its checkpoint.
+    folded: bool,
+    tap: Option<Tap>,
 }
 
 impl LayerNorm {
@@ -74,22 +84,64 @@ impl LayerNorm {
     pub fn remove_mean(&self) -> bool {
         self.inner.remove_mean()
     }
-}
 
-impl From<candle_nn::LayerNorm> for LayerNorm {
-    fn from(inner: candle_nn::LayerNorm) -> Self {
-        Self { inner, name: None }
+    /// [`forward`](Module::forward) of `xs + residual`, without the sum in memory: a transformer's
+    /// "add and norm".
+    ///
+    /// # Shapes
+    /// `residual` has the shape of `xs`, or both broadcast to one.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_dynquant::nn;
+    ///
+    /// let ones = Tensor::new(&[1f32, 1.], &Device::Cpu)?;
+    /// let layer = nn::LayerNorm::new(ones.clone(), ones.zeros_like()?, 0.);
+    /// let (xs, residual) = (Tensor::new(&[[1f32, 2.]], &Device::Cpu)?, ones.unsqueeze(0)?);
+    /// assert_eq!(layer.forward_add(&xs, &residual)?.to_vec2::<f32>()?, [[-1., 1.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward), and when the shapes do not broadcast.
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        trace::forward!("layer-norm", self.name.as_deref());
+        if xs.dims() == residual.dims() {
+            return self.normalize(xs, Some(residual));
+        }
+        let sum = match &self.residual {
+            None => xs.broadcast_add(residual)?,
+            Some(factors) => {
+                let factors = factors.to_dtype(residual.dtype())?;
+                xs.broadcast_add(&residual.broadcast_mul(&factors)?)?
+            }
+        };
+        self.normalize(&sum, None)
     }
-}
 
-impl Module for LayerNorm {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+    fn normalize(&self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let ys = self.normal(xs, residual)?;
+        match residual {
+            None => tap::report(self.tap.as_ref(), &[xs], &ys),
+            Some(residual) => tap::report(self.tap.as_ref(), &[xs, residual], &ys),
+        }
+        Ok(ys)
+    }
+
+    fn normal(&self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let hidden = [xs.dim(D::Minus1)?];
         let (weight, bias) = (self.weight(), self.bias());
         let fit = |parameter: &Tensor| parameter.dims() == hidden;
         if !(fit(weight) && bias.is_none_or(fit)) {
             // candle's broadcasts other shapes, or says what is wrong with them.
-            return self.inner.forward(xs);
+            return match (residual, &self.residual) {
+                (None, _) => self.inner.forward(xs),
+                (Some(residual), None) => self.inner.forward(&(xs + residual)?),
+                (Some(residual), Some(factors)) => {
+                    let residual = residual.broadcast_mul(&factors.to_dtype(xs.dtype())?)?;
+                    self.inner.forward(&(xs + residual)?)
+                }
+            };
         }
         let (op, kind) = match self.remove_mean() {
             true => ("layer_norm", "LayerNorm"),
@@ -99,11 +151,31 @@ impl Module for LayerNorm {
             op,
             weight,
             bias,
+            residual_weight: self.residual.as_ref(),
             eps: self.eps(),
             centered: self.remove_mean(),
         };
-        let ys = norm.of(xs, None);
+        let ys = norm.of(xs, residual);
         ys.map_err(|e| e.at(self.name.as_deref().unwrap_or(kind)).into())
+    }
+}
+
+impl From<candle_nn::LayerNorm> for LayerNorm {
+    fn from(inner: candle_nn::LayerNorm) -> Self {
+        Self {
+            inner,
+            name: None,
+            residual: None,
+            folded: false,
+            tap: None,
+        }
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        trace::forward!("layer-norm", self.name.as_deref());
+        self.normalize(xs, None)
     }
 }
 
@@ -164,14 +236,65 @@ impl From<candle_nn::RmsNorm> for RmsNorm {
 
 impl Module for RmsNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.0.forward(xs)
+        trace::forward!("rms-norm", self.0.name.as_deref());
+        self.0.normalize(xs, None)
     }
 }
 
-leaves! { LayerNorm, RmsNorm }
+impl SealedNorm for LayerNorm {}
+
+impl AnyNorm for LayerNorm {
+    fn checkpoint_name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn affine(&self) -> Affine {
+        Affine::new(self.weight(), self.bias(), self.residual.as_ref())
+    }
+
+    fn set_affine(&mut self, affine: Affine) {
+        let eps = self.eps();
+        self.inner = match (self.remove_mean(), affine.bias) {
+            (true, Some(bias)) => candle_nn::LayerNorm::new(affine.weight, bias, eps),
+            (true, None) => candle_nn::LayerNorm::new_no_bias(affine.weight, eps),
+            (false, _) => candle_nn::LayerNorm::rms_norm(affine.weight, eps),
+        };
+        self.residual = affine.residual;
+        self.folded = true;
+    }
+
+    fn is_folded(&self) -> bool {
+        self.folded
+    }
+
+    fn attach(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
+    }
+}
+
+impl Quantizable for LayerNorm {
+    fn visit(&self, walk: &mut Walk<'_>) -> error::Result<()> {
+        walk.norm(self)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> error::Result<()> {
+        walk.norm(self)
+    }
+}
+
+impl Quantizable for RmsNorm {
+    fn visit(&self, walk: &mut Walk<'_>) -> error::Result<()> {
+        walk.norm(&self.0)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> error::Result<()> {
+        walk.norm(&mut self.0)
+    }
+}
 
 /// Loads `weight` (or `gamma`), and `bias` (or `beta`) if the config is affine, from `vb`; a config
-/// is also its `eps` alone.
+/// is also its `eps` alone. From a checkpoint of an [equalized](crate::equalize()) model also the
+/// factors of its residual.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -192,8 +315,20 @@ pub fn layer_norm<C: Into<LayerNormConfig>>(
 ) -> Result<LayerNorm> {
     sizes::elements("weight", &[size])?;
     let name = prefix_of(&vb);
+    let (vb, residual) = match equalized(&vb) {
+        None => (vb, None),
+        Some((own, factors)) if factors.dims() == [size] => (own, Some(factors)),
+        Some((_, factors)) => {
+            let mismatch = mismatch("layer_norm", format!("[{size}]"), &factors);
+            return Err(mismatch.at(name.as_deref().unwrap_or("LayerNorm")).into());
+        }
+    };
     let inner = candle_nn::layer_norm(size, config, vb)?;
-    Ok(LayerNorm { inner, name })
+    Ok(LayerNorm {
+        name,
+        residual,
+        ..inner.into()
+    })
 }
 
 /// Loads `weight` (or `gamma`) of a layer norm without a bias from `vb`.

@@ -114,7 +114,7 @@ impl<F: Fn(&Tensor) -> Result<Tensor>> Module for Function<F> {
 
 impl<F> Quantizable for Function<F> {
     fn visit(&self, walk: &mut Walk<'_>) -> error::Result<()> {
-        // What captures nothing holds no layer.
+        // A function that captures nothing holds no layer.
         if size_of::<F>() > 0 {
             walk.opaque_here(std::any::type_name::<F>());
         }

@@ -79,7 +79,7 @@ impl Observer for MinMaxObserver {
 /// ```
 #[derive(Clone, Debug)]
 pub struct PerChannelMinMaxObserver {
-    formula: Formula,
+    pub(super) formula: Formula,
     ch_axis: isize,
     seen: Extremes,
 }

@@ -136,7 +136,8 @@ type Build = Arc<dyn Fn(&ObserverConfig) -> Result<Box<dyn Observer>> + Send + S
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```
 pub trait Observer: fmt::Debug {
-    /// Takes a float tensor into account; one without elements changes nothing.
+    /// Takes a float tensor into account; one without elements changes nothing. A weight that is
+    /// quantized is shown contiguous and in f32.
     ///
     /// # Errors
     /// When the tensor is not a float tensor on the CPU, an element is NaN or infinite, or its
@@ -169,6 +170,9 @@ impl CustomObserver {
         &self.name
     }
 }
+
+/// From the ranges of some channels to their parameters.
+pub(crate) type RangeFormula = Box<dyn Fn(&[[f32; 2]]) -> Result<WeightQParams> + Send + Sync>;
 
 impl fmt::Debug for CustomObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -217,5 +221,35 @@ impl ObserverConfig {
             ObserverKind::Placeholder => Box::new(PlaceholderObserver),
             ObserverKind::Custom(custom) => (custom.build)(self)?,
         })
+    }
+
+    /// Whether an observer that is shown a weight block by block gives it the parameters that it gives
+    /// it as a whole, one scale for all.
+    pub(crate) fn sees_blocks(&self) -> bool {
+        let ranges = matches!(self.kind, ObserverKind::MinMax | ObserverKind::OnnxRuntime);
+        ranges && !self.qscheme.is_per_channel()
+    }
+
+    /// The formula of an observer that keeps the range of each channel and nothing else: applied to
+    /// the ranges of some channels of a weight, it gives what the observer gives them after it has
+    /// seen the whole weight once.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub(crate) fn range_formula(&self) -> Result<Option<RangeFormula>> {
+        let formula = match &self.kind {
+            ObserverKind::PerChannelMinMax => PerChannelMinMaxObserver::new(self)?.formula,
+            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => {
+                MovingAveragePerChannelMinMaxObserver::new(self, *averaging_constant)?.formula
+            }
+            ObserverKind::OnnxRuntime if self.qscheme.is_per_channel() => {
+                let observer = OnnxRuntimeObserver::new(self)?;
+                return Ok(Some(Box::new(move |ranges| observer.of_ranges(ranges))));
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Box::new(move |ranges| {
+            formula.calculate_qparams(ranges)
+        })))
     }
 }

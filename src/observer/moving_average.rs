@@ -93,7 +93,7 @@ impl Observer for MovingAverageMinMaxObserver {
 /// ```
 #[derive(Clone, Debug)]
 pub struct MovingAveragePerChannelMinMaxObserver {
-    formula: Formula,
+    pub(super) formula: Formula,
     ch_axis: isize,
     averaging_constant: f32,
     averages: Extremes,

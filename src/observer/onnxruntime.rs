@@ -69,6 +69,16 @@ impl OnnxRuntimeObserver {
             seen: Extremes::default(),
         })
     }
+
+    /// The parameters of channels, or of a weight, with these ranges.
+    pub(super) fn of_ranges(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
+        let qparams = ranges
+            .iter()
+            .map(|[min, max]| onnxruntime_weight(*min, *max, self.quant_range, self.symmetric));
+        let (scales, zero_points) = qparams.map(|q| (q.scale, q.zero_point)).unzip();
+        let qparams = WeightQParams::new(self.dtype, scales, ZeroPoints::Int(zero_points))?;
+        Ok(qparams.with_rounding(Rounding::Divide))
+    }
 }
 
 impl Observer for OnnxRuntimeObserver {
@@ -77,15 +87,9 @@ impl Observer for OnnxRuntimeObserver {
     }
 
     fn calculate_qparams(&self) -> Result<WeightQParams> {
-        let seen: &[[f32; 2]] = match self.seen.0.as_slice() {
+        self.of_ranges(match self.seen.0.as_slice() {
             [] => &[[0., 0.]],
             seen => seen,
-        };
-        let qparams = seen
-            .iter()
-            .map(|[min, max]| onnxruntime_weight(*min, *max, self.quant_range, self.symmetric));
-        let (scales, zero_points) = qparams.map(|q| (q.scale, q.zero_point)).unzip();
-        let qparams = WeightQParams::new(self.dtype, scales, ZeroPoints::Int(zero_points))?;
-        Ok(qparams.with_rounding(Rounding::Divide))
+        })
     }
 }

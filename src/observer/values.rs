@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use crate::error::{Error, Result};
-use crate::kernels::Extent;
+use crate::kernels::{self, Extent, Isa};
 use crate::tensor::{Elements, as_f32};
 
 /// Minimum and maximum of the whole tensor, or of each index of the axis `ch_axis`.
@@ -25,10 +25,16 @@ pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32
     let by_channel = by_channel.contiguous()?;
     let elements = Elements::of(&by_channel);
     let values = elements.as_slice()?;
-    let channels = values.chunks(values.len() / channels);
-    let ranges: Vec<_> = channels.map(Extent::of).collect();
-    match ranges.iter().all(|range| range.finite) {
-        true => Ok(ranges.iter().map(|range| [range.min, range.max]).collect()),
+    let (isa, k) = (Isa::active()?, values.len() / channels);
+    let extents = match ch_axis {
+        Some(_) => kernels::extents(isa, k, values),
+        None => {
+            let parts = kernels::extents(isa, kernels::PART, values).into_iter();
+            vec![parts.fold(Extent::EMPTY, Extent::union)]
+        }
+    };
+    match extents.iter().all(|extent| extent.finite) {
+        true => Ok(extents.iter().map(Extent::range).collect()),
         false => Err(non_finite(&tensor)?),
     }
 }

@@ -2,6 +2,7 @@
 //! not.
 
 use crate::error::{Error, Result};
+use crate::kernels::Coding;
 use crate::qparams::{QDType, Rounding, quantize, quantize_float};
 
 /// The zero points of a weight: one, or one for each channel.
@@ -148,6 +149,23 @@ impl WeightQParams {
             ZeroPoints::Float(zero_points) => {
                 quantize_float(values, scale, zero_points[channel], range)
             }
+        }
+    }
+
+    /// How the values of a channel become codes, as [`quantize`](Self::quantize) makes them; one
+    /// scale is that of every channel.
+    pub(crate) fn coding(&self, channel: usize) -> Coding {
+        let channel = if self.scales.len() == 1 { 0 } else { channel };
+        let (offset, zero_point, rounding) = match &self.zero_points {
+            ZeroPoints::Int(zero_points) => (0., zero_points[channel], self.rounding),
+            ZeroPoints::Float(zero_points) => (zero_points[channel], 0, Rounding::Multiply),
+        };
+        Coding {
+            scale: self.scales[channel],
+            offset,
+            zero_point,
+            range: self.quant_range,
+            rounding,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::is_ours;
 use crate::error::Error;
 use crate::kernels::{self, Activation, Isa};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::trace;
 
 /// Applies an activation function to each element; the shape stays.
 ///
@@ -24,6 +25,7 @@ use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 /// # Errors
 /// When the dtype is no float.
 pub fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
+    trace::forward!("activation");
     let op = name(activation);
     let ours = is_ours(op, &[xs])?;
     if xs.elem_count() == 0 {

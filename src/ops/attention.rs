@@ -8,6 +8,7 @@ use crate::error;
 use crate::kernels::{self, Attention, Heads, Isa};
 use crate::sizes;
 use crate::tensor::{Elements, from_f32_vec, mismatch, readable, to_f32};
+use crate::trace;
 
 /// `softmax(q k^T scale + mask) v` of every head: PyTorch's `scaled_dot_product_attention`.
 ///
@@ -44,9 +45,9 @@ use crate::tensor::{Elements, from_f32_vec, mismatch, readable, to_f32};
 /// assert_eq!(merged.dims(), projected.dims());
 ///
 /// // One more token of a decoder: two heads of keys, 9 of which came before.
-/// let (q, cache) = (q.narrow(2, 0, 1)?, Tensor::randn(0f32, 1., (batch, 2, 10, head_dim), &Device::Cpu)?);
-/// let context = ops::scaled_dot_product_attention(&q, &cache, &cache, Mask::Causal, 0.5)?;
-/// assert_eq!(context.dims(), [batch, heads, 1, head_dim]);
+/// let (q, cache) = (q.narrow(2, 0, 1)?, Tensor::randn(0f32, 1., (batch, 2, 10, head_dim),
+/// &Device::Cpu)?); let context = ops::scaled_dot_product_attention(&q, &cache, &cache,
+/// Mask::Causal, 0.5)?; assert_eq!(context.dims(), [batch, heads, 1, head_dim]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
@@ -65,14 +66,15 @@ pub fn scaled_dot_product_attention<'a>(
 const OP: &str = "scaled_dot_product_attention";
 
 fn attend(q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>, scale: f64) -> error::Result<Tensor> {
+    trace::forward!("attention");
     let sizes = Sizes::of(q, k, v)?;
     let Sizes {
         batch,
         heads,
-        kv_heads,
         queries,
         keys,
         value_dim,
+        ..
     } = sizes;
     let causal = matches!(mask, Mask::Causal);
     let added = mask.added(OP, &[batch, heads, queries, keys])?;
@@ -104,7 +106,7 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>, scale: f64) -> err
             scale: scale as f32,
             batch,
             heads,
-            kv_heads,
+            kv_heads: sizes.kv_heads,
         },
     );
     let shape = [batch, queries, heads, value_dim];
@@ -189,8 +191,7 @@ fn composite(
         heads,
         kv_heads,
         queries,
-        keys,
-        value_dim,
+        ..
     } = sizes;
     let dtype = match q.dtype() {
         DType::F64 => DType::F64,
@@ -206,12 +207,12 @@ fn composite(
         contiguous(v)?,
     );
     let scores = (q_heads.matmul(&k.t()?)? * scale)?;
-    let mut scores = scores.reshape((batch, heads, queries, keys))?;
+    let mut scores = scores.reshape((batch, heads, queries, sizes.keys))?;
     if let Some(added) = added {
         scores = (scores + added.to_dtype(dtype)?)?;
     }
     if is_causal {
-        let added = causal(queries, keys, q.device())?;
+        let added = causal(queries, sizes.keys, q.device())?;
         scores = scores.broadcast_add(&added.to_dtype(dtype)?)?;
     }
     // A query without keys: every weight is 0 then, and not NaN.
@@ -223,7 +224,7 @@ fn composite(
     let sum = excluded.where_cond(&sum.ones_like()?, &sum)?;
     let ys = weights.reshape(shared)?.matmul(&v)?;
     let ys = ys
-        .reshape((batch, heads, queries, value_dim))?
+        .reshape((batch, heads, queries, sizes.value_dim))?
         .broadcast_div(&sum)?;
     let ys = ys.to_dtype(q.dtype())?;
     // The same layout as that of the fused result.

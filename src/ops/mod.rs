@@ -8,6 +8,7 @@
 //! | [`gelu_erf`] and [`gelu`] | `xs.gelu_erf()`, the exact one |
 //! | [`gelu_tanh`] | `xs.gelu()`: candle's is the approximation by tanh |
 //! | [`relu`], [`tanh`] | `xs.relu()`, `xs.tanh()` |
+//! | [`gather`] | `xs.gather(&indexes, dim)`, and the copies that it wants |
 //!
 //! With the rest of `candle_nn::ops`, which is candle's own, this is a drop-in for it.
 //!
@@ -25,12 +26,14 @@
 
 mod activation;
 mod attention;
+mod gather;
 mod mask;
 mod norm;
 mod softmax;
 
 pub use activation::{activate, gelu, gelu_erf, gelu_tanh, relu, sigmoid, silu, swiglu, tanh};
 pub use attention::scaled_dot_product_attention;
+pub use gather::gather;
 pub use mask::Mask;
 pub(crate) use norm::Norm;
 pub use norm::{add_layer_norm, layer_norm, rms_norm};

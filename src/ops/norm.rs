@@ -38,13 +38,7 @@ pub fn layer_norm<'a>(
     bias: impl Into<Option<&'a Tensor>>,
     eps: impl Into<f64>,
 ) -> Result<Tensor> {
-    let norm = Norm {
-        op: "layer_norm",
-        weight,
-        bias: bias.into(),
-        eps: eps.into(),
-        centered: true,
-    };
+    let norm = Norm::layer("layer_norm", weight, bias.into(), eps.into());
     Ok(norm.of(xs, None)?)
 }
 
@@ -74,13 +68,7 @@ pub fn add_layer_norm<'a>(
     bias: impl Into<Option<&'a Tensor>>,
     eps: impl Into<f64>,
 ) -> Result<Tensor> {
-    let norm = Norm {
-        op: "add_layer_norm",
-        weight,
-        bias: bias.into(),
-        eps: eps.into(),
-        centered: true,
-    };
+    let norm = Norm::layer("add_layer_norm", weight, bias.into(), eps.into());
     Ok(norm.of(xs, Some(residual))?)
 }
 
@@ -110,6 +98,7 @@ pub fn rms_norm(xs: &Tensor, weight: &Tensor, eps: impl Into<f64>) -> Result<Ten
         op: "rms_norm",
         weight,
         bias: None,
+        residual_weight: None,
         eps: eps.into(),
         centered: false,
     };
@@ -122,21 +111,39 @@ pub(crate) struct Norm<'a> {
     pub op: &'static str,
     pub weight: &'a Tensor,
     pub bias: Option<&'a Tensor>,
+    /// The factors of a residual; `None` adds it as it is.
+    pub residual_weight: Option<&'a Tensor>,
     pub eps: f64,
     /// Whether the mean is subtracted.
     pub centered: bool,
 }
 
-impl Norm<'_> {
+impl<'a> Norm<'a> {
+    /// That of a layer norm.
+    fn layer(op: &'static str, weight: &'a Tensor, bias: Option<&'a Tensor>, eps: f64) -> Self {
+        Self {
+            op,
+            weight,
+            bias,
+            residual_weight: None,
+            eps,
+            centered: true,
+        }
+    }
+
     /// The norm of `xs`, or of its sum with `residual`.
     pub fn of(self, xs: &Tensor, residual: Option<&Tensor>) -> error::Result<Tensor> {
         let Self {
-            op, weight, bias, ..
+            op,
+            weight,
+            bias,
+            residual_weight,
+            ..
         } = self;
         let Some(&hidden) = xs.dims().last() else {
             return Err(mismatch(op, "[.., hidden]", xs));
         };
-        for parameter in [Some(weight), bias].into_iter().flatten() {
+        for parameter in [Some(weight), bias, residual_weight].into_iter().flatten() {
             if parameter.dims() != [hidden] {
                 return Err(mismatch(op, format!("[{hidden}]"), parameter));
             }
@@ -144,7 +151,7 @@ impl Norm<'_> {
         if let Some(residual) = residual.filter(|residual| residual.dims() != xs.dims()) {
             return Err(mismatch(op, format!("{:?}", xs.dims()), residual));
         }
-        let optional = [residual, bias];
+        let optional = [residual, bias, residual_weight];
         let tensors: Vec<_> = [xs, weight]
             .into_iter()
             .chain(optional.into_iter().flatten())
@@ -167,15 +174,19 @@ impl Norm<'_> {
         let op = self.op;
         let isa = Isa::active()?;
         let (input, weight) = (as_f32(xs, op)?, as_f32(self.weight, op)?);
-        let [residual, bias] =
-            [residual, self.bias].map(|tensor| tensor.map(|tensor| as_f32(tensor, op)).transpose());
-        let (residual, bias) = (residual?, bias?);
+        let [residual, bias, residual_weight] = [residual, self.bias, self.residual_weight]
+            .map(|tensor| tensor.map(|tensor| as_f32(tensor, op)).transpose());
+        let (residual, bias, residual_weight) = (residual?, bias?, residual_weight?);
         let (input, weight) = (Elements::of(&input), Elements::of(&weight));
         let residual = residual.as_ref().map(Elements::of);
         let bias = bias.as_ref().map(Elements::of);
+        let residual_weight = residual_weight.as_ref().map(Elements::of);
         let norm = kernels::Norm {
             weight: weight.as_slice()?,
             bias: bias.as_ref().map(Elements::as_slice).transpose()?,
+            residual_weight: (residual_weight.as_ref())
+                .map(Elements::as_slice)
+                .transpose()?,
             eps: self.eps as f32,
             centered: self.centered,
         };
@@ -186,13 +197,25 @@ impl Norm<'_> {
 
     /// By candle's layer, which other devices than the CPU have a kernel for, without gradients.
     fn candle(self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let sum = residual.map_or_else(|| Ok(xs.clone()), |residual| xs + residual)?;
+        let sum = match residual {
+            None => xs.clone(),
+            Some(residual) => (xs + self.weighted(residual, xs.dtype())?)?,
+        };
         let weight = self.weight.clone();
         match (self.centered, self.bias) {
             (true, Some(bias)) => LayerNorm::new(weight, bias.clone(), self.eps).forward(&sum),
             (true, None) => LayerNorm::new_no_bias(weight, self.eps).forward(&sum),
             (false, None) => RmsNorm::new(weight, self.eps).forward(&sum),
             (false, Some(_)) => self.composite(&sum, None),
+        }
+    }
+
+    /// A residual with its factors.
+    fn weighted(self, residual: &Tensor, dtype: DType) -> Result<Tensor> {
+        let residual = residual.to_dtype(dtype)?;
+        match self.residual_weight {
+            None => Ok(residual),
+            Some(weight) => residual.broadcast_mul(&weight.to_dtype(dtype)?),
         }
     }
 
@@ -204,7 +227,7 @@ impl Norm<'_> {
         };
         let mut sum = xs.to_dtype(dtype)?;
         if let Some(residual) = residual {
-            sum = (sum + residual.to_dtype(dtype)?)?;
+            sum = (sum + self.weighted(residual, dtype)?)?;
         }
         if self.centered {
             sum = sum.broadcast_sub(&sum.mean_keepdim(D::Minus1)?)?;

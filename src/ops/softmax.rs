@@ -6,6 +6,7 @@ use candle_core::{D, Result, Tensor};
 use super::is_ours;
 use crate::kernels::{self, Isa};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::trace;
 
 /// `e^x / sum(e^x)` over a dimension: PyTorch's and candle's `softmax`.
 ///
@@ -55,6 +56,7 @@ pub fn softmax(xs: &Tensor, dim: impl Dim) -> Result<Tensor> {
 /// # Errors
 /// When `xs` has rank 0, or a dtype that is no float.
 pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
+    trace::forward!("softmax");
     let op = "softmax_last_dim";
     let Some(&columns) = xs.dims().last() else {
         return Err(mismatch(op, "[.., n]", xs).into());

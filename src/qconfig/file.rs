@@ -4,8 +4,8 @@
 //! weight: {observer: HistogramObserver, dtype: qint8, qscheme: per_tensor_symmetric, bins: 2048}
 //! activation: {granularity: per_row, reduce_range: false, arithmetic: pytorch}
 //! ```
-//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}`, `activation` may
-//! be `float`. What is left out is as in PyTorch's default observers for weights: signed codes
+//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}` or `{dtype: bfloat16}`,
+//! `activation` may be `float` or `bfloat16`. What is left out is as in PyTorch's default observers for weights: signed codes
 //! are symmetric and unsigned ones affine, and activations follow from the weight.
 
 use serde::Serialize;
@@ -61,6 +61,7 @@ impl Read for QConfig {
             {
                 ActivationConfig::dynamic(Granularity::PerTensor, true)
             }
+            WeightConfig::BFloat16 => ActivationConfig::BFloat16,
             _ => ActivationConfig::Float,
         });
         Ok(Self { activation, weight })
@@ -71,7 +72,8 @@ impl Read for ActivationConfig {
     fn read(node: &Node) -> Result<Self> {
         match &node.value {
             Value::Text(_) => node.word("an activation", |word| {
-                lookup("activation", word, [("float", Self::Float)])
+                let words = [("float", Self::Float), ("bfloat16", Self::BFloat16)];
+                lookup("activation", word, words)
             }),
             _ => DynamicConfig::read(node).map(Self::Dynamic),
         }
@@ -99,20 +101,22 @@ impl Read for DynamicConfig {
 impl Read for WeightConfig {
     fn read(node: &Node) -> Result<Self> {
         let map = node.map("a weight", &OBSERVER)?;
-        let is_float16 = |word: &str| {
+        let halves = |word: &str| {
             let word = word.strip_prefix("torch.").unwrap_or(word);
-            lookup(
-                "dtype",
-                word,
-                [("qint8", false), ("quint8", false), ("float16", true)],
-            )
+            let words = [
+                ("qint8", None),
+                ("quint8", None),
+                ("float16", Some((Self::Float16, "dtype float16"))),
+                ("bfloat16", Some((Self::BFloat16, "dtype bfloat16"))),
+            ];
+            lookup("dtype", word, words)
         };
-        match map.read("dtype", |n| n.word("a dtype", is_float16))? {
-            Some(true) => {
-                map.refuse("dtype float16", |key| key != "dtype")?;
-                Ok(Self::Float16)
+        match map.read("dtype", |n| n.word("a dtype", halves))?.flatten() {
+            Some((weight, what)) => {
+                map.refuse(what, |key| key != "dtype")?;
+                Ok(weight)
             }
-            _ => ObserverConfig::read(node).map(Self::Int8),
+            None => ObserverConfig::read(node).map(Self::Int8),
         }
     }
 }
@@ -266,12 +270,13 @@ fn per_channel(kind: &ObserverKind) -> Option<bool> {
     }
 }
 
-/// `float`, or what a [`DynamicConfig`] is.
+/// `float`, `bfloat16`, or what a [`DynamicConfig`] is.
 impl Serialize for ActivationConfig {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Dynamic(config) => config.serialize(to),
             Self::Float => to.serialize_str("float"),
+            Self::BFloat16 => to.serialize_str("bfloat16"),
         }
     }
 }
@@ -279,11 +284,13 @@ impl Serialize for ActivationConfig {
 /// An error for a custom observer: nothing could read it back.
 impl Serialize for WeightConfig {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        if let Self::Int8(config) = self {
-            return config.serialize(to);
-        }
+        let dtype = match self {
+            Self::Int8(config) => return config.serialize(to),
+            Self::Float16 => "float16",
+            Self::BFloat16 => "bfloat16",
+        };
         let mut map = to.serialize_map(Some(1))?;
-        map.serialize_entry("dtype", "float16")?;
+        map.serialize_entry("dtype", dtype)?;
         map.end()
     }
 }
@@ -345,7 +352,7 @@ pub(crate) fn serialize_named<S: Serializer>(qconfig: &QConfig, to: S) -> Result
     map.serialize_entry("activation", &qconfig.activation)?;
     match &qconfig.weight {
         WeightConfig::Int8(config) => map.serialize_entry("weight", &Named(config))?,
-        float16 => map.serialize_entry("weight", float16)?,
+        halves => map.serialize_entry("weight", halves)?,
     }
     map.end()
 }

@@ -47,6 +47,8 @@ pub enum ActivationConfig {
     Dynamic(DynamicConfig),
     /// They stay float: with float16 weights, and where nothing is multiplied.
     Float,
+    /// They are rounded to bfloat16: with bfloat16 weights.
+    BFloat16,
 }
 
 /// How activations become u8, affine.
@@ -91,8 +93,10 @@ impl DynamicConfig {
 
 impl fmt::Display for ActivationConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Dynamic(config) = self else {
-            return f.write_str("float activations");
+        let config = match self {
+            Self::Dynamic(config) => config,
+            Self::Float => return f.write_str("float activations"),
+            Self::BFloat16 => return f.write_str("bfloat16 activations"),
         };
         let bits = if config.reduce_range { 7 } else { 8 };
         let granularity = match config.granularity {

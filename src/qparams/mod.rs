@@ -364,38 +364,4 @@ fn activation_range(reduce_range: bool) -> (f64, f64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn per_row_keeps_zero_exact_and_ends_in_range() {
-        let ranges = [
-            (0., 0.),
-            (-1., 1.),
-            (0., 1e-40),
-            (-1e-40, 0.),
-            (-3e38, 3e38),
-            (f32::MIN, f32::MAX),
-            (0.001, 0.002),
-            (-7., -3.),
-            (-0.1, 25.4),
-        ];
-        for (min, max) in ranges {
-            for reduce_range in [false, true] {
-                let q = per_row_activation(min, max, reduce_range);
-                let top = if reduce_range { 127 } else { 255 };
-                assert!(q.scale.is_finite() && q.scale > 0., "{min} {max}: {q:?}");
-                assert!((1. / q.scale).is_finite(), "{min} {max}: {q:?}");
-                assert!((0..=top).contains(&q.zero_point), "{min} {max}: {q:?}");
-                for end in [min.min(0.), max.max(0.)] {
-                    let code = end.mul_add(1. / q.scale, q.zero_point as f32);
-                    let slack = 0.51;
-                    assert!(
-                        code > -slack && code < top as f32 + slack,
-                        "{min} {max}: {code}"
-                    );
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -219,6 +219,7 @@ mod tests {
             "&[candle_core::tensor::Tensor]",
             "candle_transformers::models::with_tracing::LayerNorm",
             "(usize, candle_nn::conv::Conv1d)",
+            "fn((m::A, m::B), m::C) -> usize",
         ];
         for name in none {
             assert_eq!(reason(name), None, "{name}");
@@ -261,7 +262,36 @@ mod tests {
                     of: of("the closure in m::load"),
                 },
             ),
+            (
+                "candle_transformers::models::bert::BertModel",
+                HiddenReason::NotDerived {
+                    of: of("candle_transformers::models::bert::BertModel"),
+                },
+            ),
+            (
+                "std::sync::poison::mutex::Mutex<m::Attention>",
+                HiddenReason::NotDerived {
+                    of: of("m::Attention"),
+                },
+            ),
             ("&m::Toy", HiddenReason::Borrowed),
+            ("*const m::Toy", HiddenReason::Borrowed),
+            ("alloc::sync::Weak<m::Toy>", HiddenReason::Borrowed),
+            ("&alloc::sync::Weak<m::Toy>", HiddenReason::Borrowed),
+            (
+                "alloc::sync::Arc<alloc::rc::Rc<std::sync::rwlock::RwLock<m::Toy>>>",
+                HiddenReason::Borrowed,
+            ),
+            (
+                "(fn((m::A, usize)) -> usize, m::B)",
+                HiddenReason::NotDerived { of: of("m::B") },
+            ),
+            (
+                "alloc::vec::Vec<candle_dynquant::nn::linear::Linear>",
+                HiddenReason::NotDerived {
+                    of: of("alloc::vec::Vec<candle_dynquant::nn::linear::Linear>"),
+                },
+            ),
             (
                 "alloc::sync::Arc<std::sync::mutex::Mutex<candle_dynquant::nn::linear::Linear>>",
                 HiddenReason::Borrowed,
@@ -274,5 +304,42 @@ mod tests {
         for (name, expected) in cases {
             assert_eq!(reason(name), Some(expected), "{name}");
         }
+    }
+    #[test]
+    fn advice_is_for_the_type_at_fault() {
+        let cases = [
+            (
+                "candle_nn::linear::Linear",
+                "use candle_dynquant::nn::Linear",
+            ),
+            (
+                "alloc::boxed::Box<dyn candle_core::Module>",
+                "hold the type itself or an enum in place of dyn candle_core::Module, or make Quantizable a supertrait",
+            ),
+            (
+                "&m::Toy",
+                "hold it by value, Box, or an Arc of what is Clone",
+            ),
+            (
+                "m::Toy",
+                "derive Quantizable for m::Toy, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "alloc::rc::Rc<m::Toy>",
+                "derive Quantizable and Clone for m::Toy, or mark the field #[quantizable(skip)]",
+            ),
+        ];
+        let field = |type_name: &str| OpaqueField {
+            path: "a.b".into(),
+            type_name: type_name.into(),
+        };
+        for (type_name, advice) in cases {
+            let hidden = HiddenField::of(&field(type_name)).expect("it may hold layers");
+            assert_eq!(
+                hidden.to_string(),
+                format!("a.b is a {type_name}; {advice}")
+            );
+        }
+        assert_eq!(HiddenField::of(&field("usize")), None);
     }
 }

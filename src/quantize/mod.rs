@@ -2,18 +2,24 @@
 
 mod hidden;
 mod owners;
-mod report;
-mod spec;
-mod survey;
-mod swap;
+pub(crate) mod progress;
+pub(crate) mod report;
+pub(crate) mod spec;
+pub(crate) mod survey;
+pub(crate) mod swap;
 
 pub use hidden::{HiddenField, HiddenReason};
+pub use progress::Progress;
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
 pub use spec::{OneOrMany, QConfigSpec, Target};
+
+use std::ops::ControlFlow;
 
 use crate::error::Result;
 use crate::kernels::Isa;
 use crate::module::Quantizable;
+use crate::trace;
+use progress::Reporter;
 use survey::Survey;
 
 /// Quantizes the layers of `model` that `spec` matches, in place, and reports every layer's outcome.
@@ -45,12 +51,52 @@ pub fn quantize_dynamic<M>(model: &mut M, spec: &QConfigSpec) -> Result<Report>
 where
     M: Quantizable + ?Sized,
 {
+    quantize_dynamic_with(model, spec, |_| ControlFlow::Continue(()))
+}
+
+/// [`quantize_dynamic`] that calls `progress` after each layer, in the order in which layers are
+/// quantized: that of the walk, embeddings last. [`ControlFlow::Break`] cancels it.
+///
+/// ```
+/// use std::ops::ControlFlow;
+///
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::{nn, quantize_dynamic_with, QConfigSpec};
+///
+/// let linear = |_| -> candle_core::Result<nn::Linear> {
+///     Ok(nn::Linear::new(Tensor::randn(0f32, 0.1, (64, 32), &Device::Cpu)?, None))
+/// };
+/// let mut model: Vec<nn::Linear> = (0..3).map(linear).collect::<Result<_, _>>()?;
+/// let mut seen = Vec::new();
+/// quantize_dynamic_with(&mut model, &QConfigSpec::int8(), |progress| {
+///     println!("{}/{} {}", progress.layers, progress.total_layers, progress.path);
+///     seen.push((progress.path.to_owned(), progress.bytes));
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(seen[1], ("1".to_owned(), 2 * 64 * 32 * 4));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`quantize_dynamic`], and [`Error::Cancelled`](crate::Error::Cancelled) when `progress` asks
+/// to stop. The model is then as it was, and so it is after a panic of `progress`.
+pub fn quantize_dynamic_with<M>(
+    model: &mut M,
+    spec: &QConfigSpec,
+    mut progress: impl FnMut(&Progress<'_>) -> ControlFlow<()>,
+) -> Result<Report>
+where
+    M: Quantizable + ?Sized,
+{
     let isa = Isa::active()?;
     let survey = Survey::of(model)?;
     let decisions = spec.resolve(&survey)?;
-    let quantized = swap::quantize(model, &survey, &decisions)?;
+    let reporter = Reporter::new(&survey, &decisions, &mut progress);
+    trace::quantize!(isa, reporter.total());
+    let quantized = swap::quantize(model, &survey, &decisions, reporter)?;
     let report = Report::new(isa, survey, decisions, &quantized);
     swap::rehearse(model, &quantized.replacements)?;
     swap::install(model, quantized.replacements)?;
+    trace::installed!(report);
     Ok(report)
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::module::{AnyLayer, LayerKind, Quantizable, Visitor, Walk, WeightInfo};
 
 /// One layer of the model.
-pub(super) struct Found {
+pub(crate) struct Found {
     pub path: String,
     pub checkpoint_name: Option<String>,
     pub kind: LayerKind,
@@ -42,7 +42,7 @@ impl Found {
 
 /// The result of a walk over the model.
 #[derive(Default)]
-pub(super) struct Survey {
+pub(crate) struct Survey {
     pub layers: Vec<Found>,
     pub opaque: Vec<OpaqueField>,
 }

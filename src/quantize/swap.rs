@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::progress::Reporter;
 use super::spec::Decision;
 use super::survey::Survey;
 use crate::error::{Error, Result};
@@ -9,13 +10,14 @@ use crate::module::{
     AnyLayer, LayerKind, LentWeight, Quantizable, Visitor, VisitorMut, Walk, WalkMut, WeightId,
 };
 use crate::qconfig::QConfig;
+use crate::trace;
 
 /// Quantized layers by path, ready to take their places.
-pub(super) type Replacements = BTreeMap<String, Box<dyn AnyLayer>>;
+pub(crate) type Replacements = BTreeMap<String, Box<dyn AnyLayer>>;
 
 /// The quantized layers, not yet installed.
 #[derive(Default)]
-pub(super) struct Quantized {
+pub(crate) struct Quantized {
     pub replacements: Replacements,
     /// Layers that read the quantized weight of another, by path, and the path of the other.
     pub sharing: BTreeMap<String, String>,
@@ -25,12 +27,13 @@ pub(super) struct Quantized {
 ///
 /// Layers that hold one matrix quantize it once, where they can read the same weight. Embeddings
 /// come last: they can read what others multiply with, not the other way round.
-pub(super) fn quantize<M: Quantizable + ?Sized>(
+pub(crate) fn quantize<M: Quantizable + ?Sized>(
     model: &M,
     survey: &Survey,
     decisions: &[Decision],
+    reporter: Reporter<'_>,
 ) -> Result<Quantized> {
-    struct Quantize<'a> {
+    struct Quantize<'a, 'r> {
         qconfigs: BTreeMap<&'a str, &'a QConfig>,
         /// Whether this walk is that of the embeddings.
         embeddings: bool,
@@ -38,17 +41,20 @@ pub(super) fn quantize<M: Quantizable + ?Sized>(
         /// from.
         lent: HashMap<WeightId, (String, LentWeight)>,
         done: Quantized,
+        reporter: Reporter<'r>,
     }
 
-    impl Visitor for Quantize<'_> {
+    impl Visitor for Quantize<'_, '_> {
         fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
             let Some(qconfig) = self.qconfigs.get(path) else {
                 return Ok(());
             };
-            if (layer.kind() == LayerKind::Embedding) != self.embeddings {
+            let embedding = layer.kind() == LayerKind::Embedding;
+            if embedding != self.embeddings || self.reporter.is_cancelled() {
                 return Ok(());
             }
             let weights = layer.weights();
+            trace::quantize_layer!(path, layer, weights, qconfig);
             let lent = weights.iter().find_map(|w| self.lent.get(w.id.as_ref()?));
             let sharing = lent.and_then(|(lender, weight)| {
                 let quantized = layer.quantize_sharing_boxed(qconfig, weight)?;
@@ -61,16 +67,17 @@ pub(super) fn quantize<M: Quantizable + ?Sized>(
                 }
                 None => {
                     let quantized = layer.quantize_boxed(qconfig)?;
-                    for weight in weights {
-                        if let (Some(id), Some(lent)) = (weight.id, quantized.lend(&weight.name)) {
+                    for weight in &weights {
+                        if let (Some(id), Some(lent)) = (&weight.id, quantized.lend(&weight.name)) {
                             let lender = || (path.to_owned(), lent);
-                            self.lent.entry(id).or_insert_with(lender);
+                            self.lent.entry(id.clone()).or_insert_with(lender);
                         }
                     }
                     quantized
                 }
             };
             self.done.replacements.insert(path.to_owned(), quantized);
+            self.reporter.advance(path, &weights);
             Ok(())
         }
     }
@@ -88,15 +95,17 @@ pub(super) fn quantize<M: Quantizable + ?Sized>(
         embeddings: false,
         lent: HashMap::new(),
         done: Quantized::default(),
+        reporter,
     };
     Walk::over(model, &mut visitor)?;
     visitor.embeddings = true;
     Walk::over(model, &mut visitor)?;
+    visitor.reporter.finish()?;
     Ok(visitor.done)
 }
 
 /// Checks that every replacement will find its place, without changing anything.
-pub(super) fn rehearse<M: Quantizable + ?Sized>(
+pub(crate) fn rehearse<M: Quantizable + ?Sized>(
     model: &mut M,
     replacements: &Replacements,
 ) -> Result<()> {
@@ -132,11 +141,12 @@ pub(super) fn rehearse<M: Quantizable + ?Sized>(
     }
 }
 
-/// Puts every replacement in its place, or none where the walk ends early.
-pub(super) fn install<M: Quantizable + ?Sized>(
+/// Puts every replacement in its place, or none where the walk ends early; returns the layers that
+/// stood there.
+pub(crate) fn install<M: Quantizable + ?Sized>(
     model: &mut M,
     replacements: Replacements,
-) -> Result<()> {
+) -> Result<Replacements> {
     /// Exchanges the layers, and keeps those that stood there.
     struct Install {
         waiting: Replacements,
@@ -158,10 +168,11 @@ pub(super) fn install<M: Quantizable + ?Sized>(
         waiting: replacements,
         replaced: Replacements::new(),
     };
-    WalkMut::over_or_undo(model, install, |install| {
+    let install = WalkMut::over_or_undo(model, install, |install| {
         Box::new(Install {
             waiting: install.replaced,
             replaced: Replacements::new(),
         })
-    })
+    })?;
+    Ok(install.replaced)
 }

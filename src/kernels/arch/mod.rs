@@ -1,7 +1,7 @@
 //! The instruction sets: a file each, and the only place that chooses between them.
 //!
 //! A file has `run`, the door through which every [`Op`] is compiled with the instruction set's
-//! features, and the loops that need its registers by name: two products, attention and the
+//! features, and the loops that need its registers by name: three products, attention and the
 //! widening of halves.
 
 #[cfg(target_arch = "aarch64")]
@@ -16,9 +16,11 @@ use op::Op;
 
 use super::isa::{Isa, Kind, instruction_sets};
 use super::loops::attention::{Attention, Block};
-use super::loops::product::{Group, Part, Product, Sink};
+use super::loops::product::{Pair, Part, Product, Sink};
+use super::packed::Element;
 
-/// A method for each function that the modules of all instruction sets have.
+/// A method for each function that the modules of all instruction sets have; products are chosen by
+/// their [`Group`].
 macro_rules! doors {
     ($($kind:ident $name:literal ($where:meta) $registers:tt $has:expr => $($module:ident)::+;)*) => {
         // Where the features are those of the target, as NEON's are, no call is unsafe.
@@ -54,7 +56,8 @@ macro_rules! doors {
                 block: Block,
                 out: &Sink<'_>,
             ) {
-                // SAFETY: the CPU has the features, and no other thread computes such a block.
+                // SAFETY: an `Isa` exists only where the CPU has the features of its module; blocks
+                // of attention are disjoint, and one thread computes each.
                 unsafe {
                     match self.0 {
                         $(#[cfg($where)]
@@ -62,26 +65,51 @@ macro_rules! doors {
                     }
                 }
             }
+        }
 
-            /// # Safety
-            /// No other thread computes a part that overlaps.
-            unsafe fn multiply(self, product: &Product<'_, [u8; 4]>, part: Part) {
-                // SAFETY: the CPU has the features, and no other thread computes such a part.
+        impl Group for [u8; 4] {
+            const ZERO: Self = [0; 4];
+            const ELEMENT: Element = Element::Int8;
+
+            unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
+                // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
+                // of a `Grid` are disjoint, and one thread computes each.
                 unsafe {
-                    match self.0 {
-                        $(#[cfg($where)] Kind::$kind => $($module)::+::multiply(product, part),)*
+                    match product.rhs.isa().0 {
+                        $(#[cfg($where)]
+                        Kind::$kind => $($module)::+::multiply(product, out, part),)*
                     }
                 }
             }
+        }
 
-            /// # Safety
-            /// No other thread computes a part that overlaps.
-            unsafe fn multiply_f16(self, product: &Product<'_, f32>, part: Part) {
-                // SAFETY: the CPU has the features, and no other thread computes such a part.
+        impl Group for Pair {
+            const ZERO: Self = [[0; 2]; 2];
+            const ELEMENT: Element = Element::BFloat16;
+
+            unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
+                // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
+                // of a `Grid` are disjoint, and one thread computes each.
                 unsafe {
-                    match self.0 {
+                    match product.rhs.isa().0 {
                         $(#[cfg($where)]
-                        Kind::$kind => $($module)::+::multiply_f16(product, part),)*
+                        Kind::$kind => $($module)::+::multiply_bf16(product, out, part),)*
+                    }
+                }
+            }
+        }
+
+        impl Group for f32 {
+            const ZERO: Self = 0.;
+            const ELEMENT: Element = Element::Float16;
+
+            unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
+                // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
+                // of a `Grid` are disjoint, and one thread computes each.
+                unsafe {
+                    match product.rhs.isa().0 {
+                        $(#[cfg($where)]
+                        Kind::$kind => $($module)::+::multiply_f16(product, out, part),)*
                     }
                 }
             }
@@ -90,25 +118,15 @@ macro_rules! doors {
 }
 instruction_sets!(doors);
 
-/// Groups of activations that every instruction set multiplies.
-pub trait Multiply: Group {
+/// The activations of a row that one step of a product reads: four u8 codes, one f32 or two bfloat16.
+pub trait Group: Copy + Send + Sync {
+    const ZERO: Self;
+    /// The weights that it is multiplied by.
+    const ELEMENT: Element;
+
     /// Computes a part of a product on the instruction set that the weights are packed for.
     ///
     /// # Safety
     /// No other thread computes a part that overlaps.
-    unsafe fn multiply(product: &Product<'_, Self>, part: Part);
-}
-
-impl Multiply for [u8; 4] {
-    unsafe fn multiply(product: &Product<'_, Self>, part: Part) {
-        // SAFETY: no other thread computes such a part.
-        unsafe { product.rhs.isa().multiply(product, part) }
-    }
-}
-
-impl Multiply for f32 {
-    unsafe fn multiply(product: &Product<'_, Self>, part: Part) {
-        // SAFETY: no other thread computes such a part.
-        unsafe { product.rhs.isa().multiply_f16(product, part) }
-    }
+    unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part);
 }

@@ -1,6 +1,7 @@
 //! Loops as values, to be compiled for an instruction set.
 
 use crate::kernels::loops::activation::{self, Activation};
+use crate::kernels::loops::rows::{self, Extent};
 
 /// A loop in plain Rust, which each instruction set compiles with its own features.
 ///
@@ -24,5 +25,23 @@ impl Op for Activate<'_> {
     #[inline(always)]
     fn run(self) {
         activation::apply(self.activation, self.xs);
+    }
+}
+
+/// Takes the extent of each `k` values, and of the rest.
+pub struct Extents<'a> {
+    pub k: usize,
+    pub values: &'a [f32],
+    pub extents: &'a mut [Extent],
+}
+
+impl Op for Extents<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (values, extent) in self.values.chunks(self.k.max(1)).zip(self.extents) {
+            *extent = rows::extent(values);
+        }
     }
 }

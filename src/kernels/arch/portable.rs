@@ -2,15 +2,16 @@
 
 use std::marker::PhantomData;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::op::{Activate, Op};
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
-use crate::kernels::loops::codes;
+use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
-use crate::kernels::loops::product::{Part, Product, Sink};
-use crate::kernels::loops::tile::{self, Closures, Lanes, Terms};
+use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
+use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.
 #[inline(never)]
@@ -19,18 +20,18 @@ pub fn run<O: Op>(op: O) -> O::Out {
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
-    codes::widen(halves, out);
+    convert::widen_f16(halves, out);
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
-    let vector = Closures::<true, _, _, _, _, _, _, _, _> {
-        start: |terms: Terms<'_, 8>| {
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |row: Row, channels: Channels<'_, 8>| {
             std::array::from_fn(|i| {
-                let zero_point = terms.zero_points.map_or(0, |zero_points| zero_points[i]);
-                let lhs = terms.row.zero_point.wrapping_mul(terms.sums[i]);
-                let rhs = terms.row.sum.wrapping_mul(zero_point);
+                let zero_point = channels.zero_points.map_or(0, |zero_points| zero_points[i]);
+                let lhs = row.zero_point.wrapping_mul(channels.sums[i]);
+                let rhs = row.sum.wrapping_mul(zero_point);
                 0i32.wrapping_sub(lhs).wrapping_sub(rhs)
             })
         },
@@ -47,24 +48,25 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         add: |left: [i32; 8], right: [i32; 8]| {
             std::array::from_fn(|i| left[i].wrapping_add(right[i]))
         },
-        finish: |acc: [i32; 8], terms: Terms<'_, 8>, out: &mut Lanes<8>| {
+        fold: |acc, _| acc,
+        finish: |acc: [i32; 8], row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
             for (i, out) in out.iter_mut().enumerate() {
-                let scale = terms.row.scale * terms.scales[i];
-                out.write((acc[i] as f32).mul_add(scale, terms.bias[i]));
+                let scale = row.scale * channels.scales[i];
+                out.write((acc[i] as f32).mul_add(scale, channels.bias[i]));
             }
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<8, 32, 2, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
-    let vector = Closures::<false, _, _, _, _, _, _, _, _> {
-        start: |_: Terms<'_, 8>| [0f32; 8],
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |_, _: Channels<'_, 8>| [0f32; 8],
         load: |weights: &[u8; 16]| -> [f32; 8] {
             std::array::from_fn(|i| {
                 f16::from_le_bytes([weights[2 * i], weights[2 * i + 1]]).to_f32()
@@ -75,16 +77,52 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
             std::array::from_fn(|i| x.mul_add(weights[i], acc[i]))
         },
         add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
-        finish: |acc: [f32; 8], terms: Terms<'_, 8>, out: &mut Lanes<8>| {
+        fold: |acc, _| acc,
+        finish: |acc: [f32; 8], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
             for (i, out) in out.iter_mut().enumerate() {
-                out.write(acc[i] + terms.bias[i]);
+                out.write(acc[i] + channels.bias[i]);
             }
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<8, 16, 2, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 16, 2, _>(product, out, part, vector) }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    let widen = |pair: Pair| pair.map(|bytes| bf16::from_le_bytes(bytes).to_f32());
+    let vector = Closures {
+        // The sums of even and odd inputs of a block, or what blocks gave and 0.
+        start: |_, _: Channels<'_, 8>| [[0f32; 8]; 2],
+        load: |weights: &[u8; 32]| -> [[f32; 2]; 8] {
+            let (pairs, _) = weights.as_chunks::<2>().0.as_chunks::<2>();
+            std::array::from_fn(|i| widen(pairs[i]))
+        },
+        splat: widen,
+        dot: |[even, odd]: [[f32; 8]; 2], a: [f32; 2], b: [[f32; 2]; 8]| {
+            let plus = |acc: [f32; 8], side: usize| -> [f32; 8] {
+                std::array::from_fn(|i| a[side].mul_add(b[i][side], acc[i]))
+            };
+            [plus(even, 0), plus(odd, 1)]
+        },
+        add: |left: [[f32; 8]; 2], _: [[f32; 8]; 2]| left,
+        fold: |[sum, _]: [[f32; 8]; 2], [even, odd]: [[f32; 8]; 2]| {
+            let sum = std::array::from_fn(|i| sum[i] + (even[i] + odd[i]));
+            [sum, [0.; 8]]
+        },
+        finish: |[sum, _]: [[f32; 8]; 2], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            for (i, out) in out.iter_mut().enumerate() {
+                out.write(sum[i] + channels.bias[i]);
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety
@@ -106,6 +144,6 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
             std::array::from_fn(|c| std::array::from_fn(|r| square[r][c]))
         },
     };
-    // SAFETY: the block is of this thread alone.
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe { attention::attend::<8, 2>(attention, block, out, register) }
 }

@@ -23,7 +23,7 @@ pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
     unsafe {
         buffer::filled(xs.len(), |out| {
             threads.for_each_item(xs.chunks(share).zip(out.chunks_mut(share)), |(xs, out)| {
-                // What is copied is still in L1 when it is used.
+                // A copied chunk is still in L1 when it is used.
                 for (xs, out) in xs.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
                     let xs = buffer::copied(xs, out);
                     isa.run(Activate { activation, xs });

@@ -2,11 +2,12 @@
 //!
 //! A row is given a chunk at a time, so that a reader into another dtype needs no buffer.
 
-use half::f16;
+use half::{bf16, f16};
 
+use super::convert::WidenBf16;
 use crate::kernels::arch::op::Op;
 use crate::kernels::isa::Isa;
-use crate::kernels::loops::codes;
+use crate::kernels::loops::dequantize;
 use crate::kernels::packed::{Element, Packed};
 use crate::kernels::reference::Affine;
 use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
@@ -27,12 +28,29 @@ pub fn dequantize_row(isa: Isa, codes: &[u8], affine: Affine, mut sink: impl FnM
 }
 
 /// Calls `sink` with the halves of a row as f32, chunk by chunk.
-pub fn widen_row(isa: Isa, halves: &[f16], mut sink: impl FnMut(&[f32])) {
+pub fn widen_row<H: Widen>(isa: Isa, halves: &[H], mut sink: impl FnMut(&[f32])) {
     let mut values = [0.; CHUNK];
     for halves in halves.chunks(CHUNK) {
         let out = &mut values[..halves.len()];
-        isa.widen(halves, out);
+        H::widen(isa, halves, out);
         sink(out);
+    }
+}
+
+/// A half that becomes f32, which is exact.
+pub trait Widen: Sized {
+    fn widen(isa: Isa, halves: &[Self], out: &mut [f32]);
+}
+
+impl Widen for f16 {
+    fn widen(isa: Isa, halves: &[Self], out: &mut [f32]) {
+        isa.widen(halves, out);
+    }
+}
+
+impl Widen for bf16 {
+    fn widen(isa: Isa, values: &[Self], out: &mut [f32]) {
+        isa.run(WidenBf16 { values, out });
     }
 }
 
@@ -58,6 +76,11 @@ pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32]))
                 channel.halves(first, &mut halves[..len]);
                 widen_row(weight.isa(), &halves[..len], &mut sink);
             }
+            Element::BFloat16 => {
+                let mut bfloats = [[bf16::ZERO; 2]; CHUNK / 2];
+                channel.bfloats(first, &mut bfloats[..len.div_ceil(2)]);
+                widen_row(weight.isa(), &bfloats.as_flattened()[..len], &mut sink);
+            }
         }
     }
 }
@@ -73,7 +96,7 @@ impl Op for Dequantize<'_> {
 
     #[inline(always)]
     fn run(self) {
-        codes::dequantize(self.codes, self.affine, self.out);
+        dequantize::dequantize(self.codes, self.affine, self.out);
     }
 }
 

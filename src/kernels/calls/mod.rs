@@ -3,10 +3,11 @@
 
 pub mod activation;
 pub mod attention;
+pub mod convert;
 pub mod gemm;
 pub mod linear;
 pub mod lookup;
 pub mod norm;
+pub mod pack;
 pub mod quantize;
 pub mod recurrent;
-mod split;

@@ -8,11 +8,11 @@ use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
 use crate::sizes;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` of each row of `xs`, or of
-/// `xs + residual`; the mean counts as zero where the norm is not centered.
+/// `xs + residual * residual_weight`; the mean counts as zero where the norm is not centered.
 ///
 /// # Panics
-/// If `residual` has not as many elements as `xs`, or `bias` as `weight`, or if `xs` has no
-/// whole rows.
+/// If `residual` has not as many elements as `xs`, or `bias` or `residual_weight` as `weight`, or
+/// if `xs` has no whole rows.
 pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) -> Vec<f32> {
     let hidden = norm.weight.len();
     if let Some(residual) = residual {
@@ -20,6 +20,13 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
     }
     if let Some(bias) = norm.bias {
         sizes::check("bias, the shape of weight", bias, &[hidden]);
+    }
+    if let Some(weight) = norm.residual_weight {
+        sizes::check(
+            "weight of the residual, the shape of weight",
+            weight,
+            &[hidden],
+        );
     }
     each_row(&Threads::of_caller(), xs, hidden, |start, row| {
         let residual = residual.map(|residual| &residual[start..start + hidden]);
@@ -118,7 +125,7 @@ mod tests {
 
     #[test]
     fn norms_are_those_of_f64_and_the_same_on_every_isa() {
-        for (rows, hidden) in [
+        let sizes = [
             (0, 5),
             (1, 1),
             (3, 7),
@@ -126,21 +133,27 @@ mod tests {
             (5, 33),
             (2, 384),
             (60, 768),
-        ] {
+        ];
+        // Miri is a thousand times as slow.
+        for (rows, hidden) in sizes.into_iter().take(if cfg!(miri) { 4 } else { 7 }) {
             for offset in [0., 100.] {
                 let xs = values(rows * hidden, offset);
                 let residual: Vec<f32> = xs.iter().map(|x| (x - offset) * -0.3 + 0.1).collect();
                 let (weight, bias) = (values(hidden, 1.), values(hidden, 0.));
-                let residual = Some(&residual[..]);
-                for (residual, centered) in [
-                    (None, true),
-                    (residual, true),
-                    (None, false),
-                    (residual, false),
+                let (factors, residual) = (values(hidden, 0.5), Some(&residual[..]));
+                let factors = Some(&factors[..]);
+                for (residual, residual_weight, centered) in [
+                    (None, None, true),
+                    (residual, None, true),
+                    (residual, factors, true),
+                    (None, None, false),
+                    (residual, None, false),
+                    (residual, factors, false),
                 ] {
                     let norm = Norm {
                         weight: &weight,
                         bias: residual.is_none().then_some(&bias[..]),
+                        residual_weight,
                         eps: 1e-5,
                         centered,
                     };
@@ -153,7 +166,8 @@ mod tests {
                         let (row, column) = (i / hidden, i % hidden);
                         let x = |c: usize| {
                             let i = row * hidden + c;
-                            f64::from(xs[i]) + residual.map_or(0., |r| f64::from(r[i]))
+                            let factor = residual_weight.map_or(1., |w| f64::from(w[c]));
+                            f64::from(xs[i]) + residual.map_or(0., |r| f64::from(r[i]) * factor)
                         };
                         let mean = (0..hidden).map(x).sum::<f64>() / hidden as f64;
                         let mean = if centered { mean } else { 0. };
@@ -177,7 +191,7 @@ mod tests {
 
     #[test]
     fn softmax_is_that_of_f64_and_the_same_on_every_isa() {
-        for (rows, columns) in [
+        let sizes = [
             (0, 5),
             (3, 1),
             (3, 7),
@@ -186,7 +200,8 @@ mod tests {
             (2, 128),
             (400, 100),
             (2, 5_000),
-        ] {
+        ];
+        for (rows, columns) in sizes.into_iter().take(if cfg!(miri) { 5 } else { 8 }) {
             let mut xs = values(rows * columns, 50.);
             // Differences of up to 90 in every other case.
             let stretch = if columns % 2 == 0 { 18.1 } else { 1. };
@@ -229,6 +244,7 @@ mod tests {
                 let norm = Norm {
                     weight: &ones,
                     bias: None,
+                    residual_weight: None,
                     eps: 0.,
                     centered: true,
                 };

@@ -1,18 +1,21 @@
-//! Activations on their way to the product: extents, parameters and codes of all rows.
+//! Activations on their way to the product: extents, parameters and codes of all rows, or their
+//! rounding.
 
 use std::cell::Cell;
 use std::ops::Range;
 
-use crate::kernels::arch::op::Op;
+use crate::kernels::arch::Group;
+use crate::kernels::arch::op::{Extents, Op};
 use crate::kernels::isa::Isa;
-use crate::kernels::loops::product::{Group, Lhs, Row};
+use crate::kernels::loops::convert;
+use crate::kernels::loops::product::{Lhs, Pair, Row};
 use crate::kernels::loops::rows::{self, Extent};
 use crate::kernels::packed::Packed;
 use crate::kernels::threads::{Shared, TASKS_PER_THREAD, Threads};
 use crate::qparams::QParams;
 use crate::qparams::activation::{DynamicConfig, Granularity};
 
-/// Room for rows of groups, which are codes unless they are floats. That of a thread is kept from
+/// Room for rows of groups, which are codes unless they are floats or pairs. That of a thread is kept from
 /// call to call: clearing new memory costs as much as filling it.
 #[derive(Debug)]
 pub struct Codes<G = [u8; 4]> {
@@ -152,12 +155,25 @@ impl<'a, G> CodesMut<'a, G> {
         })
     }
 
-    /// The rows, quantized.
+    /// The rows, all of whose groups are written.
     fn into_lhs(self) -> Lhs<'a, G> {
         Lhs {
             m: self.rows.len(),
             groups: self.groups,
             rows: self.rows,
+        }
+    }
+}
+
+impl<'a> CodesMut<'a> {
+    /// The same room for pairs.
+    pub fn pairs(self) -> CodesMut<'a, Pair> {
+        let (bytes, _) = self.groups.as_flattened_mut().as_chunks_mut();
+        let (groups, _) = bytes.as_chunks_mut();
+        CodesMut {
+            groups,
+            rows: self.rows,
+            extents: self.extents,
         }
     }
 }
@@ -168,7 +184,8 @@ impl<'a, G> SharedCodes<'a, G> {
     /// # Safety
     /// No other part with one of these rows is alive.
     pub unsafe fn part(self, rows: Range<usize>, width: usize) -> CodesMut<'a, G> {
-        // SAFETY: the contract is that of each of the three.
+        // SAFETY: a row has as many elements in each of the three, so parts that are disjoint by
+        // rows are disjoint in each.
         unsafe {
             CodesMut {
                 groups: self.groups.part(rows.start * width..rows.end * width),
@@ -183,7 +200,8 @@ impl<'a, G> SharedCodes<'a, G> {
     /// # Safety
     /// No part to write with one of these rows is alive.
     pub unsafe fn lhs(self, rows: usize, width: usize) -> Lhs<'a, G> {
-        // SAFETY: the contract is that of both.
+        // SAFETY: a row has as many elements in both, and no part to write with one of these rows
+        // is alive.
         unsafe {
             Lhs {
                 m: rows,
@@ -194,96 +212,152 @@ impl<'a, G> SharedCodes<'a, G> {
     }
 }
 
-/// Makes codes of rows, for products with some weights.
-#[derive(Clone, Copy)]
-pub struct Encoder {
+/// Rows to quantize for products with some weights, and the room for their codes.
+pub struct Encode<'a> {
     isa: Isa,
     config: DynamicConfig,
     /// Activations and groups of a row.
     k: usize,
     width: usize,
     sums: bool,
+    lhs: &'a [f32],
+    room: CodesMut<'a>,
+    /// The parameters that all rows share, if they do.
+    common: Option<QParams>,
 }
 
-impl Encoder {
-    /// Of rows for products with `rhs`, with sums of codes if asked.
-    pub fn new(rhs: &Packed, config: DynamicConfig, sums: bool) -> Self {
+impl<'a> Encode<'a> {
+    /// The rows of `lhs` for products with `rhs`, with `sums` of codes or without.
+    pub fn new(
+        rhs: &Packed,
+        config: DynamicConfig,
+        sums: bool,
+        lhs: &'a [f32],
+        room: CodesMut<'a>,
+    ) -> Self {
         Self {
             isa: rhs.isa(),
             config,
             k: rhs.k(),
             width: rhs.groups(),
             sums,
+            lhs,
+            room,
+            common: None,
         }
     }
 
-    /// Quantizes the rows of `lhs`, on several threads if that is faster.
-    pub fn quantize<'a>(
-        &self,
-        threads: &Threads,
-        lhs: &[f32],
-        mut room: CodesMut<'a>,
-    ) -> Lhs<'a, [u8; 4]> {
-        if lhs.len() < SERIAL_ELEMENTS || self.k == 0 {
-            return self.quantize_alone(lhs, room);
+    /// Quantizes the rows, on several threads if that is faster.
+    pub fn quantize(mut self, threads: &Threads) -> Lhs<'a, [u8; 4]> {
+        if self.lhs.len() < SERIAL_ELEMENTS || self.k == 0 {
+            return self.quantize_alone();
         }
-        let m = room.rows.len();
+        let m = self.room.rows.len();
         let tasks = m.min(TASKS_PER_THREAD * threads.count());
         let height = m.div_ceil(tasks.max(1)).max(1);
-        let chunks = || lhs.chunks(height * self.k);
-        let common = match self.config.granularity {
-            Granularity::PerRow => None,
-            Granularity::PerTensor => {
-                let parts = chunks().zip(room.extents.chunks_mut(height));
-                threads.for_each_item(parts, |(lhs, extents)| self.measure(lhs, extents));
-                Some(self.common(room.extents))
-            }
-        };
-        let parts = chunks().zip(room.reborrow().chunks(height, self.width));
-        threads.for_each_item(parts, |(lhs, room)| self.encode(lhs, room, common));
-        room.into_lhs()
+        let (isa, k) = (self.isa, self.k);
+        if self.config.granularity == Granularity::PerTensor {
+            let parts = self.lhs.chunks(height * k);
+            let parts = parts.zip(self.room.extents.chunks_mut(height));
+            threads.for_each_item(parts, |(values, extents)| {
+                isa.run(Extents { k, values, extents });
+            });
+            self.common = Some(self.common());
+        }
+        threads.for_each_item(self.parts(height), |part| isa.run(part));
+        self.room.into_lhs()
     }
 
     /// [`quantize`](Self::quantize) on this thread.
-    pub fn quantize_alone<'a>(&self, lhs: &[f32], mut room: CodesMut<'a>) -> Lhs<'a, [u8; 4]> {
-        if self.k == 0 {
-            room.rows.fill(row(self.qparams(Extent::EMPTY)));
-            return room.into_lhs();
+    pub fn quantize_alone(mut self) -> Lhs<'a, [u8; 4]> {
+        let (isa, k) = (self.isa, self.k);
+        if k == 0 {
+            let Extent { min, max, .. } = Extent::EMPTY;
+            self.room.rows.fill(row(self.config.qparams(min, max)));
+            return self.room.into_lhs();
         }
-        let common = match self.config.granularity {
-            Granularity::PerRow => None,
-            Granularity::PerTensor => {
-                self.measure(lhs, room.extents);
-                Some(self.common(room.extents))
-            }
-        };
-        self.encode(lhs, room.reborrow(), common);
-        room.into_lhs()
+        if self.config.granularity == Granularity::PerTensor {
+            let (values, extents) = (self.lhs, &mut *self.room.extents);
+            isa.run(Extents { k, values, extents });
+            self.common = Some(self.common());
+        }
+        let all = self.room.rows.len().max(1);
+        self.parts(all).for_each(|part| isa.run(part));
+        self.room.into_lhs()
     }
 
-    fn measure(&self, lhs: &[f32], extents: &mut [Extent]) {
-        let k = self.k;
-        self.isa.run(Measure { k, lhs, extents });
+    /// The parameters that all rows share, by their extents: rows that are not finite have no part.
+    fn common(&self) -> QParams {
+        let finite = self.room.extents.iter().filter(|extent| extent.finite);
+        let all = finite.fold(Extent::EMPTY, |all, extent| all.union(*extent));
+        self.config.qparams(all.min, all.max)
     }
 
-    fn encode(&self, lhs: &[f32], room: CodesMut<'_>, common: Option<QParams>) {
-        self.isa.run(Encode {
-            encoder: *self,
+    /// The same in parts of `height` rows.
+    fn parts(&mut self, height: usize) -> impl Iterator<Item = Encode<'_>> {
+        let Self { k, width, .. } = *self;
+        let (isa, config, sums, common) = (self.isa, self.config, self.sums, self.common);
+        let lhs = self.lhs.chunks(height * k);
+        let parts = lhs.zip(self.room.reborrow().chunks(height, width));
+        parts.map(move |(lhs, room)| Encode {
+            isa,
+            config,
+            k,
+            width,
+            sums,
             lhs,
             room,
             common,
-        });
+        })
     }
+}
+
+/// The codes of each row, by the parameters that all rows share or by its own.
+impl Op for Encode<'_> {
+    type Out = ();
 
     #[inline(always)]
-    fn qparams(&self, extent: Extent) -> QParams {
-        self.config.qparams(extent.min, extent.max)
-    }
-
-    /// The parameters that rows of these extents share: those that are not finite have no part.
-    fn common(&self, extents: &[Extent]) -> QParams {
-        let finite = extents.iter().filter(|extent| extent.finite);
-        self.qparams(finite.fold(Extent::EMPTY, |all, extent| all.union(*extent)))
+    fn run(self) {
+        let Self {
+            config,
+            k,
+            width,
+            sums,
+            common,
+            ..
+        } = self;
+        // Extents of several rows, then their codes: a row's divisions, one after the other, would
+        // take as long as its codes if they had to wait for them.
+        let block = (BLOCK / k).max(1);
+        let blocks = self.lhs.chunks(block * k);
+        for (lhs, room) in blocks.zip(self.room.chunks(block, width)) {
+            if common.is_none() {
+                let (values, extents) = (lhs, &mut *room.extents);
+                Extents { k, values, extents }.run();
+            }
+            for (extent, to) in room.extents.iter().zip(&mut *room.rows) {
+                *to = match (extent.finite, common) {
+                    (false, _) => NOT_FINITE,
+                    (true, Some(common)) => row(common),
+                    (true, None) => row(config.qparams(extent.min, extent.max)),
+                };
+            }
+            let rows = lhs.chunks_exact(k).zip(room.rows);
+            for ((lhs, row), groups) in rows.zip(room.groups.chunks_exact_mut(width)) {
+                if row.scale.is_nan() {
+                    continue;
+                }
+                let codes = &mut groups.as_flattened_mut()[..k];
+                let qparams = QParams {
+                    scale: row.scale,
+                    zero_point: row.zero_point,
+                };
+                rows::quantize(lhs, qparams, config.arithmetic, codes);
+                if sums {
+                    row.sum = rows::sum(codes);
+                }
+            }
+        }
     }
 }
 
@@ -296,75 +370,69 @@ fn row(qparams: QParams) -> Row {
     }
 }
 
-/// The extent of each row of `k` elements.
-struct Measure<'a> {
+/// Rows of `k` activations to round for products with some weights, and the room for their pairs.
+pub struct Round<'a> {
+    isa: Isa,
     k: usize,
     lhs: &'a [f32],
-    extents: &'a mut [Extent],
+    room: CodesMut<'a, Pair>,
 }
 
-impl Op for Measure<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (lhs, extent) in self.lhs.chunks_exact(self.k).zip(self.extents) {
-            *extent = rows::extent(lhs);
+impl<'a> Round<'a> {
+    pub fn new(rhs: &Packed, lhs: &'a [f32], room: CodesMut<'a, Pair>) -> Self {
+        Self {
+            isa: rhs.isa(),
+            k: rhs.k(),
+            lhs,
+            room,
         }
+    }
+
+    /// Rounds the rows, on several threads if that is faster.
+    pub fn round(self, threads: &Threads) -> Lhs<'a, Pair> {
+        if self.lhs.len() < SERIAL_ELEMENTS || self.k == 0 {
+            return self.round_alone();
+        }
+        let Self { isa, k, lhs, room } = self;
+        let (m, width) = (room.rows.len(), k.div_ceil(2));
+        let tasks = m.min(TASKS_PER_THREAD * threads.count());
+        let height = m.div_ceil(tasks.max(1)).max(1);
+        let CodesMut { groups, rows, .. } = room;
+        let parts = lhs.chunks(height * k);
+        let parts = parts.zip(groups.chunks_mut(height * width));
+        threads.for_each_item(parts, |(lhs, groups)| isa.run(RoundRows { k, lhs, groups }));
+        rows.fill(Row::PLAIN);
+        Lhs { m, groups, rows }
+    }
+
+    /// [`round`](Self::round) on this thread.
+    pub fn round_alone(self) -> Lhs<'a, Pair> {
+        let Self { isa, k, lhs, room } = self;
+        let groups = &mut *room.groups;
+        isa.run(RoundRows { k, lhs, groups });
+        room.rows.fill(Row::PLAIN);
+        room.into_lhs()
     }
 }
 
-/// The codes of each row, by the parameters that all have in common or by its own.
-struct Encode<'a> {
-    encoder: Encoder,
+struct RoundRows<'a> {
+    k: usize,
     lhs: &'a [f32],
-    room: CodesMut<'a>,
-    common: Option<QParams>,
+    groups: &'a mut [Pair],
 }
 
-impl Op for Encode<'_> {
+impl Op for RoundRows<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        let Encoder { k, width, .. } = self.encoder;
-        // Extents of several rows, then their codes: a row's divisions, one after the other, would
-        // take as long as its codes if they had to wait for them.
-        let block = (BLOCK / k).max(1);
-        let blocks = self.lhs.chunks(block * k);
-        for (lhs, room) in blocks.zip(self.room.chunks(block, width)) {
-            if self.common.is_none() {
-                let extents = &mut *room.extents;
-                Measure { k, lhs, extents }.run();
-            }
-            for (extent, to) in room.extents.iter().zip(&mut *room.rows) {
-                *to = match (extent.finite, self.common) {
-                    (false, _) => NOT_FINITE,
-                    (true, Some(common)) => row(common),
-                    (true, None) => row(self.encoder.qparams(*extent)),
-                };
-            }
-            let rows = lhs.chunks_exact(k).zip(room.rows);
-            for ((lhs, row), groups) in rows.zip(room.groups.chunks_exact_mut(width)) {
-                if !row.scale.is_nan() {
-                    let codes = &mut groups.as_flattened_mut()[..k];
-                    self.encoder.encode_row(lhs, row, codes);
-                }
-            }
-        }
-    }
-}
-
-impl Encoder {
-    #[inline(always)]
-    fn encode_row(&self, lhs: &[f32], row: &mut Row, codes: &mut [u8]) {
-        let qparams = QParams {
-            scale: row.scale,
-            zero_point: row.zero_point,
-        };
-        rows::quantize(lhs, qparams, self.config.arithmetic, codes);
-        if self.sums {
-            row.sum = rows::sum(codes);
+        let k = self.k.max(1);
+        let groups = self.groups.chunks_exact_mut(k.div_ceil(2));
+        for (lhs, groups) in self.lhs.chunks_exact(k).zip(groups) {
+            let (to, rest) = groups.as_flattened_mut().split_at_mut(k);
+            convert::round_bf16(lhs, to);
+            // What fills up the last pair: any number may have been there.
+            rest.fill([0; 2]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether this CPU has AMX-INT8 and the system lets the process use it.
+//! Whether this CPU has AMX-INT8 and AMX-BF16, and the system lets the process use them.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
@@ -9,16 +9,15 @@ pub fn available() -> bool {
     *AVAILABLE.get_or_init(|| cpu_has_tiles() && system_saves_tiles() && permission())
 }
 
-/// Tiles, products of int8 on them, and a palette: some virtual machines have the first two
-/// without the last, and the first tile instruction faults.
+/// Tiles, products of int8 and of bfloat16 on them, and a palette: some virtual machines have the
+/// former without it, and the first tile instruction faults.
 fn cpu_has_tiles() -> bool {
+    const ALL: u32 = BF16 | TILE | INT8;
+    const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
     const INT8: u32 = 1 << 25;
     let has = |leaf| __cpuid(0).eax >= leaf;
-    has(7)
-        && __cpuid_count(7, 0).edx & (TILE | INT8) == TILE | INT8
-        && has(0x1D)
-        && __cpuid_count(0x1D, 0).eax >= 1
+    has(7) && __cpuid_count(7, 0).edx & ALL == ALL && has(0x1D) && __cpuid_count(0x1D, 0).eax >= 1
 }
 
 /// Whether the system saves the registers of tiles when it switches threads.

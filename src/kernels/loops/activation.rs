@@ -104,7 +104,7 @@ formulas!(
 /// e^x; below -87.3 and above 88.3 the value there.
 ///
 /// `x = n ln 2 + r` with an integer `n` and `|r| <= ln 2 / 2`; `e^r` by a polynomial whose
-/// coefficients minimise the greatest relative error, 3e-9; `2^n` by the exponent's bits.
+/// coefficients minimise the max relative error, 3e-9; `2^n` by the exponent's bits.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const LN_2_LOW: f32 = -1.904_654_3e-9;
@@ -152,14 +152,14 @@ pub fn relu(x: f32) -> f32 {
 /// `max(x, 0) - t Q(t)` with `t = |x|`, where `Q(t) = P(X > t)` of a standard normal X.
 ///
 /// `ln Q(t) = s(t) - t^2 / 2` with a slowly falling `s`, here a polynomial: weighted so that the
-/// greatest absolute error of Q is least, and its relative error below 2.5% up to 13.
+/// max absolute error of Q is smallest, and its relative error below 2.5% up to 13.
 #[inline(always)]
 pub fn gelu(x: f32) -> f32 {
     let t = x.abs();
     // Beyond, Q is less than every normal number; an infinite t would make it NaN.
     let t = if t > 13. { 13. } else { t };
-    // The exponent, its even and odd powers apart: two short chains of dependent steps, where one
-    // long one would wait for itself.
+    // The exponent, its even and odd powers separately: two short chains of dependent steps, where
+    // one long one would wait for itself.
     let z = t * t;
     let even = (-2.386_29e-9f32).mul_add(z, -2.326_085_2e-6);
     let odd = 1.182_694_7e-7f32.mul_add(z, 2.248_732_7e-5);
@@ -198,7 +198,7 @@ pub fn silu(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The greatest error in units in the last place over many floats in `[-limit, limit]`.
+    /// The max error in units in the last place over many floats in `[-limit, limit]`.
     fn worst(f: fn(f32) -> f32, exact: fn(f64) -> f64, limit: f32) -> (f64, f32) {
         let top = limit.to_bits();
         let points = (0..top).step_by(4_099).chain([0, top]);

@@ -10,9 +10,9 @@
 //!   out = (o / sum)^T
 //! ```
 //!
-//! Queries lie along the registers, so that softmax takes maxima and sums register by register,
-//! and k and v are read where they are, element by element. The running maximum is the online
-//! softmax of Milakov and Gimelshein (2018), which FlashAttention is built on.
+//! Queries are the lanes of the registers, so that softmax takes maxima and sums register by
+//! register, and k and v are read where they are, element by element. The running maximum is the
+//! online softmax of Milakov and Gimelshein (2018), which FlashAttention is built on.
 //!
 //! A query's result depends on no other query, on no thread count and on no tile size; keys that
 //! the mask excludes leave no trace.
@@ -117,26 +117,14 @@ pub unsafe fn attend<const LANES: usize, const NV: usize>(
         head: block.head / (attention.heads / attention.kv_heads),
         ..block.clone()
     };
-    let height = block.queries.len();
-    let width = height.next_multiple_of(COLUMNS);
+    let width = block.queries.len().next_multiple_of(COLUMNS);
     let mut room = ROOM.take();
     // All but the rows have a column for each query.
     let sizes = [head_dim, KEYS, KEYS, value_dim, value_dim, 1, 1, 1];
     let [q_t, scores, mask, sums, rows, max, sum, keep] =
         room.split(sizes.map(|rows| rows * width));
 
-    let q = block.of(&attention.q, block.queries.start);
-    q_t.fill(0.);
-    transpose(
-        (q, attention.q.strides[2]),
-        (q_t, width),
-        height,
-        head_dim,
-        register,
-    );
-    for x in q_t.iter_mut() {
-        *x *= attention.scale;
-    }
+    scaled_queries(attention, &block, (&mut *q_t, width), register);
     sums.fill(0.);
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.);
@@ -184,9 +172,31 @@ pub unsafe fn attend<const LANES: usize, const NV: usize>(
     }
 
     let rows = (rows, value_dim);
-    // SAFETY: the block is of this thread alone.
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe { write(attention, &block, (sums, width), sum, rows, (out, register)) };
     room.keep(&ROOM);
+}
+
+/// Writes the queries of a block to the columns of `q_t`, times the scale.
+#[inline(always)]
+fn scaled_queries<const LANES: usize>(
+    attention: &Attention<'_>,
+    block: &Block,
+    (q_t, width): (&mut [f32], usize),
+    register: impl Register<LANES>,
+) {
+    let q = block.of(&attention.q, block.queries.start);
+    q_t.fill(0.);
+    transpose(
+        (q, attention.q.strides[2]),
+        (&mut *q_t, width),
+        block.queries.len(),
+        attention.k.columns,
+        register,
+    );
+    for x in q_t.iter_mut() {
+        *x *= attention.scale;
+    }
 }
 
 /// Divides the sums by those of the weights and writes them to `out`, by way of `rows`.
@@ -221,7 +231,8 @@ unsafe fn write<const LANES: usize>(
     );
     let first = block.batch * attention.q.rows + block.queries.start;
     for (row, values) in rows.chunks_exact(value_dim).take(height).enumerate() {
-        // SAFETY: the block is of this thread alone; the part of the row before is no longer alive.
+        // SAFETY: blocks of attention are disjoint, and one thread computes each; the slice of the
+        // row before is no longer alive.
         let part = unsafe {
             let columns = block.head * value_dim..(block.head + 1) * value_dim;
             out.part(first + row..first + row + 1, columns)

@@ -7,7 +7,7 @@
 //!     store, or add to what is there times a factor of each column
 //! ```
 //!
-//! A is read element by element where it lies, transposed or not; only B is `[depth, width]` as
+//! A is read element by element in place, transposed or not; only B is `[depth, width]` as
 //! a whole. Each sum is one chain of fma in the order of depth, so that tile sizes do not show.
 
 /// Columns of B and C come in multiples of this.
@@ -101,7 +101,7 @@ pub fn product<const LANES: usize, const NV: usize>(
     right: Right<'_>,
     register: impl Register<LANES>,
 ) {
-    // Rows enough that there are more sums than an fma has latency.
+    // Enough rows for more sums than the latency of an fma.
     if NV * LANES == COLUMNS {
         return columns::<LANES, NV, 6>(left, right, register);
     }
@@ -156,8 +156,8 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
     let height = MR.min(left.rows - row);
     let zero = register.splat(0.);
     let mut acc = [[zero; NV]; MR];
-    // SAFETY: all elements that are read and written are within their slices; an array of floats has
-    // the alignment of its elements.
+    // SAFETY: all elements that are read and written are within their slices; an array of floats
+    // has the alignment of its elements.
     unsafe {
         let mut starts = [left.values.as_ptr(); MR];
         for (r, start) in starts.iter_mut().enumerate() {

@@ -45,7 +45,7 @@ pub struct Units<'a> {
 const BLOCK: usize = 16;
 
 /// Blocks that take the first half of a step before any takes the second. From a gate to the new
-/// state one function waits for another; blocks apart wait for nothing.
+/// state one function waits for another; separate blocks wait for nothing.
 const ABREAST: usize = 8;
 
 type Block = [f32; BLOCK];

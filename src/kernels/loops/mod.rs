@@ -4,7 +4,9 @@
 pub mod activation;
 pub mod attention;
 pub mod buffer;
-pub mod codes;
+pub mod convert;
+pub mod dequantize;
+pub mod encode;
 pub mod float_tile;
 pub mod gates;
 pub mod norm;

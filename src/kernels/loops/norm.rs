@@ -13,6 +13,8 @@ pub struct Norm<'a> {
     pub weight: &'a [f32],
     /// Terms, `[hidden]`.
     pub bias: Option<&'a [f32]>,
+    /// Factors of a residual, `[hidden]`.
+    pub residual_weight: Option<&'a [f32]>,
     /// Added to the variance.
     pub eps: f32,
     /// Whether the mean is subtracted, as by a layer norm; if not, it is an RMS norm.
@@ -28,9 +30,17 @@ const CHUNK: usize = 32;
 /// digits where the mean is large.
 #[inline(always)]
 pub fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
-    if let Some(residual) = residual {
-        for (x, residual) in row.iter_mut().zip(residual) {
-            *x += residual;
+    match (residual, norm.residual_weight) {
+        (None, _) => {}
+        (Some(residual), None) => {
+            for (x, residual) in row.iter_mut().zip(residual) {
+                *x += residual;
+            }
+        }
+        (Some(residual), Some(weight)) => {
+            for ((x, residual), weight) in row.iter_mut().zip(residual).zip(weight) {
+                *x += residual * weight;
+            }
         }
     }
     let count = row.len() as f32;
@@ -78,7 +88,9 @@ fn sum_of_powers<const POWER: usize>(row: &[f32], origin: f32) -> f32 {
             *part + x
         };
     }
-    together(parts, |a, b| a + b)
+    // By way of memory: else the order in which `together` adds the parts has decided how they lie in
+    // registers, and the loop above has spent half its time on shuffling them.
+    together(std::hint::black_box(parts), |a, b| a + b)
 }
 
 /// One value of all parts, the second half always taken together with the first.

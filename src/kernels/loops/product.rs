@@ -6,7 +6,16 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activation::Activation;
-use crate::kernels::packed::{Element, Packed, Panel};
+use crate::kernels::packed::{Packed, Panel};
+
+/// Two bfloat16, in bytes: codes of int8 products take the same room.
+pub type Pair = [[u8; 2]; 2];
+
+/// The bytes of a pair, in the order of memory.
+#[inline(always)]
+pub fn bytes([[a, b], [c, d]]: Pair) -> [u8; 4] {
+    [a, b, c, d]
+}
 
 /// Parameters of a quantized row of the left side.
 #[derive(Clone, Copy, Debug)]
@@ -20,29 +29,12 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row of floats, or of codes with zero point 0.
+    /// A row of floats or of bfloat16, or of codes with zero point 0.
     pub const PLAIN: Self = Self {
         scale: 1.,
         zero_point: 0,
         sum: 0,
     };
-}
-
-/// The elements of a row that one step of the loop reads: four u8 codes, or one f32.
-pub trait Group: Copy + Send + Sync {
-    const ZERO: Self;
-    /// The weights that it is multiplied by.
-    const ELEMENT: Element;
-}
-
-impl Group for [u8; 4] {
-    const ZERO: Self = [0; 4];
-    const ELEMENT: Element = Element::Int8;
-}
-
-impl Group for f32 {
-    const ZERO: Self = 0.;
-    const ELEMENT: Element = Element::Float16;
 }
 
 /// Activations, `[m, groups]`, and the parameters of each row.
@@ -82,16 +74,18 @@ impl<'a, G> Lhs<'a, G> {
     }
 }
 
-/// How an output lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// Row after row of channels: `[rows, n]`.
+/// The order of an output in memory: see the functions of [`Sink`] that make one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
     Channels,
-    /// The same with the padding of each gate behind its channels: no register is filled in part.
     Padded,
-    /// Panel after panel of such: `[rows, width]` each.
     Panels,
 }
+
+/// Elements of an output beyond which it is written past the caches: 4 MiB, the second-level caches of
+/// two cores. What reads a smaller one finds it there.
+#[cfg(target_arch = "x86_64")]
+const STREAMED: usize = 1 << 20;
 
 /// The output of a product, of which several threads write different parts.
 #[derive(Clone, Copy)]
@@ -108,8 +102,23 @@ pub struct Sink<'a> {
 unsafe impl Sync for Sink<'_> {}
 
 impl<'a> Sink<'a> {
-    /// `out` has rows of so many columns, padding included where the layout has it.
-    pub fn new(out: &'a mut [MaybeUninit<f32>], columns: usize, layout: Layout) -> Self {
+    /// Row after row of `columns` channels: `[rows, columns]`.
+    pub fn channels(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
+        Self::new(out, columns, Layout::Channels)
+    }
+
+    /// The same, and `columns` include the padding of each gate behind its channels: no register is
+    /// filled in part.
+    pub fn padded(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
+        Self::new(out, columns, Layout::Padded)
+    }
+
+    /// Panel after panel of padded channels: `[rows, width]` each, of `columns` in all.
+    pub fn panels(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
+        Self::new(out, columns, Layout::Panels)
+    }
+
+    fn new(out: &'a mut [MaybeUninit<f32>], columns: usize, layout: Layout) -> Self {
         Self {
             rows: out.len().checked_div(columns).unwrap_or(0),
             start: out.as_mut_ptr(),
@@ -130,7 +139,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Columns of rows that lie side by side: of one row, or panel after panel those of one.
+    /// Columns of adjacent rows: those of one row, or, panel by panel, those of one panel.
     ///
     /// # Safety
     /// No other part that overlaps this one is alive.
@@ -158,7 +167,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// The columns of a panel in several rows, wherever these lie.
+    /// The columns of a panel in several rows, adjacent or not.
     ///
     /// # Safety
     /// No other part that overlaps this one is alive.
@@ -179,6 +188,12 @@ impl<'a> Sink<'a> {
             width: columns.len(),
             _out: PhantomData,
         }
+    }
+
+    /// Whether the output is better written past the caches, which cannot hold it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn exceeds_caches(self) -> bool {
+        self.rows * self.columns > STREAMED
     }
 
     /// [`part`](Self::part) of what has been written.
@@ -203,13 +218,25 @@ pub struct SinkRows<'a> {
 
 #[cfg(target_arch = "x86_64")]
 impl SinkRows<'_> {
+    /// As many of the columns from `first` on, or those that there are.
+    #[inline(always)]
+    pub fn narrow(self, first: usize, columns: usize) -> Self {
+        let first = first.min(self.width);
+        Self {
+            // SAFETY: the column is one of those of the first row, or the one behind them.
+            start: unsafe { self.start.add(first) },
+            width: columns.min(self.width - first),
+            ..self
+        }
+    }
+
     /// The columns in one of the rows.
     ///
     /// # Safety
     /// There are more rows than `row`.
     #[inline(always)]
     pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
-        // SAFETY: the row is one of those that `Sink::rows` checked; its columns lie side by side,
+        // SAFETY: the row is one of those that `Sink::rows` checked; its columns are adjacent,
         // and the exclusive borrow of all rows borrows them once.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
     }
@@ -223,27 +250,45 @@ pub struct Part {
     pub pass: Pass,
 }
 
-/// How one row of few panels passes them.
+/// The direction in which one row traverses a few panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// From the first to the last, wherever their weights are.
     Once,
-    /// From the first to the last or back, by turns: it begins with what is still in L1, and the
-    /// rest is in L2.
+    /// From the first to the last or back, in alternation: each pass begins with the weights still
+    /// in L1, and the rest is in L2.
     Forth,
     Back,
 }
 
-/// The whole product, of which each task computes a [`Part`].
+/// A product of activations, `[m, k]`, and weights, `[n, k]`; each task computes a [`Part`] of it.
+///
+/// Its groups are floats, for float16 weights or on their way to other groups, codes for int8 weights,
+/// or pairs for bfloat16 weights.
+#[derive(Clone, Copy)]
 pub struct Product<'a, G> {
     pub lhs: Lhs<'a, G>,
     pub rhs: &'a Packed,
     /// Applied to every element of the result.
     pub activation: Option<Activation>,
-    pub out: Sink<'a>,
 }
 
-impl<G: Group> Product<'_, G> {
+impl<'a> Product<'a, f32> {
+    /// The product of `rows` rows of `xs`.
+    pub fn of(xs: &'a [f32], rows: usize, rhs: &'a Packed, activation: Option<Activation>) -> Self {
+        Self {
+            lhs: Lhs {
+                m: rows,
+                groups: xs,
+                rows: &[],
+            },
+            rhs,
+            activation,
+        }
+    }
+}
+
+impl<G> Product<'_, G> {
     /// Calls `apply` with the activation function, if there is one, and rows of a panel's
     /// channels: once a panel, while the sums are in L1.
     ///
@@ -252,6 +297,7 @@ impl<G: Group> Product<'_, G> {
     #[inline(always)]
     pub unsafe fn activate(
         &self,
+        out: &Sink<'_>,
         panel: Panel<'_>,
         rows: &Range<usize>,
         apply: impl Fn(Activation, &mut [f32]),
@@ -260,8 +306,8 @@ impl<G: Group> Product<'_, G> {
             return;
         };
         for row in rows.clone() {
-            // SAFETY: the row is written, and within the part of this thread.
-            let out = unsafe { self.out.written(row..row + 1, self.out.columns(panel)) };
+            // SAFETY: the row is written, and in the part that this thread alone computes.
+            let out = unsafe { out.written(row..row + 1, out.columns(panel)) };
             apply(activation, out);
         }
     }

@@ -25,9 +25,9 @@ impl Extent {
         finite: true,
     };
 
-    /// The extent of some elements.
-    pub fn of(values: &[f32]) -> Self {
-        extent(values)
+    /// Min and max.
+    pub fn range(&self) -> [f32; 2] {
+        [self.min, self.max]
     }
 
     /// The extent of both.
@@ -71,8 +71,8 @@ pub fn extent(row: &[f32]) -> Extent {
     Extent {
         min: together(lanes.min, less),
         max: together(lanes.max, greater),
-        // What is not finite stays in a sum. So does what the sum itself has become, of numbers
-        // near the greatest.
+        // A NaN or an infinity stays in a sum. A sum of large finite numbers may overflow, so then
+        // the elements decide.
         finite: together(lanes.sum, |a, b| a + b).is_finite() || row.iter().all(|x| x.is_finite()),
     }
 }
@@ -146,7 +146,7 @@ fn each(row: &[f32], codes: &mut [u8], encode: impl Fn(f32) -> u8) {
 pub const ROUND: f32 = 12_582_912.;
 
 #[inline(always)]
-fn clamp(code: f32, low: f32, high: f32) -> f32 {
+pub fn clamp(code: f32, low: f32, high: f32) -> f32 {
     let code = if code > low { code } else { low };
     if code < high { code } else { high }
 }

@@ -1,10 +1,10 @@
-//! The product of activations and packed weights: the loop nest, written once for u8 by int8
-//! and for f32 by float16.
+//! The product of activations and packed weights: the loop nest, written once for u8 by int8, for f32
+//! by float16 and for bfloat16.
 //!
 //! ```text
 //! for each panel of channels                 its codes stay in L1 or L2 while all rows pass
 //!   for each tile of up to MR rows           MR * NV sums, begun with the correction by zero points
-//!     for each group of inputs               4 of int8, 1 of float16
+//!     for each group of inputs               4 of int8, 1 of float16, 2 of bfloat16
 //!       load NV registers of weights
 //!       for each row: broadcast a group of activations, NV dot products
 //!     for each row: to f32, fma by scale and bias, store
@@ -14,17 +14,18 @@
 //! NV registers, so that dot products, not loads, are the limit; the loop has no branch but its
 //! own; dequantization and bias happen in registers, so no i32 matrix exists. Sums that
 //! went over the stack on their way out made a product of 384 inputs 4% slower.
-//! One row alone uses a weight once, so that bytes are the limit: they are fetched some way ahead.
+//! A single row uses each weight once, so bytes are the limit: weights are prefetched.
 //!
-//! An instruction set is a [`Vector`]: seven closures in a function that has its features.
+//! An instruction set is a [`Vector`]: eight closures in a function that has its features.
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activation::Activation;
-use super::product::{Group, Part, Pass, Product, Row};
-use crate::kernels::packed::Panel;
+use super::product::{Pair, Part, Pass, Product, Row, Sink};
+use crate::kernels::packed::{Channels, Panel};
 
 /// Rows of the highest tile.
 pub const MAX_ROWS: usize = 6;
@@ -35,44 +36,86 @@ pub const MAX_ROWS: usize = 6;
 /// a group of activations in every lane, `B` a register of weights; `A` and `B` may be held in
 /// any form that makes `dot` cheap.
 pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
-    /// Whether sums are the same in any order.
-    const EXACT: bool;
-    type Group: Group;
+    /// The order of sums.
+    const ORDER: Order;
+    /// Activations that are multiplied in one step.
+    type Group: Copy;
     type Acc: Copy;
     type A: Copy;
     type B: Copy;
     /// The value that a sum begins with: in i32 `-zero_point_a * sum_w - zero_point_w * sum_a`,
     /// which makes it the sum over `(a - zero_point_a) * (w - zero_point_w)`; in f32 0.
-    fn start(self, terms: Terms<'_, LANES>) -> Self::Acc;
+    fn start(self, row: Row, channels: Channels<'_, LANES>) -> Self::Acc;
     fn load(self, weights: &[u8; BYTES]) -> Self::B;
     fn splat(self, group: Self::Group) -> Self::A;
-    /// `acc` plus the sum of a group's products in each lane: exact in i32, or one `fma` in f32.
+    /// `acc` plus the sum of a group's products in each lane: exact in i32, or in f32 one `fma` a
+    /// product.
     fn dot(self, acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
     fn add(self, left: Self::Acc, right: Self::Acc) -> Self::Acc;
+    /// `acc` after a block of inputs with these sums, where the order is [`Blocks`](Order::Blocks).
+    fn fold(self, acc: Self::Acc, block: Self::Acc) -> Self::Acc;
     /// Writes `fma(acc as f32, scale_a * scale_w, bias)` of each lane.
-    fn finish(self, acc: Self::Acc, terms: Terms<'_, LANES>, out: &mut Lanes<LANES>);
+    fn finish(
+        self,
+        acc: Self::Acc,
+        row: Row,
+        channels: Channels<'_, LANES>,
+        out: &mut Lanes<LANES>,
+    );
     /// Applies an activation function, out of line: inlined, six of them would crowd the loop.
     fn activate(self, activation: Activation, xs: &mut [f32]);
 }
 
+/// The order in which the products of a sum are added.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Any: sums are exact.
+    Any,
+    /// One after another.
+    Sequence,
+    /// In blocks of [`BLOCK`] groups, whose sums begin with 0 and are added to what the blocks before
+    /// gave.
+    Blocks,
+}
+
+/// Groups of a block.
+pub const BLOCK: usize = 16;
+
 /// A [`Vector`] of closures: written inside a function that has an instruction set's features,
 /// they have them too, so that intrinsics need no `unsafe` but for pointers.
 ///
-/// `G` is the group, `EXACT` whether sums are.
+/// `G` is the group.
 #[derive(Clone, Copy)]
-pub struct Closures<const EXACT: bool, G, Start, Load, Splat, Dot, Add, Finish, Activate> {
+pub struct Closures<G, Start, Load, Splat, Dot, Add, Fold, Finish, Activate> {
     pub start: Start,
     pub load: Load,
     pub splat: Splat,
     pub dot: Dot,
     pub add: Add,
+    pub fold: Fold,
     pub finish: Finish,
     pub activate: Activate,
     pub group: PhantomData<G>,
 }
 
+/// A group of activations, which decides on the order of sums.
+pub trait Ordered: Copy {
+    const ORDER: Order;
+}
+
+impl Ordered for [u8; 4] {
+    const ORDER: Order = Order::Any;
+}
+
+impl Ordered for f32 {
+    const ORDER: Order = Order::Sequence;
+}
+
+impl Ordered for Pair {
+    const ORDER: Order = Order::Blocks;
+}
+
 impl<
-    const EXACT: bool,
     const LANES: usize,
     const BYTES: usize,
     G,
@@ -84,31 +127,33 @@ impl<
     Splat,
     Dot,
     Add,
+    Fold,
     Finish,
     Activate,
-> Vector<LANES, BYTES> for Closures<EXACT, G, Start, Load, Splat, Dot, Add, Finish, Activate>
+> Vector<LANES, BYTES> for Closures<G, Start, Load, Splat, Dot, Add, Fold, Finish, Activate>
 where
-    G: Group,
+    G: Ordered,
     Acc: Copy,
     A: Copy,
     B: Copy,
-    Start: Fn(Terms<'_, LANES>) -> Acc + Copy,
+    Start: Fn(Row, Channels<'_, LANES>) -> Acc + Copy,
     Load: Fn(&[u8; BYTES]) -> B + Copy,
     Splat: Fn(G) -> A + Copy,
     Dot: Fn(Acc, A, B) -> Acc + Copy,
     Add: Fn(Acc, Acc) -> Acc + Copy,
-    Finish: Fn(Acc, Terms<'_, LANES>, &mut Lanes<LANES>) + Copy,
+    Fold: Fn(Acc, Acc) -> Acc + Copy,
+    Finish: Fn(Acc, Row, Channels<'_, LANES>, &mut Lanes<LANES>) + Copy,
     Activate: Fn(Activation, &mut [f32]) + Copy,
 {
-    const EXACT: bool = EXACT;
+    const ORDER: Order = G::ORDER;
     type Group = G;
     type Acc = Acc;
     type A = A;
     type B = B;
 
     #[inline(always)]
-    fn start(self, terms: Terms<'_, LANES>) -> Acc {
-        (self.start)(terms)
+    fn start(self, row: Row, channels: Channels<'_, LANES>) -> Acc {
+        (self.start)(row, channels)
     }
 
     #[inline(always)]
@@ -132,8 +177,13 @@ where
     }
 
     #[inline(always)]
-    fn finish(self, acc: Acc, terms: Terms<'_, LANES>, out: &mut Lanes<LANES>) {
-        (self.finish)(acc, terms, out);
+    fn fold(self, acc: Acc, block: Acc) -> Acc {
+        (self.fold)(acc, block)
+    }
+
+    #[inline(always)]
+    fn finish(self, acc: Acc, row: Row, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>) {
+        (self.finish)(acc, row, channels, out);
     }
 
     #[inline(always)]
@@ -142,19 +192,29 @@ where
     }
 }
 
+/// The same rows, those from the fourth on by a base of their own: rows that lie within two strides of
+/// a base need one address in the loop. From a single base the compiler takes five more instructions,
+/// and a register too many.
+#[inline(always)]
+fn two_bases<'a, G, const MR: usize>(
+    rows: [&'a [G]; MR],
+    all: &'a [G],
+    first: usize,
+    groups: usize,
+) -> [&'a [G]; MR] {
+    const NEAR: usize = 3;
+    if MR <= NEAR {
+        return rows;
+    }
+    let far = black_box(&all[(first + NEAR) * groups..][..(MR - NEAR) * groups]);
+    std::array::from_fn(|r| match r < NEAR {
+        true => rows[r],
+        false => &far[(r - NEAR) * groups..][..groups],
+    })
+}
+
 /// Where a register of results goes.
 pub type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
-
-/// The parameters of a row and of a register's channels.
-#[derive(Clone, Copy)]
-pub struct Terms<'a, const LANES: usize> {
-    pub row: Row,
-    pub sums: &'a [i32; LANES],
-    /// `None` where all are 0.
-    pub zero_points: Option<&'a [i32; LANES]>,
-    pub scales: &'a [f32; LANES],
-    pub bias: &'a [f32; LANES],
-}
 
 /// Computes a part of a product, in tiles of at most `MR` rows; `MR` is at most [`MAX_ROWS`].
 ///
@@ -163,6 +223,7 @@ pub struct Terms<'a, const LANES: usize> {
 #[inline(always)]
 pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, V>(
     product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
     part: Part,
     vector: V,
 ) where
@@ -175,7 +236,7 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
     } = part;
     let activate = |activation: Activation, xs: &mut [f32]| vector.activate(activation, xs);
     let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
-    let by_turns = V::EXACT && rows.len() == 1 && pass != Pass::Once;
+    let by_turns = V::ORDER == Order::Any && rows.len() == 1 && pass != Pass::Once;
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
     let next = |panels: &mut Range<usize>| match by_turns && pass == Pass::Back {
         true => panels.next_back(),
@@ -190,7 +251,7 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
         };
         // One row of floats has too few sums to hide the latency of an `fma`, and their order is
         // set: it goes along several panels at once, if they are equally wide.
-        if !V::EXACT && rows.len() == 1 {
+        if V::ORDER == Order::Sequence && rows.len() == 1 {
             let (mut side, mut after) = ([panel; ABREAST], panels.clone());
             for panel in &mut side[1..] {
                 if let Some(index) = after.next() {
@@ -199,16 +260,16 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
             }
             let alike = |other: &Panel<'_>| other.sums.len() == panel.sums.len();
             if panels.len() + 1 >= ABREAST && side.iter().all(alike) {
-                // SAFETY: this row and these panels are a part of the part that is ours.
+                // SAFETY: the row and the panels are in the part that this thread alone computes.
                 unsafe {
                     match panel.sums.len() / LANES {
-                        1 => abreast::<LANES, BYTES, 1, V>(product, side, rows.start, vector),
-                        2 => abreast::<LANES, BYTES, 2, V>(product, side, rows.start, vector),
-                        3 => abreast::<LANES, BYTES, 3, V>(product, side, rows.start, vector),
-                        _ => abreast::<LANES, BYTES, 4, V>(product, side, rows.start, vector),
+                        1 => abreast::<LANES, BYTES, 1, V>(product, out, side, rows.start, vector),
+                        2 => abreast::<LANES, BYTES, 2, V>(product, out, side, rows.start, vector),
+                        3 => abreast::<LANES, BYTES, 3, V>(product, out, side, rows.start, vector),
+                        _ => abreast::<LANES, BYTES, 4, V>(product, out, side, rows.start, vector),
                     }
                     for panel in side {
-                        product.activate(panel, &rows, activate);
+                        product.activate(out, panel, &rows, activate);
                     }
                 }
                 panels = after;
@@ -216,15 +277,15 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
             }
         }
         let (all, near) = (rows.clone(), by_turns);
-        // SAFETY: these rows and this panel are a part of the part that is ours.
+        // SAFETY: the rows and the panel are in the part that this thread alone computes.
         unsafe {
             match panel.sums.len() / LANES {
-                1 => column::<LANES, BYTES, MR, 1, V>(product, panel, next, near, all, vector),
-                2 => column::<LANES, BYTES, MR, 2, V>(product, panel, next, near, all, vector),
-                3 => column::<LANES, BYTES, MR, 3, V>(product, panel, next, near, all, vector),
-                _ => column::<LANES, BYTES, MR, 4, V>(product, panel, next, near, all, vector),
+                1 => column::<LANES, BYTES, MR, 1, V>(product, out, panel, next, near, all, vector),
+                2 => column::<LANES, BYTES, MR, 2, V>(product, out, panel, next, near, all, vector),
+                3 => column::<LANES, BYTES, MR, 3, V>(product, out, panel, next, near, all, vector),
+                _ => column::<LANES, BYTES, MR, 4, V>(product, out, panel, next, near, all, vector),
             }
-            product.activate(panel, &rows, activate);
+            product.activate(out, panel, &rows, activate);
         }
     }
 }
@@ -240,6 +301,7 @@ const ABREAST: usize = 4;
 #[inline(always)]
 unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const NV: usize, V>(
     product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
     panel: Panel<'_>,
     next: &[u8],
     near: bool,
@@ -248,28 +310,33 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
 ) where
     V: Vector<LANES, BYTES>,
 {
+    if V::ORDER == Order::Blocks {
+        // SAFETY: the rows and the panel are in the part that this thread alone computes.
+        return unsafe { blocks::<LANES, BYTES, NV, V>(product, out, panel, next, rows, vector) };
+    }
     // All about equally high: a low tile has too few sums to hide the latency of a dot product.
     let tiles = rows.len().div_ceil(MR);
     let mut row = rows.start;
     let line = product.rhs.groups() * LINE;
     for left in (1..=tiles).rev() {
         let height = (rows.end - row).div_ceil(left);
-        // Each tile has one line a group brought near, until all of the next panel is: no
-        // prefetcher knows where it begins, and weights of a large model come from memory.
+        // Each tile prefetches one line per group, until all of the next panel is fetched: no
+        // hardware prefetcher knows its address, and a large model's weights come from memory.
         let fetched = (tiles - left) * line;
         let ahead = next.get(fetched..).unwrap_or(panel.weights);
-        // SAFETY: the rows of a tile are among these, which no other thread writes.
+        // SAFETY: the rows of a tile are among these, and the panel is in the part that this thread
+        // alone computes.
         unsafe {
             match height {
                 1 if near => {
-                    tile::<LANES, BYTES, NV, 1, true, V>(product, panel, ahead, row, vector)
+                    tile::<LANES, BYTES, NV, 1, true, V>(product, out, panel, ahead, row, vector)
                 }
-                1 => tile::<LANES, BYTES, NV, 1, false, V>(product, panel, ahead, row, vector),
-                2 => tile::<LANES, BYTES, NV, 2, true, V>(product, panel, ahead, row, vector),
-                3 => tile::<LANES, BYTES, NV, 3, true, V>(product, panel, ahead, row, vector),
-                4 => tile::<LANES, BYTES, NV, 4, true, V>(product, panel, ahead, row, vector),
-                5 => tile::<LANES, BYTES, NV, 5, true, V>(product, panel, ahead, row, vector),
-                _ => tile::<LANES, BYTES, NV, 6, true, V>(product, panel, ahead, row, vector),
+                1 => tile::<LANES, BYTES, NV, 1, false, V>(product, out, panel, ahead, row, vector),
+                2 => tile::<LANES, BYTES, NV, 2, true, V>(product, out, panel, ahead, row, vector),
+                3 => tile::<LANES, BYTES, NV, 3, true, V>(product, out, panel, ahead, row, vector),
+                4 => tile::<LANES, BYTES, NV, 4, true, V>(product, out, panel, ahead, row, vector),
+                5 => tile::<LANES, BYTES, NV, 5, true, V>(product, out, panel, ahead, row, vector),
+                _ => tile::<LANES, BYTES, NV, 6, true, V>(product, out, panel, ahead, row, vector),
             }
         }
         row += height;
@@ -282,8 +349,9 @@ const LINE: usize = 64;
 /// Bytes of weights between those that a single row uses and those that are fetched for it.
 const DISTANCE: usize = 4_096;
 
-/// Max bytes of weights that one row passes by turns: a few times L1. Beyond that, too little
-/// survives in L1 to offset the hardware's prefetchers, which favour ascending addresses.
+/// Max bytes of weights that the steps of one row traverse in alternating directions: a few times
+/// L1. Beyond that, too little survives in L1 to offset the hardware's prefetchers, which favour
+/// ascending addresses.
 const BY_TURNS: usize = 256 << 10;
 
 /// A cache that a line is brought to.
@@ -292,7 +360,7 @@ enum Cache {
     L2,
 }
 
-/// Has the line at `offset` brought near, or does nothing.
+/// Prefetches the line at `offset`, or does nothing.
 #[inline(always)]
 fn prefetch(to: Cache, bytes: &[u8], offset: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -339,7 +407,7 @@ unsafe fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR
 ) where
     V: Vector<LANES, BYTES>,
 {
-    // Checked, each row would be apart: not on every architecture does the compiler see that the
+    // With checks, each row would have a branch: the compiler does not always see that the
     // lengths are the loop's.
     // SAFETY: the panel has that group.
     let weights = unsafe { weights.get_unchecked(group) };
@@ -356,7 +424,7 @@ unsafe fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR
 /// `MR` rows by `NV` registers, with what comes soon fetched for a single row unless it is `NEAR`.
 ///
 /// One row alone has too few sums to hide the latency of a dot product: even and odd groups of
-/// inputs are summed apart, where the order of a sum does not matter.
+/// inputs are summed separately, where the order of a sum does not matter.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
@@ -372,6 +440,7 @@ unsafe fn tile<
     V,
 >(
     product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
     panel: Panel<'_>,
     ahead: &[u8],
     first_row: usize,
@@ -382,19 +451,20 @@ unsafe fn tile<
     let groups = product.rhs.groups();
     // Slices of one length: the groups below it are those of each.
     let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
+    let rows = two_bases(rows, product.lhs.groups, first_row, groups);
     let weights = &panel.groups::<BYTES, NV>()[..groups];
 
-    let channels = Channels::<LANES, NV>::of(panel);
+    let channels = panel.channels::<LANES, NV>(0);
     let of_rows: [_; MR] = std::array::from_fn(|r| product.lhs.row(first_row + r));
-    let mut acc = [[vector.start(channels.terms(Row::PLAIN, 0)); NV]; MR];
+    let mut acc = [[vector.start(Row::PLAIN, channels[0]); NV]; MR];
     for r in 0..MR {
         for v in 0..NV {
-            acc[r][v] = vector.start(channels.terms(of_rows[r], v));
+            acc[r][v] = vector.start(of_rows[r], channels[v]);
         }
     }
     let mut group = 0;
-    if MR == 1 && V::EXACT {
-        let mut odd = [channels.start(Row::PLAIN, vector); MR];
+    if MR == 1 && V::ORDER == Order::Any {
+        let mut odd = [channels.map(|channels| vector.start(Row::PLAIN, channels)); MR];
         while group + 1 < groups {
             for (acc, group) in [(&mut acc, group), (&mut odd, group + 1)] {
                 if !NEAR {
@@ -419,8 +489,97 @@ unsafe fn tile<
         unsafe { step(&mut acc, &rows, weights, group, vector) };
         group += 1;
     }
-    // SAFETY: no other thread writes these rows of this panel.
-    unsafe { store(product, panel, first_row, acc, of_rows, vector) };
+    // SAFETY: the tile is in the part that this thread alone computes.
+    unsafe { store(out, panel, first_row, acc, of_rows, vector) };
+}
+
+/// Rows that a block of weights passes, from L1.
+const ROWS: usize = 12;
+
+/// All rows of one panel of `NV` registers, a block of inputs of several rows after another; on the
+/// way the weights of the `next` panel are fetched.
+///
+/// # Safety
+/// No other thread writes these rows of this panel.
+#[inline(always)]
+unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    panel: Panel<'_>,
+    next: &[u8],
+    rows: Range<usize>,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let groups = product.rhs.groups();
+    let weights = &panel.groups::<BYTES, NV>()[..groups];
+    let channels = panel.channels::<LANES, NV>(0);
+    let zeros = channels.map(|channels| vector.start(Row::PLAIN, channels));
+    for (chunk, first) in rows.clone().step_by(ROWS).enumerate() {
+        let count = ROWS.min(rows.end - first);
+        let ahead = next.get(chunk * groups * LINE..).unwrap_or(panel.weights);
+        let mut totals = [zeros; ROWS];
+        for start in (0..groups).step_by(BLOCK) {
+            let block = start..groups.min(start + BLOCK);
+            if count > 1 {
+                for group in block.clone() {
+                    prefetch(Cache::L2, ahead, group * LINE);
+                }
+            }
+            let mut row = 0;
+            while row < count {
+                let of = (zeros, &mut totals[row..]);
+                let lhs = (first + row, block.clone());
+                // SAFETY: the panel and the rows have those groups.
+                row += unsafe {
+                    match count - row {
+                        1 => sum::<LANES, BYTES, NV, 1, V>(product, of, weights, lhs, vector),
+                        _ => sum::<LANES, BYTES, NV, 2, V>(product, of, weights, lhs, vector),
+                    }
+                };
+            }
+        }
+        for (row, total) in totals.into_iter().enumerate().take(count) {
+            // SAFETY: the row and the panel are in the part that this thread alone computes.
+            unsafe { store(out, panel, first + row, [total], [Row::PLAIN], vector) };
+        }
+    }
+}
+
+/// Adds the products of a block of inputs to the totals of `MR` rows, which it returns.
+///
+/// # Safety
+/// The rows from the first of `lhs` on and `weights` have its groups.
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn sum<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+    product: &Product<'_, V::Group>,
+    (zeros, totals): ([V::Acc; NV], &mut [[V::Acc; NV]]),
+    weights: &[[[u8; BYTES]; NV]],
+    lhs: (usize, Range<usize>),
+    vector: V,
+) -> usize
+where
+    V: Vector<LANES, BYTES>,
+{
+    let (first, block) = lhs;
+    let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first + r, weights.len()));
+    let mut acc = [zeros; MR];
+    for group in block {
+        if MR == 1 {
+            fetch(weights, group);
+        }
+        // SAFETY: each has that group.
+        unsafe { step(&mut acc, &rows, weights, group, vector) };
+    }
+    for r in 0..MR {
+        for v in 0..NV {
+            totals[r][v] = vector.fold(totals[r][v], acc[r][v]);
+        }
+    }
+    MR
 }
 
 /// One row by `NV` registers of each of several panels.
@@ -433,6 +592,7 @@ unsafe fn tile<
 #[inline(always)]
 unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
     product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
     panels: [Panel<'_>; ABREAST],
     row: usize,
     vector: V,
@@ -442,8 +602,10 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
     let groups = product.rhs.groups();
     let rows = [product.lhs.groups(row, groups)];
     let weights = panels.map(|panel| &panel.groups::<BYTES, NV>()[..groups]);
-    let start = |panel| [Channels::<LANES, NV>::of(panel).start(Row::PLAIN, vector)];
-    let mut acc = panels.map(start);
+    let mut acc = panels.map(|panel| {
+        let channels = panel.channels::<LANES, NV>(0);
+        [channels.map(|channels| vector.start(Row::PLAIN, channels))]
+    });
     for group in 0..groups {
         for (acc, weights) in acc.iter_mut().zip(weights) {
             fetch(weights, group);
@@ -452,8 +614,8 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
         }
     }
     for (acc, panel) in acc.into_iter().zip(panels) {
-        // SAFETY: no other thread writes this row of these panels.
-        unsafe { store(product, panel, row, acc, [Row::PLAIN], vector) };
+        // SAFETY: the row and the panels are in the part that this thread alone computes.
+        unsafe { store(out, panel, row, acc, [Row::PLAIN], vector) };
     }
 }
 
@@ -465,7 +627,7 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
 unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
-    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
     panel: Panel<'_>,
     first_row: usize,
     acc: [[V::Acc; NV]; MR],
@@ -474,16 +636,16 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let channels = Channels::<LANES, NV>::of(panel);
-    let columns = product.out.columns(panel);
+    let channels = panel.channels::<LANES, NV>(0);
+    let columns = out.columns(panel);
     if columns.len() == NV * LANES {
         for r in 0..MR {
             let row = first_row + r;
-            // SAFETY: these rows of this panel are this thread's; the part of the row before is no
-            // longer alive.
-            let out = unsafe { product.out.part(row..row + 1, columns.clone()) };
+            // SAFETY: the tile is in the part that this thread alone computes; the slice of the row
+            // before is no longer alive.
+            let out = unsafe { out.part(row..row + 1, columns.clone()) };
             for (v, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(NV) {
-                vector.finish(acc[r][v], channels.terms(of_rows[r], v), out);
+                vector.finish(acc[r][v], of_rows[r], channels[v], out);
             }
         }
         return;
@@ -492,62 +654,14 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
     let mut padded = [[[MaybeUninit::uninit(); LANES]; NV]; MR];
     for r in 0..MR {
         for v in 0..NV {
-            vector.finish(acc[r][v], channels.terms(of_rows[r], v), &mut padded[r][v]);
+            vector.finish(acc[r][v], of_rows[r], channels[v], &mut padded[r][v]);
         }
     }
     for (r, values) in padded.iter().enumerate() {
         let row = first_row + r;
-        // SAFETY: these rows of this panel are this thread's; the part of the row before is no
-        // longer alive.
-        let out = unsafe { product.out.part(row..row + 1, columns.clone()) };
+        // SAFETY: the tile is in the part that this thread alone computes; the slice of the row
+        // before is no longer alive.
+        let out = unsafe { out.part(row..row + 1, columns.clone()) };
         out.copy_from_slice(&values.as_flattened()[..out.len()]);
     }
-}
-
-/// The parameters of the channels of a panel of `NV` registers.
-#[derive(Clone, Copy)]
-struct Channels<'a, const LANES: usize, const NV: usize> {
-    sums: &'a [[i32; LANES]; NV],
-    zero_points: Option<&'a [[i32; LANES]; NV]>,
-    scales: &'a [[f32; LANES]; NV],
-    bias: &'a [[f32; LANES]; NV],
-}
-
-impl<'a, const LANES: usize, const NV: usize> Channels<'a, LANES, NV> {
-    #[inline(always)]
-    fn of(panel: Panel<'a>) -> Self {
-        Self {
-            sums: registers(panel.sums),
-            zero_points: (!panel.zero_points.is_empty()).then(|| registers(panel.zero_points)),
-            scales: registers(panel.scales),
-            bias: registers(panel.bias),
-        }
-    }
-
-    #[inline(always)]
-    fn terms(self, row: Row, v: usize) -> Terms<'a, LANES> {
-        Terms {
-            row,
-            sums: &self.sums[v],
-            zero_points: self.zero_points.map(|zero_points| &zero_points[v]),
-            scales: &self.scales[v],
-            bias: &self.bias[v],
-        }
-    }
-
-    /// The values that the sums of a row begin with.
-    #[inline(always)]
-    fn start<const BYTES: usize, V>(self, row: Row, vector: V) -> [V::Acc; NV]
-    where
-        V: Vector<LANES, BYTES>,
-    {
-        std::array::from_fn(|v| vector.start(self.terms(row, v)))
-    }
-}
-
-/// The registers of a panel.
-#[inline(always)]
-fn registers<T, const LANES: usize, const NV: usize>(of_panel: &[T]) -> &[[T; LANES]; NV] {
-    let registers = of_panel.as_chunks().0.first_chunk();
-    registers.expect("a panel of NV registers")
 }

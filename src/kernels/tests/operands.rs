@@ -3,12 +3,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use half::f16;
+use half::{bf16, f16};
 
-use super::PER_ROW;
+use super::{PER_ROW, of};
 use crate::kernels::calls::attention;
 use crate::kernels::calls::gemm::linear_f32;
-use crate::kernels::calls::linear::{Operands, linear, linear_each, linear_into};
+use crate::kernels::calls::linear::{linear, linear_each, linear_into};
 use crate::kernels::calls::lookup::{for_each_row, read_channel};
 use crate::kernels::calls::norm::{layer_norm, softmax};
 use crate::kernels::calls::quantize::Codes;
@@ -18,6 +18,7 @@ use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{Attention, Heads};
 use crate::kernels::loops::gates::Gates;
 use crate::kernels::loops::norm::Norm;
+use crate::kernels::loops::product::Product;
 use crate::kernels::packed::Packed;
 use crate::kernels::reference::Int8;
 use crate::qparams::activation::ActivationConfig;
@@ -60,13 +61,8 @@ fn float16(n: usize, k: usize, gates: usize) -> Packed {
     Packed::float16(isa(), k, gates, &vec![f16::ONE; n * k], &vec![0.; n])
 }
 
-fn of<'a>(lhs: &'a [f32], m: usize, rhs: &'a Packed) -> Operands<'a> {
-    Operands {
-        lhs,
-        m,
-        rhs,
-        activation: None,
-    }
+fn bfloat16(n: usize, k: usize, gates: usize) -> Packed {
+    Packed::bfloat16(isa(), k, gates, &vec![bf16::ONE; n * k], &vec![0.; n])
 }
 
 #[test]
@@ -142,6 +138,18 @@ fn products_take_weights_of_their_own_kind() {
         linear_into(of(&lhs, 1, &float16), PER_ROW, &mut codes, &mut [0.; 4]);
     });
     refused(&["Int8", "Float16"], || linear(of(&lhs, 1, &int8), FLOAT));
+    let bfloat16 = bfloat16(4, 8, 1);
+    for (other, name) in [(&int8, "Int8"), (&float16, "Float16")] {
+        let activations = ActivationConfig::BFloat16;
+        refused(&["BFloat16", name], || {
+            linear(of(&lhs, 1, other), activations)
+        });
+    }
+    for (activations, name) in [(PER_ROW, "Int8"), (FLOAT, "Float16")] {
+        refused(&["BFloat16", name], || {
+            linear(of(&lhs, 1, &bfloat16), activations)
+        });
+    }
     refused(&["Int8", "Float16"], || {
         let mut codes = Codes::default();
         linear_into(of(&lhs, 1, &int8), FLOAT, &mut codes, &mut [0.; 4]);
@@ -150,17 +158,18 @@ fn products_take_weights_of_their_own_kind() {
 
 #[test]
 fn products_have_the_lengths_of_their_shapes() {
-    let (int8, float16) = (int8(4, 3, 1), float16(4, 3, 1));
+    let (int8, float16, bfloat16) = (int8(4, 3, 1), float16(4, 3, 1), bfloat16(4, 3, 1));
     let mut codes = Codes::default();
     let huge = (usize::MAX / 3) + 1;
     for (len, m) in [(5, 2), (7, 2), (0, 1), (3, 0), (2, huge), (0, usize::MAX)] {
         let lhs = vec![1.; len];
-        let with = || Operands {
+        let with = || Product {
             activation: Some(Activation::Relu),
             ..of(&lhs, m, &int8)
         };
         refusal(|| linear(with(), PER_ROW));
         refusal(|| linear(of(&lhs, m, &float16), FLOAT));
+        refusal(|| linear(of(&lhs, m, &bfloat16), ActivationConfig::BFloat16));
     }
     for len in [0, 7, 9] {
         let mut out = vec![0.; len];
@@ -171,6 +180,10 @@ fn products_have_the_lengths_of_their_shapes() {
         refused(&["out", "8", &len.to_string()], || {
             let operands = of(&[1.; 6], 2, &float16);
             linear_into(operands, FLOAT, &mut codes, &mut out);
+        });
+        refused(&["out", "8", &len.to_string()], || {
+            let operands = of(&[1.; 6], 2, &bfloat16);
+            linear_into(operands, ActivationConfig::BFloat16, &mut codes, &mut out);
         });
     }
     // Without inputs any number of rows has an lhs of no elements.
@@ -271,7 +284,7 @@ fn attention_stays_within_its_slices() {
     refused(&["head_dim"], || attend(fine, other, fine, None, 1, 2));
     refused(&["keys"], || attend(fine, fine, one, None, 1, 2));
     refused(&["mask"], || attend(fine, fine, fine, Some(other), 1, 2));
-    // What has no elements lies nowhere, whatever its strides.
+    // A matrix without elements fits anywhere, whatever its strides.
     let nothing = heads(&[], [usize::MAX; 3], 2, 0);
     assert_eq!(attend(nothing, nothing, fine, None, 1, 2), values);
     assert!(attend(fine, fine, nothing, None, 1, 2).is_empty());
@@ -331,8 +344,7 @@ impl Course {
         let recurrence = Recurrence {
             gates: Gates::Gru,
             steps: &self.steps,
-            ih: &self.ih,
-            hh: &self.hh,
+            weights: [&self.ih, &self.hh],
             h: &mut h,
             c: &mut [],
             hs: &mut hs,
@@ -345,9 +357,17 @@ impl Course {
 #[test]
 fn recurrences_have_operands_that_fit_together() {
     type Pack = fn(usize, usize, usize) -> Packed;
-    let kinds: [(Pack, Pack, ActivationConfig); 2] =
-        [(int8, float16, PER_ROW), (float16, int8, FLOAT)];
-    for (own, other, activations) in kinds {
+    let kinds: [(Pack, Pack, ActivationConfig, [&str; 2]); 3] = [
+        (int8, float16, PER_ROW, ["Int8", "Float16"]),
+        (float16, int8, FLOAT, ["Int8", "Float16"]),
+        (
+            bfloat16,
+            int8,
+            ActivationConfig::BFloat16,
+            ["BFloat16", "Int8"],
+        ),
+    ];
+    for (own, other, activations, elements) in kinds {
         let run = |xs: &[f32], all: Vec<Recurrence<'_>>| recur(xs, all, activations);
         let fine = || Course::new(own);
         fine().run(run);
@@ -366,9 +386,9 @@ fn recurrences_have_operands_that_fit_together() {
         let hh = own(9, 2, 3);
         refused(&["hh", "channels"], || Course { hh, ..fine() }.run(run));
         let ih = other(6, 3, 3);
-        refused(&["Int8", "Float16"], || Course { ih, ..fine() }.run(run));
+        refused(&elements, || Course { ih, ..fine() }.run(run));
         let hh = other(6, 2, 3);
-        refused(&["Int8", "Float16"], || Course { hh, ..fine() }.run(run));
+        refused(&elements, || Course { hh, ..fine() }.run(run));
         let steps = [0..2, usize::MAX - 1..usize::MAX];
         refused(&["at most"], || Course { steps, ..fine() }.run(run));
     }
@@ -380,6 +400,7 @@ fn rows_are_whole() {
         centered: true,
         weight: &[1.; 3],
         bias: None,
+        residual_weight: None,
         eps: 1.,
     };
     refused(&["xs", "[2, 3]", "7"], || {

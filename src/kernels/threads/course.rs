@@ -58,7 +58,7 @@ where
     O: Fn() -> S,
     T: Fn(&mut S, usize, usize),
 {
-    /// Shares for so many threads of these phases; each thread has something of its `own`, which
+    /// These phases in shares for `threads` threads; each thread has something of its `own`, which
     /// its tasks get beside the phase and the index.
     pub fn new(threads: usize, phases: Range<usize>, phase: P, own: O, task: T) -> Self {
         Self {

@@ -71,11 +71,56 @@ impl JobSlot {
         }
     }
 
-    /// The right to open a job, unless a caller has it.
-    pub fn take(&self) -> Option<Turn<'_>> {
-        let free = !self.taken.swap(true, Ordering::Acquire);
-        // Lazily: a turn that is made and dropped would give back that of another caller.
-        free.then(|| Turn(self))
+    /// Runs `work(own)` here and, on threads that join in time, `work` of theirs; `invite` asks
+    /// them to. Runs nothing, and is false, if another caller has the slot.
+    ///
+    /// A panic of any of them ends up here.
+    pub fn execute<F: Fn(usize) + Sync>(
+        &self,
+        own: usize,
+        work: &F,
+        invite: impl FnOnce(),
+    ) -> bool {
+        /// # Safety
+        /// `closure` is an `F` that lives.
+        unsafe fn call<F: Fn(usize)>(closure: *const (), thread: usize) {
+            // SAFETY: `closure` is an `F` that lives.
+            unsafe { (*closure.cast::<F>())(thread) }
+        }
+        if self.taken.swap(true, Ordering::Acquire) {
+            return false;
+        }
+        let state = self.state.0.load(Ordering::Relaxed);
+        debug_assert_eq!(state & (OPEN | JOINED), 0);
+        // SAFETY: this caller alone has the slot, and the last one's job is closed and left.
+        unsafe {
+            *self.job.get() = Job {
+                closure: std::ptr::from_ref(work).cast(),
+                call: call::<F>,
+            };
+        }
+        // In one order with what `invite` reads and what a thread does before it goes to sleep or
+        // uses up an invitation: either the thread sees the job, or `invite` sees that it must be
+        // asked again.
+        let open = state.wrapping_add(NEXT) | OPEN;
+        self.state.0.store(open, Ordering::SeqCst);
+        let mine = catch_unwind(AssertUnwindSafe(|| {
+            invite();
+            work(own);
+        }));
+        // Also after a panic: the closure is on this stack.
+        let mut joined = self.state.0.fetch_and(!OPEN, Ordering::AcqRel) & JOINED;
+        let mut looks = 0;
+        while joined != 0 {
+            pause(&mut looks, LOOKS);
+            joined = self.state.0.load(Ordering::Acquire) & JOINED;
+        }
+        let theirs = self.panic().take();
+        self.taken.store(false, Ordering::Release);
+        if let Some(panic) = mine.err().or(theirs) {
+            resume_unwind(panic);
+        }
+        true
     }
 
     /// The number of the open job.
@@ -110,66 +155,50 @@ impl JobSlot {
     }
 }
 
-/// The right to open a job, given back on drop.
-pub struct Turn<'a>(&'a JobSlot);
-
-impl Turn<'_> {
-    /// Runs `work(own)` here and, on threads that join in time, `work` of theirs; `invite` asks
-    /// them to.
-    ///
-    /// A panic of any of them ends up here.
-    pub fn execute<F: Fn(usize) + Sync>(self, own: usize, work: &F, invite: impl FnOnce()) {
-        /// # Safety
-        /// `closure` is an `F` that lives.
-        unsafe fn call<F: Fn(usize)>(closure: *const (), thread: usize) {
-            // SAFETY: `closure` is an `F` that lives.
-            unsafe { (*closure.cast::<F>())(thread) }
-        }
-        let slot = self.0;
-        let state = slot.state.0.load(Ordering::Relaxed);
-        debug_assert_eq!(state & (OPEN | JOINED), 0);
-        // SAFETY: this turn is the only one, and the last one's job is closed and left.
-        unsafe {
-            *slot.job.get() = Job {
-                closure: std::ptr::from_ref(work).cast(),
-                call: call::<F>,
-            };
-        }
-        // In one order with what `invite` reads and what a thread does before it goes to sleep or
-        // uses up an invitation: either the thread sees the job, or `invite` sees that it must be
-        // asked again.
-        let open = state.wrapping_add(NEXT) | OPEN;
-        slot.state.0.store(open, Ordering::SeqCst);
-        let mine = catch_unwind(AssertUnwindSafe(|| {
-            invite();
-            work(own);
-        }));
-        // Also after a panic: the closure is on this stack.
-        let mut joined = slot.state.0.fetch_and(!OPEN, Ordering::AcqRel) & JOINED;
-        let mut looks = 0;
-        while joined != 0 {
-            pause(&mut looks, LOOKS);
-            joined = slot.state.0.load(Ordering::Acquire) & JOINED;
-        }
-        let theirs = slot.panic().take();
-        drop(self);
-        if let Some(panic) = mine.err().or(theirs) {
-            resume_unwind(panic);
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::Release);
-    }
-}
-
-/// Lets a moment pass; after so many of them, lets others have the core.
+/// Spins for a moment, or, after `many` of them, yields the core.
 pub fn pause(looks: &mut u32, many: u32) {
     *looks += 1;
     match *looks < many {
         true => spin_loop(),
         false => thread::yield_now(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn a_job_is_joined_by_its_number_while_it_is_open() {
+        let slot = JobSlot::new();
+        let calls = AtomicUsize::new(0);
+        let number = AtomicU64::new(0);
+        let work = |thread| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            if thread == 0 {
+                let open = slot.open_job(Ordering::Relaxed).expect("an open job");
+                number.store(open, Ordering::Relaxed);
+                slot.join(open + 1, 1);
+                slot.join(open - 1, 1);
+                slot.join(open, 1);
+            }
+        };
+        for round in 1..=3 {
+            assert!(slot.execute(0, &work, || {}));
+            assert_eq!(slot.open_job(Ordering::Relaxed), None);
+            // As a thread that saw the job open and comes too late.
+            slot.join(number.load(Ordering::Relaxed), 1);
+            assert_eq!(calls.load(Ordering::Relaxed), 2 * round);
+        }
+    }
+
+    #[test]
+    fn one_caller_has_the_slot() {
+        let slot = JobSlot::new();
+        let within = |_| assert!(!slot.execute(0, &|_| unreachable!("two callers"), || {}));
+        assert!(slot.execute(0, &within, || {}));
+        assert!(slot.execute(0, &|_| {}, || {}));
     }
 }

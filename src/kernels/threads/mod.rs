@@ -170,7 +170,9 @@ mod tests {
         }
     }
 
+    /// So many phases, which begin anywhere in [`PHASES`].
     fn each_task_once_and_phase_by_phase(phases: usize) {
+        let phase = |index| phase(phases + index);
         let done: Vec<Vec<AtomicUsize>> = (0..phases)
             .map(|index| (0..phase(index).tasks).map(|_| AtomicUsize::new(0)))
             .map(Iterator::collect)
@@ -201,6 +203,43 @@ mod tests {
             rayon_pool(threads).install(all);
         }
         thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(all)));
+    }
+
+    #[test]
+    fn threads_are_those_of_the_caller() {
+        assert_eq!(Threads::of_caller().count(), super::pool::threads());
+        for threads in [1, 3] {
+            let count = rayon_pool(threads).install(|| Threads::of_caller().count());
+            assert_eq!(count, threads);
+        }
+    }
+
+    #[test]
+    fn threads_of_a_rayon_pool_come() {
+        let start = Instant::now();
+        let others = AtomicUsize::new(0);
+        let alone = || others.load(Ordering::Relaxed) < 2 && start.elapsed().as_secs() < 30;
+        rayon_pool(3).install(|| {
+            Threads::of_caller().for_each(3, false, |_| {
+                others.fetch_add(1, Ordering::Relaxed);
+                while alone() {
+                    thread::yield_now();
+                }
+            });
+        });
+        assert!(start.elapsed().as_secs() < 30, "the caller worked alone");
+    }
+
+    #[test]
+    fn each_item_is_taken_once() {
+        for items in [0, 1, 2, 50] {
+            let taken = std::sync::Mutex::new(Vec::new());
+            let take = |item| taken.lock().expect("a list").push(item);
+            Threads::of_caller().for_each_item(0..items, take);
+            let mut taken = taken.into_inner().expect("a list");
+            taken.sort_unstable();
+            assert_eq!(taken, (0..items).collect::<Vec<i32>>());
+        }
     }
 
     /// Phases of which the task that is called as the `last` panics, after all that are called

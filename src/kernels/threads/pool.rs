@@ -43,10 +43,8 @@ struct Shared {
 /// caller has them.
 pub fn execute(work: &(impl Fn(usize) + Sync)) {
     let pool = &*POOL;
-    let turn = (!pool.workers.is_empty()).then(|| pool.shared.slot.take());
-    match turn.flatten() {
-        Some(turn) => turn.execute(0, work, || pool.wake()),
-        None => work(0),
+    if pool.workers.is_empty() || !pool.execute(work) {
+        work(0);
     }
 }
 
@@ -59,10 +57,12 @@ pub fn threads() -> usize {
 /// that would start it, and it panics where a thread cannot be started.
 fn wanted() -> usize {
     let of_candle = std::env::var("CANDLE_NUM_THREADS").ok();
-    let of_candle = of_candle.and_then(|threads| threads.parse().ok());
-    of_candle
-        .filter(|threads| *threads > 0)
-        .unwrap_or_else(candle_core::utils::get_num_threads)
+    number(of_candle.as_deref()).unwrap_or_else(candle_core::utils::get_num_threads)
+}
+
+/// The value of a variable, if it is a number of threads.
+fn number(value: Option<&str>) -> Option<usize> {
+    value?.parse().ok().filter(|threads| *threads > 0)
 }
 
 impl Pool {
@@ -81,6 +81,11 @@ impl Pool {
         Self { shared, workers }
     }
 
+    /// Runs `work` on all threads, or is false if another caller has them.
+    fn execute(&self, work: &(impl Fn(usize) + Sync)) -> bool {
+        self.shared.slot.execute(0, work, || self.wake())
+    }
+
     /// Wakes the workers that sleep, after a job was opened.
     fn wake(&self) {
         let asleep = &self.shared.asleep.0;
@@ -88,11 +93,17 @@ impl Pool {
         if sleepers != 0 {
             sleepers = asleep.swap(0, Ordering::SeqCst);
         }
-        while sleepers != 0 {
-            self.workers[sleepers.trailing_zeros() as usize].unpark();
-            sleepers &= sleepers - 1;
-        }
+        bits(sleepers).for_each(|worker| self.workers[worker].unpark());
     }
+}
+
+/// The bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let first = (set != 0).then(|| set.trailing_zeros() as usize);
+        set &= set.wrapping_sub(1);
+        first
+    })
 }
 
 impl Shared {
@@ -144,10 +155,10 @@ mod tests {
     /// On the pool as soon as no other test has it, unless it has no workers.
     fn with_workers(work: impl Fn(usize) + Sync) {
         while threads() > 1 {
-            match POOL.shared.slot.take() {
-                Some(turn) => return turn.execute(0, &work, || POOL.wake()),
-                None => thread::yield_now(),
+            if POOL.execute(&work) {
+                return;
             }
+            thread::yield_now();
         }
     }
 
@@ -172,20 +183,53 @@ mod tests {
     }
 
     #[test]
-    fn workers_come_awake_and_asleep() {
+    fn there_are_as_many_threads_as_candle_has() {
+        let values = [None, Some("three"), Some("0"), Some("3")];
+        assert_eq!(values.map(number), [None, None, None, Some(3)]);
+        if std::env::var_os("CANDLE_NUM_THREADS").is_none() {
+            let of_candle = candle_core::utils::get_num_threads();
+            assert_eq!(threads(), of_candle.min(MAX_WORKERS + 1));
+        }
+    }
+
+    #[test]
+    fn bits_are_those_that_are_set() {
+        assert_eq!(bits(0b1011).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(bits(u64::MAX >> 1).count(), MAX_WORKERS);
+    }
+
+    #[test]
+    fn all_workers_come_awake_and_asleep() {
         for rest in [Duration::ZERO, 2 * AWAKE] {
             thread::sleep(rest);
             let others = AtomicUsize::new(0);
-            // A worker comes, unless the system gives none a core for as long.
+            let missing = || threads() - 1 - others.load(Ordering::Relaxed);
+            // They come, unless the system gives one no core for as long.
             let start = Instant::now();
             with_workers(|worker| {
                 others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
-                while others.load(Ordering::Relaxed) == 0 && start.elapsed().as_secs() < 30 {
+                while missing() > 0 && start.elapsed().as_secs() < 30 {
                     thread::yield_now();
                 }
             });
-            assert!(others.into_inner() > 0 || threads() == 1, "after {rest:?}");
+            assert_eq!(missing(), 0, "after {rest:?}");
         }
+    }
+
+    #[test]
+    fn work_is_shared_while_no_other_caller_has_the_workers() {
+        let start = Instant::now();
+        let others = AtomicUsize::new(usize::from(threads() == 1));
+        while others.load(Ordering::Relaxed) == 0 && start.elapsed().as_secs() < 30 {
+            let call = Instant::now();
+            execute(&|worker| {
+                others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
+                while others.load(Ordering::Relaxed) == 0 && call.elapsed().as_millis() < 50 {
+                    thread::yield_now();
+                }
+            });
+        }
+        assert!(others.into_inner() > 0);
     }
 
     #[test]

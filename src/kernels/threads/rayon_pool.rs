@@ -24,15 +24,12 @@ thread_local! {
     static HOST: Arc<Host> = Arc::new(Host { slot: JobSlot::new(), invited: AtomicUsize::new(0) });
 }
 
-/// Runs `work(own)` here, on the thread of that index, and on up to so many others, if they come
-/// in time, `work` of theirs.
+/// Runs `work(own)` here, on the thread with index `own`, and `work` of their index on up to
+/// `helpers` other threads, if they come in time.
 pub fn execute(own: usize, helpers: usize, work: &(impl Fn(usize) + Sync)) {
-    let as_host = |host: &Arc<Host>| match host.slot.take() {
-        Some(turn) => turn.execute(own, work, || host.invite(helpers)),
-        None => work(own),
-    };
+    let as_host = |host: &Arc<Host>| host.slot.execute(own, work, || host.invite(helpers));
     // A thread that is about to end has no slot any more.
-    if HOST.try_with(as_host).is_err() {
+    if !HOST.try_with(as_host).unwrap_or(false) {
         work(own);
     }
 }

@@ -45,7 +45,7 @@ impl<'a, T> Shared<'a, T> {
     #[inline(always)]
     pub unsafe fn part(self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: by the assertion the part lies within the slice that is borrowed for `'a`; by
+        // SAFETY: by the assertion the part is within the slice that is borrowed for `'a`; by
         // the contract nothing aliases it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
@@ -57,8 +57,32 @@ impl<'a, T> Shared<'a, T> {
     #[inline(always)]
     pub unsafe fn read(self, range: Range<usize>) -> &'a [T] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: by the assertion the part lies within the slice that is borrowed for `'a`; by
+        // SAFETY: by the assertion the part is within the slice that is borrowed for `'a`; by
         // the contract no part to write overlaps it.
         unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::reversed_empty_ranges)]
+    fn parts_lie_within_the_slice() {
+        let mut values = [1, 2, 3, 4];
+        let shared = Shared::new(&mut values);
+        assert_eq!(shared.len(), 4);
+        // SAFETY: no other part is alive.
+        unsafe { shared.part(1..3) }.fill(7);
+        // SAFETY: no part to write is alive.
+        assert_eq!(unsafe { shared.read(0..4) }, [1, 7, 7, 4]);
+        for range in [0..5, 3..2, 5..5] {
+            // SAFETY: no part to write is alive.
+            let read = std::panic::catch_unwind(|| _ = unsafe { shared.read(range.clone()) });
+            // SAFETY: no other part is alive.
+            let part = std::panic::catch_unwind(|| _ = unsafe { shared.part(range.clone()) });
+            assert!(read.is_err() && part.is_err());
+        }
     }
 }

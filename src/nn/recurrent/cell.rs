@@ -5,51 +5,53 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-use super::{LSTMState, Nonlinearity, load, quantizable_layer, read_state, uniform_init};
-use crate::error::{Error, Result};
+use super::composite::{self, is_ours};
+use super::weights::Shape;
+use super::{
+    LSTMState, Nonlinearity, check_state, load, read_state, recurrent_layer, uniform_init,
+};
+use crate::error::Result;
 use crate::kernels::{self, Gates, Isa, Step};
-use crate::module::{LayerKind, WeightInfo};
+use crate::module::WeightInfo;
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::tensor::{Elements, as_f32, check_cpu_float, from_f32_vec, mismatch};
+use crate::stored::StoredWeight;
+use crate::tap::{self, Tap};
+use crate::tensor::{
+    Elements, as_f32, check_cpu_float, check_float, from_f32_vec, mismatch, without_gradient,
+};
+use crate::trace;
 
 /// The weights of a cell.
 #[derive(Clone, Debug)]
 struct Cell {
-    gates: Gates,
-    input_size: usize,
-    hidden_size: usize,
+    shape: Shape,
     name: Option<Arc<str>>,
     ih: Projection,
     hh: Projection,
+    tap: Option<Tap>,
 }
 
 impl Cell {
-    fn load(
-        gates: Gates,
-        input_size: usize,
-        hidden_size: usize,
-        bias: bool,
-        vb: &VarBuilder<'_>,
-    ) -> Result<Self> {
-        let init = uniform_init(hidden_size);
-        let rows = sizes::elements("weight", &[gates.count(), hidden_size])?;
+    fn load(shape: Shape, bias: bool, vb: &VarBuilder<'_>) -> Result<Self> {
+        let init = uniform_init(shape.hidden);
+        let rows = sizes::elements("weight", &[shape.gates.count(), shape.hidden])?;
         let projection = |name: &str, columns: usize| -> Result<Projection> {
-            let weight = load(vb, &[rows, columns], &format!("weight_{name}"), init)?;
-            let bias = match bias {
-                true => Some(load(vb, &[rows], &format!("bias_{name}"), init)?),
-                false => None,
+            let (shape, weight_name) = ([rows, columns], format!("weight_{name}"));
+            let weight = || load(vb, &shape, &weight_name, init);
+            let bias = || match bias {
+                true => Ok(Some(load(vb, &[rows], &format!("bias_{name}"), init)?)),
+                false => Ok(None),
             };
-            Ok(Projection::new(weight, bias))
+            Projection::load(vb, &weight_name, shape, 1, weight, bias)
         };
         Ok(Self {
-            gates,
-            input_size,
-            hidden_size,
+            shape,
             name: prefix_of(vb),
-            ih: projection("ih", input_size)?,
-            hh: projection("hh", hidden_size)?,
+            ih: projection("ih", shape.input)?,
+            hh: projection("hh", shape.hidden)?,
+            tap: None,
         })
     }
 
@@ -57,8 +59,18 @@ impl Cell {
         self.name.as_deref()
     }
 
+    fn projections(&self) -> impl Iterator<Item = &Projection> {
+        [&self.ih, &self.hh].into_iter()
+    }
+
     fn weights(&self) -> Vec<WeightInfo> {
         vec![self.ih.info("weight_ih"), self.hh.info("weight_hh")]
+    }
+
+    fn stored(&self) -> Vec<StoredWeight> {
+        let both = [("weight_ih", &self.ih), ("weight_hh", &self.hh)].into_iter();
+        both.filter_map(|(name, projection)| projection.stored(name))
+            .collect()
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -66,51 +78,140 @@ impl Cell {
             ih: self.ih.quantize(qconfig).map_err(|e| e.at("weight_ih"))?,
             hh: self.hh.quantize(qconfig).map_err(|e| e.at("weight_hh"))?,
             name: self.name.clone(),
+            tap: None,
             ..*self
         })
     }
 
     /// Checks `xs`, `[batch, input_size]` or `[input_size]`: the batch, and the shape of a state.
     fn input(&self, xs: &Tensor) -> Result<(usize, Vec<usize>)> {
-        check_cpu_float(xs, "forward")?;
+        match self.ih.qweight() {
+            Some(_) => check_cpu_float(xs, "forward")?,
+            None => check_float(xs, "forward")?,
+        }
         match *xs.dims() {
-            [batch, last] if last == self.input_size => Ok((batch, vec![batch, self.hidden_size])),
-            [last] if last == self.input_size => Ok((1, vec![self.hidden_size])),
+            [batch, last] if last == self.shape.input => {
+                Ok((batch, vec![batch, self.shape.hidden]))
+            }
+            [last] if last == self.shape.input => Ok((1, vec![self.shape.hidden])),
             _ => {
-                let expected = format!("[batch, {0}] or [{0}]", self.input_size);
+                let expected = format!("[batch, {0}] or [{0}]", self.shape.input);
                 Err(mismatch("forward", expected, xs))
             }
         }
     }
 
-    /// h after `xs`; the cell state of an LSTM, `c`, is replaced.
+    /// h after `xs`, and c of an LSTM.
     fn forward(
         &self,
         xs: &Tensor,
-        (batch, shape): &(usize, Vec<usize>),
         h: Option<&Tensor>,
-        c: &mut [f32],
-    ) -> Result<Tensor> {
+        c: Option<&Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let states = self.step(xs, h, c)?;
+        if let Some(tap) = &self.tap {
+            let inputs: Vec<_> = [Some(xs), h, c].into_iter().flatten().collect();
+            tap.report(&inputs, &states.0);
+        }
+        Ok(states)
+    }
+
+    /// h after inputs as they are reported.
+    fn replay(&self, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (h, _) = match *inputs {
+            [xs] => self.step(xs, None, None)?,
+            [xs, h] => self.step(xs, Some(h), None)?,
+            [xs, h, c] => self.step(xs, Some(h), Some(c))?,
+            _ => return Err(tap::unlike("an input and a state", inputs)),
+        };
+        Ok(h)
+    }
+
+    fn step(
+        &self,
+        xs: &Tensor,
+        h: Option<&Tensor>,
+        c: Option<&Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let (batch, shape) = self.input(xs)?;
+        let given = [Some(xs), h, c];
+        let sizes = [batch, self.shape.hidden];
+        let ours = self.ih.qweight().is_some()
+            || is_ours(
+                [&self.ih, &self.hh].into_iter(),
+                given.into_iter().flatten(),
+            );
+        match ours || sizes.contains(&0) {
+            true => self.by_kernels(xs, batch, &shape, h, c),
+            false => self.by_candle(xs, batch, &shape, h, c),
+        }
+    }
+
+    fn by_kernels(
+        &self,
+        xs: &Tensor,
+        batch: usize,
+        shape: &[usize],
+        h_0: Option<&Tensor>,
+        c_0: Option<&Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
         let input = as_f32(xs, "forward")?;
         let isa = Isa::active()?;
-        let mut h = read_state("state h", h, shape)?;
+        let mut h = read_state("state h", h_0, shape, <[f32]>::to_vec)?;
+        let lstm = self.shape.gates == Gates::Lstm;
+        let mut c = match lstm {
+            true => read_state("state c", c_0, shape, <[f32]>::to_vec)?,
+            false => Vec::new(),
+        };
         let values = Elements::of(&input);
         let pairs = [(&self.ih, values.as_slice()?), (&self.hh, &h[..])];
-        let [ih, hh] = Projection::multiply_both(pairs, *batch)?;
+        let [ih, hh] = Projection::multiply_both(pairs, batch)?;
         let step = Step {
             ih: &ih,
             hh: &hh,
             h: &mut h,
-            c,
+            c: &mut c,
         };
-        kernels::update_state(isa, self.gates, self.hidden_size, step);
-        from_f32_vec(h, shape, xs.dtype())
+        kernels::update_state(isa, self.shape.gates, self.shape.hidden, step);
+        let sources: Vec<_> = [Some(xs), h_0, c_0].into_iter().flatten().collect();
+        let tensor = |values| without_gradient(from_f32_vec(values, shape, xs.dtype())?, &sources);
+        Ok((tensor(h)?, lstm.then(|| tensor(c)).transpose()?))
+    }
+
+    fn by_candle(
+        &self,
+        xs: &Tensor,
+        batch: usize,
+        shape: &[usize],
+        h: Option<&Tensor>,
+        c: Option<&Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let dtype = self.ih.dtype();
+        let state = |op, given: Option<&Tensor>| -> Result<Tensor> {
+            let rows = (batch, self.shape.hidden);
+            sizes::elements(op, shape)?;
+            Ok(match given {
+                None => Tensor::zeros(rows, dtype, xs.device())?,
+                Some(given) => {
+                    check_state(op, given, shape)?;
+                    given.to_dtype(dtype)?.reshape(rows)?
+                }
+            })
+        };
+        let (h, lstm) = (state("state h", h)?, self.shape.gates == Gates::Lstm);
+        let c = lstm.then(|| state("state c", c)).transpose()?;
+        let rows = xs.to_dtype(dtype)?.reshape((batch, self.shape.input))?;
+        let products = [&self.ih.try_forward(&rows)?, &self.hh.try_forward(&h)?];
+        let (h, c) = composite::step(self.shape.gates, products, &h, c.as_ref())?;
+        let like_xs = |state: Tensor| state.reshape(shape)?.to_dtype(xs.dtype());
+        Ok((like_xs(h)?, c.map(like_xs).transpose()?))
     }
 
     /// [`forward`](Self::forward) of a cell whose state is h alone.
     fn forward_h(&self, kind: &str, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
-        let h = (self.input(xs)).and_then(|input| self.forward(xs, &input, h, &mut []));
-        h.map_err(|e| e.at(self.name().unwrap_or(kind)))
+        let state = self.forward(xs, h, None);
+        let (h, _) = state.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
+        Ok(h)
     }
 }
 
@@ -141,36 +242,22 @@ pub struct LSTMCell {
     cell: Cell,
 }
 
-quantizable_layer!(LSTMCell, cell, LayerKind::LSTMCell);
+recurrent_layer!(LSTMCell { cell: Cell }, Gates::Lstm, [bias: bool], bias);
 
 impl LSTMCell {
-    /// Loads a cell from `vb`.
-    ///
-    /// # Errors
-    /// When a tensor is missing or has another shape.
-    pub fn new(
-        input_size: usize,
-        hidden_size: usize,
-        bias: bool,
-        vb: VarBuilder<'_>,
-    ) -> Result<Self> {
-        let cell = Cell::load(Gates::Lstm, input_size, hidden_size, bias, &vb)?;
-        Ok(Self { cell })
-    }
-
     /// The state after one step from `state`, or from zeros.
     ///
     /// # Errors
-    /// When the input or the state has a wrong shape or dtype, or is not on the CPU.
+    /// When the input or the state has a wrong shape or dtype, or is on another device than the
+    /// weights.
     pub fn forward(&self, xs: &Tensor, state: Option<&LSTMState>) -> Result<LSTMState> {
-        let run = || {
-            let input = self.cell.input(xs)?;
-            let mut c = read_state("state c", state.map(|s| &s.c), &input.1)?;
-            let h = self.cell.forward(xs, &input, state.map(|s| &s.h), &mut c)?;
-            let c = from_f32_vec(c, &input.1, xs.dtype())?;
-            Ok(LSTMState { h, c })
-        };
-        run().map_err(|e: Error| e.at(self.cell.name().unwrap_or("LSTMCell")))
+        trace::forward!("lstm-cell", self.cell.name());
+        let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
+        match self.cell.forward(xs, h, c) {
+            Ok((h, Some(c))) => Ok(LSTMState { h, c }),
+            Ok((_, None)) => unreachable!("an LSTM has a cell state"),
+            Err(error) => Err(error.at(self.cell.name().unwrap_or("LSTMCell"))),
+        }
     }
 }
 
@@ -180,28 +267,16 @@ pub struct GRUCell {
     cell: Cell,
 }
 
-quantizable_layer!(GRUCell, cell, LayerKind::GRUCell);
+recurrent_layer!(GRUCell { cell: Cell }, Gates::Gru, [bias: bool], bias);
 
 impl GRUCell {
-    /// Loads a cell from `vb`.
-    ///
-    /// # Errors
-    /// When a tensor is missing or has another shape.
-    pub fn new(
-        input_size: usize,
-        hidden_size: usize,
-        bias: bool,
-        vb: VarBuilder<'_>,
-    ) -> Result<Self> {
-        let cell = Cell::load(Gates::Gru, input_size, hidden_size, bias, &vb)?;
-        Ok(Self { cell })
-    }
-
     /// The state after one step from `h`, or from zeros.
     ///
     /// # Errors
-    /// When the input or the state has a wrong shape or dtype, or is not on the CPU.
+    /// When the input or the state has a wrong shape or dtype, or is on another device than the
+    /// weights.
     pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
+        trace::forward!("gru-cell", self.cell.name());
         self.cell.forward_h("GRUCell", xs, h)
     }
 }
@@ -212,29 +287,19 @@ pub struct RNNCell {
     cell: Cell,
 }
 
-quantizable_layer!(RNNCell, cell, LayerKind::RNNCell);
+recurrent_layer!(
+    RNNCell { cell: Cell }, nonlinearity.gates(),
+    [bias: bool, nonlinearity: Nonlinearity], bias
+);
 
 impl RNNCell {
-    /// Loads a cell from `vb`.
-    ///
-    /// # Errors
-    /// When a tensor is missing or has another shape.
-    pub fn new(
-        input_size: usize,
-        hidden_size: usize,
-        bias: bool,
-        nonlinearity: Nonlinearity,
-        vb: VarBuilder<'_>,
-    ) -> Result<Self> {
-        let cell = Cell::load(nonlinearity.gates(), input_size, hidden_size, bias, &vb)?;
-        Ok(Self { cell })
-    }
-
     /// The state after one step from `h`, or from zeros.
     ///
     /// # Errors
-    /// When the input or the state has a wrong shape or dtype, or is not on the CPU.
+    /// When the input or the state has a wrong shape or dtype, or is on another device than the
+    /// weights.
     pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
+        trace::forward!("rnn-cell", self.cell.name());
         self.cell.forward_h("RNNCell", xs, h)
     }
 }

@@ -1,26 +1,31 @@
-//! Recurrent layers over sequences: what LSTM, GRU and RNN share.
+//! Recurrent layers over sequences: the parts that LSTM, GRU and RNN share. The arithmetic of a step,
+//! after its products, is `kernels::loops::gates`.
 
+mod candle;
 mod cell;
+mod composite;
+mod fused;
 mod gru;
 mod lstm;
 mod rnn;
-mod run;
 mod schedule;
 mod stack;
+mod steps;
 mod weights;
 
+pub use candle::{gru, lstm};
 pub use candle_nn::rnn::{GRUConfig, GRUState, LSTMConfig, LSTMState};
 pub use cell::{GRUCell, LSTMCell, RNNCell};
-pub use gru::{GRU, gru};
-pub use lstm::{LSTM, lstm};
+pub use gru::GRU;
+pub use lstm::LSTM;
 pub use rnn::{Nonlinearity, RNN};
 
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sizes;
-use crate::tensor::{mismatch, to_f32_vec};
+use crate::tensor::{Elements, as_f32, mismatch};
 use stack::Stack;
 
 /// How a recurrent layer is built, under PyTorch's names and with its defaults.
@@ -57,12 +62,35 @@ impl Default for RecurrentConfig {
     }
 }
 
-/// The implementations that all layers around a [`Stack`] or a cell share.
-macro_rules! quantizable_layer {
-    ($layer:ident, $inner:ident, $kind:expr) => {
+/// The constructor and the implementations that all layers around a [`Stack`] or a cell share.
+///
+/// The constructor has the parameters in brackets; `$gates` may depend on one of them, and the
+/// weights are loaded with the one that is named last.
+macro_rules! recurrent_layer {
+    (
+        $layer:ident { $inner:ident: $Inner:ty }, $gates:expr,
+        [$($param:ident: $Param:ty),+], $options:ident
+    ) => {
+        impl $layer {
+            /// Loads it from `vb`.
+            ///
+            /// # Errors
+            /// When a tensor is missing or has another shape, or the options make no sense.
+            pub fn new(
+                input_size: usize,
+                hidden_size: usize,
+                $($param: $Param,)+
+                vb: candle_nn::VarBuilder<'_>,
+            ) -> $crate::error::Result<Self> {
+                let shape = Shape::new($gates, input_size, hidden_size);
+                let $inner = <$Inner>::load(shape, $options, &vb)?;
+                Ok(Self { $inner })
+            }
+        }
+
         impl $crate::module::Layer for $layer {
             fn kind(&self) -> $crate::module::LayerKind {
-                $kind
+                $crate::module::LayerKind::$layer
             }
 
             fn checkpoint_name(&self) -> Option<&str> {
@@ -77,6 +105,24 @@ macro_rules! quantizable_layer {
                 Ok(Self {
                     $inner: self.$inner.quantize(qconfig)?,
                 })
+            }
+
+            fn stored(&self) -> $crate::error::Result<Vec<$crate::stored::StoredWeight>> {
+                Ok(self.$inner.stored())
+            }
+
+            fn values(&self) -> $crate::error::Result<Vec<candle_core::Tensor>> {
+                self.$inner.projections().map($crate::nn::Projection::value).collect()
+            }
+
+            fn attach(&mut self, tap: Option<$crate::tap::Tap>) -> bool {
+                self.$inner.tap = tap;
+                true
+            }
+
+            fn replay(&self) -> Option<$crate::tap::Replay> {
+                let own = self.$inner.clone();
+                Some(std::sync::Arc::new(move |inputs| own.replay(inputs)))
             }
         }
 
@@ -94,7 +140,45 @@ macro_rules! quantizable_layer {
         }
     };
 }
-use quantizable_layer;
+use recurrent_layer;
+
+/// `forward` and `forward_lengths` of a layer whose state is h alone.
+macro_rules! forward_h {
+    ($layer:ident, $span:literal) => {
+        impl $layer {
+            /// Output and last state; the state before the first step is `h`, or zeros.
+            ///
+            /// # Errors
+            /// When the input or the state has a wrong shape or dtype, or is on another device than
+            /// the weights.
+            pub fn forward(
+                &self,
+                xs: &candle_core::Tensor,
+                h: Option<&candle_core::Tensor>,
+            ) -> $crate::error::Result<(candle_core::Tensor, candle_core::Tensor)> {
+                $crate::trace::forward!($span, self.stack.name());
+                self.stack.forward_h(stringify!($layer), xs, None, h)
+            }
+
+            /// [`forward`](Self::forward) over sequences of different lengths: the rest of each is
+            /// padding, which influences nothing and is zero in the output.
+            ///
+            /// # Errors
+            /// Also when there is not one length a sequence, or one is longer than the input.
+            pub fn forward_lengths(
+                &self,
+                xs: &candle_core::Tensor,
+                lengths: &[usize],
+                h: Option<&candle_core::Tensor>,
+            ) -> $crate::error::Result<(candle_core::Tensor, candle_core::Tensor)> {
+                $crate::trace::forward!($span, self.stack.name());
+                self.stack
+                    .forward_h(stringify!($layer), xs, Some(lengths), h)
+            }
+        }
+    };
+}
+use forward_h;
 
 /// As PyTorch draws the weights and biases of recurrent layers.
 fn uniform_init(hidden_size: usize) -> Init {
@@ -115,25 +199,26 @@ fn load(vb: &VarBuilder<'_>, shape: &[usize], name: &str, init: Init) -> Result<
     }
 }
 
-/// A state as f32, or zeros where none was given.
-fn read_state(op: &'static str, tensor: Option<&Tensor>, shape: &[usize]) -> Result<Vec<f32>> {
+/// A state that `copy` makes of f32 elements, or zeros where none is given.
+fn read_state(
+    op: &'static str,
+    state: Option<&Tensor>,
+    shape: &[usize],
+    copy: impl FnOnce(&[f32]) -> Vec<f32>,
+) -> Result<Vec<f32>> {
     let len = sizes::elements(op, shape)?;
-    match tensor {
-        None => Ok(vec![0.; len]),
-        Some(tensor) if tensor.dims() == shape => to_f32_vec(tensor, op),
-        Some(tensor) => Err(mismatch(op, format!("{shape:?}"), tensor)),
-    }
+    let Some(state) = state else {
+        return Ok(vec![0.; len]);
+    };
+    check_state(op, state, shape)?;
+    let state = as_f32(state, op)?;
+    Ok(copy(Elements::of(&state).as_slice()?))
 }
 
-/// candle's `RNN` has one layer and one direction.
-fn single(stack: &Stack, kind: &str) -> Result<()> {
-    match stack.is_single() {
+/// Checks the shape of a state.
+fn check_state(op: &'static str, state: &Tensor, shape: &[usize]) -> Result<()> {
+    match state.dims() == shape {
         true => Ok(()),
-        false => Err(Error::InvalidArgument {
-            what: "layer used through candle_nn::RNN",
-            expected: "one layer in one direction; use forward".into(),
-            got: "several".into(),
-        }
-        .at(stack.name().unwrap_or(kind))),
+        false => Err(mismatch(op, format!("{shape:?}"), state)),
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Schedule {
 }
 
 /// How the two outer dimensions of a batch of sequences lie.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Axes {
     /// `[steps, batch, ..]`
     StepsFirst,
@@ -73,6 +73,18 @@ impl Schedule {
             active,
             rows,
         })
+    }
+
+    /// 1 where a sequence is active and 0 where it is over, `[steps, batch]`; `None` where all have
+    /// all steps.
+    pub fn mask(&self) -> Option<Vec<u8>> {
+        if self.rows == self.steps * self.batch {
+            return None;
+        }
+        let mut mask = vec![0; self.steps * self.batch];
+        self.places(Axes::StepsFirst)
+            .for_each(|place| mask[place] = 1);
+        Some(mask)
     }
 
     /// The rows that are active at each step, among all active rows, in the order of steps.
@@ -131,17 +143,159 @@ impl Schedule {
         ys
     }
 
-    /// The states `[batch, width]` of the sequences, the longest first.
+    /// States `[.., batch, width]`, of the longest sequence first.
     pub fn sort(&self, states: &[f32], width: usize) -> Vec<f32> {
-        let rows = self.order.iter().map(|s| &states[s * width..][..width]);
-        rows.flatten().copied().collect()
+        let mut sorted = Vec::with_capacity(states.len());
+        for states in states.chunks_exact((self.batch * width).max(1)) {
+            for sequence in &self.order {
+                sorted.extend_from_slice(&states[sequence * width..][..width]);
+            }
+        }
+        sorted
     }
 
-    /// Writes sorted states `[batch, width]` back in the order of the batch.
-    pub fn restore(&self, sorted: &[f32], width: usize, states: &mut [f32]) {
-        if width > 0 {
+    /// The inverse of [`sort`](Self::sort).
+    pub fn restore(&self, sorted: Vec<f32>, width: usize) -> Vec<f32> {
+        if self.order.is_sorted() {
+            return sorted;
+        }
+        let mut states = vec![0.; sorted.len()];
+        let len = (self.batch * width).max(1);
+        for (states, sorted) in states.chunks_exact_mut(len).zip(sorted.chunks_exact(len)) {
             for (sequence, row) in self.order.iter().zip(sorted.chunks_exact(width)) {
                 states[sequence * width..][..width].copy_from_slice(row);
+            }
+        }
+        states
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A schedule by its definition: sequences in their order, and the step and the
+    /// sequence of each active row.
+    fn plain(steps: usize, lengths: &[usize]) -> (Vec<usize>, Vec<[usize; 2]>) {
+        let mut order = Vec::new();
+        for length in (0..=steps).rev() {
+            order.extend((0..lengths.len()).filter(|sequence| lengths[*sequence] == length));
+        }
+        let mut active = Vec::new();
+        for step in 0..steps {
+            let sequences = order.iter().filter(|sequence| lengths[**sequence] > step);
+            active.extend(sequences.map(|sequence| [step, *sequence]));
+        }
+        (order, active)
+    }
+
+    /// Numbers that are all different, none of them 0.
+    fn numbers(len: usize) -> Vec<f32> {
+        (1..=len).map(|i| i as f32).collect()
+    }
+
+    const CASES: [(usize, &[usize]); 9] = [
+        (0, &[]),
+        (0, &[0, 0]),
+        (1, &[1, 1, 1]),
+        (4, &[4]),
+        (3, &[2]),
+        (3, &[3, 3]),
+        (3, &[1, 3, 2, 3]),
+        (2, &[0, 2, 0]),
+        (5, &[1, 2, 3, 4, 5]),
+    ];
+
+    #[test]
+    fn rows_are_those_of_the_longest_sequences_step_by_step() -> Result<()> {
+        for (steps, lengths) in CASES {
+            let (of, batch) = (format!("{steps} {lengths:?}"), lengths.len());
+            let (order, active) = plain(steps, lengths);
+            let whole = lengths.iter().all(|length| *length == steps);
+            let mut schedules = vec![Schedule::new(steps, batch, Some(lengths))?];
+            if whole {
+                schedules.push(Schedule::new(steps, batch, None)?);
+            }
+            for schedule in schedules {
+                assert_eq!(
+                    (schedule.batch, schedule.rows),
+                    (batch, active.len()),
+                    "{of}"
+                );
+                assert_eq!((schedule.steps, &schedule.order), (steps, &order), "{of}");
+                let mut mask = vec![0; steps * batch];
+                for [step, sequence] in &active {
+                    mask[step * batch + sequence] = 1;
+                }
+                assert_eq!(schedule.mask(), (!whole).then_some(mask), "{of}");
+                let row = |step| active.partition_point(|[of_row, _]| *of_row < step);
+                let mut rows: Vec<_> = (0..steps).map(|step| row(step)..row(step + 1)).collect();
+                assert_eq!(schedule.rows_of_steps(false), rows, "{of}");
+                rows.reverse();
+                assert_eq!(schedule.rows_of_steps(true), rows, "{of}");
+            }
+        }
+        // Without sequences there are no steps.
+        assert_eq!(Schedule::new(1 << 62, 0, None)?.steps, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked_where_it_was() -> Result<()> {
+        for (steps, lengths) in CASES {
+            let batch = lengths.len();
+            let schedule = Schedule::new(steps, batch, Some(lengths))?;
+            let (order, active) = plain(steps, lengths);
+            let whole = lengths.iter().all(|length| *length == steps);
+            for width in [0, 1, 3] {
+                let of = format!("{steps} {lengths:?} {width}");
+                let xs = numbers(steps * batch * width);
+                for axes in [Axes::StepsFirst, Axes::BatchFirst] {
+                    let place = |[step, sequence]: &[usize; 2]| match axes {
+                        Axes::StepsFirst => step * batch + sequence,
+                        Axes::BatchFirst => sequence * steps + step,
+                    };
+                    let (mut packed, mut zeros) = (Vec::new(), vec![0.; xs.len()]);
+                    for at in active.iter().map(|row| place(row) * width) {
+                        packed.extend_from_slice(&xs[at..at + width]);
+                        zeros[at..at + width].copy_from_slice(&xs[at..at + width]);
+                    }
+                    let got = schedule.pack(&xs, width, axes);
+                    assert_eq!(*got, packed, "{of}");
+                    // Nothing is copied where all is in place.
+                    let in_place = axes == Axes::StepsFirst || batch <= 1 || steps <= 1;
+                    let borrowed = matches!(got, Cow::Borrowed(_));
+                    assert_eq!(borrowed, whole && in_place, "{of}");
+                    assert_eq!(schedule.unpack(packed, width, axes), zeros, "{of}");
+                }
+                // Two layers of states.
+                let states = numbers(2 * batch * width);
+                let mut sorted = Vec::new();
+                for (layer, sequence) in
+                    (0..2).flat_map(|layer| order.iter().map(move |s| (layer, s)))
+                {
+                    sorted
+                        .extend_from_slice(&states[(layer * batch + sequence) * width..][..width]);
+                }
+                assert_eq!(schedule.sort(&states, width), sorted, "{of}");
+                assert_eq!(schedule.restore(sorted, width), states, "{of}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_are_named() {
+        let cases: [(&[usize], [&str; 2]); 3] = [
+            (&[1], ["each of the 2 sequences", "1 lengths"]),
+            (&[1, 2, 3], ["each of the 2 sequences", "3 lengths"]),
+            (&[3, 4], ["at most the 3 steps", "4 for sequence 1"]),
+        ];
+        for (lengths, words) in cases {
+            let error = Schedule::new(3, 2, Some(lengths)).err();
+            let message = error.expect("they do not fit").to_string();
+            for word in words {
+                assert!(message.contains(word), "{message:?} lacks {word:?}");
             }
         }
     }

@@ -5,19 +5,20 @@ use candle_nn::{Init, VarBuilder};
 
 use super::load;
 use crate::error::Result;
-use crate::kernels::Gates;
+use crate::kernels::{Gates, Packed};
 use crate::module::WeightInfo;
 use crate::nn::Projection;
 use crate::qconfig::{ActivationConfig, QConfig};
-use crate::qweight::QWeight;
 use crate::sizes;
+use crate::stored::StoredWeight;
 
 /// The weights of one direction of one layer.
 #[derive(Clone, Debug)]
 pub(super) struct Direction {
     /// The end of the names in a checkpoint, after `weight_ih`: `_l0`, `_l0_reverse`.
-    suffix: String,
+    pub suffix: String,
     pub reverse: bool,
+    pub shape: Shape,
     pub ih: Projection,
     pub hh: Projection,
     /// The LSTM's projection of the hidden state.
@@ -25,7 +26,7 @@ pub(super) struct Direction {
 }
 
 /// The sizes of one direction.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub gates: Gates,
     pub input: usize,
@@ -43,6 +44,16 @@ pub(super) struct Inits {
 }
 
 impl Shape {
+    /// Without projection.
+    pub fn new(gates: Gates, input: usize, hidden: usize) -> Self {
+        Self {
+            gates,
+            input,
+            hidden,
+            proj: 0,
+        }
+    }
+
     /// Size of the hidden state as the next step and layer see it.
     pub fn state(self) -> usize {
         match self.proj {
@@ -62,36 +73,35 @@ impl Direction {
     ) -> CandleResult<Self> {
         let gates = shape.gates.count();
         let rows = sizes::elements("weight", &[gates, shape.hidden])?;
-        let weight = |name, rows, columns, init| {
-            let name = format!("weight_{name}{suffix}");
-            load(vb, &[rows, columns], &name, init)
-        };
-        let bias = |name, init: Option<Init>| {
-            let get = |init| load(vb, &[rows], &format!("bias_{name}{suffix}"), init);
-            init.map(get).transpose()
+        let projection = |name, shape: [usize; 2], gates, init, bias: Option<Init>| {
+            let weight_name = format!("weight_{name}{suffix}");
+            let weight = || load(vb, &shape, &weight_name, init);
+            let bias = || {
+                let get = |init| load(vb, &[rows], &format!("bias_{name}{suffix}"), init);
+                bias.map(get).transpose()
+            };
+            Projection::load(vb, &weight_name, shape, gates, weight, bias)
         };
         let hr = match shape.proj {
             0 => None,
-            proj => Some(weight("hr", proj, shape.hidden, inits.w_hh)?),
+            proj => Some(projection("hr", [proj, shape.hidden], 1, inits.w_hh, None)?),
         };
-        let ih = weight("ih", rows, shape.input, inits.w_ih)?;
-        let ih = Projection::new(ih, bias("ih", inits.b_ih)?);
-        let hh = weight("hh", rows, shape.state(), inits.w_hh)?;
-        let hh = Projection::new(hh, bias("hh", inits.b_hh)?);
         Ok(Self {
-            ih: ih.with_gates(gates),
-            hh: hh.with_gates(gates),
-            hr: hr.map(|weight| Projection::new(weight, None)),
+            ih: projection("ih", [rows, shape.input], gates, inits.w_ih, inits.b_ih)?,
+            hh: projection("hh", [rows, shape.state()], gates, inits.w_hh, inits.b_hh)?,
+            hr,
             reverse: suffix.ends_with("_reverse"),
+            shape,
             suffix,
         })
     }
 
-    /// The quantized weights of the input and of the hidden state, where all steps can be taken
-    /// at once.
-    pub fn quantized(&self) -> Option<([&QWeight; 2], ActivationConfig)> {
+    /// The packed weights of the input and of the hidden state, where all steps can be taken at
+    /// once.
+    pub fn packed(&self) -> Option<([&Packed; 2], ActivationConfig)> {
         let ((ih, activations), (hh, _)) = self.ih.quantized().zip(self.hh.quantized())?;
-        self.hr.is_none().then_some(([&**ih, &**hh], activations))
+        let both = [ih.packed(), hh.packed()];
+        self.hr.is_none().then_some((both, activations))
     }
 
     /// The names of the weights in a checkpoint, each with its projection.
@@ -101,11 +111,20 @@ impl Direction {
         all.map(|(name, projection)| (format!("weight_{name}{}", self.suffix), projection))
     }
 
+    pub fn projections(&self) -> impl Iterator<Item = &Projection> {
+        [&self.ih, &self.hh].into_iter().chain(&self.hr)
+    }
+
     pub fn weights(&self) -> Vec<WeightInfo> {
         let named = self.named();
         named
             .map(|(name, projection)| projection.info(&name))
             .collect()
+    }
+
+    pub fn stored(&self) -> impl Iterator<Item = StoredWeight> {
+        let named = self.named();
+        named.filter_map(|(name, projection)| projection.stored(&name))
     }
 
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {

@@ -12,7 +12,7 @@ struct Pattern<'a> {
 }
 
 /// Some of the paths, as one text.
-pub(super) struct Folded {
+pub(crate) struct Folded {
     pub text: String,
     /// Index of its first path in the list.
     pub first: usize,
@@ -22,7 +22,7 @@ pub(super) struct Folded {
 
 /// Folds a list of paths into patterns that together cover each of them once and nothing else, in
 /// the order of their first paths.
-pub(super) fn fold<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Folded> {
+pub(crate) fn fold<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Folded> {
     let mut seen = HashSet::new();
     let distinct = paths.into_iter().enumerate();
     let distinct = distinct.filter(|(_, path)| seen.insert(*path));

@@ -1,6 +1,6 @@
 //! The result of `quantize_dynamic`, layer by layer; `table` draws it, `fold` shortens lists of paths.
 
-mod fold;
+pub(crate) mod fold;
 mod table;
 
 use std::fmt;
@@ -62,7 +62,7 @@ pub struct LayerReport {
     /// layer that was left and still holds that memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tied_to: Option<String>,
-    /// Weights that exceeded the float16 range and were clamped to ±65504.
+    /// Weights that exceeded the range of float16 or bfloat16 and were clamped to it.
     #[serde(skip_serializing_if = "is_zero")]
     pub saturated: usize,
 }

@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::fold::fold;
 use super::{LayerReport, LeftReason, Outcome, Report};
+use crate::qconfig::WeightConfig;
 use crate::quantize::HiddenField;
 
 impl fmt::Display for Report {
@@ -149,18 +150,27 @@ impl Report {
 
     fn fmt_clamped(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for LayerReport {
-            path, saturated, ..
+            path,
+            saturated,
+            outcome,
+            ..
         } in &self.layers
         {
+            let (dtype, max) = match outcome {
+                Outcome::Swapped { to } if to.weight == WeightConfig::BFloat16 => {
+                    ("bfloat16", "3.39e38")
+                }
+                _ => ("float16", "65504"),
+            };
             match saturated {
                 0 => {}
                 1 => writeln!(
                     f,
-                    "{path}: 1 weight exceeded the float16 range and was clamped to ±65504"
+                    "{path}: 1 weight exceeded the {dtype} range and was clamped to ±{max}"
                 )?,
                 count => writeln!(
                     f,
-                    "{path}: {count} weights exceeded the float16 range and were clamped to ±65504"
+                    "{path}: {count} weights exceeded the {dtype} range and were clamped to ±{max}"
                 )?,
             }
         }

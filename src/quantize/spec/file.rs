@@ -6,11 +6,11 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 
 use super::QConfigSpec;
-use super::name_regex::NameRegex;
 use super::rule::{Pattern, Rule};
 use crate::document::{Node, Read, Value, deserialize_by_read};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
+use crate::name_regex::NameRegex;
 use crate::qconfig::QConfig;
 
 impl QConfigSpec {
@@ -48,7 +48,7 @@ impl QConfigSpec {
     /// your own: unlike rules, it may name kinds that the model lacks. What a `qconfig` leaves
     /// out is as in PyTorch's `default_weight_observer` and its per-channel and quint8
     /// counterparts; `activation` follows from the weight: `float` beside float16 and
-    /// embeddings, else PyTorch's 7 bits per tensor.
+    /// embeddings, `bfloat16` beside bfloat16, else PyTorch's 7 bits per tensor.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`], with line, column and key, where the text is not YAML, or a

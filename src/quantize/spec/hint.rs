@@ -1,7 +1,10 @@
 //! Hints for rules that match nothing, from the names and kinds in the model.
 
+use std::collections::HashSet;
+
 use super::rule::Pattern;
 use super::{Decision, LeftReason};
+use crate::name_regex::NameRegex;
 use crate::quantize::survey::{Found, Survey};
 use crate::quantize::{HiddenField, OpaqueField};
 use crate::words::nearest;
@@ -35,14 +38,14 @@ impl Pattern {
                     return format!("names are whole paths; {regex}");
                 }
                 // Names above layers are as good as the layers' own.
-                let ancestors = |name: &str| -> Vec<String> {
-                    let dots = name.match_indices('.').map(|(at, _)| name[..at].to_owned());
-                    dots.chain([name.to_owned()]).collect()
-                };
-                let names = survey
-                    .layers
-                    .iter()
-                    .flat_map(|l| l.names().flat_map(ancestors).collect::<Vec<_>>());
+                fn ancestors(name: &str) -> impl Iterator<Item = &str> {
+                    let dots = name.match_indices('.').map(|(at, _)| &name[..at]);
+                    dots.chain([name])
+                }
+                // Most layers have their ancestors in common.
+                let mut seen = HashSet::new();
+                let names = survey.layers.iter().flat_map(Found::names);
+                let names = names.flat_map(ancestors).filter(|name| seen.insert(*name));
                 let nearest = nearest(name, names).unwrap_or_default();
                 format!("the nearest name is {nearest:?}")
             }
@@ -63,11 +66,14 @@ impl Pattern {
 /// matches any layer.
 fn meant(name: &str, survey: &Survey) -> Option<String> {
     let inner = name.trim_start_matches('*').trim_start_matches('.');
-    let body: Vec<_> = inner.split('*').map(regex::escape).collect();
-    let body = body.join(".*");
-    if body.is_empty() {
+    let pieces: Vec<_> = inner.split('*').collect();
+    // To compile a regex takes longer than to see that most can match nothing.
+    let possible = |name| in_order(&pieces, name);
+    if inner.is_empty() || !survey.layers.iter().any(|l| l.names().any(possible)) {
         return None;
     }
+    let body: Vec<_> = pieces.iter().map(|piece| regex::escape(piece)).collect();
+    let body = body.join(".*");
     let start = if name.starts_with('*') || !name.contains('*') {
         r"(^|\.)"
     } else {
@@ -77,7 +83,8 @@ fn meant(name: &str, survey: &Survey) -> Option<String> {
     [format!("{start}{body}$"), format!(r"{start}{body}\.")]
         .into_iter()
         .find_map(|pattern| {
-            let regex = regex::Regex::new(&pattern).ok()?;
+            let regex = NameRegex::new(&*pattern);
+            let regex = regex.compiled().ok()?;
             let matches = |l: &&Found| l.names().any(|name| regex.is_match(name));
             match survey.layers.iter().filter(matches).count() {
                 0 => None,
@@ -85,6 +92,17 @@ fn meant(name: &str, survey: &Survey) -> Option<String> {
                 count => Some(format!(".regex(r\"{pattern}\", ..) matches {count} layers")),
             }
         })
+}
+
+/// Whether a name holds all pieces, one after the other.
+fn in_order(pieces: &[&str], mut name: &str) -> bool {
+    pieces.iter().all(|piece| match name.split_once(piece) {
+        Some((_, rest)) => {
+            name = rest;
+            true
+        }
+        None => false,
+    })
 }
 
 /// Why nothing is swapped.

@@ -2,7 +2,6 @@
 
 mod file;
 mod hint;
-mod name_regex;
 mod rule;
 mod target;
 
@@ -13,9 +12,10 @@ use super::LeftReason;
 use super::survey::{Found, Survey};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
+use crate::name_regex::{NameRegex, RegexTotals};
 use crate::qconfig::{OnnxRuntimeOptions, QConfig};
+use crate::sizes::at_most;
 use crate::words::unknown_name;
-use name_regex::NameRegex;
 use rule::{Matcher, Pattern, Rank, Rule};
 pub use target::{OneOrMany, Target};
 
@@ -44,8 +44,7 @@ pub struct QConfigSpec {
     /// The configuration of each kind in a preset; these may match nothing.
     presets: BTreeMap<LayerKind, QConfig>,
     rules: Vec<Rule>,
-    /// How many of the rules are regexes, and bytes of their patterns.
-    regexes: (usize, usize),
+    regexes: RegexTotals,
     min_params: usize,
 }
 
@@ -53,15 +52,22 @@ pub struct QConfigSpec {
 const MAX_RULES: usize = 10_000;
 
 /// The decision for one layer.
-pub(super) enum Decision {
+#[derive(Clone)]
+pub(crate) enum Decision {
     Swap(QConfig),
     Leave(LeftReason),
 }
 
 impl QConfigSpec {
     /// The presets by the names that [`preset`](Self::preset) knows.
-    pub const PRESETS: [&'static str; 5] =
-        ["int8", "default", "per_channel", "float16", "onnxruntime"];
+    pub const PRESETS: [&'static str; 6] = [
+        "int8",
+        "default",
+        "per_channel",
+        "float16",
+        "bfloat16",
+        "onnxruntime",
+    ];
 
     /// No rules: add them with [`kind`](Self::kind), [`name`](Self::name) and
     /// [`regex`](Self::regex).
@@ -69,7 +75,7 @@ impl QConfigSpec {
         Self {
             presets: BTreeMap::new(),
             rules: Vec::new(),
-            regexes: (0, 0),
+            regexes: RegexTotals::default(),
             min_params: 0,
         }
     }
@@ -83,6 +89,12 @@ impl QConfigSpec {
     /// Half-precision weights for every kind that multiplies: PyTorch's `dtype=torch.float16`.
     pub fn float16() -> Self {
         Self::all_kinds(QConfig::float16_dynamic())
+    }
+
+    /// bfloat16 weights and activations for every kind that multiplies: see
+    /// [`QConfig::bfloat16_dynamic`].
+    pub fn bfloat16() -> Self {
+        Self::all_kinds(QConfig::bfloat16_dynamic())
     }
 
     /// ONNX Runtime's `quantize_dynamic` with its defaults, for every kind that multiplies: it
@@ -124,7 +136,8 @@ impl QConfigSpec {
         })
     }
 
-    /// The preset of that name: `int8`, `default`, `per_channel`, `float16` or `onnxruntime`.
+    /// The preset of that name: `int8`, `default`, `per_channel`, `float16`, `bfloat16` or
+    /// `onnxruntime`.
     ///
     /// # Errors
     /// [`Error::UnknownName`] for any other name, with the nearest of these.
@@ -134,6 +147,7 @@ impl QConfigSpec {
             "default" => Ok(Self::default()),
             "per_channel" => Ok(Self::default_kinds(QConfig::per_channel_dynamic())),
             "float16" => Ok(Self::float16()),
+            "bfloat16" => Ok(Self::bfloat16()),
             "onnxruntime" => Ok(Self::onnxruntime()),
             _ => Err(unknown_name("preset", name, &Self::PRESETS)),
         }
@@ -201,32 +215,27 @@ impl QConfigSpec {
 
     fn push(&mut self, rule: Rule) {
         if let Pattern::Regex(regex) = &rule.pattern {
-            self.regexes.0 += 1;
-            self.regexes.1 += regex.pattern().len();
+            self.regexes.add(regex);
         }
         self.rules.push(rule);
     }
 
     /// Rejects excessive numbers of rules: each costs time, and a regex memory.
     fn check_counts(&self) -> Result<()> {
-        let too_many = |what, max: usize, got: usize| Error::InvalidArgument {
-            what,
-            expected: format!("at most {max}"),
-            got: got.to_string(),
-        };
-        let counts = [
-            ("number of rules", MAX_RULES, self.rules.len()),
-            ("number of regexes", NameRegex::MAX_COUNT, self.regexes.0),
-            ("bytes of regexes", NameRegex::MAX_BYTES, self.regexes.1),
-        ];
-        match counts.into_iter().find(|(_, max, got)| got > max) {
-            Some((what, max, got)) => Err(too_many(what, max, got)),
-            None => Ok(()),
-        }
+        at_most("number of rules", MAX_RULES, self.rules.len())?;
+        self.regexes.check()
+    }
+
+    /// Checks what can be checked without a model.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.check_counts()?;
+        self.rules
+            .iter()
+            .try_for_each(|rule| Matcher::of(rule).map(drop))
     }
 
     /// Decides for every layer, or returns the rule at fault.
-    pub(super) fn resolve(&self, survey: &Survey) -> Result<Vec<Decision>> {
+    pub(crate) fn resolve(&self, survey: &Survey) -> Result<Vec<Decision>> {
         self.check_counts()?;
         let matchers = self
             .rules

@@ -4,9 +4,9 @@ use std::fmt;
 
 use regex::Regex;
 
-use super::name_regex::NameRegex;
 use crate::error::Result;
 use crate::module::LayerKind;
+use crate::name_regex::NameRegex;
 use crate::qconfig::QConfig;
 use crate::quantize::survey::Found;
 

@@ -11,30 +11,34 @@ use std::marker::PhantomData;
 use super::neon;
 use crate::kernels::arch::op::Activate;
 use crate::kernels::loops::activation::Activation;
-use crate::kernels::loops::product::{Part, Product};
-use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS, Terms};
+use crate::kernels::loops::product::{Part, Product, Row, Sink};
+use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS};
+use crate::kernels::packed::Channels;
 
-pub use super::neon::{attend, multiply_f16, run, widen};
+pub use super::neon::{attend, multiply_bf16, multiply_f16, run, widen};
 
 /// A tile of 6 x 16: 24 sums, 4 weights and a group of activations of the 32 registers.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "neon,dotprod")]
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
-    let vector = Closures::<true, _, _, _, _, _, _, _, _> {
-        start: |terms: Terms<'_, 4>| neon::start(terms),
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |row: Row, channels: Channels<'_, 4>| neon::start(row, channels),
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |weights: &[u8; 16]| unsafe { vld1q_u8(weights.as_ptr()) },
         splat: |codes: [u8; 4]| f32::from_bits(u32::from_le_bytes(codes)),
         dot: |acc, a, b| dot(acc, a, b),
         add: |left, right| vaddq_u32(left, right),
-        finish: |acc, terms: Terms<'_, 4>, out: &mut Lanes<4>| neon::finish(acc, terms, out),
+        fold: |acc, _| acc,
+        finish: |acc, row: Row, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
+            neon::finish(acc, row, channels, out)
+        },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<4, 16, MAX_ROWS, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<4, 16, MAX_ROWS, _>(product, out, part, vector) }
 }
 
 /// `acc` plus four products in each lane: of the bytes of `weights` with those of `codes`.

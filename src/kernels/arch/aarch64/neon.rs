@@ -15,10 +15,11 @@ use half::f16;
 use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
-use crate::kernels::loops::codes;
+use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
-use crate::kernels::loops::product::{Part, Product, Sink};
-use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS, Terms};
+use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
+use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS};
+use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "neon")]
@@ -33,11 +34,11 @@ pub fn run<O: Op>(op: O) -> O::Out {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "neon")]
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
-    let vector = Closures::<true, _, _, _, _, _, _, _, _> {
-        // Sums of two channels each, of inputs 0 and 1 apart from 2 and 3.
-        start: |terms: Terms<'_, 4>| {
-            let (acc, zero) = (start(terms), vdupq_n_u32(0));
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        // Sums of two channels each: inputs 0 and 1 separate from 2 and 3.
+        start: |row: Row, channels: Channels<'_, 4>| {
+            let (acc, zero) = (start(row, channels), vdupq_n_u32(0));
             (vzip1q_u32(acc, zero), vzip2q_u32(acc, zero))
         },
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
@@ -51,18 +52,22 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
         add: |left: (uint32x4_t, uint32x4_t), right: (uint32x4_t, uint32x4_t)| {
             (vaddq_u32(left.0, right.0), vaddq_u32(left.1, right.1))
         },
-        finish: |acc: (uint32x4_t, uint32x4_t), terms: Terms<'_, 4>, out: &mut Lanes<4>| {
-            finish(vpaddq_u32(acc.0, acc.1), terms, out);
+        fold: |acc, _| acc,
+        finish: |acc: (uint32x4_t, uint32x4_t),
+                 row: Row,
+                 channels: Channels<'_, 4>,
+                 out: &mut Lanes<4>| {
+            finish(vpaddq_u32(acc.0, acc.1), row, channels, out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<4, 16, 2, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<4, 16, 2, _>(product, out, part, vector) }
 }
 
 /// The products of the upper halves. The intrinsic comes out as two instructions and, with upper
-/// halves kept apart, as more registers than there are.
+/// halves kept separate, needs more registers than there are.
 #[target_feature(enable = "neon")]
 #[inline]
 fn multiply_high(a: uint8x16_t, b: uint8x16_t) -> uint16x8_t {
@@ -83,12 +88,12 @@ fn multiply_high(a: uint8x16_t, b: uint8x16_t) -> uint16x8_t {
 /// The value that 4 sums begin with: their correction by zero points.
 #[target_feature(enable = "neon")]
 #[inline]
-pub fn start(terms: Terms<'_, 4>) -> uint32x4_t {
+pub fn start(row: Row, channels: Channels<'_, 4>) -> uint32x4_t {
     // SAFETY: each array is 16 bytes to read.
     let load = |xs: &[i32; 4]| unsafe { vld1q_s32(xs.as_ptr()) };
-    let mut acc = vmulq_n_s32(load(terms.sums), terms.row.zero_point.wrapping_neg());
-    if let Some(zero_points) = terms.zero_points {
-        acc = vmlsq_n_s32(acc, load(zero_points), terms.row.sum);
+    let mut acc = vmulq_n_s32(load(channels.sums), row.zero_point.wrapping_neg());
+    if let Some(zero_points) = channels.zero_points {
+        acc = vmlsq_n_s32(acc, load(zero_points), row.sum);
     }
     vreinterpretq_u32_s32(acc)
 }
@@ -96,12 +101,12 @@ pub fn start(terms: Terms<'_, 4>) -> uint32x4_t {
 /// Scale and bias of 4 sums.
 #[target_feature(enable = "neon")]
 #[inline]
-pub fn finish(acc: uint32x4_t, terms: Terms<'_, 4>, out: &mut Lanes<4>) {
+pub fn finish(acc: uint32x4_t, row: Row, channels: Channels<'_, 4>, out: &mut Lanes<4>) {
     // SAFETY: each array is 16 bytes to read.
     let load = |xs: &[f32; 4]| unsafe { vld1q_f32(xs.as_ptr()) };
-    let scale = vmulq_n_f32(load(terms.scales), terms.row.scale);
+    let scale = vmulq_n_f32(load(channels.scales), row.scale);
     let acc = vcvtq_f32_s32(vreinterpretq_s32_u32(acc));
-    let values = vfmaq_f32(load(terms.bias), acc, scale);
+    let values = vfmaq_f32(load(channels.bias), acc, scale);
     // SAFETY: the array is 16 bytes to write.
     unsafe { vst1q_f32(out.as_mut_ptr().cast(), values) };
 }
@@ -111,30 +116,82 @@ pub fn finish(acc: uint32x4_t, terms: Terms<'_, 4>, out: &mut Lanes<4>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "neon")]
-pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
-    let vector = Closures::<false, _, _, _, _, _, _, _, _> {
-        start: |_: Terms<'_, 4>| vdupq_n_f32(0.),
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |_, _: Channels<'_, 4>| vdupq_n_f32(0.),
         // SAFETY: the array is 8 bytes to read; no alignment is asked.
         load: |weights: &[u8; 8]| widen_four(unsafe { vld1_u8(weights.as_ptr()) }),
         splat: |x: f32| x,
         dot: |acc, x, weights| vfmaq_n_f32(acc, weights, x),
         add: |left, right| vaddq_f32(left, right),
-        finish: |acc, terms: Terms<'_, 4>, out: &mut Lanes<4>| {
+        fold: |acc, _| acc,
+        finish: |acc, _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
             // SAFETY: each array is 16 bytes to read or to write.
             unsafe {
-                let bias = vld1q_f32(terms.bias.as_ptr());
+                let bias = vld1q_f32(channels.bias.as_ptr());
                 vst1q_f32(out.as_mut_ptr().cast(), vaddq_f32(acc, bias));
             }
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<4, 8, MAX_ROWS, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<4, 8, MAX_ROWS, _>(product, out, part, vector) }
 }
 
-/// Four float16 values as f32. `fcvtl` is NEON, but in Rust 1.94 only the feature `fp16` makes bytes
-/// the argument of its intrinsic.
+/// A tile of 2 x 16: 16 sums of even and odd inputs, 8 weights and 2 values of the 32 registers. What
+/// blocks gave is in memory.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "neon")]
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    // A bfloat16 is the upper half of an f32.
+    let widen = |pairs| {
+        (
+            vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_u8(pairs))),
+            vreinterpretq_f32_u32(vandq_u32(
+                vreinterpretq_u32_u8(pairs),
+                vdupq_n_u32(0xffff_0000),
+            )),
+        )
+    };
+    let vector = Closures {
+        // The sums of even and odd inputs of a block, or what blocks gave and 0.
+        start: |_, _: Channels<'_, 4>| [vdupq_n_f32(0.); 2],
+        // SAFETY: the array is 16 bytes to read; no alignment is asked.
+        load: |weights: &[u8; 16]| widen(unsafe { vld1q_u8(weights.as_ptr()) }),
+        splat: |pair: Pair| {
+            widen(vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(
+                bytes(pair),
+            ))))
+        },
+        dot: |[even, odd]: [float32x4_t; 2],
+              a: (float32x4_t, float32x4_t),
+              b: (float32x4_t, float32x4_t)| {
+            [vfmaq_f32(even, a.0, b.0), vfmaq_f32(odd, a.1, b.1)]
+        },
+        add: |left: [float32x4_t; 2], _| left,
+        fold: |[sum, _]: [float32x4_t; 2], [even, odd]: [float32x4_t; 2]| {
+            let sum = vaddq_f32(sum, vaddq_f32(even, odd));
+            [sum, vdupq_n_f32(0.)]
+        },
+        finish: |[sum, _]: [float32x4_t; 2], _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
+            // SAFETY: each array is 16 bytes to read or to write.
+            unsafe {
+                let bias = vld1q_f32(channels.bias.as_ptr());
+                vst1q_f32(out.as_mut_ptr().cast(), vaddq_f32(sum, bias));
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<4, 16, 2, _>(product, out, part, vector) }
+}
+
+/// Four float16 values as f32. `fcvtl` is NEON, but in Rust 1.94 only the feature `fp16` makes
+/// bytes the argument of its intrinsic.
 #[target_feature(enable = "neon")]
 #[inline]
 fn widen_four(halves: uint8x8_t) -> float32x4_t {
@@ -164,7 +221,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
             )
         };
     }
-    codes::widen(halves_rest, out_rest);
+    convert::widen_f16(halves_rest, out_rest);
 }
 
 /// # Safety
@@ -180,7 +237,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         store: |values, to: &mut [f32; 4]| unsafe { vst1q_f32(to.as_mut_ptr(), values) },
         transpose: |square| transpose(square),
     };
-    // SAFETY: the block is of this thread alone.
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe { attention::attend::<4, 4>(attention, block, out, register) }
 }
 

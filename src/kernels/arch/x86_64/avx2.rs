@@ -1,7 +1,7 @@
 //! AVX2 without VNNI: 8 lanes, products in two steps that cannot saturate.
 //!
 //! `maddubs` would multiply bytes at once, but adds pairs of products into an i16, which
-//! overflows: 2 * 255 * 127 > 32,767. So bytes are widened to i16, even and odd ones apart,
+//! overflows: 2 * 255 * 127 > 32,767. So bytes are widened to i16, even and odd ones separately,
 //! and `madd` adds pairs of products into an i32.
 
 use std::arch::x86_64::*;
@@ -12,10 +12,11 @@ use half::f16;
 use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
-use crate::kernels::loops::codes;
+use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
-use crate::kernels::loops::product::{Part, Product, Sink};
-use crate::kernels::loops::tile::{self, Closures, Lanes, Terms};
+use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
+use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "avx2,fma")]
@@ -35,7 +36,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
             _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(halves));
         }
     }
-    codes::widen(halves_rest, out_rest);
+    convert::widen_f16(halves_rest, out_rest);
 }
 
 /// # Safety
@@ -51,7 +52,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         store: |values, to: &mut [f32; 8]| unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
         transpose: |square| transpose(square),
     };
-    // SAFETY: the block is of this thread alone.
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe { attention::attend::<8, 2>(attention, block, out, register) }
 }
 
@@ -60,9 +61,9 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
-    let vector = Closures::<true, _, _, _, _, _, _, _, _> {
-        start: |terms: Terms<'_, 8>| start(terms),
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
         load: |weights: &[u8; 32]| {
             // SAFETY: the array is 32 bytes to read; no alignment is asked.
             let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) };
@@ -80,37 +81,40 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
             _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
         },
         add: |left, right| _mm256_add_epi32(left, right),
-        finish: |acc, terms: Terms<'_, 8>, out: &mut Lanes<8>| finish(acc, terms, out),
+        fold: |acc, _| acc,
+        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            finish(acc, row, channels, out)
+        },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<8, 32, 4, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 4, _>(product, out, part, vector) }
 }
 
 /// The value that 8 sums begin with: their correction by zero points.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub fn start(terms: Terms<'_, 8>) -> __m256i {
+pub fn start(row: Row, channels: Channels<'_, 8>) -> __m256i {
     // SAFETY: each array is 32 bytes to read.
     let load = |xs: &[i32; 8]| unsafe { _mm256_loadu_si256(xs.as_ptr().cast()) };
-    let zero_point = _mm256_set1_epi32(terms.row.zero_point.wrapping_neg());
-    let acc = _mm256_mullo_epi32(zero_point, load(terms.sums));
-    let Some(zero_points) = terms.zero_points else {
+    let zero_point = _mm256_set1_epi32(row.zero_point.wrapping_neg());
+    let acc = _mm256_mullo_epi32(zero_point, load(channels.sums));
+    let Some(zero_points) = channels.zero_points else {
         return acc;
     };
-    let sum = _mm256_set1_epi32(terms.row.sum);
+    let sum = _mm256_set1_epi32(row.sum);
     _mm256_sub_epi32(acc, _mm256_mullo_epi32(sum, load(zero_points)))
 }
 
 /// Scale and bias of 8 sums.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub fn finish(acc: __m256i, terms: Terms<'_, 8>, out: &mut Lanes<8>) {
+pub fn finish(acc: __m256i, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>) {
     // SAFETY: each array is 32 bytes to read.
     let load = |xs: &[f32; 8]| unsafe { _mm256_loadu_ps(xs.as_ptr()) };
-    let scale = _mm256_mul_ps(_mm256_set1_ps(terms.row.scale), load(terms.scales));
-    let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, load(terms.bias));
+    let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), load(channels.scales));
+    let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, load(channels.bias));
     // SAFETY: the array is 32 bytes to write.
     unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) };
 }
@@ -120,9 +124,9 @@ pub fn finish(acc: __m256i, terms: Terms<'_, 8>, out: &mut Lanes<8>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
-    let vector = Closures::<false, _, _, _, _, _, _, _, _> {
-        start: |_: Terms<'_, 8>| _mm256_setzero_ps(),
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |_, _: Channels<'_, 8>| _mm256_setzero_ps(),
         load: |weights: &[u8; 16]| {
             // SAFETY: the array is 16 bytes to read; no alignment is asked.
             _mm256_cvtph_ps(unsafe { _mm_loadu_si128(weights.as_ptr().cast()) })
@@ -130,18 +134,64 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
         splat: |x: f32| _mm256_set1_ps(x),
         dot: |acc, x, weights| _mm256_fmadd_ps(x, weights, acc),
         add: |left, right| _mm256_add_ps(left, right),
-        finish: |acc, terms: Terms<'_, 8>, out: &mut Lanes<8>| {
+        fold: |acc, _| acc,
+        finish: |acc, _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
             // SAFETY: each array is 32 bytes to read or to write.
             unsafe {
-                let bias = _mm256_loadu_ps(terms.bias.as_ptr());
+                let bias = _mm256_loadu_ps(channels.bias.as_ptr());
                 _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(acc, bias));
             }
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<8, 16, 4, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 16, 4, _>(product, out, part, vector) }
+}
+
+/// A tile of 2 x 16: 8 sums of even and odd inputs, 4 weights and 2 values of the 16 registers. What
+/// blocks gave is in memory.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    // A bfloat16 is the upper half of an f32.
+    let widen = |pairs| {
+        (
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)),
+            _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(!0xffff))),
+        )
+    };
+    let vector = Closures {
+        // The sums of even and odd inputs of a block, or what blocks gave and 0.
+        start: |_, _: Channels<'_, 8>| [_mm256_setzero_ps(); 2],
+        // SAFETY: the array is 32 bytes to read; no alignment is asked.
+        load: |weights: &[u8; 32]| widen(unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) }),
+        splat: |pair: Pair| widen(_mm256_set1_epi32(i32::from_le_bytes(bytes(pair)))),
+        dot: |[even, odd]: [__m256; 2], a: (__m256, __m256), b: (__m256, __m256)| {
+            [
+                _mm256_fmadd_ps(a.0, b.0, even),
+                _mm256_fmadd_ps(a.1, b.1, odd),
+            ]
+        },
+        add: |left: [__m256; 2], _| left,
+        fold: |[sum, _]: [__m256; 2], [even, odd]: [__m256; 2]| {
+            let sum = _mm256_add_ps(sum, _mm256_add_ps(even, odd));
+            [sum, _mm256_setzero_ps()]
+        },
+        finish: |[sum, _]: [__m256; 2], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            // SAFETY: each array is 32 bytes to read or to write.
+            unsafe {
+                let bias = _mm256_loadu_ps(channels.bias.as_ptr());
+                _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(sum, bias));
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 2, _>(product, out, part, vector) }
 }
 
 /// Rows become columns: pairs of rows, of pairs, and of halves are interleaved.

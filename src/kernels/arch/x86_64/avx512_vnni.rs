@@ -9,10 +9,11 @@ use super::avx2;
 use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
-use crate::kernels::loops::codes;
+use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
-use crate::kernels::loops::product::{Part, Product, Sink};
-use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS, Terms};
+use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
+use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS};
+use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
@@ -32,7 +33,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
             _mm512_storeu_ps(out.as_mut_ptr(), _mm512_cvtph_ps(halves));
         }
     }
-    codes::widen(halves_rest, out_rest);
+    convert::widen_f16(halves_rest, out_rest);
 }
 
 /// # Safety
@@ -48,7 +49,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         store: |values, to: &mut [f32; 16]| unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) },
         transpose: |square| avx2::transpose(square),
     };
-    // SAFETY: the block is of this thread alone.
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe { attention::attend::<16, 4>(attention, block, out, register) }
 }
 
@@ -57,47 +58,50 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
-    let vector = Closures::<true, _, _, _, _, _, _, _, _> {
-        start: |terms: Terms<'_, 16>| start(terms),
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |row: Row, channels: Channels<'_, 16>| start(row, channels),
         // SAFETY: the array is 64 bytes to read; no alignment is asked.
         load: |weights: &[u8; 64]| unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) },
         splat: |codes: [u8; 4]| _mm512_set1_epi32(i32::from_le_bytes(codes)),
         dot: |acc, a, b| _mm512_dpbusd_epi32(acc, a, b),
         add: |left, right| _mm512_add_epi32(left, right),
-        finish: |acc, terms: Terms<'_, 16>, out: &mut Lanes<16>| finish(acc, terms, out),
+        fold: |acc, _| acc,
+        finish: |acc, row: Row, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
+            let values = finish(acc, row, channels);
+            // SAFETY: the array is 64 bytes to write.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
+        },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<16, 64, MAX_ROWS, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<16, 64, MAX_ROWS, _>(product, out, part, vector) }
 }
 
 /// The value that 16 sums begin with: their correction by zero points.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
-pub fn start(terms: Terms<'_, 16>) -> __m512i {
+pub fn start(row: Row, channels: Channels<'_, 16>) -> __m512i {
     // SAFETY: each array is 64 bytes to read.
     let load = |xs: &[i32; 16]| unsafe { _mm512_loadu_si512(xs.as_ptr().cast()) };
-    let zero_point = _mm512_set1_epi32(terms.row.zero_point.wrapping_neg());
-    let acc = _mm512_mullo_epi32(zero_point, load(terms.sums));
-    let Some(zero_points) = terms.zero_points else {
+    let zero_point = _mm512_set1_epi32(row.zero_point.wrapping_neg());
+    let acc = _mm512_mullo_epi32(zero_point, load(channels.sums));
+    let Some(zero_points) = channels.zero_points else {
         return acc;
     };
-    let sum = _mm512_set1_epi32(terms.row.sum);
+    let sum = _mm512_set1_epi32(row.sum);
     _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, load(zero_points)))
 }
 
 /// Scale and bias of 16 sums.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
-pub fn finish(acc: __m512i, terms: Terms<'_, 16>, out: &mut Lanes<16>) {
+pub fn finish(acc: __m512i, row: Row, channels: Channels<'_, 16>) -> __m512 {
     // SAFETY: each array is 64 bytes to read.
     let load = |xs: &[f32; 16]| unsafe { _mm512_loadu_ps(xs.as_ptr()) };
-    let scale = _mm512_mul_ps(_mm512_set1_ps(terms.row.scale), load(terms.scales));
-    let values = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, load(terms.bias));
-    // SAFETY: the array is 64 bytes to write.
-    unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
+    let scale = _mm512_mul_ps(_mm512_set1_ps(row.scale), load(channels.scales));
+    _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, load(channels.bias))
 }
 
 /// A tile of 6 x 64 of floats: 24 sums, 4 weights and a broadcast of the 32 registers.
@@ -105,9 +109,9 @@ pub fn finish(acc: __m512i, terms: Terms<'_, 16>, out: &mut Lanes<16>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
-    let vector = Closures::<false, _, _, _, _, _, _, _, _> {
-        start: |_: Terms<'_, 16>| _mm512_setzero_ps(),
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |_, _: Channels<'_, 16>| _mm512_setzero_ps(),
         load: |weights: &[u8; 32]| {
             // SAFETY: the array is 32 bytes to read; no alignment is asked.
             _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) })
@@ -115,16 +119,64 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
         splat: |x: f32| _mm512_set1_ps(x),
         dot: |acc, x, weights| _mm512_fmadd_ps(x, weights, acc),
         add: |left, right| _mm512_add_ps(left, right),
-        finish: |acc, terms: Terms<'_, 16>, out: &mut Lanes<16>| {
+        fold: |acc, _| acc,
+        finish: |acc, _, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
             // SAFETY: each array is 64 bytes to read or to write.
             unsafe {
-                let bias = _mm512_loadu_ps(terms.bias.as_ptr());
+                let bias = _mm512_loadu_ps(channels.bias.as_ptr());
                 _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(acc, bias));
             }
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    // SAFETY: the part is of this thread alone.
-    unsafe { tile::multiply::<16, 32, MAX_ROWS, _>(product, part, vector) }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<16, 32, MAX_ROWS, _>(product, out, part, vector) }
+}
+
+/// A tile of 2 x 64: 16 sums of even and odd inputs, 8 weights and 2 values of the 32 registers. What
+/// blocks gave is in memory.
+///
+/// `vdpbf16ps` takes half as many instructions, but adds in another order than tiles do.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    // A bfloat16 is the upper half of an f32.
+    let widen = |pairs| {
+        (
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)),
+            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff))),
+        )
+    };
+    let vector = Closures {
+        // The sums of even and odd inputs of a block, or what blocks gave and 0.
+        start: |_, _: Channels<'_, 16>| [_mm512_setzero_ps(); 2],
+        // SAFETY: the array is 64 bytes to read; no alignment is asked.
+        load: |weights: &[u8; 64]| widen(unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) }),
+        splat: |pair: Pair| widen(_mm512_set1_epi32(i32::from_le_bytes(bytes(pair)))),
+        dot: |[even, odd]: [__m512; 2], a: (__m512, __m512), b: (__m512, __m512)| {
+            [
+                _mm512_fmadd_ps(a.0, b.0, even),
+                _mm512_fmadd_ps(a.1, b.1, odd),
+            ]
+        },
+        add: |left: [__m512; 2], _| left,
+        fold: |[sum, _]: [__m512; 2], [even, odd]: [__m512; 2]| {
+            let sum = _mm512_add_ps(sum, _mm512_add_ps(even, odd));
+            [sum, _mm512_setzero_ps()]
+        },
+        finish: |[sum, _]: [__m512; 2], _, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
+            // SAFETY: each array is 64 bytes to read or to write.
+            unsafe {
+                let bias = _mm512_loadu_ps(channels.bias.as_ptr());
+                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(sum, bias));
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<16, 64, 2, _>(product, out, part, vector) }
 }

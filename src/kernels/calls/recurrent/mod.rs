@@ -3,21 +3,21 @@
 //! ```text
 //! ranges and codes of the whole input              once for both directions
 //! for each chunk of steps
-//!   for each stretch of units                      a task
+//!   for each range of units                        a task
 //!     products of the input                        in the caches until the chunk has used them
 //!   for each step
 //!     for each block of rows                       a task
 //!       ranges and codes of the hidden state
-//!     for each stretch of units                    a task
+//!     for each range of units                      a task
 //!       products of the panels of their gates      from the core's own L2, step after step
 //!       gates and state                            while the products are in its L1 or L2
 //! ```
 //!
-//! A thread has the same units throughout. What it needs of another is what codes are made of: a
-//! part of the hidden state.
+//! A thread has the same units throughout. It needs only parts of the hidden state from other
+//! threads, to quantize it.
 //!
-//! The products and states of a batch lie panel by panel, so that what a thread computes of them
-//! is one stretch of memory. Pieces of rows, each a page from the next, would come one by one.
+//! The products and states of a batch are stored panel by panel, so each thread writes one
+//! contiguous range. Pieces of rows would be a page apart, each a cache miss of its own.
 
 mod operands;
 mod plan;
@@ -28,8 +28,8 @@ mod steps;
 pub use operands::Recurrence;
 pub use step::{Step, update_state};
 
-use super::quantize::{Codes, Encoder};
-use crate::kernels::loops::product::Lhs;
+use super::quantize::{Codes, Encode, Round};
+use crate::kernels::loops::product::{Lhs, Pair};
 use crate::kernels::threads::Threads;
 use crate::qparams::activation::{ActivationConfig, DynamicConfig, Granularity};
 use steps::run;
@@ -37,7 +37,8 @@ use steps::run;
 /// All steps of both directions of a layer, or of its only one: of `xs`, the input of all steps,
 /// `[rows, input]`.
 ///
-/// Dynamic activations are quantized: the input once, the hidden state at each step.
+/// Activations that are quantized or rounded are so once of the input, and at each step of the hidden
+/// state.
 ///
 /// # Panics
 /// If the sizes of the operands do not agree, or weights are not of the kind that the activations
@@ -46,6 +47,7 @@ pub fn recur(xs: &[f32], directions: Vec<Recurrence<'_>>, activations: Activatio
     match activations {
         ActivationConfig::Dynamic(config) => dynamic(xs, directions, config),
         ActivationConfig::Float => float(xs, directions),
+        ActivationConfig::BFloat16 => bfloat(xs, directions),
     }
 }
 
@@ -54,16 +56,37 @@ fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
         return;
     };
     directions.iter().for_each(|d| d.check::<[u8; 4]>(xs));
-    let sums = directions.iter().any(|d| d.ih.has_zero_points());
+    let sums = directions.iter().any(|d| d.weights[0].has_zero_points());
     let threads = Threads::of_caller();
     let mut codes = Codes::take();
-    let room = codes.room(first.rows(), first.rows() * first.ih.groups());
-    let inputs = Encoder::new(first.ih, config, sums).quantize(&threads, xs, room);
+    let (rows, [ih, _]) = (first.rows(), first.weights);
+    let room = codes.room(rows, rows * ih.groups());
+    let inputs = Encode::new(ih, config, sums, xs, room).quantize(&threads);
     let apart = config.granularity == Granularity::PerRow;
     for direction in directions {
-        let encoder = Encoder::new(direction.hh, config, direction.hh.has_zero_points());
+        let [_, hh] = direction.weights;
+        let sums = hh.has_zero_points();
         run(&threads, direction, inputs, apart, |h, room| {
-            encoder.quantize_alone(h, room);
+            Encode::new(hh, config, sums, h, room).quantize_alone();
+        });
+    }
+    codes.keep();
+}
+
+fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
+    let Some(first) = directions.first() else {
+        return;
+    };
+    directions.iter().for_each(|d| d.check::<Pair>(xs));
+    let threads = Threads::of_caller();
+    let mut codes = Codes::take();
+    let (rows, [ih, _]) = (first.rows(), first.weights);
+    let room = codes.room(rows, rows * ih.groups()).pairs();
+    let inputs = Round::new(ih, xs, room).round(&threads);
+    for direction in directions {
+        let [_, hh] = direction.weights;
+        run(&threads, direction, inputs, true, |h, room| {
+            Round::new(hh, h, room).round_alone();
         });
     }
     codes.keep();

@@ -2,26 +2,26 @@
 
 use std::ops::Range;
 
+use crate::kernels::arch::Group;
 use crate::kernels::loops::gates::Gates;
-use crate::kernels::loops::product::Group;
 use crate::kernels::packed::Packed;
 use crate::sizes;
 
-/// The operands of the steps of one direction of a layer.
+/// The operands of the steps of one direction of a layer: its weights, which the kernel takes as
+/// `[ih, hh]`, packed by gates, and its states.
 ///
 /// Each step has the rows of the sequences that are active then, which are the first of the
 /// batch.
 #[derive(Debug)]
-pub struct Recurrence<'a> {
+pub struct Recurrence<'a, W = [&'a Packed; 2]> {
     /// Which recurrence.
     pub gates: Gates,
-    /// The rows of each step among those of all steps, in the order of steps; those of steps
-    /// that follow one another lie side by side.
+    /// The rows of each step among those of all steps, in the order of steps; rows of
+    /// successive steps are adjacent.
     pub steps: &'a [Range<usize>],
-    /// Weights of the input, `[gates * hidden, input]`, packed by gates.
-    pub ih: &'a Packed,
-    /// Weights of the hidden state, `[gates * hidden, hidden]`, packed by gates.
-    pub hh: &'a Packed,
+    /// Those of the input, `[gates * hidden, input]`, and of the hidden state,
+    /// `[gates * hidden, hidden]`.
+    pub weights: W,
     /// The hidden state, `[batch, hidden]`, which is replaced.
     pub h: &'a mut [f32],
     /// The cell state, `[batch, hidden]`, which is replaced; empty unless it is an LSTM.
@@ -35,7 +35,7 @@ pub struct Recurrence<'a> {
 impl Recurrence<'_> {
     /// Checks that the operands are those of products of `G`s, and have the sizes of each other.
     pub fn check<G: Group>(&self, xs: &[f32]) {
-        let Self { gates, ih, hh, .. } = self;
+        let (gates, [ih, hh]) = (self.gates, self.weights);
         let (k, n) = (hh.k(), sizes::length("gates", &[gates.count(), hh.k()]));
         for (what, weight) in [("ih", ih), ("hh", hh)] {
             weight.check_element(G::ELEMENT);
@@ -54,7 +54,7 @@ impl Recurrence<'_> {
         }
         // States of more sequences than have a step are left as they are.
         let states = sizes::length("h, [batch, hidden]", &[batch, k]);
-        let has_c = *gates != Gates::Lstm || self.c.len() >= states;
+        let has_c = gates != Gates::Lstm || self.c.len() >= states;
         assert!(
             self.h.len() >= states && has_c,
             "h and c: expected {states} elements, [{batch}, {k}], got {} and {}",
@@ -66,11 +66,28 @@ impl Recurrence<'_> {
         sizes::length("products of the input", &[rows, padded]);
         sizes::length("products of the state", &[batch, padded]);
     }
+}
 
+impl<'a, W> Recurrence<'a, W> {
+    /// The same with other weights.
+    pub fn with<V>(self, weights: V) -> Recurrence<'a, V> {
+        Recurrence {
+            weights,
+            gates: self.gates,
+            steps: self.steps,
+            h: self.h,
+            c: self.c,
+            hs: self.hs,
+            cs: self.cs,
+        }
+    }
+
+    /// Sequences that have a step.
     pub fn batch(&self) -> usize {
         self.steps.iter().map(|rows| rows.len()).max().unwrap_or(0)
     }
 
+    /// Rows of all steps.
     pub fn rows(&self) -> usize {
         self.steps.iter().map(|rows| rows.end).max().unwrap_or(0)
     }

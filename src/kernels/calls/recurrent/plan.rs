@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::kernels::calls::split::{Grid, parts_of};
+use crate::kernels::calls::linear::{Grid, parts_of};
 use crate::kernels::packed::Packed;
 use crate::kernels::threads::{Phase, TASKS_PER_THREAD};
 
 /// Multiply-adds of a step below which it stays on one thread.
 const SERIAL_MACS: usize = 100_000;
 
-/// Elements of the hidden state whose codes one task makes, at least.
+/// Min elements of the hidden state that one task quantizes.
 const CODES_PER_TASK: usize = 2_048;
 
 /// Bytes of the input's products that are there at once: they stay in the caches until their
@@ -50,14 +50,14 @@ impl Work {
     }
 }
 
-/// How the work of a direction is cut for so many threads.
+/// The operands by which the work of a direction is cut into tasks.
 pub struct Cut<'a> {
     pub ih: &'a Packed,
     pub hh: &'a Packed,
     /// Bytes of a group of activations.
     pub group_bytes: usize,
     pub threads: usize,
-    /// Whether rows are quantized apart from each other.
+    /// Whether rows are quantized independently.
     pub apart: bool,
 }
 
@@ -108,7 +108,7 @@ impl Cut<'_> {
         work
     }
 
-    /// Cuts the products of so many rows by the panels of the same units of all gates.
+    /// Cuts the products of `rows` rows by the panels of the same units of all gates.
     fn grid(&self, rows: usize, rhs: &Packed) -> Grid {
         let sets = self.hh.panels() / self.hh.gates();
         let work = rows.saturating_mul(self.hh.n()).saturating_mul(rhs.k());
@@ -117,7 +117,7 @@ impl Cut<'_> {
         Grid::new(rhs.isa(), self.threads, rows, sets, row_bytes, wanted)
     }
 
-    /// Blocks of so many active rows whose codes are made by a task each.
+    /// The number of blocks of active rows, each quantized by one task.
     fn blocks(&self, rows: usize) -> usize {
         match self.apart {
             false => 1,
@@ -128,7 +128,7 @@ impl Cut<'_> {
         }
     }
 
-    /// Whether threads share the codes of so many active rows.
+    /// Whether threads share the codes of `rows` active rows.
     pub fn shares_codes(&self, rows: usize) -> bool {
         self.blocks(rows) > 1
     }

@@ -7,7 +7,7 @@ use super::step::Update;
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::buffer::{self, Aligned};
 use crate::kernels::loops::gates::{Gates, Units};
-use crate::kernels::loops::product::{Layout, Sink};
+use crate::kernels::loops::product::Sink;
 use crate::kernels::threads::Shared;
 
 /// Units that a panel of each gate computes.
@@ -55,12 +55,12 @@ pub struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    /// With room for the input's products of so many rows; the recurrence is checked.
+    /// With room for the products of `inputs` rows of the input; the recurrence is checked.
     pub fn new(recurrence: Recurrence<'a>, inputs: usize, memory: &'a mut Aligned) -> Self {
         let batch = recurrence.batch();
         let Recurrence {
             gates,
-            hh,
+            weights: [_, hh],
             h,
             c,
             hs,
@@ -89,8 +89,8 @@ impl<'a> State<'a> {
         odd.copy_from_slice(h);
         // Of one sequence, a thread has the same of a gate side by side row by row.
         let of_inputs = match batch {
-            0 | 1 => Layout::Padded,
-            _ => Layout::Panels,
+            0 | 1 => Sink::padded,
+            _ => Sink::panels,
         };
         let state = Self {
             gates,
@@ -99,8 +99,8 @@ impl<'a> State<'a> {
             k,
             padded: n / gates.count(),
             sets: sets.collect(),
-            ih: Sink::new(buffer::as_uninit(ih), n, of_inputs),
-            hh: Sink::new(buffer::as_uninit(hh), n, Layout::Panels),
+            ih: of_inputs(buffer::as_uninit(ih), n),
+            hh: Sink::panels(buffer::as_uninit(hh), n),
             h: [Shared::new(even), Shared::new(odd)],
             own_h: Shared::new(own_h),
             own_c: Shared::new(own_c),
@@ -109,18 +109,18 @@ impl<'a> State<'a> {
             last_h: Shared::new(h),
             last_c: Shared::new(c),
         };
-        // SAFETY: no thread has a part of them yet.
+        // SAFETY: the phases have not begun, so no thread has a part of them.
         unsafe { state.each_piece(|given, own| own.copy_from_slice(given)) };
         state
     }
 
-    /// Where rows of a set are in the states that lie set by set.
+    /// The range of rows of a set in the states that are stored set by set.
     fn own(&self, rows: &Range<usize>, set: &Set) -> Range<usize> {
         let (start, width) = (set.padded.start * self.batch, set.padded.len());
         start + rows.start * width..start + rows.end * width
     }
 
-    /// Calls `f` with the units of each row and set, in the caller's states and in those that lie
+    /// Calls `f` with the units of each row and set, in the caller's states and in those stored
     /// set by set.
     ///
     /// # Safety
@@ -132,7 +132,8 @@ impl<'a> State<'a> {
                 for Set { units, padded } in &self.sets {
                     let first = row * self.k;
                     let start = padded.start * self.batch + row * padded.len();
-                    // SAFETY: pieces do not overlap, and no thread has a part of them.
+                    // SAFETY: pieces of different rows or sets do not overlap, and no phase runs,
+                    // so no thread has a part of them.
                     let pieces = unsafe {
                         (
                             given.part(first + units.start..first + units.end),
@@ -154,7 +155,8 @@ impl<'a> State<'a> {
         let (gates, k) = (self.gates, self.k);
         let of_gates = |of: Sink<'a>, first: usize| {
             std::array::from_fn(|gate| match gate < gates.count() {
-                // SAFETY: the products are there, and this set of these rows is this thread's.
+                // SAFETY: the products were computed before; a step's parts of rows and sets are
+                // disjoint, and one task has each.
                 true => unsafe {
                     let rows = first + rows.start..first + rows.end;
                     let start = gate * self.padded;
@@ -167,7 +169,7 @@ impl<'a> State<'a> {
         // A state that is not there has no units.
         let part = |of: Shared<'a, f32>| match of.len() {
             0 => &mut [],
-            // SAFETY: this set of these rows is this thread's.
+            // SAFETY: a step's parts of rows and sets are disjoint, and one task has each.
             _ => unsafe { of.part(own.clone()) },
         };
         let (h, c) = (part(self.own_h), part(self.own_c));
@@ -199,7 +201,7 @@ impl<'a> State<'a> {
     /// # Safety
     /// No thread has a part of them any more.
     pub unsafe fn give_back(self) {
-        // SAFETY: no thread has a part of them any more.
+        // SAFETY: the phases have ended, so no thread has a part of them.
         unsafe { self.each_piece(|given, own| given.copy_from_slice(own)) };
     }
 }

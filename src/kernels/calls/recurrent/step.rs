@@ -70,7 +70,7 @@ fn of_units(gates: Gates, row: &[f32], units: Range<usize>) -> [&[f32]; MAX_GATE
 }
 
 impl<'a> Step<'a> {
-    /// Checks that it has so many rows of `hidden` elements.
+    /// Checks that it has `rows` rows of `hidden` elements.
     fn check(&self, gates: Gates, [rows, hidden]: [usize; 2]) {
         let of_gates = [rows, gates.count(), hidden];
         sizes::check("h, [rows, hidden]", self.h, &[rows, hidden]);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::operands::Recurrence;
 use super::plan::{Cut, Work};
 use super::state::{Set, State};
-use crate::kernels::arch::Multiply;
+use crate::kernels::arch::Group;
 use crate::kernels::calls::quantize::{Codes, CodesMut, SharedCodes};
 use crate::kernels::loops::buffer::Aligned;
 use crate::kernels::loops::product::{Lhs, Part, Pass, Product, Sink};
@@ -19,14 +19,14 @@ thread_local! {
 
 /// All steps. `codes` quantizes rows of the hidden state: any of them if rows are independent
 /// (`apart`), else all of them together.
-pub fn run<G: Multiply>(
+pub fn run<G: Group>(
     threads: &Threads,
     recurrence: Recurrence<'_>,
     inputs: Lhs<'_, G>,
     apart: bool,
     codes: impl Fn(&[f32], CodesMut<'_, G>) + Sync,
 ) {
-    let Recurrence { steps, ih, hh, .. } = recurrence;
+    let (steps, [ih, hh]) = (recurrence.steps, recurrence.weights);
     let cut = Cut {
         ih,
         hh,
@@ -100,7 +100,7 @@ struct Steps<'a, G, C> {
     codes: C,
 }
 
-impl<G: Multiply, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
+impl<G: Group, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
     /// Computes a part of the products of some rows of the input.
     fn input(&self, rows: &Range<usize>, part: Part) {
         let lhs = self.inputs.of(rows.clone(), self.ih.groups());
@@ -145,7 +145,7 @@ impl<G: Multiply, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
             unsafe { (self.state).update(step, (start, start - input), rows.clone(), set) };
         };
         match &self.state.sets[sets] {
-            // Of one sequence they lie side by side.
+            // Sets of one sequence are adjacent.
             [first, .., last] if self.state.batch == 1 => update(&first.to(last)),
             sets => sets.iter().for_each(update),
         }
@@ -157,12 +157,11 @@ impl<G: Multiply, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
             lhs,
             rhs,
             activation: None,
-            out,
         };
         let gates = self.hh.gates();
         let panels = part.panels.start * gates..part.panels.end * gates;
         // SAFETY: parts of a grid do not overlap, and each index of a phase comes once.
-        unsafe { G::multiply(&product, Part { panels, ..part }) };
+        unsafe { G::multiply(&product, &out, Part { panels, ..part }) };
     }
 
     /// Rows of the hidden state before a step.

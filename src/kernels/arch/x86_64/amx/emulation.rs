@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use half::f16;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
-use super::nest::{self, fills_a_tile, multiply_on_tiles};
+use super::nest::{self, FEW, fills_a_tile, multiply_on_tiles};
 use super::tiles::{Configuration, LINE};
 use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::arch::portable;
@@ -18,13 +18,14 @@ use crate::kernels::arch::x86_64::{avx2, avx512_vnni};
 use crate::kernels::isa::cpu;
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{Attention, Block};
-use crate::kernels::loops::product::{Part, Product, Sink};
-use crate::kernels::loops::tile::{Lanes, Terms};
+use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
+use crate::kernels::loops::tile::Lanes;
+use crate::kernels::packed::Channels;
 
 /// Calls a function of the best instruction set that this CPU has.
 macro_rules! on_best {
     ($function:ident($($argument:expr),*)) => {
-        // SAFETY: the CPU has the features, and the contract is the same.
+        // SAFETY: `cpu` found the features, and the functions have one contract.
         unsafe {
             if cpu::avx512_vnni() {
                 avx512_vnni::$function($($argument),*)
@@ -53,35 +54,59 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_f16(product: &Product<'_, f32>, part: Part) {
-    on_best!(multiply_f16(product, part));
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    on_best!(multiply_f16(product, out, part));
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     if cpu::amx_int8() {
-        // SAFETY: the CPU has tiles, and the part is of this thread alone.
-        return unsafe { nest::multiply(product, part) };
+        // SAFETY: the CPU has tiles; parts of a `Grid` are disjoint, and one thread computes each.
+        return unsafe { nest::multiply(product, out, part) };
     }
     if !fills_a_tile(&part) {
-        return on_best!(multiply(product, part));
+        return on_best!(multiply(product, out, part));
     }
     // As the oracle says, lane by lane.
-    let finish = |sums: &[i32; LINE], terms: Terms<'_, LINE>, out: &mut Lanes<LINE>| {
-        for (i, out) in out.iter_mut().enumerate() {
-            let zero_point = terms.zero_points.map_or(0, |zero_points| zero_points[i]);
-            let lhs = terms.row.zero_point.wrapping_mul(terms.sums[i]);
-            let rhs = terms.row.sum.wrapping_mul(zero_point);
-            let sum = sums[i].wrapping_sub(lhs).wrapping_sub(rhs);
-            let scale = terms.row.scale * terms.scales[i];
-            out.write((sum as f32).mul_add(scale, terms.bias[i]));
-        }
-    };
+    let finish =
+        |sums: &[i32; LINE], row: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
+            for (i, out) in out.iter_mut().enumerate() {
+                let zero_point = channels.zero_points.map_or(0, |zero_points| zero_points[i]);
+                let lhs = row.zero_point.wrapping_mul(channels.sums[i]);
+                let rhs = row.sum.wrapping_mul(zero_point);
+                let sum = sums[i].wrapping_sub(lhs).wrapping_sub(rhs);
+                let scale = row.scale * channels.scales[i];
+                out.write((sum as f32).mul_add(scale, channels.bias[i]));
+            }
+        };
     let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
     assert!(install(), "a handler of SIGILL");
-    // SAFETY: the handler carries out tile instructions, and the part is of this thread alone.
-    unsafe { multiply_on_tiles(product, part, finish, activate) }
+    // SAFETY: the handler carries out tile instructions; parts of a `Grid` are disjoint, and one
+    // thread computes each.
+    unsafe { multiply_on_tiles(product, out, part, finish, activate) }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    if cpu::amx_int8() {
+        // SAFETY: the CPU has tiles; parts of a `Grid` are disjoint, and one thread computes each.
+        return unsafe { nest::multiply_bf16(product, out, part) };
+    }
+    if part.rows.len() < FEW {
+        return on_best!(multiply_bf16(product, out, part));
+    }
+    let finish =
+        |sums: &[i32; LINE], _: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
+            for (i, out) in out.iter_mut().enumerate() {
+                out.write(f32::from_bits(sums[i].cast_unsigned()) + channels.bias[i]);
+            }
+        };
+    let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
+    assert!(install(), "a handler of SIGILL");
+    // SAFETY: as in `multiply`.
+    unsafe { multiply_on_tiles(product, out, part, finish, activate) }
 }
 
 /// Installs the handler, once.
@@ -223,6 +248,10 @@ unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
                 let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
                 tiles.multiply(register, lhs, rhs)?;
             }
+            (0x5C, 2, true) => {
+                let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
+                tiles.multiply_bf16(register, lhs, rhs)?;
+            }
             _ => return None,
         }
         registers[libc::REG_RIP as usize] += length as i64;
@@ -288,17 +317,39 @@ impl Tiles {
         (self.shapes != Configuration::NONE && rows > 0 && row > 0).then_some((rows, row))
     }
 
-    /// Adds the products of u8 `lhs` and i8 `rhs` to the i32 `sums`.
-    fn multiply(&mut self, sums: usize, lhs: usize, rhs: usize) -> Option<()> {
-        if sums == lhs || sums == rhs || lhs == rhs {
-            return None;
-        }
+    /// The rows of `sums`, and the bytes of one and of a row of `lhs`, if they fit together.
+    fn shapes(&self, sums: usize, lhs: usize, rhs: usize) -> Option<[usize; 3]> {
         let (rows, row) = self.shape(sums)?;
         let (lhs_rows, lhs_row) = self.shape(lhs)?;
         let (rhs_rows, rhs_row) = self.shape(rhs)?;
-        if lhs_rows != rows || rhs_row != row || lhs_row != 4 * rhs_rows {
-            return None;
+        let differ = sums != lhs && sums != rhs && lhs != rhs;
+        let fit = lhs_rows == rows && rhs_row == row && lhs_row == 4 * rhs_rows;
+        (differ && fit).then_some([rows, row, lhs_row])
+    }
+
+    /// Adds the products of the bfloat16 `lhs` and `rhs` to the f32 `sums`: those of even and of odd
+    /// inputs, then both.
+    fn multiply_bf16(&mut self, sums: usize, lhs: usize, rhs: usize) -> Option<()> {
+        let [rows, row, lhs_row] = self.shapes(sums, lhs, rhs)?;
+        let value = |bytes: &[u8]| f32::from_bits(u32::from_le_bytes([0, 0, bytes[0], bytes[1]]));
+        for i in 0..rows {
+            for sum in (0..row).step_by(4) {
+                let mut sides = [0f32; 2];
+                for (k, a) in self.bytes[lhs][i][..lhs_row].chunks_exact(2).enumerate() {
+                    let b = &self.bytes[rhs][k / 2][sum + 2 * (k % 2)..];
+                    sides[k % 2] = value(a).mul_add(value(b), sides[k % 2]);
+                }
+                let to = self.bytes[sums][i][sum..].first_chunk_mut()?;
+                let total = f32::from_le_bytes(*to) + (sides[0] + sides[1]);
+                *to = total.to_le_bytes();
+            }
         }
+        Some(())
+    }
+
+    /// Adds the products of u8 `lhs` and i8 `rhs` to the i32 `sums`.
+    fn multiply(&mut self, sums: usize, lhs: usize, rhs: usize) -> Option<()> {
+        let [rows, row, lhs_row] = self.shapes(sums, lhs, rhs)?;
         for i in 0..rows {
             for (j, sum) in (0..row).step_by(4).enumerate() {
                 let before = self.bytes[sums][i][sum..].first_chunk()?;

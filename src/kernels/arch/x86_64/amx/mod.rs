@@ -1,4 +1,5 @@
-//! AMX: tiles of 16 rows of 64 bytes, multiplied as 16 x 16 sums of 64 products of u8 by i8.
+//! AMX: tiles of 16 rows of 64 bytes, multiplied as 16 x 16 sums of 64 products of u8 by i8, or of 32
+//! of bfloat16.
 //!
 //! ```text
 //! for each half of a panel, 32 channels     its codes stay in L1 while all rows pass
@@ -9,7 +10,7 @@
 //! ```
 //!
 //! Packed weights are read as they are: 16 groups of 16 channels are a tile. Everything but the
-//! product of several rows is AVX512-VNNI's, on the same weights.
+//! products of several rows is AVX512-VNNI's, on the same weights.
 //!
 //! Tiles have no type in Rust: they are named in `asm!` only, so the compiler cannot touch them
 //! between the first load of a block and its last store.
@@ -24,7 +25,7 @@ mod tiles;
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
 pub use super::avx512_vnni::{attend, multiply_f16, run, widen};
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
-pub use nest::multiply;
+pub use nest::{multiply, multiply_bf16};
 
 #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
-pub use emulation::{attend, multiply, multiply_f16, run, widen};
+pub use emulation::{attend, multiply, multiply_bf16, multiply_f16, run, widen};

@@ -1,15 +1,19 @@
 //! The loop nest of tiles: panels, blocks of rows, tiles of inputs.
 
-use std::arch::x86_64::{_mm512_add_epi32, _mm512_loadu_si512};
+use std::arch::x86_64::{
+    __m512, _mm_sfence, _mm512_add_epi32, _mm512_add_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_storeu_ps, _mm512_stream_ps,
+};
 use std::mem::MaybeUninit;
 
-use super::tiles::{self, AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Operands, Sums};
+use super::tiles::{self, AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Operands, Sums, Tiled};
+use crate::kernels::arch::Group;
 use crate::kernels::arch::op::Activate;
 use crate::kernels::arch::x86_64::avx512_vnni;
 use crate::kernels::loops::activation::Activation;
-use crate::kernels::loops::product::{Part, Product};
-use crate::kernels::loops::tile::{Lanes, Terms};
-use crate::kernels::packed::Panel;
+use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
+use crate::kernels::loops::tile::Lanes;
+use crate::kernels::packed::{Channels, Panel};
 
 /// Rows that pass all panels before the next: the ends of as many rows are kept on the stack.
 const MAX_BLOCK: usize = 512;
@@ -17,49 +21,108 @@ const MAX_BLOCK: usize = 512;
 /// # Safety
 /// The CPU has AMX-INT8 and these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, part: Part) {
-    let finish = |sums: &[i32; LINE], terms: Terms<'_, LINE>, out: &mut Lanes<LINE>| {
-        // SAFETY: the array is 64 bytes to read.
-        let sums = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
-        let sums = _mm512_add_epi32(sums, avx512_vnni::start(terms));
-        avx512_vnni::finish(sums, terms, out);
-    };
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let streams = streams(product, out);
+    let finish =
+        |sums: &[i32; LINE], row: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
+            // SAFETY: the array is 64 bytes to read.
+            let sums = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
+            let sums = _mm512_add_epi32(sums, avx512_vnni::start(row, channels));
+            write(avx512_vnni::finish(sums, row, channels), streams, out);
+        };
     let activate = |activation, xs: &mut [f32]| avx512_vnni::run(Activate { activation, xs });
-    // SAFETY: the CPU has AMX-INT8, and the part is of this thread alone.
+    // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-INT8; parts of a `Grid` are
+    // disjoint, and one thread computes each.
     unsafe {
         match fills_a_tile(&part) {
-            true => multiply_on_tiles(product, part, finish, activate),
-            false => avx512_vnni::multiply(product, part),
+            true => multiply_on_tiles(product, out, part, finish, activate),
+            false => avx512_vnni::multiply(product, out, part),
+        }
+    }
+    if streams {
+        // Streamed registers are written before this thread says that the part is done.
+        _mm_sfence();
+    }
+}
+
+/// # Safety
+/// The CPU has AMX-BF16 and these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    let streams = streams(product, out);
+    let finish =
+        |sums: &[i32; LINE], _: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
+            // SAFETY: each array is 64 bytes to read; a tile of these products has f32.
+            let (sums, bias) = unsafe {
+                let sums = _mm512_loadu_ps(sums.as_ptr().cast());
+                (sums, _mm512_loadu_ps(channels.bias.as_ptr()))
+            };
+            write(_mm512_add_ps(sums, bias), streams, out);
+        };
+    let activate = |activation, xs: &mut [f32]| avx512_vnni::run(Activate { activation, xs });
+    // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-BF16; parts of a `Grid` are
+    // disjoint, and one thread computes each.
+    unsafe {
+        match part.rows.len() >= FEW {
+            true => multiply_on_tiles(product, out, part, finish, activate),
+            false => avx512_vnni::multiply_bf16(product, out, part),
+        }
+    }
+    if streams {
+        // As above.
+        _mm_sfence();
+    }
+}
+
+/// Whether results are written past the caches. An activation function reads what was written.
+fn streams<G>(product: &Product<'_, G>, out: &Sink<'_>) -> bool {
+    product.activation.is_none() && out.exceeds_caches()
+}
+
+/// Writes a register of results.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn write(values: __m512, streams: bool, out: &mut Lanes<LINE>) {
+    let out = out.as_mut_ptr();
+    // SAFETY: the array is 64 bytes to write, and a cache line where it is streamed.
+    unsafe {
+        match streams && out.cast::<__m512>().is_aligned() {
+            true => _mm512_stream_ps(out.cast(), values),
+            false => _mm512_storeu_ps(out.cast(), values),
         }
     }
 }
 
-/// Whether a part has the rows of a tile. Fewer are left to registers: both wait for weights then,
-/// and sums in registers need no trip through memory.
+/// Rows from which products of bfloat16 are computed on tiles, which may be low: registers take
+/// several instructions for what is one of codes.
+pub const FEW: usize = 2;
+
+/// Whether a part of int8 has the rows of a tile. Fewer are left to registers: both wait for weights
+/// then, and sums in registers need no trip through memory.
 pub fn fills_a_tile(part: &Part) -> bool {
     part.rows.len() >= HEIGHT
 }
 
 /// Dequantizes a line of sums: scale and bias of its channels, and the parameters of its row.
-pub trait Finish: Fn(&[i32; LINE], Terms<'_, LINE>, &mut Lanes<LINE>) + Copy {}
+pub trait Finish: Fn(&[i32; LINE], Row, Channels<'_, LINE>, &mut Lanes<LINE>) + Copy {}
 
-impl<F: Fn(&[i32; LINE], Terms<'_, LINE>, &mut Lanes<LINE>) + Copy> Finish for F {}
+impl<F: Fn(&[i32; LINE], Row, Channels<'_, LINE>, &mut Lanes<LINE>) + Copy> Finish for F {}
 
 /// The activations of a block of rows as tiles read them.
-struct Activations<'a> {
+struct Activations<'a, G> {
     /// `[rows, groups]`
-    groups: &'a [[u8; 4]],
+    groups: &'a [G],
     /// Groups of a row.
     stride: usize,
     /// The groups of each row that fill no tile, with zeros behind them; empty if there are none.
-    ends: &'a [MaybeUninit<End>],
+    ends: &'a [MaybeUninit<End<G>>],
 }
 
 /// The end of a row, filled up with zeros: weights beyond the last input are multiplied by them.
-type End = [[u8; 4]; K_GROUPS];
+type End<G> = [G; K_GROUPS];
 
 #[repr(align(64))]
-struct Ends([MaybeUninit<End>; MAX_BLOCK]);
+struct Ends<G>([MaybeUninit<End<G>>; MAX_BLOCK]);
 
 /// A tile of weights of each register of the widest panel.
 const TILES: usize = K_GROUPS * 4 * 4 * LINE;
@@ -67,21 +130,22 @@ const TILES: usize = K_GROUPS * 4 * 4 * LINE;
 #[repr(align(64))]
 struct LastTiles([u8; TILES]);
 
-/// Computes a part that [fills a tile](fills_a_tile).
+/// Computes a part. If it has fewer rows than a tile, tiles are as low.
 ///
 /// # Safety
-/// The CPU has AMX-INT8, and no other thread computes a part that overlaps.
+/// The CPU has AMX with these products, and no other thread computes a part that overlaps.
 #[inline(always)]
-pub unsafe fn multiply_on_tiles(
-    product: &Product<'_, [u8; 4]>,
+pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
+    product: &Product<'_, G>,
+    out: &Sink<'_>,
     part: Part,
     finish: impl Finish,
     activate: impl Fn(Activation, &mut [f32]) + Copy,
 ) {
     let Part { rows, panels, .. } = part;
     let groups = product.rhs.groups();
-    // SAFETY: there are tiles.
-    let _configured = unsafe { Configured::new() };
+    // SAFETY: an `Isa` of AMX exists only where the CPU, or its emulation, has tiles.
+    let _configured = unsafe { Configured::new(rows.len().min(HEIGHT)) };
     #[cfg(test)]
     super::tests::count_part();
     let mut ends = Ends([MaybeUninit::uninit(); MAX_BLOCK]);
@@ -96,7 +160,7 @@ pub unsafe fn multiply_on_tiles(
             end => {
                 for (row, to) in lhs.chunks_exact(groups).zip(&mut ends.0) {
                     let row = &row[groups - end..];
-                    let group = |i| row.get(i).copied().unwrap_or_default();
+                    let group = |i| row.get(i).copied().unwrap_or(G::ZERO);
                     to.write(std::array::from_fn(group));
                 }
                 &ends.0[..block.len()]
@@ -118,6 +182,7 @@ pub unsafe fn multiply_on_tiles(
             }
             let column = Column {
                 product,
+                out,
                 activations: &activations,
                 panel,
                 end,
@@ -126,22 +191,24 @@ pub unsafe fn multiply_on_tiles(
                     .weights_from((index + 1).min(product.rhs.panels() - 1))
                     .as_ptr(),
                 first_row: block.start,
+                rows: block.len(),
                 finish,
             };
-            // SAFETY: blocks are about equally high, and so at least as high as a tile; these rows
+            // SAFETY: blocks are about equally high, and so at least as high as tiles are; these rows
             // of this panel are a part of ours.
             unsafe {
-                column.multiply(block.len());
-                product.activate(column.panel, &block, activate);
+                column.multiply();
+                product.activate(out, column.panel, &block, activate);
             }
         }
     }
 }
 
 /// A panel, and the rows that pass it.
-struct Column<'a, F> {
-    product: &'a Product<'a, [u8; 4]>,
-    activations: &'a Activations<'a>,
+struct Column<'a, G, F> {
+    product: &'a Product<'a, G>,
+    out: &'a Sink<'a>,
+    activations: &'a Activations<'a, G>,
     panel: Panel<'a>,
     /// The weights of the groups that fill no tile, and behind them at least as many bytes as make
     /// one of each register full.
@@ -149,30 +216,31 @@ struct Column<'a, F> {
     /// Where the weights that come next begin.
     next: *const u8,
     first_row: usize,
+    rows: usize,
     finish: F,
 }
 
-impl<F: Finish> Column<'_, F> {
+impl<G: Tiled, F: Finish> Column<'_, G, F> {
     /// All tiles. The last of a column may overlap the one before: to compute rows twice takes
     /// less time than to configure lower tiles.
     ///
     /// # Safety
-    /// Tiles are configured, there are at least as many rows as a tile has, and no other thread
+    /// Tiles are configured, for as many rows as there are if a tile has more, and no other thread
     /// writes these rows of this panel.
     #[inline(always)]
-    unsafe fn multiply(&self, rows: usize) {
-        let width = self.panel.sums.len();
-        let last = rows - HEIGHT;
+    unsafe fn multiply(&self) {
+        let (rows, width) = (self.rows, self.panel.sums.len());
+        let last = rows.saturating_sub(HEIGHT);
         let mut ahead = self.next;
-        // What is left by pairs of tiles is less than a pair, of which one tile may be enough.
+        // The rows that fill no pair of tiles may fit in one tile.
         let rest = rows % (2 * HEIGHT);
         let single = (1..=HEIGHT).contains(&rest);
         let pairs = if single { rows - rest } else { rows };
         for lane in (0..width).step_by(2 * LINE) {
             for row in (0..pairs).step_by(2 * HEIGHT) {
                 let rows = [row, last.min(row + HEIGHT)];
-                // SAFETY: tiles are configured, and no other thread writes these rows of this panel;
-                // each tile ends at the last row or before.
+                // SAFETY: tiles are configured, and no other thread writes these rows of this
+                // panel; each tile ends at the last row or before.
                 unsafe {
                     match width - lane {
                         LINE => self.block::<2, 1>(rows, lane, ahead),
@@ -184,7 +252,7 @@ impl<F: Finish> Column<'_, F> {
         }
         for lane in (0..width * usize::from(single)).step_by(4 * LINE) {
             // SAFETY: tiles are configured, and no other thread writes these rows of this panel;
-            // the tile ends at the last row.
+            // the tile, which may be low, ends at the last row.
             unsafe {
                 match (width - lane) / LINE {
                     1 => self.block::<1, 1>([last; 2], lane, ahead),
@@ -200,8 +268,8 @@ impl<F: Finish> Column<'_, F> {
     /// the way weights are fetched that come next.
     ///
     /// # Safety
-    /// As of [`multiply`](Self::multiply); a tile that begins at each of `rows` ends at the last
-    /// row or before, and there are `C` tiles of channels from `lane` on.
+    /// As of [`multiply`](Self::multiply); `R` is 1 if tiles are low; a tile that begins at each of
+    /// `rows` ends at the last row or before, and there are `C` tiles of channels from `lane` on.
     #[inline(always)]
     unsafe fn block<const R: usize, const C: usize>(
         &self,
@@ -216,8 +284,8 @@ impl<F: Finish> Column<'_, F> {
         } = *self.activations;
         let (whole, rhs_stride) = (stride / K_GROUPS, 4 * self.panel.sums.len());
         let mut sums = Sums::uninit();
-        // SAFETY: a row of activations and the panel have `whole` tiles and, if `ends` is not empty,
-        // an end that is one.
+        // SAFETY: a row of activations and the panel have `whole` tiles and, if `ends` is not
+        // empty, an end that is one.
         unsafe {
             tiles::clear();
             let operands = Operands {
@@ -228,16 +296,16 @@ impl<F: Finish> Column<'_, F> {
                 ahead,
             };
             if whole > 0 {
-                tiles::multiply::<R, C>(operands, whole);
+                G::multiply::<R, C>(operands, whole);
             }
             if !ends.is_empty() {
                 let operands = Operands {
                     lhs: rows.map(|row| ends[row..].as_ptr().cast()),
-                    lhs_stride: size_of::<End>(),
+                    lhs_stride: size_of::<End<G>>(),
                     rhs: self.end[4 * lane..].as_ptr(),
                     ..operands
                 };
-                tiles::multiply::<R, C>(operands, 1);
+                G::multiply::<R, C>(operands, 1);
             }
             tiles::store::<R, C>(&mut sums);
             self.finish::<R, C>(rows, lane, &sums);
@@ -255,38 +323,25 @@ impl<F: Finish> Column<'_, F> {
         lane: usize,
         sums: &Sums,
     ) {
-        // What is checked is checked before the loop: there is little else in it.
-        let panel = self.panel;
-        let of_codes = lanes::<C, _>(panel.sums, lane);
-        let zero_points = match panel.zero_points {
-            [] => None,
-            zero_points => Some(lanes::<C, _>(zero_points, lane)),
-        };
-        let (scales, bias) = (
-            lanes::<C, _>(panel.scales, lane),
-            lanes::<C, _>(panel.bias, lane),
-        );
-        let columns = self.product.out.columns(panel);
+        // All checks are before the loop, which has little else in it.
+        let channels = self.panel.channels::<LINE, C>(lane);
+        let columns = self.out.columns(self.panel);
+        let height = self.rows.min(HEIGHT);
         for (i, first) in rows.into_iter().enumerate().take(R) {
-            let rows = self.first_row + first..self.first_row + first + HEIGHT;
+            let rows = self.first_row + first..self.first_row + first + height;
             let of_rows = &self.product.lhs.rows[rows.clone()];
-            // SAFETY: no other thread writes these rows of this panel; each row is written before the
-            // next is asked for.
-            let mut out = unsafe { self.product.out.rows(rows, columns.clone()) };
-            for (r, row) in of_rows.iter().enumerate() {
+            // SAFETY: no other thread writes these rows of this panel; each row is written before
+            // the next is asked for.
+            let out = unsafe { self.out.rows(rows, columns.clone()) };
+            let mut out = out.narrow(lane, C * LINE);
+            for (r, row) in of_rows.iter().copied().enumerate() {
                 let finish = |j: usize, out: &mut Lanes<LINE>| {
-                    let terms = Terms {
-                        row: *row,
-                        sums: &of_codes[j],
-                        zero_points: zero_points.map(|zero_points| &zero_points[j]),
-                        scales: &scales[j],
-                        bias: &bias[j],
-                    };
                     // SAFETY: the tile was stored.
-                    (self.finish)(unsafe { sums.row(i * C + j, r) }, terms, out);
+                    let sums = unsafe { sums.row(i * C + j, r) };
+                    (self.finish)(sums, row, channels[j], out);
                 };
-                // SAFETY: there are as many rows.
-                let out = unsafe { out.row(r) }.get_mut(lane..).unwrap_or_default();
+                // SAFETY: `r` is below `height`, the number of rows that `out` was made of.
+                let out = unsafe { out.row(r) };
                 match out.as_chunks_mut().0.first_chunk_mut::<C>() {
                     Some(out) => (0..C).for_each(|j| finish(j, &mut out[j])),
                     // Padding channels are computed like the others and not stored.
@@ -299,11 +354,4 @@ impl<F: Finish> Column<'_, F> {
             }
         }
     }
-}
-
-/// The lanes of `C` tiles of a panel.
-#[inline(always)]
-fn lanes<const C: usize, T>(of_panel: &[T], lane: usize) -> &[[T; LINE]; C] {
-    let lines = of_panel[lane..].as_chunks().0.first_chunk();
-    lines.expect("a panel of whole tiles")
 }

@@ -4,8 +4,9 @@
 use std::cell::Cell;
 
 use super::tiles::Configuration;
-use crate::kernels::calls::linear::{Operands, linear};
+use crate::kernels::calls::linear::linear;
 use crate::kernels::isa::{Isa, Kind, cpu};
+use crate::kernels::loops::product::Product;
 use crate::kernels::packed::Packed;
 use crate::kernels::reference::Int8;
 use crate::qparams::activation::{ActivationConfig, Granularity};
@@ -19,7 +20,7 @@ pub fn count_part() {
     PARTS.set(PARTS.get() + 1);
 }
 
-/// A product of so many rows, too small to be shared with other threads.
+/// A product of `rows` rows, too small to be shared with other threads.
 fn multiply(rows: usize) {
     let (n, k) = (40, 70);
     let (codes, scales, zero_points) = (vec![1; n * k], vec![1.; n], vec![0; n]);
@@ -31,12 +32,7 @@ fn multiply(rows: usize) {
     let packed = Packed::int8(Isa(Kind::AmxInt8), k, 1, rhs, &vec![0.; n]);
     // One scale a row: 1.
     let lhs = vec![255.; rows * k];
-    let operands = Operands {
-        lhs: &lhs,
-        m: rows,
-        rhs: &packed,
-        activation: None,
-    };
+    let operands = Product::of(&lhs, rows, &packed, None);
     let activations = ActivationConfig::dynamic(Granularity::PerRow, false);
     let expected = vec![255. * k as f32; rows * n];
     assert_eq!(linear(operands, activations), expected);
@@ -50,6 +46,7 @@ fn available() -> bool {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "asks the CPU")]
 fn products_of_several_rows_are_computed_on_tiles() {
     #[cfg(target_os = "linux")]
     {

@@ -3,10 +3,12 @@
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
+use crate::kernels::loops::product::Pair;
+
 /// Rows of a tile.
 pub const HEIGHT: usize = 16;
 
-/// Groups of four codes in a row of a tile.
+/// Groups of four codes, or of two bfloat16, in a row of a tile.
 pub const K_GROUPS: usize = 16;
 
 /// Sums in a row of a tile.
@@ -38,7 +40,7 @@ impl Configuration {
         rows: [0; 16],
     };
 
-    /// For products: all tiles have so many rows, 1 to 16.
+    /// For products of so many rows a tile, 1 to 16: sums and the first tile of activations have as many.
     pub fn of_products(rows: usize) -> Self {
         let mut tiles = Self {
             palette: 1,
@@ -46,7 +48,7 @@ impl Configuration {
         };
         for tile in 0..8 {
             tiles.row[tile] = ROW as u16;
-            tiles.rows[tile] = rows as u8;
+            tiles.rows[tile] = if tile < 5 { rows } else { HEIGHT } as u8;
         }
         tiles
     }
@@ -105,16 +107,16 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Configures tiles of [`HEIGHT`] rows.
+    /// Configures tiles for products of so many rows a tile, 1 to [`HEIGHT`].
     ///
     /// # Safety
     /// The CPU has AMX.
     #[inline(always)]
-    pub unsafe fn new() -> Self {
+    pub unsafe fn new(rows: usize) -> Self {
         // SAFETY: the CPU has AMX, and takes a configuration of products.
         unsafe {
             let before = Configuration::current();
-            Configuration::of_products(HEIGHT).load();
+            Configuration::of_products(rows).load();
             Self { before }
         }
     }
@@ -128,7 +130,7 @@ impl Drop for Configured {
     }
 }
 
-/// The sums of up to 4 tiles.
+/// The sums of up to 4 tiles, which are the bits of f32 where products are of bfloat16.
 #[repr(C, align(64))]
 pub struct Sums([[MaybeUninit<[i32; LINE]>; HEIGHT]; 4]);
 
@@ -214,17 +216,33 @@ macro_rules! row {
 
 /// Loads a tile of weights and adds its products with the only tile of activations.
 macro_rules! column {
-    (0) => {
-        "tileloadd tmm5, [{b} + {b_stride}]\ntdpbusd tmm0, tmm4, tmm5"
+    ($dot:literal, 0) => {
+        concat!(
+            "tileloadd tmm5, [{b} + {b_stride}]\n",
+            $dot,
+            " tmm0, tmm4, tmm5"
+        )
     };
-    (1) => {
-        "tileloadd tmm6, [{b} + {b_stride} + 64]\ntdpbusd tmm1, tmm4, tmm6"
+    ($dot:literal, 1) => {
+        concat!(
+            "tileloadd tmm6, [{b} + {b_stride} + 64]\n",
+            $dot,
+            " tmm1, tmm4, tmm6"
+        )
     };
-    (2) => {
-        "tileloadd tmm7, [{b} + {b_stride} + 128]\ntdpbusd tmm2, tmm4, tmm7"
+    ($dot:literal, 2) => {
+        concat!(
+            "tileloadd tmm7, [{b} + {b_stride} + 128]\n",
+            $dot,
+            " tmm2, tmm4, tmm7"
+        )
     };
-    (3) => {
-        "tileloadd tmm5, [{b} + {b_stride} + 192]\ntdpbusd tmm3, tmm4, tmm5"
+    ($dot:literal, 3) => {
+        concat!(
+            "tileloadd tmm5, [{b} + {b_stride} + 192]\n",
+            $dot,
+            " tmm3, tmm4, tmm5"
+        )
     };
 }
 
@@ -247,23 +265,13 @@ pub struct Operands {
 /// Lines that are brought to L2 a step, in bytes.
 pub const AHEAD: usize = 512;
 
-/// Adds the products of `steps` tiles of inputs to the sums of `R` x `C` tiles.
-///
-/// Where two tiles of rows share weights, activations are loaded with a hint that they are not used
-/// again soon: weights stay in L1.
-///
-/// # Safety
-/// Tiles are configured, `R` x `C` is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there are
-/// so many tiles to read from each of `lhs`, [`ROW`] bytes apart, and from `rhs`, `K_GROUPS` strides
-/// apart.
-#[inline(always)]
-pub unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize) {
-    // SAFETY: tiles are configured, and there is a tile to read at each step of each operand.
-    unsafe {
-        match (R, C) {
+/// The products of `R` x `C` tiles by an instruction.
+macro_rules! multiply {
+    ($dot:literal, $r:expr, $c:expr, $operands:expr, $steps:expr) => {
+        match ($r, $c) {
             (2, 2) => steps!(
-                operands,
-                steps,
+                $operands,
+                $steps,
                 [
                     "tileloadd tmm6, [{b} + {b_stride}]",
                     "tileloaddt1 tmm4, [{a0} + {a_stride}]",
@@ -271,42 +279,82 @@ pub unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps
                     "prefetcht1 [{ahead} + 64]",
                     "prefetcht1 [{ahead} + 128]",
                     "prefetcht1 [{ahead} + 192]",
-                    "tdpbusd tmm0, tmm4, tmm6",
+                    concat!($dot, " tmm0, tmm4, tmm6"),
                     "tileloadd tmm7, [{b} + {b_stride} + 64]",
-                    "tdpbusd tmm1, tmm4, tmm7",
+                    concat!($dot, " tmm1, tmm4, tmm7"),
                     "tileloaddt1 tmm5, [{a1} + {a_stride}]",
                     "prefetcht1 [{ahead} + 256]",
                     "prefetcht1 [{ahead} + 320]",
                     "prefetcht1 [{ahead} + 384]",
                     "prefetcht1 [{ahead} + 448]",
-                    "tdpbusd tmm2, tmm5, tmm6",
-                    "tdpbusd tmm3, tmm5, tmm7",
+                    concat!($dot, " tmm2, tmm5, tmm6"),
+                    concat!($dot, " tmm3, tmm5, tmm7"),
                 ]
             ),
             (2, _) => steps!(
-                operands,
-                steps,
+                $operands,
+                $steps,
                 [
                     "tileloadd tmm6, [{b} + {b_stride}]",
                     "tileloaddt1 tmm4, [{a0} + {a_stride}]",
-                    "tdpbusd tmm0, tmm4, tmm6",
+                    concat!($dot, " tmm0, tmm4, tmm6"),
                     "tileloaddt1 tmm5, [{a1} + {a_stride}]",
-                    "tdpbusd tmm1, tmm5, tmm6",
+                    concat!($dot, " tmm1, tmm5, tmm6"),
                 ]
             ),
             (_, 4) => steps!(
-                operands,
-                steps,
-                [row!(), column!(0), column!(1), column!(2), column!(3)]
+                $operands,
+                $steps,
+                [
+                    row!(),
+                    column!($dot, 0),
+                    column!($dot, 1),
+                    column!($dot, 2),
+                    column!($dot, 3)
+                ]
             ),
             (_, 3) => steps!(
-                operands,
-                steps,
-                [row!(), column!(0), column!(1), column!(2)]
+                $operands,
+                $steps,
+                [row!(), column!($dot, 0), column!($dot, 1), column!($dot, 2)]
             ),
-            (_, 2) => steps!(operands, steps, [row!(), column!(0), column!(1)]),
-            _ => steps!(operands, steps, [row!(), column!(0)]),
+            (_, 2) => steps!(
+                $operands,
+                $steps,
+                [row!(), column!($dot, 0), column!($dot, 1)]
+            ),
+            _ => steps!($operands, $steps, [row!(), column!($dot, 0)]),
         }
+    };
+}
+
+/// Groups that tiles multiply: of u8 and i8 codes, or of bfloat16.
+pub trait Tiled: Copy {
+    /// Adds the products of `steps` tiles of inputs to the sums of `R` x `C` tiles.
+    ///
+    /// Where two tiles of rows share weights, activations are loaded with a hint that they are not
+    /// used again soon: weights stay in L1.
+    ///
+    /// # Safety
+    /// Tiles are configured, `R` x `C` is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there are
+    /// so many tiles to read from each of `lhs`, [`ROW`] bytes apart, and from `rhs`, `K_GROUPS`
+    /// strides apart.
+    unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize);
+}
+
+impl Tiled for [u8; 4] {
+    #[inline(always)]
+    unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize) {
+        // SAFETY: tiles are configured, and there is a tile to read at each step of each operand.
+        unsafe { multiply!("tdpbusd", R, C, operands, steps) }
+    }
+}
+
+impl Tiled for Pair {
+    #[inline(always)]
+    unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize) {
+        // SAFETY: tiles are configured, and there is a tile to read at each step of each operand.
+        unsafe { multiply!("tdpbf16ps", R, C, operands, steps) }
     }
 }
 

@@ -1,22 +1,27 @@
 //! A table of vectors.
 
-use std::sync::{Arc, OnceLock};
+mod quantized;
 
-use candle_core::{DType, Device, Result as CandleResult, Tensor, WithDType};
+use std::sync::Arc;
+
+use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
-use half::{bf16, f16};
 
-use super::{prefix_of, projection};
+use super::prefix_of;
+use super::ties::Tied;
 use crate::error::{Error, Result};
-use crate::kernels;
 use crate::module::{
-    Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightDType, WeightId, WeightInfo,
+    Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightId, WeightInfo,
 };
 use crate::qconfig::{ActivationConfig, QConfig};
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
 use crate::sizes;
-use crate::tensor::{Elements, Indexes, mismatch, readable};
+use crate::stored::{Quantized as StoredRows, StoredWeight, Value, find};
+use crate::tap::{self, Replay, Tap};
+use crate::tensor::{Elements, mismatch, readable};
+use crate::trace;
+use quantized::{Quantized, Rows};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
 ///
@@ -48,28 +53,13 @@ pub struct Embedding {
     table: Table,
     hidden_size: usize,
     name: Option<Arc<str>>,
+    tap: Option<Tap>,
 }
 
 #[derive(Clone, Debug)]
 enum Table {
     Float(Tensor),
     Quantized(Arc<Quantized>),
-}
-
-#[derive(Debug)]
-struct Quantized {
-    rows: Rows,
-    /// Of the float table.
-    dtype: DType,
-    /// Filled when the table is first read as a tensor.
-    dequantized: OnceLock<Tensor>,
-}
-
-/// Where the rows are read.
-#[derive(Debug)]
-enum Rows {
-    Own { table: QTable, qconfig: QConfig },
-    Lent(Arc<QWeight>),
 }
 
 impl Embedding {
@@ -82,6 +72,7 @@ impl Embedding {
             table: Table::Float(embeddings),
             hidden_size,
             name: None,
+            tap: None,
         }
     }
 
@@ -135,6 +126,12 @@ impl Embedding {
     /// When an index is not that of a row, or no u8, u32 or i64; quantized, also when the
     /// indexes are not on the CPU.
     pub fn try_forward(&self, indexes: &Tensor) -> Result<Tensor> {
+        let rows = self.select(indexes)?;
+        tap::report(self.tap.as_ref(), &[indexes], &rows);
+        Ok(rows)
+    }
+
+    fn select(&self, indexes: &Tensor) -> Result<Tensor> {
         let rows = self.rows()?;
         let shape = [indexes.dims(), &[self.hidden_size]].concat();
         sizes::elements("embedding", &shape)?;
@@ -146,6 +143,14 @@ impl Embedding {
             }
         };
         Ok(selected.reshape(shape)?)
+    }
+
+    /// The weight of an output projection that it shares with a checkpoint's other layers.
+    pub(super) fn tied(&self) -> Option<Tied<'_>> {
+        match &self.table {
+            Table::Quantized(quantized) => quantized.tied(),
+            Table::Float(_) => None,
+        }
     }
 
     /// How many rows there are.
@@ -161,85 +166,6 @@ impl Embedding {
                 expected: format!("[rows, {}]", self.hidden_size),
                 got: got.to_vec(),
             }),
-        }
-    }
-}
-
-impl Quantized {
-    fn shape(&self) -> [usize; 2] {
-        match &self.rows {
-            Rows::Own { table, .. } => table.shape(),
-            Rows::Lent(weight) => weight.shape(),
-        }
-    }
-
-    fn own(&self) -> Option<&QTable> {
-        match &self.rows {
-            Rows::Own { table, .. } => Some(table),
-            Rows::Lent(_) => None,
-        }
-    }
-
-    fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
-        match &self.rows {
-            Rows::Own { table, .. } => table.read_row(row, sink),
-            Rows::Lent(weight) => weight.read_channel(row, sink),
-        }
-    }
-
-    fn select(&self, indexes: Indexes<'_>, rows: usize) -> Result<Tensor> {
-        indexes.check(rows)?;
-        match self.dtype {
-            DType::F16 => self.gather(indexes, f16::from_f32),
-            DType::BF16 => self.gather(indexes, bf16::from_f32),
-            DType::F64 => self.gather(indexes, f64::from),
-            _ => self.gather(indexes, f32::from),
-        }
-    }
-
-    /// The rows of indexes that are checked, in the dtype of the output. `from_f32` rounds once:
-    /// by way of f64, `half` loses what decides next to a tie.
-    fn gather<T: WithDType>(
-        &self,
-        indexes: Indexes<'_>,
-        from_f32: impl Fn(f32) -> T + Sync,
-    ) -> Result<Tensor> {
-        let [_, k] = self.shape();
-        let mut values = vec![T::zero(); indexes.len() * k];
-        kernels::for_each_row(&mut values, k, |i, out| {
-            let mut written = 0;
-            self.read_row(indexes.get(i), |chunk| {
-                for (out, value) in out[written..].iter_mut().zip(chunk) {
-                    *out = from_f32(*value);
-                }
-                written += chunk.len();
-            });
-        });
-        Ok(Tensor::from_vec(values, (indexes.len(), k), &Device::Cpu)?)
-    }
-
-    fn dequantized(&self) -> &Tensor {
-        self.dequantized.get_or_init(|| {
-            let table = match &self.rows {
-                Rows::Own { table, .. } => table.dequantize(),
-                Rows::Lent(weight) => Ok(weight.dequantized().clone()),
-            };
-            let table = table.and_then(|table| Ok(table.to_dtype(self.dtype)?));
-            // A tensor of the right length on the CPU cannot fail to be made.
-            table.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
-        })
-    }
-
-    fn info(self: &Arc<Self>) -> WeightInfo {
-        let name = "weight";
-        match &self.rows {
-            Rows::Lent(weight) => projection::weight_info(weight, name),
-            Rows::Own { table, .. } => {
-                let dtype = WeightDType::of_codes(table.dtype());
-                WeightInfo::new(name, &table.shape(), dtype, table.bytes())
-                    .quantized(table.saturated())
-                    .held_as(WeightId::of_shared(self))
-            }
         }
     }
 }
@@ -266,6 +192,7 @@ impl From<candle_nn::Embedding> for Embedding {
 
 impl Module for Embedding {
     fn forward(&self, indexes: &Tensor) -> CandleResult<Tensor> {
+        trace::forward!("embedding", self.name.as_deref());
         let ys = self.try_forward(indexes);
         ys.map_err(|e| e.at(self.name.as_deref().unwrap_or("Embedding")).into())
     }
@@ -308,14 +235,10 @@ impl Layer for Embedding {
         }
         self.rows()?;
         let rows = Rows::Own {
-            table: QTable::from_float(table, &qconfig.weight)?,
-            qconfig: qconfig.clone(),
+            table: Arc::new(QTable::from_float(table, &qconfig.weight)?),
+            qconfig: Some(qconfig.clone()),
         };
-        Ok(self.reading(Arc::new(Quantized {
-            rows,
-            dtype: table.dtype(),
-            dequantized: OnceLock::new(),
-        })))
+        Ok(self.reading(Arc::new(Quantized::new(rows, table.dtype()))))
     }
 
     fn lend(&self, _name: &str) -> Option<LentWeight> {
@@ -323,6 +246,40 @@ impl Layer for Embedding {
             Table::Quantized(quantized) => Some(LentWeight::new(Arc::clone(quantized))),
             Table::Float(_) => None,
         }
+    }
+
+    fn stored(&self) -> Result<Vec<StoredWeight>> {
+        let Table::Quantized(quantized) = &self.table else {
+            return Ok(Vec::new());
+        };
+        let rows = match &quantized.rows {
+            Rows::Own { table, .. } => StoredRows::Table(Arc::clone(table)),
+            Rows::Lent {
+                weight,
+                activations,
+            } => StoredRows::Weight(Arc::clone(weight), *activations),
+        };
+        Ok(vec![StoredWeight::new("weight", Value::Quantized(rows))])
+    }
+
+    fn values(&self) -> Result<Vec<Tensor>> {
+        Ok(vec![match &self.table {
+            Table::Float(table) => table.clone(),
+            Table::Quantized(quantized) => quantized.dequantize()?,
+        }])
+    }
+
+    fn attach(&mut self, tap: Option<Tap>) -> bool {
+        self.tap = tap;
+        true
+    }
+
+    fn replay(&self) -> Option<Replay> {
+        let own = self.clone();
+        Some(Arc::new(move |inputs| match inputs {
+            [indexes] => own.select(indexes),
+            _ => Err(tap::unlike("indexes", inputs)),
+        }))
     }
 
     /// From a projection whatever its qconfig, which is then that of both; from another embedding
@@ -337,17 +294,18 @@ impl Layer for Embedding {
         let shape = [self.rows().ok()?, self.hidden_size];
         if let Some(weight) = lent.get::<QWeight>() {
             return (weight.shape() == shape).then(|| {
-                self.reading(Arc::new(Quantized {
-                    rows: Rows::Lent(weight),
-                    dtype: table.dtype(),
-                    dequantized: OnceLock::new(),
-                }))
+                let activations = None;
+                let rows = Rows::Lent {
+                    weight,
+                    activations,
+                };
+                self.reading(Arc::new(Quantized::new(rows, table.dtype())))
             });
         }
         let other = lent.get::<Quantized>()?;
         let alike = match &other.rows {
-            Rows::Own { qconfig: own, .. } => own == qconfig,
-            Rows::Lent(_) => true,
+            Rows::Own { qconfig: own, .. } => own.as_ref() == Some(qconfig),
+            Rows::Lent { .. } => true,
         };
         (alike && other.shape() == shape).then(|| self.reading(other))
     }
@@ -360,6 +318,7 @@ impl Embedding {
             table: Table::Quantized(quantized),
             hidden_size: self.hidden_size,
             name: self.name.clone(),
+            tap: None,
         }
     }
 }
@@ -385,9 +344,27 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
         stdev: 1.,
     };
     sizes::elements("weight", &[in_size, out_size])?;
-    let table = vb.get_with_hints((in_size, out_size), "weight", normal)?;
+    let table = match find(&vb, "weight") {
+        None => Table::Float(vb.get_with_hints((in_size, out_size), "weight", normal)?),
+        Some(found) => {
+            let shape = [in_size, out_size];
+            let rows = match found.format.activation {
+                Some(activations) => Rows::Lent {
+                    weight: Arc::new(found.qweight(1, shape, None)?),
+                    activations: Some(activations),
+                },
+                None => Rows::Own {
+                    table: Arc::new(found.qtable(shape)?),
+                    qconfig: None,
+                },
+            };
+            Table::Quantized(Arc::new(Quantized::new(rows, vb.dtype())))
+        }
+    };
     Ok(Embedding {
+        table,
+        hidden_size: out_size,
         name: prefix_of(&vb),
-        ..Embedding::new(table, out_size)
+        tap: None,
     })
 }

@@ -1,6 +1,4 @@
-//! Codes and halves back to f32.
-
-use half::f16;
+//! Codes back to f32.
 
 use crate::kernels::reference::Affine;
 
@@ -21,13 +19,5 @@ pub fn dequantize(codes: &[u8], affine: Affine, out: &mut [f32]) {
     }
     for (code, out) in codes_rest.iter().zip(out_rest) {
         *out = value(*code);
-    }
-}
-
-/// Writes each half as f32, which is exact.
-#[inline(always)]
-pub fn widen(halves: &[f16], out: &mut [f32]) {
-    for (half, out) in halves.iter().zip(out) {
-        *out = half.to_f32();
     }
 }

@@ -1,0 +1,87 @@
+//! A checkpoint as the backend of a `VarBuilder`: see the table in [`crate::stored`].
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
+use candle_nn::Init;
+use candle_nn::var_builder::SimpleBackend;
+
+use super::Opened;
+use super::header::invalid;
+use super::weights::Kind;
+use crate::error::Result;
+use crate::stored::{FORMAT, Format};
+
+pub(super) struct Backend(pub Arc<Opened>);
+
+impl Backend {
+    /// The format of a weight whose description this is the name of.
+    fn format(&self, name: &str) -> Option<Format> {
+        match self.0.weights.get(name.strip_suffix(FORMAT)?)? {
+            Kind::Whole(format) => Some(*format),
+            Kind::Groups(_) => None,
+        }
+    }
+
+    fn read(&self, name: &str, dtype: DType) -> Result<Option<Tensor>> {
+        if let Some(format) = self.format(name) {
+            // Numbers and words only.
+            let json = serde_json::to_vec(&format).unwrap_or_default();
+            let length = json.len();
+            return Ok(Some(Tensor::from_vec(json, length, &Device::Cpu)?));
+        }
+        let Some((shard, entry)) = self.0.files.find(name) else {
+            return Ok(None);
+        };
+        let Some(kind) = self.0.weights.get(name) else {
+            return Ok(Some(shard.tensor(name, entry)?));
+        };
+        let halves = matches!(kind, Kind::Whole(Format { codes: None, .. }));
+        let read = || match dtype {
+            _ if halves => shard.tensor(name, entry),
+            DType::U8 => {
+                let bytes = shard.bytes(entry)?;
+                Ok(Tensor::from_vec(bytes, &entry.shape[..], &Device::Cpu)?)
+            }
+            _ => {
+                let values = kind.dequantize(&self.0.files, name)?;
+                Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
+            }
+        };
+        read().map(Some).map_err(|e| e.in_file(&shard.path))
+    }
+}
+
+impl SimpleBackend for Backend {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> CandleResult<Tensor> {
+        // Before anything is read.
+        if let Some((shard, entry)) = self.0.files.find(name)
+            && entry.shape != shape.dims()
+        {
+            let (expected, got) = (format!("{:?}", shape.dims()), format!("{:?}", entry.shape));
+            return Err(invalid(name, expected, got).in_file(&shard.path).into());
+        }
+        self.get_unchecked(name, dtype, device)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> CandleResult<Tensor> {
+        match self.read(name, dtype)? {
+            Some(tensor) => tensor.to_dtype(dtype)?.to_device(device),
+            None => Err(candle_core::Error::CannotFindTensor {
+                path: name.to_owned(),
+            }
+            .with_path(self.0.files.path())),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.files.find(name).is_some() || self.format(name).is_some()
+    }
+}

@@ -1,0 +1,378 @@
+//! Checkpoints quantized and dequantized without a model, a block of rows at a time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+use safetensors::Dtype;
+use serde_json::Value;
+
+use super::config::{self, Module};
+use super::header::{Entry, invalid};
+use super::plan::Plan;
+use super::rewrite::{Rewrite, rewrite};
+use super::save::{planned, write_qparams};
+use super::shard::Shard;
+use super::weights::belongs;
+use super::writer::{Planned, Writer};
+use super::{Checkpoint, Opened};
+use crate::error::{Error, Result};
+use crate::halves::max_half;
+use crate::module::LayerKind;
+use crate::observer::{WeightQParams, ZeroPoints};
+use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
+use crate::qparams::QScheme;
+use crate::qtable::QTable;
+use crate::qweight::check_sums;
+use crate::stored::{Codes, Format, Zeros};
+
+/// Elements of a weight that are read and quantized at once, where the observer allows it.
+const BLOCK: usize = 1 << 22;
+
+/// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
+/// quantized and [saved](super::save).
+///
+/// A weight takes 100 MB of memory whatever its size: one with a scale for each row is read once, one
+/// with a single scale by a min-max observer twice. By another observer of the whole weight, such as
+/// `Histogram`, it takes three times its f32 elements. `progress` is called with the bytes of each
+/// tensor when it is done.
+///
+/// # Errors
+/// When a weight cannot be quantized as planned, or `out` cannot be written, is the source, or is a
+/// folder with other files. Then nothing is changed.
+pub fn quantize(
+    source: &Checkpoint,
+    plan: &Plan,
+    out: impl AsRef<Path>,
+    progress: impl FnMut(u64),
+) -> Result<()> {
+    let mut quantize = Quantize::new(&source.opened, plan, progress)?;
+    rewrite(&source.opened, out.as_ref(), &mut quantize)
+}
+
+/// Writes `source` with its quantized weights as f32, which any loader reads.
+///
+/// # Errors
+/// When a scale is not finite and positive, or `out` cannot be written, is the source, or is a folder
+/// with other files. Then nothing is changed.
+pub fn dequantize(
+    source: &Checkpoint,
+    out: impl AsRef<Path>,
+    progress: impl FnMut(u64),
+) -> Result<()> {
+    let source = &source.opened;
+    rewrite(source, out.as_ref(), &mut Dequantize { source, progress })
+}
+
+struct Quantize<'a, F> {
+    source: &'a Opened,
+    weights: BTreeMap<String, (QConfig, Format)>,
+    config: Option<Value>,
+    progress: F,
+}
+
+impl<'a, F: FnMut(u64)> Quantize<'a, F> {
+    fn new(source: &'a Opened, plan: &Plan, progress: F) -> Result<Self> {
+        let mut weights = BTreeMap::new();
+        let (mut linears, mut tables, mut ignore) = (Vec::new(), Vec::new(), Vec::new());
+        for layer in plan.layers() {
+            let name = || layer.name.clone();
+            let Some(qconfig) = &layer.qconfig else {
+                if layer.kind == LayerKind::Linear {
+                    ignore.push(name());
+                }
+                continue;
+            };
+            for tensor in &layer.tensors {
+                let format = format(&layer.kind, qconfig, source, tensor);
+                let format = format.map_err(|e| e.at(tensor))?;
+                let module = || Module {
+                    name: name(),
+                    format,
+                };
+                match layer.kind {
+                    LayerKind::Linear => linears.push(module()),
+                    LayerKind::Embedding => tables.push(module()),
+                    _ => {}
+                }
+                if format.codes.is_none() && layer.kind == LayerKind::Linear {
+                    ignore.push(name());
+                }
+                weights.insert(tensor.clone(), (qconfig.clone(), format));
+            }
+        }
+        Ok(Self {
+            source,
+            weights,
+            config: config::entry(&linears, &tables, &ignore),
+            progress,
+        })
+    }
+}
+
+fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
+    let codes = match &qconfig.weight {
+        WeightConfig::Int8(config) => Some(Codes {
+            dtype: config.dtype,
+            qscheme: config.qscheme,
+        }),
+        WeightConfig::Float16 | WeightConfig::BFloat16 => None,
+    };
+    let activation = match (kind, &qconfig.weight, qconfig.activation) {
+        (LayerKind::Embedding, ..) => None,
+        (_, WeightConfig::Int8(_), ActivationConfig::Float) => {
+            return Err(Error::UnsupportedQConfig {
+                expected: "dynamic activations, for a weight that is multiplied".into(),
+                got: qconfig.to_string(),
+            });
+        }
+        (_, _, activation) => Some(activation),
+    };
+    let mut format = Format {
+        codes,
+        bfloat16: qconfig.weight == WeightConfig::BFloat16,
+        activation,
+        saturated: 0,
+    }
+    .check()?;
+    if codes.is_none() {
+        let max = max_half(format.halves());
+        blocks(source, tensor, BLOCK, |_, values| {
+            let beyond = |value: &&f32| max.is_some_and(|max| value.abs() > max);
+            format.saturated += values.iter().filter(beyond).count();
+            Ok(())
+        })?;
+    }
+    Ok(format)
+}
+
+/// A matrix of the source.
+fn matrix<'a>(source: &'a Opened, name: &str) -> Result<(&'a Shard, &'a Entry, [usize; 2])> {
+    let found = source.files.find(name);
+    let found = found.and_then(|(shard, entry)| {
+        let shape = <[usize; 2]>::try_from(&entry.shape[..]).ok()?;
+        Some((shard, entry, shape))
+    });
+    found.ok_or_else(|| invalid(name, "a matrix", "none"))
+}
+
+/// Calls `with` with the first row and the elements of each block of rows, about `size` elements.
+fn blocks(
+    source: &Opened,
+    name: &str,
+    size: usize,
+    mut with: impl FnMut(usize, Vec<f32>) -> Result<()>,
+) -> Result<()> {
+    let (shard, entry, [n, k]) = matrix(source, name)?;
+    let rows = (size / k.max(1)).max(1);
+    for row in (0..n).step_by(rows) {
+        let end = n.min(row.saturating_add(rows));
+        let values = shard.floats(name, entry, row * k..end * k)?;
+        with(row, values).map_err(|error| below(error, row))?;
+    }
+    Ok(())
+}
+
+/// The block of rows that begins at `first`.
+fn block(values: Vec<f32>, first: usize, [n, k]: [usize; 2]) -> Result<Tensor> {
+    let rows = values.len().checked_div(k).unwrap_or(n - first);
+    Ok(Tensor::from_vec(values, (rows, k), &Device::Cpu)?)
+}
+
+/// The error of a block of rows that begins at `first`.
+fn below(mut error: Error, first: usize) -> Error {
+    match &mut error {
+        Error::NonFiniteWeight { index, .. } => index.iter_mut().take(1).for_each(|i| *i += first),
+        Error::AccumulatorOverflow { channel, .. } => *channel += first,
+        _ => {}
+    }
+    error
+}
+
+/// The parameters of a weight with one scale, if its observer needs no more than a block at a time.
+fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option<WeightQParams>> {
+    let WeightConfig::Int8(config) = config else {
+        return Ok(None);
+    };
+    if !config.sees_blocks() {
+        return Ok(None);
+    }
+    let (_, _, shape) = matrix(source, name)?;
+    let mut observer = config.build()?;
+    blocks(source, name, BLOCK, |row, values| {
+        observer.observe(&block(values, row, shape)?)
+    })?;
+    observer.calculate_qparams().map(Some)
+}
+
+impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
+    fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
+        let (_, format) = self.weights.get(name)?;
+        let (_, _, shape) = matrix(self.source, name).ok()?;
+        let zeros = match format.codes.map(|codes| codes.qscheme) {
+            Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
+            Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
+            _ => Zeros::None,
+        };
+        Some(planned(name, shape, *format, &zeros))
+    }
+
+    fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
+        let Some((qconfig, format)) = self.weights.get(name) else {
+            return Ok(());
+        };
+        let (_, _, [n, k]) = matrix(self.source, name)?;
+        let per_channel = |codes: Codes| codes.qscheme.is_per_channel();
+        let observed = observed(self.source, name, &qconfig.weight).map_err(|e| e.at(name))?;
+        let whole = observed.is_none() && !format.codes.is_none_or(per_channel);
+        let size = if whole { n * k } else { BLOCK };
+        let mut qparams = QParams::default();
+        let written = blocks(self.source, name, size, |row, values| {
+            let block = block(values, row, [n, k])?;
+            let rows = block.dims()[0];
+            let table = QTable::from_observed(&block, &qconfig.weight, observed.as_ref())?;
+            drop(block);
+            if let Some(halves) = table.stored_halves() {
+                return to.write(name, &halves.to_bytes());
+            }
+            let codes: Vec<i8> = table.stored_codes().collect();
+            qparams.add(&table, &codes, rows, k, *format)?;
+            let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+            to.write(name, &bytes)
+        });
+        written.map_err(|e| e.at(name))?;
+        match format.codes {
+            Some(codes) => {
+                let zeros = match codes.qscheme {
+                    QScheme::PerChannelAffineFloatQParams => Zeros::Float(qparams.float_zeros),
+                    qscheme if qscheme.is_symmetric() => Zeros::None,
+                    _ => Zeros::Int(qparams.zeros),
+                };
+                write_qparams(name, &qparams.scales, &zeros, to)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn formats(&self) -> BTreeMap<String, Format> {
+        let own = self.weights.iter();
+        own.map(|(name, (_, format))| (name.clone(), *format))
+            .collect()
+    }
+
+    fn config(&self) -> Option<Value> {
+        self.config.clone()
+    }
+
+    fn progress(&mut self, bytes: u64) {
+        (self.progress)(bytes);
+    }
+}
+
+/// Scales and zero points of the rows so far, or of the whole weight.
+#[derive(Default)]
+struct QParams {
+    scales: Vec<f32>,
+    /// Less the offset of the dtype.
+    zeros: Vec<i32>,
+    float_zeros: Vec<f32>,
+}
+
+impl QParams {
+    fn add(
+        &mut self,
+        table: &QTable,
+        codes: &[i8],
+        rows: usize,
+        k: usize,
+        format: Format,
+    ) -> Result<()> {
+        let offset = format
+            .codes
+            .map_or(0, |codes| crate::codes::offset(codes.dtype));
+        let per_channel = format
+            .codes
+            .is_some_and(|codes| codes.qscheme.is_per_channel());
+        let is_first = self.scales.is_empty();
+        let repeat = |len: usize| match per_channel {
+            // An observer may choose one value for all rows of a block.
+            true if len == 1 => rows,
+            true => 1,
+            false => usize::from(is_first),
+        };
+        let scales = table.scales();
+        for _ in 0..repeat(scales.len()) {
+            self.scales.extend(scales);
+        }
+        match table.zero_points() {
+            Some(ZeroPoints::Float(zeros)) => {
+                for _ in 0..repeat(zeros.len()) {
+                    self.float_zeros.extend(zeros);
+                }
+            }
+            Some(ZeroPoints::Int(zeros)) => {
+                let zeros: Vec<i32> = zeros.iter().map(|zero| zero - offset).collect();
+                if format.activation.is_some() {
+                    let of = |row: usize| {
+                        if zeros.len() == 1 {
+                            zeros[0]
+                        } else {
+                            zeros[row]
+                        }
+                    };
+                    let each: Vec<i32> = (0..rows).map(of).collect();
+                    check_sums(codes, k, &each)?;
+                }
+                for _ in 0..repeat(zeros.len()) {
+                    self.zeros.extend(&zeros);
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+struct Dequantize<'a, F> {
+    source: &'a Opened,
+    progress: F,
+}
+
+impl<F: FnMut(u64)> Rewrite for Dequantize<'_, F> {
+    fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
+        let weights = &self.source.weights;
+        if weights.contains_key(name) {
+            let (_, entry) = self.source.files.find(name)?;
+            return Some(vec![Planned {
+                name: name.to_owned(),
+                dtype: Dtype::F32,
+                shape: entry.shape.clone(),
+            }]);
+        }
+        belongs(weights, name).then(Vec::new)
+    }
+
+    fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
+        let Some(kind) = self.source.weights.get(name) else {
+            return Ok(());
+        };
+        let values = kind.dequantize(&self.source.files, name)?;
+        for chunk in values.chunks(BLOCK) {
+            let bytes: Vec<u8> = chunk.iter().flat_map(|value| value.to_le_bytes()).collect();
+            to.write(name, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn formats(&self) -> BTreeMap<String, Format> {
+        BTreeMap::new()
+    }
+
+    fn config(&self) -> Option<Value> {
+        None
+    }
+
+    fn progress(&mut self, bytes: u64) {
+        (self.progress)(bytes);
+    }
+}

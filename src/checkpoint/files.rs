@@ -1,0 +1,274 @@
+//! The files of a checkpoint: one, the shards of an index, or those of a folder.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::header::{Entry, invalid, parse};
+use super::shard::Shard;
+use crate::error::{Error, Result};
+use crate::words::brief;
+
+const SINGLE: &str = "model.safetensors";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+pub(super) const CONFIG: &str = "config.json";
+/// The maximum length of an index.
+const MAX_INDEX: u64 = 100_000_000;
+
+/// The files, and which of them has a tensor.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// The folder, if it is one.
+    pub folder: Option<PathBuf>,
+    /// The index, if the tensors are in shards.
+    pub index: Option<PathBuf>,
+    pub shards: Vec<Shard>,
+    /// The shard of each tensor.
+    tensors: BTreeMap<String, usize>,
+}
+
+impl Files {
+    pub fn open(path: &Path) -> Result<Self> {
+        let opening = |error| {
+            let action = "open";
+            Error::Io { action, error }.in_file(path)
+        };
+        let meta = fs::metadata(path).map_err(opening)?;
+        if meta.is_dir() {
+            let (single, index) = (path.join(SINGLE), path.join(INDEX));
+            let files = match (single.exists(), index.exists()) {
+                (true, _) => Self::of_file(&single),
+                (false, true) => Self::of_index(&index),
+                (false, false) => Self::of_file(&only_file(path)?),
+            };
+            return Ok(Self {
+                folder: Some(path.to_owned()),
+                ..files?
+            });
+        }
+        match path.extension().is_some_and(|e| e == "json") {
+            true => Self::of_index(path),
+            false => Self::of_file(path),
+        }
+    }
+
+    fn of_file(path: &Path) -> Result<Self> {
+        let shard = Shard::open(path)?;
+        Ok(Self {
+            folder: None,
+            index: None,
+            tensors: shard
+                .header
+                .tensors
+                .keys()
+                .map(|k| (k.clone(), 0))
+                .collect(),
+            shards: vec![shard],
+        })
+    }
+
+    fn of_index(path: &Path) -> Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let Index { weight_map } = read_index(path).map_err(|e| e.in_file(path))?;
+        let names: BTreeSet<&String> = weight_map.0.values().collect();
+        let mut shards = Vec::with_capacity(names.len());
+        let mut numbers = BTreeMap::new();
+        for name in names {
+            numbers.insert(name.clone(), shards.len());
+            shards.push(Shard::open(&folder.join(name))?);
+        }
+        let mut tensors = BTreeMap::new();
+        for (tensor, name) in weight_map.0 {
+            let number = numbers[&name];
+            if !shards[number].header.tensors.contains_key(&tensor) {
+                let expected = format!("it in {name:?}, as the index says");
+                return Err(invalid(&tensor, expected, "no such tensor").in_file(path));
+            }
+            tensors.insert(tensor, number);
+        }
+        Ok(Self {
+            folder: Some(folder.to_owned()),
+            index: Some(path.to_owned()),
+            shards,
+            tensors,
+        })
+    }
+
+    /// A tensor and the file that has it.
+    pub fn find(&self, name: &str) -> Option<(&Shard, &Entry)> {
+        let shard = &self.shards[*self.tensors.get(name)?];
+        Some((shard, shard.header.tensors.get(name)?))
+    }
+
+    /// All tensors by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Shard, &Entry)> {
+        let names = self.tensors.keys();
+        names.filter_map(|name| {
+            self.find(name)
+                .map(|(shard, entry)| (&**name, shard, entry))
+        })
+    }
+
+    /// The number of the shard that has a tensor.
+    pub fn number(&self, name: &str) -> Option<usize> {
+        self.tensors.get(name).copied()
+    }
+
+    /// Gives a tensor another name.
+    ///
+    /// # Errors
+    /// When there is another tensor of that name.
+    pub fn rename(&mut self, from: &str, to: &str, absmax: bool) -> Result<()> {
+        if from != to && self.tensors.contains_key(to) {
+            return Err(invalid(
+                from,
+                "one tensor of that name",
+                format!("{:?} too", brief(to, 200)),
+            ));
+        }
+        if let Some(number) = self.tensors.remove(from)
+            && let Some(entry) = self.shards[number].header.tensors.remove(from)
+        {
+            let entry = Entry { absmax, ..entry };
+            self.shards[number]
+                .header
+                .tensors
+                .insert(to.to_owned(), entry);
+            self.tensors.insert(to.to_owned(), number);
+        }
+        Ok(())
+    }
+
+    /// Removes a tensor that belongs to none of the model.
+    pub fn remove(&mut self, name: &str) {
+        if let Some(number) = self.tensors.remove(name) {
+            self.shards[number].header.tensors.remove(name);
+        }
+    }
+
+    /// Removes a key of the metadata of all files.
+    pub fn forget(&mut self, key: &str) {
+        for shard in &mut self.shards {
+            shard.header.metadata.remove(key);
+        }
+    }
+
+    /// The path for errors.
+    pub fn path(&self) -> &Path {
+        match (&self.folder, &self.index) {
+            (_, Some(index)) => index,
+            _ => &self.shards[0].path,
+        }
+    }
+}
+
+/// The only safetensors file of a folder.
+fn only_file(folder: &Path) -> Result<PathBuf> {
+    let reading = |error| {
+        let action = "read the folder";
+        Error::Io { action, error }.in_file(folder)
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(reading)? {
+        let path = entry.map_err(reading)?.path();
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    match &found[..] {
+        [path] => Ok(path.clone()),
+        _ => {
+            let names = found.iter().filter_map(|path| path.file_name()?.to_str());
+            let names: Vec<_> = names.collect();
+            Err(Error::MalformedCheckpoint {
+                what: "folder",
+                expected: format!("{SINGLE}, {INDEX}, or one other safetensors file"),
+                got: match names.is_empty() {
+                    true => "none".into(),
+                    false => brief(&names.join(", "), 300),
+                },
+            }
+            .in_file(folder))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: WeightMap,
+}
+
+/// The file of each tensor, which comes once.
+struct WeightMap(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Collect;
+
+        impl<'de> Visitor<'de> for Collect {
+            type Value = WeightMap;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object from tensors to files")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<WeightMap, A::Error> {
+                let mut map = BTreeMap::new();
+                while let Some((tensor, file)) = from.next_entry::<String, String>()? {
+                    // A name without a folder: an index has no business elsewhere.
+                    let plain = Path::new(&file)
+                        .file_name()
+                        .is_some_and(|n| n == file.as_str());
+                    if !plain {
+                        let file = brief(&file, 100);
+                        return Err(A::Error::custom(format_args!(
+                            "{file:?}, which is no file name without a folder"
+                        )));
+                    }
+                    if map.contains_key(&tensor) {
+                        let tensor = brief(&tensor, 100);
+                        return Err(A::Error::custom(format_args!("{tensor:?} twice")));
+                    }
+                    map.insert(tensor, file);
+                }
+                match map.is_empty() {
+                    true => Err(A::Error::custom("no tensors")),
+                    false => Ok(WeightMap(map)),
+                }
+            }
+        }
+
+        from.deserialize_map(Collect)
+    }
+}
+
+fn read_index(path: &Path) -> Result<Index> {
+    let json = read_small(path, MAX_INDEX)?;
+    parse(&json).map_err(|got| Error::MalformedCheckpoint {
+        what: "index",
+        expected: "an object `weight_map` from tensors to files".into(),
+        got,
+    })
+}
+
+/// A whole file of at most `max` bytes.
+pub(super) fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
+    let reading = |error| Error::Io {
+        action: "read",
+        error,
+    };
+    let length = fs::metadata(path).map_err(reading)?.len();
+    if length > max {
+        return Err(Error::MalformedCheckpoint {
+            what: "file",
+            expected: format!("at most {max} bytes"),
+            got: length.to_string(),
+        });
+    }
+    fs::read(path).map_err(reading)
+}

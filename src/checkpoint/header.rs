@@ -1,0 +1,237 @@
+//! The header of a safetensors file: eight bytes of length, then JSON, then the tensors.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read;
+
+use safetensors::Dtype;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::error::{Error, Result};
+use crate::words::brief;
+
+/// As the `safetensors` crate.
+const MAX_HEADER: u64 = 100_000_000;
+/// More dimensions than any library has.
+const MAX_RANK: usize = 32;
+/// Bytes of the length.
+pub(super) const LENGTH: u64 = 8;
+const METADATA: &str = "__metadata__";
+
+/// The contents of a file.
+#[derive(Debug, Default)]
+pub(super) struct Header {
+    pub tensors: BTreeMap<String, Entry>,
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A tensor and its place, which is within the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// From the beginning of the file.
+    pub start: u64,
+    pub bytes: u64,
+    /// Whether its elements, f32, are the largest magnitudes of rows: 127 times their scales.
+    pub absmax: bool,
+}
+
+impl Header {
+    /// Reads the header of a file that is `length` bytes long.
+    ///
+    /// # Errors
+    /// When it is none, or if a tensor's bytes are not where the file has them: in the order of
+    /// their offsets tensors follow one another without a gap and end where the file ends.
+    pub fn read(from: &mut impl Read, length: u64) -> Result<Self> {
+        let mut prefix = [0; LENGTH as usize];
+        if length < LENGTH {
+            return Err(malformed(
+                "a length of 8 bytes",
+                format!("{length} bytes in all"),
+            ));
+        }
+        from.read_exact(&mut prefix).map_err(reading)?;
+        let header = u64::from_le_bytes(prefix);
+        if header > MAX_HEADER || header > length - LENGTH {
+            let most = MAX_HEADER.min(length - LENGTH);
+            return Err(malformed(
+                format!("at most {most} bytes, in a file of {length}"),
+                format!("{header} bytes"),
+            ));
+        }
+        let mut json = vec![0; header as usize];
+        from.read_exact(&mut json).map_err(reading)?;
+        let Raw { tensors, metadata } =
+            parse(&json).map_err(|got| malformed("JSON of tensors", got))?;
+        let (start, data) = (LENGTH + header, length - LENGTH - header);
+        let mut places = Vec::with_capacity(tensors.len());
+        let mut checked = BTreeMap::new();
+        for (name, tensor) in tensors {
+            let [begin, end] = tensor.data_offsets;
+            let bytes = bytes(tensor.dtype, &tensor.shape.0);
+            let invalid = |expected: String| invalid(&name, expected, format!("{begin} to {end}"));
+            let Some(bytes) = bytes.filter(|bytes| begin.checked_add(*bytes) == Some(end)) else {
+                let shape = &tensor.shape.0;
+                let expected = match bytes {
+                    Some(bytes) => format!("{bytes} bytes, for {} {shape:?}", tensor.dtype),
+                    None => format!("whole bytes that fit into memory, for {shape:?}"),
+                };
+                return Err(invalid(expected));
+            };
+            if end > data {
+                return Err(invalid(format!("offsets within {data} bytes of tensors")));
+            }
+            places.push((begin, end, name.clone()));
+            let entry = Entry {
+                dtype: tensor.dtype,
+                shape: tensor.shape.0,
+                start: start + begin,
+                bytes,
+                absmax: false,
+            };
+            checked.insert(name, entry);
+        }
+        check_places(places, data)?;
+        Ok(Self {
+            tensors: checked,
+            metadata,
+        })
+    }
+}
+
+/// Checks that tensors follow one another from 0 to `data`.
+fn check_places(mut places: Vec<(u64, u64, String)>, data: u64) -> Result<()> {
+    places.sort();
+    let mut at = 0;
+    for (begin, end, name) in &places {
+        if *begin != at {
+            let expected = format!("offset {at}, where the tensor before it ends");
+            return Err(invalid(name, expected, begin.to_string()));
+        }
+        at = *end;
+    }
+    match at == data {
+        true => Ok(()),
+        false => Err(malformed(
+            format!("tensors of {data} bytes, which the file has"),
+            format!("{at} bytes"),
+        )),
+    }
+}
+
+/// The bytes of a tensor, if they are whole and `usize` counts its elements.
+pub(super) fn bytes(dtype: Dtype, shape: &[usize]) -> Option<u64> {
+    // With a 0 replaced by 1, no partial product overflows either.
+    let product = shape
+        .iter()
+        .try_fold(1usize, |product, size| product.checked_mul((*size).max(1)))?;
+    let product = if shape.contains(&0) { 0 } else { product };
+    let bits = product.checked_mul(dtype.bitsize())?;
+    let bytes = bits.is_multiple_of(8).then_some(bits / 8)?;
+    (bytes <= isize::MAX as usize).then_some(bytes as u64)
+}
+
+/// A type from JSON; an error in few words.
+pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|e| brief(&e.to_string(), 300))
+}
+
+fn malformed(expected: impl Into<String>, got: impl Into<String>) -> Error {
+    Error::MalformedCheckpoint {
+        what: "safetensors header",
+        expected: expected.into(),
+        got: got.into(),
+    }
+}
+
+/// An error at a tensor, whose name may be as long as the file.
+pub(super) fn invalid(tensor: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
+    Error::InvalidTensor {
+        tensor: brief(tensor, 200),
+        expected: expected.into(),
+        got: got.into(),
+    }
+}
+
+fn reading(error: std::io::Error) -> Error {
+    let action = "read the header";
+    Error::Io { action, error }
+}
+
+/// The JSON, not yet checked but for names that come twice.
+#[derive(Default)]
+struct Raw {
+    tensors: Vec<(String, RawEntry)>,
+    metadata: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEntry {
+    dtype: Dtype,
+    shape: Shape,
+    data_offsets: [u64; 2],
+}
+
+struct Shape(Vec<usize>);
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Sizes;
+
+        impl<'de> Visitor<'de> for Sizes {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "at most {MAX_RANK} sizes")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Shape, A::Error> {
+                let mut shape = Vec::new();
+                while let Some(size) = from.next_element()? {
+                    if shape.len() == MAX_RANK {
+                        return Err(A::Error::invalid_length(MAX_RANK + 1, &self));
+                    }
+                    shape.push(size);
+                }
+                Ok(Shape(shape))
+            }
+        }
+
+        from.deserialize_seq(Sizes)
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Collect;
+
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Raw;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Raw, A::Error> {
+                let mut raw = Raw::default();
+                let mut seen = std::collections::HashSet::new();
+                while let Some(name) = from.next_key::<String>()? {
+                    if !seen.insert(name.clone()) {
+                        let name = brief(&name, 200);
+                        return Err(A::Error::custom(format_args!("{name:?} twice")));
+                    }
+                    match name.as_str() {
+                        METADATA => raw.metadata = from.next_value()?,
+                        _ => raw.tensors.push((name, from.next_value()?)),
+                    }
+                }
+                Ok(raw)
+            }
+        }
+
+        from.deserialize_map(Collect)
+    }
+}

@@ -1,0 +1,146 @@
+//! torchao's safetensors: an `Int8Tensor` `a.weight` is `a._weight_qdata` I8, `a._weight_scale` and
+//! perhaps `a._weight_zero_point`, as the metadata of the file says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Found, Layout, Weight, of_module, tensor, unsupported};
+use crate::checkpoint::files::Files;
+use crate::checkpoint::header::{Header, invalid, parse};
+use crate::error::{Error, Result};
+use crate::qconfig::{ActivationConfig, Granularity};
+use crate::words::brief;
+
+pub(super) struct Torchao;
+
+/// The key of the metadata that lists the tensors, each of which has a key of its own.
+const NAMES: &str = "tensor_names";
+const FORMAT: &str = "format of torchao";
+
+#[derive(Deserialize)]
+struct Described {
+    #[serde(rename = "_type")]
+    kind: String,
+    #[serde(default, rename = "_data")]
+    data: Data,
+    #[serde(default, rename = "_tensor_data_names")]
+    parts: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Data {
+    /// How many rows and columns have one scale.
+    #[serde(default)]
+    block_size: Vec<usize>,
+    act_quant_kwargs: Option<Activations>,
+}
+
+#[derive(Deserialize)]
+struct Activations {
+    #[serde(rename = "_data")]
+    data: BTreeMap<String, Value>,
+}
+
+impl Layout for Torchao {
+    fn name(&self) -> &'static str {
+        "torchao"
+    }
+
+    fn find(&self, files: &Files, _: &Value) -> Result<Found> {
+        let mut found = Found::default();
+        let mut seen = BTreeSet::new();
+        for shard in &files.shards {
+            let described = described(&shard.header).map_err(|e| e.in_file(&shard.path))?;
+            if !described.is_empty() {
+                found.metadata.push(NAMES.to_owned());
+            }
+            for (name, described) in described {
+                // Each of several files may describe all tensors.
+                if seen.insert(name.clone()) {
+                    found.metadata.push(name.clone());
+                    found.weights.extend(weight(files, name, &described)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The tensors that the metadata of a file describes, if torchao wrote it.
+fn described(header: &Header) -> Result<Vec<(String, Described)>> {
+    let Some(names) = header.metadata.get(NAMES) else {
+        return Ok(Vec::new());
+    };
+    let Ok(names) = parse::<BTreeSet<String>>(names.as_bytes()) else {
+        return Ok(Vec::new());
+    };
+    let described = names.into_iter().filter_map(|name| {
+        let json = header.metadata.get(&name)?;
+        let described = parse(json.as_bytes()).map_err(|got| Error::MalformedCheckpoint {
+            what: "metadata of torchao",
+            expected: format!("a description of the tensor {:?}", brief(&name, 200)),
+            got,
+        });
+        Some(described.map(|described| (name, described)))
+    });
+    described.collect()
+}
+
+fn weight(files: &Files, name: String, described: &Described) -> Result<Option<Weight>> {
+    match &*described.kind {
+        "Tensor" => return Ok(None),
+        "Int8Tensor" => {}
+        got => return Err(unsupported(FORMAT, "Int8Tensor", &name, got)),
+    }
+    let known = ["qdata", "scale", "zero_point"];
+    if let Some(got) = described.parts.iter().find(|own| !known.contains(&&***own)) {
+        return Err(unsupported(FORMAT, &known.join(", "), &name, got));
+    }
+    let (module, last) = name.rsplit_once('.').unwrap_or(("", &name));
+    let part = |part: &str| of_module(module, &format!("_{last}_{part}"));
+    let (codes, scales) = (part("qdata"), part("scale"));
+    let zero_points = (described.parts.iter())
+        .any(|own| own == "zero_point")
+        .then(|| part("zero_point"));
+    let (shape, blocks) = (&tensor(files, &codes)?.shape, &described.data.block_size);
+    let counts = &tensor(files, &scales)?.shape;
+    let fits = shape.len() == blocks.len()
+        && shape.iter().zip(blocks).all(|(size, block)| *block > 0 && size.is_multiple_of(*block))
+        // None of these can be larger than the codes' own size.
+        && shape.iter().zip(blocks).map(|(size, block)| size / block).product::<usize>()
+            == counts.iter().product::<usize>();
+    if !fits {
+        let expected = format!("scales of blocks {blocks:?} of {shape:?}");
+        return Err(invalid(&scales, expected, format!("{counts:?}")));
+    }
+    let activation = described.data.act_quant_kwargs.as_ref();
+    let activation = activation.map(|own| activations(&own.data, &name));
+    Ok(Some(Weight {
+        codes,
+        scales,
+        zero_points,
+        absmax: false,
+        activation: activation.transpose()?,
+        name,
+    }))
+}
+
+fn activations(settings: &BTreeMap<String, Value>, weight: &str) -> Result<ActivationConfig> {
+    let granularity = &settings.get("granularity").unwrap_or(&Value::Null)["_type"];
+    let granularity = match granularity.as_str() {
+        Some("PerRow") => Granularity::PerRow,
+        Some("PerTensor") => Granularity::PerTensor,
+        _ => {
+            let got = granularity.to_string();
+            return Err(unsupported(
+                FORMAT,
+                "activations PerRow or PerTensor",
+                weight,
+                &got,
+            ));
+        }
+    };
+    Ok(ActivationConfig::dynamic(granularity, false))
+}

@@ -1,0 +1,238 @@
+//! Which tensors of a float checkpoint are weights of which layers, and what becomes of them.
+//!
+//! A checkpoint has no layers, so they are told by names and shapes, and a spec's rules are applied
+//! to them as to those of a model.
+
+use std::collections::BTreeMap;
+
+use super::Checkpoint;
+use super::shard::is_float;
+use crate::error::{Error, Result};
+use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
+use crate::qconfig::QConfig;
+use crate::quantize::{QConfigSpec, quantize_dynamic};
+use crate::words::unknown_name;
+
+/// Ends of a module's name that make it a table: see [`Plan::new`].
+const TABLES: [&str; 4] = ["wte", "wpe", "shared", "relative_attention_bias"];
+
+/// The layers that the tensors of a checkpoint are taken for, each with its quantization.
+///
+/// ```no_run
+/// use candle_dynquant::checkpoint::{self, Plan};
+/// use candle_dynquant::{Checkpoint, QConfigSpec};
+///
+/// let source = Checkpoint::open("path/to/folder")?;
+/// let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+/// for layer in plan.layers() {
+///     println!("{} {} {:?}", layer.name, layer.kind, layer.qconfig);
+/// }
+/// checkpoint::quantize(&source, &plan, "path/to/int8", |_bytes| {})?;
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    layers: Vec<PlannedLayer>,
+}
+
+/// A layer that some tensors of a checkpoint are taken for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PlannedLayer {
+    /// The name of its tensors without their last part; rules match it.
+    pub name: String,
+    /// The kind, by names and shapes.
+    pub kind: LayerKind,
+    /// The tensors that hold its weights.
+    pub tensors: Vec<String>,
+    /// `None` where it stays float.
+    pub qconfig: Option<QConfig>,
+    elements: usize,
+}
+
+impl Plan {
+    /// Applies a spec to the layers that the float matrices of a checkpoint are taken for.
+    ///
+    /// - `name.weight`, of two dimensions, is a Linear; it is an Embedding if the last part of `name`
+    ///   contains `embed`, or is `wte`, `wpe`, `shared` or `relative_attention_bias`. The names of
+    ///   `linears` and `embeddings` are what they are said to be, whatever they are called.
+    /// - `name.weight_ih_l0` and `name.weight_hh_l0` are an LSTM, a GRU or an RNN, by the rows of
+    ///   the weight of the hidden state, and without `_l0` a cell.
+    ///
+    /// All other tensors stay as they are. A `Conv1D` of GPT-2, which has `[in, out]`, cannot be told
+    /// from a Linear: exclude it.
+    ///
+    /// # Errors
+    /// When a rule matches no layer, nothing is quantized, a layer is quantized already, or one of
+    /// the names is that of no layer.
+    pub fn new(
+        source: &Checkpoint,
+        spec: &QConfigSpec,
+        linears: &[String],
+        embeddings: &[String],
+    ) -> Result<Self> {
+        let mut found = find(source);
+        for (names, kind) in [
+            (linears, LayerKind::Linear),
+            (embeddings, LayerKind::Embedding),
+        ] {
+            for name in names {
+                let fits = |own: &&mut PlannedLayer| {
+                    own.name == *name
+                        && matches!(own.kind, LayerKind::Linear | LayerKind::Embedding)
+                };
+                match found.iter_mut().find(fits) {
+                    Some(layer) => layer.kind = kind.clone(),
+                    None => {
+                        let names: Vec<_> = found.iter().map(|own| &*own.name).collect();
+                        return Err(unknown_name("matrix", name, &names));
+                    }
+                }
+            }
+        }
+        if let Some(name) = source.opened.weights.keys().next() {
+            return Err(Error::InvalidArgument {
+                what: "checkpoint",
+                expected: "one that is float".into(),
+                got: format!("the quantized weight {name:?}"),
+            });
+        }
+        let mut tree = Tree(found.into_iter().map(Leaf).collect());
+        quantize_dynamic(&mut tree, spec)?;
+        Ok(Self {
+            layers: tree.0.into_iter().map(|leaf| leaf.0).collect(),
+        })
+    }
+
+    /// The layers by name.
+    pub fn layers(&self) -> &[PlannedLayer] {
+        &self.layers
+    }
+}
+
+/// The layers of the float matrices.
+fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
+    let mut found: BTreeMap<String, PlannedLayer> = BTreeMap::new();
+    let files = &source.opened.files;
+    for (name, _, entry) in files.tensors() {
+        let &[rows, columns] = &entry.shape[..] else {
+            continue;
+        };
+        let (module, last) = name.rsplit_once('.').unwrap_or(("", name));
+        let Some(kind) = kind(module, last, |last| {
+            let name = match module {
+                "" => last.to_owned(),
+                module => format!("{module}.{last}"),
+            };
+            let (_, entry) = files.find(&name)?;
+            <[usize; 2]>::try_from(&entry.shape[..]).ok()
+        })
+        .filter(|_| is_float(entry.dtype)) else {
+            continue;
+        };
+        let layer = found
+            .entry(module.to_owned())
+            .or_insert_with(|| PlannedLayer {
+                name: module.to_owned(),
+                kind,
+                tensors: Vec::new(),
+                qconfig: None,
+                elements: 0,
+            });
+        layer.tensors.push(name.to_owned());
+        layer.elements += rows * columns;
+    }
+    found.into_values().collect()
+}
+
+/// The kind of layer that a matrix is taken for; `shape` is that of another tensor of its module.
+fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) -> Option<LayerKind> {
+    if last == "weight" {
+        let own = module.rsplit('.').next().unwrap_or(module);
+        let is_table = own.contains("embed") || TABLES.contains(&own);
+        return Some(match is_table {
+            true => LayerKind::Embedding,
+            false => LayerKind::Linear,
+        });
+    }
+    let suffix = ["weight_ih", "weight_hh", "weight_hr"].into_iter();
+    let suffix = suffix.filter_map(|start| last.strip_prefix(start)).next()?;
+    let is_layer = suffix.strip_prefix("_l").is_some_and(|layer| {
+        let layer = layer.strip_suffix("_reverse").unwrap_or(layer);
+        !layer.is_empty() && layer.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    if !(is_layer || suffix.is_empty()) {
+        return None;
+    }
+    let [rows, state] = shape(&format!("weight_hh{suffix}"))?;
+    // Of a projected state only the projection knows the hidden size.
+    let hidden = shape(&format!("weight_hr{suffix}")).map_or(state, |[_, hidden]| hidden);
+    let gates = rows
+        .checked_div(hidden)
+        .filter(|gates| gates * hidden == rows)?;
+    Some(match (gates, is_layer) {
+        (4, true) => LayerKind::LSTM,
+        (3, true) => LayerKind::GRU,
+        (1, true) => LayerKind::RNN,
+        (4, false) => LayerKind::LSTMCell,
+        (3, false) => LayerKind::GRUCell,
+        (1, false) => LayerKind::RNNCell,
+        _ => return None,
+    })
+}
+
+/// The layers as a model whose quantization is to be remembered.
+struct Tree(Vec<Leaf>);
+
+struct Leaf(PlannedLayer);
+
+#[diagnostic::do_not_recommend]
+impl Layer for Leaf {
+    fn kind(&self) -> LayerKind {
+        self.0.kind.clone()
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        let dtype = match self.0.qconfig {
+            None => WeightDType::F32,
+            Some(_) => WeightDType::QInt8,
+        };
+        let elements = self.0.elements;
+        vec![WeightInfo::new("weight", &[elements], dtype, elements)]
+    }
+
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        Ok(Self(PlannedLayer {
+            qconfig: Some(qconfig.clone()),
+            ..self.0.clone()
+        }))
+    }
+}
+
+impl Quantizable for Leaf {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        walk.layer(self)
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        walk.layer(self)
+    }
+}
+
+impl Quantizable for Tree {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        let mut leaves = self.0.iter();
+        leaves.try_for_each(|leaf| match &*leaf.0.name {
+            "" => walk.layer(leaf),
+            name => walk.child(name, leaf),
+        })
+    }
+
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
+        let mut leaves = self.0.iter_mut();
+        leaves.try_for_each(|leaf| match &*leaf.0.name.clone() {
+            "" => walk.layer(leaf),
+            name => walk.child(name, leaf),
+        })
+    }
+}

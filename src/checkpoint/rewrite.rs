@@ -1,0 +1,221 @@
+//! A checkpoint with some of its tensors replaced, written file by file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Opened;
+use super::config::{self, MAX_CONFIG};
+use super::files::{CONFIG, INDEX, read_small};
+use super::header::parse;
+use super::output::{replace_file, replace_folder};
+use super::record;
+use super::shard::Shard;
+use super::writer::{Planned, Writer, writing};
+use crate::error::{Error, Result};
+use crate::stored::Format;
+
+/// How deep the folders are from which files are copied.
+const MAX_DEPTH: usize = 8;
+/// Files that hold weights in another form.
+const WEIGHTS: [&str; 9] = [
+    "safetensors",
+    "bin",
+    "pt",
+    "pth",
+    "h5",
+    "msgpack",
+    "onnx",
+    "gguf",
+    "ot",
+];
+
+/// A change of a checkpoint.
+pub(super) trait Rewrite {
+    /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
+    fn replaced(&self, name: &str) -> Option<Vec<Planned>>;
+
+    /// Writes those tensors.
+    fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()>;
+
+    /// The quantized weights there are now.
+    fn formats(&self) -> BTreeMap<String, Format>;
+
+    /// The entry `quantization_config`.
+    fn config(&self) -> Option<Value>;
+
+    /// Called after each tensor of the source, with its bytes.
+    fn progress(&mut self, bytes: u64);
+}
+
+/// Writes the changed checkpoint: a file for a file, a folder for a folder, with a shard for a shard
+/// and all other files but weights in other formats.
+pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> Result<()> {
+    let real = |path: &Path| path.canonicalize().ok();
+    let own = source
+        .files
+        .folder
+        .as_deref()
+        .unwrap_or(source.files.path());
+    if real(out).is_some_and(|out| real(own) == Some(out)) {
+        let error = Error::InvalidArgument {
+            what: "output",
+            expected: "another place than the source's".into(),
+            got: "the same".into(),
+        };
+        return Err(error.in_file(out));
+    }
+    let Some(folder) = &source.files.folder else {
+        let shard = &source.files.shards[0];
+        return replace_file(out, |file| {
+            write_shard(source, 0, shard, file, change).map(|_| ())
+        });
+    };
+    replace_folder(out, |new| {
+        copy_others(folder, new, 0)?;
+        let mut weight_map = BTreeMap::new();
+        let mut bytes = 0;
+        for (number, shard) in source.files.shards.iter().enumerate() {
+            let name = shard.path.file_name().unwrap_or(shard.path.as_os_str());
+            let mut file = File::create(new.join(name)).map_err(writing)?;
+            for (tensor, of_tensor) in write_shard(source, number, shard, &mut file, change)? {
+                weight_map.insert(tensor, name.to_string_lossy().into_owned());
+                bytes += of_tensor;
+            }
+        }
+        if source.files.index.is_some() {
+            let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
+            write_json(&new.join(INDEX), &index)?;
+        }
+        write_config(&folder.join(CONFIG), &new.join(CONFIG), change.config())
+    })
+}
+
+/// Writes one file; the tensors that it has now, and their bytes.
+fn write_shard(
+    source: &Opened,
+    number: usize,
+    shard: &Shard,
+    file: &mut File,
+    change: &mut dyn Rewrite,
+) -> Result<BTreeMap<String, u64>> {
+    let own = |name: &&String| source.files.number(name) == Some(number);
+    let names: Vec<&String> = shard.header.tensors.keys().filter(own).collect();
+    let mut planned = Vec::new();
+    let mut replaced = BTreeSet::new();
+    for name in &names {
+        let entry = &shard.header.tensors[*name];
+        match change.replaced(name) {
+            None => planned.push(Planned {
+                name: (*name).clone(),
+                dtype: entry.dtype,
+                shape: entry.shape.clone(),
+            }),
+            Some(tensors) => {
+                replaced.insert(*name);
+                planned.extend(tensors);
+            }
+        }
+    }
+    let bytes = |p: &Planned| super::header::bytes(p.dtype, &p.shape).unwrap_or_default();
+    let sizes = planned.iter().map(|p| (p.name.clone(), bytes(p))).collect();
+    let mut metadata = shard.header.metadata.clone();
+    let formats = change.formats();
+    let here = planned
+        .iter()
+        .filter_map(|p| Some((&*p.name, *formats.get(&p.name)?)));
+    let record = record::write(here);
+    match formats.is_empty() {
+        true => metadata.remove(record::KEY),
+        false => metadata.insert(record::KEY.into(), record),
+    };
+    // transformers reads no file without it.
+    metadata
+        .entry("format".into())
+        .or_insert_with(|| "pt".into());
+    let mut writer = Writer::new(file, planned, &metadata)?;
+    for name in names {
+        let entry = &shard.header.tensors[name];
+        match replaced.contains(name) {
+            true => change.write(name, &mut writer)?,
+            false => shard.copy(entry, |chunk| writer.write(name, chunk))?,
+        }
+        change.progress(entry.bytes);
+    }
+    writer.finish()?;
+    Ok(sizes)
+}
+
+/// Copies the files of a folder, such as a tokenizer's, and those of its folders.
+fn copy_others(from: &Path, to: &Path, depth: usize) -> Result<()> {
+    let failed = |error| Error::Io {
+        action: "copy",
+        error,
+    };
+    for entry in fs::read_dir(from).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let path = entry.path();
+        // Through links, as the cache of the Hub has them.
+        let Ok(meta) = fs::metadata(&path) else {
+            continue;
+        };
+        let text = name.to_string_lossy();
+        let hidden = text.starts_with('.');
+        let is_weight = path
+            .extension()
+            .is_some_and(|e| WEIGHTS.iter().any(|own| e == *own));
+        let is_index = text.ends_with(".index.json");
+        let is_config = depth == 0 && text == CONFIG;
+        let target = to.join(&name);
+        if meta.is_dir() && !hidden && depth < MAX_DEPTH {
+            fs::create_dir(&target).map_err(failed)?;
+            copy_others(&path, &target, depth + 1)?;
+            // One that held only weights.
+            let _ = fs::remove_dir(&target);
+        } else if meta.is_file() && !(hidden || is_weight || is_index || is_config) {
+            fs::copy(&path, &target).map_err(|e| failed(e).in_file(&path))?;
+            File::open(&target)
+                .and_then(|f| f.sync_all())
+                .map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// The `config.json` with another entry for its quantization; none where there was none.
+fn write_config(from: &Path, to: &Path, entry: Option<Value>) -> Result<()> {
+    if !from.exists() {
+        return Ok(());
+    }
+    let read = || {
+        let json = read_small(from, MAX_CONFIG)?;
+        let config: serde_json::Map<String, Value> =
+            parse(&json).map_err(|got| Error::MalformedCheckpoint {
+                what: "config.json",
+                expected: "an object".into(),
+                got,
+            })?;
+        Ok(config)
+    };
+    let mut config = read().map_err(|e: Error| e.in_file(from))?;
+    for name in [config::ENTRY, "compression_config"] {
+        config.remove(name);
+    }
+    if let Some(entry) = entry {
+        config.insert(config::ENTRY.into(), entry);
+    }
+    write_json(to, &Value::Object(config))
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<()> {
+    let json = format!("{value:#}\n");
+    let write = || {
+        let mut file = File::create(path)?;
+        std::io::Write::write_all(&mut file, json.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(|e| writing(e).in_file(path))
+}

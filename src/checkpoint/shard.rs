@@ -1,0 +1,211 @@
+//! One safetensors file, read where and when a tensor is asked for.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use candle_core::{Device, Tensor};
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use super::header::{Entry, Header, invalid};
+use crate::error::{Error, Result};
+
+/// Bytes that are read at once: few enough to stay in a cache, and in memory that was used before.
+const CHUNK: usize = 1 << 16;
+/// The code of the largest magnitude of a row.
+const CODE_OF_ABSMAX: f32 = 127.;
+
+/// An open file and its header.
+///
+/// It is read, not mapped: a mapped file that is cut short kills the program, one that is changed
+/// is undefined behaviour, and its pages would count as memory beside the weights made of them.
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub path: PathBuf,
+    pub header: Header,
+    file: Mutex<File>,
+}
+
+impl Shard {
+    pub fn open(path: &Path) -> Result<Self> {
+        let open = || {
+            let opening = |error| Error::Io {
+                action: "open",
+                error,
+            };
+            let mut file = File::open(path).map_err(opening)?;
+            let meta = file.metadata().map_err(opening)?;
+            if !meta.is_file() {
+                return Err(Error::MalformedCheckpoint {
+                    what: "file of tensors",
+                    expected: "a regular file".into(),
+                    got: "something else".into(),
+                });
+            }
+            let header = Header::read(&mut file, meta.len())?;
+            Ok((file, header))
+        };
+        let (file, header) = open().map_err(|e| e.in_file(path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            header,
+            file: Mutex::new(file),
+        })
+    }
+
+    /// Calls `sink` with bytes `start..start + bytes` of the file, chunk by chunk; a chunk is a
+    /// multiple of 64 bytes, but for the last.
+    pub fn read(
+        &self,
+        start: u64,
+        bytes: u64,
+        mut sink: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut file = self.at(start)?;
+        let mut left = bytes;
+        let mut buffer = vec![0; left.min(CHUNK as u64) as usize];
+        while left > 0 {
+            let chunk = &mut buffer[..left.min(CHUNK as u64) as usize];
+            file.read_exact(chunk).map_err(|e| self.reading(e))?;
+            sink(chunk)?;
+            left -= chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Elements `range` of a tensor, each made of `B` bytes.
+    fn elements<const B: usize, T>(
+        &self,
+        entry: &Entry,
+        range: std::ops::Range<usize>,
+        of: impl Fn([u8; B]) -> T,
+    ) -> Result<Vec<T>> {
+        let mut values = Vec::with_capacity(range.len());
+        let (start, bytes) = (entry.start + (range.start * B) as u64, range.len() * B);
+        self.read(start, bytes as u64, |chunk| {
+            let (chunk, _) = chunk.as_chunks::<B>();
+            values.extend(chunk.iter().map(|bytes| of(*bytes)));
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// The elements of a tensor that are bytes.
+    pub fn bytes(&self, entry: &Entry) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(entry.bytes as usize);
+        let mut file = self.at(entry.start)?;
+        let read = (&mut *file).take(entry.bytes).read_to_end(&mut bytes);
+        match read.map_err(|e| self.reading(e))? as u64 == entry.bytes {
+            true => Ok(bytes),
+            false => Err(self.reading(ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// The file, to be read from there on.
+    fn at(&self, start: u64) -> Result<MutexGuard<'_, File>> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let sought = file.seek(SeekFrom::Start(start));
+        sought.map_err(|e| self.reading(e))?;
+        Ok(file)
+    }
+
+    fn reading(&self, error: std::io::Error) -> Error {
+        let action = "read the tensors";
+        Error::Io { action, error }.in_file(&self.path)
+    }
+
+    /// Elements `range` of an f32 tensor.
+    fn f32s(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<f32>> {
+        match entry.absmax {
+            false => self.elements(entry, range, f32::from_le_bytes),
+            true => self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX),
+        }
+    }
+
+    /// Calls `sink` with the bytes of a tensor, chunk by chunk.
+    pub fn copy(&self, entry: &Entry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        if !entry.absmax {
+            return self.read(entry.start, entry.bytes, sink);
+        }
+        let bytes: Vec<u8> = (self.f32s(entry, 0..entry.shape.iter().product())?.iter())
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        sink(&bytes)
+    }
+
+    /// Elements `range` of a float tensor.
+    pub fn floats(
+        &self,
+        name: &str,
+        entry: &Entry,
+        range: std::ops::Range<usize>,
+    ) -> Result<Vec<f32>> {
+        match entry.dtype {
+            Dtype::F32 => self.f32s(entry, range),
+            Dtype::F16 => self.elements(entry, range, |b| f16::from_le_bytes(b).to_f32()),
+            Dtype::BF16 => self.elements(entry, range, |b| bf16::from_le_bytes(b).to_f32()),
+            Dtype::F64 => self.elements(entry, range, |b| f64::from_le_bytes(b) as f32),
+            got => Err(invalid(name, "f64, f32, f16 or bf16", got.to_string()).in_file(&self.path)),
+        }
+    }
+
+    /// A tensor of a dtype that candle has, or an integer of another.
+    pub fn tensor(&self, name: &str, entry: &Entry) -> Result<Tensor> {
+        let (shape, device) = (&entry.shape[..], &Device::Cpu);
+        let all = 0..shape.iter().product();
+        Ok(match entry.dtype {
+            Dtype::U8 | Dtype::BOOL => Tensor::from_vec(self.bytes(entry)?, shape, device)?,
+            Dtype::I8 => {
+                let of = |[byte]: [u8; 1]| i64::from(byte.cast_signed());
+                Tensor::from_vec(self.elements(entry, all, of)?, shape, device)?
+            }
+            Dtype::I16 => {
+                let values = self.elements(entry, all, i16::from_le_bytes)?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            Dtype::U16 => {
+                let values = self.elements(entry, all, |b| u32::from(u16::from_le_bytes(b)))?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            Dtype::I32 => {
+                let values = self.elements(entry, all, i32::from_le_bytes)?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            Dtype::U32 => {
+                let values = self.elements(entry, all, u32::from_le_bytes)?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            Dtype::I64 => {
+                let values = self.elements(entry, all, i64::from_le_bytes)?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            Dtype::F16 => {
+                let values = self.elements(entry, all, f16::from_le_bytes)?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            Dtype::BF16 => {
+                let values = self.elements(entry, all, bf16::from_le_bytes)?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            Dtype::F32 => {
+                let values = self.f32s(entry, all)?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            Dtype::F64 => {
+                let values = self.elements(entry, all, f64::from_le_bytes)?;
+                Tensor::from_vec(values, shape, device)?
+            }
+            got => {
+                let expected = "a dtype that candle has";
+                return Err(invalid(name, expected, got.to_string()).in_file(&self.path));
+            }
+        })
+    }
+}
+
+/// Whether tensors of this dtype are floats that can be quantized.
+pub(super) fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}

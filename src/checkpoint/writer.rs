@@ -1,0 +1,143 @@
+//! A safetensors file, written tensor by tensor.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+
+use safetensors::Dtype;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::json;
+
+use super::header::{self, LENGTH, invalid};
+use crate::error::{Error, Result};
+
+/// A tensor that will be written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Planned {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+}
+
+/// Where a tensor's bytes go.
+#[derive(Debug)]
+struct Place {
+    start: u64,
+    bytes: u64,
+    written: u64,
+}
+
+/// A file whose header is written, and which is filled in any order.
+#[derive(Debug)]
+pub(super) struct Writer<'a> {
+    file: &'a mut File,
+    places: HashMap<String, Place>,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes the header; wider elements come first, so that all are aligned.
+    pub fn new(
+        file: &'a mut File,
+        mut planned: Vec<Planned>,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let order = |p: &Planned| (std::cmp::Reverse(p.dtype.bitsize()), p.name.clone());
+        planned.sort_by_cached_key(order);
+        let mut places = HashMap::new();
+        let mut entries = Vec::with_capacity(planned.len());
+        let mut end = 0u64;
+        for tensor in planned {
+            let bytes = header::bytes(tensor.dtype, &tensor.shape);
+            let Some(next) = bytes.and_then(|bytes| end.checked_add(bytes)) else {
+                let got = format!("{:?}", tensor.shape);
+                return Err(invalid(&tensor.name, "a size that fits into a file", got));
+            };
+            let entry = json!({
+                "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [end, next],
+            });
+            let place = Place {
+                start: end,
+                bytes: next - end,
+                written: 0,
+            };
+            if places.insert(tensor.name.clone(), place).is_some() {
+                return Err(invalid(&tensor.name, "one tensor of that name", "two"));
+            }
+            entries.push((tensor.name, entry));
+            end = next;
+        }
+        let json = serde_json::to_vec(&Header { metadata, entries });
+        let mut json = json.unwrap_or_else(|error| unreachable!("header: {error}"));
+        json.resize(json.len().next_multiple_of(LENGTH as usize), b' ');
+        let length = json.len() as u64;
+        for place in places.values_mut() {
+            place.start += LENGTH + length;
+        }
+        let write = |file: &mut File| {
+            file.set_len(LENGTH + length + end)?;
+            file.write_all(&length.to_le_bytes())?;
+            file.write_all(&json)
+        };
+        write(file).map_err(writing)?;
+        Ok(Self { file, places })
+    }
+
+    /// Writes the next bytes of a tensor.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let place = self.places.get_mut(name);
+        let place = place.unwrap_or_else(|| unreachable!("{name} is planned"));
+        let left = place.bytes - place.written;
+        if bytes.len() as u64 > left {
+            return Err(invalid(
+                name,
+                format!("at most {left} more bytes"),
+                bytes.len().to_string(),
+            ));
+        }
+        let at = SeekFrom::Start(place.start + place.written);
+        let file = &mut self.file;
+        let written = file.seek(at).and_then(|_| file.write_all(bytes));
+        written.map_err(writing)?;
+        place.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Checks that every tensor is complete, and waits until the file is on the disk.
+    pub fn finish(self) -> Result<()> {
+        let unfinished = self
+            .places
+            .iter()
+            .find(|(_, place)| place.written != place.bytes);
+        if let Some((name, place)) = unfinished {
+            let expected = format!("{} bytes", place.bytes);
+            return Err(invalid(name, expected, place.written.to_string()));
+        }
+        self.file.sync_all().map_err(writing)
+    }
+}
+
+pub(super) fn writing(error: std::io::Error) -> Error {
+    Error::Io {
+        action: "write",
+        error,
+    }
+}
+
+/// The entries in the order of their offsets.
+struct Header<'a> {
+    metadata: &'a BTreeMap<String, String>,
+    entries: Vec<(String, serde_json::Value)>,
+}
+
+impl Serialize for Header<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        if !self.metadata.is_empty() {
+            map.serialize_entry("__metadata__", self.metadata)?;
+        }
+        for (name, entry) in &self.entries {
+            map.serialize_entry(name, entry)?;
+        }
+        map.end()
+    }
+}

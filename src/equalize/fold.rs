@@ -1,0 +1,109 @@
+//! A model with the factors of pairs folded into its parameters.
+
+use std::collections::BTreeMap;
+
+use candle_core::Tensor;
+
+use super::factors::{column_maxima, factors};
+use super::report::Pair;
+use crate::error::{Error, Result};
+use crate::module::{AnyLayer, AnyNorm, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
+
+/// A pair with its factors, `[hidden]`.
+pub(super) struct Fold {
+    pub pair: Pair,
+    factors: Tensor,
+}
+
+impl Fold {
+    /// From the ranges of the norm's outputs.
+    pub fn of<M: Quantizable>(model: &M, pair: Pair, ranges: &[f32], alpha: f64) -> Result<Self> {
+        struct Read<'a> {
+            pair: &'a Pair,
+            weights: Vec<Tensor>,
+        }
+
+        impl Visitor for Read<'_> {
+            fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+                if self.pair.layers.iter().any(|own| own == path) {
+                    self.weights.extend(layer.values()?);
+                }
+                Ok(())
+            }
+        }
+
+        let mut read = Read {
+            pair: &pair,
+            weights: Vec::new(),
+        };
+        Walk::over(model, &mut read)?;
+        let columns = column_maxima(&read.weights).map_err(|e| e.at(&pair.norm))?;
+        let factors = factors(ranges, &columns, alpha).map_err(|e| e.at(&pair.norm))?;
+        Ok(Self { pair, factors })
+    }
+}
+
+/// A copy of the model with all these folded in.
+pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<M> {
+    struct Apply<'a> {
+        divided: BTreeMap<&'a str, &'a Tensor>,
+        layers: BTreeMap<&'a str, &'a Tensor>,
+        residuals: BTreeMap<&'a str, &'a Tensor>,
+    }
+
+    impl VisitorMut for Apply<'_> {
+        fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+            let Some(factors) = self.layers.get(path) else {
+                return Ok(false);
+            };
+            let folded = layer.fold_input_boxed(factors)?;
+            let folded = folded.ok_or_else(|| Error::UnsupportedQConfig {
+                expected: "a float layer whose inputs can be divided".into(),
+                got: layer.kind().to_string(),
+            })?;
+            layer.install(folded)?;
+            Ok(true)
+        }
+
+        fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
+            let mut affine = norm.affine();
+            if let Some(factors) = self.divided.get(path) {
+                let divided = |parameter: &Tensor| -> Result<Tensor> {
+                    let factors = factors.to_dtype(parameter.dtype())?;
+                    Ok(parameter.broadcast_div(&factors)?)
+                };
+                affine.weight = divided(&affine.weight)?;
+                affine.bias = affine.bias.as_ref().map(divided).transpose()?;
+            }
+            if let Some(factors) = self.residuals.get(path) {
+                affine.residual = Some(match affine.residual {
+                    None => (*factors).clone(),
+                    Some(before) => before.broadcast_mul(factors)?,
+                });
+            }
+            let changed = self.divided.contains_key(path) || self.residuals.contains_key(path);
+            if changed {
+                norm.set_affine(affine);
+            }
+            Ok(changed)
+        }
+    }
+
+    let all = |paths: fn(&Pair) -> &[String]| {
+        let each = folds.iter();
+        let each = each.flat_map(|fold| {
+            paths(&fold.pair)
+                .iter()
+                .map(|path| (path.as_str(), &fold.factors))
+        });
+        each.collect::<BTreeMap<_, _>>()
+    };
+    let mut apply = Apply {
+        divided: all(|pair| std::slice::from_ref(&pair.norm)),
+        layers: all(|pair| &pair.layers),
+        residuals: all(|pair| &pair.residuals),
+    };
+    let mut folded = model.clone();
+    WalkMut::over(&mut folded, &mut apply)?;
+    Ok(folded)
+}

@@ -1,0 +1,65 @@
+//! Elements of two bytes that quantized weights can have.
+
+use candle_core::DType;
+use half::{bf16, f16};
+
+use crate::kernels::{self, Isa};
+
+/// Elements in row order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Halves {
+    Float16(Vec<f16>),
+    BFloat16(Vec<bf16>),
+}
+
+impl Halves {
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Float16(values) => values.len(),
+            Self::BFloat16(values) => values.len(),
+        }
+    }
+
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Float16(_) => DType::F16,
+            Self::BFloat16(_) => DType::BF16,
+        }
+    }
+
+    /// Those of a row of `k`, as f32, chunk by chunk.
+    pub fn read_row(&self, isa: Isa, k: usize, row: usize, sink: impl FnMut(&[f32])) {
+        let range = row * k..(row + 1) * k;
+        match self {
+            Self::Float16(values) => kernels::widen_row(isa, &values[range], sink),
+            Self::BFloat16(values) => kernels::widen_row(isa, &values[range], sink),
+        }
+    }
+
+    /// The first that is NaN or infinite, and its place.
+    pub fn non_finite(&self) -> Option<(usize, f32)> {
+        let value = |i: usize| match self {
+            Self::Float16(values) => values[i].to_f32(),
+            Self::BFloat16(values) => values[i].to_f32(),
+        };
+        let mut values = (0..self.len()).map(|i| (i, value(i)));
+        values.find(|(_, value)| !value.is_finite())
+    }
+
+    /// The bytes of a file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Float16(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Self::BFloat16(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        }
+    }
+}
+
+/// The maximum of a dtype of halves; `None` of any other.
+pub(crate) fn max_half(dtype: DType) -> Option<f32> {
+    match dtype {
+        DType::F16 => Some(f16::MAX.to_f32()),
+        DType::BF16 => Some(bf16::MAX.to_f32()),
+        _ => None,
+    }
+}

@@ -1,0 +1,190 @@
+//! How well the codes of weights and activations are used.
+
+use candle_core::Tensor;
+use serde::Serialize;
+
+use super::{Deviation, Histogram};
+use crate::error::Result;
+use crate::qconfig::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
+use crate::qparams::{Rounding, quantize};
+use crate::stored::Quantized;
+use crate::tensor::to_f32_vec;
+
+/// Codes of 8 bits.
+const CODES: usize = 256;
+/// Distance from the value a code stands for, in steps, beyond which it was clipped: half a step, and
+/// what rounding adds.
+const CLIPPED: f32 = 0.51;
+
+/// A quantized weight beside the float one.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct WeightInspection {
+    /// Its name within the layer: `weight`, `weight_ih_l0`.
+    pub name: String,
+    /// How far the dequantized weight is from the float one.
+    pub error: Deviation,
+    /// The share of elements beyond the range of the codes, which were clipped.
+    pub clipped: f64,
+    /// The share of the codes that no element has; `None` of float16.
+    pub unused_codes: Option<f64>,
+    /// The float weight's elements.
+    pub histogram: Histogram,
+}
+
+impl WeightInspection {
+    pub(super) fn of(
+        name: &str,
+        [float, quantized]: [&Tensor; 2],
+        stored: &Quantized,
+    ) -> Result<Self> {
+        let op = "weight";
+        let (mut error, mut histogram) = (Deviation::default(), Histogram::default());
+        error.add(float, quantized)?;
+        let (float, quantized) = (to_f32_vec(float, op)?, to_f32_vec(quantized, op)?);
+        histogram.add(&float);
+        let is_int8 = stored.format().codes.is_some();
+        let clipped = match is_int8 {
+            false => stored.format().saturated,
+            true => {
+                let scales = stored.scales();
+                let columns = stored.shape()[1].max(1);
+                let pairs = float.iter().zip(&quantized).enumerate();
+                let is_clipped = |(at, (float, quantized)): &(usize, (&f32, &f32))| {
+                    let scale = scales.get(at / columns).or(scales.first());
+                    scale.is_some_and(|scale| (*float - *quantized).abs() > CLIPPED * scale)
+                };
+                pairs.filter(is_clipped).count()
+            }
+        };
+        let unused_codes = is_int8.then(|| {
+            let mut used = [false; CODES];
+            for code in stored.codes() {
+                used[usize::from(code as u8)] = true;
+            }
+            unused(&used, CODES)
+        });
+        Ok(Self {
+            name: name.to_owned(),
+            error,
+            clipped: clipped as f64 / float.len().max(1) as f64,
+            unused_codes,
+            histogram,
+        })
+    }
+}
+
+/// The activations that a layer multiplies, over all its calls.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ActivationInspection {
+    /// The minimum.
+    pub min: f32,
+    /// The maximum.
+    pub max: f32,
+    /// The share of elements that are beyond the range of their codes; `None` where they stay float.
+    pub clipped: Option<f64>,
+    /// The share of the codes that no element has; `None` where they stay float.
+    pub unused_codes: Option<f64>,
+    /// The elements.
+    pub histogram: Histogram,
+}
+
+/// Gathers what an [`ActivationInspection`] says.
+pub(super) struct Activations {
+    config: ActivationConfig,
+    min: f32,
+    max: f32,
+    total: u64,
+    clipped: u64,
+    used: [bool; CODES],
+    histogram: Histogram,
+}
+
+impl Activations {
+    pub fn new(config: ActivationConfig) -> Self {
+        Self {
+            config,
+            min: f32::INFINITY,
+            max: f32::NEG_INFINITY,
+            total: 0,
+            clipped: 0,
+            used: [false; CODES],
+            histogram: Histogram::default(),
+        }
+    }
+
+    /// Adds the input of a call.
+    pub fn add(&mut self, input: &Tensor) -> Result<()> {
+        let values = to_f32_vec(input, "activations")?;
+        let (min, max) = range(&values);
+        (self.min, self.max) = (self.min.min(min), self.max.max(max));
+        self.total += values.len() as u64;
+        self.histogram.add(&values);
+        if let ActivationConfig::Dynamic(config) = self.config {
+            let columns = input.dims().last().copied().unwrap_or(1);
+            match config.granularity {
+                Granularity::PerTensor => self.quantize(config, &values),
+                Granularity::PerRow => {
+                    for row in values.chunks(columns.max(1)) {
+                        self.quantize(config, row);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the codes of values that share a scale.
+    fn quantize(&mut self, config: DynamicConfig, values: &[f32]) {
+        let (min, max) = range(values);
+        if !(min.is_finite() && max.is_finite()) {
+            return;
+        }
+        let qparams = config.qparams(min, max);
+        let (scale, zero) = (qparams.scale, qparams.zero_point);
+        let rounding = match config.arithmetic {
+            Arithmetic::OnnxRuntime => Rounding::Divide,
+            Arithmetic::PyTorch => Rounding::Multiply,
+        };
+        let codes = quantize(values, scale, zero, [0, self.top()], rounding);
+        for (value, code) in values.iter().zip(codes) {
+            self.used[code as usize] = true;
+            let distance = (value - scale * (code - zero) as f32).abs();
+            self.clipped += u64::from(distance > CLIPPED * scale);
+        }
+    }
+
+    /// The maximum code.
+    fn top(&self) -> i32 {
+        match self.config {
+            ActivationConfig::Dynamic(config) if config.reduce_range => 127,
+            _ => 255,
+        }
+    }
+
+    /// `None` if nothing was added.
+    pub fn finish(&self) -> Option<ActivationInspection> {
+        let dynamic = matches!(self.config, ActivationConfig::Dynamic(_));
+        (self.total > 0).then(|| ActivationInspection {
+            min: self.min,
+            max: self.max,
+            clipped: dynamic.then(|| self.clipped as f64 / self.total as f64),
+            unused_codes: dynamic.then(|| unused(&self.used, self.top() as usize + 1)),
+            histogram: self.histogram.clone(),
+        })
+    }
+}
+
+/// The share of the first `count` codes that are not used.
+fn unused(used: &[bool; CODES], count: usize) -> f64 {
+    let unused = used[..count].iter().filter(|used| !**used).count();
+    unused as f64 / count as f64
+}
+
+fn range(values: &[f32]) -> (f32, f32) {
+    let extremes = (f32::INFINITY, f32::NEG_INFINITY);
+    values.iter().fold(extremes, |(min, max), value| {
+        (min.min(*value), max.max(*value))
+    })
+}

@@ -1,0 +1,104 @@
+//! Histograms of values whose range is not known before.
+
+use serde::Serialize;
+
+/// Bins of a histogram.
+const BINS: usize = 128;
+
+/// Counts of values in bins of one width over `[-bound, bound)`, where the bound is the smallest power of
+/// two that holds all of them: it grows as they come, by taking bins together in pairs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Histogram {
+    /// The bound.
+    pub bound: f32,
+    /// The counts, from `-bound` on.
+    pub counts: Vec<u64>,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            bound: f32::MIN_POSITIVE,
+            counts: vec![0; BINS],
+        }
+    }
+}
+
+impl Histogram {
+    /// Adds values; those that are not finite are not counted.
+    pub(super) fn add(&mut self, values: &[f32]) {
+        let finite = values.iter().filter(|value| value.is_finite());
+        let greatest = finite.clone().fold(0f32, |max, value| max.max(value.abs()));
+        // Below the greatest power of two there is a bound for all but the last binade.
+        while self.bound <= greatest && self.bound < f32::MAX / 2. {
+            self.grow();
+        }
+        let half = (BINS / 2) as f32;
+        for value in finite {
+            let bin = (value / self.bound * half).floor() + half;
+            self.counts[(bin as usize).min(BINS - 1)] += 1;
+        }
+    }
+
+    fn grow(&mut self) {
+        let mut counts = vec![0; BINS];
+        for (bin, count) in self.counts.iter().enumerate() {
+            counts[BINS / 4 + bin / 2] += count;
+        }
+        self.counts = counts;
+        self.bound *= 2.;
+    }
+
+    /// The middle of each bin that lies between the first and the last that are not empty, and its
+    /// count.
+    pub fn bins(&self) -> Vec<(f32, u64)> {
+        let width = 2. * self.bound / BINS as f32;
+        let first = self.counts.iter().position(|count| *count > 0).unwrap_or(0);
+        let last = self.counts.iter().rposition(|count| *count > 0);
+        let end = last.map_or(0, |last| last + 1);
+        let bins = self.counts[first.min(end)..end].iter().enumerate();
+        bins.map(|(bin, count)| {
+            (
+                (first + bin) as f32 * width - self.bound + width / 2.,
+                *count,
+            )
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_grows_and_no_value_is_lost() {
+        let (mut steps, mut at_once) = (Histogram::default(), Histogram::default());
+        let values: Vec<f32> = (-300..300).map(|i| i as f32 * 0.37).collect();
+        for value in &values {
+            steps.add(&[*value]);
+        }
+        at_once.add(&values);
+        assert_eq!(steps, at_once);
+        assert_eq!((steps.bound, steps.counts.iter().sum::<u64>()), (128., 600));
+        let bins = steps.bins();
+        assert_eq!((bins[0].0, bins[bins.len() - 1].0), (-111., 111.));
+    }
+
+    #[test]
+    fn the_extremes_are_counted_and_what_is_not_finite_is_not() {
+        let mut histogram = Histogram::default();
+        histogram.add(&[
+            f32::NAN,
+            f32::INFINITY,
+            f32::MAX,
+            f32::MIN,
+            0.,
+            -0.,
+            f32::MIN_POSITIVE,
+        ]);
+        assert_eq!(histogram.counts.iter().sum::<u64>(), 5);
+        assert!(Histogram::default().bins().is_empty());
+    }
+}

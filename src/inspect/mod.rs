@@ -1,0 +1,22 @@
+//! The numeric suite: errors of a quantized model, measured on inputs of a user's choice.
+//!
+//! [`inspect()`] measures all there is of a model, with its float original beside it; [`observe`]
+//! measures only how far each layer's output is from what it would be quantized, in one run.
+
+mod codes;
+mod histogram;
+mod measure;
+mod observe;
+#[cfg(feature = "page")]
+mod page;
+mod run;
+mod table;
+
+pub use codes::{ActivationInspection, WeightInspection};
+pub use histogram::Histogram;
+pub use measure::Deviation;
+pub(crate) use observe::tapped;
+pub use observe::{Observed, observe, replays};
+#[cfg(feature = "page")]
+pub use page::PagePoint;
+pub use run::{Inspection, LayerInspection, inspect};

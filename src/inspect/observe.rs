@@ -1,0 +1,163 @@
+//! One run of a model whose layers report to taps.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::Tensor;
+
+use super::Deviation;
+use crate::error::Result;
+use crate::module::{
+    AnyLayer, AnyNorm, Quantizable, Receiver, Replay, Tap, Visitor, VisitorMut, Walk, WalkMut,
+};
+
+/// A run of a model, and what was measured during it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Observed<T> {
+    /// The result of the run.
+    pub result: T,
+    /// For each layer, by path, that was called: how far the output of the other layer is from its
+    /// own, on its own inputs.
+    pub outputs: BTreeMap<String, Deviation>,
+    /// Layers, by path, that report nothing, or that were not called.
+    pub silent: Vec<String>,
+}
+
+/// Runs a model while each layer in `others` is compared with the function there, on the inputs that
+/// the layer gets: how sensitive a model is to quantizing each of its layers, by one run of it.
+///
+/// `others` are quantized layers as functions: [`replays`]. `run` may call the model any number of
+/// times and from any threads. The model is left as it was, also when `run` fails or panics.
+///
+/// ```
+/// use candle_core::{Device, Module, Tensor};
+/// use candle_dynquant::{inspect, nn, quantize_dynamic, QConfigSpec};
+///
+/// let weight = Tensor::randn(0f32, 1., (16, 32), &Device::Cpu)?;
+/// let mut model = nn::Linear::new(weight, None);
+/// let mut quantized = model.clone();
+/// quantize_dynamic(&mut quantized, &QConfigSpec::int8())?;
+/// let xs = Tensor::randn(0f32, 1., (4, 32), &Device::Cpu)?;
+/// let others = inspect::replays(&quantized)?;
+/// let observed = inspect::observe(&mut model, others, |model| model.forward(&xs))?;
+/// assert!(observed.outputs[""].sqnr_db() > 30.);
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+///
+/// # Errors
+/// When one of the functions fails, or the walk over the model does. An error of `run` is in its
+/// result.
+pub fn observe<M, T>(
+    model: &mut M,
+    others: BTreeMap<String, Replay>,
+    run: impl FnOnce(&M) -> T,
+) -> Result<Observed<T>>
+where
+    M: Quantizable + ?Sized,
+{
+    /// Of one layer; the sums are in the order of the calls, the errors the first.
+    type Sums = Mutex<Result<Option<Deviation>>>;
+
+    let compare = |(path, other): (String, Replay)| {
+        let sums = Arc::new(Sums::new(Ok(None)));
+        let own = Arc::clone(&sums);
+        let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
+            let mut one = Deviation::default();
+            let compared = other(inputs).and_then(|other| one.add(output, &other));
+            let mut sums = own.lock().unwrap_or_else(PoisonError::into_inner);
+            match (&mut *sums, compared) {
+                (Ok(sums), Ok(())) => sums.get_or_insert_default().merge(&one),
+                (sums @ Ok(_), Err(error)) => *sums = Err(error),
+                (Err(_), _) => {}
+            }
+        });
+        (path, (receiver, sums))
+    };
+    let compared: BTreeMap<_, _> = others.into_iter().map(compare).collect();
+    let receivers = compared.iter();
+    let receivers = receivers.map(|(path, (receiver, _))| (path.as_str(), receiver));
+    let result = tapped(model, &receivers.collect(), run)?;
+    let (mut outputs, mut silent) = (BTreeMap::new(), Vec::new());
+    for (path, (_, sums)) in &compared {
+        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *sums, Ok(None)).map_err(|e| e.at(path))? {
+            Some(sums) => {
+                outputs.insert(path.clone(), sums);
+            }
+            None => silent.push(path.clone()),
+        }
+    }
+    Ok(Observed {
+        result,
+        outputs,
+        silent,
+    })
+}
+
+/// The quantized layers of a model as functions, by path: those that can be called by themselves.
+///
+/// # Errors
+/// As the walk over the model.
+pub fn replays<M: Quantizable + ?Sized>(model: &M) -> Result<BTreeMap<String, Replay>> {
+    struct Collect(BTreeMap<String, Replay>);
+
+    impl Visitor for Collect {
+        fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+            let quantized = layer.weights().iter().any(|weight| weight.quantized);
+            if let Some(replay) = layer.replay().filter(|_| quantized) {
+                self.0.insert(path.to_owned(), replay);
+            }
+            Ok(())
+        }
+    }
+
+    let mut collect = Collect(BTreeMap::new());
+    Walk::over(model, &mut collect)?;
+    Ok(collect.0)
+}
+
+/// Runs a model whose layers report to the receivers at their paths.
+///
+/// # Errors
+/// When the walk over the model fails, or a path leads to no layer.
+pub(crate) fn tapped<M, T>(
+    model: &mut M,
+    receivers: &BTreeMap<&str, &Arc<Receiver>>,
+    run: impl FnOnce(&M) -> T,
+) -> Result<T>
+where
+    M: Quantizable + ?Sized,
+{
+    struct Attach<'a>(&'a BTreeMap<&'a str, &'a Arc<Receiver>>);
+
+    impl VisitorMut for Attach<'_> {
+        fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+            let receiver = self.0.get(path);
+            Ok(receiver.is_some_and(|receiver| layer.attach(Some(Tap::to(receiver)))))
+        }
+
+        fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
+            let receiver = self.0.get(path);
+            if let Some(receiver) = receiver {
+                norm.attach(Some(Tap::to(receiver)));
+            }
+            Ok(receiver.is_some())
+        }
+    }
+
+    struct Detach<'a>(&'a BTreeMap<&'a str, &'a Arc<Receiver>>);
+
+    impl VisitorMut for Detach<'_> {
+        fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+            Ok(self.0.contains_key(path) && layer.attach(None))
+        }
+
+        fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
+            norm.attach(None);
+            Ok(self.0.contains_key(path))
+        }
+    }
+
+    WalkMut::over_while(model, &mut Attach(receivers), run, &mut Detach(receivers))
+}

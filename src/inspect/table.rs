@@ -1,0 +1,109 @@
+//! An inspection as text.
+
+use std::fmt;
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
+use super::{Deviation, Inspection, LayerInspection, WeightInspection};
+
+/// A rule below the header and one at the end.
+const RULED: TableStyle = {
+    let rule = LineStyle::none().fill('─').junction('─');
+    TableStyle::new().header_separator(rule).bottom_border(rule)
+};
+
+/// The columns of the table.
+pub(super) const HEADER: [&str; 12] = [
+    "layer",
+    "kind",
+    "weight dB",
+    "clipped",
+    "unused",
+    "input range",
+    "clipped",
+    "unused",
+    "output dB",
+    "cosine",
+    "max error",
+    "along dB",
+];
+
+impl Inspection {
+    /// Layers with figures.
+    pub(super) fn measured(&self) -> impl Iterator<Item = &LayerInspection> {
+        let layers = self.layers.iter();
+        layers.filter(|layer| layer.quantized || layer.along.is_some())
+    }
+
+    pub(super) fn end_to_end(&self) -> String {
+        let (db, cosine) = (decibels(&self.output), self.output.cosine());
+        format!(
+            "end to end: {db} dB, cosine {cosine:.5}, max error {:.2e}",
+            self.output.max_abs()
+        )
+    }
+}
+
+/// The table has a row for each layer that is quantized or was called; figures in decibels are SQNR.
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(RULED);
+        table.set_header(HEADER);
+        for layer in self.measured() {
+            table.add_row(cells(layer));
+        }
+        for column in 2..12 {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        writeln!(f, "{}", table.trim_fmt())?;
+        f.write_str(&self.end_to_end())
+    }
+}
+
+pub(super) fn cells(layer: &LayerInspection) -> [String; 12] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let weights = &layer.weights;
+    let some = |of: &dyn Fn(&WeightInspection) -> Option<f64>| {
+        let all: Vec<f64> = weights.iter().filter_map(of).collect();
+        (!all.is_empty()).then(|| percent(all.iter().sum::<f64>() / all.len() as f64))
+    };
+    let mut error = Deviation::default();
+    weights.iter().for_each(|weight| error.merge(&weight.error));
+    let (input, output) = (layer.input.as_ref(), layer.output.as_ref());
+    let name = match layer.path.as_str() {
+        "" => "(the model itself)",
+        path => path,
+    };
+    [
+        name.to_owned(),
+        layer.kind.to_string(),
+        or_dash((!weights.is_empty()).then(|| decibels(&error))),
+        or_dash(some(&|weight| Some(weight.clipped))),
+        or_dash(some(&|weight| weight.unused_codes)),
+        or_dash(input.map(|input| format!("{:.3} .. {:.3}", input.min, input.max))),
+        or_dash(input.and_then(|input| input.clipped).map(percent)),
+        or_dash(input.and_then(|input| input.unused_codes).map(percent)),
+        or_dash(output.map(decibels)),
+        or_dash(output.map(|output| format!("{:.5}", output.cosine()))),
+        or_dash(output.map(|output| format!("{:.2e}", output.max_abs()))),
+        or_dash(layer.along.as_ref().map(decibels)),
+    ]
+}
+
+fn decibels(deviation: &Deviation) -> String {
+    match deviation.sqnr_db() {
+        f64::INFINITY => "exact".to_owned(),
+        f64::NEG_INFINITY => "not finite".to_owned(),
+        db => format!("{db:.1}"),
+    }
+}
+
+fn percent(share: f64) -> String {
+    match share {
+        0. => "0 %".to_owned(),
+        share => format!("{:.2} %", 100. * share),
+    }
+}

@@ -1,0 +1,116 @@
+//! Kinds of layers.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::words::{lookup, serde_as_word};
+
+/// The kind of a layer; rules by kind match on it.
+///
+/// It is parsed from its name, your own kinds from `Custom(name)`; serde uses the same text:
+///
+/// ```
+/// use candle_dynquant::LayerKind;
+///
+/// assert_eq!("LSTM".parse::<LayerKind>()?, LayerKind::LSTM);
+/// assert_eq!("Custom(Conv1d)".parse::<LayerKind>()?, LayerKind::custom("Conv1d"));
+/// let typo = "Liner".parse::<LayerKind>().unwrap_err();
+/// assert!(typo.to_string().ends_with("did you mean `Linear`?"));
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum LayerKind {
+    /// `y = x W^T + b`.
+    Linear,
+    /// Long short-term memory over a sequence.
+    LSTM,
+    /// Gated recurrent unit over a sequence.
+    GRU,
+    /// A plain recurrent network over a sequence; not among PyTorch's default kinds.
+    RNN,
+    /// One LSTM step.
+    LSTMCell,
+    /// One step of a plain recurrent network.
+    RNNCell,
+    /// One GRU step.
+    GRUCell,
+    /// A table of vectors.
+    Embedding,
+    /// A user's own layer, by the name it chose.
+    Custom(Cow<'static, str>),
+}
+
+impl LayerKind {
+    /// The six kinds that PyTorch's `quantize_dynamic` swaps by default.
+    pub const DEFAULT: [Self; 6] = [
+        Self::Linear,
+        Self::LSTM,
+        Self::GRU,
+        Self::LSTMCell,
+        Self::RNNCell,
+        Self::GRUCell,
+    ];
+
+    /// The seven kinds that multiply: PyTorch's six and [`RNN`](Self::RNN).
+    pub const MULTIPLYING: [Self; 7] = [
+        Self::Linear,
+        Self::LSTM,
+        Self::GRU,
+        Self::RNN,
+        Self::LSTMCell,
+        Self::RNNCell,
+        Self::GRUCell,
+    ];
+
+    /// The kind of a user's own layer.
+    pub const fn custom(name: &'static str) -> Self {
+        Self::Custom(Cow::Borrowed(name))
+    }
+}
+
+impl fmt::Display for LayerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Linear => "Linear",
+            Self::LSTM => "LSTM",
+            Self::GRU => "GRU",
+            Self::RNN => "RNN",
+            Self::LSTMCell => "LSTMCell",
+            Self::RNNCell => "RNNCell",
+            Self::GRUCell => "GRUCell",
+            Self::Embedding => "Embedding",
+            Self::Custom(name) => return f.pad(&format!("Custom({name})")),
+        })
+    }
+}
+
+impl FromStr for LayerKind {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        let own = word
+            .strip_prefix("Custom(")
+            .and_then(|w| w.strip_suffix(')'));
+        if let Some(name) = own.filter(|name| !name.is_empty()) {
+            return Ok(Self::Custom(name.to_owned().into()));
+        }
+        let words = [
+            ("Linear", Self::Linear),
+            ("LSTM", Self::LSTM),
+            ("GRU", Self::GRU),
+            ("RNN", Self::RNN),
+            ("LSTMCell", Self::LSTMCell),
+            ("RNNCell", Self::RNNCell),
+            ("GRUCell", Self::GRUCell),
+            ("Embedding", Self::Embedding),
+            // Read above; here for the list of what there is.
+            ("Custom(name)", Self::custom("name")),
+        ];
+        lookup("kind", word, words)
+    }
+}
+
+serde_as_word!(LayerKind);

@@ -1,0 +1,116 @@
+//! The description of a weight that a layer gives.
+
+use serde::{Deserialize, Serialize};
+
+use super::WeightId;
+use crate::qparams::QDType;
+
+/// How a weight is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum WeightDType {
+    /// 64-bit float.
+    F64,
+    /// 32-bit float.
+    F32,
+    /// 16-bit float.
+    F16,
+    /// 16-bit bfloat.
+    BF16,
+    /// Signed 8-bit codes with scales, PyTorch's `qint8`.
+    QInt8,
+    /// Unsigned 8-bit codes with scales and zero points, PyTorch's `quint8`.
+    QUInt8,
+    /// Anything else.
+    Other,
+}
+
+impl WeightDType {
+    /// Of codes, or else of halves.
+    pub(crate) fn of_quantized(codes: Option<QDType>, halves: candle_core::DType) -> Self {
+        match codes {
+            None => halves.into(),
+            Some(QDType::QInt8) => Self::QInt8,
+            Some(QDType::QUInt8) => Self::QUInt8,
+        }
+    }
+
+    /// Whether an element has two bytes.
+    pub(crate) fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
+    }
+
+    /// Whether these are codes.
+    pub fn is_quantized(self) -> bool {
+        matches!(self, Self::QInt8 | Self::QUInt8)
+    }
+}
+
+impl From<candle_core::DType> for WeightDType {
+    fn from(dtype: candle_core::DType) -> Self {
+        match dtype {
+            candle_core::DType::F64 => Self::F64,
+            candle_core::DType::F32 => Self::F32,
+            candle_core::DType::F16 => Self::F16,
+            candle_core::DType::BF16 => Self::BF16,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// One weight of a layer, as the layer describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WeightInfo {
+    /// Name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
+    pub name: String,
+    /// Shape, outputs first.
+    pub shape: Vec<usize>,
+    /// How it is stored now.
+    pub dtype: WeightDType,
+    /// Bytes in memory, including scales and padding, without biases.
+    pub bytes: usize,
+    /// Whether it cannot be quantized again.
+    pub quantized: bool,
+    /// Elements that were clamped to the range of its dtype when it was quantized.
+    pub saturated: usize,
+    /// Its memory, if the layer gives it: memory that several layers hold is counted once, and a
+    /// view counts the whole memory.
+    #[serde(skip)]
+    pub id: Option<WeightId>,
+}
+
+impl WeightInfo {
+    /// Describes one weight; it counts as quantized if its dtype has codes.
+    pub fn new(name: impl Into<String>, shape: &[usize], dtype: WeightDType, bytes: usize) -> Self {
+        Self {
+            name: name.into(),
+            shape: shape.to_vec(),
+            dtype,
+            bytes,
+            quantized: dtype.is_quantized(),
+            saturated: 0,
+            id: None,
+        }
+    }
+
+    /// The same, in the memory `id`.
+    #[must_use]
+    pub fn held_as(self, id: WeightId) -> Self {
+        Self {
+            id: Some(id),
+            ..self
+        }
+    }
+
+    /// The same as a quantized weight, `saturated` elements of which were out of range.
+    #[must_use]
+    pub fn quantized(self, saturated: usize) -> Self {
+        Self {
+            quantized: true,
+            saturated,
+            ..self
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The table of a quantized embedding.
+
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{DType, Device, Tensor, WithDType};
+use half::{bf16, f16};
+
+use crate::error::Result;
+use crate::kernels;
+use crate::module::{WeightDType, WeightId, WeightInfo};
+use crate::nn::projection;
+use crate::nn::ties::{Dequantized, Tied};
+use crate::qconfig::{ActivationConfig, QConfig};
+use crate::qtable::QTable;
+use crate::qweight::QWeight;
+use crate::tensor::Indexes;
+
+/// A quantized table, and the tensor it dequantizes to.
+#[derive(Debug)]
+pub(super) struct Quantized {
+    pub rows: Rows,
+    /// Of the float table.
+    dtype: DType,
+    /// Filled when the table is first read as a tensor.
+    dequantized: OnceLock<Dequantized>,
+}
+
+/// Where the rows are read.
+#[derive(Debug)]
+pub(super) enum Rows {
+    Own {
+        table: Arc<QTable>,
+        /// `None` if it was read from a checkpoint.
+        qconfig: Option<QConfig>,
+    },
+    Lent {
+        weight: Arc<QWeight>,
+        /// The treatment of activations in products with it, if it was read from a checkpoint.
+        activations: Option<ActivationConfig>,
+    },
+}
+
+impl Quantized {
+    /// `dtype` is that of the float table.
+    pub fn new(rows: Rows, dtype: DType) -> Self {
+        Self {
+            rows,
+            dtype,
+            dequantized: OnceLock::new(),
+        }
+    }
+
+    pub fn shape(&self) -> [usize; 2] {
+        match &self.rows {
+            Rows::Own { table, .. } => table.shape(),
+            Rows::Lent { weight, .. } => weight.shape(),
+        }
+    }
+
+    pub fn own(&self) -> Option<&QTable> {
+        match &self.rows {
+            Rows::Own { table, .. } => Some(table),
+            Rows::Lent { .. } => None,
+        }
+    }
+
+    fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
+        match &self.rows {
+            Rows::Own { table, .. } => table.read_row(row, sink),
+            Rows::Lent { weight, .. } => weight.read_channel(row, sink),
+        }
+    }
+
+    pub fn select(&self, indexes: Indexes<'_>, rows: usize) -> Result<Tensor> {
+        indexes.check(rows)?;
+        match self.dtype {
+            DType::F16 => self.gather(indexes, f16::from_f32),
+            DType::BF16 => self.gather(indexes, bf16::from_f32),
+            DType::F64 => self.gather(indexes, f64::from),
+            _ => self.gather(indexes, f32::from),
+        }
+    }
+
+    /// The rows of indexes that are checked, in the dtype of the output. `from_f32` rounds once:
+    /// by way of f64, `half` loses what decides next to a tie.
+    fn gather<T: WithDType>(
+        &self,
+        indexes: Indexes<'_>,
+        from_f32: impl Fn(f32) -> T + Sync,
+    ) -> Result<Tensor> {
+        let [_, k] = self.shape();
+        let mut values = vec![T::zero(); indexes.len() * k];
+        kernels::for_each_row(&mut values, k, |i, out| {
+            let mut written = 0;
+            self.read_row(indexes.get(i), |chunk| {
+                for (out, value) in out[written..].iter_mut().zip(chunk) {
+                    *out = from_f32(*value);
+                }
+                written += chunk.len();
+            });
+        });
+        Ok(Tensor::from_vec(values, (indexes.len(), k), &Device::Cpu)?)
+    }
+
+    /// The table in f32, which is not kept.
+    pub fn dequantize(&self) -> Result<Tensor> {
+        match &self.rows {
+            Rows::Own { table, .. } => table.dequantize(),
+            Rows::Lent { weight, .. } => weight.dequantize(),
+        }
+    }
+
+    pub fn dequantized(&self) -> &Tensor {
+        let dequantized = self.dequantized.get_or_init(|| {
+            let table = match &self.rows {
+                Rows::Own { table, .. } => table.dequantize(),
+                // Its own, of which only this table's head can be made.
+                Rows::Lent { weight, .. } if self.tied().is_some() => weight.dequantize(),
+                Rows::Lent { weight, .. } => Ok(weight.dequantized().clone()),
+            };
+            let table = table.and_then(|table| Ok(table.to_dtype(self.dtype)?));
+            // A tensor of the right length on the CPU cannot fail to be made.
+            let table = table.unwrap_or_else(|error| unreachable!("dequantize: {error}"));
+            Dequantized::new(table, self.tied())
+        });
+        dequantized.tensor()
+    }
+
+    /// The weight of an output projection, if it was read from a checkpoint as one.
+    pub fn tied(&self) -> Option<Tied<'_>> {
+        match &self.rows {
+            Rows::Lent {
+                weight,
+                activations: Some(activations),
+            } => Some((weight, *activations)),
+            _ => None,
+        }
+    }
+
+    pub fn info(self: &Arc<Self>) -> WeightInfo {
+        let name = "weight";
+        match &self.rows {
+            Rows::Lent { weight, .. } => projection::weight_info(weight, name),
+            Rows::Own { table, .. } => {
+                let dtype = WeightDType::of_quantized(table.dtype(), table.half_dtype());
+                WeightInfo::new(name, &table.shape(), dtype, table.bytes())
+                    .quantized(table.saturated())
+                    .held_as(WeightId::of_shared(self))
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The forward pass of projections: on tensors, on slices, and of several at once.
+
+use candle_core::{Module, Result as CandleResult, Tensor};
+
+use super::{Projection, Weight};
+use crate::error::Result;
+use crate::kernels::{self, Codes, Product};
+use crate::ops;
+use crate::qconfig::ActivationConfig;
+use crate::qweight::QWeight;
+use crate::sizes;
+use crate::tap;
+use crate::tensor::{
+    Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
+};
+
+impl Projection {
+    /// [`forward`](Module::forward) with this crate's error.
+    ///
+    /// # Errors
+    /// When the input has rank 0, another last dimension than `in_features`, or a dtype that
+    /// is no float; quantized, also when it is not on the CPU.
+    pub fn try_forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let ys = self.product_of(xs)?;
+        tap::report(self.tap.as_ref(), &[xs], &ys);
+        Ok(ys)
+    }
+
+    pub(super) fn product_of(&self, xs: &Tensor) -> Result<Tensor> {
+        let (n, k) = self.shape()?;
+        let Some((_, batch)) = xs.dims().split_last().filter(|(last, _)| **last == k) else {
+            return Err(mismatch("forward", format!("[.., {k}]"), xs));
+        };
+        let (rows, shape) = rows_and_shape(batch, n)?;
+        match &self.weight {
+            Weight::Float(weight) => self.forward_float(weight, xs, (rows, k), &shape),
+            Weight::Quantized {
+                weight,
+                activations,
+            } => {
+                let input = as_f32(xs, "forward")?;
+                let elements = Elements::of(&input);
+                let product = self.product(elements.as_slice()?, rows, weight);
+                let ys = kernels::linear(product, *activations);
+                without_gradient(from_f32_vec(ys, &shape, xs.dtype())?, &[xs])
+            }
+        }
+    }
+
+    /// [`try_forward`](Self::try_forward) of several projections of one input, such as query, key
+    /// and value: where they are quantized alike, the input is quantized once, and all threads
+    /// work at all of them at once.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_dynquant::{nn::Projection, QConfig};
+    ///
+    /// let weight = || Tensor::randn(0f32, 1., (4, 8), &Device::Cpu);
+    /// let int8 = QConfig::per_row_dynamic();
+    /// let query = Projection::new(weight()?, None).quantize(&int8)?;
+    /// let key = Projection::new(weight()?, None).quantize(&int8)?;
+    /// let xs = Tensor::randn(0f32, 1., (5, 8), &Device::Cpu)?;
+    /// let [queries, keys] = Projection::forward_each([&query, &key], &xs)?;
+    /// assert_eq!(keys.to_vec2::<f32>()?, key.try_forward(&xs)?.to_vec2::<f32>()?);
+    /// # Ok::<(), candle_dynquant::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`try_forward`](Self::try_forward) of any of them.
+    pub fn forward_each<const N: usize>(
+        projections: [&Self; N],
+        xs: &Tensor,
+    ) -> Result<[Tensor; N]> {
+        let outs = match Self::alike(projections, xs) {
+            None => (projections.iter())
+                .map(|projection| projection.try_forward(xs))
+                .collect::<Result<Vec<_>>>()?,
+            Some((activations, weights)) => {
+                let batch = &xs.dims()[..xs.rank() - 1];
+                let dtype = xs.dtype();
+                let input = as_f32(xs, "forward")?;
+                let mut rows = 0;
+                let mut shapes = Vec::with_capacity(N);
+                for weight in weights {
+                    let of_one = rows_and_shape(batch, weight.shape()[0])?;
+                    rows = of_one.0;
+                    shapes.push(of_one.1);
+                }
+                let elements = Elements::of(&input);
+                let values = elements.as_slice()?;
+                let products =
+                    std::array::from_fn(|i| projections[i].product(values, rows, weights[i]));
+                let outs = kernels::linear_each::<N>(products, activations);
+                let outs = outs.into_iter().zip(&shapes);
+                let outs = outs
+                    .map(|(out, shape)| without_gradient(from_f32_vec(out, shape, dtype)?, &[xs]));
+                let outs = outs.collect::<Result<Vec<_>>>()?;
+                for (projection, ys) in projections.iter().zip(&outs) {
+                    tap::report(projection.tap.as_ref(), &[xs], ys);
+                }
+                outs
+            }
+        };
+        // There are as many as there were projections.
+        Ok(outs
+            .try_into()
+            .unwrap_or_else(|_| unreachable!("N outputs")))
+    }
+
+    /// The weights of projections of such an input, if they are quantized alike, and how.
+    fn alike<'a, const N: usize>(
+        projections: [&'a Self; N],
+        xs: &Tensor,
+    ) -> Option<(ActivationConfig, [&'a QWeight; N])> {
+        let (first, activations) = projections.first()?.quantized()?;
+        let mut weights: [&QWeight; N] = [first; N];
+        for (weight, projection) in weights.iter_mut().zip(projections) {
+            let (own, own_activations) = projection.quantized()?;
+            if own_activations != activations || xs.dims().last() != Some(&own.shape()[1]) {
+                return None;
+            }
+            *weight = own;
+        }
+        Some((activations, weights))
+    }
+
+    /// The product of rows and a quantized weight.
+    fn product<'a>(&self, xs: &'a [f32], rows: usize, weight: &'a QWeight) -> Product<'a, f32> {
+        Product::of(xs, rows, weight.packed(), self.activation)
+    }
+
+    /// The product of `xs`, `[rows, in_features]`, as `[rows, out_features]`, all f32.
+    ///
+    /// # Errors
+    /// When the weight or bias has a wrong shape, dtype or device.
+    pub(in crate::nn) fn multiply(&self, xs: &[f32], rows: usize) -> Result<Vec<f32>> {
+        if let Some((weight, activations)) = self.quantized() {
+            return Ok(kernels::linear(self.product(xs, rows, weight), activations));
+        }
+        let mut out = vec![0.; rows * self.shape()?.0];
+        self.with_product(|product| {
+            product(xs, rows, &mut out);
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    /// [`multiply`](Self::multiply) of two projections that are quantized alike, at once.
+    ///
+    /// # Errors
+    /// As [`multiply`](Self::multiply).
+    pub(in crate::nn) fn multiply_both(
+        [(a, a_xs), (b, b_xs)]: [(&Self, &[f32]); 2],
+        rows: usize,
+    ) -> Result<[Vec<f32>; 2]> {
+        if let (Some((a_weight, activations)), Some((b_weight, b_activations))) =
+            (a.quantized(), b.quantized())
+            && activations == b_activations
+        {
+            let products = [
+                a.product(a_xs, rows, a_weight),
+                b.product(b_xs, rows, b_weight),
+            ];
+            return Ok(kernels::linear_each(products, activations));
+        }
+        Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?])
+    }
+
+    /// Calls `f` with the projection as a function on slices, for a loop that makes no tensors:
+    /// `product(xs, rows, out)` with `xs` of `[rows, in_features]` and `out` of
+    /// `[rows, out_features]`, all f32.
+    ///
+    /// # Errors
+    /// When the weight or bias has a wrong shape, dtype or device, and whatever `f` returns.
+    pub(crate) fn with_product<R>(
+        &self,
+        f: impl FnOnce(&mut dyn FnMut(&[f32], usize, &mut [f32])) -> Result<R>,
+    ) -> Result<R> {
+        let (n, _) = self.shape()?;
+        match &self.weight {
+            Weight::Quantized {
+                weight,
+                activations,
+            } => {
+                let mut codes = Codes::take();
+                let result = f(&mut |xs, rows, out| {
+                    let product = self.product(xs, rows, weight);
+                    kernels::linear_into(product, *activations, &mut codes, out);
+                });
+                codes.keep();
+                result
+            }
+            Weight::Float(weight) => {
+                let bias = match &self.bias {
+                    Some(bias) => to_f32_vec(bias, "forward")?,
+                    None => vec![0.; n],
+                };
+                let weight = as_f32(weight, "forward")?;
+                let elements = Elements::of(&weight);
+                let weight = elements.as_slice()?;
+                f(&mut |xs, rows, out| kernels::linear_f32(xs, rows, weight, &bias, out))
+            }
+        }
+    }
+
+    /// `xs` is `[.., k]`, of so many rows, and the result has `shape`.
+    fn forward_float(
+        &self,
+        weight: &Tensor,
+        xs: &Tensor,
+        (rows, k): (usize, usize),
+        shape: &[usize],
+    ) -> Result<Tensor> {
+        check_float(xs, "forward")?;
+        let dtype = xs.dtype();
+        // candle's matmul has no meaning for empty operands, nor have most of its operations for
+        // empty views.
+        if shape.contains(&0) {
+            return Ok(Tensor::zeros(shape, dtype, weight.device())?);
+        }
+        let ys = match k {
+            0 => Tensor::zeros(shape, weight.dtype(), weight.device())?,
+            _ => {
+                let xs = xs.reshape((rows, k))?.to_dtype(weight.dtype())?;
+                xs.matmul(&weight.t()?)?.reshape(shape)?
+            }
+        };
+        let ys = match &self.bias {
+            Some(bias) => ys.broadcast_add(bias)?,
+            None => ys,
+        };
+        let ys = match self.activation {
+            None => ys,
+            Some(activation) => ops::activate(&ys, activation)?,
+        };
+        Ok(ys.to_dtype(dtype)?)
+    }
+}
+
+impl Module for Projection {
+    fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        Ok(self.try_forward(xs)?)
+    }
+}
+
+/// The rows of an input and the shape of the output, with `n` features.
+///
+/// # Errors
+/// When there are more elements than memory can hold.
+fn rows_and_shape(batch: &[usize], n: usize) -> Result<(usize, Vec<usize>)> {
+    let shape = [batch, &[n]].concat();
+    sizes::elements("forward", &shape)?;
+    Ok((batch.iter().product(), shape))
+}

@@ -1,0 +1,84 @@
+//! Projections from checkpoints, and to them.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+
+use super::{Projection, Weight};
+use crate::error::Result;
+use crate::nn::ties::Tied;
+use crate::stored::{Quantized, StoredWeight, Value, find};
+
+impl Projection {
+    /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where
+    /// the checkpoint behind `vb` has it quantized and as one that is multiplied, else as `weight`
+    /// reads it.
+    pub(in crate::nn) fn load(
+        vb: &VarBuilder<'_>,
+        name: &str,
+        shape: [usize; 2],
+        gates: usize,
+        weight: impl FnOnce() -> Result<Tensor>,
+        bias: impl FnOnce() -> Result<Option<Tensor>>,
+    ) -> Result<Self> {
+        let found = find(vb, name);
+        let found = found.and_then(|found| Some((found.format.activation?, found)));
+        let Some((activations, found)) = found else {
+            let weight = weight()?;
+            return Ok(Self::new(weight, bias()?).with_gates(gates));
+        };
+        let bias = bias()?;
+        let weight = Arc::new(found.qweight(gates, shape, bias.as_ref())?);
+        Ok(Self {
+            weight: Weight::Quantized {
+                weight,
+                activations,
+            },
+            bias,
+            activation: None,
+            gates,
+            folded: false,
+            tap: None,
+        })
+    }
+
+    /// The output projection of a table that was read from a checkpoint as its weight.
+    ///
+    /// # Errors
+    /// When the bias has a wrong shape or dtype, or holds a NaN or an infinity.
+    pub(in crate::nn) fn tied(
+        (weight, activations): Tied<'_>,
+        bias: Option<Tensor>,
+    ) -> Result<Self> {
+        let weight = match &bias {
+            None => Arc::clone(weight),
+            // A bias is part of the packed weight.
+            Some(bias) => Arc::new(weight.with_bias(bias)?),
+        };
+        Ok(Self {
+            weight: Weight::Quantized {
+                weight,
+                activations,
+            },
+            bias,
+            activation: None,
+            gates: 1,
+            folded: false,
+            tap: None,
+        })
+    }
+
+    /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored) of a layer
+    /// of your own. `None` if it is the float weight of the checkpoint that it was loaded from.
+    pub fn stored(&self, name: &str) -> Option<StoredWeight> {
+        let value = match &self.weight {
+            Weight::Float(weight) => Value::Float(self.folded.then(|| weight.clone())?),
+            Weight::Quantized {
+                weight,
+                activations,
+            } => Value::Quantized(Quantized::Weight(Arc::clone(weight), Some(*activations))),
+        };
+        Some(StoredWeight::new(name, value))
+    }
+}

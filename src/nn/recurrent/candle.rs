@@ -1,0 +1,168 @@
+//! candle's own interface to recurrent layers: `candle_nn::{lstm, gru}` and `candle_nn::RNN`, which
+//! is one layer in one direction.
+
+use candle_core::{IndexOp, Result as CandleResult, Tensor};
+use candle_nn::{RNN, VarBuilder, rnn};
+
+use super::lstm::cell_state;
+use super::stack::Axes;
+use super::weights::{Direction, Inits, Shape};
+use super::{GRU, GRUConfig, GRUState, LSTM, LSTMConfig, LSTMState, Stack};
+use crate::error::{Error, Result};
+use crate::kernels::Gates;
+use crate::sizes;
+use crate::trace;
+
+/// One layer in one direction, as [`candle_nn::lstm`] makes it; use it through
+/// [`candle_nn::RNN`].
+///
+/// As in candle, a backward layer reads the backward weights, and its caller turns the
+/// sequence around.
+///
+/// # Errors
+/// When a tensor is missing or has another shape.
+pub fn lstm(
+    in_dim: usize,
+    hidden_dim: usize,
+    config: LSTMConfig,
+    vb: VarBuilder<'_>,
+) -> CandleResult<LSTM> {
+    let side = match config.direction {
+        rnn::Direction::Forward => "",
+        rnn::Direction::Backward => "_reverse",
+    };
+    let suffix = format!("_l{}{side}", config.layer_idx);
+    let inits = Inits {
+        w_ih: config.w_ih_init,
+        w_hh: config.w_hh_init,
+        b_ih: config.b_ih_init,
+        b_hh: config.b_hh_init,
+    };
+    let shape = Shape::new(Gates::Lstm, in_dim, hidden_dim);
+    let direction = Direction::load(shape, suffix, inits, &vb)?;
+    let stack = Stack::single(direction, &vb);
+    Ok(LSTM { stack })
+}
+
+/// One layer in one direction, as [`candle_nn::gru`] makes it; use it through
+/// [`candle_nn::RNN`].
+///
+/// # Errors
+/// When a tensor is missing or has another shape.
+pub fn gru(
+    in_dim: usize,
+    hidden_dim: usize,
+    config: GRUConfig,
+    vb: VarBuilder<'_>,
+) -> CandleResult<GRU> {
+    let inits = Inits {
+        w_ih: config.w_ih_init,
+        w_hh: config.w_hh_init,
+        b_ih: config.b_ih_init,
+        b_hh: config.b_hh_init,
+    };
+    let shape = Shape::new(Gates::Gru, in_dim, hidden_dim);
+    let direction = Direction::load(shape, "_l0".into(), inits, &vb)?;
+    let stack = Stack::single(direction, &vb);
+    Ok(GRU { stack })
+}
+
+/// candle's interface: one layer, one direction, `[batch, steps, features]`, and states of
+/// `[batch, hidden_size]`. To go step by step, [`forward`](LSTM::forward) on one step is faster:
+/// it does not rearrange the state.
+impl RNN for LSTM {
+    type State = LSTMState;
+
+    fn zero_state(&self, batch_dim: usize) -> CandleResult<LSTMState> {
+        let zeros = zeros(&self.stack, "LSTM", batch_dim)?;
+        Ok(LSTMState::new(zeros.clone(), zeros))
+    }
+
+    fn step(&self, input: &Tensor, state: &LSTMState) -> CandleResult<LSTMState> {
+        only(self.seq_init(&input.unsqueeze(1)?, state)?)
+    }
+
+    fn seq_init(&self, input: &Tensor, state: &LSTMState) -> CandleResult<Vec<LSTMState>> {
+        trace::forward!("lstm", self.stack.name());
+        let (h, c) = (state.h.unsqueeze(0)?, state.c.unsqueeze(0)?);
+        let (ys, cs) = on_single(&self.stack, "LSTM", |stack| {
+            let xs = stack.input(input, Axes::BatchFirst, None)?;
+            let states = stack.run(&xs, Some(&h), Some(&c), true)?;
+            Ok((states.ys, cell_state(states.cs)))
+        })?;
+        let state = |step| Ok(LSTMState::new(row(&ys, step)?, cs.i(step)?));
+        (0..input.dim(1)?).map(state).collect()
+    }
+
+    fn states_to_tensor(&self, states: &[LSTMState]) -> CandleResult<Tensor> {
+        together(states.iter().map(|state| &state.h))
+    }
+}
+
+/// candle's interface: one layer, one direction, `[batch, steps, features]`, and states of
+/// `[batch, hidden_size]`.
+impl RNN for GRU {
+    type State = GRUState;
+
+    fn zero_state(&self, batch_dim: usize) -> CandleResult<GRUState> {
+        let h = zeros(&self.stack, "GRU", batch_dim)?;
+        Ok(GRUState { h })
+    }
+
+    fn step(&self, input: &Tensor, state: &GRUState) -> CandleResult<GRUState> {
+        only(self.seq_init(&input.unsqueeze(1)?, state)?)
+    }
+
+    fn seq_init(&self, input: &Tensor, state: &GRUState) -> CandleResult<Vec<GRUState>> {
+        trace::forward!("gru", self.stack.name());
+        let h = state.h.unsqueeze(0)?;
+        let ys = on_single(&self.stack, "GRU", |stack| {
+            let xs = stack.input(input, Axes::BatchFirst, None)?;
+            Ok(stack.run(&xs, Some(&h), None, false)?.ys)
+        })?;
+        let state = |step| Ok(GRUState { h: row(&ys, step)? });
+        (0..input.dim(1)?).map(state).collect()
+    }
+
+    /// `[batch, steps, hidden_size]`.
+    fn states_to_tensor(&self, states: &[GRUState]) -> CandleResult<Tensor> {
+        together(states.iter().map(|state| &state.h))
+    }
+}
+
+/// Calls `f` with a stack of one layer and one direction, and names the layer in an error.
+fn on_single<T>(stack: &Stack, kind: &str, f: impl FnOnce(&Stack) -> Result<T>) -> CandleResult<T> {
+    let result = match stack.is_single() {
+        true => f(stack),
+        false => Err(Error::InvalidArgument {
+            what: "layer used through candle_nn::RNN",
+            expected: "one layer in one direction; use forward".into(),
+            got: "several".into(),
+        }),
+    };
+    Ok(result.map_err(|e| e.at(stack.name().unwrap_or(kind)))?)
+}
+
+/// A state of zeros, `[batch, hidden_size]`.
+fn zeros(stack: &Stack, kind: &str, batch: usize) -> CandleResult<Tensor> {
+    on_single(stack, kind, |_| Ok(()))?;
+    sizes::elements("zero_state", &[batch, stack.hidden_size()])?;
+    let shape = (batch, stack.hidden_size());
+    Tensor::zeros(shape, stack.dtype(), &stack.device())
+}
+
+/// The state after one step.
+fn only<S>(states: Vec<S>) -> CandleResult<S> {
+    let first = states.into_iter().next();
+    first.ok_or_else(|| candle_core::Error::msg("a step has a state"))
+}
+
+/// The hidden state after a step, of outputs `[batch, steps, hidden_size]`.
+fn row(ys: &Tensor, step: usize) -> CandleResult<Tensor> {
+    ys.i((.., step))?.contiguous()
+}
+
+/// Hidden states as one tensor, `[batch, steps, hidden_size]`.
+fn together<'a>(hs: impl Iterator<Item = &'a Tensor>) -> CandleResult<Tensor> {
+    Tensor::stack(&hs.collect::<Vec<_>>(), 1)
+}

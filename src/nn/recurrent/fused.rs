@@ -1,0 +1,162 @@
+//! Recurrent layers by the kernels: quantized ones, and float ones on the CPU without gradients.
+
+use std::slice::ChunksExactMut;
+
+use candle_core::Tensor;
+
+use super::read_state;
+use super::schedule::Schedule;
+use super::stack::{Input, Stack, States};
+use super::steps::one_by_one;
+use super::weights::Direction;
+use crate::error::Result;
+use crate::kernels::{self, Gates, Recurrence};
+use crate::tensor::{Elements, as_f32, from_f32_vec, without_gradient};
+
+/// The cell state of an LSTM, which is replaced; empty of the other layers.
+struct Memory<'a> {
+    /// `[layers * directions, batch, hidden]`, of the longest sequence first.
+    c: &'a mut [f32],
+    /// Where c goes after each step, `[steps, batch, hidden]`; empty if it is not asked for, and
+    /// where there are several directions.
+    cs: &'a mut [f32],
+}
+
+impl Stack {
+    /// Runs all layers in f32.
+    pub(super) fn by_kernels(
+        &self,
+        input: &Input<'_>,
+        h_0: Option<&Tensor>,
+        c_0: Option<&Tensor>,
+        each_c: bool,
+    ) -> Result<States> {
+        let (hidden, lstm) = (self.shape.hidden, self.shape.gates == Gates::Lstm);
+        let mut c = match lstm {
+            true => self.read(input, "initial state c", c_0, hidden)?,
+            false => Vec::new(),
+        };
+        let each_c = lstm && each_c;
+        let mut cs = vec![0.; if each_c { input.steps * c.len() } else { 0 }];
+        let memory = Memory {
+            c: &mut c,
+            cs: &mut cs,
+        };
+        let (ys, h) = self.forward(input, h_0, memory)?;
+        let c = lstm.then(|| self.write(input, c, hidden)).transpose()?;
+        let shape = [input.steps, input.schedule.batch, hidden];
+        let cs = each_c.then(|| from_f32_vec(cs, &shape, input.xs.dtype()));
+        let sources: Vec<_> = [Some(input.xs), h_0, c_0].into_iter().flatten().collect();
+        let marked = |ys| without_gradient(ys, &sources);
+        Ok(States {
+            ys: marked(ys)?,
+            h: marked(h)?,
+            c: c.map(marked).transpose()?,
+            cs: cs.transpose()?.map(marked).transpose()?,
+        })
+    }
+
+    /// A state of all layers and directions, of the longest sequence first; zeros where none is
+    /// given.
+    fn read(
+        &self,
+        input: &Input<'_>,
+        op: &'static str,
+        state: Option<&Tensor>,
+        size: usize,
+    ) -> Result<Vec<f32>> {
+        let sort = |state: &[f32]| input.schedule.sort(state, size);
+        read_state(op, state, &self.state_shape(input, size), sort)
+    }
+
+    /// The inverse of [`read`](Self::read), in the dtype of the input.
+    fn write(&self, input: &Input<'_>, state: Vec<f32>, size: usize) -> Result<Tensor> {
+        let state = input.schedule.restore(state, size);
+        from_f32_vec(state, &self.state_shape(input, size), input.xs.dtype())
+    }
+
+    /// [`by_kernels`](Self::by_kernels) from the state `h_0` and `memory`, which is replaced: the
+    /// output and the last h.
+    fn forward(
+        &self,
+        input: &Input<'_>,
+        h_0: Option<&Tensor>,
+        Memory { c, cs }: Memory<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let Input {
+            xs, axes, schedule, ..
+        } = input;
+        let f32s = as_f32(xs, "forward")?;
+        let mut h = self.read(input, "initial state h", h_0, self.state_size())?;
+        let of_batch = |size: usize| (schedule.batch * size).max(1);
+        let mut hs = h.chunks_exact_mut(of_batch(self.state_size()));
+        let mut c = c.chunks_exact_mut(of_batch(self.shape.hidden));
+
+        let elements = Elements::of(&f32s);
+        let rows = schedule.pack(elements.as_slice()?, self.shape.input, *axes);
+        let mut rows = self.run_layer(0, &rows, schedule, [&mut hs, &mut c], cs)?;
+        for layer in 1..self.config.num_layers {
+            rows = self.run_layer(layer, &rows, schedule, [&mut hs, &mut c], &mut [])?;
+        }
+
+        let size = self.output_size();
+        let shape = [&xs.dims()[..xs.rank() - 1], &[size]].concat();
+        let ys = schedule.unpack(rows, size, *axes);
+        let ys = from_f32_vec(ys, &shape, xs.dtype())?;
+        Ok((ys, self.write(input, h, self.state_size())?))
+    }
+
+    /// Runs both directions of a layer over packed rows and returns its packed output. `h` and `c`
+    /// are the states of this layer's directions and of those behind it.
+    fn run_layer(
+        &self,
+        layer: usize,
+        rows: &[f32],
+        schedule: &Schedule,
+        [h, c]: [&mut ChunksExactMut<'_, f32>; 2],
+        mut cs: &mut [f32],
+    ) -> Result<Vec<f32>> {
+        let state_size = self.state_size();
+        let count = self.direction_count();
+        let directions = &self.directions[layer * count..][..count];
+        let steps = directions.iter().map(|d| schedule.rows_of_steps(d.reverse));
+        let steps: Vec<_> = steps.collect();
+        let mut outs = vec![vec![0.; schedule.rows * state_size]; count];
+        let runs = directions.iter().zip(&steps).zip(&mut outs);
+        let runs: Vec<_> = runs
+            .map(|((weights, steps), hs)| Recurrence {
+                gates: self.shape.gates,
+                steps,
+                weights,
+                // A state without elements has no part.
+                h: h.next().unwrap_or_default(),
+                c: c.next().unwrap_or_default(),
+                hs,
+                cs: std::mem::take(&mut cs),
+            })
+            .collect();
+        let packed = directions.iter().map(Direction::packed);
+        match packed.collect::<Option<Vec<_>>>().as_deref() {
+            Some(packed @ [(_, activations), ..]) => {
+                let runs = runs.into_iter().zip(packed);
+                let runs = runs.map(|(run, (weights, _))| run.with(*weights));
+                kernels::recur(rows, runs.collect(), *activations);
+            }
+            _ => runs.into_iter().try_for_each(|run| one_by_one(run, rows))?,
+        }
+        let mut outs = outs.into_iter();
+        Ok(match (outs.next(), outs.next()) {
+            (Some(forward), Some(reverse)) => {
+                let size = state_size.max(1);
+                let mut both = Vec::with_capacity(2 * forward.len());
+                for (forward, reverse) in forward.chunks_exact(size).zip(reverse.chunks_exact(size))
+                {
+                    both.extend_from_slice(forward);
+                    both.extend_from_slice(reverse);
+                }
+                both
+            }
+            (forward, _) => forward.unwrap_or_default(),
+        })
+    }
+}

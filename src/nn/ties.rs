@@ -1,0 +1,71 @@
+//! Output projections that are made of an embedding's table, as models with tied weights make them:
+//! `Linear::new(embedding.embeddings().clone(), None)`.
+//!
+//! Where the table was read from a checkpoint as a quantized weight, that tensor is the dequantized
+//! table. It is known by its memory while the embedding lives, so the projection gets the quantized
+//! weight: what it computes, and the memory, are those of the model that was saved.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use candle_core::Tensor;
+
+use crate::module::{MemoryId, WeightId};
+use crate::qconfig::ActivationConfig;
+use crate::qweight::QWeight;
+
+/// A weight that is also an embedding's table, and what its products do to activations.
+pub(super) type Tied<'a> = (&'a Arc<QWeight>, ActivationConfig);
+
+/// By the memory of the dequantized table.
+static TIES: Mutex<BTreeMap<MemoryId, (Weak<QWeight>, ActivationConfig)>> =
+    Mutex::new(BTreeMap::new());
+
+fn ties() -> MutexGuard<'static, BTreeMap<MemoryId, (Weak<QWeight>, ActivationConfig)>> {
+    TIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A dequantized table, known while this lives. As it keeps the memory, no other tensor can have
+/// the same.
+#[derive(Debug)]
+pub(super) struct Dequantized {
+    tensor: Tensor,
+    tied: bool,
+}
+
+impl Dequantized {
+    pub fn new(tensor: Tensor, tied: Option<Tied<'_>>) -> Self {
+        if let Some((weight, activations)) = tied {
+            let memory = WeightId::of_tensor(&tensor).memory();
+            ties().insert(memory, (Arc::downgrade(weight), activations));
+        }
+        let tied = tied.is_some();
+        Self { tensor, tied }
+    }
+
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+impl Drop for Dequantized {
+    fn drop(&mut self) {
+        if self.tied {
+            ties().remove(&WeightId::of_tensor(&self.tensor).memory());
+        }
+    }
+}
+
+/// Calls `make` with the weight whose dequantized table this is, as a whole.
+pub(super) fn find<T>(tensor: &Tensor, make: impl FnOnce(Tied<'_>) -> T) -> Option<T> {
+    let (weight, activations) = {
+        let ties = ties();
+        if ties.is_empty() {
+            return None;
+        }
+        let (weight, activations) = ties.get(&WeightId::of_tensor(tensor).memory())?;
+        (weight.upgrade()?, *activations)
+    };
+    let whole = tensor.is_contiguous() && tensor.dims() == weight.shape();
+    whole.then(|| make((&weight, activations)))
+}

@@ -1,0 +1,274 @@
+//! The formulas at their seams, by values that torch and onnxruntime gave or that are exact.
+
+use super::activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
+use super::*;
+
+const EPS: f32 = f32::EPSILON;
+
+fn params(scale: f32, zero_point: i32) -> QParams {
+    QParams { scale, zero_point }
+}
+
+#[test]
+fn schemes_and_dtypes_say_what_they_are() {
+    let schemes = [
+        (QScheme::PerTensorSymmetric, false, true),
+        (QScheme::PerTensorAffine, false, false),
+        (QScheme::PerChannelSymmetric, true, true),
+        (QScheme::PerChannelAffine, true, false),
+        (QScheme::PerChannelAffineFloatQParams, true, false),
+    ];
+    for (scheme, per_channel, symmetric) in schemes {
+        let got = (scheme.is_per_channel(), scheme.is_symmetric());
+        assert_eq!(got, (per_channel, symmetric), "{scheme}");
+    }
+    assert_eq!(QDType::QInt8.codes(), [-128, 127]);
+    assert_eq!(QDType::QUInt8.codes(), [0, 255]);
+}
+
+#[test]
+fn weights_scales_are_those_of_the_stretched_range() {
+    // The zero point is given, and the range is that of the greater magnitude.
+    let ranges = [(-2.55, 1.), (-1., 2.55), (1., 2.55), (-2.55, -1.)];
+    for (min, max) in ranges {
+        assert_eq!(symmetric(min, max, [-128, 127], 7, EPS), params(0.02, 7));
+    }
+    assert_eq!(symmetric(0., 0., [0, 255], 128, EPS), params(EPS, 128));
+
+    let affine_cases = [
+        (-1., 1.55, [0, 255], params(0.01, 100)),
+        (-1.55, 1., [0, 255], params(0.01, 155)),
+        (-1., 1.55, [-128, 127], params(0.01, -28)),
+        (-64., 191., [0, 255], params(1., 64)),
+        // Stretched to 0.
+        (0.5, 2.55, [0, 255], params(0.01, 0)),
+        (-2.55, -0.5, [-128, 127], params(0.01, 127)),
+        (0., 0., [-128, 127], params(EPS, -128)),
+        // Far below the minimum code, and no overflow.
+        (
+            f32::MIN / 2.,
+            0.,
+            [-128, 127],
+            params(f32::MIN / -510., 127),
+        ),
+    ];
+    for (min, max, range, expected) in affine_cases {
+        let got = affine(min, max, range, EPS);
+        assert_eq!(got, expected, "[{min}, {max}] {range:?}");
+    }
+
+    assert_eq!(affine_float(1., 256., [0, 255], EPS), (1., -1.));
+    assert_eq!(affine_float(-51., 459., [0, 255], EPS), (2., 25.5));
+    assert_eq!(affine_float(3., 3., [0, 255], EPS), (1., -3.));
+    assert_eq!(affine_float(-6., 504., [0, 255], 2.), (1., 6.));
+}
+
+#[test]
+fn onnxruntimes_weights_have_its_scales_and_codes() {
+    let smallest = f32::MIN_POSITIVE;
+    let cases = [
+        (-2.54, 1., [-127, 127], true, params(0.02, 0)),
+        (-1., 2.54, [-127, 127], true, params(0.02, 0)),
+        // Half of an odd number of codes: to even.
+        (-2., 255., [0, 255], true, params(2., 128)),
+        (-1., 126., [0, 127], true, params(252. / 127., 64)),
+        (-64., 191., [0, 255], false, params(1., 64)),
+        (-64., 446., [-128, 127], false, params(2., -96)),
+        (0.5, 255., [0, 255], false, params(1., 0)),
+        (-255., -0.5, [0, 255], false, params(1., 255)),
+        (0., 255. * smallest, [0, 255], false, params(smallest, 0)),
+        (0., 254. * smallest, [0, 255], false, params(1., 0)),
+        (0., 0., [-127, 127], true, params(1., 0)),
+    ];
+    for (min, max, range, symmetric, expected) in cases {
+        let got = onnxruntime_weight(min, max, range, symmetric);
+        assert_eq!(got, expected, "[{min}, {max}] {range:?} {symmetric}");
+    }
+    let ranges = [
+        (QDType::QInt8, true, true, [-64, 64]),
+        (QDType::QInt8, true, false, [-127, 127]),
+        (QDType::QInt8, false, true, [-64, 64]),
+        (QDType::QInt8, false, false, [-128, 127]),
+        (QDType::QUInt8, true, true, [0, 127]),
+        (QDType::QUInt8, true, false, [0, 255]),
+        (QDType::QUInt8, false, true, [0, 127]),
+        (QDType::QUInt8, false, false, [0, 255]),
+    ];
+    for (dtype, symmetric, reduce_range, expected) in ranges {
+        let got = onnxruntime_quant_range(dtype, symmetric, reduce_range);
+        assert_eq!(got, expected, "{dtype} {symmetric} {reduce_range}");
+    }
+}
+
+#[test]
+fn codes_are_rounded_half_to_even_and_clamped() {
+    use Rounding::{Divide, Multiply};
+    let codes = |x, scale, zero, range, rounding| quantize(&[x], scale, zero, range, rounding)[0];
+    for rounding in [Multiply, Divide] {
+        let values = [
+            -50.,
+            0.,
+            0.75,
+            1.25,
+            1000.,
+            f32::NEG_INFINITY,
+            f32::INFINITY,
+        ];
+        let got = quantize(&values, 0.5, 100, [0, 255], rounding);
+        assert_eq!(got, [0, 100, 102, 102, 255, 0, 255], "{rounding:?}");
+        assert_eq!(codes(3., 1., -128, [-128, 127], rounding), -125);
+    }
+    // Just beside a tie, on either side of it by the two ways.
+    for (x, scale, multiplied) in [(2.25, 0.3, 8), (10.849_999, 0.7, 16)] {
+        assert_eq!(codes(x, scale, 0, [0, 255], Multiply), multiplied);
+        assert_eq!(codes(x, scale, 0, [0, 255], Divide), multiplied - 1);
+    }
+    // A float zero point is added before rounding.
+    let got = quantize_float(&[-1., 0.25, 0.75, 1.25, 9., -9.], 0.5, 2.5, [0, 15]);
+    assert_eq!(got, [0, 3, 4, 5, 15, 0]);
+}
+
+#[test]
+fn activations_of_a_whole_call_equal_torch() {
+    const SMALL: f32 = 6.1e-5;
+    // A line a branch, from assets/reference/activation_qparams.
+    let cases = [
+        (-10.050_001, 2.65, false, params(0.049_803_928, 202)),
+        (
+            -7.091_85e13,
+            2.094_569_8e14,
+            false,
+            params(1.099_511_8e12, 64),
+        ),
+        (
+            -5.903_445e28,
+            7.681_288_4e-26,
+            true,
+            params(4.648_381_8e26, 127),
+        ),
+        // Beside a tie, where the end with the greater error would give 212.
+        (-6_863.75, 1_372.75, false, params(32.3, 213)),
+        (0., 3e38, false, params(1.176_470_55e36, 0)),
+        (
+            -5.384_562e28,
+            -2.647_144e16,
+            false,
+            params(2.111_593e26, 255),
+        ),
+        (-812.3098, -8.98e-43, true, params(6.396_14, 127)),
+        (0.003_873_732_9, 0.007_747_465_7, false, params(SMALL, 0)),
+        (0., 3.746_888_2e-37, true, params(SMALL, 0)),
+        (-0.002_582_178_2, 0.005_164_356, false, params(SMALL, 85)),
+        (-1e-30, 1e-30, true, params(SMALL, 63)),
+        (-2.076_926_1e-5, 2.081_484e-38, true, params(SMALL, 127)),
+        (-0.015_554_069, 0., false, params(SMALL, 255)),
+        (0., 3.732_194_3e-37, false, params(0.1, 0)),
+        (-1e-38, 1e-38, false, params(0.1, 0)),
+        (-3.746_888_5e-37, 0., false, params(0.1, 0)),
+        (-1e-44, 8e-45, true, params(0.1, 0)),
+        (0., 0., false, params(0.1, 0)),
+    ];
+    for (min, max, reduce_range, expected) in cases {
+        let got = per_tensor_activation(min, max, reduce_range);
+        assert_eq!(got, expected, "[{min:e}, {max:e}] {reduce_range}");
+    }
+}
+
+#[test]
+fn activations_of_rows_and_of_onnxruntime_are_affine() {
+    let smallest = f32::MIN_POSITIVE;
+    let per_row = [
+        (-64., 191., false, params(1., 64)),
+        (-64., 63., true, params(1., 64)),
+        (10., 255., false, params(1., 0)),
+        (-255., -10., false, params(1., 255)),
+        // 2.5 and 3.5 are rounded to even.
+        (-2.5, 252.5, false, params(1., 2)),
+        (-3.5, 251.5, false, params(1., 4)),
+        (0., 0., false, params(smallest, 0)),
+        (-1e-39, 0., true, params(smallest, 0)),
+        // The span alone leaves f32.
+        (-3e38, 3e38, false, params((6e38 / 255.) as f32, 128)),
+    ];
+    for (min, max, reduce_range, expected) in per_row {
+        let got = per_row_activation(min, max, reduce_range);
+        assert_eq!(got, expected, "[{min:e}, {max:e}] {reduce_range}");
+    }
+    let onnxruntime = [
+        (-1., 1.55, false, params(0.01, 100)),
+        (-64., 63., true, params(1., 64)),
+        (10., 255., false, params(1., 0)),
+        (-255., -10., false, params(1., 255)),
+        (-2.5, 252.5, false, params(1., 2)),
+        (0., 0., false, params(1., 0)),
+        // The scale is 0, and 0 / 0 the maximum code.
+        (0., 1e-45, false, params(0., 255)),
+    ];
+    for (min, max, reduce_range, expected) in onnxruntime {
+        let got = onnxruntime_activation(min, max, reduce_range);
+        assert_eq!(got, expected, "[{min:e}, {max:e}] {reduce_range}");
+    }
+}
+
+#[test]
+fn configurations_choose_the_formulas_and_say_so() {
+    let (torch, onnx) = (Arithmetic::PyTorch, Arithmetic::OnnxRuntime);
+    let (tensor, row) = (Granularity::PerTensor, Granularity::PerRow);
+    // Below all normal numbers, where the three formulas differ.
+    let (min, max) = (0., 1e-40);
+    let cases = [
+        (torch, tensor, per_tensor_activation(min, max, true)),
+        (torch, row, per_row_activation(min, max, true)),
+        (onnx, tensor, onnxruntime_activation(min, max, true)),
+        (onnx, row, onnxruntime_activation(min, max, true)),
+    ];
+    for (arithmetic, granularity, expected) in cases {
+        let config = DynamicConfig {
+            granularity,
+            reduce_range: true,
+            arithmetic,
+        };
+        let got = config.qparams(min, max);
+        assert_eq!(got, expected, "{arithmetic} {granularity}");
+    }
+    let shown = [
+        (ActivationConfig::dynamic(tensor, false), "u8 per tensor"),
+        (ActivationConfig::dynamic(row, true), "u7 per row"),
+        (ActivationConfig::Float, "float activations"),
+    ];
+    for (config, expected) in shown {
+        assert_eq!(config.to_string(), expected);
+    }
+}
+
+#[test]
+fn per_row_keeps_zero_exact_and_ends_in_range() {
+    let ranges = [
+        (0., 0.),
+        (-1., 1.),
+        (0., 1e-40),
+        (-1e-40, 0.),
+        (-3e38, 3e38),
+        (f32::MIN, f32::MAX),
+        (0.001, 0.002),
+        (-7., -3.),
+        (-0.1, 25.4),
+    ];
+    for (min, max) in ranges {
+        for reduce_range in [false, true] {
+            let q = per_row_activation(min, max, reduce_range);
+            let top = if reduce_range { 127 } else { 255 };
+            assert!(q.scale.is_finite() && q.scale > 0., "{min} {max}: {q:?}");
+            assert!((1. / q.scale).is_finite(), "{min} {max}: {q:?}");
+            assert!((0..=top).contains(&q.zero_point), "{min} {max}: {q:?}");
+            for end in [min.min(0.), max.max(0.)] {
+                let code = end.mul_add(1. / q.scale, q.zero_point as f32);
+                let slack = 0.51;
+                assert!(
+                    code > -slack && code < top as f32 + slack,
+                    "{min} {max}: {code}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Tables of codes or halves that were made before.
+
+use super::{Elements, QTable};
+use crate::error::{Error, Result};
+use crate::halves::Halves;
+use crate::kernels::Isa;
+use crate::observer::ZeroPoints;
+use crate::qparams::{QDType, QScheme};
+use crate::qweight::{RawCodes, check_codes, check_halves, less_offset};
+
+impl QTable {
+    /// A table of codes `[rows, row length]` in row order, as [`codes`](Self::codes),
+    /// [`scales`](Self::scales) and [`zero_points`](Self::zero_points) give them.
+    ///
+    /// ```
+    /// use candle_dynquant::observer::ZeroPoints;
+    /// use candle_dynquant::{QDType, QScheme, QTable};
+    ///
+    /// let zero_points = ZeroPoints::Float(vec![-1., 1.5]);
+    /// let qscheme = QScheme::PerChannelAffineFloatQParams;
+    /// let table = QTable::from_codes([2, 1], &[255, 0], &[1., 2.], zero_points, QDType::QUInt8, qscheme)?;
+    /// assert_eq!(table.dequantize()?.to_vec2::<f32>()?, [[256.], [-3.]]);
+    /// # Ok::<(), candle_dynquant::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there are not as many codes as the shape says, one scale for a table or one for each
+    /// row, and as many zero points; when a code or zero point is none of `dtype`, a scale is not
+    /// finite and positive, zero points are float without the qscheme and quint8, or
+    /// `DYNQUANT_ISA` is wrong.
+    pub fn from_codes(
+        shape: [usize; 2],
+        codes: &[i32],
+        scales: &[f32],
+        zero_points: ZeroPoints,
+        dtype: QDType,
+        qscheme: QScheme,
+    ) -> Result<Self> {
+        let raw = RawCodes {
+            dtype,
+            qscheme,
+            codes: less_offset(dtype, codes)?,
+            scales: scales.to_vec(),
+            zero_points,
+        };
+        Self::of_codes(shape, raw)
+    }
+
+    /// [`from_codes`](Self::from_codes) of codes less their offset.
+    pub(crate) fn of_codes(shape: [usize; 2], raw: RawCodes<ZeroPoints>) -> Result<Self> {
+        let isa = Isa::active()?;
+        let is_float = raw.qscheme == QScheme::PerChannelAffineFloatQParams;
+        let count = match &raw.zero_points {
+            ZeroPoints::Int(zero_points) if !is_float => {
+                check_codes("zero point", raw.dtype, zero_points)?;
+                zero_points.len()
+            }
+            ZeroPoints::Float(zero_points) if is_float && raw.dtype == QDType::QUInt8 => {
+                if let Some(got) = zero_points.iter().find(|z| !z.is_finite()) {
+                    return Err(Error::InvalidArgument {
+                        what: "zero point",
+                        expected: "a finite number".into(),
+                        got: got.to_string(),
+                    });
+                }
+                zero_points.len()
+            }
+            _ => {
+                return Err(Error::UnsupportedQConfig {
+                    expected:
+                        "float zero points for quint8 with per_channel_affine_float_qparams, \
+                               integers for all else"
+                            .into(),
+                    got: format!("{}, {}", raw.dtype, raw.qscheme),
+                });
+            }
+        };
+        raw.check(shape, count)?;
+        Ok(Self {
+            isa,
+            rows: shape[0],
+            k: shape[1],
+            elements: Elements::Int8 {
+                dtype: raw.dtype,
+                qscheme: raw.qscheme,
+                codes: (raw.codes.into_iter())
+                    .map(|code| code.cast_unsigned() ^ 128)
+                    .collect(),
+                scales: raw.scales,
+                zero_points: raw.zero_points,
+            },
+        })
+    }
+
+    /// A table of halves in row order, `saturated` of which were clamped when they were made.
+    pub(crate) fn of_halves(shape: [usize; 2], halves: Halves, saturated: usize) -> Result<Self> {
+        let isa = Isa::active()?;
+        check_halves(shape, &halves)?;
+        Ok(Self {
+            isa,
+            rows: shape[0],
+            k: shape[1],
+            elements: Elements::Halves { halves, saturated },
+        })
+    }
+
+    /// The codes in row order, each less the offset of its dtype.
+    pub(crate) fn stored_codes(&self) -> impl Iterator<Item = i8> {
+        let codes: &[u8] = match &self.elements {
+            Elements::Int8 { codes, .. } => codes,
+            Elements::Halves { .. } => &[],
+        };
+        codes.iter().map(|code| (code ^ 128).cast_signed())
+    }
+}

@@ -1,0 +1,28 @@
+//! Quantized weights between layers and checkpoints.
+//!
+//! A layer reads its weights from an ordinary `VarBuilder`, through which only names and dtypes
+//! pass. One that belongs to a checkpoint of quantized weights answers for a weight `weight`
+//!
+//! | name | dtype | tensor |
+//! |---|---|---|
+//! | `weight` | u8 | the bits of the codes, `[out_features, in_features]`, less the dtype's offset |
+//! | `weight` | f16, bf16 | the elements of a float16 or bfloat16 weight |
+//! | `weight` | any other float | the dequantized weight, for layers that are not this crate's |
+//! | `weight_scale` | f32 | one for the tensor, or one for each output channel |
+//! | `weight_zero_point` | i64 | as many, less the dtype's offset; missing where all are 0 |
+//! | `weight_zero_point_unsigned` | f32 | those of float zero points, among the codes from 0 to 255 |
+//! | `weight_dynquant` | u8 | a [`Format`] as JSON: its presence is what marks a quantized weight |
+//!
+//! A norm that multiplies its residual is stored as `equalized.weight`, `equalized.bias` and
+//! `equalized.residual_weight`: a loader that knows no such factors finds no `weight`, and fails.
+
+mod format;
+mod read;
+mod weight;
+
+pub(crate) use format::{
+    Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
+};
+pub(crate) use read::{equalized, find};
+pub use weight::StoredWeight;
+pub(crate) use weight::{Quantized, Value, Zeros};

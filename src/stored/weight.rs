@@ -1,0 +1,174 @@
+//! Weights as layers hand them out to be saved.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+
+use super::Format;
+use super::format::Codes;
+use crate::halves::Halves;
+use crate::observer::ZeroPoints;
+use crate::qconfig::ActivationConfig;
+use crate::qparams::QScheme;
+use crate::qtable::QTable;
+use crate::qweight::QWeight;
+
+/// A weight of a layer, to be saved; see [`Layer::stored`](crate::Layer::stored).
+#[derive(Clone, Debug)]
+pub struct StoredWeight {
+    name: String,
+    value: Value,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// A matrix that is another than that of the checkpoint which the layer was loaded from.
+    Float(Tensor),
+    Quantized(Quantized),
+}
+
+/// A quantized weight where it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Quantized {
+    /// With what is done to activations, where the layer multiplies.
+    Weight(Arc<QWeight>, Option<ActivationConfig>),
+    Table(Arc<QTable>),
+}
+
+/// Zero points as they are stored.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Zeros {
+    /// All are 0.
+    None,
+    /// Each less the offset of the dtype.
+    Int(Vec<i32>),
+    /// Among the codes from 0 to 255.
+    Float(Vec<f32>),
+}
+
+impl StoredWeight {
+    /// A weight under its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
+    pub(crate) fn new(name: impl Into<String>, value: Value) -> Self {
+        Self {
+            name: name.into(),
+            value,
+        }
+    }
+
+    /// Its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn into_value(self) -> Value {
+        self.value
+    }
+
+    /// `None` of a float weight.
+    pub(crate) fn quantized(&self) -> Option<&Quantized> {
+        match &self.value {
+            Value::Float(_) => None,
+            Value::Quantized(quantized) => Some(quantized),
+        }
+    }
+}
+
+impl Quantized {
+    /// The treatment of activations in products with it; `None` of a table.
+    pub fn activation(&self) -> Option<ActivationConfig> {
+        self.format().activation
+    }
+
+    /// The address of the weight: equal for layers that share it.
+    pub fn memory(&self) -> usize {
+        match self {
+            Self::Weight(weight, _) => Arc::as_ptr(weight).addr(),
+            Self::Table(table) => Arc::as_ptr(table).addr(),
+        }
+    }
+
+    /// `[out_features, in_features]`.
+    pub fn shape(&self) -> [usize; 2] {
+        match self {
+            Self::Weight(weight, _) => weight.shape(),
+            Self::Table(table) => table.shape(),
+        }
+    }
+
+    pub fn format(&self) -> Format {
+        let (codes, halves, saturated, activation) = match self {
+            Self::Weight(weight, activation) => {
+                let codes = weight.dtype().zip(weight.qscheme());
+                (codes, weight.half_dtype(), weight.saturated(), *activation)
+            }
+            Self::Table(table) => {
+                let codes = table.dtype().zip(table.qscheme());
+                (codes, table.half_dtype(), table.saturated(), None)
+            }
+        };
+        Format {
+            codes: codes.map(|(dtype, qscheme)| Codes { dtype, qscheme }),
+            bfloat16: halves == DType::BF16,
+            activation,
+            saturated,
+        }
+    }
+
+    /// In row order, each less the offset of the dtype; none of halves.
+    pub fn codes(&self) -> Vec<i8> {
+        match self {
+            Self::Weight(weight, _) => weight.packed().codes(),
+            Self::Table(table) => table.stored_codes().collect(),
+        }
+    }
+
+    /// In row order; `None` of int8.
+    pub fn halves(&self) -> Option<Halves> {
+        match self {
+            Self::Weight(weight, _) => weight.stored_halves(),
+            Self::Table(table) => table.stored_halves().cloned(),
+        }
+    }
+
+    /// One scale for the tensor, or one for each row, as the qscheme says.
+    pub fn scales(&self) -> Vec<f32> {
+        let scales = match self {
+            Self::Weight(weight, _) => weight.scales(),
+            Self::Table(table) => table.scales().to_vec(),
+        };
+        self.for_each_row(scales)
+    }
+
+    pub fn zero_points(&self) -> Zeros {
+        let offset = self.format().codes.map(|codes| codes.dtype);
+        let offset = offset.map_or(0, crate::codes::offset);
+        let (zero_points, qscheme) = match self {
+            Self::Weight(weight, _) => (weight.zero_points(), weight.qscheme()),
+            Self::Table(table) => match table.zero_points() {
+                Some(ZeroPoints::Float(zero_points)) => {
+                    return Zeros::Float(self.for_each_row(zero_points.clone()));
+                }
+                Some(ZeroPoints::Int(zero_points)) => (zero_points.clone(), table.qscheme()),
+                None => (Vec::new(), None),
+            },
+        };
+        let mut zero_points = self.for_each_row(zero_points);
+        zero_points.iter_mut().for_each(|zero| *zero -= offset);
+        let symmetric = qscheme.is_none_or(QScheme::is_symmetric);
+        match symmetric && zero_points.iter().all(|zero| *zero == 0) {
+            true => Zeros::None,
+            false => Zeros::Int(zero_points),
+        }
+    }
+
+    /// An observer may choose one value for all rows.
+    fn for_each_row<T: Clone>(&self, values: Vec<T>) -> Vec<T> {
+        let qscheme = self.format().codes.map(|codes| codes.qscheme);
+        match (&*values, qscheme) {
+            ([value], Some(qscheme)) if qscheme.is_per_channel() => {
+                vec![value.clone(); self.shape()[0]]
+            }
+            _ => values,
+        }
+    }
+}

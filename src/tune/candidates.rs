@@ -1,0 +1,262 @@
+//! Each layer in all its precisions, made once: one of them is in the model, the others wait here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use super::units::{Assignment, Precision, Unit, Units};
+use crate::error::{Error, Result};
+use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
+use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
+use crate::quantize::progress::Reporter;
+use crate::quantize::spec::Decision;
+use crate::quantize::survey::{Found, Survey};
+use crate::quantize::swap::{self, Quantized, Replacements};
+use crate::quantize::{LeftReason, Progress, QConfigSpec};
+use crate::stored::StoredWeight;
+
+pub(super) struct Candidates {
+    pub units: Units,
+    /// Identifies the model: its layers, their shapes and their scales.
+    pub fingerprint: String,
+    /// The layers that are not in the model, by precision.
+    waiting: BTreeMap<Precision, Replacements>,
+    installed: Assignment,
+}
+
+impl Candidates {
+    /// Quantizes every layer that `spec` matches, in each precision that it supports.
+    pub fn of<M: Quantizable + ?Sized>(model: &mut M, spec: &QConfigSpec) -> Result<Self> {
+        let survey = Survey::of(model)?;
+        let decisions = spec.resolve(&survey)?;
+        if !decisions.iter().any(|d| matches!(d, Decision::Swap(_))) {
+            return Err(Error::NothingMatched {
+                hint: "all layers that the spec matches are quantized already".into(),
+            });
+        }
+        let mut waiting = BTreeMap::new();
+        let mut sharing = BTreeMap::new();
+        for precision in [Precision::Int8, Precision::Int8PerRow, Precision::Float16] {
+            let wanted = decisions.iter().zip(&survey.layers);
+            let wanted = wanted.map(|(d, layer)| of_precision(d, &layer.kind, precision));
+            let quantized = quantize(model, &survey, wanted.collect(), &decisions)?;
+            sharing.extend(quantized.sharing);
+            waiting.insert(precision, quantized.replacements);
+        }
+        for replacements in waiting.values() {
+            swap::rehearse(model, replacements)?;
+        }
+        let units = units(&survey, &sharing, &waiting);
+        Ok(Self {
+            fingerprint: fingerprint(&survey, &waiting),
+            installed: units.uniform(Precision::Float),
+            units,
+            waiting,
+        })
+    }
+
+    /// The layers as a search begins with them, as functions by path.
+    pub fn quantized_replays(&self) -> BTreeMap<String, Replay> {
+        let start = self.units.starts().last().map(|p| self.units.uniform(*p));
+        let start = start.iter().flat_map(|assignment| &assignment.0);
+        let mut replays = BTreeMap::new();
+        for (unit, precision) in self.units.0.iter().zip(start) {
+            for path in &unit.paths {
+                let layer = self
+                    .waiting
+                    .get(precision)
+                    .and_then(|layers| layers.get(path));
+                if let Some(replay) = layer.and_then(|layer| layer.replay()) {
+                    replays.insert(path.clone(), replay);
+                }
+            }
+        }
+        replays
+    }
+
+    /// Makes the model what `assignment` says; what is quantized is only moved.
+    pub fn install<M: Quantizable + ?Sized>(
+        &mut self,
+        model: &mut M,
+        assignment: &Assignment,
+    ) -> Result<()> {
+        let mut replacements = Replacements::new();
+        let mut leaving = BTreeMap::new();
+        let units = self.units.0.iter().zip(&self.installed.0);
+        for ((unit, from), to) in units
+            .zip(&assignment.0)
+            .filter(|((_, from), to)| from != to)
+        {
+            for path in &unit.paths {
+                let waiting = self.waiting.get_mut(to);
+                if let Some(layer) = waiting.and_then(|layers| layers.remove(path)) {
+                    replacements.insert(path.clone(), layer);
+                    leaving.insert(path.clone(), *from);
+                }
+            }
+        }
+        for (path, layer) in swap::install(model, replacements)? {
+            let precision = leaving.get(&path).copied().unwrap_or(Precision::Float);
+            self.waiting
+                .entry(precision)
+                .or_default()
+                .insert(path, layer);
+        }
+        self.installed.clone_from(assignment);
+        Ok(())
+    }
+}
+
+/// The configuration of a layer in a precision; `None` if the layer has no such precision, or the
+/// spec decides on it already.
+fn of_precision(decision: &Decision, kind: &LayerKind, precision: Precision) -> Option<QConfig> {
+    let Decision::Swap(qconfig) = decision else {
+        return None;
+    };
+    let halves = matches!(
+        qconfig.weight,
+        WeightConfig::Float16 | WeightConfig::BFloat16
+    );
+    let per_row = QConfig::per_row_dynamic();
+    let multiplies = matches!(qconfig.activation, ActivationConfig::Dynamic(_));
+    match precision {
+        Precision::Int8 => (!halves).then(|| qconfig.clone()),
+        Precision::Int8PerRow => {
+            let other = !halves && multiplies && *qconfig != per_row;
+            (other && *kind != LayerKind::Embedding).then_some(per_row)
+        }
+        Precision::Float16 if halves => Some(qconfig.clone()),
+        Precision::Float16 => Some(QConfig::float16_dynamic()),
+        Precision::Float => None,
+    }
+}
+
+/// Quantizes the layers that have a configuration. A layer may refuse one that is not the spec's: then
+/// it does not have that precision.
+fn quantize<M: Quantizable + ?Sized>(
+    model: &M,
+    survey: &Survey,
+    wanted: Vec<Option<QConfig>>,
+    own: &[Decision],
+) -> Result<Quantized> {
+    // Nothing reads the reason.
+    let left = || Decision::Leave(LeftReason::NoRule);
+    let is_own: Vec<bool> = (wanted.iter().zip(own))
+        .map(|(wanted, own)| matches!(own, Decision::Swap(q) if wanted.as_ref() == Some(q)))
+        .collect();
+    let decisions = wanted
+        .into_iter()
+        .map(|w| w.map_or_else(left, Decision::Swap));
+    let mut decisions: Vec<_> = decisions.collect();
+    loop {
+        let mut go_on = |_: &Progress<'_>| ControlFlow::Continue(());
+        let reporter = Reporter::new(survey, &decisions, &mut go_on);
+        let error = match swap::quantize(model, survey, &decisions, reporter) {
+            Ok(quantized) => return Ok(quantized),
+            Err(error) => error,
+        };
+        let refused = survey
+            .layers
+            .iter()
+            .position(|layer| is_at(&error, &layer.path));
+        match refused {
+            Some(layer) if !is_own[layer] && matches!(decisions[layer], Decision::Swap(_)) => {
+                decisions[layer] = left();
+            }
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Whether an error is of the layer at `path`, or of a part of it.
+fn is_at(error: &Error, path: &str) -> bool {
+    let Error::At { path: at, .. } = error else {
+        return path.is_empty();
+    };
+    let below = at.strip_prefix(path);
+    below.is_some_and(|rest| path.is_empty() || rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Layers that share a quantized weight in any precision are one unit.
+fn units(
+    survey: &Survey,
+    sharing: &BTreeMap<String, String>,
+    waiting: &BTreeMap<Precision, Replacements>,
+) -> Units {
+    let mut units: Vec<Unit> = Vec::new();
+    let has = |path: &str| {
+        let quantized = waiting
+            .iter()
+            .filter(|(_, layers)| layers.contains_key(path));
+        quantized
+            .map(|(precision, _)| *precision)
+            .collect::<BTreeSet<_>>()
+    };
+    for layer in &survey.layers {
+        let mut precisions = has(&layer.path);
+        if precisions.is_empty() || sharing.contains_key(&layer.path) {
+            continue;
+        }
+        precisions.insert(Precision::Float);
+        let others = sharing.iter().filter(|(_, lender)| **lender == layer.path);
+        let others: Vec<String> = others.map(|(path, _)| path.clone()).collect();
+        for other in &others {
+            precisions.retain(|p| *p == Precision::Float || has(other).contains(p));
+        }
+        units.push(Unit {
+            paths: [layer.path.clone()].into_iter().chain(others).collect(),
+            kind: layer.kind.clone(),
+            parameters: layer.parameters(),
+            channels: channels(layer),
+            float_bytes: float_bytes(layer),
+            precisions,
+        });
+    }
+    Units(units)
+}
+
+fn channels(layer: &Found) -> usize {
+    let axis = usize::from(layer.kind == LayerKind::Embedding);
+    let shape = layer.weights.first().map(|weight| &weight.shape);
+    shape
+        .and_then(|shape| shape.get(axis))
+        .map_or(1, |size| (*size).max(1))
+}
+
+fn float_bytes(layer: &Found) -> usize {
+    let of = |dtype| match dtype {
+        WeightDType::F64 => 8,
+        dtype if dtype.is_half() => 2,
+        _ => 4,
+    };
+    let bytes = layer.weights.iter().map(|weight| of(weight.dtype));
+    bytes.max().unwrap_or(4)
+}
+
+/// FNV-1a of what a history depends on.
+fn fingerprint(survey: &Survey, waiting: &BTreeMap<Precision, Replacements>) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for layer in &survey.layers {
+        add(format!("{} {} ", layer.path, layer.kind).as_bytes());
+        for weight in &layer.weights {
+            add(format!("{} {:?} {:?} ", weight.name, weight.shape, weight.dtype).as_bytes());
+        }
+    }
+    for (precision, layers) in waiting {
+        for (path, layer) in layers {
+            add(format!("{precision} {path} ").as_bytes());
+            // A layer of the user's own may not give them.
+            let stored = layer.stored().unwrap_or_default();
+            for weight in stored.iter().filter_map(StoredWeight::quantized) {
+                for scale in weight.scales() {
+                    add(&scale.to_le_bytes());
+                }
+            }
+        }
+    }
+    format!("{hash:016x}")
+}

@@ -1,0 +1,168 @@
+//! The goal of a search, and the conditions under which it ends.
+
+mod wise;
+mod yaml;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::criterion::{Criterion, Goal};
+use super::history::Place;
+use super::strategy::Strategy;
+use crate::quantize::QConfigSpec;
+
+/// The criterion, strategy and limits of [`tune`](crate::tune()).
+///
+/// Its defaults are Neural Compressor's: a relative loss of one percent, at most 100 trials, timeout 0;
+/// but for the strategy, which is [`Strategy::Sensitivity`], and int8, which is [`QConfigSpec::int8`].
+/// [`from_yaml`](Self::from_yaml) reads Neural Compressor's YAML.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use candle_dynquant::{QConfigSpec, TuningConfig, tune::Strategy};
+///
+/// let config = TuningConfig::default()
+///     .relative(0.005)                                  // half a percent may be lost
+///     .strategy(Strategy::Basic)
+///     .timeout(Duration::from_secs(60))                 // look for a smaller model that long
+///     .max_trials(600)
+///     .spec(QConfigSpec::int8().exclude("classifier"))  // stays float
+///     .history("tune.jsonl");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct TuningConfig {
+    pub(super) criterion: Criterion,
+    pub(super) strategy: Strategy,
+    pub(super) timeout: Duration,
+    pub(super) max_trials: usize,
+    pub(super) performance_only: bool,
+    pub(super) spec: QConfigSpec,
+    pub(super) history: Option<Place>,
+    pub(super) ignored: Vec<IgnoredKey>,
+}
+
+/// A key of a configuration file that is known, and means nothing here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct IgnoredKey {
+    /// The key, from the outermost: `quantization.calibration.sampling_size`.
+    pub key: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Why it means nothing.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for IgnoredKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "line {}: `{}` is ignored: {}",
+            self.line, self.key, self.reason
+        )
+    }
+}
+
+impl Default for TuningConfig {
+    fn default() -> Self {
+        Self {
+            criterion: Criterion::default(),
+            strategy: Strategy::default(),
+            timeout: Duration::ZERO,
+            max_trials: 100,
+            performance_only: false,
+            spec: QConfigSpec::int8(),
+            history: None,
+            ignored: Vec::new(),
+        }
+    }
+}
+
+impl TuningConfig {
+    /// A share of the float model's accuracy may be lost: 0.01 is one percent.
+    #[must_use]
+    pub fn relative(mut self, share: f64) -> Self {
+        self.criterion.goal = Goal::Relative(share);
+        self
+    }
+
+    /// So much of the accuracy may be lost, in its own unit.
+    #[must_use]
+    pub fn absolute(mut self, difference: f64) -> Self {
+        self.criterion.goal = Goal::Absolute(difference);
+        self
+    }
+
+    /// The evaluation returns an error, a loss or a perplexity.
+    #[must_use]
+    pub fn lower_is_better(mut self) -> Self {
+        self.criterion.higher_is_better = false;
+        self
+    }
+
+    /// The order of trials.
+    #[must_use]
+    pub fn strategy(mut self, strategy: Strategy) -> Self {
+        self.strategy = strategy;
+        self
+    }
+
+    /// For how long a smaller model is looked for; 0 stops at the first success. An evaluation that
+    /// runs is not interrupted.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The maximum number of trials; the evaluation of the float model is none.
+    #[must_use]
+    pub fn max_trials(mut self, trials: usize) -> Self {
+        self.max_trials = trials;
+        self
+    }
+
+    /// Ends the search after its first trial, whatever the accuracy.
+    #[must_use]
+    pub fn performance_only(mut self) -> Self {
+        self.performance_only = true;
+        self
+    }
+
+    /// The layers to be quantized, and how at first. Its other layers stay as they are.
+    #[must_use]
+    pub fn spec(mut self, spec: QConfigSpec) -> Self {
+        self.spec = spec;
+        self
+    }
+
+    /// Writes each trial to a file of JSON lines, which is replaced if it exists.
+    #[must_use]
+    pub fn history(mut self, path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        self.history = Some(Place {
+            path,
+            resume: false,
+        });
+        self
+    }
+
+    /// Continues the search of a history: trials in it are not evaluated again. It must be of the same
+    /// model and spec; criterion, strategy and limits may be others. Without such a file the search
+    /// begins a new one.
+    #[must_use]
+    pub fn resume(mut self, path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        self.history = Some(Place { path, resume: true });
+        self
+    }
+
+    /// Keys of the file that it was read from that mean nothing here, each with the reason.
+    pub fn ignored(&self) -> &[IgnoredKey] {
+        &self.ignored
+    }
+}

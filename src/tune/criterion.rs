@@ -1,0 +1,98 @@
+//! The accept rule.
+
+use std::cmp::Ordering;
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+
+/// The accuracy that may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Goal {
+    /// A share of the baseline: 0.01 is one percent. Less than 1; below 0 it asks for a gain.
+    Relative(f64),
+    /// A difference, in the unit of the accuracy.
+    Absolute(f64),
+}
+
+/// Which accuracy passes, given that of the float model.
+///
+/// ```
+/// use candle_dynquant::tune::{Criterion, Goal};
+///
+/// let accuracy = Criterion { goal: Goal::Relative(0.01), higher_is_better: true };
+/// assert!(accuracy.accepts(0.80, 0.792) && !accuracy.accepts(0.80, 0.791));
+/// assert!(!accuracy.accepts(0.80, f64::NAN));
+///
+/// let error = Criterion { goal: Goal::Absolute(0.5), higher_is_better: false };
+/// assert!(error.accepts(2., 2.5) && !error.accepts(2., 2.6));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Criterion {
+    /// The loss that is accepted.
+    pub goal: Goal,
+    /// Whether a higher accuracy is a better one: `false` for a loss or a perplexity.
+    pub higher_is_better: bool,
+}
+
+/// Orders two accuracies, the better one greater; NaN is less than all others.
+pub(super) fn compare(higher_is_better: bool, a: f64, b: f64) -> Ordering {
+    match (a.is_nan(), b.is_nan()) {
+        (true, true) => Ordering::Equal,
+        (true, false) => Ordering::Less,
+        (false, true) => Ordering::Greater,
+        (false, false) if higher_is_better => a.total_cmp(&b),
+        (false, false) => b.total_cmp(&a),
+    }
+}
+
+/// Neural Compressor's default: one percent.
+impl Default for Criterion {
+    fn default() -> Self {
+        Self {
+            goal: Goal::Relative(0.01),
+            higher_is_better: true,
+        }
+    }
+}
+
+impl Criterion {
+    /// The worst accuracy that passes. The slack is `goal * |baseline|`, so a negative baseline has one
+    /// too.
+    pub fn target(&self, baseline: f64) -> f64 {
+        let slack = match self.goal {
+            Goal::Relative(share) => share * baseline.abs(),
+            Goal::Absolute(difference) => difference,
+        };
+        match self.higher_is_better {
+            true => baseline - slack,
+            false => baseline + slack,
+        }
+    }
+
+    /// Whether `value` is as good as the target or better; NaN is not.
+    pub fn accepts(&self, baseline: f64, value: f64) -> bool {
+        let target = self.target(baseline);
+        match self.higher_is_better {
+            true => value >= target,
+            false => value <= target,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let (what, expected, valid, goal) = match self.goal {
+            Goal::Relative(g) => ("relative goal", "between -1 and 1", g.abs() < 1., g),
+            Goal::Absolute(g) => ("absolute goal", "a finite number", g.is_finite(), g),
+        };
+        match valid {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument {
+                what,
+                expected: expected.into(),
+                got: goal.to_string(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The result of a search, and Neural Compressor's two tables of it.
+
+use std::fmt;
+
+use comfy_table::presets::ASCII_FULL_CONDENSED;
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use serde::Serialize;
+
+use super::config::IgnoredKey;
+use super::search::Search;
+use super::stop::Stopped;
+use super::trial::Trial;
+use super::units::Precision;
+use crate::error::Result;
+#[cfg(feature = "page")]
+use crate::inspect::PagePoint;
+use crate::module::{LayerKind, Quantizable};
+use crate::quantize::report::fold::fold;
+use crate::quantize::survey::{Found, Survey};
+
+/// The result of [`tune`](crate::tune()).
+///
+/// `Display` prints Neural Compressor's tables *Mixed Precision Statistics* and *Tune Result Statistics*,
+/// the layers that fell back, keys of the configuration that were ignored, and why the search ended.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct TuningOutcome {
+    /// Whether the model meets the criterion.
+    pub met: bool,
+    /// Why the search ended.
+    pub stopped: Stopped,
+    /// The accuracy of the float model.
+    pub baseline: f64,
+    /// The worst accuracy that meets the criterion.
+    pub target: f64,
+    /// Whether a higher accuracy is a better one.
+    pub higher_is_better: bool,
+    /// Seconds that the evaluation of the float model took.
+    pub baseline_seconds: f64,
+    /// Every trial, in order, those of a resumed history included.
+    pub trials: Vec<Trial>,
+    /// Index of the trial that the model is; `None` if there is none, and the model is float.
+    pub best_trial: Option<usize>,
+    /// Calls of the evaluation; trials of a resumed history have none.
+    pub evals: usize,
+    /// Every layer of the model, in the order of the walk.
+    pub layers: Vec<TunedLayer>,
+    /// Keys of a configuration file that mean nothing here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<IgnoredKey>,
+}
+
+/// A layer and what it became.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct TunedLayer {
+    /// Path in the model.
+    pub path: String,
+    /// The kind of layer.
+    pub kind: LayerKind,
+    /// Its precision now.
+    pub precision: Precision,
+    /// Elements of its weights.
+    pub parameters: usize,
+    /// SQNR of its output with an int8 weight, on its inputs in the float model, in dB: where the
+    /// strategy measured it. Infinite, `null` in JSON, for a layer that reports nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sqnr_db: Option<f64>,
+}
+
+impl TuningOutcome {
+    pub(super) fn of<M: Quantizable + ?Sized>(
+        search: Search<'_, M>,
+        stopped: Stopped,
+    ) -> Result<Self> {
+        let config = search.config;
+        let survey = Survey::of(search.model)?;
+        let best = search.best.map(|best| &search.trials[best].1);
+        let ranking = search.baseline.ranking.as_deref().unwrap_or_default();
+        let units = &search.candidates.units.0;
+        let layers = survey.layers.into_iter().map(|layer| {
+            let tuned = best.and_then(|trial| precision_in(trial, &layer.path));
+            let mut ranked = ranking
+                .iter()
+                .filter(|(unit, _)| units[*unit].paths.contains(&layer.path));
+            TunedLayer {
+                precision: tuned.unwrap_or_else(|| precision_of(&layer)),
+                parameters: layer.parameters(),
+                sqnr_db: ranked.next().map(|(_, db)| *db),
+                path: layer.path,
+                kind: layer.kind,
+            }
+        });
+        Ok(Self {
+            layers: layers.collect(),
+            met: search.met(),
+            stopped,
+            baseline: search.baseline.value,
+            target: config.criterion.target(search.baseline.value),
+            higher_is_better: config.criterion.higher_is_better,
+            baseline_seconds: search.baseline.seconds,
+            best_trial: search.best,
+            evals: search.evals,
+            trials: search.trials.into_iter().map(|(_, trial)| trial).collect(),
+            ignored: config.ignored.clone(),
+        })
+    }
+
+    /// The trial that the model is.
+    pub fn best(&self) -> Option<&Trial> {
+        self.best_trial.and_then(|best| self.trials.get(best))
+    }
+
+    /// The curve of the search, for [`Inspection::page`](crate::inspect::Inspection::page): the accuracy
+    /// of each trial, and of the best one until then.
+    #[cfg(feature = "page")]
+    pub fn curve(&self) -> Vec<PagePoint> {
+        let mut best: Option<&Trial> = None;
+        let mut points = Vec::with_capacity(self.trials.len());
+        for (number, trial) in self.trials.iter().enumerate() {
+            best = match best {
+                Some(best) if !trial.is_better(best, self.higher_is_better) => Some(best),
+                _ => Some(trial),
+            };
+            points.push(PagePoint {
+                label: (number + 1).to_string(),
+                score: Some(trial.value),
+                best: best.map(|best| best.value),
+            });
+        }
+        points
+    }
+}
+
+fn precision_in(trial: &Trial, path: &str) -> Option<Precision> {
+    let mut layers = trial.layers.iter();
+    let found = layers.find(|(_, paths)| paths.iter().any(|own| own == path));
+    found.map(|(precision, _)| *precision)
+}
+
+/// Of a layer that was not tuned.
+fn precision_of(layer: &Found) -> Precision {
+    match layer.is_quantized() {
+        false => Precision::Float,
+        true if layer.weights.iter().all(|w| w.dtype.is_half()) => Precision::Float16,
+        true => Precision::Int8,
+    }
+}
+
+impl fmt::Display for TuningOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for key in &self.ignored {
+            writeln!(f, "{key}")?;
+        }
+        fmt_table(f, "Mixed Precision Statistics", &self.mixed_precision())?;
+        fmt_table(f, "Tune Result Statistics", &self.tune_result())?;
+        for precision in [Precision::Float16, Precision::Float] {
+            let fell_back = self
+                .layers
+                .iter()
+                .filter(|layer| layer.precision == precision);
+            let folded = fold(fell_back.map(|layer| layer.path.as_str()));
+            if !folded.is_empty() {
+                let paths: Vec<_> = folded.into_iter().map(|folded| folded.text).collect();
+                writeln!(f, "{precision}: {}", paths.join(", "))?;
+            }
+        }
+        let met = if self.met { "met" } else { "not met" };
+        let at_most = if self.higher_is_better {
+            "least"
+        } else {
+            "most"
+        };
+        writeln!(f, "criterion {met}: at {at_most} {:.6}", self.target)?;
+        let (trials, evals) = (self.trials.len(), self.evals);
+        write!(
+            f,
+            "{trials} trials, {evals} evaluations; stopped because {}",
+            self.stopped
+        )
+    }
+}
+
+/// A title in stars, as wide as its table.
+fn fmt_table(f: &mut fmt::Formatter<'_>, title: &str, table: &Table) -> fmt::Result {
+    let text = table.to_string();
+    let width = text
+        .lines()
+        .map(str::len)
+        .max()
+        .unwrap_or(0)
+        .saturating_sub(2);
+    writeln!(f, "|{title:*^width$}|\n{text}")
+}
+
+/// As Python's PrettyTable draws.
+const ASCII: TableStyle = ASCII_FULL_CONDENSED.header_separator(LineStyle::new('+', '-', '+', '+'));
+
+fn table(header: Vec<String>) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII);
+    table.set_header(header);
+    table
+}
+
+fn centred(mut table: Table) -> Table {
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Center);
+    }
+    table
+}
+
+impl TuningOutcome {
+    /// Layers by kind and precision, without precisions that no layer has.
+    fn mixed_precision(&self) -> Table {
+        type Column = (&'static str, fn(Precision) -> bool);
+        let columns: [Column; 3] = [
+            ("INT8", Precision::is_int8),
+            ("FP16", |precision| precision == Precision::Float16),
+            ("FP32", |precision| precision == Precision::Float),
+        ];
+        let count = |kind: Option<&LayerKind>, is: &dyn Fn(Precision) -> bool| {
+            let layers = self.layers.iter();
+            let layers = layers.filter(|layer| kind.is_none_or(|kind| layer.kind == *kind));
+            layers.filter(|layer| is(layer.precision)).count()
+        };
+        let columns: Vec<_> = columns
+            .into_iter()
+            .filter(|(_, is)| count(None, is) > 0)
+            .collect();
+        let header = ["Op Type", "Total"].into_iter();
+        let header = header.chain(columns.iter().map(|(name, _)| *name));
+        let mut table = table(header.map(str::to_owned).collect());
+        let mut kinds: Vec<&LayerKind> = self.layers.iter().map(|layer| &layer.kind).collect();
+        kinds.sort();
+        kinds.dedup();
+        for kind in kinds {
+            let counts = columns
+                .iter()
+                .map(|(_, is)| count(Some(kind), is).to_string());
+            let total = count(Some(kind), &|_| true).to_string();
+            table.add_row([kind.to_string(), total].into_iter().chain(counts));
+        }
+        centred(table)
+    }
+
+    /// Baseline, last trial and best trial.
+    fn tune_result(&self) -> Table {
+        let last = match self.trials.len() {
+            0 => "Tune result".to_owned(),
+            last => format!("Tune {last} result"),
+        };
+        let header = [
+            "Info Type".into(),
+            "Baseline".into(),
+            last,
+            "Best tune result".into(),
+        ];
+        let mut table = table(header.to_vec());
+        let cell = |trial: Option<&Trial>, of: fn(&Trial) -> f64| {
+            trial.map_or_else(|| "n/a".to_owned(), |trial| format!("{:.4}", of(trial)))
+        };
+        let (last, best) = (self.trials.last(), self.best());
+        let mut row = |name: &str, baseline: f64, of: fn(&Trial) -> f64| {
+            let baseline = format!("{baseline:.4}");
+            table.add_row([name.to_owned(), baseline, cell(last, of), cell(best, of)]);
+        };
+        row("Accuracy", self.baseline, |trial| trial.value);
+        row("Duration (seconds)", self.baseline_seconds, |trial| {
+            trial.seconds
+        });
+        centred(table)
+    }
+}

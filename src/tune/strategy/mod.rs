@@ -1,0 +1,95 @@
+//! The order in which a search tries assignments.
+//!
+//! A strategy is a function that asks for trials and reads their results; it sees neither the model nor
+//! a clock, so equal results give equal trials. `?` ends it as soon as the search is to stop.
+
+mod basic;
+mod by_kind;
+mod sensitivity;
+
+use std::cmp::Ordering;
+
+use super::stop::Step;
+use super::units::{Assignment, Units};
+use crate::words::words;
+
+/// The order in which [`tune`](crate::tune()) tries mixes of precisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Neural Compressor's: all int8; then each layer alone in a higher precision, from output to input;
+    /// then those that helped most together, one more at a time. About twice as many trials as layers.
+    Basic,
+    /// Layers ranked by the SQNR of their outputs, on the inputs that the first evaluation gives them,
+    /// where an output of ten times the rows counts as 10 dB better; the worst ones fall back, as many
+    /// as a bisection shows to be needed. About log2(layers) + 3 evaluations.
+    #[default]
+    Sensitivity,
+    /// Neural Compressor's `conservative`: float, to which whole kinds of layers are added as long as
+    /// the criterion holds.
+    ByKind,
+}
+
+words!(Strategy, "strategy", prefix "", {
+    Basic => "basic", Sensitivity => "sensitivity", ByKind => "by_kind",
+});
+
+/// The result of a trial.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Verdict {
+    pub value: f64,
+    pub passed: bool,
+}
+
+/// Evaluates assignments, each once.
+pub(super) trait Trials {
+    /// A candidate: with `timeout: 0` a search that finds one that passes is over.
+    fn trial(&mut self, assignment: &Assignment) -> Step<Verdict>;
+    /// A trial on the way to a candidate.
+    fn probe(&mut self, assignment: &Assignment) -> Step<Verdict>;
+    /// Calls of eval until now, that of the float model included.
+    fn evals(&self) -> usize;
+    /// Whether the first success ends the search.
+    fn stops_at_first(&self) -> bool;
+    /// Orders two accuracies, the better one greater.
+    fn compare(&self, a: f64, b: f64) -> Ordering;
+}
+
+impl Strategy {
+    /// Tries what there is to try; `ranking` are the units, the worst first.
+    pub(super) fn run(self, units: &Units, ranking: &[usize], trials: &mut dyn Trials) -> Step {
+        match self {
+            Self::Basic => basic::run(units, trials),
+            Self::Sensitivity => sensitivity::run(units, ranking, trials),
+            Self::ByKind => by_kind::run(units, trials),
+        }
+    }
+
+    /// How many trials it makes at most where the first fallback suffices.
+    pub(super) fn expected_trials(self, units: &Units) -> usize {
+        let (starts, fallbacks) = (units.starts().len(), units.fallbacks().len());
+        match self {
+            Self::Basic => starts + fallbacks * (2 * units.len()).saturating_sub(1),
+            Self::Sensitivity => starts + sensitivity::budget(units.len()).saturating_sub(2),
+            Self::ByKind => starts + units.kinds().len() * (starts + fallbacks),
+        }
+    }
+}
+
+/// The assignment to start from, the best of those without fallback, or `None` if one passes: none of
+/// the others is cheaper.
+fn start(units: &Units, trials: &mut dyn Trials) -> Step<Option<Assignment>> {
+    let mut best: Option<(Assignment, f64)> = None;
+    for precision in units.starts() {
+        let assignment = units.uniform(precision);
+        let verdict = trials.trial(&assignment)?;
+        if verdict.passed {
+            return Ok(None);
+        }
+        let better = |(_, value): &(_, f64)| trials.compare(verdict.value, *value).is_ge();
+        if best.as_ref().is_none_or(better) {
+            best = Some((assignment, verdict.value));
+        }
+    }
+    Ok(best.map(|(assignment, _)| assignment))
+}

@@ -1,0 +1,138 @@
+//! The layers that a search decides on, and what it decides.
+
+use std::collections::BTreeSet;
+
+use crate::module::LayerKind;
+use crate::words::words;
+
+/// The precision of a layer, in the order in which layers fall back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Precision {
+    /// 8-bit codes, as the spec says.
+    Int8,
+    /// 8-bit codes by [`QConfig::per_row_dynamic`](crate::QConfig::per_row_dynamic), where the spec says
+    /// otherwise.
+    Int8PerRow,
+    /// Half-precision weights, or bfloat16 where the spec says so.
+    Float16,
+    /// As it was.
+    Float,
+}
+
+words!(Precision, "precision", prefix "", {
+    Int8 => "int8", Int8PerRow => "int8_per_row", Float16 => "float16", Float => "float",
+});
+
+impl Precision {
+    pub(super) fn is_int8(self) -> bool {
+        matches!(self, Self::Int8 | Self::Int8PerRow)
+    }
+}
+
+/// A layer, or several that share a quantized weight and therefore change together.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    /// Of the layers; the first counts the weight.
+    pub paths: Vec<String>,
+    pub kind: LayerKind,
+    /// Elements of its weights.
+    pub parameters: usize,
+    /// Elements of a row of its output, about.
+    pub channels: usize,
+    /// Bytes of an element of the float weight.
+    pub float_bytes: usize,
+    /// Its possible precisions, the last of which is `Float`.
+    pub precisions: BTreeSet<Precision>,
+}
+
+impl Unit {
+    /// Its own precision that comes first from `wanted` on.
+    fn at(&self, wanted: Precision) -> Precision {
+        let mut from = self.precisions.range(wanted..);
+        from.next().copied().unwrap_or(Precision::Float)
+    }
+
+    /// Bytes of its weights without scales and padding, which depend on the instruction set.
+    fn bytes(&self, precision: Precision) -> usize {
+        let of_element = match precision {
+            Precision::Int8 | Precision::Int8PerRow => 1,
+            Precision::Float16 => 2,
+            Precision::Float => self.float_bytes,
+        };
+        self.parameters * of_element
+    }
+}
+
+/// A precision for each unit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Assignment(pub Vec<Precision>);
+
+/// All units of a model, in the order of the walk.
+#[derive(Clone, Debug)]
+pub(super) struct Units(pub Vec<Unit>);
+
+impl Units {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The same for all, as far as they can.
+    pub fn uniform(&self, precision: Precision) -> Assignment {
+        Assignment(self.0.iter().map(|unit| unit.at(precision)).collect())
+    }
+
+    /// `base` with another precision for some of the units.
+    pub fn with(&self, base: &Assignment, units: &[usize], precision: Precision) -> Assignment {
+        let mut changed = base.clone();
+        for &unit in units {
+            changed.0[unit] = self.0[unit].at(precision);
+        }
+        changed
+    }
+
+    /// Bytes of all weights: a measure of time as well, as products wait for weights.
+    pub fn bytes(&self, assignment: &Assignment) -> usize {
+        let units = self.0.iter().zip(&assignment.0);
+        units.map(|(unit, precision)| unit.bytes(*precision)).sum()
+    }
+
+    /// The precisions that a search begins with: those of int8, or else the first there is.
+    pub fn starts(&self) -> Vec<Precision> {
+        let all = self.precisions();
+        let int8: Vec<_> = all.iter().copied().filter(|p| p.is_int8()).collect();
+        match int8.is_empty() {
+            true => all.into_iter().take(1).collect(),
+            false => int8,
+        }
+    }
+
+    /// The precisions that layers fall back to, in turn.
+    pub fn fallbacks(&self) -> Vec<Precision> {
+        let starts = self.starts();
+        let all = self.precisions().into_iter();
+        all.filter(|p| !starts.contains(p)).collect()
+    }
+
+    fn precisions(&self) -> BTreeSet<Precision> {
+        self.0
+            .iter()
+            .flat_map(|unit| unit.precisions.iter().copied())
+            .collect()
+    }
+
+    /// Kinds, those with most parameters first, and the units of each.
+    pub fn kinds(&self) -> Vec<(LayerKind, Vec<usize>)> {
+        let mut kinds: Vec<(LayerKind, Vec<usize>)> = Vec::new();
+        for (index, unit) in self.0.iter().enumerate() {
+            match kinds.iter_mut().find(|(kind, _)| *kind == unit.kind) {
+                Some((_, units)) => units.push(index),
+                None => kinds.push((unit.kind.clone(), vec![index])),
+            }
+        }
+        let parameters =
+            |units: &[usize]| units.iter().map(|&i| self.0[i].parameters).sum::<usize>();
+        kinds.sort_by_key(|(_, units)| std::cmp::Reverse(parameters(units)));
+        kinds
+    }
+}
