@@ -1,16 +1,10 @@
 //! Attention as candle-transformers writes it: masks of every kind, shared keys, caches.
 
+mod common;
+
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor, Var};
 use candle_dynquant::ops::{self, Mask};
-
-fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {
-    let value = |i: usize| {
-        let mixed = (i as u64 + 1 + seed * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-        mixed as f32 / (1u64 << 21) as f32 - 4.
-    };
-    let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu)
-}
+use common::tensor;
 
 /// Views `[batch, heads, seq, dim]` of a projection's output.
 fn heads(shape: [usize; 4], seed: u64) -> Result<Tensor> {

@@ -111,14 +111,14 @@ struct Projected<C: Config> {
     body: Option<<C as Config>::Body>,
 }
 
-/// `()` stands for a part that is not there.
+/// `()` is a missing part.
 #[derive(Quantizable)]
 struct WithDefault<H = ()> {
     trunk: Toy,
     head: H,
 }
 
-/// Bounds that the fields need beside `Quantizable` stand in the where clause.
+/// The where clause holds the bounds that fields need beside `Quantizable`.
 #[derive(Quantizable)]
 struct GenericShared<T>
 where

@@ -1,5 +1,5 @@
-//! Names of candle_nn that are ours: each gives what candle's own gives, for every dtype, layout,
-//! shape and gradient.
+//! Drop-in replacements under candle_nn's names: each gives candle's own result, for every dtype,
+//! layout, shape and gradient.
 
 mod common;
 
@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_dynquant::{nn, ops};
 use candle_nn::{LayerNormConfig, Module, VarBuilder, VarMap};
+use common::tensor;
 use common::toy::assert_walks;
 
 const DTYPES: [(DType, f64); 4] = [
@@ -16,16 +17,6 @@ const DTYPES: [(DType, f64); 4] = [
     (DType::BF16, 2e-2),
     (DType::F64, 1e-12),
 ];
-
-/// Values in [-4, 4) that depend on nothing but the shape and the seed.
-fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {
-    let value = |i: usize| {
-        let mixed = (i as u64 + 1 + seed * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-        mixed as f32 / (1u64 << 21) as f32 - 4.
-    };
-    let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu)
-}
 
 /// A tensor as it is, as a transposed view, and as a part of a larger one.
 fn layouts(xs: &Tensor) -> Result<Vec<Tensor>> {
@@ -111,6 +102,52 @@ fn norms_are_candle_s_in_every_dtype_and_layout() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_norm_of_a_sum_is_the_norm_of_it() -> Result<()> {
+    let (weight, bias) = (tensor(&[32], 2)?, tensor(&[32], 3)?);
+    for (dtype, bound) in DTYPES {
+        let typed = norms(&weight.to_dtype(dtype)?, &bias.to_dtype(dtype)?);
+        let [xs, ys] = [1, 5].map(|seed| tensor(&[2, 3, 32], seed)?.to_dtype(dtype));
+        let (xs, ys) = (xs?, ys?);
+        // The sum in the dtype of the operands rounds once more than the sum inside.
+        let exact = (xs.to_dtype(DType::F64)? + ys.to_dtype(DType::F64)?)?;
+        for ((_, ours), xs) in typed.iter().zip(layouts(&xs)?) {
+            let case = format!("{dtype:?} {ours:?}");
+            let got = ours.forward_add(&xs, &ys)?;
+            assert_eq!(got.dtype(), dtype, "{case}");
+            let wide = norms(
+                &ours.weight().to_dtype(DType::F64)?,
+                &bias.to_dtype(DType::F64)?,
+            );
+            let mut wide = wide.into_iter().map(|(_, ours)| ours);
+            let alike = |one: &nn::LayerNorm| {
+                (one.bias().is_some(), one.remove_mean())
+                    == (ours.bias().is_some(), ours.remove_mean())
+            };
+            let expected = wide.find(alike).expect(&case).forward(&exact)?;
+            assert_close(&case, &got, &expected, 4. * bound);
+        }
+    }
+    let [xs, ys] = [tensor(&[2, 3, 32], 1)?, tensor(&[1, 3, 32], 5)?];
+    for (_, ours) in norms(&weight, &bias) {
+        // Shapes that broadcast, in either order.
+        let expected = ours.forward(&xs.broadcast_add(&ys)?)?;
+        assert_eq!(f64s(&ours.forward_add(&xs, &ys)?)?, f64s(&expected)?);
+        assert_eq!(f64s(&ours.forward_add(&ys, &xs)?)?, f64s(&expected)?);
+        assert!(ours.forward_add(&xs, &tensor(&[2, 2, 32], 5)?).is_err());
+    }
+    // Parameters that broadcast, as candle's slow way has them.
+    let odd = nn::LayerNorm::new_no_bias(tensor(&[3, 32], 2)?, 1e-5);
+    let expected = odd.forward(&(&xs + &xs)?)?;
+    assert_eq!(f64s(&odd.forward_add(&xs, &xs)?)?, f64s(&expected)?);
+    // Gradients flow to both terms.
+    let [a, b] = [Var::from_tensor(&xs)?, Var::from_tensor(&xs)?];
+    let norm = nn::LayerNorm::new(weight, bias, 1e-5);
+    let grads = norm.forward_add(&a, &b)?.sqr()?.sum_all()?.backward()?;
+    assert!(grads.get(&a).is_some() && grads.get(&b).is_some());
     Ok(())
 }
 
@@ -238,10 +275,80 @@ fn gradients_are_those_of_candle_s_operations() -> Result<()> {
         let candle = candle_nn::ops::softmax(&xs, dim)?;
         compare("softmax", ops::softmax(&xs, dim)?, candle, &[&xs])?;
     }
+    let indexes = Tensor::new(&[[[2u32], [0]]], &Device::Cpu)?.expand((3, 2, 1))?;
+    let candle = xs.gather(&indexes.contiguous()?, 2)?;
+    compare("gather", ops::gather(&xs, &indexes, 2)?, candle, &[&xs])?;
     for act in activations() {
         let candle = candle_nn::Activation::from(act).forward(&xs)?;
         compare(&format!("{act:?}"), act.forward(&xs)?, candle, &[&xs])?;
     }
+    Ok(())
+}
+
+#[test]
+fn elements_are_looked_up_as_candle_does() -> Result<()> {
+    let types = [DType::F32, DType::F16, DType::F64, DType::I64];
+    for shape in [&[5][..], &[3, 7], &[2, 3, 8], &[2, 90, 400]] {
+        for xs in types.map(|dtype| (tensor(shape, 1)? * 9.)?.to_dtype(dtype)) {
+            let xs = xs?;
+            for (dim, &size) in shape.iter().enumerate() {
+                let mut dims = shape.to_vec();
+                dims[dim] = 2 * size + 1;
+                let values = (0..dims.iter().product()).map(|i| (i * 7 % size.min(200)) as u32);
+                let all = Tensor::from_iter(values, &Device::Cpu)?.reshape(dims)?;
+                for dtype in [DType::U8, DType::U32, DType::I64] {
+                    let mut views = layouts(&all.to_dtype(dtype)?)?;
+                    let first = views[0].narrow(0, 0, 1)?;
+                    views.push(first.expand(views[0].dims())?);
+                    for indexes in views {
+                        let candle = xs.gather(&indexes.contiguous()?, dim)?;
+                        for xs in layouts(&xs)? {
+                            let ys = ops::gather(&xs, &indexes, dim)?;
+                            let case = format!("{shape:?} {dim} {:?} {dtype:?}", xs.dtype());
+                            assert_eq!(ys.dtype(), xs.dtype(), "{case}");
+                            assert_close(&case, &ys, &candle, 0.);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let xs = tensor(&[2, 3], 1)?;
+    let looked_up = |indexes: &Tensor| {
+        let (ours, candle) = (ops::gather(&xs, indexes, 1), xs.gather(indexes, 1));
+        match (ours, candle) {
+            (Ok(ours), Ok(candle)) => {
+                assert_close("an index", &ours, &candle, 0.);
+                true
+            }
+            (ours, candle) => {
+                let line = |ys: Result<Tensor>| {
+                    ys.unwrap_err()
+                        .to_string()
+                        .lines()
+                        .next()
+                        .map(str::to_owned)
+                };
+                assert_eq!(line(ours), line(candle));
+                false
+            }
+        }
+    };
+    let cpu = &Device::Cpu;
+    // candle's index of nothing, which gives 0.
+    assert!(looked_up(&Tensor::new(&[[0, u32::MAX], [2, 1]], cpu)?));
+    assert!(looked_up(&Tensor::new(&[[0u32, 2]], cpu)?), "fewer rows");
+    assert!(
+        !looked_up(&Tensor::new(&[[0u32, 3], [2, 1]], cpu)?),
+        "too large"
+    );
+    assert!(
+        !looked_up(&Tensor::new(&[[0i64, -1], [2, 1]], cpu)?),
+        "negative"
+    );
+    assert!(!looked_up(&Tensor::new(&[0u32], cpu)?), "another rank");
+    assert!(!looked_up(&Tensor::new(&[[0f32], [1.]], cpu)?), "no index");
+    assert!(ops::gather(&xs, &xs, 2).is_err(), "no such dimension");
     Ok(())
 }
 

@@ -35,7 +35,7 @@ fn weight_only(dtype: QDType, kind: ObserverKind, qscheme: QScheme) -> QConfig {
     QConfig::new(ActivationConfig::Float, WeightConfig::Int8(config))
 }
 
-/// Every way a table can be quantized, with the greatest error of the table above.
+/// Every way a table can be quantized, with the max error of the table above.
 fn qconfigs() -> Vec<(QConfig, f32)> {
     use ObserverKind::{MinMax, PerChannelMinMax};
     use QScheme::{PerChannelAffine, PerChannelSymmetric, PerTensorAffine, PerTensorSymmetric};
@@ -230,7 +230,7 @@ fn indexes_out_of_range_are_errors_that_name_them() -> Result<()> {
             assert!(message.contains("300 rows"), "{message}");
             assert!(message.starts_with("Embedding: "), "{message}");
         }
-        // The greatest u8 is an index like any other.
+        // The max u8 is an index like any other.
         let row = layer.forward(&Tensor::new(&[255u8], CPU)?)?;
         assert_eq!(values(&row), values(&layer.embeddings().i(255)?));
         for indexes in [
@@ -607,7 +607,7 @@ fn a_float_tensor_that_stays_is_counted_where_it_stays() -> Result<()> {
     let text = report.to_string();
     assert!(text.contains("embedding: its float weight stays"), "{text}");
 
-    // Then the head: its float weight is nobody else's now, and nothing is shared afterwards.
+    // Then the head: no other layer holds its float weight now, and nothing is shared afterwards.
     let report = quantize_dynamic(&mut embedding_only, &QConfigSpec::int8())?;
     assert_eq!(bytes(&report, "head").0, TABLE_BYTES);
     assert_eq!(bytes(&report, "embedding").1, VOCABULARY * (SIZE + 8));

@@ -12,13 +12,14 @@ use candle_nn::{RNN, VarBuilder, VarMap};
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
 /// Every way to quantize a weight that is multiplied, and `None` for float.
-fn qconfigs() -> [Option<QConfig>; 6] {
+fn qconfigs() -> [Option<QConfig>; 7] {
     [
         None,
         Some(QConfig::default_dynamic()),
         Some(QConfig::per_channel_dynamic()),
         Some(QConfig::per_row_dynamic()),
         Some(QConfig::float16_dynamic()),
+        Some(QConfig::bfloat16_dynamic()),
         Some(QConfig::onnxruntime(Default::default())),
     ]
 }
@@ -52,7 +53,7 @@ fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
 fn linear_layers_take_empty_views() -> Result<()> {
     let layer = nn::Linear::new(randn((4, 3))?, Some(randn(4)?));
     let layer = layer.with_activation(Activation::Gelu);
-    // As it stands in the report of the fault.
+    // As in the report of the fault.
     let view = Tensor::zeros((1, 3), DType::F32, &Device::Cpu)?;
     let view = view.narrow(0, 1, 0)?.narrow(1, 2, 1)?;
     let narrow = nn::Linear::new(randn((4, 1))?, None);

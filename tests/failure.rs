@@ -1,5 +1,5 @@
-//! Layers of a user's own that fail: at whichever call it is, by an error or a panic, it passes
-//! through, and the model is as it was, bit for bit.
+//! Custom layers that fail: an error or a panic at any call reaches the caller, and the model is
+//! unchanged, bit for bit.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -289,7 +289,7 @@ fn whichever_call_fails_the_model_is_as_it_was() {
                 } else {
                     assert_eq!(failure, Failure::Error, "{case}: a panic was lost");
                 }
-                // What failed once can be tried again.
+                // A failed call can be repeated.
                 if failed {
                     assert!(!fails(&case, &mut model), "{case}: again");
                 }

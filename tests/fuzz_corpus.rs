@@ -1,11 +1,14 @@
 //! The targets of `fuzz/` over its corpus, over each entry cut short, and over entries with random
-//! changes: the short form of fuzzing, without nightly. `DYNQUANT_LONG=1` makes it a million changes
-//! for each target, `DYNQUANT_FUZZ_SEED` others.
+//! changes: a short form of fuzzing, without nightly. `DYNQUANT_LONG=1` makes a million
+//! changes for each target, and `DYNQUANT_FUZZ_SEED` chooses others.
 
 // The character model's modules, which find each other in the root.
 #[allow(dead_code)]
 #[path = "../examples/support/checkpoint.rs"]
 mod checkpoint;
+#[path = "../fuzz/targets/checkpoint.rs"]
+mod checkpoints;
+mod common;
 #[allow(dead_code)]
 #[path = "../examples/lstm/config.rs"]
 mod config;
@@ -19,6 +22,8 @@ mod json;
 #[allow(dead_code)]
 #[path = "../examples/lstm/model.rs"]
 mod model;
+#[path = "../fuzz/targets/refusal.rs"]
+mod refusal;
 #[path = "../fuzz/targets/rules.rs"]
 mod rules;
 #[path = "../fuzz/targets/spec.rs"]
@@ -26,9 +31,13 @@ mod spec;
 #[allow(dead_code)]
 #[path = "../examples/lstm/text.rs"]
 mod text;
+#[path = "../fuzz/targets/tuning.rs"]
+mod tuning;
 
 use std::fs;
 use std::path::Path;
+
+use common::random::Random;
 
 fn over_corpus(name: &str, run: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -61,9 +70,13 @@ fn over_corpus(name: &str, run: fn(&[u8])) {
         None => 2_000,
     };
     for _ in 0..runs {
-        let mut data = random.of(&entries).1.clone();
+        let mut data = entries[random.below(entries.len())].1.clone();
         for _ in 0..=random.below(4) {
-            change(&mut data, &random.of(&entries).1, &mut random);
+            change(
+                &mut data,
+                &entries[random.below(entries.len())].1,
+                &mut random,
+            );
         }
         let shown = Shown(&data);
         run(&data);
@@ -136,30 +149,24 @@ fn change(data: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % end as u64) as usize
-    }
-
-    fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        &items[self.below(items.len())]
-    }
-}
-
 #[test]
 fn specs_are_read_or_refused() {
     over_corpus("spec", spec::run);
 }
 
 #[test]
+fn tuning_configurations_are_read_or_refused() {
+    over_corpus("tuning", tuning::run);
+}
+
+#[test]
 fn rules_meet_trees() {
     over_corpus("rules", rules::run);
+}
+
+#[test]
+fn checkpoints_are_read_or_refused() {
+    over_corpus("checkpoint", checkpoints::run);
 }
 
 #[test]

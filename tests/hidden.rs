@@ -1,4 +1,5 @@
-//! Nothing is missed in silence: what a walk sees into, and what is told of the rest.
+//! Fields that a walk enters, and the report of those that may hide layers: none is skipped in
+//! silence.
 #![allow(
     missing_docs,
     dead_code,
@@ -15,7 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::{
-    Error, HiddenReason, QConfigSpec, Quantizable, Report, nn, quantize_dynamic,
+    Error, HiddenReason, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Report, Result,
+    WeightDType, WeightInfo, nn, quantize_dynamic,
 };
 use candle_nn::{VarBuilder, VarMap};
 use common::toy::{Plain, Toy, assert_walks};
@@ -261,6 +263,36 @@ fn cells_and_locks_are_walked() {
         !outside.is_quantized(),
         "a clone outside keeps the old layer"
     );
+}
+
+/// A layer that a [`Cell`] can give a copy of.
+#[derive(Quantizable, Clone, Copy)]
+#[quantizable(layer)]
+struct Copied {
+    quantized: bool,
+}
+
+impl Layer for Copied {
+    fn kind(&self) -> LayerKind {
+        LayerKind::Linear
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        vec![WeightInfo::new("weight", &[2, 2], WeightDType::F32, 16)]
+    }
+
+    fn quantize(&self, _: &QConfig) -> Result<Self> {
+        Ok(Self { quantized: true })
+    }
+}
+
+#[test]
+fn a_layer_in_a_cell_is_walked_as_a_copy_and_quantized_in_place() {
+    let mut model = (0, Cell::new(Copied { quantized: false }));
+    assert_walks("a cell", &mut model, &["1: Linear"], &[]);
+    let report = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes");
+    assert_eq!(report.swapped().count(), 1);
+    assert!(model.1.get().quantized);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! `DYNQUANT_ISA` is read once a process, so each choice runs in a child: this test program
 //! again, with only `child` selected.
 
+mod common;
+
 use std::collections::HashMap;
 use std::process::{Command, Output};
 
@@ -10,23 +12,13 @@ use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::kernels::Isa;
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
 use candle_nn::VarBuilder;
+use common::random::values;
 
 /// Set in the children.
 const CHILD: &str = "DYNQUANT_TEST_CHILD";
 
-/// A value in [-1, 1) that depends on nothing but `i`.
-fn value(i: usize) -> f32 {
-    let mixed = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-    mixed as f32 / (1u64 << 23) as f32 - 1.
-}
-
 fn tensor(shape: &[usize]) -> candle_core::Result<Tensor> {
-    let count = shape.iter().product();
-    Tensor::from_vec(
-        (0..count).map(value).collect::<Vec<_>>(),
-        shape,
-        &Device::Cpu,
-    )
+    Tensor::from_vec(values(shape.iter().product(), 0), shape, &Device::Cpu)
 }
 
 /// A bidirectional LSTM and a GRU with sizes that fill no register.

@@ -405,7 +405,8 @@ fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
             Ok(())
         };
         check(&fused, &plain, "float")?;
-        for qconfig in PRESETS.into_iter().chain([QConfig::float16_dynamic()]) {
+        let halves = [QConfig::float16_dynamic(), QConfig::bfloat16_dynamic()];
+        for qconfig in PRESETS.into_iter().chain(halves) {
             let case = qconfig.to_string();
             check(
                 &quantized(&fused, &qconfig),
@@ -529,11 +530,13 @@ fn layers_of_one_input_give_what_each_gives() -> Result<()> {
     let per_row = QConfig::per_row_dynamic();
     let per_tensor = QConfig::default_dynamic();
     let half = QConfig::float16_dynamic();
+    let bfloat = QConfig::bfloat16_dynamic();
     // Alike, alike but for the weights, different, and not quantized at all.
     let qconfigs = [
         [Some(&per_row), Some(&per_row), Some(&per_row)],
         [Some(&per_row), Some(&affine), Some(&per_row)],
         [Some(&per_row), Some(&per_tensor), Some(&half)],
+        [Some(&bfloat), Some(&half), Some(&bfloat)],
         [None, Some(&per_row), None],
     ];
     for qconfigs in qconfigs {
@@ -589,6 +592,63 @@ fn float16_is_the_product_of_the_rounded_weight() -> Result<()> {
             assert!(excess.to_scalar::<f64>()? <= 0., "{n} {k} {rows}");
         }
     }
+    Ok(())
+}
+
+/// `x.bfloat16().float() @ W.bfloat16().float().T + b`, within the stated bound of the float product,
+/// and the same whatever the other rows of a call are.
+#[test]
+fn bfloat16_is_the_product_of_what_is_rounded() -> Result<()> {
+    for (n, k) in [(5, 1), (70, 33), (64, 300), (130, 1030)] {
+        let float = layer(n, k)?;
+        let bfloat = quantized(&float, &QConfig::bfloat16_dynamic());
+        let rounded = float.weight().to_dtype(DType::BF16)?.to_dtype(DType::F64)?;
+        assert_eq!(
+            difference(&values(bfloat.weight()), &values(&rounded)),
+            None
+        );
+        let all = randn(&[40, k])?;
+        let whole = bfloat.forward(&all)?;
+        for rows in [1, 4, 17] {
+            let xs = all.narrow(0, 40 - rows, rows)?;
+            let exact =
+                |xs: &Tensor, weight: &Tensor| xs.to_dtype(DType::F64)?.matmul(&weight.t()?);
+            let bias = float.bias().expect("a bias").to_dtype(DType::F64)?;
+            let of = xs.to_dtype(DType::BF16)?.to_dtype(DType::F64)?;
+            let expected = exact(&of, &rounded)?.broadcast_add(&bias)?;
+            let terms = exact(&of.abs()?, &rounded.abs()?)?.broadcast_add(&bias.abs()?)?;
+            let got = bfloat.forward(&xs)?;
+            assert_eq!(values(&got), values(&whole.narrow(0, 40 - rows, rows)?));
+            let got = got.to_dtype(DType::F64)?;
+            // Each of k + 1 roundings is at most half a last place of a partial sum.
+            let bound = (terms * ((k + 1) as f64 * f64::from(f32::EPSILON) / 2.))?;
+            let excess = ((&got - expected)?.abs()? - bound)?.max_all()?;
+            assert!(excess.to_scalar::<f64>()? <= 0., "{n} {k} {rows}");
+            let float = float.forward(&xs)?.to_dtype(DType::F64)?;
+            let max = |of: &Tensor| {
+                of.abs()?
+                    .max_all()?
+                    .to_dtype(DType::F64)?
+                    .to_scalar::<f64>()
+            };
+            let bound = k as f64 * max(&xs)? * max(bfloat.weight())? / 126. + 1e-5;
+            assert!(max(&(got - float)?)? <= bound, "{n} {k} {rows}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn bfloat16_weights_saturate_and_are_counted() -> Result<()> {
+    let weight = Tensor::new(&[[3.4e38f32, -3.4e38, 1., 1e-39]], &Device::Cpu)?;
+    let mut model = nn::Linear::new(weight, None);
+    let report = quantize_dynamic(&mut model, &QConfigSpec::bfloat16())?;
+    assert_eq!(report.layers[0].saturated, 2);
+    let text = report.to_string();
+    let line = "2 weights exceeded the bfloat16 range and were clamped to ±3.39e38";
+    assert!(text.contains(line), "{text}");
+    let max = 3.389_531_4e38;
+    assert_eq!(values(model.weight()), [max, -max, 1., 0.]);
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! Observers against torch 2.9.1 and onnxruntime 1.31.1, by the fixtures of `assets/reference`,
-//! and what they refuse.
+//! and the arguments that they refuse.
 
 mod common;
 
@@ -136,7 +136,7 @@ impl Shown {
     }
 }
 
-/// Takes what lies one after the other in a fixture.
+/// Takes consecutive parts of a fixture's list.
 struct Results<T>(std::vec::IntoIter<T>);
 
 impl<T> Results<T> {

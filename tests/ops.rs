@@ -1,7 +1,10 @@
 //! `ops`: every operation against candle's own in f64, over shapes, dtypes, layouts, mistakes.
 
+mod common;
+
 use candle_core::{D, DType, Device, IndexOp, Module, Result, Tensor};
 use candle_dynquant::ops::{self, Activation};
+use common::tensor;
 
 const ACTIVATIONS: [Activation; 6] = [
     Activation::Relu,
@@ -12,21 +15,7 @@ const ACTIVATIONS: [Activation; 6] = [
     Activation::Sigmoid,
 ];
 
-/// Values in [-4, 4) that depend on nothing but the shape and the seed.
-fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {
-    let value = |i: usize| {
-        let mixed = (i as u64 + 1 + seed * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-        mixed as f32 / (1u64 << 21) as f32 - 4.
-    };
-    let count = shape.iter().product();
-    Tensor::from_vec(
-        (0..count).map(value).collect::<Vec<_>>(),
-        shape,
-        &Device::Cpu,
-    )
-}
-
-/// The greatest difference between two tensors, as f64; NaN counts as equal to NaN.
+/// The max difference between two tensors, as f64; NaN counts as equal to NaN.
 fn difference(got: &Tensor, expected: &Tensor) -> Result<f64> {
     assert_eq!(got.dims(), expected.dims());
     let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();

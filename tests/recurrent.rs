@@ -173,7 +173,7 @@ fn values(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(tensor.flatten_all()?.to_vec1()?)
 }
 
-/// What is wrong with `got`, if anything, within an absolute `bound`.
+/// The difference of `got` beyond an absolute `bound`, if there is one.
 fn beyond(got: &Tensor, expected: &[f32], bound: f32) -> Result<Option<String>> {
     let got = values(got)?;
     if got.len() != expected.len() {

@@ -59,10 +59,11 @@ fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
     Tensor::randn(0f32, 1., shape.into(), &Device::Cpu)
 }
 
-const PRESETS: [(&str, QConfig); 3] = [
+const PRESETS: [(&str, QConfig); 4] = [
     ("default", QConfig::default_dynamic()),
     ("per_row", QConfig::per_row_dynamic()),
     ("float16", QConfig::float16_dynamic()),
+    ("bfloat16", QConfig::bfloat16_dynamic()),
 ];
 
 fn quantized<L: Quantizable>(mut layer: L, qconfig: &QConfig) -> L {
@@ -73,13 +74,19 @@ fn quantized<L: Quantizable>(mut layer: L, qconfig: &QConfig) -> L {
 
 fn rnn(input: usize, hidden: usize) -> Result<nn::RNN> {
     let (vars, device) = (VarMap::new(), Device::Cpu);
-    let vb = VarBuilder::from_varmap(&vars, DType::F32, &device);
-    let rnn = nn::RNN::new(input, hidden, Nonlinearity::Tanh, Default::default(), vb);
-    rnn.map_err(candle_core::Error::wrap)
+    let rnn = |vb| nn::RNN::new(input, hidden, Nonlinearity::Tanh, Default::default(), vb);
+    rnn(VarBuilder::from_varmap(&vars, DType::F32, &device)).map_err(candle_core::Error::wrap)?;
+    // Variables have gradients, and a float layer of such is candle's operations.
+    let vars = vars.data().lock().expect("no panic while it was locked");
+    let weights = vars
+        .iter()
+        .map(|(name, var)| (name.clone(), var.as_tensor().detach()));
+    let vb = VarBuilder::from_tensors(weights.collect(), DType::F32, &device);
+    rnn(vb).map_err(candle_core::Error::wrap)
 }
 
-/// A recurrent layer of which a task makes the codes of so many activations that elsewhere they
-/// are shared by threads.
+/// A recurrent layer in which one task quantizes more activations than a `Linear` does on one
+/// thread.
 fn large_rnn(steps: usize) -> Result<Case> {
     let rnn = quantized(rnn(8, 512)?, &QConfig::default_dynamic());
     let xs = randn((steps, 32, 8))?;
@@ -139,7 +146,7 @@ fn cases() -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// How a call comes to be in a pool; each makes about so many calls.
+/// The ways in which a call gets into a pool; each makes about that many calls.
 type Way = fn(&rayon::ThreadPool, usize, &(dyn Fn() + Sync));
 
 const WAYS: [(&str, Way); 7] = [

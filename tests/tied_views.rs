@@ -167,7 +167,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
         checked(name, &mut padded()?, &spec().exclude([name]))?;
     }
 
-    // Windows over each other, one of them twice, and rows that nobody reads.
+    // Windows over each other, one of them twice, and rows that no layer reads.
     let mut windows = Model::default().table(part(0, 20)?)?;
     windows = windows
         .linear(part(4, 20)?)
@@ -249,7 +249,7 @@ fn an_id_is_of_the_memory_and_of_the_part() -> Result<()> {
     let (row, column) = (flat.reshape((1, SIZE))?, flat.reshape((SIZE, 1))?);
     assert_ne!(row.stride(), column.t()?.stride());
     assert_eq!(id(&row), id(&column.t()?));
-    // An address is not used again while somebody knows it.
+    // An address is not reused while a copy of it exists.
     let of_temporaries: HashSet<_> = (0..100)
         .map(|_| Ok(id(&table.affine(1., 1.)?)))
         .collect::<Result<_>>()?;

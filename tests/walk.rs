@@ -187,7 +187,7 @@ impl Quantizable for HandWritten {
                 walk.child("second", &mut self.second)?;
                 walk.child("second", &mut self.second)
             }
-            // Nothing tells two layers of one type apart but their content.
+            // Two layers of one type differ in their content only.
             Mistake::Swapped => walk.child("first", &mut self.second),
         }
     }

@@ -63,7 +63,7 @@ pub fn tensor(shape: &[usize], recipe: &Value) -> Vec<f32> {
             "rows" => exponent + 7 * (row as i64 % 5),
             _ => exponent,
         };
-        // Exact: the powers of two down to the least subnormal are normal in f64.
+        // Exact: the powers of two down to the smallest subnormal are normal in f64.
         (u as f64 * 2f64.powi(exponent as i32)) as f32
     };
     (0..count).map(element).collect()

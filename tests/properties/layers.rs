@@ -89,10 +89,13 @@ proptest! {
         let plain = floats(&xs);
         let expected = match qconfig.activation {
             ActivationConfig::Dynamic(config) => expected(&layer, &plain, m, config),
-            _ => {
-                let halves = layer.projection().qweight().expect("quantized").halves();
+            activation => {
+                let qweight = layer.projection().qweight().expect("quantized");
                 let bias = layer.bias().map_or(vec![0.; n], floats);
-                reference::linear_f16(&plain, m, &halves, &bias)
+                match activation == ActivationConfig::BFloat16 {
+                    true => reference::linear_bf16(&plain, m, &qweight.bfloats(), &bias),
+                    false => reference::linear_f16(&plain, m, &qweight.halves(), &bias),
+                }
             }
         };
         let expected = Tensor::from_vec(expected, (m, n), &Device::Cpu)?.to_dtype(dtype)?;
@@ -137,7 +140,8 @@ proptest! {
                     bound += (x * w).abs() * 1e-6;
                 }
                 let got = f64::from(got[row * n + channel]);
-                // Beyond f32 there is no nearness, and below its least number no steps.
+                // Beyond the range of f32 no result is near, and below its smallest number there
+                // are no steps.
                 if exact.abs() + bound < f64::from(f32::MAX) {
                     let error = (got - exact).abs();
                     prop_assert!(error <= bound + 1e-34, "{got}, expected {exact} +- {bound}");

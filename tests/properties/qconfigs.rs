@@ -20,6 +20,7 @@ fn preset() -> impl Strategy<Value = QConfig> {
         QConfig::per_channel_dynamic(),
         QConfig::per_row_dynamic(),
         QConfig::float16_dynamic(),
+        QConfig::bfloat16_dynamic(),
     ];
     proptest::sample::select(presets.to_vec())
 }
@@ -50,7 +51,11 @@ fn activation() -> impl Strategy<Value = ActivationConfig> {
             activation
         },
     );
-    prop_oneof![7 => dynamic, 1 => Just(ActivationConfig::Float)]
+    prop_oneof![
+        7 => dynamic,
+        1 => Just(ActivationConfig::Float),
+        1 => Just(ActivationConfig::BFloat16),
+    ]
 }
 
 fn weight() -> impl Strategy<Value = WeightConfig> {
@@ -101,5 +106,5 @@ fn weight() -> impl Strategy<Value = WeightConfig> {
             WeightConfig::Int8(config)
         },
     );
-    prop_oneof![9 => int8, 1 => Just(WeightConfig::Float16)]
+    prop_oneof![18 => int8, 1 => Just(WeightConfig::Float16), 1 => Just(WeightConfig::BFloat16)]
 }

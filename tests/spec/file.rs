@@ -218,6 +218,11 @@ fn what_is_left_out_is_as_in_pytorch() {
             "{weight: {dtype: torch.float16}}",
             QConfig::float16_dynamic(),
         ),
+        ("{weight: {dtype: bfloat16}}", QConfig::bfloat16_dynamic()),
+        (
+            "{weight: {dtype: torch.bfloat16}, activation: bfloat16}",
+            QConfig::bfloat16_dynamic(),
+        ),
         (
             "{weight: {qscheme: per_channel_affine_float_qparams}}",
             QConfig::float_qparams_weight_only(),

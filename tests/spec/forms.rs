@@ -48,7 +48,7 @@ fn swapped(report: &Report) -> Vec<&str> {
     report.swapped().map(|l| l.path.as_str()).collect()
 }
 
-/// The ways to reach `encoder.0.query`, the least particular first.
+/// The ways to reach `encoder.0.query`, from the least specific to the most specific.
 type Reach = fn(QConfigSpec, Option<QConfig>) -> QConfigSpec;
 const RANKS: [(&str, Reach); 6] = [
     ("kind", |s, q| s.kind(LayerKind::Linear, q)),
@@ -144,7 +144,7 @@ fn min_params_counts_elements_and_says_so() {
             .contains("left: 4 weight elements, fewer than min_params = 5"),
         "{report}"
     );
-    // What is kept float, or quantized before, says that and not its size.
+    // A layer that stays float, or was quantized before, reports that instead of its size.
     let mut twice = model();
     quantize_dynamic(&mut twice, &QConfigSpec::int8()).expect("quantizes");
     let report = quantize_dynamic(&mut twice, &spec).expect("finds all done");
@@ -213,6 +213,7 @@ fn presets_give_what_they_say() {
         ("default", QConfig::default_dynamic(), 6),
         ("per_channel", QConfig::per_channel_dynamic(), 6),
         ("float16", QConfig::float16_dynamic(), 7),
+        ("bfloat16", QConfig::bfloat16_dynamic(), 7),
         (
             "onnxruntime",
             QConfig::onnxruntime(OnnxRuntimeOptions::default()),
@@ -302,7 +303,7 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
     let errors = [
         (
             QConfigSpec::preset("in8").map(|_| ()),
-            r#"unknown preset: expected one of int8, default, per_channel, float16, onnxruntime, got "in8"; did you mean `int8`?"#,
+            r#"unknown preset: expected one of int8, default, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
         ),
         (
             QConfig::preset("default_dynamc").map(|_| ()),

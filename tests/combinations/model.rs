@@ -6,6 +6,8 @@ use candle_dynquant::{
     ActivationConfig, DynamicConfig, Granularity, QDType, QScheme, QWeight, WeightConfig, nn,
 };
 
+use half::bf16;
+
 use crate::layers::{BATCH, HIDDEN, INPUTS, STEPS, floats};
 
 /// Scale and zero point of a weight's values, as the documentation of the observers says.
@@ -71,11 +73,21 @@ pub fn code_range(config: &ObserverConfig) -> [f64; 2] {
 pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &WeightConfig, case: &str) {
     let [n, k] = qweight.shape();
     let WeightConfig::Int8(config) = config else {
-        let halves = qweight.halves();
+        let (halves, precision): (Vec<f64>, _) = match config {
+            WeightConfig::BFloat16 => {
+                let bfloats = qweight.bfloats();
+                (bfloats.iter().map(|x| x.to_f64()).collect(), 256.)
+            }
+            _ => {
+                let halves = qweight.halves();
+                (halves.iter().map(|x| x.to_f64()).collect(), 2048.)
+            }
+        };
+        assert_eq!(halves.len(), weight.len(), "{case}");
         for (half, value) in halves.iter().zip(weight) {
-            let error = (half.to_f64() - value).abs();
+            let error = (half - value).abs();
             assert!(
-                error <= value.abs() / 2048. + 1e-7,
+                error <= value.abs() / precision + 1e-7,
                 "{case}: {half} for {value}"
             );
         }
@@ -153,6 +165,7 @@ impl Model {
                     };
                     dequantized(own, observed, config)
                 }
+                ActivationConfig::BFloat16 => rounded(own),
                 _ => unreachable!("another activation"),
             };
             for channel in 0..self.n {
@@ -164,6 +177,20 @@ impl Model {
         }
         (out, slack)
     }
+}
+
+/// Activations through bfloat16 and back, and a step for each that is near a tie.
+fn rounded(row: &[f64]) -> (Vec<f64>, Slack) {
+    let mut near = 0.;
+    let values = row.iter().map(|x| {
+        let rounded = bf16::from_f64(*x).to_f64();
+        let step = x.abs().log2().floor().exp2() / 128.;
+        if ((x - rounded).abs() - step / 2.).abs() < 1e-3 * step {
+            near += step;
+        }
+        rounded
+    });
+    (values.collect(), near)
 }
 
 /// Activations through u8 and back, and a step for each code that is near a tie.

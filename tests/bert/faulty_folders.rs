@@ -1,22 +1,4 @@
-//! The example's folder reader against folders that lie: every error it can raise is raised.
-
-#[allow(dead_code)]
-#[path = "../examples/support/checkpoint.rs"]
-mod checkpoint;
-#[allow(dead_code)]
-#[path = "../examples/bert/config.rs"]
-mod config;
-#[allow(dead_code)]
-#[path = "../examples/bert/folder.rs"]
-mod folder;
-#[path = "../examples/support/json.rs"]
-mod json;
-#[allow(dead_code)]
-#[path = "../examples/bert/model.rs"]
-mod model;
-#[allow(dead_code)]
-#[path = "../examples/bert/texts.rs"]
-mod texts;
+//! The example's folder reader against faulty folders: each of its errors is raised.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +10,8 @@ use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use folder::Folder;
+use crate::folder::Folder;
+use crate::texts;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

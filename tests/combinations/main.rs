@@ -1,5 +1,5 @@
 //! Every combination of weight, activation, layer, bias, rank and dtype: computed as the formulas
-//! in plain f64 say, or refused with the error that stands here.
+//! in plain f64 say, or refused with the error given here.
 
 mod layers;
 mod model;
@@ -53,7 +53,7 @@ fn observers() -> [ObserverKind; 8] {
 }
 
 fn weights() -> Vec<WeightConfig> {
-    let mut all = vec![WeightConfig::Float16];
+    let mut all = vec![WeightConfig::Float16, WeightConfig::BFloat16];
     for kind in observers() {
         for dtype in [QDType::QInt8, QDType::QUInt8] {
             for qscheme in SCHEMES {
@@ -76,7 +76,7 @@ fn weights() -> Vec<WeightConfig> {
 }
 
 fn activations() -> Vec<ActivationConfig> {
-    let mut all = vec![ActivationConfig::Float];
+    let mut all = vec![ActivationConfig::Float, ActivationConfig::BFloat16];
     for granularity in [Granularity::PerTensor, Granularity::PerRow] {
         for reduce_range in [false, true] {
             for arithmetic in [Arithmetic::PyTorch, Arithmetic::OnnxRuntime] {
@@ -96,11 +96,15 @@ fn activations() -> Vec<ActivationConfig> {
 /// Why a combination is refused, in the words of the error up to what it got; `None` if it is
 /// not. Where several reasons hold, the first is told.
 fn refusal(weight: &WeightConfig, activation: ActivationConfig) -> Option<&'static str> {
-    const PAIR: &str =
-        "int8 weights with dynamic activations, or float16 weights with float activations, got ";
+    const PAIR: &str = "int8 weights with dynamic activations, float16 weights with float activations, or bfloat16 \
+         weights with bfloat16 activations, got ";
     let dynamic = matches!(activation, ActivationConfig::Dynamic(_));
-    let WeightConfig::Int8(config) = weight else {
-        return dynamic.then_some(PAIR);
+    let config = match weight {
+        WeightConfig::Int8(config) => config,
+        WeightConfig::BFloat16 => {
+            return (activation != ActivationConfig::BFloat16).then_some(PAIR);
+        }
+        _ => return (activation != ActivationConfig::Float).then_some(PAIR),
     };
     let per_channel = config.qscheme.is_per_channel();
     let float_qparams = config.qscheme == QScheme::PerChannelAffineFloatQParams;
@@ -282,7 +286,7 @@ fn embeddings_are_computed_as_documented_or_refused() -> Result<()> {
                 Ok(layer) => layer,
                 Err(error) => {
                     // A table has no activations.
-                    let needs = matches!(activation, ActivationConfig::Dynamic(_));
+                    let needs = activation != ActivationConfig::Float;
                     let hint = error.to_string().contains("float_qparams_weight_only");
                     assert!(hint || !needs, "{case}: {error}");
                     refused += 1;
@@ -297,6 +301,7 @@ fn embeddings_are_computed_as_documented_or_refused() -> Result<()> {
                 let own = &exact[row * k..][..k];
                 let (expected, slack) = match &weight {
                     WeightConfig::Float16 => (own[column], own[column].abs() / 2_048.),
+                    WeightConfig::BFloat16 => (own[column], own[column].abs() / 256.),
                     WeightConfig::Int8(config) => looked_up(own, &exact, column, config),
                     _ => unreachable!("another weight"),
                 };
@@ -384,7 +389,8 @@ fn no_argument_is_ignored() -> Result<()> {
 
     let xs = tensor(&[BATCH, INPUTS], 5)?;
     let float = nn::Projection::new(weight.clone(), None);
-    let outputs = activations().into_iter().skip(1).map(|activation| {
+    let dynamic = |of: &ActivationConfig| matches!(of, ActivationConfig::Dynamic(_));
+    let outputs = activations().into_iter().filter(dynamic).map(|activation| {
         let qconfig = QConfig::new(activation, WeightConfig::PER_CHANNEL);
         let output = float.quantize(&qconfig).expect("quantizes").forward(&xs);
         floats(&output.expect("an output")).expect("floats")

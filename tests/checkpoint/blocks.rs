@@ -1,0 +1,60 @@
+//! Weights that are quantized block by block, without a model.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::checkpoint::{self, Plan};
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::{
+    Checkpoint, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig, nn,
+    quantize_dynamic,
+};
+
+const COLUMNS: usize = 1 << 12;
+/// A block of the converter is 2^22 elements, so this is one and a bit.
+const ROWS: usize = 1_030;
+
+#[test]
+fn one_scale_is_that_of_the_whole_weight() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, saved, written] = ["float", "saved", "written"].map(|name| dir.path().join(name));
+    let weight = Tensor::randn(0f32, 1., (ROWS - 1, COLUMNS), &Device::Cpu)?;
+    // The range is that of the last row, of the second block.
+    let last = (Tensor::ones((1, COLUMNS), DType::F32, &Device::Cpu)? * -9.)?;
+    let weight = Tensor::cat(&[&weight, &last], 0)?.to_dtype(DType::BF16)?;
+    candle_core::safetensors::save(&HashMap::from([("head.weight", weight.clone())]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let mut qconfig = QConfig::default_dynamic();
+    let affine = ObserverConfig::new(
+        ObserverKind::MinMax,
+        QDType::QUInt8,
+        QScheme::PerTensorAffine,
+    );
+    qconfig.weight = WeightConfig::Int8(affine);
+    for spec in [
+        QConfigSpec::default(),
+        QConfigSpec::onnxruntime(),
+        QConfigSpec::new().kind(LayerKind::Linear, qconfig),
+    ] {
+        let vb = source.var_builder(DType::F32, &Device::Cpu);
+        let mut model = nn::linear_no_bias(COLUMNS, ROWS, vb.pp("head"))?;
+        quantize_dynamic(&mut model, &spec)?;
+        checkpoint::save(&model, &source, &saved)?;
+        let plan = Plan::new(&source, &spec, &[], &[])?;
+        checkpoint::quantize(&source, &plan, &written, |_| ())?;
+        assert!(std::fs::read(&saved)? == std::fs::read(&written)?, "{spec}");
+    }
+
+    // An element at fault is named by its place in the weight.
+    let last = (last * f64::NAN)?.to_dtype(DType::BF16)?;
+    let weight = Tensor::cat(&[&weight.narrow(0, 0, ROWS - 1)?, &last], 0)?;
+    candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let plan = Plan::new(&source, &QConfigSpec::default(), &[], &[])?;
+    let error = checkpoint::quantize(&source, &plan, &written, |_| ()).unwrap_err();
+    let error = error.to_string();
+    let named = error.contains("[1029, 0]") && error.contains("head.weight");
+    assert!(named, "{error}");
+    Ok(())
+}

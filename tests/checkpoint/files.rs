@@ -1,0 +1,177 @@
+//! Folders, shards and files that are replaced.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::{Checkpoint, QConfigSpec, checkpoint};
+use serde_json::Value;
+
+use super::model::{Model, quantized, write_float};
+
+/// A folder with a config, a tokenizer and other things, in so many shards.
+fn folder(dir: &Path, shards: usize) -> Result<PathBuf> {
+    let folder = dir.join("float");
+    fs::create_dir(&folder)?;
+    fs::create_dir(folder.join("1_Pooling"))?;
+    fs::write(folder.join("1_Pooling/config.json"), "{\"pooling\": true}")?;
+    fs::write(
+        folder.join("config.json"),
+        "{\"hidden_size\": 24, \"eps\": 1e-12}",
+    )?;
+    fs::write(folder.join("tokenizer.json"), "{}")?;
+    fs::write(folder.join("pytorch_model.bin"), "other weights")?;
+    let float = write_float(&folder)?;
+    if shards > 1 {
+        let tensors = candle_core::safetensors::load(&float, &Device::Cpu)?;
+        let mut names: Vec<_> = tensors.keys().cloned().collect();
+        names.sort();
+        let mut files: HashMap<String, HashMap<String, Tensor>> = HashMap::new();
+        let mut map = serde_json::Map::new();
+        for (i, name) in names.into_iter().enumerate() {
+            let file = format!("model-{}.safetensors", i % shards);
+            map.insert(name.clone(), file.clone().into());
+            files
+                .entry(file)
+                .or_default()
+                .insert(name.clone(), tensors[&name].clone());
+        }
+        for (file, tensors) in &files {
+            candle_core::safetensors::save(tensors, folder.join(file))?;
+        }
+        fs::remove_file(&float)?;
+        let index = serde_json::json!({"metadata": {"total_size": 1}, "weight_map": map});
+        fs::write(
+            folder.join("model.safetensors.index.json"),
+            index.to_string(),
+        )?;
+    }
+    Ok(folder)
+}
+
+#[test]
+fn a_folder_for_a_folder() -> Result<()> {
+    for shards in [1, 3] {
+        let dir = tempfile::tempdir()?;
+        let float = folder(dir.path(), shards)?;
+        let out = dir.path().join("int8");
+        let model = quantized(&float, &QConfigSpec::int8().embeddings())?;
+        let source = Checkpoint::open(&float)?;
+        // Twice: the second replaces the first.
+        for _ in 0..2 {
+            checkpoint::save(&model, &source, &out)?;
+        }
+        assert_eq!(Model::open(&out)?.bits()?, model.bits()?);
+        assert!(out.join("tokenizer.json").exists() && out.join("1_Pooling/config.json").exists());
+        assert!(!out.join("pytorch_model.bin").exists());
+        assert_eq!(
+            out.join("model.safetensors.index.json").exists(),
+            shards > 1
+        );
+        let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
+        assert_eq!(config["hidden_size"], 24);
+        let quantization = &config["quantization_config"];
+        assert_eq!(quantization["quant_method"], "compressed-tensors");
+        assert_eq!(quantization["format"], "int-quantized");
+        let group = &quantization["config_groups"]["group_0"];
+        assert_eq!(group["targets"], serde_json::json!(["Linear"]));
+        assert_eq!(group["weights"]["strategy"], "channel");
+        assert_eq!(group["input_activations"]["strategy"], "token");
+        // Nothing is left beside it.
+        let left: Vec<_> = fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_lost_where_a_folder_is_replaced() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = folder(dir.path(), 1)?;
+    let model = quantized(&float, &QConfigSpec::int8())?;
+    let source = Checkpoint::open(&float)?;
+    let out = dir.path().join("out");
+    fs::create_dir(&out)?;
+    fs::write(out.join("thesis.txt"), "years of work")?;
+    let error = checkpoint::save(&model, &source, &out)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("thesis.txt"), "{error}");
+    assert_eq!(fs::read(out.join("thesis.txt"))?, b"years of work");
+    for same in [&float, &float.join("../float")] {
+        let error = checkpoint::save(&model, &source, same)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("another place"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_open_file_stays_readable_where_it_is_replaced() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let source = Checkpoint::open(&float)?;
+    let out = dir.path().join("out.safetensors");
+    checkpoint::save(&quantized(&float, &QConfigSpec::int8())?, &source, &out)?;
+    let (before, opened) = (Model::open(&out)?.bits()?, Checkpoint::open(&out)?);
+    checkpoint::save(&quantized(&float, &QConfigSpec::float16())?, &source, &out)?;
+    let model = Model::load(opened.var_builder(DType::F32, &Device::Cpu))?;
+    assert_eq!(model.bits()?, before);
+    assert_ne!(Model::open(&out)?.bits()?, before);
+    Ok(())
+}
+
+/// A writer that is alive holds a lock; one that has just begun may not hold it yet.
+#[test]
+fn what_killed_writers_left_is_removed() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    let make = |name: &str, is_folder: bool, modified| -> Result<fs::File> {
+        let path = dir.path().join(name);
+        if is_folder {
+            fs::create_dir(&path)?;
+            fs::write(path.join("model.safetensors"), "half of it")?;
+        } else {
+            fs::write(&path, "half of it")?;
+        }
+        let file = fs::File::open(&path)?;
+        file.set_modified(modified)?;
+        Ok(file)
+    };
+    let stale = [
+        (".dynquant-0123456789abcdef", false),
+        (".dynquant-0123456789ABCDEF", true),
+    ];
+    for (name, is_folder) in stale {
+        make(name, is_folder, old)?;
+    }
+    let now = std::time::SystemTime::now();
+    let kept = [
+        (".dynquant-alive00123456789", old),
+        (".dynquant-begun00123456789", now),
+        (".dynquant-models", old),
+        (".dynquant-0123456789abcdef.old", old),
+        ("dynquant-0123456789abcdef", old),
+    ];
+    let kept = kept.map(|(name, modified)| Ok((name, make(name, true, modified)?)));
+    let kept = kept.into_iter().collect::<Result<Vec<_>>>()?;
+    kept[0].1.lock()?;
+
+    let source = Checkpoint::open(&float)?;
+    let model = Model::open(&float)?;
+    checkpoint::save(&model, &source, dir.path().join("saved.safetensors"))?;
+    for (name, _) in stale {
+        assert!(!dir.path().join(name).exists(), "{name}");
+    }
+    for (name, _) in kept {
+        assert!(
+            dir.path().join(name).join("model.safetensors").exists(),
+            "{name}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,712 @@
+//! Files that lie: each is read or is a typed error.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::{DType, Device};
+use candle_dynquant::{Checkpoint, Error, QConfigSpec, checkpoint};
+use serde_json::{Value, json};
+
+use super::model::{Model, quantized, write_float};
+
+/// A file of this header and body.
+fn file(header: &str, body: &[u8]) -> Vec<u8> {
+    [
+        &(header.len() as u64).to_le_bytes()[..],
+        header.as_bytes(),
+        body,
+    ]
+    .concat()
+}
+
+/// Opens it and reads every tensor as float and as bits.
+fn read(path: &Path) -> Result<(), Error> {
+    let checkpoint = Checkpoint::open(path)?;
+    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    for tensor in checkpoint.tensors() {
+        for dtype in [DType::F32, DType::U8] {
+            vb.get_unchecked_dtype(&tensor.name, dtype)?;
+        }
+    }
+    Ok(())
+}
+
+/// The error of reading these bytes.
+fn refused(name: &str, bytes: &[u8]) -> String {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("a.safetensors");
+    fs::write(&path, bytes).expect("writes");
+    match read(&path) {
+        Ok(()) => panic!("{name}: read"),
+        // Behind the first line candle has a backtrace.
+        Err(error) => error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+    }
+}
+
+/// A quantized file of the model.
+fn sample() -> Result<Vec<u8>> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let out = dir.path().join("out.safetensors");
+    let model = quantized(&float, &QConfigSpec::int8().embeddings())?;
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    Ok(fs::read(out)?)
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_refused() -> Result<()> {
+    let whole = sample()?;
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into()?) as usize;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    let body = (header..whole.len()).step_by(1 + (whole.len() - header) / 300);
+    for length in (0..header).chain(body).chain([whole.len() - 1]) {
+        fs::write(&path, &whole[..length])?;
+        assert!(
+            Checkpoint::open(&path).is_err(),
+            "{length} of {} bytes",
+            whole.len()
+        );
+    }
+    // One that is longer than it says, too.
+    fs::write(&path, [&whole[..], b"x"].concat())?;
+    assert!(Checkpoint::open(&path).is_err());
+    fs::write(&path, &whole)?;
+    Ok(read(&path)?)
+}
+
+#[test]
+fn a_file_with_a_changed_header_is_read_or_refused() -> Result<()> {
+    let whole = sample()?;
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into()?) as usize;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    let mut state = 7u64;
+    for at in (0..header).step_by(3) {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let mut changed = whole.clone();
+        changed[at] ^= 1 << (state >> 61);
+        fs::write(&path, &changed)?;
+        let loaded = Checkpoint::open(&path);
+        if let Ok(checkpoint) = loaded {
+            let _ = Model::load(checkpoint.var_builder(DType::F32, &Device::Cpu));
+            let _ = read(&path);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_cut_short_after_it_was_opened_is_an_error() -> Result<()> {
+    let whole = sample()?;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    fs::write(&path, &whole)?;
+    let checkpoint = Checkpoint::open(&path)?;
+    fs::File::options()
+        .write(true)
+        .open(&path)?
+        .set_len(whole.len() as u64 / 2)?;
+    let error = Model::load(checkpoint.var_builder(DType::F32, &Device::Cpu)).err();
+    let error = format!("{:#}", error.expect("cut short"));
+    assert!(
+        error.contains("cannot read the tensors") && error.contains("a.safetensors"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn headers_that_lie_are_refused() {
+    let cases = [
+        ("empty", vec![], "8 bytes"),
+        ("length alone", vec![0; 8], "JSON"),
+        (
+            "length beyond the file",
+            [&[255; 8][..], b"{}"].concat(),
+            "at most",
+        ),
+        (
+            "length beyond all",
+            100_000_001u64.to_le_bytes().to_vec(),
+            "at most",
+        ),
+        ("no UTF-8", file_bytes(&[0xff, 0xfe]), "JSON"),
+        ("a list", file("[]", b""), "an object of tensors"),
+        ("text behind", file("{} x", b""), "trailing"),
+        (
+            "offsets that lie",
+            file(
+                r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#,
+                &[0; 4],
+            ),
+            "8 bytes",
+        ),
+        (
+            "offsets turned round",
+            file(
+                r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#,
+                &[0; 4],
+            ),
+            "4 bytes",
+        ),
+        (
+            "offsets beyond the file",
+            file(
+                r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#,
+                &[0; 4],
+            ),
+            "within 4 bytes",
+        ),
+        (
+            "negative offsets",
+            file(
+                r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}}"#,
+                &[0; 4],
+            ),
+            "integer",
+        ),
+        (
+            "offsets that wrap",
+            file(
+                &format!(
+                    r#"{{"a":{{"dtype":"U8","shape":[8],"data_offsets":[{},7]}}}}"#,
+                    u64::MAX
+                ),
+                &[0; 4],
+            ),
+            "8 bytes",
+        ),
+        (
+            "a shape that wraps",
+            file(
+                r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,0]}}"#,
+                b"",
+            ),
+            "memory",
+        ),
+        (
+            "a shape that wraps beside 0",
+            file(
+                r#"{"a":{"dtype":"F32","shape":[4294967296,0,4294967296],"data_offsets":[0,0]}}"#,
+                b"",
+            ),
+            "memory",
+        ),
+        (
+            "a huge tensor",
+            file(
+                r#"{"a":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}}"#,
+                b"x",
+            ),
+            "within 1 bytes",
+        ),
+        (
+            "many dimensions",
+            file(
+                &format!(
+                    r#"{{"a":{{"dtype":"U8","shape":[{}1],"data_offsets":[0,1]}}}}"#,
+                    "1,".repeat(40)
+                ),
+                b"x",
+            ),
+            "at most 32 sizes",
+        ),
+        (
+            "an unknown dtype",
+            file(
+                r#"{"a":{"dtype":"Q3","shape":[1],"data_offsets":[0,1]}}"#,
+                b"x",
+            ),
+            "Q3",
+        ),
+        (
+            "half a byte",
+            file(
+                r#"{"a":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}}"#,
+                b"x",
+            ),
+            "whole bytes",
+        ),
+        (
+            "an unknown key",
+            file(
+                r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"b":1}}"#,
+                b"x",
+            ),
+            "unknown field",
+        ),
+        (
+            "a missing key",
+            file(r#"{"a":{"dtype":"U8","shape":[1]}}"#, b"x"),
+            "data_offsets",
+        ),
+        (
+            "one name twice",
+            file(
+                r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#,
+                b"xy",
+            ),
+            "twice",
+        ),
+        (
+            "overlapping",
+            file(
+                r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}"#,
+                b"xyz",
+            ),
+            "offset 2",
+        ),
+        (
+            "a gap",
+            file(
+                r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}"#,
+                b"xyz",
+            ),
+            "offset 1",
+        ),
+        (
+            "a gap at the end",
+            file(
+                r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#,
+                b"xyz",
+            ),
+            "3 bytes",
+        ),
+        (
+            "metadata of numbers",
+            file(r#"{"__metadata__":{"a":1}}"#, b""),
+            "string",
+        ),
+        (
+            "deep JSON",
+            file(&format!(r#"{{"a":{}"#, "[".repeat(200_000)), b""),
+            "JSON",
+        ),
+        (
+            "deep metadata",
+            file(
+                &format!(r#"{{"__metadata__":{}"#, r#"{"a":"#.repeat(200_000)),
+                b"",
+            ),
+            "JSON",
+        ),
+    ];
+    for (name, bytes, expected) in cases {
+        let error = refused(name, &bytes);
+        assert!(error.contains(expected), "{name}: {error}");
+        assert!(
+            error.contains("a.safetensors") && error.len() < 1_000,
+            "{name}: {error}"
+        );
+    }
+}
+
+fn file_bytes(header: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header].concat()
+}
+
+/// A file of tensors that follow one another.
+fn tensors(tensors: &[(&str, &str, Value, &[u8])], metadata: Option<Value>) -> Vec<u8> {
+    let (mut header, mut body) = (serde_json::Map::new(), Vec::new());
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [body.len(), body.len() + bytes.len()];
+        body.extend_from_slice(bytes);
+        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        header.insert((*name).to_owned(), entry);
+    }
+    if let Some(metadata) = metadata {
+        header.insert(
+            "__metadata__".into(),
+            json!({"candle_dynquant": metadata.to_string()}),
+        );
+    }
+    file(&Value::Object(header).to_string(), &body)
+}
+
+fn f32s(values: &[f32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+#[test]
+fn tensors_that_do_not_fit_together_are_refused() {
+    let codes = ("a.weight", "I8", json!([2, 3]), &[0u8; 6][..]);
+    let good = f32s(&[1., 2.]);
+    let scale = |shape: Value, bytes: Vec<u8>| {
+        let all = [codes.clone(), ("a.weight_scale", "F32", shape, &bytes[..])];
+        tensors(&all, None)
+    };
+    let record = |record: Value| {
+        let all = [
+            codes.clone(),
+            ("a.weight_scale", "F32", json!([2, 1]), &good[..]),
+        ];
+        tensors(&all, Some(record))
+    };
+    let int8 = json!({"dtype": "qint8", "qscheme": "per_channel_symmetric"});
+    let row = json!({"granularity": "per_row"});
+    let formats =
+        |codes: &Value, activation: Value| json!([{"codes": codes, "activation": activation}]);
+    let zero_point = |dtype: &str, shape: Value, bytes: &[u8]| {
+        tensors(
+            &[
+                codes.clone(),
+                ("a.weight_scale", "F32", json!([2, 1]), &good[..]),
+                ("a.weight_zero_point", dtype, shape, bytes),
+            ],
+            None,
+        )
+    };
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        (
+            "codes without scale",
+            tensors(std::slice::from_ref(&codes), None),
+            "a.weight_scale",
+        ),
+        (
+            "scale without codes",
+            tensors(&[("a.weight_scale", "F32", json!([2, 1]), &good)], None),
+            "no such tensor",
+        ),
+        (
+            "scale beside floats",
+            tensors(
+                &[
+                    ("a.weight", "F32", json!([1, 1]), &[0; 4]),
+                    ("a.weight_scale", "F32", json!([2, 1]), &good),
+                ],
+                None,
+            ),
+            "expected I8",
+        ),
+        (
+            "scale of integers",
+            tensors(
+                &[
+                    codes.clone(),
+                    ("a.weight_scale", "I32", json!([2, 1]), &good),
+                ],
+                None,
+            ),
+            "float dtype",
+        ),
+        (
+            "too many scales",
+            scale(json!([3, 1]), f32s(&[1.; 3])),
+            "[2, 1]",
+        ),
+        ("no scales", scale(json!([0, 1]), vec![]), "[2, 1]"),
+        (
+            "scale 0",
+            scale(json!([2, 1]), f32s(&[1., 0.])),
+            "finite positive",
+        ),
+        (
+            "scale -1",
+            scale(json!([2, 1]), f32s(&[-1., 1.])),
+            "finite positive",
+        ),
+        (
+            "scale NaN",
+            scale(json!([2, 1]), f32s(&[1., f32::NAN])),
+            "finite positive",
+        ),
+        (
+            "scale infinite",
+            scale(json!([2, 1]), f32s(&[1., f32::INFINITY])),
+            "finite positive",
+        ),
+        (
+            "group scale NaN",
+            scale(json!([2, 3]), f32s(&[1., 1., 1., 1., 1., f32::NAN])),
+            "finite positive",
+        ),
+        (
+            "groups of nothing",
+            scale(json!([2, 2]), f32s(&[1.; 4])),
+            "groups",
+        ),
+        (
+            "codes of rank 3",
+            tensors(
+                &[
+                    ("a.weight", "I8", json!([1, 2, 3]), &[0; 6]),
+                    ("a.weight_scale", "F32", json!([2, 1]), &good),
+                ],
+                None,
+            ),
+            "[out_features, in_features]",
+        ),
+        (
+            "too few zero points",
+            zero_point("I8", json!([1, 1]), &[0]),
+            "[2, 1], as the scales",
+        ),
+        (
+            "float zero points",
+            zero_point("F32", json!([2, 1]), &good),
+            "I8",
+        ),
+        (
+            "version 2",
+            record(json!({"version": 2, "new": "things"})),
+            "version",
+        ),
+        (
+            "no version",
+            record(json!({"formats": [], "weights": {}})),
+            "version",
+        ),
+        (
+            "version of text",
+            record(json!({"version": "1"})),
+            "candle_dynquant",
+        ),
+        (
+            "an unknown key",
+            record(json!({"version": 1, "formats": [], "weights": {}, "x": 1})),
+            "unknown field",
+        ),
+        (
+            "an unknown format",
+            record(json!({"version": 1, "formats": [], "weights": {"a.weight": 0}})),
+            "format 0 of 0",
+        ),
+        (
+            "an unknown weight",
+            record(
+                json!({"version": 1, "formats": formats(&int8, row.clone()), "weights": {"b.weight": 0}}),
+            ),
+            "b.weight",
+        ),
+        (
+            "an unknown qscheme",
+            record(
+                json!({"version": 1, "formats": [{"codes": {"dtype": "qint8", "qscheme": "x"}}], "weights": {}}),
+            ),
+            "qscheme",
+        ),
+        (
+            "float activations",
+            record(
+                json!({"version": 1, "formats": formats(&int8, json!("float")), "weights": {"a.weight": 0}}),
+            ),
+            "dynamic activations",
+        ),
+        (
+            "missing zero points",
+            record(
+                json!({"version": 1, "formats": formats(&json!({"dtype": "quint8", "qscheme": "per_channel_affine"}), row.clone()), "weights": {"a.weight": 0}}),
+            ),
+            "a.weight_zero_point",
+        ),
+        (
+            "one scale for all",
+            record(
+                json!({"version": 1, "formats": formats(&json!({"dtype": "qint8", "qscheme": "per_tensor_symmetric"}), row.clone()), "weights": {"a.weight": 0}}),
+            ),
+            "1 elements",
+        ),
+        (
+            "halves that are codes",
+            record(
+                json!({"version": 1, "formats": [{"activation": "float"}], "weights": {"a.weight": 0}}),
+            ),
+            "F16",
+        ),
+    ];
+    for (name, bytes, expected) in cases {
+        let error = refused(name, &bytes);
+        assert!(error.contains(expected), "{name}: {error}");
+        assert!(
+            error.contains("a.safetensors") && error.len() < 1_000,
+            "{name}: {error}"
+        );
+    }
+}
+
+/// A quantized embedding's rows have the dtype of the `VarBuilder`, so this has to be a float.
+#[test]
+fn a_var_builder_of_another_dtype_than_floats_is_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    let scales = f32s(&[1., 2.]);
+    let all = [
+        ("a.weight", "I8", json!([2, 3]), &[0u8; 6][..]),
+        ("a.weight_scale", "F32", json!([2, 1]), &scales[..]),
+    ];
+    fs::write(&path, tensors(&all, None))?;
+    let checkpoint = Checkpoint::open(&path)?;
+    for dtype in [DType::U8, DType::I64, DType::F8E4M3, DType::F6E2M3] {
+        let vb = checkpoint.var_builder(dtype, &Device::Cpu);
+        let layers = [
+            candle_dynquant::nn::embedding(2, 3, vb.pp("a")).map(drop),
+            candle_dynquant::nn::linear_no_bias(3, 2, vb.pp("a")).map(drop),
+        ];
+        for layer in layers {
+            let error = layer.unwrap_err().to_string();
+            let expected = format!(
+                "a.weight: unsupported dtype in load: expected f32, f16, bf16 or f64, got {dtype:?}"
+            );
+            assert!(error.contains(&expected), "{error}");
+        }
+    }
+    Ok(())
+}
+
+/// The error that a layer returns names the weight.
+#[test]
+fn a_layer_names_the_weight_at_fault() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    let scales = f32s(&[1., f32::NAN]);
+    let all = [
+        ("a.weight", "I8", json!([2, 3]), &[0u8; 6][..]),
+        ("a.weight_scale", "F32", json!([2, 1]), &scales[..]),
+    ];
+    fs::write(&path, tensors(&all, None))?;
+    let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
+    let error = candle_dynquant::nn::linear_no_bias(3, 2, vb.pp("a"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("a.weight: invalid scale") && error.contains("NaN at index 1"),
+        "{error}"
+    );
+    let error = candle_dynquant::nn::linear_no_bias(2, 2, vb.pp("a"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("expected [2, 2], got [2, 3]"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn folders_that_lie_are_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (path, index) = (dir.path(), dir.path().join("model.safetensors.index.json"));
+    let error = |path: &Path| match read(path) {
+        Ok(()) => panic!("{}: read", path.display()),
+        Err(error) => error.to_string(),
+    };
+    assert!(error(path).contains("got none"));
+    assert!(error(&path.join("nothing")).contains("cannot open"));
+    let one = tensors(&[("a", "U8", json!([1]), &[0])], None);
+    fs::write(path.join("a.safetensors"), &one)?;
+    read(path)?;
+    fs::write(path.join("b.safetensors"), &one)?;
+    assert!(error(path).contains("a.safetensors, b.safetensors"));
+    let cases = [
+        (json!({}), "weight_map"),
+        (json!({"weight_map": {}}), "no tensors"),
+        (
+            json!({"weight_map": {"a": "../a.safetensors"}}),
+            "file name without a folder",
+        ),
+        (
+            json!({"weight_map": {"a": "/etc/passwd"}}),
+            "file name without a folder",
+        ),
+        (
+            json!({"weight_map": {"a": ".."}}),
+            "file name without a folder",
+        ),
+        (
+            json!({"weight_map": {"a": "c.safetensors"}}),
+            "c.safetensors: cannot open",
+        ),
+        (
+            json!({"weight_map": {"b": "a.safetensors"}}),
+            "as the index says",
+        ),
+        (json!({"weight_map": {"a": 1}}), "string"),
+    ];
+    for (json, expected) in cases {
+        fs::write(&index, json.to_string())?;
+        for at in [path, &index] {
+            let error = error(at);
+            assert!(error.contains(expected), "{json}: {error}");
+        }
+    }
+    fs::write(
+        &index,
+        r#"{"weight_map": {"a": "a.safetensors", "a": "b.safetensors"}}"#,
+    )?;
+    assert!(error(path).contains("twice"));
+    fs::write(
+        &index,
+        json!({"weight_map": {"a": "a.safetensors"}}).to_string(),
+    )?;
+    read(path)?;
+    let config = |entry: Value| json!({"quantization_config": entry}).to_string();
+    let group = |key: &str, value: Value| {
+        let mut activations =
+            json!({"num_bits": 8, "type": "int", "dynamic": true, "strategy": "token"});
+        activations[key] = value;
+        json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": activations}}})
+    };
+    let cases = [
+        ("[]".to_owned(), "object"),
+        ("{".repeat(100_000), "object"),
+        (config(json!({"quant_method": "gptq"})), "gptq"),
+        (
+            config(json!({"quant_method": "compressed-tensors", "format": "pack-quantized"})),
+            "pack-quantized",
+        ),
+        (config(group("num_bits", json!(4))), "4 bits"),
+        (config(group("type", json!("float"))), "float"),
+        (config(group("dynamic", json!(false))), "dynamic: true"),
+        (config(group("strategy", json!("block"))), "block"),
+        (
+            config(json!({"config_groups": {"a": {"targets": ["re:("]}}})),
+            "regex",
+        ),
+        (
+            config(json!({"config_groups": {"a": {"targets": ["re:(a{1000}){1000}"]}}})),
+            "regex",
+        ),
+        (
+            config(json!({"config_groups": {"a": {"targets": vec![r"re:\w"; 1_000]}}})),
+            "number of regexes",
+        ),
+        (
+            config(
+                json!({"config_groups": {"a": {"targets": ["re:".to_owned() + &"a".repeat(20_000)]}}}),
+            ),
+            "bytes",
+        ),
+        (" ".repeat(5 << 20), "at most"),
+    ];
+    for (json, expected) in cases {
+        fs::write(path.join("config.json"), &json)?;
+        let error = error(path);
+        assert!(
+            error.contains(expected),
+            "{}: {error}",
+            &json[..json.len().min(200)]
+        );
+        assert!(
+            error.contains("config.json") && error.len() < 1_000,
+            "{error}"
+        );
+    }
+    for good in [
+        config(Value::Null),
+        config(group("dynamic", json!(true))),
+        "{}".to_owned(),
+    ] {
+        fs::write(path.join("config.json"), good)?;
+        read(path)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,690 @@
+//! Layouts of other libraries: the fixtures that they wrote, and files that lie in their manner.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::{Checkpoint, checkpoint, nn};
+use serde_json::{Value, json};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/reference/layout_{name}"))
+}
+
+fn expected(folder: &Path) -> Result<HashMap<String, Tensor>> {
+    let path = folder.join("expected.safetensors");
+    Ok(candle_core::safetensors::load(path, &Device::Cpu)?)
+}
+
+/// The largest difference, as a share of the largest value.
+fn difference(got: &Tensor, expected: &Tensor) -> Result<f32> {
+    let max = |t: Tensor| -> Result<f32> {
+        Ok(t.abs()?
+            .max_all()?
+            .to_dtype(DType::F32)?
+            .to_scalar::<f32>()?)
+    };
+    Ok(max((got - expected)?)? / max(expected.clone())?)
+}
+
+/// The model of assets/reference/layouts.py.
+#[derive(candle_dynquant::Quantizable)]
+struct Model {
+    up: nn::Linear,
+    down: nn::Linear,
+    head: nn::Linear,
+}
+
+impl Model {
+    fn open(path: &Path) -> Result<Self> {
+        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
+        Ok(Self {
+            up: nn::linear(24, 40, vb.pp("up"))?,
+            down: nn::linear_no_bias(40, 10, vb.pp("down"))?,
+            head: nn::linear(10, 3, vb.pp("head"))?,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let xs = self.down.forward(&self.up.forward(xs)?.relu()?)?;
+        Ok(self.head.forward(&xs)?)
+    }
+
+    /// Which of `up` and `down` are int8.
+    fn int8(&self) -> [bool; 2] {
+        [&self.up, &self.down].map(|layer| layer.projection().qweight().is_some())
+    }
+}
+
+/// The weights are the library's own, up to `rounding` of the largest, also for layers of candle's,
+/// and a saved copy is in the layout of compressed-tensors with the same bits.
+fn check(folder: &Path, int8: [bool; 2], rounding: f32) -> Result<Model> {
+    let expected = expected(folder)?;
+    let opened = Checkpoint::open(folder)?;
+    let model = Model::open(folder)?;
+    assert_eq!(model.int8(), int8);
+    let vb = opened.var_builder(DType::F32, &Device::Cpu);
+    for (name, layer) in [("up", &model.up), ("down", &model.down)] {
+        let weight = &expected[&format!("{name}.weight")];
+        let (n, k) = weight.dims2()?;
+        let theirs = candle_nn::linear_no_bias(k, n, vb.pp(name))?;
+        for got in [layer.weight(), theirs.weight()] {
+            assert!(difference(got, weight)? <= rounding, "{name}");
+        }
+    }
+    let names: Vec<String> = opened.tensors().map(|tensor| tensor.name).collect();
+    let rest = |name: &String| !name.contains("weight_zero_point");
+    let rest: Vec<_> = names.iter().filter(|name| rest(name)).collect();
+    let all = [
+        "down.weight",
+        "down.weight_scale",
+        "head.bias",
+        "head.weight",
+        "up.bias",
+        "up.weight",
+        "up.weight_scale",
+    ];
+    assert_eq!(rest, all);
+    let dir = tempfile::tempdir()?;
+    let saved = dir.path().join("saved");
+    checkpoint::save(&model, &opened, &saved)?;
+    let again = Model::open(&saved)?;
+    assert_eq!(again.int8(), int8);
+    let bits = |model: &Model| -> Result<Vec<u32>> {
+        let ys = model.forward(&expected["input"])?.flatten_all()?;
+        Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+    };
+    assert_eq!(bits(&again)?, bits(&model)?);
+    // Also where no layer replaces the tensors, and as floats.
+    let copied = dir.path().join("copied");
+    checkpoint::save(&(), &opened, &copied)?;
+    assert_eq!(bits(&Model::open(&copied)?)?, bits(&model)?);
+    let float = dir.path().join("float");
+    checkpoint::dequantize(&opened, &float, |_| {})?;
+    let float = candle_core::safetensors::load(float.join("model.safetensors"), &Device::Cpu)?;
+    assert_eq!(float.len(), 5);
+    for (name, layer) in [("up", &model.up), ("down", &model.down)] {
+        let weight = &float[&format!("{name}.weight")];
+        assert_eq!(difference(weight, layer.weight())?, 0., "{name}");
+    }
+    Ok(model)
+}
+
+#[test]
+fn bitsandbytes() -> Result<()> {
+    let folder = fixture("bitsandbytes");
+    // It multiplies by the largest magnitude before it divides.
+    let model = check(&folder, [false; 2], 2e-7)?;
+    let own = expected(&folder)?;
+    let ys = model.forward(&own["input"])?;
+    assert!(difference(&ys, &own["output"])? < 0.02);
+    // Without outliers all products are int8.
+    let dir = tempfile::tempdir()?;
+    for name in ["model.safetensors", "expected.safetensors"] {
+        fs::copy(folder.join(name), dir.path().join(name))?;
+    }
+    let config = fs::read(folder.join("config.json"))?;
+    let mut config: Value = serde_json::from_slice(&config)?;
+    config["quantization_config"]["llm_int8_threshold"] = json!(0.0);
+    fs::write(dir.path().join("config.json"), config.to_string())?;
+    let model = check(dir.path(), [true; 2], 2e-7)?;
+    let ys = model.forward(&own["input"])?;
+    assert!(difference(&ys, &own["output_int8"])? < 0.05);
+    Ok(())
+}
+
+#[test]
+fn quanto() -> Result<()> {
+    let folder = fixture("quanto");
+    let model = check(&folder, [false; 2], 0.)?;
+    let own = expected(&folder)?;
+    let ys = model.forward(&own["input"])?;
+    assert!(difference(&ys, &own["output"])? < 1e-5);
+    Ok(())
+}
+
+#[test]
+fn torchao() -> Result<()> {
+    let folder = fixture("torchao");
+    let model = check(&folder, [true, false], 0.)?;
+    let own = expected(&folder)?;
+    let ys = model.forward(&own["input"])?;
+    // Activations have 8 bits for both signs there.
+    assert!(difference(&ys, &own["output"])? < 0.02);
+    Ok(())
+}
+
+/// `scripts/convert_pytorch.py`: each layer answers as PyTorch's, given what PyTorch's was given.
+#[test]
+fn pytorch() -> Result<()> {
+    let folder = fixture("pytorch");
+    let own = expected(&folder)?;
+    let vb = Checkpoint::open(folder.join("model.safetensors"))?;
+    let vb = vb.var_builder(DType::F32, &Device::Cpu);
+    let deep = nn::RecurrentConfig {
+        num_layers: 2,
+        bidirectional: true,
+        ..Default::default()
+    };
+    let table = nn::embedding(11, 8, vb.pp("table"))?;
+    let lstm = nn::LSTM::new(8, 6, deep, vb.pp("lstm"))?;
+    let gru = nn::GRU::new(12, 5, Default::default(), vb.pp("gru"))?;
+    let cell = nn::LSTMCell::new(5, 7, true, vb.pp("cell"))?;
+    let up = nn::linear(7, 20, vb.pp("up"))?;
+    let small = nn::linear(20, 9, vb.pp("small"))?;
+    let down = nn::linear_no_bias(9, 4, vb.pp("down"))?;
+    assert!(table.qtable().is_some());
+    for layer in [&up, &small, &down] {
+        assert!(layer.projection().qweight().is_some());
+    }
+    let last = own["gru"].get(own["gru"].dim(0)? - 1)?;
+    let answers = [
+        ("table", table.forward(&own["ids"])?, 1e-6),
+        ("lstm", lstm.forward(&own["table"], None)?.0, 1e-5),
+        ("gru", gru.forward(&own["lstm"], None)?.0, 1e-5),
+        ("cell", cell.forward(&last, None)?.h, 1e-5),
+        ("up", up.forward(&own["cell"])?, 0.),
+        ("small", small.forward(&own["norm"])?, 1e-6),
+        ("down", down.forward(&own["small"])?, 0.),
+    ];
+    for (name, got, rounding) in answers {
+        let error = difference(&got, &own[name])?;
+        assert!(error <= rounding, "{name}: {error:e}");
+    }
+    Ok(())
+}
+
+/// A file of these tensors: name, dtype, shape, bytes.
+fn file(tensors: &[(&str, &str, Value, &[u8])], metadata: Value) -> Vec<u8> {
+    let mut header = json!({"__metadata__": metadata});
+    let mut body = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [body.len(), body.len() + bytes.len()];
+        header[name] = json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        body.extend_from_slice(bytes);
+    }
+    let header = header.to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    [&length[..], header.as_bytes(), &body].concat()
+}
+
+fn f32s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// The first line of the error of loading the layer `a` of a folder.
+fn refused(name: &str, bytes: &[u8], config: &Value) -> String {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("model.safetensors"), bytes).expect("writes");
+    let json = json!({ "quantization_config": config });
+    fs::write(dir.path().join("config.json"), json.to_string()).expect("writes");
+    let load = || {
+        let vb = Checkpoint::open(dir.path())?.var_builder(DType::F32, &Device::Cpu);
+        nn::linear_no_bias(3, 2, vb.pp("a")).map_err(candle_dynquant::Error::from)
+    };
+    match load() {
+        Ok(_) => panic!("{name}: read"),
+        Err(error) => error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+    }
+}
+
+type Case<'a> = (&'a str, Vec<u8>, Value, &'a str);
+
+fn each_is_refused(cases: Vec<Case<'_>>) {
+    for (name, bytes, config, expected) in cases {
+        let error = refused(name, &bytes, &config);
+        let named = error.contains(expected) && error.len() < 1_000;
+        assert!(named, "{name}: {error}");
+    }
+}
+
+#[test]
+fn hostile_files_of_bitsandbytes() {
+    let codes = ("a.weight", "I8", json!([2, 3]), &[1u8; 6][..]);
+    let good = f32s(&[127., 254.]);
+    let with = |values: &[f32]| {
+        let bytes = f32s(values);
+        file(
+            &[codes.clone(), ("a.SCB", "F32", json!([2]), &bytes)],
+            json!({}),
+        )
+    };
+    let right = with(&[127., 254.]);
+    let scb = ("a.SCB", "F32", json!([2]), &good[..]);
+    let beside = |dtype: &str, shape: Value, bytes: &[u8]| {
+        let order = ("a.weight_format", dtype, shape, bytes);
+        file(&[codes.clone(), scb.clone(), order], json!({}))
+    };
+    let config = |key: &str, value: Value| {
+        let mut config = json!({"quant_method": "bitsandbytes", "load_in_8bit": true});
+        config[key] = value;
+        config
+    };
+    let none = Value::Null;
+    each_is_refused(vec![
+        (
+            "4 bits",
+            right.clone(),
+            config("load_in_4bit", json!(true)),
+            "load_in_4bit",
+        ),
+        (
+            "a threshold of text",
+            right,
+            config("llm_int8_threshold", json!("6")),
+            "bitsandbytes",
+        ),
+        (
+            "codes of 4 bits",
+            file(
+                &[
+                    ("a.weight", "U8", json!([3, 1]), &[0; 3]),
+                    (
+                        "a.weight.quant_state.bitsandbytes__nf4",
+                        "U8",
+                        json!([2]),
+                        &[0; 2],
+                    ),
+                ],
+                json!({}),
+            ),
+            none.clone(),
+            "4-bit codes",
+        ),
+        (
+            "an order of GPUs",
+            beside("U8", json!([]), &[2]),
+            none.clone(),
+            "a.weight_format",
+        ),
+        (
+            "two orders",
+            beside("U8", json!([2]), &[0, 0]),
+            none.clone(),
+            "a.weight_format",
+        ),
+        (
+            "an order of no bytes",
+            beside("U8", json!([0]), &[]),
+            none.clone(),
+            "a.weight_format",
+        ),
+        (
+            "SCB without codes",
+            file(std::slice::from_ref(&scb), json!({})),
+            none.clone(),
+            "a.weight",
+        ),
+        (
+            "float codes",
+            file(
+                &[("a.weight", "F32", json!([2, 3]), &[0; 24]), scb.clone()],
+                json!({}),
+            ),
+            none.clone(),
+            "I8, beside",
+        ),
+        (
+            "half SCB",
+            file(
+                &[codes.clone(), ("a.SCB", "F16", json!([2]), &[0; 4])],
+                json!({}),
+            ),
+            none.clone(),
+            "F32 [2]",
+        ),
+        (
+            "one SCB for all",
+            file(
+                &[codes.clone(), ("a.SCB", "F32", json!([1]), &good[..4])],
+                json!({}),
+            ),
+            none.clone(),
+            "F32 [2]",
+        ),
+        (
+            "scales twice",
+            file(
+                &[
+                    codes.clone(),
+                    scb.clone(),
+                    ("a.weight_scale", "F32", json!([2]), &good),
+                ],
+                json!({}),
+            ),
+            none.clone(),
+            "one tensor of that name",
+        ),
+        ("SCB of 0", with(&[127., 0.]), none.clone(), "scale"),
+        ("negative SCB", with(&[-1., 1.]), none.clone(), "scale"),
+        ("SCB of NaN", with(&[1., f32::NAN]), none, "scale"),
+    ]);
+}
+
+#[test]
+fn hostile_files_of_quanto() {
+    let good = f32s(&[1., 2.]);
+    let codes = ("a.weight._data", "I8", json!([2, 3]), &[1u8; 6][..]);
+    let scales = ("a.weight._scale", "F32", json!([2, 1]), &good[..]);
+    let with = |more: (&str, &str, Value, &[u8])| {
+        let more = (more.0, more.1, more.2, more.3);
+        file(&[codes.clone(), scales.clone(), more], json!({}))
+    };
+    let one = f32s(&[1.]);
+    let right = with(("a.input_scale", "F32", json!([]), &one));
+    let config = |key: &str, value: &str| json!({"quant_method": "quanto", key: value});
+    let none = Value::Null;
+    each_is_refused(vec![
+        (
+            "int4",
+            right.clone(),
+            config("weights", "int4"),
+            "expected int8, got \"int4\"",
+        ),
+        (
+            "int8 activations",
+            right,
+            config("activations", "int8"),
+            "expected none, got \"int8\"",
+        ),
+        (
+            "a static scale",
+            with(("a.input_scale", "F32", json!([]), &f32s(&[0.5]))),
+            none.clone(),
+            "a.input_scale",
+        ),
+        (
+            "static scales",
+            with(("a.output_scale", "F32", json!([2]), &good)),
+            none.clone(),
+            "a.output_scale",
+        ),
+        (
+            "a static scale of no bytes",
+            with(("a.output_scale", "F32", json!([0]), &[])),
+            none.clone(),
+            "a.output_scale",
+        ),
+        (
+            "a shift",
+            with(("a.weight._shift", "F32", json!([2, 1]), &good)),
+            none.clone(),
+            "a shift",
+        ),
+        (
+            "packed",
+            file(
+                &[
+                    ("a.weight._data._data", "U8", json!([2, 3]), &[0; 6]),
+                    scales.clone(),
+                ],
+                json!({}),
+            ),
+            none.clone(),
+            "fewer bits",
+        ),
+        (
+            "float8",
+            file(
+                &[
+                    ("a.weight._data", "F8_E4M3", json!([2, 3]), &[0; 6]),
+                    scales.clone(),
+                ],
+                json!({}),
+            ),
+            none.clone(),
+            "F8_E4M3",
+        ),
+        (
+            "codes without scales",
+            file(std::slice::from_ref(&codes), json!({})),
+            none.clone(),
+            "a.weight._scale",
+        ),
+        (
+            "scales without codes",
+            file(std::slice::from_ref(&scales), json!({})),
+            none.clone(),
+            "codes, beside",
+        ),
+        (
+            "scales of columns",
+            file(
+                &[
+                    codes.clone(),
+                    ("a.weight._scale", "F32", json!([1, 3]), &[0; 12]),
+                ],
+                json!({}),
+            ),
+            none.clone(),
+            "a.weight._scale",
+        ),
+        (
+            "scales of integers",
+            file(
+                &[
+                    codes.clone(),
+                    ("a.weight._scale", "I32", json!([2, 1]), &[0; 8]),
+                ],
+                json!({}),
+            ),
+            none.clone(),
+            "a float dtype",
+        ),
+        (
+            "three dimensions",
+            file(
+                &[
+                    ("a.weight._data", "I8", json!([2, 3, 1]), &[0; 6]),
+                    scales.clone(),
+                ],
+                json!({}),
+            ),
+            none.clone(),
+            "[out_features, in_features]",
+        ),
+        (
+            "a weight twice",
+            with(("a.weight", "F32", json!([2, 3]), &[0; 24])),
+            none.clone(),
+            "one tensor of that name",
+        ),
+        (
+            "a scale of 0",
+            file(
+                &[
+                    codes.clone(),
+                    ("a.weight._scale", "F32", json!([2, 1]), &[0; 8]),
+                ],
+                json!({}),
+            ),
+            none,
+            "scale",
+        ),
+    ]);
+}
+
+#[test]
+fn hostile_files_of_torchao() {
+    let good = f32s(&[1., 2.]);
+    let codes = ("a._weight_qdata", "I8", json!([2, 3]), &[1u8; 6][..]);
+    let scales = ("a._weight_scale", "F32", json!([2, 1]), &good[..]);
+    let described = |change: &dyn Fn(&mut Value)| {
+        let mut described = json!({
+            "_type": "Int8Tensor", "_data": {"block_size": [1, 3], "act_quant_kwargs": null},
+            "_tensor_data_names": ["qdata", "scale"],
+        });
+        change(&mut described);
+        json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()})
+    };
+    let metadata =
+        |change: &dyn Fn(&mut Value)| file(&[codes.clone(), scales.clone()], described(change));
+    let plain = || described(&|_| {});
+    let none = Value::Null;
+    each_is_refused(vec![
+        (
+            "another type",
+            metadata(&|d| d["_type"] = json!("Int4Tensor")),
+            none.clone(),
+            "Int4Tensor",
+        ),
+        (
+            "unpacked 4 bits",
+            metadata(&|d| d["_type"] = json!("IntxUnpackedToInt8Tensor")),
+            none.clone(),
+            "IntxUnpackedToInt8Tensor",
+        ),
+        (
+            "static activations",
+            metadata(&|d| {
+                d["_tensor_data_names"] = json!(["qdata", "scale", "act_quant_scale"]);
+            }),
+            none.clone(),
+            "act_quant_scale",
+        ),
+        (
+            "activations of groups",
+            metadata(&|d| {
+                d["_data"]["act_quant_kwargs"] =
+                    json!({"_data": {"granularity": {"_type": "PerGroup"}}});
+            }),
+            none.clone(),
+            "PerGroup",
+        ),
+        (
+            "activations of nothing",
+            metadata(&|d| d["_data"]["act_quant_kwargs"] = json!({"_data": {}})),
+            none.clone(),
+            "PerRow or PerTensor",
+        ),
+        (
+            "blocks of 0",
+            metadata(&|d| d["_data"]["block_size"] = json!([0, 3])),
+            none.clone(),
+            "a._weight_scale",
+        ),
+        (
+            "other blocks",
+            metadata(&|d| d["_data"]["block_size"] = json!([2, 3])),
+            none.clone(),
+            "a._weight_scale",
+        ),
+        (
+            "blocks of three dimensions",
+            metadata(&|d| d["_data"]["block_size"] = json!([1, 3, 1])),
+            none.clone(),
+            "a._weight_scale",
+        ),
+        (
+            "blocks of text",
+            metadata(&|d| d["_data"]["block_size"] = json!("1")),
+            none.clone(),
+            "metadata of torchao",
+        ),
+        (
+            "no description",
+            file(
+                &[codes.clone(), scales.clone()],
+                json!({"tensor_names": "[\"a.weight\"]", "a.weight": "{".repeat(100_000)}),
+            ),
+            none.clone(),
+            "metadata of torchao",
+        ),
+        (
+            "no metadata",
+            file(&[codes.clone(), scales.clone()], json!({})),
+            none.clone(),
+            "beside codes",
+        ),
+        (
+            "names of no list",
+            file(
+                &[codes.clone(), scales.clone()],
+                json!({"tensor_names": "7"}),
+            ),
+            none.clone(),
+            "beside codes",
+        ),
+        (
+            "codes without scales",
+            file(std::slice::from_ref(&codes), plain()),
+            none.clone(),
+            "a._weight_scale",
+        ),
+        (
+            "scales without codes",
+            file(std::slice::from_ref(&scales), plain()),
+            none.clone(),
+            "a._weight_qdata",
+        ),
+        (
+            "a missing zero point",
+            metadata(&|d| {
+                d["_tensor_data_names"] = json!(["qdata", "scale", "zero_point"]);
+            }),
+            none.clone(),
+            "a._weight_zero_point",
+        ),
+        (
+            "float codes",
+            file(
+                &[
+                    ("a._weight_qdata", "F8_E4M3", json!([2, 3]), &[0; 6]),
+                    scales.clone(),
+                ],
+                plain(),
+            ),
+            none.clone(),
+            "a._weight_qdata",
+        ),
+        (
+            "scales of NaN",
+            file(
+                &[
+                    codes.clone(),
+                    (
+                        "a._weight_scale",
+                        "F32",
+                        json!([2, 1]),
+                        &f32s(&[f32::NAN, 1.]),
+                    ),
+                ],
+                plain(),
+            ),
+            none,
+            "scale",
+        ),
+    ]);
+}
+
+/// A group's scale belongs to some of the inputs: layers get floats.
+#[test]
+fn groups_of_torchao_are_dequantized() -> Result<()> {
+    let scales = f32s(&[1., 2., 3., 4.]);
+    let described = json!({
+        "_type": "Int8Tensor", "_data": {"block_size": [1, 2], "act_quant_kwargs": null},
+        "_tensor_data_names": ["qdata", "scale"],
+    });
+    let bytes = file(
+        &[
+            ("a._weight_qdata", "I8", json!([2, 4]), &[1; 8]),
+            ("a._weight_scale", "F32", json!([2, 2]), &scales),
+        ],
+        json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()}),
+    );
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    fs::write(&path, bytes)?;
+    let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
+    let layer = nn::linear_no_bias(4, 2, vb.pp("a"))?;
+    let weight = layer.weight().to_vec2::<f32>()?;
+    assert_eq!(weight, [[1., 1., 2., 2.], [3., 3., 4., 4.]]);
+    Ok(())
+}

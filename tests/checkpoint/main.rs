@@ -1,0 +1,11 @@
+//! Checkpoints with quantized weights: the bits after a round trip, and files of all kinds.
+
+mod blocks;
+mod codes;
+mod files;
+mod foreign;
+mod hostile;
+mod isa;
+mod layouts;
+mod model;
+mod round_trip;

@@ -1,0 +1,390 @@
+//! Saved and loaded by the same code, a model gives the same bits.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, QTable, checkpoint, nn, quantize_dynamic};
+use safetensors::SafeTensors;
+
+use super::model::{Model, quantized, specs, write_float};
+
+#[test]
+fn bits_are_those_before() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let source = Checkpoint::open(&float)?;
+    let out = dir.path().join("quantized.safetensors");
+    for (name, spec) in specs() {
+        let model = quantized(&float, &spec)?;
+        checkpoint::save(&model, &source, &out)?;
+        let again = Model::open(&out)?;
+        assert_eq!(again.bits()?, model.bits()?, "{name}");
+        // And once more, from the quantized file itself.
+        let twice = dir.path().join("twice.safetensors");
+        checkpoint::save(&again, &Checkpoint::open(&out)?, &twice)?;
+        assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{name}");
+    }
+    Ok(())
+}
+
+/// Dtype, shape and bytes.
+type Raw = (String, Vec<usize>, Vec<u8>);
+
+/// The tensors of a file.
+fn tensors(path: &std::path::Path) -> Result<BTreeMap<String, Raw>> {
+    let bytes = std::fs::read(path)?;
+    let file = SafeTensors::deserialize(&bytes)?;
+    let tensors = file.iter().map(|(name, view)| {
+        let of = (
+            view.dtype().to_string(),
+            view.shape().to_vec(),
+            view.data().to_vec(),
+        );
+        (name.to_owned(), of)
+    });
+    Ok(tensors.collect())
+}
+
+#[test]
+fn tensors_are_those_of_compressed_tensors_and_the_rest_is_copied() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let out = dir.path().join("out.safetensors");
+    let model = quantized(&float, &QConfigSpec::int8().embeddings())?;
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let (before, after) = (tensors(&float)?, tensors(&out)?);
+    for (name, tensor) in &before {
+        let is_weight = name.contains("weight") && !name.starts_with("norm");
+        if is_weight {
+            assert_eq!(after[name].0, "I8", "{name}");
+            assert_eq!(after[name].1, tensor.1, "{name}");
+            let scale = &after[&format!("{name}_scale")];
+            assert_eq!(
+                (&*scale.0, &scale.1),
+                ("F32", &vec![tensor.1[0], 1]),
+                "{name}"
+            );
+        } else {
+            assert_eq!(&after[name], tensor, "{name}");
+        }
+    }
+    assert!(after.contains_key("lstm.weight_hr_l0_scale"));
+    assert!(after.contains_key("gru.weight_hh_l1_reverse_scale"));
+    assert!(after.contains_key("cell.weight_ih_scale"));
+    assert!(after.contains_key("table.weight_zero_point"));
+    assert!(!after.contains_key("wide.weight_zero_point"));
+    Ok(())
+}
+
+#[test]
+fn layers_of_candle_get_the_dequantized_weight() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let out = dir.path().join("out.safetensors");
+    for (name, spec) in specs() {
+        let model = quantized(&float, &spec)?;
+        checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+        let checkpoint = Checkpoint::open(&out)?;
+        for dtype in [DType::F32, DType::F16, DType::F64] {
+            let vb = checkpoint.var_builder(dtype, &Device::Cpu);
+            let theirs = candle_nn::linear(12, 67, vb.pp("wide"))?;
+            let ours = nn::linear(12, 67, vb.pp("wide"))?;
+            let expected = ours.weight().to_dtype(dtype)?;
+            assert_eq!(theirs.weight().dtype(), dtype);
+            let difference = (theirs.weight() - expected)?.abs()?.max_all()?;
+            assert_eq!(
+                difference.to_dtype(DType::F32)?.to_scalar::<f32>()?,
+                0.,
+                "{name}"
+            );
+            let theirs = candle_nn::embedding(50, 24, vb.pp("table"))?;
+            let ours = nn::embedding(50, 24, vb.pp("table"))?;
+            let difference = (theirs.embeddings() - ours.embeddings())?
+                .abs()?
+                .max_all()?;
+            assert_eq!(
+                difference.to_dtype(DType::F32)?.to_scalar::<f32>()?,
+                0.,
+                "{name}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn float_zero_points_survive_to_the_last_bit() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = dir.path().join("float.safetensors");
+    let rows = [
+        [1e-9f32, 0.3, 1.],
+        [0., 0.5, 2.],
+        [-3., -2., -1.],
+        [-1e-20, 1e-20, 0.],
+    ];
+    let table = Tensor::new(&rows, &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("weight", table)]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let load = |c: &Checkpoint| nn::embedding(4, 3, c.var_builder(DType::F32, &Device::Cpu));
+    let mut layer = load(&source)?;
+    quantize_dynamic(&mut layer, &QConfigSpec::int8().embeddings())?;
+    let out = dir.path().join("out.safetensors");
+    checkpoint::save(&layer, &source, &out)?;
+    let again = load(&Checkpoint::open(&out)?)?;
+    let (before, after) = (layer.qtable().expect("int8"), again.qtable().expect("int8"));
+    assert_eq!(
+        format!("{:?}", before.zero_points()),
+        format!("{:?}", after.zero_points())
+    );
+    assert_eq!(before.codes(), after.codes());
+    let values = |table: &QTable| Ok::<_, anyhow::Error>(table.dequantize()?.to_vec2::<f32>()?);
+    assert_eq!(values(before)?, values(after)?);
+    Ok(())
+}
+
+#[test]
+fn a_layer_without_a_tensor_is_named() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let source = Checkpoint::open(&float)?;
+    let weight = Tensor::randn(0f32, 1., (3, 4), &Device::Cpu)?;
+    let out = dir.path().join("out.safetensors");
+    let model = vec![nn::Linear::new(weight, None)];
+    let quantized = {
+        let mut quantized = model.clone();
+        quantize_dynamic(&mut quantized, &QConfigSpec::int8())?;
+        quantized
+    };
+    let error = checkpoint::save(&quantized, &source, &out)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("0: cannot save") && error.contains("0.weight"),
+        "{error}"
+    );
+    assert!(!out.exists());
+    // A float layer needs none.
+    checkpoint::save(&model, &source, &out)?;
+    assert_eq!(tensors(&float)?, tensors(&out)?);
+    // One of another shape.
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut wrong = vec![nn::linear(12, 67, vb.pp("wide"))?];
+    wrong[0] = nn::Linear::new(Tensor::randn(0f32, 1., (3, 4), &Device::Cpu)?, None);
+    #[derive(candle_dynquant::Quantizable)]
+    struct Named {
+        wide: Vec<nn::Linear>,
+    }
+    let mut wrong = Named { wide: wrong };
+    quantize_dynamic(&mut wrong, &QConfigSpec::int8())?;
+    assert!(checkpoint::save(&wrong.wide, &source, &out).is_err());
+    Ok(())
+}
+
+#[test]
+fn ordinary_var_builders_are_as_they_were() -> Result<()> {
+    let zeros = candle_nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
+    let layer = nn::linear(4, 3, zeros.pp("a"))?;
+    assert!(layer.projection().qweight().is_none());
+    let vars = candle_nn::VarMap::new();
+    let vb = candle_nn::VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    nn::linear(4, 3, vb.pp("a"))?;
+    nn::embedding(4, 3, vb.pp("b"))?;
+    let mut names: Vec<_> = vars
+        .data()
+        .lock()
+        .expect("no panic")
+        .keys()
+        .cloned()
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a.bias", "a.weight", "b.weight"]);
+    Ok(())
+}
+
+#[test]
+fn renamed_and_prefixed_builders_find_the_weights() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let out = dir.path().join("out.safetensors");
+    let model = quantized(&float, &QConfigSpec::int8())?;
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
+    let renamed = vb.rename_f(|name| name.replace("broad", "wide"));
+    let layer = nn::linear(12, 67, renamed.pp("broad"))?;
+    assert!(layer.projection().qweight().is_some());
+    let xs = Tensor::ones((2, 12), DType::F32, &Device::Cpu)?;
+    assert_eq!(layer.forward(&xs)?.dims(), [2, 67]);
+    Ok(())
+}
+
+#[test]
+fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
+    use candle_dynquant::{Layer, LayerKind, Quantizable, StoredWeight, WeightInfo};
+
+    #[derive(Quantizable, Clone)]
+    #[quantizable(layer)]
+    struct Own {
+        projection: nn::Projection,
+        passes_on: bool,
+    }
+    impl Layer for Own {
+        fn kind(&self) -> LayerKind {
+            LayerKind::custom("Own")
+        }
+        fn weights(&self) -> Vec<WeightInfo> {
+            vec![self.projection.info("kernel")]
+        }
+        fn quantize(&self, qconfig: &QConfig) -> candle_dynquant::Result<Self> {
+            let projection = self.projection.quantize(qconfig)?;
+            Ok(Self {
+                projection,
+                ..*self
+            })
+        }
+        fn stored(&self) -> candle_dynquant::Result<Vec<StoredWeight>> {
+            match self.passes_on {
+                true => Ok(self.projection.stored("kernel").into_iter().collect()),
+                // As a layer that knows nothing of it.
+                false => Err(candle_dynquant::Error::Unsavable {
+                    expected: "one".into(),
+                    got: "another".into(),
+                }),
+            }
+        }
+    }
+    let dir = tempfile::tempdir()?;
+    let float = dir.path().join("float.safetensors");
+    let kernel = Tensor::randn(0f32, 1., (3, 4), &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("1.kernel", kernel.clone())]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let out = dir.path().join("out.safetensors");
+    let own = |passes_on| Own {
+        projection: nn::Projection::new(kernel.clone(), None),
+        passes_on,
+    };
+    let mut model = ((), own(true));
+    quantize_dynamic(
+        &mut model,
+        &QConfigSpec::all_kinds(QConfig::per_row_dynamic())
+            .kind(LayerKind::custom("Own"), QConfig::per_row_dynamic()),
+    )?;
+    checkpoint::save(&model, &source, &out)?;
+    assert_eq!(tensors(&out)?["1.kernel_scale"].1, [3, 1]);
+    model.1.passes_on = false;
+    let error = checkpoint::save(&model, &source, &out)
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("1: "), "{error}");
+    Ok(())
+}
+
+/// A language model whose head is its embedding's table, which has one tensor in the file.
+#[derive(candle_dynquant::Quantizable, Clone)]
+struct Tied {
+    embed: nn::Embedding,
+    hidden: nn::Linear,
+    head: nn::Linear,
+}
+
+impl Tied {
+    fn load(vb: &candle_nn::VarBuilder<'_>, way: &str) -> Result<Self> {
+        let embed = nn::embedding(40, 16, vb.pp("embed"))?;
+        let bias = vb.get(40, "head.bias")?;
+        let table = || embed.embeddings().clone();
+        let head = match way {
+            "from_weights" => nn::Linear::from_weights(table(), None),
+            "from_weights with bias" => nn::Linear::from_weights(table(), Some(bias)),
+            "from candle_nn" => candle_nn::Linear::new(table(), None).into(),
+            _ => nn::Linear::tied(&embed, None)?,
+        };
+        Ok(Self {
+            hidden: nn::linear_no_bias(16, 16, vb.pp("hidden"))?,
+            embed,
+            head,
+        })
+    }
+
+    fn bits(&self) -> Result<Vec<u32>> {
+        let xs = self
+            .embed
+            .forward(&Tensor::new(&[3u32, 39, 0], &Device::Cpu)?)?;
+        let ys = self
+            .head
+            .forward(&self.hidden.forward(&xs)?)?
+            .flatten_all()?;
+        Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+    }
+}
+
+#[test]
+fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = dir.path().join("float.safetensors");
+    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
+    let all = [
+        ("embed.weight", random(&[40, 16])?),
+        ("hidden.weight", random(&[16, 16])?),
+        ("head.bias", random(&[40])?),
+    ];
+    candle_core::safetensors::save(&HashMap::from(all), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let out = dir.path().join("out.safetensors");
+    let specs = [
+        QConfigSpec::int8().embeddings(),
+        QConfigSpec::default().embeddings(),
+        QConfigSpec::onnxruntime().embeddings(),
+        QConfigSpec::float16().kind(
+            candle_dynquant::LayerKind::Embedding,
+            QConfig::float16_dynamic(),
+        ),
+        QConfigSpec::bfloat16().embeddings(),
+    ];
+    for way in [
+        "from_weights",
+        "from_weights with bias",
+        "from candle_nn",
+        "tied",
+    ] {
+        for spec in &specs {
+            let vb = source.var_builder(DType::F32, &Device::Cpu);
+            let mut model = Tied::load(&vb, way)?;
+            let report = quantize_dynamic(&mut model, spec)?;
+            assert_eq!(report.swapped().count(), 3, "{way}");
+            checkpoint::save(&model, &source, &out)?;
+            let tensors = tensors(&out)?;
+            assert!(
+                !tensors.keys().any(|name| name.starts_with("head.weight")),
+                "{way}"
+            );
+            let opened = Checkpoint::open(&out)?;
+            let again = Tied::load(&opened.var_builder(DType::F32, &Device::Cpu), way)?;
+            assert_eq!(again.bits()?, model.bits()?, "{way}");
+            let ids = |model: &Tied| {
+                use candle_dynquant::Layer;
+                [
+                    model.embed.weights()[0].id.clone(),
+                    model.head.weights()[0].id.clone(),
+                ]
+            };
+            let [embed, head] = ids(&again);
+            // A bias is part of the packed weight, of which there are then two.
+            assert_eq!(embed == head, way != "from_weights with bias", "{way}");
+            let twice = dir.path().join("twice.safetensors");
+            checkpoint::save(&again, &opened, &twice)?;
+            assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{way}");
+        }
+    }
+    // A head alone would have no tensor of its own.
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut model = Tied::load(&vb, "tied")?;
+    quantize_dynamic(&mut model, &QConfigSpec::int8())?;
+    let error = checkpoint::save(&model, &source, &out)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("head: ") && error.contains("tied to an embedding"),
+        "{error}"
+    );
+    Ok(())
+}

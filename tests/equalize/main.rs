@@ -1,0 +1,433 @@
+//! Equalisation: exact in float, found by a probe, undone where it is not exact, and more accurate.
+
+mod saved;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_dynquant::equalize::Unfoldable;
+use candle_dynquant::inspect::Deviation;
+use candle_dynquant::{
+    Equalization, EqualizeReport, QConfigSpec, Quantizable, equalize, nn, quantize_dynamic,
+};
+
+const HIDDEN: usize = 32;
+
+fn random(shape: &[usize]) -> Tensor {
+    Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap()
+}
+
+/// Gains from 2^-4 to 2^4, as trained norms have them.
+fn gain(len: usize) -> Tensor {
+    let exponents = Tensor::rand(-4f32, 4., len, &Device::Cpu).unwrap();
+    (exponents * std::f64::consts::LN_2).unwrap().exp().unwrap()
+}
+
+fn norm() -> nn::LayerNorm {
+    nn::LayerNorm::new(gain(HIDDEN), random(&[HIDDEN]), 1e-5)
+}
+
+fn linear(out: usize, input: usize) -> nn::Linear {
+    let weight = (random(&[out, input]) * (1. / (input as f64).sqrt())).unwrap();
+    nn::Linear::new(weight, Some(random(&[out])))
+}
+
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    let values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// A post-norm transformer without attention: every norm is read by linear layers and as a residual.
+#[derive(Quantizable, Clone)]
+struct PostNorm {
+    embed: nn::LayerNorm,
+    blocks: Vec<Block>,
+    pooler: nn::Linear,
+}
+
+#[derive(Quantizable, Clone)]
+struct Block {
+    query: nn::Linear,
+    key: nn::Linear,
+    attention_norm: nn::LayerNorm,
+    up: Arc<nn::Linear>,
+    down: nn::Linear,
+    norm: nn::LayerNorm,
+}
+
+impl PostNorm {
+    fn new() -> Self {
+        let block = |_| Block {
+            query: linear(HIDDEN, HIDDEN),
+            key: linear(HIDDEN, HIDDEN),
+            attention_norm: norm(),
+            up: Arc::new(linear(2 * HIDDEN, HIDDEN)),
+            down: linear(HIDDEN, 2 * HIDDEN),
+            norm: norm(),
+        };
+        Self {
+            embed: norm(),
+            blocks: (0..2).map(block).collect(),
+            pooler: linear(4, HIDDEN),
+        }
+    }
+
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let mut hidden = self.embed.forward(xs)?;
+        for block in &self.blocks {
+            let [query, key] = nn::Linear::forward_each([&block.query, &block.key], &hidden)?;
+            let attended = block.attention_norm.forward_add(&(query * key)?, &hidden)?;
+            let inner = block.up.forward(&attended)?.relu()?;
+            hidden = block
+                .norm
+                .forward_add(&block.down.forward(&inner)?, &attended)?;
+        }
+        Ok(hidden)
+    }
+}
+
+fn paths(report: &EqualizeReport) -> Vec<(&str, Vec<&str>, Vec<&str>)> {
+    report
+        .pairs
+        .iter()
+        .map(|pair| {
+            let layers = pair.layers.iter().map(String::as_str).collect();
+            let residuals = pair.residuals.iter().map(String::as_str).collect();
+            (pair.norm.as_str(), layers, residuals)
+        })
+        .collect()
+}
+
+#[test]
+fn a_post_norm_model_is_folded_bit_for_bit() {
+    let mut model = PostNorm::new();
+    let float = model.clone();
+    let xs = random(&[3, 5, HIDDEN]);
+    let config = Equalization::default().unused("pooler");
+    let report = equalize(&mut model, &config, |model| model.forward(&xs)).unwrap();
+    assert_eq!(
+        paths(&report),
+        [
+            (
+                "embed",
+                vec!["blocks.0.query", "blocks.0.key"],
+                vec!["blocks.0.attention_norm"]
+            ),
+            (
+                "blocks.0.attention_norm",
+                vec!["blocks.0.up"],
+                vec!["blocks.0.norm"]
+            ),
+            (
+                "blocks.0.norm",
+                vec!["blocks.1.query", "blocks.1.key"],
+                vec!["blocks.1.attention_norm"]
+            ),
+            (
+                "blocks.1.attention_norm",
+                vec!["blocks.1.up"],
+                vec!["blocks.1.norm"]
+            ),
+        ]
+    );
+    assert!(report.left.is_empty(), "{report}");
+    assert!(
+        report
+            .to_string()
+            .starts_with("4 of 4 norms equalized\n  embed -> blocks.0.query")
+    );
+    // On inputs that the probe did not see, and the float model is as it was.
+    for xs in [&xs, &random(&[7, HIDDEN])] {
+        assert_eq!(
+            bits(&model.forward(xs).unwrap()),
+            bits(&float.forward(xs).unwrap())
+        );
+    }
+    assert_ne!(bits(model.embed.weight()), bits(float.embed.weight()));
+
+    // A second time nothing is left to be gained: all factors are 1 but for rounding.
+    let again = equalize(&mut model, &config, |model| model.forward(&xs)).unwrap();
+    assert_eq!(again.pairs, report.pairs);
+    assert_eq!(
+        bits(&model.forward(&xs).unwrap()),
+        bits(&float.forward(&xs).unwrap())
+    );
+}
+
+/// A norm with outliers in two channels, whose columns are small, as in a trained transformer.
+#[test]
+fn int8_is_more_accurate() {
+    let at = |outlier: f32| {
+        let values = (0..HIDDEN).map(|channel| if channel % 16 == 3 { outlier } else { 1. });
+        Tensor::from_iter(values, &Device::Cpu).unwrap()
+    };
+    let weight = linear(HIDDEN, HIDDEN)
+        .weight()
+        .broadcast_mul(&at(1. / 40.))
+        .unwrap();
+    let mut equalized = Reads {
+        norm: nn::LayerNorm::new_no_bias(at(40.), 1e-5),
+        first: nn::Linear::new(weight, None),
+        second: linear(HIDDEN, HIDDEN),
+        rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
+        last: norm(),
+        reads: |model, xs| model.first.forward(&model.norm.forward(xs)?),
+    };
+    let float = equalized.clone();
+    let mut plain = float.clone();
+    let config = Equalization::default().unused("second|rms|last");
+    let probe = random(&[2, HIDDEN]);
+    equalize(&mut equalized, &config, |model| {
+        (model.reads)(model, &probe)
+    })
+    .unwrap();
+    let xs = random(&[100, HIDDEN]);
+    let expected = (float.reads)(&float, &xs).unwrap();
+    let [plain, equalized] = [&mut plain, &mut equalized].map(|model| {
+        quantize_dynamic(model, &QConfigSpec::int8()).unwrap();
+        let mut deviation = Deviation::default();
+        let got = (model.reads)(model, &xs).unwrap();
+        deviation.add(&expected, &got).unwrap();
+        deviation.sqnr_db()
+    });
+    assert!(
+        equalized > plain + 6.,
+        "{plain} dB, equalized {equalized} dB"
+    );
+}
+
+#[test]
+fn a_layer_that_the_probe_misses_leaves_the_norms_that_it_may_read() {
+    let mut model = PostNorm::new();
+    let float = model.clone();
+    let xs = random(&[3, HIDDEN]);
+    let config = Equalization::default();
+    let report = equalize(&mut model, &config, |model| model.forward(&xs)).unwrap();
+    assert!(
+        report.pairs.is_empty() && report.left.len() == 4,
+        "{report}"
+    );
+    let layer = "pooler".to_owned();
+    assert!(report.left.iter().all(|left| left.reason
+        == Unfoldable::NotCalled {
+            layer: layer.clone()
+        }));
+    assert!(
+        report
+            .to_string()
+            .contains("embed left: the probe does not reach pooler")
+    );
+    assert_eq!(bits(model.embed.weight()), bits(float.embed.weight()));
+}
+
+/// A norm whose readers are chosen by `reads`.
+#[derive(Quantizable, Clone)]
+struct Reads {
+    norm: nn::LayerNorm,
+    first: nn::Linear,
+    second: nn::Linear,
+    rms: nn::RmsNorm,
+    last: nn::LayerNorm,
+    #[quantizable(skip)]
+    reads: fn(&Reads, &Tensor) -> Result<Tensor>,
+}
+
+fn equalized(reads: fn(&Reads, &Tensor) -> Result<Tensor>) -> (EqualizeReport, bool) {
+    equalized_by(&Equalization::default().unused("second|rms|last"), reads)
+}
+
+/// The report, and whether the model computes the same as before, bit for bit.
+fn equalized_by(
+    config: &Equalization,
+    reads: fn(&Reads, &Tensor) -> Result<Tensor>,
+) -> (EqualizeReport, bool) {
+    let mut model = Reads {
+        norm: norm(),
+        first: linear(HIDDEN, HIDDEN),
+        second: linear(HIDDEN, HIDDEN),
+        rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
+        last: norm(),
+        reads,
+    };
+    let float = model.clone();
+    let xs = random(&[5, HIDDEN]);
+    let report = equalize(&mut model, config, |model| reads(model, &xs)).unwrap();
+    let other = random(&[9, HIDDEN]);
+    let same = bits(&reads(&model, &other).unwrap()) == bits(&reads(&float, &other).unwrap());
+    (report, same)
+}
+
+#[test]
+fn pre_norms_fold_and_rms_norms_too() {
+    let (report, same) = equalized(|model, xs| {
+        let ys = (xs + model.first.forward(&model.norm.forward(xs)?)?)?;
+        &ys + model.second.forward(&model.rms.forward(&ys)?)?
+    });
+    assert_eq!(
+        paths(&report),
+        [
+            ("norm", vec!["first"], vec![]),
+            ("rms", vec!["second"], vec![])
+        ]
+    );
+    assert!(same);
+}
+
+#[test]
+fn what_cannot_be_folded_is_left_and_undone() {
+    // A residual outside of a norm is seen by the output alone.
+    let (report, same) = equalized(|model, xs| {
+        let hidden = model.norm.forward(xs)?;
+        let ys = (&hidden + model.first.forward(&hidden)?)?;
+        &ys + model.second.forward(&model.rms.forward(&ys)?)?
+    });
+    assert_eq!(paths(&report), [("rms", vec!["second"], vec![])]);
+    assert!(matches!(report.left[0].reason, Unfoldable::ChangesOutput { by } if by > 1e-3));
+    assert!(same);
+
+    // A layer that reads two norms.
+    let (report, same) = equalized(|model, xs| {
+        let ys = model.first.forward(&model.norm.forward(xs)?)?;
+        model.first.forward(&model.rms.forward(&ys)?)
+    });
+    let reason = Unfoldable::ReadsOthers {
+        layer: "first".into(),
+    };
+    assert!(report.pairs.is_empty() && same);
+    assert!(report.left.len() == 2 && report.left.iter().all(|left| left.reason == reason));
+
+    // Two layers with one weight.
+    let mut tied = Reads {
+        norm: norm(),
+        first: linear(HIDDEN, HIDDEN),
+        second: linear(HIDDEN, HIDDEN),
+        rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
+        last: norm(),
+        reads: |_, xs| Ok(xs.clone()),
+    };
+    tied.second = nn::Linear::new(tied.first.weight().clone(), None);
+    let config = Equalization::default().unused("second|rms|last");
+    let report = equalize(&mut tied, &config, |model| {
+        model
+            .first
+            .forward(&model.norm.forward(&random(&[1, HIDDEN]))?)
+    });
+    assert_eq!(
+        report.unwrap().left[0].reason,
+        Unfoldable::Tied {
+            layer: "first".into()
+        }
+    );
+
+    // A quantized layer.
+    let mut quantized = tied.clone();
+    quantized.first = linear(HIDDEN, HIDDEN);
+    quantize_dynamic(&mut quantized.first, &QConfigSpec::int8()).unwrap();
+    let xs = random(&[1, HIDDEN]);
+    let report = equalize(&mut quantized, &config, |model| {
+        model.first.forward(&model.norm.forward(&xs)?)
+    });
+    assert_eq!(
+        report.unwrap().left[0].reason,
+        Unfoldable::NotLinear {
+            layer: "first".into()
+        }
+    );
+}
+
+#[test]
+fn pairs_can_be_named() {
+    // Behind a copy, a reader is known by name only.
+    let reads: fn(&Reads, &Tensor) -> Result<Tensor> = |model, xs| {
+        let copy = model.norm.forward(xs)?.copy()?;
+        model.first.forward(&copy)
+    };
+    let found = equalized(reads);
+    assert!(found.0.pairs.is_empty() && found.0.left.is_empty() && found.1);
+    let config = Equalization::default().unused("second|rms|last");
+    let (report, same) = equalized_by(&config.clone().pair("n(or)m", "(first|$1)"), reads);
+    assert_eq!(paths(&report), [("norm", vec!["first"], vec![])]);
+    assert!(same);
+    // Named wrongly, it is undone.
+    let (report, same) = equalized_by(&config.clone().pair("norm", "second"), reads);
+    assert!(report.pairs.is_empty() && same);
+    assert!(matches!(
+        report.left[0].reason,
+        Unfoldable::ChangesOutput { .. }
+    ));
+}
+
+#[test]
+fn mistakes_are_errors_and_change_nothing() {
+    let mut model = PostNorm::new();
+    let before = bits(model.embed.weight());
+    let xs = random(&[3, HIDDEN]);
+    let mut fails = |config: Equalization, probe: &dyn Fn(&PostNorm) -> Result<Tensor>| {
+        let report = equalize(&mut model, &config, probe);
+        assert_eq!(bits(model.embed.weight()), before);
+        report.unwrap_err().to_string()
+    };
+    let default = Equalization::default;
+    let forward = |model: &PostNorm| model.forward(&xs);
+    for (config, expected) in [
+        (
+            default().alpha(1.5),
+            "invalid alpha: expected a number from 0 to 1, got 1.5",
+        ),
+        (default().alpha(f64::NAN), "invalid alpha"),
+        (
+            default().pair("blocks", "x"),
+            "regex \"blocks\" matches no layer",
+        ),
+        (default().pair("embed", "x"), "regex \"x\" matches no layer"),
+        (default().pair("(", "x"), "malformed regex \"(\""),
+        (default().unused("["), "malformed regex \"[\""),
+        (default().unused(r"(\w{1000}){1000}"), "malformed regex"),
+        (
+            default().unused("nothing"),
+            "regex \"nothing\" matches no layer",
+        ),
+    ] {
+        let error = fails(config, &forward);
+        assert!(error.contains(expected), "{error}");
+    }
+    let error = fails(default(), &|_| candle_core::bail!("no data"));
+    assert!(error.contains("no data"), "{error}");
+    let error = fails(default(), &|_| Tensor::new(&[1f32, f32::NAN], &Device::Cpu));
+    assert!(
+        error.contains("expected finite numbers, got a NaN"),
+        "{error}"
+    );
+    let error = fails(default(), &|_| Tensor::zeros(0, DType::F32, &Device::Cpu));
+    assert!(error.contains("got none"), "{error}");
+}
+
+#[test]
+fn halves_and_f64_fold_exactly_too() {
+    for dtype in [DType::BF16, DType::F16, DType::F64] {
+        let convert = |tensor: &Tensor| tensor.to_dtype(dtype).unwrap();
+        let first = linear(HIDDEN, HIDDEN);
+        let mut model = Reads {
+            norm: nn::LayerNorm::new(convert(&gain(HIDDEN)), convert(&random(&[HIDDEN])), 1e-5),
+            first: nn::Linear::new(convert(first.weight()), None),
+            second: first,
+            rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
+            last: nn::LayerNorm::new_no_bias(convert(&gain(HIDDEN)), 1e-5),
+            reads: |model, xs| {
+                let hidden = model.norm.forward(xs)?;
+                model
+                    .last
+                    .forward_add(&model.first.forward(&hidden)?, &hidden)
+            },
+        };
+        let float = model.clone();
+        let xs = convert(&random(&[4, HIDDEN]));
+        let config = Equalization::default().unused("second|rms");
+        let report = equalize(&mut model, &config, |model| (model.reads)(model, &xs)).unwrap();
+        assert_eq!(report.pairs.len(), 1, "{dtype:?}: {report}");
+        assert_eq!(report.pairs[0].residuals, ["last"]);
+        let outs = [&model, &float].map(|model| (model.reads)(model, &xs).unwrap());
+        let outs = outs.map(|ys| bits(&ys.to_dtype(DType::F32).unwrap()));
+        assert_eq!(outs[0], outs[1], "{dtype:?}");
+    }
+}

@@ -1,0 +1,229 @@
+//! Equalized models, saved and loaded.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::{
+    Checkpoint, Equalization, QConfigSpec, Quantizable, checkpoint, equalize, nn, quantize_dynamic,
+};
+use candle_nn::VarBuilder;
+
+use crate::{HIDDEN, bits, gain, random};
+
+/// A norm of each kind: with a bias, read as a residual; without one; under PyTorch's old names.
+#[derive(Quantizable, Clone)]
+struct Model {
+    norm: nn::LayerNorm,
+    query: nn::Linear,
+    post: nn::LayerNorm,
+    rms: nn::RmsNorm,
+    up: nn::Linear,
+    old: nn::LayerNorm,
+    head: nn::Linear,
+}
+
+impl Model {
+    fn load(vb: VarBuilder<'_>) -> candle_core::Result<Self> {
+        let linear = |name| nn::linear(HIDDEN, HIDDEN, vb.pp(name));
+        Ok(Self {
+            norm: nn::layer_norm(HIDDEN, 1e-5, vb.pp("block.norm"))?,
+            query: linear("block.query")?,
+            post: nn::layer_norm_no_bias(HIDDEN, 1e-5, vb.pp("block.post"))?,
+            rms: nn::rms_norm(HIDDEN, 1e-6, vb.pp("rms"))?,
+            up: linear("up")?,
+            old: nn::layer_norm(HIDDEN, 1e-5, vb.pp("old"))?,
+            head: linear("head")?,
+        })
+    }
+
+    fn open(path: &Path, dtype: DType) -> Result<Self> {
+        let vb = Checkpoint::open(path)?.var_builder(dtype, &Device::Cpu);
+        Ok(Self::load(vb)?)
+    }
+
+    fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
+        let normal = self.norm.forward(xs)?;
+        let xs = self
+            .post
+            .forward_add(&self.query.forward(&normal)?, &normal)?;
+        let xs = (&xs + self.up.forward(&self.rms.forward(&xs)?)?)?;
+        self.head.forward(&self.old.forward(&xs)?)
+    }
+
+    fn equalize(&mut self) -> Result<()> {
+        let dtype = self.query.weight().dtype();
+        let xs = random(&[6, HIDDEN]).to_dtype(dtype)?;
+        let report = equalize(self, &Equalization::default(), |model| model.forward(&xs))?;
+        assert_eq!(report.pairs.len(), 3, "{report}");
+        Ok(())
+    }
+}
+
+fn write_float(path: &Path, dtype: DType) -> Result<()> {
+    let mut tensors = HashMap::new();
+    for norm in [
+        "block.norm.weight",
+        "block.post.weight",
+        "rms.weight",
+        "old.gamma",
+    ] {
+        tensors.insert(norm.to_owned(), gain(HIDDEN).to_dtype(dtype)?);
+    }
+    for bias in ["block.norm.bias", "old.beta"] {
+        tensors.insert(bias.to_owned(), random(&[HIDDEN]).to_dtype(dtype)?);
+    }
+    for layer in ["block.query", "up", "head"] {
+        let weight = (random(&[HIDDEN, HIDDEN]) * 0.2)?.to_dtype(dtype)?;
+        tensors.insert(format!("{layer}.weight"), weight);
+        tensors.insert(format!("{layer}.bias"), random(&[HIDDEN]).to_dtype(dtype)?);
+    }
+    candle_core::safetensors::save(&tensors, path)?;
+    Ok(())
+}
+
+fn answer(model: &Model, xs: &Tensor) -> Result<Vec<u32>> {
+    let ys = model.forward(&xs.to_dtype(model.norm.weight().dtype())?)?;
+    Ok(bits(&ys.to_dtype(DType::F32)?))
+}
+
+/// The names of a file's tensors.
+fn names(path: &Path) -> Result<Vec<String>> {
+    Ok(Checkpoint::open(path)?.tensors().map(|t| t.name).collect())
+}
+
+#[test]
+fn they_load_back_bit_for_bit_with_the_code_that_loads_the_float_model() -> Result<()> {
+    let xs = random(&[9, HIDDEN]);
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let dir = tempfile::tempdir()?;
+        let [float, out, again] = ["float", "out", "again"]
+            .map(|name| dir.path().join(name).with_extension("safetensors"));
+        write_float(&float, dtype)?;
+        for (file_dtype, spec) in [
+            (DType::F32, Some(QConfigSpec::int8())),
+            (dtype, Some(QConfigSpec::int8().exclude("up"))),
+            (dtype, None),
+        ] {
+            let source = Checkpoint::open(&float)?;
+            let mut model = Model::open(&float, file_dtype)?;
+            model.equalize()?;
+            if let Some(spec) = &spec {
+                quantize_dynamic(&mut model, spec)?;
+            }
+            checkpoint::save(&model, &source, &out)?;
+            let loaded = Model::open(&out, file_dtype)?;
+            assert_eq!(
+                answer(&loaded, &xs)?,
+                answer(&model, &xs)?,
+                "{dtype:?} {spec:?}"
+            );
+
+            // What was loaded is saved as it is, and equalized once more.
+            let saved = Checkpoint::open(&out)?;
+            checkpoint::save(&loaded, &saved, &again)?;
+            assert_eq!(names(&again)?, names(&out)?);
+            let twice = Model::open(&again, file_dtype)?;
+            assert_eq!(answer(&twice, &xs)?, answer(&model, &xs)?);
+            if spec.is_none() {
+                let mut twice = twice;
+                twice.equalize()?;
+                checkpoint::save(&twice, &saved, &again)?;
+                assert_eq!(names(&again)?, names(&out)?);
+                let loaded = Model::open(&again, file_dtype)?;
+                assert_eq!(answer(&loaded, &xs)?, answer(&twice, &xs)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_loader_without_the_factors_of_a_residual_finds_no_weight() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float.safetensors", "out.safetensors"].map(|name| dir.path().join(name));
+    write_float(&float, DType::F32)?;
+    let mut model = Model::open(&float, DType::F32)?;
+    model.equalize()?;
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let norms: Vec<_> = names(&out)?
+        .into_iter()
+        .filter(|name| {
+            !["block.query", "up", "head"]
+                .iter()
+                .any(|layer| name.starts_with(layer))
+        })
+        .collect();
+    assert_eq!(
+        norms,
+        [
+            "block.norm.bias",
+            "block.norm.weight",
+            "block.post.equalized.residual_weight",
+            "block.post.equalized.weight",
+            "old.bias",
+            "old.weight",
+            "rms.weight"
+        ]
+    );
+    let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
+    let norm = |name| candle_nn::layer_norm_no_bias(HIDDEN, 1e-5, vb.pp(name));
+    assert_eq!(bits(norm("rms")?.weight()), bits(model.rms.weight()));
+    let error = norm("block.post").unwrap_err().to_string();
+    assert!(error.contains("block.post.weight"), "{error}");
+    // A builder that has every tensor has no factors.
+    let zeros = VarBuilder::zeros(DType::F32, &Device::Cpu);
+    assert!(nn::layer_norm(HIDDEN, 1e-5, zeros.pp("norm")).is_ok());
+    // Factors of another norm.
+    let error = nn::layer_norm_no_bias(HIDDEN + 1, 1e-5, vb.pp("block.post"));
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("block.post") && error.contains("[33]"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn norms_that_have_no_tensor_or_share_one_are_errors() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float.safetensors", "out.safetensors"].map(|name| dir.path().join(name));
+    write_float(&float, DType::F32)?;
+    let source = Checkpoint::open(&float)?;
+    let mut model = Model::open(&float, DType::F32)?;
+    model.equalize()?;
+
+    let mut unnamed = model.clone();
+    unnamed.norm = nn::LayerNorm::new(gain(HIDDEN), random(&[HIDDEN]), 1e-5);
+    unnamed.equalize()?;
+    let error = checkpoint::save(&unnamed, &source, &out)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("norm") && error.contains("\"norm.weight\""),
+        "{error}"
+    );
+
+    #[derive(Quantizable)]
+    struct Two {
+        first: Model,
+        second: Model,
+    }
+    let second = Model::open(&float, DType::F32)?;
+    let mut two = Two {
+        first: model,
+        second,
+    };
+    let error = checkpoint::save(&two, &source, &out)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("second") && error.contains("two layers"),
+        "{error}"
+    );
+    two.second = two.first.clone();
+    checkpoint::save(&two, &source, &out)?;
+    assert!(out.exists());
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! The figures of an inspection are those computed by hand.
+
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::inspect::{Deviation, Inspection, inspect};
+use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Quantizable, nn, quantize_dynamic};
+
+fn random(shape: &[usize], deviation: f32) -> Tensor {
+    Tensor::randn(0f32, deviation, shape, &Device::Cpu).unwrap()
+}
+
+#[derive(Quantizable, Clone)]
+struct Model {
+    table: nn::Embedding,
+    up: nn::Linear,
+    down: nn::Linear,
+    lstm: nn::LSTM,
+    unused: nn::Linear,
+}
+
+impl Model {
+    fn new() -> Self {
+        let linear = || nn::Linear::new(random(&[16, 16], 0.3), Some(random(&[16], 0.1)));
+        let vb = nn::VarBuilder::from_varmap(&nn::VarMap::new(), DType::F32, &Device::Cpu);
+        Self {
+            table: nn::Embedding::new(random(&[20, 16], 1.), 16),
+            up: linear(),
+            down: linear(),
+            lstm: nn::LSTM::new(16, 8, nn::RecurrentConfig::default(), vb).unwrap(),
+            unused: linear(),
+        }
+    }
+
+    fn forward(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
+        let xs = self.table.forward(ids)?;
+        let xs = self.down.forward(&self.up.forward(&xs)?.relu()?)?;
+        Ok(self.lstm.forward(&xs, None)?.0)
+    }
+}
+
+fn ids() -> Tensor {
+    Tensor::new(&[[3u32, 19, 0], [7, 7, 1]], &Device::Cpu).unwrap()
+}
+
+fn inspected(spec: &QConfigSpec) -> (Model, Model, Inspection) {
+    let mut float = Model::new();
+    let mut quantized = float.clone();
+    quantize_dynamic(&mut quantized, spec).unwrap();
+    let run = |model: &Model| {
+        model.forward(&ids())?;
+        model.forward(&ids())
+    };
+    let inspection = inspect(&mut float, &mut quantized, run).unwrap();
+    (float, quantized, inspection)
+}
+
+fn sqnr_db(expected: &Tensor, got: &Tensor) -> f64 {
+    let sum = |tensor: Tensor| {
+        let squares = tensor.to_dtype(DType::F64).unwrap().sqr().unwrap();
+        squares.sum_all().unwrap().to_scalar::<f64>().unwrap()
+    };
+    10. * (sum(expected.clone()) / sum((expected - got).unwrap())).log10()
+}
+
+#[test]
+fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
+    let (float, quantized, inspection) = inspected(&QConfigSpec::int8());
+    let paths: Vec<_> = inspection
+        .layers
+        .iter()
+        .map(|layer| layer.path.as_str())
+        .collect();
+    assert_eq!(paths, ["table", "up", "down", "lstm", "unused"]);
+    let [table, up, down, lstm, unused] = &inspection.layers[..] else {
+        panic!("five layers");
+    };
+
+    let xs = float.table.forward(&ids()).unwrap();
+    let hidden = |model: &Model| model.up.forward(&xs).unwrap();
+    let close = |deviation: &candle_dynquant::inspect::Deviation, expected: f64| {
+        let db = deviation.sqnr_db();
+        assert!((db - expected).abs() < 1e-3, "{db}, {expected}");
+    };
+    close(
+        &up.output.unwrap(),
+        sqnr_db(&hidden(&float), &hidden(&quantized)),
+    );
+    // Nothing before it is quantized.
+    close(&up.along.unwrap(), up.output.unwrap().sqnr_db());
+    let relu = hidden(&float).relu().unwrap();
+    let alone = quantized.down.forward(&relu).unwrap();
+    let expected = float.down.forward(&relu).unwrap();
+    close(&down.output.unwrap(), sqnr_db(&expected, &alone));
+    let after = quantized
+        .down
+        .forward(&hidden(&quantized).relu().unwrap())
+        .unwrap();
+    close(&down.along.unwrap(), sqnr_db(&expected, &after));
+    let ends = [&float, &quantized].map(|model| model.forward(&ids()).unwrap());
+    close(&inspection.output, sqnr_db(&ends[0], &ends[1]));
+    close(&lstm.along.unwrap(), inspection.output.sqnr_db());
+
+    // 2 calls of 6 tokens.
+    assert_eq!(up.output.unwrap().count(), 2 * 6 * 16);
+    let input = up.input.as_ref().unwrap();
+    let extreme = |tensor: Tensor| tensor.to_scalar::<f32>().unwrap();
+    assert_eq!(
+        (input.min, input.max),
+        (
+            extreme(xs.min_all().unwrap()),
+            extreme(xs.max_all().unwrap())
+        )
+    );
+    assert_eq!(input.histogram.counts.iter().sum::<u64>(), 2 * 6 * 16);
+    // Rows of 16 elements with ranges of their own clip nothing, and use few codes.
+    assert_eq!(input.clipped, Some(0.));
+    assert!(
+        input
+            .unused_codes
+            .is_some_and(|share| share > 0.5 && share < 1.)
+    );
+
+    let weight = &up.weights[0];
+    let error = float.up.projection();
+    let error = quantized.up.projection().weight_error(error).unwrap();
+    close(&weight.error, f64::from(error.sqnr_db));
+    assert_eq!((weight.clipped, &weight.name[..]), (0., "weight"));
+    assert!(
+        weight
+            .unused_codes
+            .is_some_and(|share| share > 0. && share < 0.9)
+    );
+    let names: Vec<_> = lstm
+        .weights
+        .iter()
+        .map(|weight| weight.name.as_str())
+        .collect();
+    assert_eq!(names, ["weight_ih_l0", "weight_hh_l0"]);
+
+    // Not quantized, not called.
+    assert!(!table.quantized && table.output.is_none() && table.input.is_none());
+    assert_eq!(table.along.unwrap().sqnr_db(), f64::INFINITY);
+    assert!(unused.quantized && unused.output.is_none() && unused.along.is_none());
+    assert!(up.bytes_after < up.bytes_before / 2);
+    assert_eq!(table.bytes_before, table.bytes_after);
+}
+
+#[test]
+fn formats_without_codes_have_none_that_are_unused() {
+    let (_, _, inspection) = inspected(&QConfigSpec::float16());
+    let up = &inspection.layers[1];
+    assert!(up.weights[0].unused_codes.is_none());
+    let input = up.input.as_ref().unwrap();
+    assert!(input.clipped.is_none() && input.unused_codes.is_none());
+    assert!(up.output.unwrap().sqnr_db() > 60.);
+}
+
+#[test]
+fn a_table_is_inspected_too() {
+    let (_, _, inspection) = inspected(&QConfigSpec::int8().embeddings());
+    let table = &inspection.layers[0];
+    assert!(table.quantized && table.weights[0].error.sqnr_db() > 30.);
+    assert!(table.output.unwrap().sqnr_db() > 30.);
+}
+
+#[test]
+fn it_is_a_table_and_json() {
+    let (_, _, inspection) = inspected(&QConfigSpec::int8());
+    let text = inspection.to_string();
+    let up = text.lines().find(|line| line.contains("up ")).unwrap();
+    assert!(up.contains("Linear"), "{text}");
+    assert!(text.contains("\nend to end: "), "{text}");
+    assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    let json: serde_json::Value = serde_json::to_value(&inspection).unwrap();
+    assert_eq!(json["layers"][1]["path"], "up");
+    assert!(json["layers"][1]["output"]["sqnr_db"].as_f64().unwrap() > 20.);
+    assert!(
+        json["layers"][0]["along"]["sqnr_db"].is_null(),
+        "an exact layer"
+    );
+    assert_eq!(json["layers"][0]["along"]["cosine"], 1.);
+}
+
+#[test]
+fn the_cosine_of_equal_tensors_is_1() {
+    let mut deviation = Deviation::default();
+    // The root of 2 times itself is more than 2.
+    let ones = Tensor::ones(2, DType::F32, &Device::Cpu).unwrap();
+    deviation.add(&ones, &ones).unwrap();
+    assert_eq!(
+        (deviation.cosine(), deviation.sqnr_db()),
+        (1., f64::INFINITY)
+    );
+}
+
+#[test]
+fn clipped_weights_are_counted() {
+    // The histogram observer cuts off a single far value.
+    let mut values = vec![0f32; 4096];
+    for (at, value) in values.iter_mut().enumerate() {
+        *value = ((at * 37) % 101) as f32 / 101. - 0.5;
+    }
+    values[7] = 500.;
+    let weight = Tensor::from_vec(values, (64, 64), &Device::Cpu).unwrap();
+    let mut float = nn::Linear::new(weight, None);
+    let mut quantized = float.clone();
+    let qconfig: QConfig = serde_json::from_value(serde_json::json!({
+        "preset": "default_dynamic",
+    }))
+    .unwrap_or_else(|_| QConfig::default_dynamic());
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
+    quantize_dynamic(&mut quantized, &spec).unwrap();
+    let xs = random(&[3, 64], 1.);
+    let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
+    let weight = &inspection.layers[0].weights[0];
+    // A range of 500 leaves two codes to all the others.
+    assert!(
+        weight.unused_codes.is_some_and(|share| share > 0.98),
+        "{weight:?}"
+    );
+    assert_eq!(weight.histogram.bound, 512.);
+}
+
+#[test]
+fn other_models_and_other_calls_are_errors() {
+    let mut float = Model::new();
+    let mut quantized = float.clone();
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8()).unwrap();
+    let calls = std::cell::Cell::new(0);
+    let error = inspect(&mut float, &mut quantized, |model| {
+        calls.set(calls.get() + 1);
+        for _ in 0..calls.get() {
+            model.forward(&ids())?;
+        }
+        model.forward(&ids())
+    });
+    let error = error.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("the float model's 2 calls"), "{error}");
+
+    let mut more: Vec<nn::Linear> = vec![float.up.clone(), float.down.clone()];
+    let mut less = vec![float.up.clone()];
+    let error = inspect(&mut more, &mut less, |model| Ok(model[0].weight().clone()));
+    let error = error.map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.contains("the 2 layers of the float one, got 1"),
+        "{error}"
+    );
+    let error = inspect(&mut float, &mut quantized, |_| {
+        candle_core::bail!("no data")
+    });
+    assert!(
+        error
+            .map(|_| ())
+            .unwrap_err()
+            .to_string()
+            .contains("no data")
+    );
+}

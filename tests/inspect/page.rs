@@ -1,0 +1,54 @@
+//! The page: one file with pictures, whatever the model's names and figures are.
+
+use candle_core::{Device, Module, Tensor};
+use candle_dynquant::inspect::{PagePoint, inspect};
+use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+
+fn page(title: &str, spec: &QConfigSpec, points: &[PagePoint]) -> String {
+    let linear = |outputs: usize| {
+        let weight = Tensor::randn(0f32, 1., (outputs, 16), &Device::Cpu).unwrap();
+        nn::Linear::new(weight, None)
+    };
+    let mut float = vec![linear(16), linear(16), linear(4)];
+    let mut quantized = float.clone();
+    quantize_dynamic(&mut quantized, spec).unwrap();
+    let xs = Tensor::randn(0f32, 1., (8, 16), &Device::Cpu).unwrap();
+    let run = |model: &Vec<nn::Linear>| model.iter().try_fold(xs.clone(), |xs, l| l.forward(&xs));
+    inspect(&mut float, &mut quantized, run)
+        .unwrap()
+        .page(title, points)
+        .unwrap()
+}
+
+#[test]
+fn it_has_a_picture_for_each_figure_and_loads_nothing() {
+    let point = |label: &str, score, best| PagePoint {
+        label: label.to_owned(),
+        score,
+        best,
+    };
+    let points = [
+        point("1", Some(0.7), Some(0.7)),
+        point("2", None, Some(0.7)),
+        point("3", Some(f64::NAN), Some(0.9)),
+    ];
+    let html = page("a <model> & \"its\" layers", &QConfigSpec::int8(), &points);
+    assert!(html.contains("<h1>a &lt;model&gt; &amp; &quot;its&quot; layers</h1>"));
+    // The search, the errors, the sizes, and two distributions of each of three layers.
+    assert_eq!(html.matches("<svg").count(), 3 + 2 * 3);
+    assert_eq!(html.matches("</svg>").count(), 3 + 2 * 3);
+    assert!(html.contains("3 of 3 layers quantized") && html.contains("end to end: "));
+    assert!(html.contains("best so far") && html.contains("along the run"));
+    for foreign in ["<script", " src=", "@import", "<iframe"] {
+        assert!(!html.contains(foreign), "{foreign}");
+    }
+    let links = html.matches("://").count() - html.matches("\"http://www.w3.org/").count();
+    assert_eq!(links, 0, "nothing but the namespace of SVG");
+}
+
+#[test]
+fn without_a_search_or_codes_it_is_a_page_too() {
+    let html = page("halves", &QConfigSpec::float16(), &[]);
+    assert_eq!(html.matches("<svg").count(), 2 + 2 * 3);
+    assert!(!html.contains("best so far") && !html.contains("NaN"));
+}

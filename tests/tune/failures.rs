@@ -1,0 +1,197 @@
+//! Failures during a search end in a typed outcome, with the best model until then.
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
+use candle_dynquant::tune::{Stopped, Strategy, tune_with};
+use candle_dynquant::{Error, QConfigSpec, Result, TuningConfig, TuningOutcome, tune};
+
+use crate::model::{Lossy, Model, accuracy, becomes, model, search};
+
+const LOSSES: [f64; 5] = [0.02, 0.05, 0.01, 0.04, 0.03];
+
+fn config() -> TuningConfig {
+    TuningConfig::default()
+        .strategy(Strategy::Basic)
+        .absolute(0.06)
+}
+
+/// An evaluation that does something else at its n-th call, from 1.
+fn at(
+    n: usize,
+    model: &mut Model,
+    otherwise: fn() -> Result<f64, String>,
+) -> Result<TuningOutcome> {
+    let calls = Cell::new(0);
+    tune(model, &config(), |model: &Model| {
+        calls.set(calls.get() + 1);
+        match calls.get() == n {
+            true => otherwise(),
+            false => Ok(accuracy(model)),
+        }
+    })
+}
+
+fn is_the_best(outcome: &TuningOutcome, model: &Model) {
+    match outcome.best() {
+        Some(best) => {
+            let values = outcome.trials.iter().map(|trial| trial.value);
+            assert_eq!(best.value, values.fold(f64::MIN, f64::max));
+            assert_eq!(best.value, accuracy(model));
+        }
+        None => assert_eq!(becomes(model), ["float"; 5]),
+    }
+}
+
+#[test]
+fn an_evaluation_that_fails_ends_the_search() -> Result<()> {
+    let mut whole = model(&LOSSES);
+    let calls = search(&mut whole, &config())?.1.len();
+    assert!(calls > 8);
+    for n in 2..=calls {
+        let mut model = model(&LOSSES);
+        let outcome = at(n, &mut model, || Err("no such file".to_owned()))?;
+        let message = "no such file".to_owned();
+        assert_eq!(outcome.stopped, Stopped::EvalFailed { message }, "call {n}");
+        assert_eq!((outcome.trials.len(), outcome.evals), (n - 2, n));
+        is_the_best(&outcome, &model);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_evaluation_that_panics_ends_the_search() -> Result<()> {
+    for n in 2..9 {
+        let mut model = model(&LOSSES);
+        let outcome = at(n, &mut model, || panic!("on purpose"))?;
+        let message = "on purpose".to_owned();
+        assert_eq!(
+            outcome.stopped,
+            Stopped::EvalPanicked { message },
+            "call {n}"
+        );
+        assert_eq!(outcome.trials.len(), n - 2);
+        is_the_best(&outcome, &model);
+    }
+    Ok(())
+}
+
+#[test]
+fn nan_fails_and_the_search_goes_on() -> Result<()> {
+    for n in 2..9 {
+        let mut model = model(&LOSSES);
+        let outcome = at(n, &mut model, || Ok(f64::NAN))?;
+        assert!(outcome.met, "call {n}");
+        let nan = &outcome.trials[n - 2];
+        assert!(nan.value.is_nan() && !nan.passed);
+        assert_eq!(outcome.best().expect("a trial").value, accuracy(&model));
+    }
+    // Never anything else: float is left, which is the best of what is no number.
+    let mut model = model(&LOSSES);
+    let first = Cell::new(true);
+    let outcome = tune(&mut model, &config(), |_: &Model| {
+        candle_core::Result::Ok(if first.replace(false) { 1. } else { f64::NAN })
+    })?;
+    assert!(!outcome.met && outcome.stopped == Stopped::Exhausted);
+    Ok(())
+}
+
+#[test]
+fn a_float_model_without_an_accuracy_is_an_error() {
+    type Otherwise = fn() -> Result<f64, String>;
+    let cases: [(Otherwise, &str); 4] = [
+        (
+            || Err("no data".into()),
+            "got the evaluation failed: no data",
+        ),
+        (
+            || panic!("on purpose"),
+            "got the evaluation panicked: on purpose",
+        ),
+        (|| Ok(f64::NAN), "expected a finite number, got NaN"),
+        (|| Ok(f64::INFINITY), "expected a finite number, got inf"),
+    ];
+    for (otherwise, message) in cases {
+        for strategy in [Strategy::Basic, Strategy::Sensitivity] {
+            let mut model = model(&LOSSES);
+            let config = config().strategy(strategy);
+            let error = tune(&mut model, &config, |_: &Model| otherwise()).unwrap_err();
+            assert!(error.to_string().ends_with(message), "{error}");
+            assert_eq!(becomes(&model), ["float"; 5]);
+        }
+    }
+}
+
+#[test]
+fn a_search_can_be_cancelled_after_any_trial() -> Result<()> {
+    for n in 1..8 {
+        let mut model = model(&LOSSES);
+        let eval = |model: &Model| candle_core::Result::Ok(accuracy(model));
+        let mut lines = Vec::new();
+        let outcome = tune_with(&mut model, &config(), eval, |progress| {
+            lines.push(progress.to_string());
+            assert_eq!(progress.trials, lines.len());
+            assert!(progress.best.value >= progress.trial.value);
+            match progress.trials == n {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })?;
+        assert_eq!(
+            (&outcome.stopped, outcome.trials.len()),
+            (&Stopped::Cancelled, n)
+        );
+        is_the_best(&outcome, &model);
+        let curve = outcome.curve();
+        assert_eq!(curve.len(), n);
+        let best = outcome.best().map(|trial| trial.value);
+        assert_eq!(curve.last().and_then(|point| point.best), best);
+        assert!(
+            curve
+                .iter()
+                .zip(&outcome.trials)
+                .all(|(p, t)| p.score == Some(t.value))
+        );
+        assert!(
+            lines[0].starts_with("[=") && lines[0].contains("] trial 1/"),
+            "{}",
+            lines[0]
+        );
+    }
+    Ok(())
+}
+
+/// `/dev/full` is a disk without space.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_ends_the_search() -> Result<()> {
+    let mut model = model(&LOSSES);
+    let (outcome, _) = search(&mut model, &config().history("/dev/full"))?;
+    assert!(
+        matches!(&outcome.stopped, Stopped::HistoryFailed { message } if message.contains("space"))
+    );
+    is_the_best(&outcome, &model);
+    Ok(())
+}
+
+#[test]
+fn a_mistake_is_an_error_and_changes_nothing() {
+    let never = |_: &Model| -> Result<f64> { panic!("evaluated") };
+    for config in [
+        TuningConfig::default().relative(1.),
+        TuningConfig::default().relative(f64::NAN),
+        TuningConfig::default().absolute(f64::INFINITY),
+        TuningConfig::default().history("/no/such/folder/history.jsonl"),
+        TuningConfig::default().spec(QConfigSpec::int8().exclude("no_such_layer")),
+    ] {
+        let mut model = model(&LOSSES);
+        assert!(tune(&mut model, &config, never).is_err(), "{config:?}");
+        assert_eq!(becomes(&model), ["float"; 5]);
+    }
+    let mut quantized: Model = vec![Lossy {
+        to: Some(candle_dynquant::QConfig::per_row_dynamic()),
+        ..Lossy::new(0.1)
+    }];
+    let error = tune(&mut quantized, &TuningConfig::default(), never).unwrap_err();
+    assert!(matches!(error, Error::NothingMatched { .. }), "{error}");
+}

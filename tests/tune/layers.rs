@@ -1,0 +1,234 @@
+//! Real layers: tied, shared and recurrent ones, saved models, and the same search on any thread count.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::tune::{Precision, Strategy, Trial};
+use candle_dynquant::{
+    Checkpoint, QConfigSpec, Quantizable, Result, TuningConfig, TuningOutcome, checkpoint, nn, tune,
+};
+
+use crate::common::tensor;
+
+fn linear(rows: usize, columns: usize, seed: u64) -> Result<nn::Linear> {
+    let weight = (tensor(&[rows, columns], seed)? * 0.1)?;
+    // An outlier, which makes one of the layers worse than the others.
+    let weight = match seed % 3 {
+        0 => (weight.sqr()? * 3.)?,
+        _ => weight,
+    };
+    Ok(nn::Linear::new(weight, None))
+}
+
+/// SQNR in dB, of which float has 100.
+fn sqnr(expected: &Tensor, got: &Tensor) -> Result<f64> {
+    let energy = |t: &Tensor| t.to_dtype(DType::F64)?.sqr()?.sum_all()?.to_scalar::<f64>();
+    let noise = energy(&(expected - got)?)?;
+    Ok((10. * (energy(expected)? / noise).log10()).min(100.))
+}
+
+#[derive(Quantizable, Clone)]
+struct Deep {
+    first: Arc<nn::Linear>,
+    inner: Vec<nn::Linear>,
+    lstm: nn::LSTM,
+    /// The first one again.
+    last: Arc<nn::Linear>,
+}
+
+impl Deep {
+    fn new() -> Result<Self> {
+        let first = Arc::new(linear(24, 24, 1)?);
+        let inner = (2..10)
+            .map(|seed| linear(24, 24, seed))
+            .collect::<Result<_>>()?;
+        let vars = nn::VarMap::new();
+        let vb = nn::VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+        let lstm = nn::LSTM::new(24, 24, Default::default(), vb)?;
+        for (i, var) in vars.all_vars().iter().enumerate() {
+            var.set(&(tensor(var.dims(), i as u64)? * 0.1)?)?;
+        }
+        let last = Arc::clone(&first);
+        Ok(Self {
+            first,
+            inner,
+            lstm,
+            last,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let mut hidden = self.first.forward(xs)?;
+        for layer in &self.inner {
+            hidden = (&hidden + layer.forward(&hidden)?.tanh()?)?;
+        }
+        let sequence = self.lstm.forward(&hidden.unsqueeze(0)?, None)?.0;
+        Ok(self.last.forward(&sequence.squeeze(0)?)?)
+    }
+}
+
+/// All that must not depend on threads.
+fn of(outcome: &TuningOutcome) -> (Vec<Trial>, Option<usize>, Vec<Option<u64>>) {
+    let mut trials = outcome.trials.clone();
+    trials.iter_mut().for_each(|trial| trial.seconds = 0.);
+    let ranking = outcome
+        .layers
+        .iter()
+        .map(|layer| layer.sqnr_db.map(f64::to_bits));
+    (trials, outcome.best_trial, ranking.collect())
+}
+
+#[test]
+fn the_same_search_on_any_number_of_threads() -> Result<()> {
+    let float = Deep::new()?;
+    let xs = tensor(&[12, 24], 77)?;
+    for strategy in [Strategy::Basic, Strategy::Sensitivity, Strategy::ByKind] {
+        let search = || -> Result<_> {
+            let mut model = float.clone();
+            let expected = model.forward(&xs)?;
+            let eval = |model: &Deep| sqnr(&expected, &model.forward(&xs)?);
+            let config = TuningConfig::default().strategy(strategy).absolute(60.);
+            let outcome = tune(&mut model, &config, eval)?;
+            Ok((of(&outcome), model.forward(&xs)?.to_vec2::<f32>()?))
+        };
+        let expected = search()?;
+        for threads in [1, 3] {
+            let pool = rayon_pool(threads);
+            let got = pool(&search)?;
+            assert!(got == expected, "{strategy} on {threads} threads");
+        }
+    }
+    Ok(())
+}
+
+/// Runs a function on a thread whose products use so many threads.
+fn rayon_pool(
+    threads: usize,
+) -> impl Fn(&(dyn Fn() -> Result<Searched> + Sync)) -> Result<Searched> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.expect("a pool");
+    move |search| pool.install(search)
+}
+
+type Searched = ((Vec<Trial>, Option<usize>, Vec<Option<u64>>), Vec<Vec<f32>>);
+
+#[test]
+fn layers_are_ranked_by_what_quantizing_them_does() -> Result<()> {
+    let mut model = Deep::new()?;
+    let xs = tensor(&[12, 24], 77)?;
+    let expected = model.forward(&xs)?;
+    let eval = |model: &Deep| sqnr(&expected, &model.forward(&xs)?);
+    let hour = Duration::from_secs(3600);
+    let outcome = tune(
+        &mut model,
+        &TuningConfig::default().absolute(62.).timeout(hour),
+        eval,
+    )?;
+    assert!(outcome.met && eval(&model)? >= 38.);
+    // A shared layer is one layer.
+    assert_eq!(outcome.layers.len(), 10);
+    let ranked = outcome
+        .layers
+        .iter()
+        .map(|layer| layer.sqnr_db.expect("measured"));
+    assert!(ranked.into_iter().all(|db| (25. ..70.).contains(&db)));
+    let fallen = outcome
+        .layers
+        .iter()
+        .filter(|l| l.precision != Precision::Int8)
+        .count();
+    assert!((1..10).contains(&fallen), "{outcome}");
+    assert!(Arc::ptr_eq(&model.first, &model.last));
+    Ok(())
+}
+
+#[test]
+fn float_is_what_it_was_after_any_number_of_trials() -> Result<()> {
+    let mut model = Deep::new()?;
+    let xs = tensor(&[12, 24], 77)?;
+    let expected = model.forward(&xs)?;
+    let eval = |model: &Deep| sqnr(&expected, &model.forward(&xs)?);
+    for strategy in [Strategy::Basic, Strategy::Sensitivity, Strategy::ByKind] {
+        let config = TuningConfig::default().strategy(strategy).absolute(0.);
+        let outcome = tune(&mut model, &config, eval)?;
+        assert!(outcome.met);
+        assert!(
+            outcome
+                .layers
+                .iter()
+                .all(|layer| layer.precision == Precision::Float)
+        );
+        assert_eq!(
+            model.forward(&xs)?.to_vec2::<f32>()?,
+            expected.to_vec2::<f32>()?
+        );
+    }
+    Ok(())
+}
+
+#[derive(Quantizable, Clone)]
+struct Tied {
+    words: nn::Embedding,
+    inner: nn::Linear,
+    head: nn::Linear,
+}
+
+impl Tied {
+    fn load(checkpoint: &Checkpoint) -> candle_core::Result<Self> {
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        let words = nn::embedding(32, 16, vb.pp("words"))?;
+        let head = nn::Linear::tied(&words, None)?;
+        let inner = nn::linear_no_bias(16, 16, vb.pp("inner"))?;
+        Ok(Self { words, inner, head })
+    }
+
+    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+        Ok(self
+            .head
+            .forward(&self.inner.forward(&self.words.forward(ids)?)?)?)
+    }
+}
+
+/// A table and the head that is tied to it change together, and so can be saved.
+#[test]
+fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (float, tuned) = (
+        dir.path().join("float.safetensors"),
+        dir.path().join("tuned.safetensors"),
+    );
+    let tensors = std::collections::HashMap::from([
+        ("words.weight", tensor(&[32, 16], 1)?),
+        ("inner.weight", tensor(&[16, 16], 2)?),
+    ]);
+    candle_core::safetensors::save(&tensors, &float)?;
+    let source = Checkpoint::open(&float)?;
+    let ids = Tensor::arange(0u32, 32, &Device::Cpu)?;
+    for (goal, tied) in [
+        (80., Precision::Int8),
+        (50., Precision::Float16),
+        (0., Precision::Float),
+    ] {
+        let mut model = Tied::load(&source)?;
+        let expected = model.forward(&ids)?;
+        let eval = |model: &Tied| sqnr(&expected, &model.forward(&ids)?);
+        let config = TuningConfig::default()
+            .absolute(goal)
+            .spec(QConfigSpec::int8().embeddings());
+        let outcome = tune(&mut model, &config, eval)?;
+        assert!(outcome.met);
+        let [words, _, head] = outcome.layers.as_slice() else {
+            panic!("{outcome}");
+        };
+        assert_eq!((words.precision, head.precision), (tied, tied), "{outcome}");
+        let best = eval(&model)?;
+        assert_eq!(best, outcome.best().expect("a trial").value);
+        if tied != Precision::Float {
+            checkpoint::save(&model, &source, &tuned)?;
+            let again = Tied::load(&Checkpoint::open(&tuned)?)?;
+            assert_eq!(eval(&again)?, best);
+        }
+    }
+    Ok(())
+}

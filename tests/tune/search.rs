@@ -1,0 +1,289 @@
+//! The trials of each strategy, and their results.
+
+use std::time::Duration;
+
+use candle_dynquant::tune::{Precision, Stopped, Strategy};
+use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, TuningConfig};
+
+use crate::common::random::Random;
+use crate::model::{QUANTIZED, accuracy, becomes, initials, model, search};
+
+const STRATEGIES: [Strategy; 3] = [Strategy::Basic, Strategy::Sensitivity, Strategy::ByKind];
+
+#[test]
+fn all_int8_is_tried_first_and_is_enough_where_it_passes() -> Result<()> {
+    for strategy in STRATEGIES {
+        let mut model = model(&[0.001, 0.002]);
+        let config = TuningConfig::default().strategy(strategy);
+        let (outcome, seen) = search(&mut model, &config)?;
+        assert_eq!(seen, ["ff", "ii"], "{strategy}");
+        assert_eq!(becomes(&model), ["int8", "int8"]);
+        assert!(outcome.met && outcome.stopped == Stopped::CriterionMet);
+        assert_eq!((outcome.evals, outcome.best_trial), (2, Some(0)));
+    }
+    Ok(())
+}
+
+/// Neural Compressor's order: alone from output to input, then accumulated, those first that did best.
+#[test]
+fn basic_falls_back_alone_and_then_together() -> Result<()> {
+    let mut model = model(&[0.010, 0.030, 0.020]);
+    let config = TuningConfig::default()
+        .strategy(Strategy::Basic)
+        .absolute(0.011);
+    let (outcome, seen) = search(&mut model, &config)?;
+    assert_eq!(seen, ["fff", "iii", "iih", "ihi", "hii", "ihh"]);
+    assert!(outcome.met);
+    assert_eq!(outcome.stopped, Stopped::CriterionMet);
+    Ok(())
+}
+
+#[test]
+fn basic_goes_on_to_float_where_float16_is_not_enough() -> Result<()> {
+    let mut model = model(&[0.1, 0.3]);
+    let config = TuningConfig::default()
+        .strategy(Strategy::Basic)
+        .absolute(0.001);
+    let (outcome, seen) = search(&mut model, &config)?;
+    assert_eq!(seen, ["ff", "ii", "ih", "hi", "hh", "if", "fi", "ff"]);
+    assert!(outcome.met);
+    assert_eq!(becomes(&model), ["float", "float"]);
+    Ok(())
+}
+
+/// These layers report nothing, so they are in the order of the model, the first as the worst.
+#[test]
+fn sensitivity_bisects() -> Result<()> {
+    let mut losses = [0.001; 26];
+    losses[..5].fill(0.1);
+    let mut model = model(&losses);
+    let config = TuningConfig::default().absolute(0.05);
+    let (outcome, seen) = search(&mut model, &config)?;
+    let fallen = |trial: &String| trial.chars().filter(|c| *c == 'h').count();
+    let counts: Vec<_> = seen.iter().map(fallen).collect();
+    assert_eq!(counts, [0, 0, 13, 6, 3, 4, 5]);
+    assert!(outcome.met);
+    assert_eq!(initials(&model), "h".repeat(5) + &"i".repeat(21));
+    assert!(outcome.evals as f64 <= 26f64.log2() + 3.);
+    Ok(())
+}
+
+#[test]
+fn sensitivity_needs_few_evaluations_whatever_the_losses() -> Result<()> {
+    for (seed, layers) in (1..40).flat_map(|layers| [(1, layers), (2, layers)]) {
+        let mut random = Random(seed * 100 + layers as u64);
+        let losses: Vec<f64> = (0..layers)
+            .map(|_| f64::from(random.float()).abs())
+            .collect();
+        // All in float16 pass.
+        let goal = losses.iter().sum::<f64>() * 0.5;
+        let mut model = model(&losses);
+        let config = TuningConfig::default().absolute(goal);
+        let (outcome, _) = search(&mut model, &config)?;
+        assert!(outcome.met);
+        let most = (layers as f64).log2() + 3.;
+        assert!(
+            outcome.evals as f64 <= most,
+            "{layers} layers: {}",
+            outcome.evals
+        );
+        assert!(1. - accuracy(&model) <= goal);
+    }
+    Ok(())
+}
+
+/// With time left, layers that need not have fallen back are given back.
+#[test]
+fn a_timeout_looks_for_a_smaller_model() -> Result<()> {
+    let losses = [0.001, 0.002, 0.1, 0.001, 0.1, 0.001];
+    let config = TuningConfig::default().absolute(0.05);
+    let mut first = model(&losses);
+    let (short, _) = search(&mut first, &config)?;
+    let mut smaller = model(&losses);
+    let (long, _) = search(&mut smaller, &config.timeout(Duration::from_secs(3600)))?;
+    assert!(short.met && long.met);
+    assert_eq!(
+        (short.stopped, long.stopped.clone()),
+        (Stopped::CriterionMet, Stopped::Exhausted)
+    );
+    assert_eq!(initials(&first), "hhhhhi");
+    assert_eq!(initials(&smaller), "iihihi");
+    assert!(long.evals > short.evals);
+    Ok(())
+}
+
+#[test]
+fn kinds_are_added_while_the_criterion_holds() -> Result<()> {
+    let mut model = model(&[0.001, 0.5, 0.001]);
+    model[1].kind = LayerKind::LSTM;
+    model[2].kind = LayerKind::GRU;
+    model[1].elements = 1000;
+    let config = TuningConfig::default().strategy(Strategy::ByKind);
+    let (outcome, seen) = search(&mut model, &config)?;
+    assert_eq!(seen, ["fff", "iii", "fif", "fhf", "ihf", "ihi"]);
+    assert!(outcome.met);
+    assert_eq!(becomes(&model), ["int8", "float16", "int8"]);
+    Ok(())
+}
+
+/// Where the spec has another int8, per row is the next step for all layers: it costs nothing.
+#[test]
+fn per_row_is_tried_where_the_spec_has_another_int8() -> Result<()> {
+    for strategy in STRATEGIES {
+        let mut model = model(&[0.006, 0.003]);
+        let config = TuningConfig::default()
+            .strategy(strategy)
+            .spec(QConfigSpec::default());
+        let (outcome, seen) = search(&mut model, &config)?;
+        assert_eq!(seen, ["ff", "ii", "ii"]);
+        let layers = outcome.layers.iter().map(|layer| layer.precision);
+        assert_eq!(layers.collect::<Vec<_>>(), [Precision::Int8PerRow; 2]);
+        assert_eq!(model[0].to, Some(QConfig::per_row_dynamic()));
+    }
+    Ok(())
+}
+
+#[test]
+fn layers_that_the_spec_leaves_are_left() -> Result<()> {
+    let mut model = model(&[0.1, 0.2, 0.3]);
+    let config = TuningConfig::default().spec(QConfigSpec::int8().exclude("1"));
+    let (outcome, seen) = search(&mut model, &config)?;
+    assert!(seen.iter().all(|trial| &trial[1..2] == "f"), "{seen:?}");
+    assert_eq!(outcome.layers[1].precision, Precision::Float);
+    Ok(())
+}
+
+/// No trial quantizes: each layer is quantized once to int8 and once to float16, on its own.
+#[test]
+fn layers_are_quantized_once() -> Result<()> {
+    for strategy in STRATEGIES {
+        let mut model = model(&[0.1; 12]);
+        QUANTIZED.set(0);
+        let (outcome, _) = search(&mut model, &TuningConfig::default().strategy(strategy))?;
+        assert!(outcome.trials.len() > 2);
+        assert_eq!(QUANTIZED.get(), 24, "{strategy}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_result_is_the_best_trial_seen_and_no_trial_is_made_twice() -> Result<()> {
+    for seed in 0..60 {
+        let mut random = Random(seed);
+        let losses: Vec<f64> = (0..7).map(|_| f64::from(random.float())).collect();
+        for strategy in STRATEGIES {
+            let goal = f64::from(random.float());
+            let hours = Duration::from_secs(3600 * random.below(2) as u64);
+            let config = TuningConfig::default()
+                .strategy(strategy)
+                .absolute(goal)
+                .timeout(hours);
+            let mut model = model(&losses);
+            let (outcome, mut seen) = search(&mut model, &config)?;
+            let best = outcome.best().expect("a trial");
+            assert_eq!(best.value, accuracy(&model), "{strategy} {seed}");
+            assert_eq!(outcome.met, best.value >= outcome.target);
+            for trial in &outcome.trials {
+                match best.passed {
+                    true => assert!(!trial.passed || best.bytes <= trial.bytes),
+                    false => assert!(!trial.passed && best.value >= trial.value),
+                }
+            }
+            let calls = seen.len();
+            let again = seen.remove(0);
+            seen.sort();
+            seen.dedup();
+            // The float model may come back as a trial.
+            assert_eq!(seen.len() + 1, calls, "{strategy} {seed}: {again}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_that_passes_leaves_the_best_that_was_found() -> Result<()> {
+    // More accuracy than the float model has.
+    let config = TuningConfig::default().absolute(-1.);
+    for strategy in STRATEGIES {
+        let mut model = model(&[0.1, -0.2, 0.3]);
+        let (outcome, seen) = search(&mut model, &config.clone().strategy(strategy))?;
+        assert!(!outcome.met && outcome.stopped == Stopped::Exhausted);
+        let best = outcome.best().expect("a trial");
+        assert_eq!(best.value, accuracy(&model));
+        assert!(best.value >= 1., "{strategy}: {best:?} of {seen:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn limits_end_a_search() -> Result<()> {
+    let config = TuningConfig::default()
+        .strategy(Strategy::Basic)
+        .absolute(0.);
+    let mut few = model(&[0.1; 9]);
+    let (outcome, seen) = search(&mut few, &config.clone().max_trials(4))?;
+    assert_eq!((outcome.stopped, seen.len()), (Stopped::MaxTrials, 5));
+    let mut one = model(&[0.1; 9]);
+    let (outcome, seen) = search(&mut one, &config.clone().performance_only())?;
+    assert_eq!(
+        (outcome.stopped, seen.len(), outcome.met),
+        (Stopped::PerformanceOnly, 2, false)
+    );
+    assert_eq!(becomes(&one), ["int8"; 9]);
+    let mut none = model(&[0.1; 9]);
+    let (outcome, seen) = search(&mut none, &config.timeout(Duration::from_nanos(1)))?;
+    assert_eq!((outcome.stopped, seen.len()), (Stopped::Timeout, 1));
+    assert_eq!(
+        (outcome.best_trial, becomes(&none)),
+        (None, vec!["float"; 9])
+    );
+    Ok(())
+}
+
+#[test]
+fn a_lower_value_may_be_the_better_one() -> Result<()> {
+    let mut model = model(&[0.1, 0.2, 0.3]);
+    let config = TuningConfig::default().absolute(0.25).lower_is_better();
+    let config = config.strategy(Strategy::Basic);
+    let error = |model: &Vec<crate::model::Lossy>| candle_core::Result::Ok(1. - accuracy(model));
+    let outcome = candle_dynquant::tune(&mut model, &config, error)?;
+    assert!(outcome.met && !outcome.higher_is_better);
+    assert!(1. - accuracy(&model) <= 0.25);
+    Ok(())
+}
+
+#[test]
+fn the_outcome_is_printed_as_neural_compressor_does() -> Result<()> {
+    let mut model = model(&[0.010, 0.030, 0.020]);
+    let config = TuningConfig::default()
+        .strategy(Strategy::Basic)
+        .absolute(0.011);
+    let (outcome, _) = search(&mut model, &config)?;
+    let text = outcome.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "|**Mixed Precision Statistics***|");
+    assert_eq!(lines[2], "| Op Type | Total | INT8 | FP16 |");
+    assert_eq!(lines[4], "|  Linear |   3   |   1  |   2  |");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("*Tune Result Statistics*")),
+        "{text}"
+    );
+    assert!(
+        lines.iter().any(|line| {
+            let cells: Vec<_> = line.split('|').map(str::trim).collect();
+            cells == ["", "Accuracy", "1.0000", "0.9895", "0.9895", ""]
+        }),
+        "{text}"
+    );
+    assert!(text.contains("float16: {1-2}"), "{text}");
+    assert!(text.ends_with("5 trials, 6 evaluations; stopped because the criterion is met"));
+    let json = serde_json::to_value(&outcome).expect("JSON");
+    assert_eq!(json["stopped"]["reason"], "criterion_met");
+    assert_eq!(
+        json["trials"][4]["layers"]["float16"],
+        serde_json::json!(["1", "2"])
+    );
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! Neural Compressor's YAML: what it means here, what is reported, what is refused and where.
+
+use std::time::Duration;
+
+use candle_dynquant::tune::Strategy;
+use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, TuningConfig};
+
+fn dynamic(quantization: &str) -> String {
+    let approach = "quantization:\n  approach: post_training_dynamic_quant\n";
+    format!("{approach}{quantization}")
+}
+
+/// But for the keys that are reported.
+fn assert_reads(text: &str, expected: TuningConfig) {
+    let config = TuningConfig::from_yaml(text).unwrap_or_else(|e| panic!("{text}\n{e}"));
+    let keys = |config: &TuningConfig| format!("{:?}", config.ignored());
+    let got = format!("{config:?}").replace(&keys(&config), "[]");
+    assert_eq!(got, format!("{expected:?}"), "{text}");
+}
+
+#[test]
+fn values_are_read_as_neural_compressor_takes_them() {
+    let default = TuningConfig::default;
+    let criterion = |text: &str| format!("tuning:\n  accuracy_criterion: {{{text}}}");
+    let cases = [
+        ("{}".to_owned(), default()),
+        (dynamic(""), default()),
+        (criterion("relative: 0.01"), default()),
+        (criterion("relative: 1%"), default()),
+        (criterion("relative: '2.5%'"), default().relative(0.025)),
+        (criterion("absolute: 0.5"), default().absolute(0.5)),
+        (criterion("absolute: 3"), default().absolute(3.)),
+        (
+            criterion("absolute: 3, higher_is_better: false"),
+            default().absolute(3.).lower_is_better(),
+        ),
+        (
+            "tuning: {exit_policy: {timeout: 90, max_trials: 600}}".to_owned(),
+            default().timeout(Duration::from_secs(90)).max_trials(600),
+        ),
+        (
+            "tuning: {exit_policy: {timeout: 0, performance_only: true}}".to_owned(),
+            default().performance_only(),
+        ),
+        (
+            "tuning: {strategy: {name: basic}}".to_owned(),
+            default().strategy(Strategy::Basic),
+        ),
+        ("tuning: {strategy: mse_v2}".to_owned(), default()),
+        (
+            "tuning: {strategy: {name: conservative}}".to_owned(),
+            default().strategy(Strategy::ByKind),
+        ),
+        (
+            "tuning: {workspace: {path: work}}".to_owned(),
+            default().history("work/history.jsonl"),
+        ),
+        (
+            "tuning: {workspace: {path: work, resume: old.jsonl}}".to_owned(),
+            default().resume("old.jsonl"),
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_reads(&text, expected);
+    }
+}
+
+#[test]
+fn layers_are_chosen_by_type_and_by_regex() {
+    let int8 = QConfigSpec::int8;
+    let cases = [
+        (
+            "  optype_wise: {Embedding: {weight: {dtype: [uint8]}, activation: {dtype: [fp32]}}}",
+            int8().kind(LayerKind::Embedding, QConfig::float_qparams_weight_only()),
+        ),
+        (
+            "  optype_wise: {LSTM: {weight: {dtype: fp32}, activation: {dtype: fp32}}}",
+            int8().kind(LayerKind::LSTM, None),
+        ),
+        (
+            "  optype_wise: {MatMul: {weight: {dtype: [fp16]}}}",
+            int8().kind(LayerKind::Linear, QConfig::float16_dynamic()),
+        ),
+        (
+            "  optype_wise: {MatMul: {weight: {dtype: [bf16]}, activation: {dtype: [bf16]}}}",
+            int8().kind(LayerKind::Linear, QConfig::bfloat16_dynamic()),
+        ),
+        (
+            "  optype_wise: {Embedding: {weight: {dtype: [bf16]}}}",
+            int8().kind(LayerKind::Embedding, None),
+        ),
+        (
+            "  op_wise: {'bert.encoder.layer.0.*': {activation: {dtype: ['fp32']}, weight: {dtype: ['fp32']}}}",
+            int8().regex(r"^(?:bert.encoder.layer.0.*)$", None),
+        ),
+        (
+            "  op_wise: {head: {weight: {dtype: [int8, fp32], scheme: [sym], granularity: per_channel, algorithm: minmax}}}",
+            int8().regex("^(?:head)$", QConfig::per_row_dynamic()),
+        ),
+        (
+            "  model_wise: {weight: {granularity: per_channel}}",
+            QConfigSpec::all_kinds(QConfig::per_row_dynamic()),
+        ),
+        ("  optype_wise: {Conv2d: {weight: {dtype: int8}}}", int8()),
+    ];
+    for (text, spec) in cases {
+        assert_reads(&dynamic(text), TuningConfig::default().spec(spec));
+    }
+}
+
+#[test]
+fn keys_without_meaning_are_reported() -> Result<()> {
+    let config = TuningConfig::from_yaml(
+        r"
+version: 1.0
+model: {name: bert, framework: pytorch, inputs: x, outputs: y}
+device: cpu
+quantization:
+  approach: post_training_dynamic_quant
+  calibration:
+    sampling_size: [100, 200]
+    dataloader: {dataset: {ImageNet: {root: /data}}}
+  recipes: {first_conv_or_matmul_quantization: true}
+  op_wise: {a: {weight: {algorithm: kl, bit: 8}}}
+tuning:
+  strategy: {name: mse, confidence_batches: 2}
+  objective: performance
+  random_seed: 9527
+  tensorboard: true
+evaluation: {accuracy: {metric: {topk: 1}}}
+",
+    )?;
+    let keys: Vec<_> = config
+        .ignored()
+        .iter()
+        .map(|key| (key.line, key.key.as_str()))
+        .collect();
+    let expected = [
+        (2, "version"),
+        (3, "model.name"),
+        (3, "model.framework"),
+        (3, "model.inputs"),
+        (3, "model.outputs"),
+        (8, "quantization.calibration.sampling_size"),
+        (9, "quantization.calibration.dataloader"),
+        (10, "quantization.recipes"),
+        (11, "quantization.op_wise.a.weight.algorithm"),
+        (11, "quantization.op_wise.a.weight.bit"),
+        (13, "tuning.strategy.confidence_batches"),
+        (14, "tuning.objective"),
+        (15, "tuning.random_seed"),
+        (16, "tuning.tensorboard"),
+        (17, "evaluation"),
+    ];
+    assert_eq!(keys, expected);
+    let line = config.ignored()[5].to_string();
+    let text = "line 8: `quantization.calibration.sampling_size` is ignored: dynamic quantization does not calibrate";
+    assert_eq!(line, text);
+    Ok(())
+}
+
+#[test]
+fn mistakes_have_a_place() {
+    let cases: &[(&str, &str)] = &[
+        (
+            "tunning: {}",
+            "line 1, column 1, tunning: unknown key `tunning`: expected one of version, model, device, quantization, tuning, evaluation; did you mean `tuning`?",
+        ),
+        (
+            "tuning:\n  exit_polcy: {}",
+            "line 2, column 3, tuning.exit_polcy: unknown key",
+        ),
+        (
+            "tuning:\n  exit_policy:\n    time_out: 3",
+            "did you mean `timeout`?",
+        ),
+        (
+            "tuning: {accuracy_criterion: {relative: 2}}",
+            "line 1, column 41, tuning.accuracy_criterion.relative: expected a share between -1 and 1, as 0.01 or 1%, got 2",
+        ),
+        (
+            "tuning: {accuracy_criterion: {relative: '0.01'}}",
+            "expected a share between -1 and 1, as 0.01 or 1%, got \"0.01\"",
+        ),
+        (
+            "tuning: {accuracy_criterion: {relative: 0.1, absolute: 1}}",
+            "expected one of the keys relative, absolute, got both",
+        ),
+        (
+            "tuning: {accuracy_criterion: {absolute: .inf}}",
+            "is not a finite number",
+        ),
+        (
+            "tuning: {exit_policy: {timeout: -1}}",
+            "expected a number of seconds, 0 or more, got -1",
+        ),
+        (
+            "tuning: {exit_policy: {timeout: 1e300}}",
+            "expected a number of seconds",
+        ),
+        (
+            "tuning: {exit_policy: {max_trials: 0}}",
+            "expected a whole number, 1 or more, got 0",
+        ),
+        (
+            "tuning: {strategy: {name: bayesian}}",
+            "unknown strategy: expected one of basic, sensitivity, by_kind",
+        ),
+        (
+            "tuning: {strategy: {name: sensitivty}}",
+            "did you mean `sensitivity`?",
+        ),
+        ("tuning: {strategy: {}}", "missing key `name`"),
+        (
+            "quantization: {approach: post_training_static_quant}",
+            "line 1, column 26, quantization.approach: approach `post_training_static_quant` is not offered: expected `post_training_dynamic_quant`",
+        ),
+        (
+            "quantization: {approach: quant_aware_training}",
+            "approach `quant_aware_training` is not offered",
+        ),
+        (
+            "quantization: {approach: post_training_auto_quant}",
+            "approach `post_training_auto_quant` is not offered",
+        ),
+        (
+            "quantization: {approach: post_training_dinamic_quant}",
+            "did you mean `post_training_dynamic_quant`?",
+        ),
+        (
+            "quantization: {calibration: {sampling_size: 8}}",
+            "missing key `approach`: expected `post_training_dynamic_quant`",
+        ),
+        (
+            "model: {name: bert, framework: onnxrt_integerop}",
+            "did you mean `onnxrt_integerops`?",
+        ),
+        ("device: gpu", "expected cpu"),
+        (
+            "quantization: {approach: post_training_dynamic_quant, calibration: {sampling_size: 8 or 9}}",
+            "expected one or several whole numbers, 1 or more, got \"8 or 9\"",
+        ),
+        (
+            "quantization: {approach: post_training_dynamic_quant, op_wise: {'(': {weight: {dtype: fp32}}}}",
+            "line 1, column 65, quantization.op_wise.(: malformed regex",
+        ),
+        (
+            "quantization: {approach: post_training_dynamic_quant, optype_wise: {Liner: {}}}",
+            "did you mean `Linear`?",
+        ),
+        (
+            "quantization: {approach: post_training_dynamic_quant, optype_wise: {Linear: {weight: {dtype: int4}}}}",
+            "unknown dtype",
+        ),
+        (
+            "quantization: {approach: post_training_dynamic_quant, optype_wise: {Linear: {weight: {dtype: []}}}}",
+            "expected one or several words, got none",
+        ),
+        ("a: [", "line 1, column"),
+    ];
+    for (text, message) in cases {
+        let error = TuningConfig::from_yaml(text)
+            .map(drop)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(message), "{text}\n  {message}\n  {error}");
+    }
+}
