@@ -1,155 +1,278 @@
-/// A small model of this name, quantized where `on` says so: its output, and what was swapped.
-pub fn run(name: &str, vb: VarBuilder<'static>, on: bool) -> anyhow::Result<(Tensor, Counts)> {
-    let ids = Tensor::from_vec(
-        (0..48u32).map(|i| i * 7 % 100).collect::<Vec<_>>(),
-        (2, 24),
-        &Device::Cpu,
-    )?;
-    let one = ids.i(..1)?;
+/// A model of this name and size, after `then`: how it is run, and what was found.
+pub fn build(
+    name: &str,
+    size: &Size,
+    vb: VarBuilder<'static>,
+    then: Then<'_>,
+) -> anyhow::Result<(Run<'static>, Option<Found>)> {
+    let &Size {
+        hidden,
+        heads,
+        inner,
+        layers,
+        vocab,
+        batch,
+        len,
+        ..
+    } = size;
+    let positions = len + 8;
+    let ids = size.ids(len)?;
+    let (next, few) = (
+        ids.i((.., ..1))?.contiguous()?,
+        ids.i((.., ..size.few()))?.contiguous()?,
+    );
+    let types = ids.zeros_like()?;
+    let mask = size.mask()?;
+    let is_small = size.is_small();
     Ok(match name {
         "bert" => {
             let config = models::bert::Config {
-                vocab_size: 100,
-                hidden_size: 64,
-                num_hidden_layers: 2,
-                num_attention_heads: 4,
-                intermediate_size: 128,
+                vocab_size: vocab,
+                hidden_size: hidden,
+                num_hidden_layers: layers,
+                num_attention_heads: heads,
+                intermediate_size: inner,
+                max_position_embeddings: 512,
                 ..Default::default()
             };
-            let mut model = models::bert::BertForMaskedLM::load(vb, &config)?;
-            let counts = quantize!(model, on);
-            (
-                model.forward(&ids, &ids.zeros_like()?, Some(&mask(2, 24)?))?,
-                counts,
-            )
+            if is_small {
+                let mut model = models::bert::BertForMaskedLM::load(vb, &config)?;
+                let found = quantize!(model, then);
+                (run(move || model.forward(&ids, &types, Some(&mask))), found)
+            } else {
+                let mut model = models::bert::BertModel::load(vb, &config)?;
+                let found = quantize!(model, then);
+                (run(move || model.forward(&ids, &types, Some(&mask))), found)
+            }
         }
         "distilbert" => {
-            let config = serde_json::from_str(
-                r#"{"vocab_size":100,"dim":64,"n_layers":2,"n_heads":4,"hidden_dim":128,"activation":"gelu","max_position_embeddings":64,"initializer_range":0.02,"pad_token_id":0,"model_type":"distilbert"}"#,
-            )?;
+            let config = config(json!({
+                "vocab_size": vocab, "dim": hidden, "n_layers": layers, "n_heads": heads,
+                "hidden_dim": inner, "activation": "gelu", "max_position_embeddings": positions,
+                "initializer_range": 0.02, "pad_token_id": 0, "model_type": "distilbert",
+            }))?;
             let mut model = models::distilbert::DistilBertForMaskedLM::load(vb, &config)?;
-            let counts = quantize!(model, on);
-            let mask = mask(2, 24)?.ne(1u32)?.reshape((2, 1, 1, 24))?;
-            (model.forward(&ids, &mask)?, counts)
+            let found = quantize!(model, then);
+            let mask = mask.ne(1u32)?.reshape((batch, 1, 1, len))?;
+            (run(move || model.forward(&ids, &mask)), found)
         }
         "xlm_roberta" => {
-            let config = serde_json::from_str(
-                r#"{"hidden_size":64,"layer_norm_eps":1e-5,"attention_probs_dropout_prob":0.0,"hidden_dropout_prob":0.0,"num_attention_heads":4,"position_embedding_type":"absolute","intermediate_size":128,"hidden_act":"gelu","num_hidden_layers":2,"vocab_size":100,"max_position_embeddings":64,"type_vocab_size":2,"pad_token_id":1}"#,
-            )?;
+            let config = config(json!({
+                "hidden_size": hidden, "layer_norm_eps": 1e-5, "attention_probs_dropout_prob": 0.0,
+                "hidden_dropout_prob": 0.0, "num_attention_heads": heads,
+                "position_embedding_type": "absolute", "intermediate_size": inner,
+                "hidden_act": "gelu", "num_hidden_layers": layers, "vocab_size": vocab,
+                "max_position_embeddings": positions, "type_vocab_size": 2, "pad_token_id": 1,
+            }))?;
             let mut model = models::xlm_roberta::XLMRobertaForMaskedLM::new(&config, vb)?;
-            let counts = quantize!(model, on);
+            let found = quantize!(model, then);
             (
-                model.forward(&ids, &mask(2, 24)?, &ids.zeros_like()?, None, None, None)?,
-                counts,
+                run(move || model.forward(&ids, &mask, &types, None, None, None)),
+                found,
             )
         }
         "modernbert" => {
-            let config = serde_json::from_str(
-                r#"{"vocab_size":100,"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":128,"max_position_embeddings":64,"layer_norm_eps":1e-5,"pad_token_id":0,"global_attn_every_n_layers":3,"global_rope_theta":160000.0,"local_attention":16,"local_rope_theta":10000.0}"#,
-            )?;
+            let config = config(json!({
+                "vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers,
+                "num_attention_heads": heads, "intermediate_size": inner,
+                "max_position_embeddings": positions, "layer_norm_eps": 1e-5, "pad_token_id": 0,
+                "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0,
+                "local_attention": 16, "local_rope_theta": 10000.0,
+            }))?;
             let mut model = models::modernbert::ModernBertForMaskedLM::load(vb, &config)?;
-            let counts = quantize!(model, on);
-            (model.forward(&ids, &mask(2, 24)?)?, counts)
+            let found = quantize!(model, then);
+            (run(move || model.forward(&ids, &mask)), found)
+        }
+        "debertav2" => {
+            let config = config(json!({
+                "vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers,
+                "num_attention_heads": heads, "intermediate_size": inner, "hidden_act": "gelu",
+                "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+                "max_position_embeddings": 512, "type_vocab_size": 0, "initializer_range": 0.02,
+                "layer_norm_eps": 1e-7, "relative_attention": true, "max_relative_positions": -1,
+                "pad_token_id": 0, "position_biased_input": false, "pos_att_type": "p2c|c2p",
+                "position_buckets": 256, "share_att_key": true, "norm_rel_ebd": "layer_norm",
+                "id2label": {"0": "no", "1": "yes"}, "pooler_dropout": 0.0,
+                "pooler_hidden_act": "gelu", "pooler_hidden_size": hidden,
+            }))?;
+            let mut model =
+                models::debertav2::DebertaV2SeqClassificationModel::load(vb, &config, None)?;
+            let found = quantize!(model, then);
+            (
+                run(move || model.forward(&ids, None, Some(mask.clone()))),
+                found,
+            )
         }
         "t5" => {
-            let config = serde_json::from_str(
-                r#"{"vocab_size":100,"d_model":64,"d_kv":16,"d_ff":128,"num_layers":2,"num_heads":4,"relative_attention_num_buckets":8,"dropout_rate":0.0,"layer_norm_epsilon":1e-6,"initializer_factor":1.0,"feed_forward_proj":"relu","is_encoder_decoder":true,"pad_token_id":0,"eos_token_id":1,"decoder_start_token_id":0,"use_cache":false}"#,
-            )?;
+            let config = config(json!({
+                "vocab_size": vocab, "d_model": hidden, "d_kv": hidden / heads, "d_ff": inner,
+                "num_layers": layers, "num_heads": heads, "relative_attention_num_buckets": 8,
+                "dropout_rate": 0.0, "layer_norm_epsilon": 1e-6, "initializer_factor": 1.0,
+                "feed_forward_proj": "relu", "is_encoder_decoder": true, "pad_token_id": 0,
+                "eos_token_id": 1, "decoder_start_token_id": 0, "use_cache": false,
+            }))?;
             let mut model = models::t5::T5ForConditionalGeneration::load(vb, &config)?;
-            let counts = quantize!(model, on);
-            (
-                model.forward(&ids, &ids.i((.., ..6))?.contiguous()?)?,
-                counts,
-            )
+            let found = quantize!(model, then);
+            (run(move || model.forward(&ids, &few)), found)
         }
         "marian" => {
-            let config = serde_json::from_str(
-                r#"{"vocab_size":100,"max_position_embeddings":64,"encoder_layers":2,"encoder_ffn_dim":128,"encoder_attention_heads":4,"decoder_layers":2,"decoder_ffn_dim":128,"decoder_attention_heads":4,"use_cache":true,"is_encoder_decoder":true,"activation_function":"silu","d_model":64,"decoder_start_token_id":0,"scale_embedding":true,"pad_token_id":0,"eos_token_id":1,"forced_eos_token_id":1,"share_encoder_decoder_embeddings":true}"#,
-            )?;
+            let config = config(json!({
+                "vocab_size": vocab, "max_position_embeddings": positions,
+                "encoder_layers": layers, "encoder_ffn_dim": inner,
+                "encoder_attention_heads": heads, "decoder_layers": layers,
+                "decoder_ffn_dim": inner, "decoder_attention_heads": heads, "use_cache": true,
+                "is_encoder_decoder": true, "activation_function": "silu", "d_model": hidden,
+                "decoder_start_token_id": 0, "scale_embedding": true, "pad_token_id": 0,
+                "eos_token_id": 1, "forced_eos_token_id": 1,
+                "share_encoder_decoder_embeddings": true,
+            }))?;
             let mut model = models::marian::MTModel::new(&config, vb)?;
-            let counts = quantize!(model, on);
-            let xs = model.encoder().forward(&ids, 0)?;
-            (
-                model.decode(&ids.i((.., ..6))?.contiguous()?, &xs, 0)?,
-                counts,
-            )
+            let found = quantize!(model, then);
+            let both = move || {
+                model.reset_kv_cache();
+                let xs = model.encoder().forward(&ids, 0)?;
+                model.decode(&few, &xs, 0)
+            };
+            (run(both), found)
         }
         "whisper" => {
-            let config: models::whisper::Config = serde_json::from_str(
-                r#"{"num_mel_bins":16,"max_source_positions":32,"d_model":64,"encoder_attention_heads":4,"encoder_layers":2,"vocab_size":100,"max_target_positions":32,"decoder_attention_heads":4,"decoder_layers":2}"#,
-            )?;
+            let frames = if is_small { 32 } else { 1500 };
+            let config: models::whisper::Config = config(json!({
+                "num_mel_bins": 80, "max_source_positions": frames, "d_model": hidden,
+                "encoder_attention_heads": heads, "encoder_layers": size.whisper_layers(),
+                "vocab_size": vocab, "max_target_positions": positions,
+                "decoder_attention_heads": heads, "decoder_layers": size.whisper_layers(),
+            }))?;
             let mut model = models::whisper::model::Whisper::load(&vb, config)?;
-            let counts = quantize!(model, on);
-            let mel = values("mel", &[1, 16, 64])?;
-            let xs = model.encoder.forward(&mel, true)?;
-            let ys = model.decoder.forward(&one, &xs, true)?;
-            (model.decoder.final_linear(&ys)?, counts)
+            let found = quantize!(model, then);
+            let mel = values("mel", &[batch, 80, 2 * frames])?;
+            let both = move || {
+                let xs = model.encoder.forward(&mel, true)?;
+                let ys = model.decoder.forward(&few, &xs, true)?;
+                model.decoder.final_linear(&ys)
+            };
+            (run(both), found)
         }
         "vit" => {
-            let config = serde_json::from_str(
-                r#"{"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":128,"hidden_act":"gelu","layer_norm_eps":1e-5,"image_size":32,"patch_size":8,"num_channels":3,"qkv_bias":true}"#,
-            )?;
+            let side = if is_small { 32 } else { 224 };
+            let config = config(json!({
+                "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+                "intermediate_size": inner, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
+                "image_size": side, "patch_size": side / 8, "num_channels": 3, "qkv_bias": true,
+            }))?;
             let mut model = models::vit::Model::new(&config, 10, vb)?;
-            let counts = quantize!(model, on);
-            (model.forward(&values("image", &[2, 3, 32, 32])?)?, counts)
+            let found = quantize!(model, then);
+            let image = values("image", &[batch, 3, side, side])?;
+            (run(move || model.forward(&image)), found)
+        }
+        "dinov2" => {
+            let side = if is_small { 84 } else { 154 };
+            let mut model = models::dinov2::DinoVisionTransformer::new(vb, layers, hidden, heads)?;
+            let found = quantize!(model, then);
+            let image = values("image", &[1, 3, side, side])?;
+            (run(move || model.forward(&image)), found)
         }
         "clip/text_model" => {
             let config = models::clip::text_model::ClipTextConfig {
-                vocab_size: 100,
-                embed_dim: 64,
+                vocab_size: vocab,
+                embed_dim: hidden,
                 activation: models::clip::text_model::Activation::QuickGelu,
-                intermediate_size: 128,
-                max_position_embeddings: 64,
+                intermediate_size: inner,
+                max_position_embeddings: positions,
                 pad_with: None,
-                num_hidden_layers: 2,
-                num_attention_heads: 4,
-                projection_dim: 64,
+                num_hidden_layers: layers,
+                num_attention_heads: heads,
+                projection_dim: hidden,
             };
             let mut model = models::clip::text_model::ClipTextTransformer::new(vb, &config)?;
-            let counts = quantize!(model, on);
-            (model.forward_with_mask(&ids, 24)?, counts)
+            let found = quantize!(model, then);
+            (run(move || model.forward_with_mask(&ids, len)), found)
         }
         "llama" => {
             let config = models::llama::Config {
-                hidden_size: 64,
-                intermediate_size: 128,
-                vocab_size: 100,
-                num_hidden_layers: 2,
-                num_attention_heads: 4,
-                num_key_value_heads: 2,
+                hidden_size: hidden,
+                intermediate_size: inner,
+                vocab_size: vocab,
+                num_hidden_layers: layers,
+                num_attention_heads: heads,
+                num_key_value_heads: heads / 2,
                 use_flash_attn: false,
                 rms_norm_eps: 1e-5,
                 rope_theta: 10000.,
                 bos_token_id: None,
                 eos_token_id: None,
                 rope_scaling: None,
-                max_position_embeddings: 64,
+                max_position_embeddings: positions,
                 tie_word_embeddings: false,
             };
-            let mut cache = models::llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
             let mut model = models::llama::Llama::load(vb, &config)?;
-            let counts = quantize!(model, on);
-            let first = model.forward(&ids, 0, &mut cache)?;
-            let next = model.forward(&ids.i((.., ..1))?.contiguous()?, 24, &mut cache)?;
-            (Tensor::cat(&[first, next], 0)?, counts)
+            let found = quantize!(model, then);
+            let decode = move || {
+                let mut cache = models::llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
+                let first = model.forward(&ids, 0, &mut cache)?;
+                match is_small {
+                    true => Tensor::cat(&[first, model.forward(&next, len, &mut cache)?], 0),
+                    false => Ok(first),
+                }
+            };
+            (run(decode), found)
         }
         "qwen2" => {
-            let config = serde_json::from_str(
-                r#"{"vocab_size":100,"hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"max_position_embeddings":64,"sliding_window":64,"max_window_layers":2,"tie_word_embeddings":true,"rope_theta":10000.0,"rms_norm_eps":1e-6,"use_sliding_window":false,"hidden_act":"silu"}"#,
-            )?;
+            let config = config(json!({
+                "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner,
+                "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": heads / 2, "max_position_embeddings": positions,
+                "sliding_window": positions, "max_window_layers": layers,
+                "tie_word_embeddings": true, "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
+                "use_sliding_window": false, "hidden_act": "silu",
+            }))?;
             let mut model = models::qwen2::ModelForCausalLM::new(&config, vb)?;
-            let counts = quantize!(model, on);
-            let first = model.forward(&ids, 0)?;
-            let next = model.forward(&ids.i((.., ..1))?.contiguous()?, 24)?;
-            (Tensor::cat(&[first, next], 0)?, counts)
+            let found = quantize!(model, then);
+            let decode = move || {
+                model.clear_kv_cache();
+                let first = model.forward(&ids, 0)?;
+                match is_small {
+                    true => Tensor::cat(&[first, model.forward(&next, len)?], 0),
+                    false => Ok(first),
+                }
+            };
+            (run(decode), found)
         }
         "phi" => {
-            let config = serde_json::from_str(
-                r#"{"vocab_size":100,"hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":null,"hidden_act":"gelu_new","max_position_embeddings":64,"layer_norm_eps":1e-5,"tie_word_embeddings":false,"rope_theta":10000.0,"partial_rotary_factor":0.5,"qk_layernorm":false}"#,
-            )?;
+            let config = config(json!({
+                "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner,
+                "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": null, "hidden_act": "gelu_new",
+                "max_position_embeddings": positions, "layer_norm_eps": 1e-5,
+                "tie_word_embeddings": false, "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5, "qk_layernorm": false,
+            }))?;
             let mut model = models::phi::Model::new(&config, vb)?;
-            let counts = quantize!(model, on);
-            (model.forward(&ids)?, counts)
+            let found = quantize!(model, then);
+            let decode = move || {
+                model.clear_kv_cache();
+                model.forward(&ids)
+            };
+            (run(decode), found)
+        }
+        "encodec" => {
+            let config = models::encodec::Config {
+                num_filters: if is_small { 4 } else { 32 },
+                ..Default::default()
+            };
+            let encoder = models::encodec::Encoder::new(&config, vb.pp("encoder"))?;
+            let decoder = models::encodec::Decoder::new(&config, vb.pp("decoder"))?;
+            let mut both = (encoder, decoder);
+            let found = quantize!(both, then);
+            let samples = 320 * if is_small { 8 } else { 75 };
+            let audio = values("audio", &[1, 1, samples])?;
+            // Between the two are the indexes of a codebook, which are no measure of noise.
+            let codec = move || {
+                let hidden = both.0.forward(&audio)?;
+                let sound = both.1.forward(&hidden)?;
+                Tensor::cat(&[hidden.flatten_all()?, sound.flatten_all()?], 0)
+            };
+            (run(codec), found)
         }
         _ => anyhow::bail!("no model {name}"),
     })

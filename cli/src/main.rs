@@ -1,5 +1,6 @@
-//! `dynquant`: ports candle models to candle-dynquant.
+//! `dynquant`: ports candle models to candle-dynquant, and quantizes checkpoints.
 
+mod checkpoint;
 mod files;
 mod format;
 mod port;
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Ports candle models to candle-dynquant.
+/// Ports candle models to candle-dynquant, and quantizes checkpoints.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -22,9 +23,17 @@ struct Args {
 enum Command {
     /// Rewrites model files: imports, derives, heads and attention. Prints the changes.
     Port(PortArgs),
+    /// Quantizes a safetensors file or a Hugging Face folder, tensor by tensor.
+    Quantize(checkpoint::QuantizeArgs),
+    /// Writes a quantized checkpoint as floats.
+    Dequantize(checkpoint::DequantizeArgs),
+    /// Shows the tensors of a checkpoint: dtypes, shapes, sizes, scales.
+    Inspect(checkpoint::InspectArgs),
+    /// Compares two checkpoints tensor by tensor.
+    Diff(checkpoint::DiffArgs),
 }
 
-/// What is ported and how it is shown.
+/// Arguments of `port`.
 #[derive(clap::Args)]
 pub struct PortArgs {
     /// Rust files, or folders, of which all Rust files are taken.
@@ -41,12 +50,25 @@ pub struct PortArgs {
     json: bool,
 }
 
+impl Command {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Port(args) => return show::run(args),
+            Self::Quantize(args) => checkpoint::quantize(args)?,
+            Self::Dequantize(args) => checkpoint::dequantize(args)?,
+            Self::Inspect(args) => checkpoint::inspect(args)?,
+            Self::Diff(args) => checkpoint::diff(args)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 /// The recursion over a syntax tree is as deep as an expression; see `port::MAX_DEPTH`.
 const STACK: usize = 1 << 30;
 
 fn main() -> ExitCode {
-    let Command::Port(args) = Args::parse().command;
-    let run = move || show::run(&args);
+    let command = Args::parse().command;
+    let run = move || command.run();
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(run);
     let done = thread.map_err(anyhow::Error::from).and_then(|thread| {
         thread

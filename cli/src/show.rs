@@ -11,7 +11,7 @@ use similar::{ChangeTag, TextDiff};
 use crate::port::{self, Ported, Todo, World};
 use crate::{PortArgs, files, format};
 
-/// What became of one file.
+/// The outcome of one file.
 #[derive(Serialize)]
 struct FileReport {
     file: String,

@@ -36,6 +36,10 @@ const SMALL: &str = "use candle_nn::Linear;\n\npub struct A {\n    a: Linear,\n}
 const PORTED: &str = "use candle_dynquant::nn::Linear;\nuse candle_dynquant::Quantizable;\n\n\
                       #[derive(Quantizable)]\npub struct A {\n    a: Linear,\n}\n";
 
+/// Declares a type with a layer where the command cannot see it.
+const MACRO: &str = "macro_rules! model {\n    ($($item:item)*) => { $($item)* };\n}\n\
+                     model! {\n    pub struct B { b: candle_nn::Linear }\n}\n";
+
 /// Each file of `golden` becomes what `golden/ported` has, and stays so. The places that are left
 /// are at that file's end. `DYNQUANT_UPDATE=1` writes them.
 #[test]
@@ -145,6 +149,7 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
         ("deep.rs", deep, 1),
         ("long.rs", long, 1),
         ("twice.rs", "struct A;\nstruct A {}\n".to_owned(), 2),
+        ("macro.rs", format!("{SMALL}\n{MACRO}"), 10),
     ];
     for (name, text, line) in cases {
         let path = file(&folder, name, &text);
@@ -156,6 +161,14 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
             "{name}: {message}"
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    // The author has seen it, or has derived it there.
+    for text in [
+        MACRO.replace("model! {", "// dynquant: keep\nmodel! {"),
+        MACRO.replace("pub struct", "#[derive(Quantizable)] pub struct"),
+    ] {
+        let path = file(&folder, "macro.rs", &text);
+        assert!(dynquant(&["port"], &[&path]).status.success(), "{text}");
     }
     let path = folder.path().join("bytes.rs");
     fs::write(&path, b"// a\n// \xff\n").unwrap();

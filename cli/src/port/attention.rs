@@ -4,88 +4,59 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
-use syn::{Block, Expr, ExprMethodCall, ItemMod, Stmt};
+use syn::{Block, Expr, ExprMethodCall, Stmt};
 
-use super::chain::{self, Env, Scores};
+use super::chain::{Env, Scores};
+use super::facts::Facts;
+use super::functions::{self, Function};
 use super::fused;
-use super::masks::{added_maybe, assigned, assigns, broadcast_mask, excluded_later};
+use super::masks::{added_maybe, broadcast_mask, excluded_later};
 use super::names::House;
-use super::rank::{Facts, binds, mentions};
-use super::scopes::Module;
+use super::scale;
+use super::syntax::{assigned, assigns, binds, ident, mentions, strip};
 use super::table::Home;
 use super::{Draft, Unit};
 
 /// Deep enough for any chain of definitions in a function.
-const DEPTH: usize = 24;
+pub const DEPTH: usize = 24;
 
 /// Rewrites the attention that is certain, and lists the rest.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
-    let mut find = Functions {
+    for function in functions::of(unit.file) {
+        rewrite_in(unit, draft, house.name(Home::Ops), &function);
+    }
+}
+
+fn rewrite_in(unit: &Unit<'_>, draft: &mut Draft, ops: &str, function: &Function<'_>) {
+    let mut softmaxes = Softmaxes {
         unit,
-        draft,
-        ops: house.name(Home::Ops),
-        module: Vec::new(),
+        found: Vec::new(),
+        products: 0,
     };
-    find.visit_file(unit.file);
-}
-
-struct Functions<'a, 'u, 'd> {
-    unit: &'a Unit<'u>,
-    draft: &'d mut Draft,
-    ops: &'d str,
-    module: Module,
-}
-
-impl Functions<'_, '_, '_> {
-    fn function(&mut self, signature: &syn::Signature, block: &Block) {
-        let facts = Facts {
-            unit: self.unit,
-            block,
-            signature,
-        };
-        let mut softmaxes = Softmaxes {
-            unit: self.unit,
-            found: Vec::new(),
-            products: 0,
-        };
-        softmaxes.visit_block(block);
-        if softmaxes.found.is_empty() || softmaxes.products < 2 {
-            return;
+    softmaxes.visit_block(function.block);
+    if softmaxes.found.is_empty() || softmaxes.products < 2 {
+        return;
+    }
+    let facts = Facts::of(unit, function);
+    let mut blocks = Blocks(Vec::new());
+    blocks.visit_block(function.block);
+    for inner in blocks.0 {
+        if let Some(found) = in_block(&facts, inner) {
+            fused::write(&facts, draft, (&function.module, ops), found);
         }
-        let mut blocks = Blocks(Vec::new());
-        blocks.visit_block(block);
-        for inner in blocks.0 {
-            if let Some(found) = in_block(&facts, inner) {
-                fused::write(&facts, self.draft, (&self.module, self.ops), found);
-            }
+    }
+    for at in softmaxes.found {
+        if draft.edits.is_rewritten(at) || unit.source.is_kept(at) {
+            continue;
         }
-        for at in softmaxes.found {
-            if self.draft.edits.is_rewritten(at) || self.unit.source.is_kept(at) {
-                continue;
-            }
-            self.draft.todos.push(self.unit.todo(
+        draft.todos.push(
+            unit.todo(
                 at,
                 "attention of a form that is not certain".into(),
                 "write it with `ops::scaled_dot_product_attention`, or put `// dynquant: keep` here"
                     .into(),
-            ));
-        }
-    }
-}
-
-impl<'a> Visit<'a> for Functions<'_, '_, '_> {
-    fn visit_item_mod(&mut self, item: &'a ItemMod) {
-        self.module.push(item.ident.to_string());
-        visit::visit_item_mod(self, item);
-        self.module.pop();
-    }
-
-    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
-        self.function(&item.sig, &item.block);
-    }
-
-    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-        self.function(&item.sig, &item.block);
+            ),
+        );
     }
 }
 
@@ -149,12 +120,13 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
     };
     let mut removed = Vec::new();
     let mut ranks = Vec::new();
+    let mut first = None;
     for (index, stmt) in block.stmts.iter().enumerate() {
         let text = facts.unit.source.slice(stmt);
         let range = facts.unit.source.range(stmt);
         if let Some((product, values)) = product(&env, stmt) {
             let name = env.current.as_ref().map(|(name, _)| name.clone());
-            let scores = env.eval(receiver(product)?)?;
+            let mut scores = env.eval(receiver(product)?)?;
             let inside = facts.unit.source.slice(product);
             if let Some(name) = &name {
                 let outside = mentions(text, name)
@@ -164,6 +136,10 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
                 }
             }
             ranks.extend(operand_ranks(facts, product));
+            let stmts = (first.unwrap_or(index), index);
+            if let Some(scaled) = scale::of_queries(facts, block, stmts, &mut scores) {
+                removed.insert(0, (scaled, None));
+            }
             return Some(Found {
                 scores,
                 removed,
@@ -184,6 +160,7 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
             }
             ranks.extend(operand_ranks(facts, expr));
             env.current = Some((name, scores));
+            first.get_or_insert(index);
             removed.push((range, None));
             continue;
         }
@@ -237,7 +214,7 @@ fn operand_ranks(facts: &Facts<'_, '_>, expr: &Expr) -> Vec<usize> {
 }
 
 fn receiver(product: &Expr) -> Option<&Expr> {
-    match chain::strip(product) {
+    match strip(product) {
         Expr::MethodCall(call) => Some(&call.receiver),
         _ => None,
     }
@@ -246,9 +223,7 @@ fn receiver(product: &Expr) -> Option<&Expr> {
 fn rebinds(stmt: &Stmt, name: &str) -> bool {
     match stmt {
         Stmt::Local(local) => binds(&local.pat, name),
-        Stmt::Expr(Expr::Assign(assign), _) => {
-            chain::ident(&assign.left).is_some_and(|left| left == name)
-        }
+        Stmt::Expr(Expr::Assign(assign), _) => ident(&assign.left).is_some_and(|left| left == name),
         _ => false,
     }
 }

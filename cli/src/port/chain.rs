@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use syn::{Expr, ExprLit, Lit, Pat, Stmt};
+use syn::{Expr, Pat, Stmt};
 
 use super::Unit;
+use super::syntax::{axes, guard, ident, is_none, some_name, strip, without, words};
 
-/// What is known of scores so far.
+/// The facts that are known of scores so far.
 #[derive(Clone, Debug)]
 pub struct Scores {
     pub q: String,
@@ -37,7 +38,7 @@ pub enum Mask {
     ExcludeOption(String),
 }
 
-/// What expressions are read with.
+/// The context in which expressions are read.
 pub struct Env<'e, 'u> {
     pub unit: &'e Unit<'u>,
     pub signature: Option<&'e syn::Signature>,
@@ -51,53 +52,6 @@ pub struct Env<'e, 'u> {
     pub is_owned: &'e dyn Fn(&Expr) -> bool,
     /// Whether a value given to this layer comes out as it is.
     pub is_identity: &'e dyn Fn(&Expr) -> bool,
-}
-
-/// The expression inside `?`, parentheses and references.
-pub fn strip(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Try(inner) => strip(&inner.expr),
-        Expr::Paren(inner) => strip(&inner.expr),
-        Expr::Group(inner) => strip(&inner.expr),
-        Expr::Reference(inner) => strip(&inner.expr),
-        _ => expr,
-    }
-}
-
-/// A variable's name.
-pub fn ident(expr: &Expr) -> Option<String> {
-    match strip(expr) {
-        Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
-        _ => None,
-    }
-}
-
-/// Without calls of these methods at its end.
-fn without<'x>(expr: &'x Expr, methods: &[&str]) -> &'x Expr {
-    match strip(expr) {
-        Expr::MethodCall(call) if methods.iter().any(|name| call.method == name) => {
-            without(&call.receiver, methods)
-        }
-        _ => expr,
-    }
-}
-
-/// Two axes of a `transpose`, from the end.
-fn axes(args: &[&Expr]) -> Option<(isize, isize)> {
-    let axis = |expr: &Expr| match strip(expr) {
-        Expr::Lit(ExprLit {
-            lit: Lit::Int(int), ..
-        }) => int.base10_parse::<isize>().ok(),
-        Expr::Path(path) => match path.path.segments.last()?.ident.to_string().as_str() {
-            "Minus1" => Some(-1),
-            "Minus2" => Some(-2),
-            _ => None,
-        },
-        _ => None,
-    };
-    let [a, b] = args else { return None };
-    let (a, b) = (axis(a)?, axis(b)?);
-    Some((a.min(b), a.max(b)))
 }
 
 impl Env<'_, '_> {
@@ -441,48 +395,5 @@ impl Env<'_, '_> {
             "Option<Tensor>" | "&Option<Tensor>" => Some(format!("{name}.as_ref()")),
             _ => None,
         }
-    }
-}
-
-/// The words of a text.
-pub fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !c.is_alphanumeric() && c != '_')
-        .filter(|word| !word.is_empty())
-}
-
-/// `let _enter = span.enter();`
-pub fn guard(stmt: &Stmt) -> bool {
-    let Stmt::Local(local) = stmt else {
-        return false;
-    };
-    let Some(init) = &local.init else {
-        return false;
-    };
-    matches!(&*init.expr, Expr::MethodCall(call) if call.method == "enter" && call.args.is_empty())
-}
-
-fn is_none(pat: &Pat) -> bool {
-    match pat {
-        Pat::Ident(pat) => pat.ident == "None",
-        Pat::Path(path) => path
-            .path
-            .segments
-            .last()
-            .is_some_and(|last| last.ident == "None"),
-        _ => false,
-    }
-}
-
-/// The variable of `Some(variable)`.
-pub fn some_name(pat: &Pat) -> Option<String> {
-    let Pat::TupleStruct(pat) = pat else {
-        return None;
-    };
-    if pat.path.segments.last()?.ident != "Some" || pat.elems.len() != 1 {
-        return None;
-    }
-    match pat.elems.first()? {
-        Pat::Ident(pat) => Some(pat.ident.to_string()),
-        _ => None,
     }
 }

@@ -12,7 +12,7 @@ use super::{Draft, Unit};
 
 type Key = (Module, String);
 
-/// What the types of a file are to derive.
+/// The derives that the types of a file need.
 #[derive(Default)]
 struct Plan {
     quantizable: BTreeSet<Key>,
@@ -72,7 +72,6 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
             clone(unit, draft, &plan, one, *at);
         }
     }
-    macros(unit, draft);
 }
 
 fn key(declared: &Declared) -> Key {
@@ -126,7 +125,7 @@ fn resolve(unit: &Unit<'_>, module: &[String], ty: &Type) -> Option<Origin> {
     )
 }
 
-/// What a field asks of its type and of the types in it.
+/// The derives that a field needs of its type and of the types in it.
 fn field_type(
     unit: &Unit<'_>,
     draft: &mut Draft,
@@ -416,22 +415,6 @@ fn modules(unit: &Unit<'_>, plan: &mut Plan) {
             && let Some(Origin::Local(module, name)) = resolve(unit, module, ty)
         {
             plan.quantizable.insert((module, name));
-        }
-    }
-}
-
-/// Lists calls of macros that may declare types with layers.
-fn macros(unit: &Unit<'_>, draft: &mut Draft) {
-    for call in &unit.types.macros {
-        let tokens = call.tokens.to_string();
-        let mut words = tokens.split(|c: char| !c.is_alphanumeric() && c != '_');
-        let declares = words.clone().any(|word| word == "struct" || word == "enum");
-        if declares && words.any(table::is_layer) {
-            draft.todos.push(unit.todo(
-                unit.source.range(&call.path).start,
-                "the types that a macro declares are not seen".into(),
-                "add `#[derive(Quantizable)]` to those with layers".into(),
-            ));
         }
     }
 }

@@ -8,7 +8,7 @@ use syn::{Expr, Stmt};
 use super::Draft;
 use super::attention::Found;
 use super::chain::{Env, Mask, Scores};
-use super::rank::Facts;
+use super::facts::Facts;
 use super::source::Source;
 use super::table::Home;
 

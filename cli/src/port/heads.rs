@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, FieldValue, Item, ItemImpl, Member};
+use syn::{Expr, ExprMethodCall, FieldValue, Item, Member};
 
-use super::chain::{ident, strip};
+use super::functions;
 use super::names::House;
-use super::rank::{binds, mentions};
 use super::scopes::{Module, Origin};
+use super::syntax::{binds, ident, mentions, strip};
 use super::table::Home;
 use super::types::last_name;
 use super::{Draft, Unit};
@@ -26,7 +26,11 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
         lets: Vec::new(),
         transposed: Vec::new(),
     };
-    find.visit_file(unit.file);
+    for function in functions::of(unit.file) {
+        find.module = function.module;
+        find.of = function.of;
+        find.function(function.block);
+    }
     let heads = find.heads;
     let given_away = find.transposed.iter().filter(|range| {
         let inside = |outer: &Range<usize>| outer.start <= range.start && range.end <= outer.end;
@@ -196,22 +200,6 @@ impl Find<'_, '_> {
 }
 
 impl<'a> Visit<'a> for Find<'_, '_> {
-    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        self.module.push(item.ident.to_string());
-        visit::visit_item_mod(self, item);
-        self.module.pop();
-    }
-
-    fn visit_item_impl(&mut self, item: &'a ItemImpl) {
-        self.of = last_name(&item.self_ty);
-        visit::visit_item_impl(self, item);
-        self.of = None;
-    }
-
-    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-        self.function(&item.block);
-    }
-
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         visit::visit_expr_method_call(self, call);
         // A table that is transposed and given away is a head elsewhere.

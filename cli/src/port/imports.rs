@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{ItemUse, Visibility};
 
@@ -11,22 +10,8 @@ use super::render;
 use super::scopes::{Leaf, Module, Origin, leaves};
 use super::table;
 use super::unused::Unused;
+use super::uses::{Use, in_place, place, replace};
 use super::{Draft, Unit};
-
-/// A `use` and where it stands.
-struct Use<'a> {
-    item: &'a ItemUse,
-    module: Module,
-    in_function: bool,
-}
-
-impl Use<'_> {
-    /// Whether it can be merged with others: no attributes, no visibility, not in a function.
-    fn is_plain(&self) -> bool {
-        let inherited = matches!(self.item.vis, Visibility::Inherited);
-        inherited && self.item.attrs.is_empty() && !self.in_function
-    }
-}
 
 /// Rewrites imports, and adds those that the other passes need. What nothing uses any more is no
 /// longer imported.
@@ -159,7 +144,7 @@ fn same(unit: &Unit<'_>, usage: &Use<'_>, leaf: &Leaf) -> Option<Leaf> {
     }
 }
 
-/// What stays where it is imported from, and what is imported from here.
+/// The imports that stay, and those that come from this crate.
 fn split(
     unit: &Unit<'_>,
     usage: &Use<'_>,
@@ -215,79 +200,6 @@ fn split(
 
 fn has_comments(text: &str) -> bool {
     text.contains("//") || text.contains("/*")
-}
-
-/// Changes a `use` with comments without writing it anew, if it is one list of candle_nn's names:
-/// its root where all of them go, else the names that go.
-fn in_place(
-    unit: &Unit<'_>,
-    draft: &mut Draft,
-    usage: &Use<'_>,
-    stay: &[Leaf],
-    moved: &[Leaf],
-) -> bool {
-    let syn::UseTree::Path(root) = &usage.item.tree else {
-        return false;
-    };
-    let syn::UseTree::Group(group) = &*root.tree else {
-        return false;
-    };
-    let flat = group
-        .items
-        .iter()
-        .all(|tree| matches!(tree, syn::UseTree::Name(_)));
-    let in_nn = moved
-        .iter()
-        .all(|leaf| leaf.path.get(1).is_some_and(|module| module == "nn"));
-    if !flat || !in_nn || root.ident != "candle_nn" {
-        return false;
-    }
-    let source = unit.source;
-    if stay.is_empty() {
-        draft
-            .edits
-            .replace(source.range(&root.ident), "candle_dynquant::nn");
-        return true;
-    }
-    for pair in group.items.pairs() {
-        let goes = moved
-            .iter()
-            .any(|leaf| source.slice(*pair.value()) == leaf.name);
-        if goes {
-            let end = pair
-                .punct()
-                .map_or(source.range(*pair.value()).end, |comma| {
-                    source.range(*comma).end
-                });
-            draft
-                .edits
-                .replace(source.range(*pair.value()).start..end, "");
-        }
-    }
-    true
-}
-
-/// Puts a `use` of these leaves in the place of another.
-fn replace(unit: &Unit<'_>, draft: &mut Draft, usage: &Use<'_>, leaves: &[Leaf]) {
-    let source = unit.source;
-    let whole = source.range(usage.item);
-    let tail = source.range(&usage.item.use_token).start..whole.end;
-    let head = match usage.item.vis {
-        Visibility::Inherited => String::new(),
-        ref vis => format!("{} ", source.slice(vis)),
-    };
-    let colon = if usage.item.leading_colon.is_some() {
-        "::"
-    } else {
-        ""
-    };
-    let text = render::uses(leaves, &head, source.indent(whole.start), source.newline());
-    let text = if colon.is_empty() {
-        text
-    } else {
-        text.replace("use ", "use ::")
-    };
-    draft.edits.replace(tail, text[head.len()..].to_owned());
 }
 
 /// Adds leaves to a module's imports from here; where, if in the place of another.
@@ -356,47 +268,6 @@ fn add(
             .insert(start, format!("{indent}{text}{newline}{gap}"));
     }
     Some(at)
-}
-
-/// Where a module's imports from here belong: before those from candle_nn, else after those from
-/// candle, else first. Whether it is the end of what is there.
-fn place(unit: &Unit<'_>, module: &[String], here: &[&Use<'_>]) -> Option<(usize, bool)> {
-    let range = |usage: &Use<'_>| unit.source.range(usage.item);
-    let candle_nn = here.iter().find(|usage| {
-        let first = leaves(usage.item).into_iter().next();
-        let origin = first.map(|leaf| unit.types.scopes.resolve(module, &leaf.path));
-        matches!(origin, Some(Origin::Nn(_)))
-    });
-    if let Some(usage) = candle_nn {
-        return Some((range(usage).start, false));
-    }
-    let core = here.iter().rev().find(|usage| {
-        let roots = leaves(usage.item)
-            .into_iter()
-            .map(|leaf| leaf.path.into_iter().next());
-        roots
-            .flatten()
-            .all(|root| root == "candle" || root == "candle_core")
-    });
-    match (core, here.first()) {
-        (Some(usage), _) => Some((range(usage).end, true)),
-        (None, Some(usage)) => Some((range(usage).start, false)),
-        (None, None) => Some((first_item(unit, module)?, false)),
-    }
-}
-
-fn first_item(unit: &Unit<'_>, module: &[String]) -> Option<usize> {
-    let mut items = &unit.file.items;
-    for name in module {
-        let inner = items.iter().find_map(|item| match item {
-            syn::Item::Mod(item) if item.ident == name => item.content.as_ref(),
-            _ => None,
-        });
-        items = &inner?.1;
-    }
-    items
-        .first()
-        .map(|item| unit.source.range(&item.span()).start)
 }
 
 struct Collect<'a> {

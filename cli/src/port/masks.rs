@@ -2,37 +2,13 @@
 
 use syn::{Expr, Stmt};
 
-use super::chain::{self, Env, Mask, Scores};
-
-/// The variable that a statement gives a value, and the value.
-pub fn assigned(stmt: &Stmt) -> Option<(String, &Expr)> {
-    match stmt {
-        Stmt::Local(local) => {
-            let init = local.init.as_ref().filter(|init| init.diverge.is_none())?;
-            let pat = match &local.pat {
-                syn::Pat::Type(typed) => &*typed.pat,
-                pat => pat,
-            };
-            let syn::Pat::Ident(pat) = pat else {
-                return None;
-            };
-            Some((pat.ident.to_string(), &init.expr))
-        }
-        Stmt::Expr(Expr::Assign(assign), Some(_)) => {
-            Some((chain::ident(&assign.left)?, &assign.right))
-        }
-        _ => None,
-    }
-}
-
-pub fn assigns(stmt: &Stmt, name: &str) -> bool {
-    assigned(stmt).is_some_and(|(assigned, _)| assigned == name)
-}
+use super::chain::{Env, Mask, Scores};
+use super::syntax::{assigned, ident, some_name, strip};
 
 /// `let mask = mask.broadcast_as(scores.shape())?;`: what the mask is made from.
 pub fn broadcast_mask(env: &Env<'_, '_>, stmt: &Stmt) -> Option<(String, String)> {
     let (name, expr) = assigned(stmt)?;
-    let Expr::MethodCall(call) = chain::strip(expr) else {
+    let Expr::MethodCall(call) = strip(expr) else {
         return None;
     };
     let by_scores = call.method == "broadcast_as" && call.args.iter().any(|arg| env.mentions(arg));
@@ -62,7 +38,7 @@ pub fn excluded_later(
         return None;
     };
     let (mask, made) = assigned(made)?;
-    let made = match chain::strip(made) {
+    let made = match strip(made) {
         Expr::MethodCall(call) if call.method == "broadcast_as" => &*call.receiver,
         _ => made,
     };
@@ -73,10 +49,10 @@ pub fn excluded_later(
         return None;
     };
     let source = env.unit.source;
-    let certain = chain::ident(plain).is_some_and(|plain| plain == *name)
+    let certain = ident(plain).is_some_and(|plain| plain == *name)
         && source.slice(&*filled.func).ends_with("masked_fill")
-        && chain::ident(xs).is_some_and(|xs| xs == *name)
-        && chain::ident(filler).is_some_and(|filler| filler == mask)
+        && ident(xs).is_some_and(|xs| xs == *name)
+        && ident(filler).is_some_and(|filler| filler == mask)
         && source.slice(value).ends_with("f32::NEG_INFINITY")
         && matches!(made, Expr::Try(_))
         && !env.mentions(made)
@@ -108,20 +84,20 @@ pub fn added_maybe(
     let Expr::Let(bound) = &*choice.cond else {
         return None;
     };
-    let given = chain::some_name(&bound.pat)?;
+    let given = some_name(&bound.pat)?;
     let (last, before) = choice.then_branch.stmts.split_last()?;
     let Stmt::Expr(Expr::Assign(last), _) = last else {
         return None;
     };
-    let Expr::MethodCall(call) = chain::strip(&last.right) else {
+    let Expr::MethodCall(call) = strip(&last.right) else {
         return None;
     };
-    let mask = chain::ident(call.args.first()?)?;
+    let mask = ident(call.args.first()?)?;
     let certain = scores.mask == Mask::None
         && !scores.soft
         && choice.else_branch.is_none()
-        && chain::ident(&last.left).is_some_and(|left| left == *name)
-        && chain::ident(&call.receiver).is_some_and(|left| left == *name)
+        && ident(&last.left).is_some_and(|left| left == *name)
+        && ident(&call.receiver).is_some_and(|left| left == *name)
         && call.method == "broadcast_add";
     let option = env.option(&bound.expr).filter(|_| certain)?;
     let mut scores = scores.clone();

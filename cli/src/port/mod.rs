@@ -6,20 +6,29 @@
 
 mod attention;
 mod chain;
+mod defaults;
 mod derives;
 mod edits;
+mod facts;
+mod functions;
 mod fused;
 mod heads;
 mod imports;
 mod masks;
 mod names;
+mod paths;
+mod projections;
 mod rank;
 mod render;
+mod scale;
 mod scopes;
 mod source;
+mod sums;
+mod syntax;
 mod table;
 mod types;
 mod unused;
+mod uses;
 mod world;
 mod wrappers;
 
@@ -38,7 +47,7 @@ use types::Types;
 use unused::Unused;
 pub use world::World;
 
-/// What is left to a person.
+/// A place that is left to a person.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Todo {
     /// Of the file as it was read.
@@ -83,7 +92,7 @@ impl Unit<'_> {
     }
 }
 
-/// What the passes want changed.
+/// The changes that the passes ask for.
 #[derive(Default)]
 struct Draft {
     edits: Edits,
@@ -175,6 +184,9 @@ fn pass(
     attention::rewrite(&unit, &mut draft, &names.house);
     heads::rewrite(&unit, &mut draft, &names.house);
     wrappers::rewrite(&unit, &mut draft);
+    projections::rewrite(&unit, &mut draft);
+    sums::rewrite(&unit, &mut draft);
+    defaults::rewrite(&unit, &mut draft);
     let house = names::rewrite(&unit, &mut draft, names);
     derives::rewrite(&unit, &mut draft);
     let unused = original.map(|original| Unused::of(original, text));

@@ -3,24 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use proc_macro2::{Ident, TokenStream, TokenTree};
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprCall, ExprMethodCall, ExprTry, ItemMod, Path, Token};
 
+use super::paths::{Find, Hit, Method, Uses};
 use super::scopes::{Module, Origin};
-use super::table::{self, Home, Shared};
+use super::table::Home;
 use super::{Draft, Unit};
-
-/// A path that has a namesake, from its first segment to the one that is it.
-struct Hit {
-    module: Module,
-    range: Range<usize>,
-    home: Home,
-    name: &'static str,
-    /// The name of an imported module of candle_nn that it begins with.
-    alias: Option<String>,
-}
 
 /// How a file calls the modules of candle-dynquant.
 #[derive(Debug)]
@@ -41,7 +29,7 @@ impl House {
     }
 }
 
-/// What a file has of theirs, and how it is to call ours.
+/// The names of candle's that a file uses, and the names that it is to have for ours.
 pub struct Names {
     pub house: House,
     hits: Vec<Hit>,
@@ -52,17 +40,7 @@ pub struct Names {
 
 /// Finds paths, calls of `with_tracing`'s constructors and methods of tensors.
 pub fn find(unit: &Unit<'_>) -> Names {
-    let mut find = Find {
-        unit,
-        module: Vec::new(),
-        hits: Vec::new(),
-        uses: BTreeMap::new(),
-        methods: Vec::new(),
-        loaders: Vec::new(),
-        tried: BTreeSet::new(),
-        todos: Vec::new(),
-    };
-    find.visit_file(unit.file);
+    let find = Find::of(unit);
     Names {
         house: house(unit, &find.uses),
         hits: find.hits,
@@ -123,7 +101,11 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names) -> House {
         } else {
             method.receiver.end
         };
-        draft.edits.replace(from..method.name.end, ")");
+        let end = if method.has_arguments { ", " } else { ")" };
+        draft.edits.replace(from..method.name.end, end);
+        for copy in method.copies {
+            draft.edits.replace(copy, "");
+        }
     }
     draft.todos.extend(todos);
     house
@@ -181,254 +163,4 @@ fn house(unit: &Unit<'_>, uses: &BTreeMap<String, Uses>) -> House {
     };
     let (nn, ops) = (name("nn", "qnn"), name("ops", "qops"));
     House { nn, ops, moved }
-}
-
-/// How often a module of candle_nn is used under a name, for what is ours and for the rest.
-#[derive(Default)]
-struct Uses {
-    mapped: usize,
-    others: usize,
-}
-
-struct Method {
-    module: Module,
-    receiver: Range<usize>,
-    /// From the dot to the closing parenthesis.
-    name: Range<usize>,
-    function: &'static str,
-    borrowed: bool,
-}
-
-struct Find<'a, 'u> {
-    unit: &'a Unit<'u>,
-    module: Module,
-    hits: Vec<Hit>,
-    uses: BTreeMap<String, Uses>,
-    methods: Vec<Method>,
-    loaders: Vec<(Module, Range<usize>, &'static str)>,
-    /// Starts and ends of expressions before a `?`.
-    tried: BTreeSet<(usize, usize)>,
-    todos: Vec<super::Todo>,
-}
-
-impl Find<'_, '_> {
-    fn path(&mut self, idents: &[&Ident], colon: Option<usize>) {
-        let segments: Vec<_> = idents.iter().map(|ident| ident.to_string()).collect();
-        let scopes = &self.unit.types.scopes;
-        let origin = scopes.resolve(&self.module, &segments);
-        let first = scopes.resolve(&self.module, &segments[..1]);
-        let alias = match &first {
-            Origin::Nn(path) if path.is_empty() || path == &["ops"] => {
-                (segments[0] != "candle_nn").then(|| segments[0].clone())
-            }
-            _ => None,
-        };
-        let mapped = origin.mapped();
-        if let (Some(alias), Origin::Nn(path)) = (&alias, &origin) {
-            let uses = self.uses.entry(alias.clone()).or_default();
-            match mapped {
-                Some(mapped) if mapped.home == Home::Ops || mapped.segments == 1 => {
-                    uses.mapped += 1
-                }
-                _ if table::is_in_nn(path) => {}
-                _ => uses.others += 1,
-            }
-        }
-        let Some(mapped) = mapped else { return };
-        let inside = match &origin {
-            Origin::Nn(path) | Origin::Traced(path) => path.len(),
-            _ => return,
-        };
-        // `layer_norm` may be imported as a function and as the module of that name.
-        let in_module = mapped.segments == 2 && segments.len() > 1;
-        if first.mapped().is_some() && !in_module {
-            return self.through_glob(&segments[0], mapped);
-        }
-        let Some(last) = (segments.len() + mapped.segments).checked_sub(inside + 1) else {
-            return;
-        };
-        let start = colon.unwrap_or(self.unit.source.range(idents[0]).start);
-        self.hits.push(Hit {
-            module: self.module.clone(),
-            range: start..self.unit.source.range(idents[last]).end,
-            home: mapped.home,
-            name: mapped.name,
-            alias,
-        });
-    }
-
-    /// A bare name that `use candle_nn::*` brings: a named import comes before it.
-    fn through_glob(&mut self, name: &str, mapped: table::Mapped) {
-        let scope = self.unit.types.scopes.scope(&self.module);
-        let bound = scope.is_some_and(|scope| scope.bindings.contains_key(name));
-        let globs = scope.is_some_and(|scope| {
-            scope
-                .globs
-                .iter()
-                .any(|glob| matches!(glob, Origin::Nn(_) | Origin::Traced(_)))
-        });
-        if globs && !bound && mapped.name == name {
-            // An empty range stands for the import alone.
-            self.hits.push(Hit {
-                module: self.module.clone(),
-                range: 0..0,
-                home: mapped.home,
-                name: mapped.name,
-                alias: None,
-            });
-        }
-    }
-
-    /// Paths in the tokens of a macro call, which has no tree.
-    fn tokens(&mut self, tokens: TokenStream) {
-        let tokens: Vec<_> = tokens.into_iter().collect();
-        let mut at = 0;
-        while at < tokens.len() {
-            match &tokens[at] {
-                TokenTree::Group(group) => self.tokens(group.stream()),
-                TokenTree::Ident(first) => {
-                    let mut idents = vec![first];
-                    let colon = |at: usize| match tokens.get(at) {
-                        Some(TokenTree::Punct(punct)) => punct.as_char() == ':',
-                        _ => false,
-                    };
-                    while colon(at + 1) && colon(at + 2) {
-                        let Some(TokenTree::Ident(ident)) = tokens.get(at + 3) else {
-                            break;
-                        };
-                        idents.push(ident);
-                        at += 3;
-                    }
-                    if idents.len() > 1 {
-                        self.path(&idents, None);
-                    }
-                }
-                _ => {}
-            }
-            at += 1;
-        }
-    }
-
-    fn method(&mut self, call: &ExprMethodCall) {
-        let name = call.method.to_string();
-        let Some((function, shared)) = table::of_method(&name) else {
-            return;
-        };
-        let source = self.unit.source;
-        let whole = source.range(call);
-        let tried = self.tried.contains(&(whole.start, whole.end));
-        if !call.args.is_empty() || (shared == Shared::WithNumbers && !tried) {
-            return;
-        }
-        let at = source.range(&call.method).start;
-        if self.unit.types.methods.contains(&name) {
-            return self.todos.push(self.unit.todo(
-                at,
-                format!("`.{name}()` may be a method of this file's own"),
-                format!("of a tensor it is `ops::{function}(&xs)`"),
-            ));
-        }
-        let borrowed = match &*call.receiver {
-            Expr::Reference(_) => true,
-            Expr::Path(path) => path
-                .path
-                .get_ident()
-                .is_some_and(|ident| self.unit.is_borrowed(ident)),
-            _ => false,
-        };
-        self.methods.push(Method {
-            module: self.module.clone(),
-            receiver: source.range(&*call.receiver),
-            name: source.range(&call.dot_token).start..whole.end,
-            function,
-            borrowed,
-        });
-    }
-}
-
-impl<'a> Visit<'a> for Find<'a, '_> {
-    fn visit_item_use(&mut self, _: &'a syn::ItemUse) {}
-
-    fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
-
-    fn visit_item_mod(&mut self, item: &'a ItemMod) {
-        self.module.push(item.ident.to_string());
-        visit::visit_item_mod(self, item);
-        self.module.pop();
-    }
-
-    fn visit_path(&mut self, path: &'a Path) {
-        let idents: Vec<_> = path.segments.iter().map(|segment| &segment.ident).collect();
-        let colon = path
-            .leading_colon
-            .as_ref()
-            .map(|colon| self.unit.source.range(colon).start);
-        self.path(&idents, colon);
-        visit::visit_path(self, path);
-    }
-
-    fn visit_expr_call(&mut self, call: &'a ExprCall) {
-        if let Expr::Path(function) = &*call.func {
-            let segments = function.path.segments.iter();
-            let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
-            let origin = self.unit.types.scopes.resolve(&self.module, &segments);
-            if let Origin::Traced(path) = origin {
-                if let Some(loader) = table::loader(&path, call.args.len()) {
-                    let range = self.unit.source.range(&*call.func);
-                    self.loaders.push((self.module.clone(), range, loader));
-                    return call
-                        .args
-                        .iter()
-                        .for_each(|argument| self.visit_expr(argument));
-                }
-                if path.len() == 2 && path[1] == "new" && table::loads(&path[0]) {
-                    self.todos.push(self.unit.todo(
-                        self.unit.source.range(&*call.func).start,
-                        format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
-                        "load it by the function of `candle_dynquant::nn`".into(),
-                    ));
-                }
-            }
-        }
-        visit::visit_expr_call(self, call);
-    }
-
-    fn visit_expr_try(&mut self, tried: &'a ExprTry) {
-        let range = self.unit.source.range(&*tried.expr);
-        self.tried.insert((range.start, range.end));
-        visit::visit_expr_try(self, tried);
-    }
-
-    fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
-        self.method(call);
-        visit::visit_expr_method_call(self, call);
-    }
-
-    fn visit_macro(&mut self, call: &'a syn::Macro) {
-        let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
-        match call.parse_body_with(parser) {
-            // The tree lives as long as this call; what is found is kept as ranges.
-            Ok(arguments) => {
-                let mut find = Find {
-                    unit: self.unit,
-                    module: self.module.clone(),
-                    hits: Vec::new(),
-                    uses: std::mem::take(&mut self.uses),
-                    methods: Vec::new(),
-                    loaders: Vec::new(),
-                    tried: BTreeSet::new(),
-                    todos: Vec::new(),
-                };
-                arguments
-                    .iter()
-                    .for_each(|argument| find.visit_expr(argument));
-                self.hits.append(&mut find.hits);
-                self.methods.append(&mut find.methods);
-                self.loaders.append(&mut find.loaders);
-                self.todos.append(&mut find.todos);
-                self.uses = find.uses;
-            }
-            Err(_) => self.tokens(call.tokens.clone()),
-        }
-    }
 }

@@ -1,52 +1,12 @@
-//! The rank of a tensor, as far as a function's text tells it; and what else it tells of a
-//! variable.
+//! The rank of a tensor, as far as a function's text tells it.
 
-use syn::visit::{self, Visit};
-use syn::{Expr, Pat, Stmt};
+use syn::visit::Visit;
+use syn::{Expr, Stmt};
 
-use super::Unit;
-use super::chain::{ident, strip, words};
-
-/// What a function and its file say.
-pub struct Facts<'f, 'u> {
-    pub unit: &'f Unit<'u>,
-    pub block: &'f syn::Block,
-    pub signature: &'f syn::Signature,
-}
+use super::facts::Facts;
+use super::syntax::{ident, strip};
 
 impl<'f> Facts<'f, '_> {
-    /// The definitions of a variable before a byte, the last first.
-    fn definitions(&self, name: &str, before: usize) -> Vec<&'f Expr> {
-        struct Find<'f, 'n> {
-            name: &'n str,
-            found: Vec<&'f Expr>,
-        }
-        impl<'f> Visit<'f> for Find<'f, '_> {
-            fn visit_local(&mut self, local: &'f syn::Local) {
-                if let Some(init) = &local.init
-                    && binds(&local.pat, self.name)
-                {
-                    self.found.push(&init.expr);
-                }
-                visit::visit_local(self, local);
-            }
-            fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
-                if ident(&assign.left).is_some_and(|name| name == self.name) {
-                    self.found.push(&assign.right);
-                }
-            }
-        }
-        let mut find = Find {
-            name,
-            found: Vec::new(),
-        };
-        find.visit_block(self.block);
-        let at = |expr: &Expr| self.unit.source.range(expr).start;
-        find.found.retain(|expr| at(expr) < before);
-        find.found.reverse();
-        find.found
-    }
-
     /// The rank of an expression's tensor.
     pub fn rank(&self, expr: &Expr, depth: usize) -> Option<usize> {
         let at = self.unit.source.range(expr).start;
@@ -159,10 +119,6 @@ impl<'f> Facts<'f, '_> {
         find.1
     }
 
-    fn file(&self) -> &'f syn::File {
-        self.unit.file
-    }
-
     fn rank_of(&self, name: &str, at: usize, depth: usize) -> Option<usize> {
         let text = self.unit.source.slice(self.block);
         if text.contains(&format!("{name}.dims4()")) {
@@ -206,153 +162,4 @@ impl<'f> Facts<'f, '_> {
             _ => None,
         }
     }
-
-    /// Whether an expression is a number, not a tensor.
-    pub fn is_number(&self, expr: &Expr, depth: usize) -> bool {
-        let Some(depth) = depth.checked_sub(1) else {
-            return false;
-        };
-        match expr {
-            Expr::Lit(_) => true,
-            Expr::Cast(_) => true,
-            Expr::Paren(inner) => self.is_number(&inner.expr, depth),
-            Expr::Unary(inner) => self.is_number(&inner.expr, depth),
-            Expr::Binary(binary) => {
-                self.is_number(&binary.left, depth) || self.is_number(&binary.right, depth)
-            }
-            Expr::MethodCall(call) => ["sqrt", "powf", "powi", "recip"]
-                .iter()
-                .any(|m| call.method == m),
-            Expr::Call(call) => {
-                let text = self.unit.source.slice(&*call.func);
-                text.starts_with("f64::") || text.starts_with("f32::")
-            }
-            Expr::Path(_) => {
-                let Some(name) = ident(expr) else {
-                    return false;
-                };
-                let at = self.unit.source.range(expr).start;
-                let typed = self.signature.inputs.iter().any(|input| match input {
-                    syn::FnArg::Typed(input) => {
-                        binds(&input.pat, &name) && is_float(self.unit.source.slice(&input.ty))
-                    }
-                    syn::FnArg::Receiver(_) => false,
-                });
-                let definitions = self.definitions(&name, at);
-                typed
-                    || definitions
-                        .first()
-                        .is_some_and(|expr| self.is_number(expr, depth))
-            }
-            Expr::Field(field) => {
-                let syn::Member::Named(name) = &field.member else {
-                    return false;
-                };
-                let fields = self
-                    .unit
-                    .types
-                    .declared
-                    .values()
-                    .flatten()
-                    .flat_map(|one| &one.fields);
-                let mut same = fields
-                    .filter(|one| one.ident.as_ref() == Some(name))
-                    .map(|one| is_float(self.unit.source.slice(&one.ty)))
-                    .peekable();
-                same.peek().is_some() && same.all(|float| float)
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether a variable is an `Option<Tensor>`: it is given `Some(tensor.clone())`.
-    pub fn is_owned(&self, expr: &Expr) -> bool {
-        let Some(name) = ident(expr) else {
-            return false;
-        };
-        let at = self.unit.source.range(expr).start;
-        self.definitions(&name, at).iter().any(|made| {
-            self.unit
-                .source
-                .slice(*made)
-                .contains(&format!("Some({name}.clone())"))
-        })
-    }
-
-    /// Whether a field's own type returns in `forward` what it is given.
-    pub fn is_identity(&self, layer: &Expr) -> bool {
-        let Expr::Field(field) = strip(layer) else {
-            return false;
-        };
-        let syn::Member::Named(name) = &field.member else {
-            return false;
-        };
-        let fields = self
-            .unit
-            .types
-            .declared
-            .values()
-            .flatten()
-            .flat_map(|one| &one.fields);
-        let types: Vec<_> = fields
-            .filter(|one| one.ident.as_ref() == Some(name))
-            .filter_map(|one| super::types::last_name(&one.ty))
-            .collect();
-        !types.is_empty() && types.iter().all(|name| identity(self.file(), name))
-    }
-}
-
-fn is_float(ty: &str) -> bool {
-    ty == "f64" || ty == "f32"
-}
-
-/// Whether `forward` of a type of this file is `Ok(x.clone())`.
-fn identity(file: &syn::File, name: &str) -> bool {
-    let mut found = false;
-    for item in &file.items {
-        let syn::Item::Impl(item) = item else {
-            continue;
-        };
-        if super::types::last_name(&item.self_ty).is_none_or(|last| last != name) {
-            continue;
-        }
-        for item in &item.items {
-            let syn::ImplItem::Fn(function) = item else {
-                continue;
-            };
-            if function.sig.ident != "forward" {
-                continue;
-            }
-            let [Stmt::Expr(Expr::Call(call), None)] = function.block.stmts.as_slice() else {
-                return false;
-            };
-            let clone = match call.args.first() {
-                Some(Expr::MethodCall(method)) => {
-                    method.method == "clone" && ident(&method.receiver).is_some()
-                }
-                _ => false,
-            };
-            let ok = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"));
-            found = ok && clone;
-        }
-    }
-    found
-}
-
-/// Whether a pattern binds a name.
-pub fn binds(pat: &Pat, name: &str) -> bool {
-    struct Find<'n>(&'n str, bool);
-    impl<'a> Visit<'a> for Find<'_> {
-        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
-            self.1 |= pat.ident == self.0;
-        }
-    }
-    let mut find = Find(name, false);
-    find.visit_pat(pat);
-    find.1
-}
-
-/// How often a text mentions a name.
-pub fn mentions(text: &str, name: &str) -> usize {
-    words(text).filter(|word| *word == name).count()
 }

@@ -1,4 +1,4 @@
-//! What names mean in each module of a file.
+//! The meaning of names in each module of a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 

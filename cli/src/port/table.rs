@@ -21,7 +21,7 @@ pub struct Mapped {
 /// Types of `candle_nn` whose weights can be quantized.
 const LAYERS: &[&str] = &["Embedding", "GRU", "LSTM", "Linear", "Sequential"];
 
-/// What `candle_dynquant::nn` has under `candle_nn`'s name, as a type or function of its own.
+/// Types and functions that `candle_dynquant::nn` has of its own, under `candle_nn`'s names.
 const NN: &[&str] = &[
     "Activation",
     "Embedding",
@@ -47,7 +47,7 @@ const NN: &[&str] = &[
     "seq",
 ];
 
-/// What `candle_dynquant::nn` has from `candle_nn`, so that it may be imported from either.
+/// Items that `candle_dynquant::nn` re-exports from `candle_nn`.
 const SAME: &[&str] = &[
     "AdamW",
     "BatchNorm",
@@ -103,7 +103,7 @@ const SAME: &[&str] = &[
     "varlen_attention",
 ];
 
-/// What `candle_dynquant::ops` has from `candle_nn::ops`.
+/// Items that `candle_dynquant::ops` re-exports from `candle_nn::ops`.
 const SAME_OPS: &[&str] = &[
     "Dropout",
     "Identity",
@@ -131,7 +131,7 @@ const NN_MODULES: &[&str] = &[
     "sequential",
 ];
 
-/// What `candle_nn::ops` and `candle_dynquant::ops` have under the same name.
+/// Functions that `candle_nn::ops` and `candle_dynquant::ops` have under the same name.
 const OPS: &[&str] = &[
     "layer_norm",
     "rms_norm",
@@ -158,14 +158,15 @@ const TRACED: &[&str] = &[
 const LOADERS: &[(&str, usize, &str)] =
     &[("Embedding", 3, "embedding"), ("RmsNorm", 3, "rms_norm")];
 
-/// Methods of `Tensor` and functions of `ops`. A method that numbers have, too, counts only
-/// where its result is a `Result`.
-const METHODS: &[(&str, &str, Shared)] = &[
-    ("gelu", "gelu_tanh", Shared::No),
-    ("gelu_erf", "gelu_erf", Shared::No),
-    ("relu", "relu", Shared::No),
-    ("silu", "silu", Shared::No),
-    ("tanh", "tanh", Shared::WithNumbers),
+/// Methods of `Tensor`, their numbers of arguments, and functions of `ops`. A method that numbers have,
+/// too, counts only where its result is a `Result`.
+const METHODS: &[(&str, usize, &str, Shared)] = &[
+    ("gather", 2, "gather", Shared::No),
+    ("gelu", 0, "gelu_tanh", Shared::No),
+    ("gelu_erf", 0, "gelu_erf", Shared::No),
+    ("relu", 0, "relu", Shared::No),
+    ("silu", 0, "silu", Shared::No),
+    ("tanh", 0, "tanh", Shared::WithNumbers),
 ];
 
 /// Whether other types than `Tensor` have a method of this name.
@@ -226,9 +227,10 @@ pub fn loads(name: &str) -> bool {
 }
 
 /// The function of `ops` that does what this method of a tensor does.
-pub fn of_method(name: &str) -> Option<(&'static str, Shared)> {
-    let found = METHODS.iter().find(|(method, ..)| *method == name);
-    found.map(|(_, function, shared)| (*function, *shared))
+pub fn of_method(name: &str, arguments: usize) -> Option<(&'static str, Shared)> {
+    let is_it = |(method, count, ..): &&(&str, usize, _, _)| (*method, *count) == (name, arguments);
+    let found = METHODS.iter().find(is_it);
+    found.map(|(.., function, shared)| (*function, *shared))
 }
 
 /// Whether this name of `nn` is a layer with weights.

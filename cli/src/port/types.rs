@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Fields, Item, ItemMod, Type};
 
-use super::scopes::{Module, Scopes};
+use super::Unit;
+use super::scopes::{Module, Origin, Scopes};
 use super::source::{Fault, Source};
+use super::syntax::words;
+use super::table;
 
 /// A declared type.
 #[derive(Clone)]
@@ -89,8 +92,28 @@ impl Types {
     }
 
     /// # Errors
-    /// When two types of one module have one name, and no `cfg` says that there is one of them.
+    /// When a macro declares types with layers, or two types of one module have one name and no `cfg`
+    /// says that there is one of them.
     pub fn check(&self, source: &Source<'_>) -> Result<(), Fault> {
+        for call in &self.macros {
+            let tokens = call.tokens.to_string();
+            let has = |wanted: &dyn Fn(&str) -> bool| words(&tokens).any(wanted);
+            let declares = has(&|word| word == "struct" || word == "enum");
+            let at = source.range(&call.path).start;
+            if declares
+                && has(&table::is_layer)
+                && !has(&|word| word == "Quantizable")
+                && !source.is_kept(at)
+            {
+                return Err(Fault {
+                    line: source.line(at),
+                    message:
+                        "types with layers are declared by a macro, where they are not seen: write \
+                              them out, derive `Quantizable` there, or put `// dynquant: keep` here"
+                            .into(),
+                });
+            }
+        }
         for declared in self.declared.values() {
             let conditional =
                 |one: &Declared| one.attrs().iter().any(|attr| attr.path().is_ident("cfg"));
@@ -225,4 +248,28 @@ impl<'a> Visit<'a> for Collect {
         }
         visit::visit_item(self, item);
     }
+}
+
+/// The type of a field as it is written, if it is this layer of `candle_dynquant::nn`.
+pub fn is_ours(
+    unit: &Unit<'_>,
+    module: &[String],
+    of: &str,
+    field: &str,
+    layer: &str,
+) -> Option<String> {
+    let declared = unit.types.declared.get(&(module.to_vec(), of.to_owned()))?;
+    let [declared] = declared.as_slice() else {
+        return None;
+    };
+    let mut fields = declared.fields.iter();
+    let ty = &fields
+        .find(|one| one.ident.as_ref().is_some_and(|ident| ident == field))?
+        .ty;
+    let Type::Path(path) = ty else { return None };
+    let segments = path.path.segments.iter();
+    let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
+    let origin = unit.types.scopes.resolve(module, &segments);
+    (origin == Origin::Ours(vec!["nn".into(), layer.into()]))
+        .then(|| unit.source.slice(ty).to_owned())
 }

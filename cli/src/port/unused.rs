@@ -1,4 +1,4 @@
-//! What the changes have left without a use.
+//! Imports and variables that the changes have left without a use.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use syn::{Fields, Item, ReturnType};
 use super::types::last_name;
 use super::{Draft, Unit};
 
-/// What the forward of such a layer may call.
+/// The methods that the forward of such a layer may call.
 const METHODS: &[&str] = &[
     "broadcast_add",
     "broadcast_left",

@@ -50,6 +50,33 @@ impl Attention {
         ys.reshape((b, self.heads, len, self.size))
     }
 
+    // Queries that are scaled before.
+    pub fn scaled(&self, q: &Tensor, k: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (b, h, len, d) = q.dims4()?;
+        let factor = (d as f64).powf(-0.5);
+        let q = (q * factor)?;
+        let first = candle_nn::ops::softmax(&q.matmul(&k.t()?)?, D::Minus1)?.matmul(k)?;
+        let keys = k.reshape((b, h, len, d))?;
+        let queries: Tensor = (keys.clone() / (d as f64).sqrt())?;
+        let scores = queries.matmul(&keys.t()?)?;
+        let probs = candle_nn::ops::softmax_last_dim(&(scores * self.scale)?)?;
+        let second = probs.matmul(&keys)?;
+        Ok((first, second))
+    }
+
+    // Scaled queries that are read again, and a factor that is another one by then.
+    pub fn scaled_twice(&self, q: &Tensor, k: &Tensor) -> Result<Tensor> {
+        let (_b, _h, len, d) = q.dims4()?;
+        let scaled = (q * self.scale)?;
+        let xs = candle_nn::ops::softmax_last_dim(&scaled.matmul(&k.t()?)?)?.matmul(k)?;
+        let xs = (xs + scaled)?;
+        let d = d as f64;
+        let ys = (q * d)?;
+        let d = len as f64;
+        let ys = candle_nn::ops::softmax_last_dim(&ys.matmul(&k.t()?)?)?.matmul(k)?;
+        (xs + ys)? * d
+    }
+
     // A scale after the mask, a softmax of another dimension, scores that are read again: as they are.
     pub fn others(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (_b, _h, _len, _d) = q.dims4()?;

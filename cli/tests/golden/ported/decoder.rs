@@ -28,8 +28,9 @@ impl Attention {
     fn forward(&self, x: &Tensor, cache: &Cache) -> Result<Tensor> {
         let (b, len, hidden) = x.dims3()?;
         let shape = (b, len, self.heads, self.head_dim);
-        let q = self.q_proj.forward(x)?.reshape(shape)?.transpose(1, 2)?;
-        let k = self.kv_proj.forward(x)?.reshape(shape)?.transpose(1, 2)?;
+        let [q, k] = Linear::forward_each([&self.q_proj, &self.kv_proj], x)?;
+        let q = q.reshape(shape)?.transpose(1, 2)?;
+        let k = k.reshape(shape)?.transpose(1, 2)?;
         let v = k.clone();
 
         let mask = if len == 1 {

@@ -43,9 +43,10 @@ impl SelfAttention {
     }
 
     fn forward(&self, xs: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let query = self.split(&self.query.forward(xs)?)?;
-        let key = self.split(&self.key.forward(xs)?)?;
-        let value = self.split(&self.value.forward(xs)?)?;
+        let [query, key, value] = Linear::forward_each([&self.query, &self.key, &self.value], xs)?;
+        let query = self.split(&query)?;
+        let key = self.split(&key)?;
+        let value = self.split(&value)?;
 
         // Scores of all heads.
         let context = {

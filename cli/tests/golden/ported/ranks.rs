@@ -51,6 +51,30 @@ impl Attention {
         ys.reshape((b, self.heads, len, self.size))
     }
 
+    // Queries that are scaled before.
+    pub fn scaled(&self, q: &Tensor, k: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (b, h, len, d) = q.dims4()?;
+        let factor = (d as f64).powf(-0.5);
+        let first = qops::scaled_dot_product_attention(q, k, k, None, factor)?;
+        let keys = k.reshape((b, h, len, d))?;
+        let queries: Tensor = (keys.clone() / (d as f64).sqrt())?;
+        let second = qops::scaled_dot_product_attention(&queries, &keys, &keys, None, self.scale)?;
+        Ok((first, second))
+    }
+
+    // Scaled queries that are read again, and a factor that is another one by then.
+    pub fn scaled_twice(&self, q: &Tensor, k: &Tensor) -> Result<Tensor> {
+        let (_b, _h, len, d) = q.dims4()?;
+        let scaled = (q * self.scale)?;
+        let xs = qops::scaled_dot_product_attention(&scaled, k, k, None, 1.)?;
+        let xs = (xs + scaled)?;
+        let d = d as f64;
+        let ys = (q * d)?;
+        let d = len as f64;
+        let ys = qops::scaled_dot_product_attention(&ys, k, k, None, 1.)?;
+        (xs + ys)? * d
+    }
+
     // A scale after the mask, a softmax of another dimension, scores that are read again: as they are.
     pub fn others(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (_b, _h, _len, _d) = q.dims4()?;
@@ -61,5 +85,7 @@ impl Attention {
         (a + b)
     }
 }
-// left: line 57: attention of a form that is not certain
-// left: line 59: attention of a form that is not certain
+// left: line 62: attention of a form that is not certain
+// left: line 76: attention of a form that is not certain
+// left: line 84: attention of a form that is not certain
+// left: line 86: attention of a form that is not certain

@@ -1,0 +1,124 @@
+//! `dynquant quantize` and `dynquant dequantize`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
+use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, WeightConfig};
+
+use super::progress::Progress;
+use super::table::{megabytes, table};
+use super::{DequantizeArgs, QuantizeArgs};
+
+pub fn run(args: &QuantizeArgs) -> Result<()> {
+    let source = Checkpoint::open(&args.source)?;
+    let plan = Plan::new(&source, &spec(args)?, &args.linear, &args.embedding)?;
+    let tensors: BTreeMap<_, _> = source.tensors().map(|t| (t.name.clone(), t)).collect();
+    if args.dry_run {
+        print!("{}", dry_run(&plan, &tensors));
+        return Ok(());
+    }
+    let output = args.output.as_ref().context("no output")?;
+    let before = tensors.values().map(|tensor| tensor.bytes).sum();
+    {
+        let mut progress = Progress::new(before);
+        checkpoint::quantize(&source, &plan, output, |bytes| progress.add(bytes))?;
+    }
+    let after = Checkpoint::open(output)?
+        .tensors()
+        .map(|tensor| tensor.bytes)
+        .sum();
+    let swapped = plan.layers().iter().filter(|layer| layer.qconfig.is_some());
+    println!(
+        "{}: {} of {} layers quantized, {} -> {}",
+        output.display(),
+        swapped.count(),
+        plan.layers().len(),
+        megabytes(before),
+        megabytes(after),
+    );
+    Ok(())
+}
+
+pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
+    let source = Checkpoint::open(&args.source)?;
+    let bytes = source.tensors().map(|tensor| tensor.bytes).sum();
+    let mut progress = Progress::new(bytes);
+    checkpoint::dequantize(&source, &args.output, |bytes| progress.add(bytes))?;
+    Ok(())
+}
+
+fn spec(args: &QuantizeArgs) -> Result<QConfigSpec> {
+    let spec = match &args.spec {
+        Some(path) => QConfigSpec::from_file(path)?,
+        None => QConfigSpec::preset(&args.preset)?,
+    };
+    let spec = match args.embeddings {
+        true => spec.embeddings(),
+        false => spec,
+    };
+    let exclude = |spec: QConfigSpec, name: &String| spec.exclude(name.as_str());
+    Ok(args.exclude.iter().fold(spec, exclude))
+}
+
+/// Each layer and what it becomes, then the tensors that are none of them, counted.
+fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
+    let header = ["layer", "kind", "shape", "is", "becomes"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let (mut before, mut after) = (0, 0);
+    for layer in plan.layers() {
+        for (i, tensor) in layer.tensors.iter().enumerate() {
+            let info = &tensors[tensor];
+            before += info.bytes;
+            after += bytes_after(layer, info);
+            let name = if i == 0 { &layer.name } else { "" };
+            rows.push(vec![
+                name.to_owned(),
+                layer.kind.to_string(),
+                format!("{:?}", info.shape),
+                info.dtype.clone(),
+                layer
+                    .qconfig
+                    .as_ref()
+                    .map_or("the same".into(), QConfig::to_string),
+            ]);
+        }
+    }
+    let all: u64 = tensors.values().map(|tensor| tensor.bytes).sum();
+    let layers = plan
+        .layers()
+        .iter()
+        .flat_map(|layer| &layer.tensors)
+        .count();
+    let rest = tensors.len() - layers;
+    format!(
+        "{}{rest} other tensors are copied\n{} -> {}\n",
+        table(&rows),
+        megabytes(all),
+        megabytes(all - before + after),
+    )
+}
+
+fn bytes_after(layer: &PlannedLayer, info: &TensorInfo) -> u64 {
+    let elements = info.shape.iter().product::<usize>() as u64;
+    let rows = info.shape.first().map_or(0, |rows| *rows as u64);
+    match layer.qconfig.as_ref().map(|qconfig| &qconfig.weight) {
+        None => info.bytes,
+        Some(WeightConfig::Int8(config)) => {
+            let scales = if config.qscheme.is_per_channel() {
+                rows
+            } else {
+                1
+            };
+            use candle_dynquant::QScheme::PerChannelAffineFloatQParams;
+            elements
+                + scales
+                    * match config.qscheme {
+                        PerChannelAffineFloatQParams => 12,
+                        qscheme if qscheme.is_symmetric() => 4,
+                        _ => 5,
+                    }
+        }
+        Some(_) => 2 * elements,
+    }
+}

@@ -1,0 +1,241 @@
+//! Facts about the variables of a function, as far as its text tells them.
+
+use syn::visit::{self, Visit};
+use syn::{Expr, Stmt};
+
+use super::Unit;
+use super::functions::Function;
+use super::syntax::{binds, ident, strip};
+use super::types::last_name;
+
+/// A function and its file, as a source of facts.
+pub struct Facts<'f, 'u> {
+    pub unit: &'f Unit<'u>,
+    pub block: &'f syn::Block,
+    pub signature: &'f syn::Signature,
+}
+
+impl<'f, 'u> Facts<'f, 'u> {
+    pub fn of(unit: &'f Unit<'u>, function: &Function<'f>) -> Self {
+        Self {
+            unit,
+            block: function.block,
+            signature: function.signature,
+        }
+    }
+
+    /// The definitions of a variable before a byte, the last first.
+    pub fn definitions(&self, name: &str, before: usize) -> Vec<&'f Expr> {
+        struct Find<'f, 'n> {
+            name: &'n str,
+            found: Vec<&'f Expr>,
+        }
+        impl<'f> Visit<'f> for Find<'f, '_> {
+            fn visit_local(&mut self, local: &'f syn::Local) {
+                if let Some(init) = &local.init
+                    && binds(&local.pat, self.name)
+                {
+                    self.found.push(&init.expr);
+                }
+                visit::visit_local(self, local);
+            }
+            fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
+                if ident(&assign.left).is_some_and(|name| name == self.name) {
+                    self.found.push(&assign.right);
+                }
+            }
+        }
+        let mut find = Find {
+            name,
+            found: Vec::new(),
+        };
+        find.visit_block(self.block);
+        let end = |expr: &Expr| self.unit.source.range(expr).end;
+        find.found.retain(|expr| end(expr) <= before);
+        find.found.reverse();
+        find.found
+    }
+
+    /// The file of the function, which outlives it.
+    pub fn file(&self) -> &'f syn::File {
+        self.unit.file
+    }
+
+    /// Whether an expression is a number, not a tensor.
+    pub fn is_number(&self, expr: &Expr, depth: usize) -> bool {
+        let Some(depth) = depth.checked_sub(1) else {
+            return false;
+        };
+        match expr {
+            Expr::Lit(_) => true,
+            Expr::Cast(_) => true,
+            Expr::Paren(inner) => self.is_number(&inner.expr, depth),
+            Expr::Unary(inner) => self.is_number(&inner.expr, depth),
+            Expr::Binary(binary) => {
+                self.is_number(&binary.left, depth) || self.is_number(&binary.right, depth)
+            }
+            Expr::MethodCall(call) => ["sqrt", "powf", "powi", "recip"]
+                .iter()
+                .any(|m| call.method == m),
+            Expr::Call(call) => {
+                let text = self.unit.source.slice(&*call.func);
+                text.starts_with("f64::") || text.starts_with("f32::")
+            }
+            Expr::Path(_) => {
+                let Some(name) = ident(expr) else {
+                    return false;
+                };
+                let at = self.unit.source.range(expr).start;
+                let definitions = self.definitions(&name, at);
+                self.parameter(&name).is_some_and(is_float)
+                    || definitions
+                        .first()
+                        .is_some_and(|expr| self.is_number(expr, depth))
+            }
+            Expr::Field(field) => {
+                let is_float = |ty: &&syn::Type| is_float(self.unit.source.slice(*ty));
+                let types = self.field_types(field);
+                !types.is_empty() && types.iter().all(is_float)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an expression is a tensor, or a reference to one.
+    pub fn is_tensor(&self, expr: &Expr) -> bool {
+        match expr {
+            Expr::Reference(inner) => self.is_tensor(&inner.expr),
+            Expr::Paren(inner) => self.is_tensor(&inner.expr),
+            Expr::Try(tried) => match &*tried.expr {
+                Expr::MethodCall(call) => {
+                    let name = call.method.to_string();
+                    !(name.starts_with("dim") || name.starts_with("to_scalar") || name == "rank")
+                }
+                inner => matches!(strip(inner), Expr::Binary(_)),
+            },
+            Expr::MethodCall(call) => call.method == "clone" && self.is_tensor(&call.receiver),
+            Expr::Path(_) => ident(expr).is_some_and(|name| {
+                let at = self.unit.source.range(expr).start;
+                match self.definitions(&name, at).first() {
+                    Some(made) => self.is_tensor(made),
+                    None => matches!(self.parameter(&name), Some("&Tensor" | "Tensor")),
+                }
+            }),
+            _ => false,
+        }
+    }
+
+    /// The type of a parameter.
+    fn parameter(&self, name: &str) -> Option<&'f str> {
+        self.signature.inputs.iter().find_map(|input| match input {
+            syn::FnArg::Typed(input) => {
+                binds(&input.pat, name).then(|| self.unit.source.slice(&input.ty))
+            }
+            syn::FnArg::Receiver(_) => None,
+        })
+    }
+
+    /// A tensor, or a reference to one, as an expression of type `&Tensor`.
+    pub fn borrowed(&self, expr: &Expr) -> String {
+        let text = self.unit.source.slice(expr);
+        match expr {
+            Expr::Paren(inner) => self.borrowed(&inner.expr),
+            _ if self.is_reference(expr) => text.to_owned(),
+            _ => format!("&{text}"),
+        }
+    }
+
+    fn is_reference(&self, expr: &Expr) -> bool {
+        match expr {
+            Expr::Reference(_) => true,
+            Expr::Path(_) => ident(expr).is_some_and(|name| {
+                let at = self.unit.source.range(expr).start;
+                match self.definitions(&name, at).first() {
+                    Some(made) => self.is_reference(made),
+                    None => self.parameter(&name).is_some_and(|ty| ty.starts_with('&')),
+                }
+            }),
+            _ => false,
+        }
+    }
+
+    /// Whether an expression is a parameter that is an `Option`.
+    pub fn is_option(&self, expr: &Expr) -> bool {
+        let at = self.unit.source.range(expr).start;
+        let given = ident(expr).filter(|name| self.definitions(name, at).is_empty());
+        let ty = given.and_then(|name| self.parameter(&name));
+        ty.is_some_and(|ty| ty.starts_with("Option<"))
+    }
+
+    /// Whether a variable is an `Option<Tensor>`: it is given `Some(tensor.clone())`.
+    pub fn is_owned(&self, expr: &Expr) -> bool {
+        let Some(name) = ident(expr) else {
+            return false;
+        };
+        let at = self.unit.source.range(expr).start;
+        self.definitions(&name, at).iter().any(|made| {
+            self.unit
+                .source
+                .slice(*made)
+                .contains(&format!("Some({name}.clone())"))
+        })
+    }
+
+    /// Whether a field's own type returns in `forward` what it is given.
+    pub fn is_identity(&self, layer: &Expr) -> bool {
+        let Expr::Field(field) = strip(layer) else {
+            return false;
+        };
+        let names = self.field_types(field).into_iter().filter_map(last_name);
+        let names: Vec<_> = names.collect();
+        !names.is_empty() && names.iter().all(|name| identity(self.file(), name))
+    }
+
+    /// The types of the fields of this name, in all types of the file.
+    fn field_types(&self, field: &syn::ExprField) -> Vec<&'f syn::Type> {
+        let syn::Member::Named(name) = &field.member else {
+            return Vec::new();
+        };
+        let declared = self.unit.types.declared.values().flatten();
+        let fields = declared.flat_map(|one| &one.fields);
+        let same = fields.filter(|one| one.ident.as_ref() == Some(name));
+        same.map(|one| &one.ty).collect()
+    }
+}
+
+fn is_float(ty: &str) -> bool {
+    ty == "f64" || ty == "f32"
+}
+
+/// Whether `forward` of a type of this file is `Ok(x.clone())`.
+fn identity(file: &syn::File, name: &str) -> bool {
+    let mut found = false;
+    for item in &file.items {
+        let syn::Item::Impl(item) = item else {
+            continue;
+        };
+        if last_name(&item.self_ty).is_none_or(|last| last != name) {
+            continue;
+        }
+        for item in &item.items {
+            let syn::ImplItem::Fn(function) = item else {
+                continue;
+            };
+            if function.sig.ident != "forward" {
+                continue;
+            }
+            let [Stmt::Expr(Expr::Call(call), None)] = function.block.stmts.as_slice() else {
+                return false;
+            };
+            let clone = match call.args.first() {
+                Some(Expr::MethodCall(method)) => {
+                    method.method == "clone" && ident(&method.receiver).is_some()
+                }
+                _ => false,
+            };
+            let ok = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"));
+            found = ok && clone;
+        }
+    }
+    found
+}

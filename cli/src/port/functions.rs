@@ -1,0 +1,72 @@
+//! The functions of a file, each with the module and the type that it belongs to.
+
+use syn::visit::{self, Visit};
+use syn::{Block, File, ItemImpl, ItemMod, Signature};
+
+use super::scopes::Module;
+use super::types::last_name;
+
+/// A function that has a body.
+pub struct Function<'a> {
+    pub module: Module,
+    /// The type whose `impl` it is in.
+    pub of: Option<String>,
+    pub signature: &'a Signature,
+    pub block: &'a Block,
+}
+
+/// All functions but those inside others, in order.
+pub fn of(file: &File) -> Vec<Function<'_>> {
+    let mut find = Find {
+        module: Vec::new(),
+        of: None,
+        found: Vec::new(),
+    };
+    find.visit_file(file);
+    find.found
+}
+
+struct Find<'a> {
+    module: Module,
+    of: Option<String>,
+    found: Vec<Function<'a>>,
+}
+
+impl<'a> Find<'a> {
+    fn push(&mut self, signature: &'a Signature, block: &'a Block) {
+        self.found.push(Function {
+            module: self.module.clone(),
+            of: self.of.clone(),
+            signature,
+            block,
+        });
+    }
+}
+
+impl<'a> Visit<'a> for Find<'a> {
+    fn visit_item_mod(&mut self, item: &'a ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_item_impl(&mut self, item: &'a ItemImpl) {
+        self.of = last_name(&item.self_ty);
+        visit::visit_item_impl(self, item);
+        self.of = None;
+    }
+
+    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+        self.push(&item.sig, &item.block);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.push(&item.sig, &item.block);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'a syn::TraitItemFn) {
+        if let Some(block) = &item.default {
+            self.push(&item.sig, block);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The paths, constructors and methods of theirs that a file has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use syn::punctuated::Punctuated;
+use syn::visit::{self, Visit};
+use syn::{Expr, ExprCall, ExprMethodCall, ExprTry, ItemMod, Path, Token};
+
+use super::Unit;
+use super::scopes::{Module, Origin};
+use super::syntax::without;
+use super::table::{self, Home, Shared};
+
+/// A path that has a namesake, from its first segment to the one that is it.
+pub struct Hit {
+    pub module: Module,
+    pub range: Range<usize>,
+    pub home: Home,
+    pub name: &'static str,
+    /// The name of an imported module of candle_nn that it begins with.
+    pub alias: Option<String>,
+}
+
+/// How often a module of candle_nn is used under a name, for what is ours and for the rest.
+#[derive(Default)]
+pub struct Uses {
+    pub mapped: usize,
+    pub others: usize,
+}
+
+/// A method of a tensor that has a namesake.
+pub struct Method {
+    pub module: Module,
+    pub receiver: Range<usize>,
+    /// From the dot to the first argument, or else to the closing parenthesis.
+    pub name: Range<usize>,
+    pub has_arguments: bool,
+    /// Copies of arguments, which ours reads where they are: `.contiguous()?`.
+    pub copies: Vec<Range<usize>>,
+    pub function: &'static str,
+    pub borrowed: bool,
+}
+
+/// The search for paths in a file.
+pub struct Find<'a, 'u> {
+    pub unit: &'a Unit<'u>,
+    pub module: Module,
+    pub hits: Vec<Hit>,
+    pub uses: BTreeMap<String, Uses>,
+    pub methods: Vec<Method>,
+    pub loaders: Vec<(Module, Range<usize>, &'static str)>,
+    /// Starts and ends of expressions before a `?`.
+    pub tried: BTreeSet<(usize, usize)>,
+    pub todos: Vec<super::Todo>,
+}
+
+impl<'a, 'u> Find<'a, 'u> {
+    /// Of a whole file.
+    pub fn of(unit: &'a Unit<'u>) -> Self {
+        let mut find = Self {
+            unit,
+            module: Vec::new(),
+            hits: Vec::new(),
+            uses: BTreeMap::new(),
+            methods: Vec::new(),
+            loaders: Vec::new(),
+            tried: BTreeSet::new(),
+            todos: Vec::new(),
+        };
+        find.visit_file(unit.file);
+        find
+    }
+
+    fn path(&mut self, idents: &[&Ident], colon: Option<usize>) {
+        let segments: Vec<_> = idents.iter().map(|ident| ident.to_string()).collect();
+        let scopes = &self.unit.types.scopes;
+        let origin = scopes.resolve(&self.module, &segments);
+        let first = scopes.resolve(&self.module, &segments[..1]);
+        let alias = match &first {
+            Origin::Nn(path) if path.is_empty() || path == &["ops"] => {
+                (segments[0] != "candle_nn").then(|| segments[0].clone())
+            }
+            _ => None,
+        };
+        let mapped = origin.mapped();
+        if let (Some(alias), Origin::Nn(path)) = (&alias, &origin) {
+            let uses = self.uses.entry(alias.clone()).or_default();
+            match mapped {
+                Some(mapped) if mapped.home == Home::Ops || mapped.segments == 1 => {
+                    uses.mapped += 1
+                }
+                _ if table::is_in_nn(path) => {}
+                _ => uses.others += 1,
+            }
+        }
+        let Some(mapped) = mapped else { return };
+        let inside = match &origin {
+            Origin::Nn(path) | Origin::Traced(path) => path.len(),
+            _ => return,
+        };
+        // `layer_norm` may be imported as a function and as the module of that name.
+        let in_module = mapped.segments == 2 && segments.len() > 1;
+        if first.mapped().is_some() && !in_module {
+            return self.through_glob(&segments[0], mapped);
+        }
+        let Some(last) = (segments.len() + mapped.segments).checked_sub(inside + 1) else {
+            return;
+        };
+        let start = colon.unwrap_or(self.unit.source.range(idents[0]).start);
+        self.hits.push(Hit {
+            module: self.module.clone(),
+            range: start..self.unit.source.range(idents[last]).end,
+            home: mapped.home,
+            name: mapped.name,
+            alias,
+        });
+    }
+
+    /// A bare name that `use candle_nn::*` brings: a named import comes before it.
+    fn through_glob(&mut self, name: &str, mapped: table::Mapped) {
+        let scope = self.unit.types.scopes.scope(&self.module);
+        let bound = scope.is_some_and(|scope| scope.bindings.contains_key(name));
+        let globs = scope.is_some_and(|scope| {
+            scope
+                .globs
+                .iter()
+                .any(|glob| matches!(glob, Origin::Nn(_) | Origin::Traced(_)))
+        });
+        if globs && !bound && mapped.name == name {
+            // An empty range stands for the import alone.
+            self.hits.push(Hit {
+                module: self.module.clone(),
+                range: 0..0,
+                home: mapped.home,
+                name: mapped.name,
+                alias: None,
+            });
+        }
+    }
+
+    /// Paths in the tokens of a macro call, which has no tree.
+    fn tokens(&mut self, tokens: TokenStream) {
+        let tokens: Vec<_> = tokens.into_iter().collect();
+        let mut at = 0;
+        while at < tokens.len() {
+            match &tokens[at] {
+                TokenTree::Group(group) => self.tokens(group.stream()),
+                TokenTree::Ident(first) => {
+                    let mut idents = vec![first];
+                    let colon = |at: usize| match tokens.get(at) {
+                        Some(TokenTree::Punct(punct)) => punct.as_char() == ':',
+                        _ => false,
+                    };
+                    while colon(at + 1) && colon(at + 2) {
+                        let Some(TokenTree::Ident(ident)) = tokens.get(at + 3) else {
+                            break;
+                        };
+                        idents.push(ident);
+                        at += 3;
+                    }
+                    if idents.len() > 1 {
+                        self.path(&idents, None);
+                    }
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+
+    fn method(&mut self, call: &ExprMethodCall) {
+        let name = call.method.to_string();
+        let Some((function, shared)) = table::of_method(&name, call.args.len()) else {
+            return;
+        };
+        let source = self.unit.source;
+        let whole = source.range(call);
+        let tried = self.tried.contains(&(whole.start, whole.end));
+        if shared == Shared::WithNumbers && !tried {
+            return;
+        }
+        let at = source.range(&call.method).start;
+        if self.unit.types.methods.contains(&name) {
+            return self.todos.push(self.unit.todo(
+                at,
+                format!("`.{name}()` may be a method of this file's own"),
+                format!("of a tensor it is `ops::{function}(&xs)`"),
+            ));
+        }
+        let borrowed = match &*call.receiver {
+            Expr::Reference(_) => true,
+            receiver => self.is_borrowed(receiver),
+        };
+        let first = call.args.first().map(|first| source.range(first).start);
+        let copies = call.args.iter().flat_map(|argument| self.copied(argument));
+        self.methods.push(Method {
+            module: self.module.clone(),
+            receiver: source.range(&*call.receiver),
+            name: source.range(&call.dot_token).start..first.unwrap_or(whole.end),
+            has_arguments: first.is_some(),
+            copies: copies.collect(),
+            function,
+            borrowed,
+        });
+    }
+
+    fn is_borrowed(&self, expr: &Expr) -> bool {
+        let Expr::Path(path) = expr else { return false };
+        let name = path.path.get_ident();
+        name.is_some_and(|name| name == "self" || self.unit.is_borrowed(name))
+    }
+
+    /// The parts of an argument `&xs.contiguous()?` beside `&xs`, or `xs` where that is a reference.
+    fn copied(&self, argument: &Expr) -> Vec<Range<usize>> {
+        let (Expr::Reference(_), source) = (argument, self.unit.source) else {
+            return Vec::new();
+        };
+        let bare = without(argument, &["contiguous"]);
+        let (whole, inner) = (source.range(argument), source.range(bare));
+        let copy = inner.end..whole.end;
+        let text = &source.text[copy.clone()];
+        if !text.contains("contiguous") || text.contains("//") {
+            return Vec::new();
+        }
+        let and = self.is_borrowed(bare).then_some(whole.start..inner.start);
+        and.into_iter().chain(Some(copy)).collect()
+    }
+}
+
+impl<'a> Visit<'a> for Find<'a, '_> {
+    fn visit_item_use(&mut self, _: &'a syn::ItemUse) {}
+
+    fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
+
+    fn visit_item_mod(&mut self, item: &'a ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_path(&mut self, path: &'a Path) {
+        let idents: Vec<_> = path.segments.iter().map(|segment| &segment.ident).collect();
+        let colon = path
+            .leading_colon
+            .as_ref()
+            .map(|colon| self.unit.source.range(colon).start);
+        self.path(&idents, colon);
+        visit::visit_path(self, path);
+    }
+
+    fn visit_expr_call(&mut self, call: &'a ExprCall) {
+        if let Expr::Path(function) = &*call.func {
+            let segments = function.path.segments.iter();
+            let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
+            let origin = self.unit.types.scopes.resolve(&self.module, &segments);
+            if let Origin::Traced(path) = origin {
+                if let Some(loader) = table::loader(&path, call.args.len()) {
+                    let range = self.unit.source.range(&*call.func);
+                    self.loaders.push((self.module.clone(), range, loader));
+                    return call
+                        .args
+                        .iter()
+                        .for_each(|argument| self.visit_expr(argument));
+                }
+                if path.len() == 2 && path[1] == "new" && table::loads(&path[0]) {
+                    self.todos.push(self.unit.todo(
+                        self.unit.source.range(&*call.func).start,
+                        format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
+                        "load it by the function of `candle_dynquant::nn`".into(),
+                    ));
+                }
+            }
+        }
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_expr_try(&mut self, tried: &'a ExprTry) {
+        let range = self.unit.source.range(&*tried.expr);
+        self.tried.insert((range.start, range.end));
+        visit::visit_expr_try(self, tried);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
+        self.method(call);
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
+        match call.parse_body_with(parser) {
+            // The tree lives as long as this call; what is found is kept as ranges.
+            Ok(arguments) => {
+                let mut find = Find {
+                    unit: self.unit,
+                    module: self.module.clone(),
+                    hits: Vec::new(),
+                    uses: std::mem::take(&mut self.uses),
+                    methods: Vec::new(),
+                    loaders: Vec::new(),
+                    tried: BTreeSet::new(),
+                    todos: Vec::new(),
+                };
+                arguments
+                    .iter()
+                    .for_each(|argument| find.visit_expr(argument));
+                self.hits.append(&mut find.hits);
+                self.methods.append(&mut find.methods);
+                self.loaders.append(&mut find.loaders);
+                self.todos.append(&mut find.todos);
+                self.uses = find.uses;
+            }
+            Err(_) => self.tokens(call.tokens.clone()),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Products of one input that follow one another become one: `Linear::forward_each`.
+
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Block, Expr, Pat, Stmt};
+
+use super::functions::{self, Function};
+use super::scopes::Module;
+use super::syntax::{ident, own_field};
+use super::types::is_ours;
+use super::{Draft, Unit};
+
+/// Rewrites runs of `let` statements that each multiply the same variable by a `Linear` of ours.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
+    for Function {
+        module, of, block, ..
+    } in functions::of(unit.file)
+    {
+        let Some(of) = of else { continue };
+        let mut blocks = Blocks {
+            unit,
+            draft,
+            module: &module,
+            of: &of,
+        };
+        blocks.visit_block(block);
+    }
+}
+
+struct Blocks<'a, 'u, 'd> {
+    unit: &'a Unit<'u>,
+    draft: &'d mut Draft,
+    module: &'a Module,
+    of: &'a str,
+}
+
+/// `let name = .. self.field.forward(input)? ..;`
+struct Projected<'a> {
+    stmt: Range<usize>,
+    name: String,
+    /// The name with its `mut`.
+    pattern: String,
+    init: &'a Expr,
+    call: Range<usize>,
+    field: String,
+    /// The type of the field, as it is written there.
+    ty: String,
+    input: String,
+    /// An expression of type `&Tensor`.
+    borrowed: String,
+}
+
+impl Projected<'_> {
+    /// Whether the statement does nothing more.
+    fn is_whole(&self, unit: &Unit<'_>) -> bool {
+        unit.source.range(self.init) == self.call
+    }
+}
+
+impl Blocks<'_, '_, '_> {
+    fn runs(&mut self, block: &Block) {
+        let mut run: Vec<Projected<'_>> = Vec::new();
+        for stmt in &block.stmts {
+            let next = self.projected(stmt);
+            if !next.as_ref().is_some_and(|next| self.continues(&run, next)) {
+                self.write(&std::mem::take(&mut run));
+            }
+            run.extend(next);
+        }
+        self.write(&run);
+    }
+
+    /// Whether a statement can be computed together with those before it.
+    fn continues(&self, run: &[Projected<'_>], next: &Projected<'_>) -> bool {
+        let Some(last) = run.last() else { return true };
+        let gap = &self.unit.source.text[last.stmt.end..next.stmt.start];
+        let differs = |one: &Projected<'_>| one.name != next.name && one.field != next.field;
+        // A variable that the others read may have been another one of this name.
+        let reads = |one: &Projected<'_>| reads(one.init, &next.name);
+        gap.trim().is_empty()
+            && last.input == next.input
+            && last.ty == next.ty
+            && run.iter().all(|one| differs(one) && !reads(one))
+    }
+
+    fn projected<'a>(&self, stmt: &'a Stmt) -> Option<Projected<'a>> {
+        let Stmt::Local(local) = stmt else {
+            return None;
+        };
+        let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init) else {
+            return None;
+        };
+        if pat.by_ref.is_some() || pat.subpat.is_some() || init.diverge.is_some() {
+            return None;
+        }
+        let mut calls = Calls(Vec::new());
+        calls.visit_expr(&init.expr);
+        let [(call, layer, input)] = calls.0.as_slice() else {
+            return None;
+        };
+        let field = own_field(layer)?;
+        let ty = is_ours(self.unit, self.module, self.of, &field, "Linear")?;
+        let (name, input_name) = (pat.ident.to_string(), ident(input)?);
+        let at = self.unit.source.range(stmt).start;
+        if name == input_name || reads(&init.expr, &name) || self.unit.source.is_kept(at) {
+            return None;
+        }
+        Some(Projected {
+            stmt: self.unit.source.range(stmt),
+            pattern: self.unit.source.slice(pat).to_owned(),
+            name,
+            init: &init.expr,
+            call: self.unit.source.range(*call),
+            field,
+            ty,
+            borrowed: self.borrowed(call, input),
+            input: input_name,
+        })
+    }
+
+    /// The input as an expression of type `&Tensor`, as which `forward` has it.
+    fn borrowed(&self, call: &Expr, input: &Expr) -> String {
+        let source = self.unit.source;
+        let is_receiver = source.range(call).start == source.range(input).start;
+        match input {
+            Expr::Path(path) if is_receiver => {
+                let borrowed = path
+                    .path
+                    .get_ident()
+                    .is_some_and(|i| self.unit.is_borrowed(i));
+                format!("{}{}", if borrowed { "" } else { "&" }, source.slice(input))
+            }
+            _ => source.slice(input).to_owned(),
+        }
+    }
+
+    fn write(&mut self, run: &[Projected<'_>]) {
+        let ([first, .., last], source) = (run, self.unit.source) else {
+            return;
+        };
+        let list = |text: &dyn Fn(&Projected<'_>) -> String| {
+            run.iter().map(text).collect::<Vec<_>>().join(", ")
+        };
+        let names = list(&|one| match one.is_whole(self.unit) {
+            true => one.pattern.clone(),
+            false => one.name.clone(),
+        });
+        let fields = list(&|one| format!("&self.{}", one.field));
+        let call = format!(
+            "let [{names}] = {}::forward_each([{fields}], {})?;",
+            first.ty, first.borrowed
+        );
+        if run.iter().all(|one| one.is_whole(self.unit)) {
+            self.draft
+                .edits
+                .rewrite(first.stmt.start..last.stmt.end, call);
+            return;
+        }
+        let between = format!("{}{}", source.newline(), source.indent(first.stmt.start));
+        for (i, one) in run.iter().enumerate() {
+            let start = if i == 0 {
+                format!("{call}{between}")
+            } else {
+                String::new()
+            };
+            if one.is_whole(self.unit) {
+                match i {
+                    0 => self.draft.edits.rewrite(one.stmt.clone(), call.clone()),
+                    _ => self
+                        .draft
+                        .edits
+                        .rewrite(source.lines_of(one.stmt.clone()), ""),
+                }
+                continue;
+            }
+            let (before, after) = (one.stmt.start..one.call.start, one.call.end..one.stmt.end);
+            let text = [&source.text[before], &one.name, &source.text[after]].concat();
+            self.draft.edits.rewrite(one.stmt.clone(), start + &text);
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Blocks<'_, '_, '_> {
+    fn visit_block(&mut self, block: &'a Block) {
+        self.runs(block);
+        visit::visit_block(self, block);
+    }
+}
+
+/// Calls `layer.forward(input)?` and `input.apply(&layer)?` in an expression that computes each of
+/// its parts once.
+struct Calls<'a>(Vec<(&'a Expr, &'a Expr, &'a Expr)>);
+
+impl<'a> Visit<'a> for Calls<'a> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        if let Expr::Try(tried) = expr
+            && let Expr::MethodCall(call) = &*tried.expr
+            && let (method, Some(first), 1) =
+                (call.method.to_string(), call.args.first(), call.args.len())
+        {
+            let layer = match method.as_str() {
+                "forward" => Some((&*call.receiver, first)),
+                "apply" => Some((first, &*call.receiver)),
+                _ => None,
+            };
+            if let Some((layer, input)) = layer.filter(|(layer, _)| own_field(layer).is_some()) {
+                return self.0.push((expr, layer, input));
+            }
+        }
+        match expr {
+            Expr::MethodCall(_)
+            | Expr::Call(_)
+            | Expr::Try(_)
+            | Expr::Reference(_)
+            | Expr::Paren(_) => visit::visit_expr(self, expr),
+            _ => {}
+        }
+    }
+}
+
+/// Whether an expression reads a variable.
+fn reads(expr: &Expr, name: &str) -> bool {
+    struct Find<'n>(&'n str, bool);
+    impl<'a> Visit<'a> for Find<'_> {
+        fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
+            self.1 |= path.path.is_ident(self.0);
+        }
+        fn visit_macro(&mut self, _: &'a syn::Macro) {
+            // Its tokens may hold any name.
+            self.1 = true;
+        }
+    }
+    let mut find = Find(name, false);
+    find.visit_expr(expr);
+    find.1
+}

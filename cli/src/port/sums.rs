@@ -1,0 +1,170 @@
+//! A layer norm of a sum becomes one pass: `LayerNorm::forward_add`.
+
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Block, Expr, Stmt};
+
+use super::facts::Facts;
+use super::functions;
+use super::scopes::Module;
+use super::syntax::{assigned, ident, mentions, own_field, strip};
+use super::types::is_ours;
+use super::{Draft, Unit};
+
+/// Rewrites `self.norm.forward(&(a + b)?)`, and the same by way of a variable.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
+    for function in functions::of(unit.file) {
+        let Some(of) = &function.of else { continue };
+        let mut norms = Norms {
+            facts: &Facts::of(unit, &function),
+            module: &function.module,
+            of,
+            sums: Vec::new(),
+            found: Vec::new(),
+        };
+        norms.visit_block(function.block);
+        for Found { call, text, gone } in norms.found {
+            let starts = [Some(call.start), gone.as_ref().map(|range| range.start)];
+            let mut starts = starts.into_iter().flatten();
+            if starts.any(|at| unit.source.is_kept(at)) {
+                continue;
+            }
+            draft.edits.rewrite(call, text);
+            if let Some(range) = gone {
+                draft.edits.rewrite(unit.source.lines_of(range), "");
+            }
+        }
+    }
+}
+
+/// A norm of a sum: the call, what stands for it, and the statement of the sum.
+struct Found {
+    call: Range<usize>,
+    text: String,
+    gone: Option<Range<usize>>,
+}
+
+/// A variable that is a sum, and the statement after the one that makes it.
+struct Sum {
+    name: String,
+    terms: [String; 2],
+    made: Range<usize>,
+    next: Range<usize>,
+}
+
+struct Norms<'a, 'f, 'u> {
+    facts: &'a Facts<'f, 'u>,
+    module: &'a Module,
+    of: &'a str,
+    sums: Vec<Sum>,
+    found: Vec<Found>,
+}
+
+impl Norms<'_, '_, '_> {
+    /// The terms of `(a + b)?` and of `a.broadcast_add(b)?`, as expressions of type `&Tensor`.
+    fn terms(&self, expr: &Expr) -> Option<[String; 2]> {
+        let (a, b) = match strip(expr) {
+            Expr::Binary(sum) if matches!(sum.op, syn::BinOp::Add(_)) => (&*sum.left, &*sum.right),
+            Expr::MethodCall(call) if call.method == "broadcast_add" && call.args.len() == 1 => {
+                (&*call.receiver, call.args.first()?)
+            }
+            _ => return None,
+        };
+        let is_tensor = |term: &&Expr| self.facts.is_tensor(term);
+        let text = |term: &Expr| self.facts.borrowed(term);
+        [a, b].iter().all(is_tensor).then(|| [text(a), text(b)])
+    }
+
+    /// Sums that are bound to a variable which only the next statement reads.
+    fn sums(&mut self, block: &Block) {
+        let source = self.facts.unit.source;
+        for (i, pair) in block.stmts.windows(2).enumerate() {
+            let Some((name, init)) = assigned(&pair[0]) else {
+                continue;
+            };
+            let Some(terms) = self.terms(init) else {
+                continue;
+            };
+            let next = &pair[1];
+            let shadows = assigned(next).is_some_and(|(of, _)| of == name);
+            let later = &block.stmts[i + 2..];
+            let is_read = |stmt: &Stmt| mentions(source.slice(stmt), &name) > 0;
+            if mentions(source.slice(next), &name) != 1 + usize::from(shadows)
+                || !shadows && later.iter().any(is_read)
+                || !matches!(pair[0], Stmt::Local(_))
+            {
+                continue;
+            }
+            let (made, next) = (source.range(&pair[0]), source.range(next));
+            self.sums.push(Sum {
+                name,
+                terms,
+                made,
+                next,
+            });
+        }
+    }
+
+    fn norm(&self, call: &syn::ExprMethodCall) -> Option<Found> {
+        let source = self.facts.unit.source;
+        let (layer, input) = match (call.method.to_string().as_str(), call.args.first()) {
+            ("forward", Some(input)) => (&*call.receiver, input),
+            ("apply", Some(layer)) => (layer, &*call.receiver),
+            _ => return None,
+        };
+        let field = own_field(layer)?;
+        is_ours(self.facts.unit, self.module, self.of, &field, "LayerNorm")?;
+        let at = source.range(call);
+        let bound = ident(input).and_then(|name| {
+            let mut sums = self.sums.iter();
+            sums.find(|sum| sum.name == name && sum.next.contains(&at.start))
+        });
+        let terms = match bound {
+            Some(sum) => sum.terms.clone(),
+            None => self.terms(input)?,
+        };
+        let [a, b] = terms;
+        Some(Found {
+            call: at,
+            text: format!("self.{field}.forward_add({a}, {b})"),
+            gone: bound.map(|sum| sum.made.clone()),
+        })
+    }
+}
+
+impl<'a> Visit<'a> for Norms<'_, '_, '_> {
+    /// A block of the two statements alone goes with the first of them.
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        let before = self.found.len();
+        visit::visit_expr(self, expr);
+        let source = self.facts.unit.source;
+        if let Expr::Block(block) = expr
+            && let [_, Stmt::Expr(last, None)] = block.block.stmts.as_slice()
+            && let [found] = &mut self.found[before..]
+            && found.gone.is_some()
+            && !source.slice(expr).contains("//")
+        {
+            let last = source.range(last);
+            let (start, end) = (
+                &source.text[last.start..found.call.start],
+                &source.text[found.call.end..last.end],
+            );
+            found.text = [start, &found.text, end].concat();
+            found.call = source.range(expr);
+            found.gone = None;
+        }
+    }
+
+    fn visit_block(&mut self, block: &'a Block) {
+        self.sums(block);
+        visit::visit_block(self, block);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+        match self.norm(call) {
+            Some(found) => self.found.push(found),
+            None => visit::visit_expr_method_call(self, call),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The commands on checkpoints, as they are run.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::Result;
+use candle_dynquant::candle_core::{DType, Device, Tensor, safetensors};
+use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
+    command.args(args).args(paths).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8(both).unwrap()
+}
+
+/// A checkpoint with an embedding, a Linear, a GRU and a norm.
+fn float(folder: &TempDir) -> PathBuf {
+    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap();
+    let tensors = HashMap::from([
+        ("word_embeddings.weight", random(&[20, 8])),
+        ("gru.weight_ih_l0", random(&[15, 8])),
+        ("gru.weight_hh_l0", random(&[15, 5])),
+        ("gru.bias_ih_l0", random(&[15])),
+        ("gru.bias_hh_l0", random(&[15])),
+        ("head.weight", random(&[6, 5])),
+        ("head.bias", random(&[6])),
+        ("norm.weight", random(&[6])),
+    ]);
+    let path = folder.path().join("float.safetensors");
+    safetensors::save(&tensors, &path).unwrap();
+    path
+}
+
+#[derive(Quantizable)]
+struct Model {
+    word_embeddings: nn::Embedding,
+    gru: nn::GRU,
+    head: nn::Linear,
+}
+
+impl Model {
+    fn load(path: &Path) -> Result<Self> {
+        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
+        Ok(Self {
+            word_embeddings: nn::embedding(20, 8, vb.pp("word_embeddings"))?,
+            gru: nn::GRU::new(8, 5, Default::default(), vb.pp("gru"))?,
+            head: nn::linear(5, 6, vb.pp("head"))?,
+        })
+    }
+}
+
+#[test]
+fn a_file_is_that_of_a_saved_model() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = float(&folder);
+    let (saved, written) = (folder.path().join("saved"), folder.path().join("written"));
+    for preset in QConfigSpec::PRESETS {
+        let spec = QConfigSpec::preset(preset)?.embeddings();
+        let mut model = Model::load(&float)?;
+        quantize_dynamic(&mut model, &spec)?;
+        checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;
+        let args = ["quantize", "--embeddings", "--preset", preset, "-o"];
+        let output = dynquant(&args, &[&written, &float]);
+        assert!(output.status.success(), "{preset}: {}", text(&output));
+        assert!(
+            text(&output).contains("3 of 3 layers quantized"),
+            "{}",
+            text(&output)
+        );
+        assert!(fs::read(&saved)? == fs::read(&written)?, "{preset}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dry_run_shows_every_layer_and_writes_nothing() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = float(&folder);
+    let output = text(&dynquant(
+        &["quantize", "--dry-run", "--exclude", "head"],
+        &[&float],
+    ));
+    let line = |start: &str| {
+        let line = output.lines().find(|line| line.starts_with(start));
+        line.unwrap_or_else(|| panic!("{start}: {output}"))
+            .to_owned()
+    };
+    assert!(line("gru").contains("GRU") && line("gru").contains("qint8 per channel, u8 per row"));
+    assert!(line("head").contains("Linear") && line("head").ends_with("the same"));
+    assert!(line("word_embeddings").contains("Embedding"));
+    assert!(output.contains("4 other tensors are copied"), "{output}");
+    assert_eq!(fs::read_dir(folder.path())?.count(), 1);
+    let output = dynquant(
+        &["quantize", "--dry-run", "--linear", "word_embeddings"],
+        &[&float],
+    );
+    let output = text(&output);
+    assert!(
+        output.lines().nth(3).is_some_and(|l| l.contains("Linear"))
+            || output.contains("word_embeddings  Linear"),
+        "{output}"
+    );
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_named_and_change_nothing() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = float(&folder);
+    let out = folder.path().join("out.safetensors");
+    fs::write(&out, "old")?;
+    let broken = folder.path().join("broken.safetensors");
+    fs::write(&broken, &fs::read(&float)?[..100])?;
+    let cases: [(&[&str], &Path, &str); 6] = [
+        (&["--preset", "int9"], &float, "int9"),
+        (&["--exclude", "heed"], &float, "head"),
+        (&["--linear", "hed"], &float, "did you mean `head`?"),
+        (&["--spec", "nothing.yaml"], &float, "nothing.yaml"),
+        (&[], &broken, "broken.safetensors"),
+        (&[], Path::new("nowhere"), "cannot open"),
+    ];
+    for (args, source, expected) in cases {
+        let args = [&["quantize"], args, &["-o"]].concat();
+        let output = dynquant(&args, &[&out, source]);
+        assert!(!output.status.success());
+        assert!(
+            text(&output).contains(expected),
+            "{args:?}: {}",
+            text(&output)
+        );
+        assert_eq!(fs::read(&out)?, b"old");
+    }
+    let output = dynquant(&["quantize", "-o"], &[&out, &float]);
+    assert!(output.status.success(), "{}", text(&output));
+    let output = dynquant(&["quantize", "-o"], &[&folder.path().join("twice"), &out]);
+    assert!(
+        text(&output).contains("expected one that is float"),
+        "{}",
+        text(&output)
+    );
+    Ok(())
+}
+
+#[test]
+fn inspect_diff_and_dequantize() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = float(&folder);
+    let [int8, back] = ["int8", "back"].map(|name| folder.path().join(name));
+    assert!(
+        dynquant(&["quantize", "-o"], &[&int8, &float])
+            .status
+            .success()
+    );
+    let output = text(&dynquant(&["inspect"], &[&int8]));
+    assert!(
+        output.contains("gru.weight_ih_l0") && output.contains("I8"),
+        "{output}"
+    );
+    assert!(
+        output.contains("3 quantized weights") && !output.contains("_scale "),
+        "{output}"
+    );
+    let json = dynquant(&["inspect", "--json"], &[&int8]);
+    let json: Value = serde_json::from_slice(&json.stdout)?;
+    let tensors = json["tensors"].as_array().expect("a list");
+    let head = tensors
+        .iter()
+        .find(|tensor| tensor["name"] == "head.weight")
+        .expect("a head");
+    assert!(head["scales"][0].as_f64() > Some(0.) && head["shape"] == serde_json::json!([6, 5]));
+    let output = text(&dynquant(&["diff"], &[&float, &int8]));
+    let sqnr: f64 = (output.lines().find(|line| line.starts_with("head.weight")))
+        .and_then(|line| line.split_whitespace().nth(3)?.parse().ok())
+        .unwrap_or_else(|| panic!("{output}"));
+    assert!(
+        (30. ..70.).contains(&sqnr) && output.contains("5 tensors are the same"),
+        "{output}"
+    );
+    assert!(
+        dynquant(&["dequantize", "-o"], &[&back, &int8])
+            .status
+            .success()
+    );
+    assert!(text(&dynquant(&["diff"], &[&int8, &back])).contains("8 tensors are the same"));
+    let tensors = safetensors::load(&back, &Device::Cpu)?;
+    assert!(tensors.len() == 8 && tensors.values().all(|tensor| tensor.dtype() == DType::F32));
+    Ok(())
+}
+
+/// The files of a folder and their bytes.
+fn files(folder: &Path) -> HashMap<PathBuf, Vec<u8>> {
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let read = |path: PathBuf| (path.file_name().unwrap().into(), fs::read(&path).unwrap());
+    entries.map(read).collect()
+}
+
+#[test]
+fn killed_at_any_time_it_leaves_the_old_output_or_the_new() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out, new] = ["float", "out", "new"].map(|name| dir.path().join(name));
+    fs::create_dir(&float)?;
+    fs::write(float.join("config.json"), "{}")?;
+    let tensors: HashMap<String, Tensor> = (0..6)
+        .map(|i| {
+            Ok((
+                format!("{i}.weight"),
+                Tensor::randn(0f32, 1., (300, 400), &Device::Cpu)?,
+            ))
+        })
+        .collect::<Result<_>>()?;
+    safetensors::save(&tensors, float.join("model.safetensors"))?;
+    assert!(
+        dynquant(&["quantize", "--preset", "default", "-o"], &[&out, &float])
+            .status
+            .success()
+    );
+    let start = std::time::Instant::now();
+    assert!(
+        dynquant(&["quantize", "-o"], &[&new, &float])
+            .status
+            .success()
+    );
+    let whole = start.elapsed();
+    let (old, new) = (files(&out), files(&new));
+    assert_ne!(old, new);
+    let mut left_old = 0;
+    for tries in 0..24 {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_dynquant"))
+            .args(["quantize", "-o"])
+            .args([&out, &float])
+            .stdout(std::process::Stdio::null())
+            .spawn()?;
+        std::thread::sleep(whole * tries / 20);
+        match tries % 2 {
+            0 => child.kill()?,
+            // As ctrl-c does; it may be through already.
+            _ => {
+                let id = child.id().to_string();
+                Command::new("kill").args(["-INT", &id]).status()?;
+            }
+        }
+        child.wait()?;
+        let now = files(&out);
+        assert!(now == old || now == new, "try {tries}");
+        left_old += usize::from(now == old);
+    }
+    assert!(left_old > 0, "none was early enough");
+    Ok(())
+}
