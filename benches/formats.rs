@@ -1,12 +1,13 @@
-//! `nn::Linear` in every weight format against symmetric qint8 per channel, and float16 against
-//! candle's own f32 `Linear`, in one run.
+//! `nn::Linear` in every weight format against symmetric qint8 per channel, float16 and bfloat16
+//! against candle's own f32 `Linear`, in one run.
 //!
 //! ```text
 //! cargo bench --bench formats [-- --threads N] [--quick] [--json]
 //! ```
 //!
 //! Activations have a scale a row, as `int8()` has it, but in "both per tensor", which is weights and
-//! activations with one scale each. `DYNQUANT_ISA` chooses the instruction set. Every round times each contender once; the table
+//! activations with one scale each. They are f32, but for the first format once more with input and
+//! output in bf16 and f16. `DYNQUANT_ISA` chooses the instruction set. Every round times each contender once; the table
 //! gives medians. Outputs are checked against f32 before anything is timed.
 #![allow(missing_docs)]
 
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use args::Args;
-use candle_core::{Device, Module, Tensor};
+use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
     ActivationConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig,
@@ -54,18 +55,21 @@ struct Row {
 }
 
 /// The formats; the first is what the others are compared with, the last is candle's f32.
-const FORMATS: [&str; 8] = [
+const FORMATS: [&str; 11] = [
     "qint8 per channel",
+    "the same, bf16 activations",
+    "the same, f16 activations",
     "qint8 per tensor",
     "both per tensor",
     "qint8 affine per channel",
     "quint8 per channel",
     "quint8 affine per tensor",
     "float16",
+    "bfloat16",
     "candle f32",
 ];
 
-fn qconfigs() -> [QConfig; 7] {
+fn qconfigs() -> [QConfig; 8] {
     let with = |granularity, dtype, qscheme: QScheme| {
         let kind = match qscheme.is_per_channel() {
             true => ObserverKind::PerChannelMinMax,
@@ -84,6 +88,7 @@ fn qconfigs() -> [QConfig; 7] {
         int8(QDType::QUInt8, QScheme::PerChannelSymmetric),
         int8(QDType::QUInt8, QScheme::PerTensorAffine),
         QConfig::float16_dynamic(),
+        QConfig::bfloat16_dynamic(),
     ]
 }
 
@@ -108,7 +113,7 @@ impl table::Row for Row {
 }
 
 fn main() -> Result<ExitCode> {
-    let title = "Linear, whole call, activations u8 per row (float16: f32)";
+    let title = "Linear, whole call, activations u8 per row (float16: f32; bfloat16: bf16)";
     table::run(
         "Time nn::Linear in every weight format",
         title,
@@ -125,6 +130,15 @@ fn main() -> Result<ExitCode> {
     )
 }
 
+/// A layer that is given its input in another dtype, and gives its output in it.
+struct Half<'a>(&'a nn::Linear, Tensor);
+
+impl Module for Half<'_> {
+    fn forward(&self, _: &Tensor) -> candle_core::Result<Tensor> {
+        self.0.forward(&self.1)
+    }
+}
+
 fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {
     let device = Device::Cpu;
     let weight = Tensor::randn(0f32, 1. / (k as f32).sqrt(), (n, k), &device)?;
@@ -136,15 +150,18 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {
         let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
         quantize_dynamic(&mut layer, &spec).map(|_| layer)
     });
-    let [a, b, c, d, e, f, g] = layers;
-    let (a, b, c, d, e, f, g) = (a?, b?, c?, d?, e?, f?, g?);
-    let contenders: [&dyn Module; 8] = [&a, &b, &c, &d, &e, &f, &g, &float];
+    let [a, b, c, d, e, f, g, h] = layers;
+    let (a, b, c, d, e, f, g, h) = (a?, b?, c?, d?, e?, f?, g?, h?);
+    let bf16 = Half(&a, xs.to_dtype(DType::BF16)?);
+    let f16 = Half(&a, xs.to_dtype(DType::F16)?);
+    let contenders: [&dyn Module; 11] = [&a, &bf16, &f16, &b, &c, &d, &e, &f, &g, &h, &float];
 
     let expected = float.forward(&xs)?;
     let signal = expected.sqr()?.sum_all()?.to_scalar::<f32>()?;
-    let mut sqnr_db = [0.; 8];
+    let mut sqnr_db = [0.; 11];
     for (sqnr_db, module) in sqnr_db.iter_mut().zip(contenders) {
-        let noise = (&expected - module.forward(&xs)?)?.sqr()?.sum_all()?;
+        let ys = module.forward(&xs)?.to_dtype(DType::F32)?;
+        let noise = (&expected - ys)?.sqr()?.sum_all()?;
         *sqnr_db = 10. * f64::from(signal / noise.to_scalar::<f32>()?).log10();
         ensure!(*sqnr_db > 30., "outputs disagree: {sqnr_db} dB");
     }

@@ -74,7 +74,7 @@ class Model:
         return self.path(graph)
 
     def session(self, graph):
-        """The graph quantized, once it is known to be right in float."""
+        """The quantized graph, after a check of the float one."""
         ids = torch.randint(0, self.float.config.vocab_size, (2, 24))
         got = onnx_call(onnx_session(self.path(graph)), self.inputs(ids))()
         agree(self.name, f"the {graph} graph in float", got, self.float(ids)[0], Case.float_decibels)

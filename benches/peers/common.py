@@ -1,4 +1,4 @@
-"""What the groups of cases share."""
+"""Helpers that the groups of cases share."""
 
 import logging
 import re
@@ -11,16 +11,16 @@ import torch
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 warnings.filterwarnings("ignore", category=UserWarning)
 warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
-# ONNX Runtime's quantizer and optimizer tell of every step on the root logger.
+# ONNX Runtime's quantizer and optimizer log every step on the root logger.
 logging.disable(logging.WARNING)
 
 
 class Case:
-    """Weights and inputs that every contender gets; the output that each must come near to.
+    """Weights and inputs that every contender gets, and the expected output.
 
     A subclass has `group`, `name`, `facts` (what our side needs to know), `tensors`, `expected`
-    and `rivals`: the contenders of this process, as calls that return a tensor. Those that differ
-    after a slash are variants of one contender, of which the fastest counts.
+    and `rivals`: the contenders of this process, as calls that return a tensor. Names that
+    differ after a slash only are variants of one contender; the fastest counts.
     """
 
     # Decibels between an output and the float one.
@@ -40,7 +40,7 @@ SIZE = r"([1-9]\d{0,6})"
 
 
 def sizes(name, pattern, form):
-    """What the groups of `pattern` match in the name of a case, sizes as numbers."""
+    """The matches of the groups of `pattern` in the name of a case, with sizes as numbers."""
     found = re.fullmatch(pattern, name)
     if not found:
         raise ValueError(f"expected {form}, got {name!r}")
@@ -48,16 +48,16 @@ def sizes(name, pattern, form):
 
 
 def quantized(module, engine="x86"):
-    """The module dynamically quantized by torch; wrapped, since the root is never swapped.
+    """The module dynamically quantized by torch; wrapped, because torch never swaps the root.
 
-    The engine packs the weights, and what is packed remembers it.
+    The engine packs the weights, and packed weights keep their engine.
     """
     torch.backends.quantized.engine = engine
     return torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(module))[0]
 
 
 def onnx_session(model):
-    """A session for a model in a file or in bytes, with as many threads as torch has."""
+    """A session for a model in a file or in bytes, with the number of threads of torch."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
@@ -77,7 +77,7 @@ def sqnr(expected, got):
 
 
 def agree(name, what, got, expected, decibels):
-    """Ends the run if `got` is further from `expected` than so many decibels."""
+    """Ends the run if the SQNR of `got` against `expected` is below `decibels`."""
     if got.shape != expected.shape:
         sys.exit(f"{name}: {what}: expected shape {list(expected.shape)}, got {list(got.shape)}")
     value = sqnr(expected, got)

@@ -1,5 +1,5 @@
-"""Many threads that call one layer at once, against one process a core: what a server chooses
-between. Microseconds per call are those of all together."""
+"""Many threads that call one layer at once, against one process per core: the two choices of a
+server. Microseconds per call are those of all callers together."""
 
 import tempfile
 

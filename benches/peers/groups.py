@@ -1,4 +1,4 @@
-"""The cases of each group, by the names that they have in its table."""
+"""The cases of each group, by their names in its table."""
 
 import bert
 import linear
@@ -9,7 +9,7 @@ GROUPS = {"linear": linear, "bert": bert, "recurrent": recurrent, "ops": ops}
 
 
 def select(group, text=None):
-    """What makes the cases of a group, or those that `text` names, apart by semicolons.
+    """The constructors of the cases of a group, or of those that `text` names, separated by semicolons.
 
     A name need not be in the table: it says all that makes its case. Raises a ValueError at one
     that does not.
@@ -17,5 +17,5 @@ def select(group, text=None):
     module = GROUPS[group]
     names = module.ROWS if text is None else [name.strip() for name in text.split(";") if name.strip()]
     if not names:
-        raise ValueError(f"expected rows apart by semicolons, each as {module.FORM}, got none")
+        raise ValueError(f"expected rows separated by semicolons, each as {module.FORM}, got none")
     return [module.parse(name) for name in names]

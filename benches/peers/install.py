@@ -20,14 +20,14 @@ RIVALS = Path(__file__).parent / "rivals"
 
 
 def head(path):
-    """What a rival depends on, and the vendor of the CPUs that it is for, if it is for one."""
+    """The dependencies of a rival, and the CPU vendor that it needs, if it needs one."""
     block = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", path.read_text(), re.MULTILINE).group(1)
     meta = tomllib.loads("".join(line[2:] or "\n" for line in block.splitlines(keepends=True)))
     return meta["dependencies"], meta.get("tool", {}).get("peers", {}).get("vendor")
 
 
 def pins(name):
-    """The versions that a rival is installed in."""
+    """The installed versions of a rival."""
     dependencies, _ = head(RIVALS / f"{name}.py")
     return dict(dependency.split("==") for dependency in dependencies)
 
@@ -42,14 +42,14 @@ def vendor():
 
 
 def run(*command):
-    """Why the command failed, if it did."""
+    """The reason why the command failed, if it did."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return (lines or ["no reason given"])[-1] if done.returncode else None
 
 
 def install(shared, venv, dependencies):
-    """Why it failed, if it did."""
+    """The reason why it failed, if it did."""
     stamp, wanted = venv / "installed.txt", "\n".join(dependencies)
     if stamp.is_file() and stamp.read_text() == wanted:
         return None

@@ -1,4 +1,4 @@
-"""The machine in one line, and what it runs."""
+"""The machine in one line, and the versions of the software on it."""
 
 import glob
 import os
@@ -7,7 +7,7 @@ import tomllib
 
 
 def crates(*names):
-    """The versions that the rivals in Rust are locked to."""
+    """The locked versions of the rivals in Rust."""
     with open(os.path.join(os.path.dirname(__file__), "rivals", "Cargo.lock"), "rb") as file:
         versions = {package["name"]: package["version"] for package in tomllib.load(file)["package"]}
     return {name: versions[name] for name in names}

@@ -1,9 +1,9 @@
-"""What run.py and pair.py have in common on their command lines."""
+"""The command line options that run.py and pair.py share."""
 
 import os
 import sys
 
-# Of cases that every contender is given; groups.py makes them.
+# The groups of cases that every contender gets; groups.py makes the cases.
 CASED = ("linear", "bert", "recurrent", "ops")
 
 
@@ -21,7 +21,7 @@ def check(parser, args):
 
 
 def cases(args):
-    """Functions that make the cases of each group that is asked for."""
+    """The functions that make the cases of each selected group."""
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     import torch
 

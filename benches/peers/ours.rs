@@ -25,19 +25,29 @@ use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
 use candle_dynquant::{QConfigSpec, Quantizable, kernels::Isa, ops, quantize_dynamic};
 use candle_nn::attention::{AttnMask, flash_attn};
 use candle_nn::{RNN as _, VarBuilder};
+#[cfg(not(system_allocator))]
+use mimalloc::MiMalloc;
 use serde_json::{Value, json};
 
 use config::Config;
 use model::{Batch, Bert};
 use protocol::{Case, Contender, Process, Tensors, contender, size, take, text};
 
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the system.
+#[cfg(not(system_allocator))]
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> Result<()> {
     protocol::serve(Ours { bert: None })
 }
 
+/// `bfloat16()` beside `int8()`.
+const BFLOAT16: &str = "our bfloat16";
+
 struct Ours {
-    /// The folder that was read last, and its model in float and in int8.
-    bert: Option<(String, Arc<[Bert; 2]>)>,
+    /// The folder that was read last, and its model in float, in int8 and in bfloat16.
+    bert: Option<(String, Arc<[Bert; 3]>)>,
 }
 
 impl Process for Ours {
@@ -70,16 +80,20 @@ impl Ours {
             let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
             let float = Bert::load(&config, false, vb)?;
             let int8 = quantized(&float, QConfigSpec::int8())?;
-            self.bert = Some((folder.to_owned(), Arc::new([float, int8])));
+            let bfloat16 = quantized(&float, QConfigSpec::bfloat16())?;
+            self.bert = Some((folder.to_owned(), Arc::new([float, int8, bfloat16])));
         }
         let (_, models) = self.bert.as_ref().expect("was just read");
-        let (models, ids) = (models.clone(), take(&mut tensors, "ids")?);
+        let ids = take(&mut tensors, "ids")?;
         let mask = Tensor::ones(ids.shape(), DType::F32, &Device::Cpu)?;
         let batch = Batch { ids, mask };
         let float = models[0].hidden(&batch)?;
-        let call = contender(move || Ok(models[1].hidden(&batch)?));
+        let call = |model: usize| {
+            let (models, batch) = (models.clone(), batch.clone());
+            contender(move || Ok(models[model].hidden(&batch)?))
+        };
         Ok(Case {
-            contenders: vec![("ours", call)],
+            contenders: vec![("ours", call(1)), (BFLOAT16, call(2))],
             outputs: vec![("float", float)],
         })
     }
@@ -104,8 +118,10 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
     let float = nn::Linear::from(candle.clone());
     let default = quantized(&float, QConfigSpec::default())?.forward(&xs)?;
     let ours = quantized(&float, QConfigSpec::int8())?;
+    let bfloat16 = quantized(&float, QConfigSpec::bfloat16())?;
     let mut contenders = vec![
         ("ours", module(ours, &xs)),
+        (BFLOAT16, module(bfloat16, &xs)),
         ("candle f32", module(candle.clone(), &xs)),
     ];
     let mut outputs = vec![("default", default)];
@@ -215,7 +231,12 @@ fn recurrent(case: &Value, mut tensors: Tensors) -> Result<Case> {
     let ours = quantized(&float, QConfigSpec::int8())?;
     let batch_first = xs.transpose(0, 1)?.contiguous()?;
     let mut outputs = vec![("default", default)];
-    let mut contenders = vec![("ours", contender(move || ours.run(&xs)))];
+    let bfloat16 = quantized(&float, QConfigSpec::bfloat16())?;
+    let of_bfloat16 = xs.clone();
+    let mut contenders = vec![
+        ("ours", contender(move || ours.run(&xs))),
+        (BFLOAT16, contender(move || bfloat16.run(&of_bfloat16))),
+    ];
     // candle has one layer in one direction, batch first; a GRU's states side by side.
     let (batch, steps, _) = batch_first.dims3()?;
     let steps_first = |states: Tensor| {

@@ -93,7 +93,7 @@ fn rate<W: FnMut()>(threads: usize, work: impl Fn() -> W + Sync) -> f64 {
 /// Numbers that are read at once: as many as eight registers of AVX-512 hold.
 const LINE: usize = 64;
 
-/// All numbers of `data` folded into one, fetched so many bytes `ahead`.
+/// All numbers of `data` folded into one, with prefetches `ahead` bytes before they are read.
 #[inline(always)]
 fn fold(data: &[[u64; LINE]], ahead: Option<usize>) -> u64 {
     let mut folded = [0; LINE];
@@ -235,7 +235,7 @@ mod instances {
         avx512.or(avx2)
     }
 
-    /// Has as many bytes as `line` has, so many behind its start, brought to L1.
+    /// Prefetches to L1 as many bytes as `line` has, `ahead` bytes after its start.
     #[inline(always)]
     pub fn fetch(line: &[u64; LINE], ahead: usize) {
         for offset in (0..size_of_val(line)).step_by(64) {

@@ -7,7 +7,7 @@ import subprocess
 
 
 class Failed(Exception):
-    """A process that ended, or cannot do what it was asked for."""
+    """A process that ended, or refused a request."""
 
 
 class Process:
@@ -41,7 +41,7 @@ class Process:
         return self.receive()
 
     def load(self, case, folder):
-        """Its contenders of a case, and what they and others of its making return."""
+        """Its contenders of a case, and their outputs and other outputs to check."""
         from safetensors.torch import load_file, save_file
 
         path, out = os.path.join(folder, "case.safetensors"), os.path.join(folder, "out.safetensors")
@@ -53,7 +53,7 @@ class Process:
         return self.ask(op="time", contender=contender, calls=calls)["us"]
 
     def peak(self, kind, threads, size=0):
-        """Operations or bytes per second, and what they were done with; nothing if it cannot."""
+        """Operations or bytes per second, and the instructions used; None if it cannot measure."""
         answer = self.ask(op="peak", kind=kind, threads=threads, bytes=size)
         return (answer["rate"], answer["with"]) if answer else None
 

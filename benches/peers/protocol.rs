@@ -5,7 +5,7 @@
 //!   tensors of a file, and writes what they return to another
 //! - `{"op": "time", "contender": .., "calls": ..}`: microseconds of a call, one after the other
 //! - `{"op": "concurrent", "contender": .., "threads": .., "seconds": ..}`: microseconds per call
-//!   where so many threads call in a loop
+//!   where that many threads call in a loop
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};

@@ -69,7 +69,7 @@ class Run:
         self.seconds = 3 if args.quick else 60
 
     def attempt(self, process, call, *args, **kwargs):
-        """What the call returns, or nothing once the process is skipped."""
+        """The result of the call, or None once the process is skipped."""
         try:
             return call(*args, **kwargs)
         except Failed as error:

@@ -1,12 +1,12 @@
-"""How often a contender is called for a sample, and what lies between two samples."""
+"""The number of calls in a sample, and the pause between two samples."""
 
 import time
 
-# A sample lasts at least so long, in seconds.
+# Min duration of a sample, in seconds.
 SAMPLE = 0.01
 
-# Between samples: threads of one contender's pool may spin after its last call, those of ONNX
-# Runtime for 40 milliseconds, and would take a core from the next.
+# Pause between samples: the threads of a contender's pool may spin after its last call (those of ONNX
+# Runtime for 40 milliseconds) and would take a core from the next contender.
 PAUSE = 0.06
 
 
@@ -20,20 +20,20 @@ def timed(call, calls):
 
 def seconds_of_one(timer):
     once = 1e-6 * timer(1)
-    # Several tries of a fast one: the first calls of a pool have to wake its threads up.
+    # A fast call is tried several times, because the first calls of a pool wake its threads.
     return once if once > 10 * SAMPLE else 1e-6 * min(timer(5) for _ in range(3))
 
 
 class Contender:
-    """What `timer` times: microseconds of a call, given how many."""
+    """The timer of a call: microseconds per call, by the number of calls."""
 
     def __init__(self, timer):
         self.timer = timer
         seconds = max(seconds_of_one(timer), 1e-7)
         self.calls = max(1, round(SAMPLE / seconds))
-        # As many calls again before the clock runs: the first ones wake the contender's threads
-        # up, and the system may take a while to give each a core of its own. A long call does
-        # not notice.
+        # The same number of calls runs before the clock starts: the first ones wake the contender's
+        # threads, and the system may take a while to give each a core of its own. For a long call
+        # this makes no difference.
         self.warms_up = seconds < 5 * SAMPLE
         self.seconds = PAUSE + self.calls * seconds * (1 + self.warms_up)
 
@@ -45,5 +45,5 @@ class Contender:
 
 
 def rounds(contenders, most, seconds):
-    """Rounds that take so many seconds: `most` at most, three at least."""
+    """The number of rounds that fit in this many seconds: 3 to `most`."""
     return min(max(int(seconds / sum(contender.seconds for contender in contenders)), 3), most)

@@ -1,4 +1,4 @@
-"""Rows for people: as they come, and as tables in Markdown."""
+"""Rows for readers: one by one as they arrive, and as tables in Markdown."""
 
 
 def percent(fraction):
@@ -14,7 +14,7 @@ def rival(row):
 
 
 class Text:
-    """A line as soon as there is a row."""
+    """Prints a line for each row as it arrives."""
 
     def __init__(self):
         self.group = None
@@ -52,7 +52,7 @@ TITLES = {
 
 
 def markdown(rows):
-    """A table a group, with a line a case and a column a rival."""
+    """A table for each group, with a line for each case and a column for each rival."""
     groups = {}
     for row in rows:
         groups.setdefault(row["group"], []).append(row)

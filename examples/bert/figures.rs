@@ -5,7 +5,9 @@ use std::fmt::Write;
 use candle_dynquant::Report;
 use serde::Serialize;
 
+use crate::folder::Folder;
 use crate::measure::{Run, class, cosines, nearest, percentile_ms, sqnr_db};
+use crate::profile::Stage;
 use crate::table::{Table, megabytes, percent};
 use crate::texts::Text;
 
@@ -16,11 +18,16 @@ pub struct Figures {
     pub preset: String,
     /// Whether the embeddings are quantized too.
     pub embeddings: bool,
+    /// Whether layer norms were equalized before.
+    pub equalized: bool,
     /// Instruction set of the quantized layers.
     pub isa: String,
     pub threads: usize,
     pub float: Side,
     pub quantized: Side,
+    /// Of `--profile`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
 }
 
 /// One of the two models.
@@ -62,7 +69,12 @@ pub struct Measured<'a> {
 
 impl Figures {
     /// Computes the figures.
-    pub fn new(model: String, preset: String, embeddings: bool, measured: &Measured<'_>) -> Self {
+    pub fn new(
+        model: String,
+        preset: String,
+        [embeddings, equalized]: [bool; 2],
+        measured: &Measured<'_>,
+    ) -> Self {
         let report = measured.report;
         let (before, after) = (report.bytes_before(), report.bytes_after());
         let [float, _] = measured.runs;
@@ -71,6 +83,7 @@ impl Figures {
             model,
             preset,
             embeddings,
+            equalized,
             isa: report.isa.clone(),
             threads: candle_core::utils::get_num_threads(),
             float: Side::new(measured, float, before, total, None),
@@ -81,6 +94,34 @@ impl Figures {
                 total - before + after,
                 Some(Distance::new(measured)),
             ),
+            stages: Vec::new(),
+        }
+    }
+}
+
+/// The JSON object of a model that was loaded quantized.
+#[derive(Serialize)]
+pub struct LoadedFigures {
+    pub model: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    pub total_bytes: usize,
+    /// Logits or an embedding, for each text.
+    pub answers: Vec<Vec<f32>>,
+}
+
+impl LoadedFigures {
+    pub fn new(model: String, folder: &Folder, texts: &[Text], answers: Vec<Vec<f32>>) -> Self {
+        let right_or_wrong = || {
+            let pairs = texts.iter().zip(&answers);
+            pairs.filter_map(|(text, answer)| Some(class(answer).0 == text.label?))
+        };
+        let is_labelled = folder.model.is_classifier() && right_or_wrong().next().is_some();
+        Self {
+            model,
+            accuracy: is_labelled.then(|| share(right_or_wrong())),
+            total_bytes: folder.bytes,
+            answers,
         }
     }
 }
@@ -188,12 +229,40 @@ impl Figures {
             megabytes(quantized.total_bytes),
         );
         table.row("whole model", total.0, total.1);
+        let profile = self.profile();
         table.finish(&format!(
-            "median speedup {:.2}; threads {}, instruction set {}",
+            "median speedup {:.2}; threads {}, instruction set {}{profile}",
             float.p50_ms / quantized.p50_ms,
             self.threads,
             self.isa,
         ))
+    }
+}
+
+impl Figures {
+    /// The stages, with the share of the quantized model's time.
+    fn profile(&self) -> String {
+        if self.stages.is_empty() {
+            return String::new();
+        }
+        let mut out = format!(
+            "\n\n{:<60}{:>10}{:>12}{:>11}{:>8}",
+            "own time, ms a batch", "calls", "float", "quantized", "share"
+        );
+        let total: f64 = self.stages.iter().map(|stage| stage.quantized_ms).sum();
+        for stage in &self.stages {
+            // Writing to a String cannot fail.
+            let _ = write!(
+                out,
+                "\n{:<60}{:>10}{:>12.3}{:>11.3}{:>8}",
+                stage.stage,
+                stage.calls,
+                stage.float_ms,
+                stage.quantized_ms,
+                format!("{:.0} %", 100. * stage.quantized_ms / total),
+            );
+        }
+        out
     }
 }
 

@@ -1,11 +1,13 @@
-//! A Hugging Face folder of a BERT: configuration, tokenizer and weights, read and checked together.
+//! A Hugging Face folder of a BERT: configuration, tokenizer and weights, read and checked
+//! together.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use candle_core::{DType, Device};
 use tokenizers::Tokenizer;
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, check_folder};
 use crate::config::Config;
 use crate::model::Bert;
 
@@ -15,28 +17,33 @@ pub struct Folder {
     pub config: Config,
     pub tokenizer: Tokenizer,
     pub model: Bert,
-    /// Bytes of the model's tensors, all of them as f32.
+    /// Bytes of the model's tensors, floats as f32.
     pub bytes: usize,
+    /// Whether the folder holds int8 weights, of which the layers were built.
+    pub is_quantized: bool,
 }
 
 impl Folder {
-    /// Reads the folder; the weights may be f64, f32, f16 or bf16 and become f32.
+    /// Reads the folder; the weights may be f64, f32, f16 or bf16 and become f32, or be quantized.
     pub fn read(dir: &Path) -> Result<Self> {
-        ensure!(
-            dir.is_dir(),
-            "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
-            dir.display(),
-            if dir.exists() {
-                "a file"
-            } else {
-                "no such folder"
-            },
-        );
+        check_folder(dir, "config.json, tokenizer.json and model.safetensors")?;
         let config = Config::read(&dir.join("config.json"))?;
         let tokenizer = read_tokenizer(&dir.join("tokenizer.json"), &config)?;
-        let checkpoint = Checkpoint::read_folder(dir, is_known_extra)?;
-        let prefixed = checkpoint.has_prefix("bert.");
-        let model = Bert::load(&config, prefixed, checkpoint.var_builder())?;
+        let (model, bytes, is_quantized) = match quantized(dir) {
+            Some(checkpoint) => {
+                let prefixed = checkpoint.tensors().any(|t| t.name.starts_with("bert."));
+                let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+                let bytes: u64 = checkpoint.tensors().map(|t| t.bytes).sum();
+                (Bert::load(&config, prefixed, vb)?, bytes as usize, true)
+            }
+            None => {
+                let checkpoint = Checkpoint::read_folder(dir, is_known_extra)?;
+                let prefixed = checkpoint.has_prefix("bert.");
+                let model = Bert::load(&config, prefixed, checkpoint.var_builder())?;
+                let bytes = checkpoint.finish("a BERT encoder, pooler and classifier")?;
+                (model, bytes, false)
+            }
+        };
         ensure!(
             !model.is_classifier() || config.labels.len() >= 2,
             "{}: key \"id2label\": expected at least 2 classes, got {} (a score, not a class)",
@@ -48,9 +55,17 @@ impl Folder {
             config,
             tokenizer,
             model,
-            bytes: checkpoint.finish("a BERT encoder, pooler and classifier")?,
+            bytes,
+            is_quantized,
         })
     }
+}
+
+/// The checkpoint of a folder that `dynquant quantize` or `checkpoint::save` wrote.
+fn quantized(dir: &Path) -> Option<candle_dynquant::Checkpoint> {
+    let checkpoint = candle_dynquant::Checkpoint::open(dir).ok()?;
+    let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+    is_quantized.then_some(checkpoint)
 }
 
 /// The tokenizer without the truncation and padding its file may ask for: both are done here.

@@ -4,8 +4,14 @@
 //!     cargo run --release --example bert -- --embeddings
 //!     cargo run --release --example bert -- --model-dir DIR --threads 2 --json
 //!
-//! `--embeddings` also quantizes the embedding tables, which are off by default. The first command
-//! prints, with the times and the instruction set of your machine:
+//! A folder that `dynquant quantize` wrote is answered by the quantized model alone:
+//!
+//!     cargo run --release -p dynquant -- quantize assets/bert -o target/bert-int8
+//!     cargo run --release --example bert -- --model-dir target/bert-int8
+//!
+//! `--embeddings` also quantizes the embedding tables, which are off by default; `--equalize` moves range
+//! from the outputs of layer norms to the weights that multiply them, before they are quantized; `--page`
+//! writes a page with pictures, and `--profile` prints the time of each stage. The first command prints, with the times and the instruction set of your machine:
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
@@ -25,7 +31,8 @@
 //! ```
 //!
 //! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the BERT, `texts`
-//! makes batches, `measure` runs them, `figures` prints the results.
+//! makes batches, `measure` runs them, `figures` prints the results; `probe` is for `--equalize` and
+//! `--page`, `profile` for `--profile`.
 
 #[allow(dead_code)] // each example uses its part
 #[path = "../support/checkpoint.rs"]
@@ -41,23 +48,32 @@ mod hub;
 mod json;
 mod measure;
 mod model;
+mod probe;
+mod profile;
 #[path = "../support/table.rs"]
 mod table;
 mod texts;
 #[path = "../support/threads.rs"]
 mod threads;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
-use candle_dynquant::quantize_dynamic;
+use anyhow::{Result, ensure};
+use candle_dynquant::quantize_dynamic_with;
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 use cli::{Arguments, Common, Progress, positive};
-use figures::{Figures, Measured};
+use figures::{Figures, LoadedFigures, Measured};
 use folder::Folder;
+use model::Batch;
 use texts::Text;
+
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the system.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// A BERT in float and in int8, side by side: answers, accuracy, latency, bytes.
 ///
@@ -65,7 +81,7 @@ use texts::Text;
 #[derive(Parser, Debug)]
 #[command(name = "bert", version)]
 struct Args {
-    /// A Hugging Face folder: config.json, tokenizer.json, model.safetensors (or its index and shards)
+    /// A Hugging Face folder, float or quantized: config.json, tokenizer.json, model.safetensors (or its index and shards)
     #[arg(long, value_name = "DIR", conflicts_with = "hub")]
     model_dir: Option<PathBuf>,
 
@@ -80,6 +96,22 @@ struct Args {
     /// Also quantize the tables of words, positions and token types
     #[arg(long)]
     embeddings: bool,
+
+    /// Equalize layer norms and the layers that read them before quantizing: more accurate, as fast
+    #[arg(long)]
+    equalize: bool,
+
+    /// Also write a page with pictures of what quantization did, measured on the first batch
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+
+    /// Also write the quantized model as a folder, which --model-dir reads
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+
+    /// Also print the time of each stage of both models
+    #[arg(long)]
+    profile: bool,
 
     /// Texts in a batch
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = positive)]
@@ -117,14 +149,41 @@ impl Arguments for Args {
             texts::batches(&tokens, self.batch, config.pad_token_id)?
         };
 
-        let float = folder.model;
+        if folder.is_quantized {
+            ensure!(
+                !self.equalize && !self.profile && self.page.is_none() && self.save.is_none(),
+                "--equalize, --page, --profile and --save need a float model"
+            );
+            return self.answer(&folder, &texts, &batches);
+        }
+        let float = folder.model.clone();
         let mut quantized = float.clone();
-        let report = quantize_dynamic(&mut quantized, &spec)?;
+        if self.equalize {
+            let equalized = probe::equalized(&mut quantized, &folder)?;
+            if self.common.report {
+                eprintln!("{equalized}");
+            }
+        }
+        // The float model whose layers are quantized, with the same answers.
+        let mut before = quantized.clone();
+        let mut progress = Progress::of("layers quantized");
+        let report = quantize_dynamic_with(&mut quantized, &spec, |now| {
+            progress.tick(now.total_layers);
+            ControlFlow::Continue(())
+        })?;
 
-        let mut progress = Progress::default();
+        let mut progress = Progress::of("batches");
         let runs = measure::side_by_side(&float, &quantized, &batches, |total| {
             progress.tick(total);
         })?;
+        if let (Some(path), Some(batch)) = (&self.page, batches.first()) {
+            let title = format!("{}, {}", self.model_name(), self.common.preset);
+            probe::write_page(path, &title, [&mut before, &mut quantized], batch, &[])?;
+        }
+        if let Some(out) = &self.save {
+            let source = candle_dynquant::Checkpoint::open(&folder.path)?;
+            candle_dynquant::checkpoint::save(&quantized, &source, out)?;
+        }
         let measured = Measured {
             texts: &texts,
             runs: &runs,
@@ -133,7 +192,11 @@ impl Arguments for Args {
             is_classifier: float.is_classifier(),
         };
         let preset = self.common.preset.clone();
-        let figures = Figures::new(self.model_name(), preset, self.embeddings, &measured);
+        let options = [self.embeddings, self.equalize];
+        let mut figures = Figures::new(self.model_name(), preset, options, &measured);
+        if self.profile {
+            figures.stages = profile::stages(&float, &quantized, &batches)?;
+        }
         self.common.print(&report, &figures, || {
             figures.text(&measured, &folder.config.labels, self.batch)
         })
@@ -141,6 +204,37 @@ impl Arguments for Args {
 }
 
 impl Args {
+    /// The answers of a model that was loaded from a quantized folder; there is no other beside it.
+    fn answer(&self, folder: &Folder, texts: &[Text], batches: &[Batch]) -> Result<()> {
+        let mut answers = Vec::new();
+        for batch in batches {
+            answers.extend(folder.model.forward(batch)?.to_vec2::<f32>()?);
+        }
+        let figures = LoadedFigures::new(self.model_name(), folder, texts, answers);
+        if self.common.json {
+            println!("{}", serde_json::to_string(&figures)?);
+            return Ok(());
+        }
+        if folder.model.is_classifier() {
+            for (text, answer) in texts.iter().zip(&figures.answers).take(12) {
+                let (class, probability) = measure::class(answer);
+                println!(
+                    "{probability:.2} {} {}",
+                    folder.config.labels[class], text.text
+                );
+            }
+        }
+        if let Some(accuracy) = figures.accuracy {
+            println!("accuracy {:.2} %", 100. * accuracy);
+        }
+        println!(
+            "{} texts, {:.2} MB of tensors",
+            texts.len(),
+            figures.total_bytes as f64 / 1e6
+        );
+        Ok(())
+    }
+
     /// The folder of the model, downloaded if it is on the hub.
     fn dir(&self) -> Result<PathBuf> {
         match (&self.hub, &self.model_dir) {

@@ -4,11 +4,12 @@
 use candle_core::{DType, Result, Tensor};
 use candle_dynquant::ops;
 use candle_dynquant::{Quantizable, nn};
-use candle_nn::{LayerNorm, Module, VarBuilder, layer_norm};
+use candle_nn::{Module, VarBuilder};
 
 use crate::config::Config;
 
 /// Token ids and attention mask of a batch: `[batch, seq]` in u32 and in f32 (1 token, 0 padding).
+#[derive(Clone)]
 pub struct Batch {
     pub ids: Tensor,
     pub mask: Tensor,
@@ -84,7 +85,7 @@ struct Embeddings {
     word_embeddings: nn::Embedding,
     position_embeddings: nn::Embedding,
     token_type_embeddings: nn::Embedding,
-    layer_norm: LayerNorm,
+    layer_norm: nn::LayerNorm,
 }
 
 impl Embeddings {
@@ -105,8 +106,7 @@ impl Embeddings {
         let types = self.token_type_embeddings.forward(&type_0)?;
         let hidden = words.broadcast_add(&types)?;
         let hidden = hidden.broadcast_add(&self.position_embeddings.forward(&positions)?)?;
-        let norm = &self.layer_norm;
-        ops::layer_norm(&hidden, norm.weight(), norm.bias(), norm.eps())
+        self.layer_norm.forward(&hidden)
     }
 }
 
@@ -232,7 +232,7 @@ impl Intermediate {
 #[derive(Quantizable, Clone)]
 struct Output {
     dense: nn::Linear,
-    layer_norm: LayerNorm,
+    layer_norm: nn::LayerNorm,
 }
 
 impl Output {
@@ -244,15 +244,8 @@ impl Output {
     }
 
     fn forward(&self, hidden: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let norm = &self.layer_norm;
-        let (weight, bias) = (norm.weight(), norm.bias());
-        ops::add_layer_norm(
-            &self.dense.forward(hidden)?,
-            residual,
-            weight,
-            bias,
-            norm.eps(),
-        )
+        let hidden = self.dense.forward(hidden)?;
+        self.layer_norm.forward_add(&hidden, residual)
     }
 }
 
@@ -276,8 +269,8 @@ impl Pooler {
     }
 }
 
-fn load_norm(config: &Config, vb: &VarBuilder<'_>) -> Result<LayerNorm> {
-    layer_norm(
+fn load_norm(config: &Config, vb: &VarBuilder<'_>) -> Result<nn::LayerNorm> {
+    nn::layer_norm(
         config.hidden_size,
         config.layer_norm_eps,
         vb.pp("LayerNorm"),

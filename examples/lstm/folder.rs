@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
+use candle_core::{DType, Device};
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, check_folder};
 use crate::config::Config;
 use crate::model::CharModel;
 use crate::text::Vocab;
@@ -14,37 +15,50 @@ pub struct Folder {
     pub path: PathBuf,
     pub vocab: Vocab,
     pub model: CharModel,
-    /// Bytes of the model's tensors, all of them as f32.
+    /// Bytes of the model's tensors, floats as f32.
     pub bytes: usize,
+    /// Whether the file holds quantized weights, of which the layers were built.
+    pub is_quantized: bool,
 }
 
 impl Folder {
-    /// Reads the folder; the weights may be f64, f32, f16 or bf16 and become f32.
+    /// Reads the folder; the weights may be f64, f32, f16 or bf16 and become f32, or be quantized.
     pub fn read(dir: &Path, gru: bool) -> Result<Self> {
         let weights = if gru {
             "gru.safetensors"
         } else {
             "lstm.safetensors"
         };
-        ensure!(
-            dir.is_dir(),
-            "{}: expected a folder with config.json, vocab.json and {weights}, got {}",
-            dir.display(),
-            if dir.exists() {
-                "a file"
-            } else {
-                "no such folder"
-            },
-        );
+        check_folder(dir, &format!("config.json, vocab.json and {weights}"))?;
         let config = Config::read(&dir.join("config.json"))?;
         let vocab = Vocab::read(&dir.join("vocab.json"), &config)?;
-        let checkpoint = Checkpoint::read_file(&dir.join(weights))?;
-        let model = CharModel::load(&config, gru, checkpoint.var_builder())?;
+        let path = dir.join(weights);
+        let (model, bytes, is_quantized) = match quantized(&path) {
+            Some(checkpoint) => {
+                let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+                let bytes: u64 = checkpoint.tensors().map(|t| t.bytes).sum();
+                (CharModel::load(&config, gru, vb)?, bytes as usize, true)
+            }
+            None => {
+                let checkpoint = Checkpoint::read_file(&path)?;
+                let model = CharModel::load(&config, gru, checkpoint.var_builder())?;
+                let bytes = checkpoint.finish("the model that config.json describes")?;
+                (model, bytes, false)
+            }
+        };
         Ok(Self {
             path: dir.to_owned(),
             vocab,
             model,
-            bytes: checkpoint.finish("the model that config.json describes")?,
+            bytes,
+            is_quantized,
         })
     }
+}
+
+/// A file that `dynquant quantize` or `checkpoint::save` wrote.
+fn quantized(path: &Path) -> Option<candle_dynquant::Checkpoint> {
+    let checkpoint = candle_dynquant::Checkpoint::open(path).ok()?;
+    let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+    is_quantized.then_some(checkpoint)
 }

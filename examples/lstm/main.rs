@@ -4,6 +4,13 @@
 //!     cargo run --release --example lstm
 //!     cargo run --release --example lstm -- --gru --prompt "And he said" --threads 1
 //!
+//! A folder whose weights `dynquant quantize` wrote is run by the quantized model alone:
+//!
+//!     mkdir target/lstm-int8
+//!     cp assets/lstm/{config.json,vocab.json,heldout.txt} target/lstm-int8
+//!     cargo run --release -p dynquant -- quantize assets/lstm/lstm.safetensors -o target/lstm-int8/lstm.safetensors
+//!     cargo run --release --example lstm -- --model-dir target/lstm-int8
+//!
 //! The first command prints, with the speeds and the instruction set of your machine:
 //!
 //! ```text
@@ -54,12 +61,17 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use candle_dynquant::quantize_dynamic;
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 use cli::{Arguments, Common, Progress, positive};
 use figures::{Figures, Measured};
 use folder::Folder;
-use generate::Sampling;
+use generate::{Generator, Sampling};
 use measure::Streams;
+
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the system.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// A character-level language model in float and in int8, side by side: perplexity, text, speed, bytes.
 ///
@@ -133,17 +145,20 @@ impl Arguments for Args {
         let ids = text::read(self.text.as_ref().unwrap_or(&heldout), &folder.vocab)?;
         let streams = Streams::new(&ids, self.batch)?;
 
-        let float = folder.model;
-        let mut quantized = float.clone();
-        let report = quantize_dynamic(&mut quantized, &spec)?;
-
-        let mut progress = Progress::default();
-        let tick = || progress.tick(streams.calls());
-        let readings = measure::read(&float, &quantized, &streams, tick)?;
         let sampling = Sampling {
             seed: self.seed,
             temperature: self.temperature,
         };
+        if folder.is_quantized {
+            return self.answer(&folder, &streams, &prompt, sampling);
+        }
+        let float = folder.model;
+        let mut quantized = float.clone();
+        let report = quantize_dynamic(&mut quantized, &spec)?;
+
+        let mut progress = Progress::of("steps");
+        let tick = || progress.tick(streams.calls());
+        let readings = measure::read(&float, &quantized, &streams, tick)?;
         let writings = measure::write(&float, &quantized, &prompt, self.length, sampling)?;
 
         let spell = |ids: &[u32]| ids.iter().map(|id| folder.vocab.character(*id)).collect();
@@ -165,5 +180,36 @@ impl Arguments for Args {
         );
         self.common
             .print(&report, &figures, || figures.text(&report, &self.prompt))
+    }
+}
+
+impl Args {
+    /// The text and the perplexity of a model that was loaded quantized; there is no other beside it.
+    fn answer(
+        &self,
+        folder: &Folder,
+        streams: &Streams,
+        prompt: &[u32],
+        sampling: Sampling,
+    ) -> Result<()> {
+        let mut generator = Generator::new(&folder.model, prompt, sampling)?;
+        let mut text = String::new();
+        for _ in 0..self.length {
+            text.push(folder.vocab.character(generator.step()?));
+        }
+        let [reading, _] = measure::read(&folder.model, &folder.model, streams, || {})?;
+        let perplexity = reading.perplexity();
+        match self.common.json {
+            true => println!(
+                "{}",
+                serde_json::json!({"perplexity": perplexity, "total_bytes": folder.bytes, "text": text})
+            ),
+            false => println!(
+                "{}{text}\nperplexity {perplexity:.4} per character, {:.2} MB of tensors",
+                self.prompt,
+                folder.bytes as f64 / 1e6
+            ),
+        }
+        Ok(())
     }
 }

@@ -20,6 +20,20 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Whether a file may hold this tensor although the model has no use for it.
 pub type IsExtra = fn(&str) -> bool;
 
+/// Checks that there is a folder, which should have these `files`.
+pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
+    let got = match dir.exists() {
+        true => "a file",
+        false => "no such folder",
+    };
+    ensure!(
+        dir.is_dir(),
+        "{}: expected a folder with {files}, got {got}",
+        dir.display(),
+    );
+    Ok(())
+}
+
 /// Tensors by name, all f32; it remembers which of them were asked for.
 pub struct Checkpoint {
     /// The path in error messages: the file, or the index.

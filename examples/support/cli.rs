@@ -14,7 +14,7 @@ use crate::threads;
 /// Options of every example.
 #[derive(clap::Args, Debug)]
 pub struct Common {
-    /// Preset: int8, default, per_channel, onnxruntime or float16
+    /// Preset: int8, default, per_channel, onnxruntime, float16 or bfloat16
     #[arg(long, value_name = "NAME", default_value = "int8")]
     pub preset: String,
 
@@ -99,18 +99,25 @@ pub fn repository() -> PathBuf {
 }
 
 /// A count of completed steps on stderr, if that is a terminal.
-#[derive(Default)]
-pub struct Progress(usize);
+pub struct Progress {
+    what: &'static str,
+    done: usize,
+}
 
 impl Progress {
+    /// None of these is done: `batches`.
+    pub fn of(what: &'static str) -> Self {
+        Self { what, done: 0 }
+    }
+
     /// One more step is done, of `total`.
     pub fn tick(&mut self, total: usize) {
-        self.0 += 1;
+        self.done += 1;
         let mut stderr = std::io::stderr();
         if stderr.is_terminal() {
             // The line is cleared with the last step.
-            let _ = match self.0 < total {
-                true => write!(stderr, "\r{}/{total}", self.0),
+            let _ = match self.done < total {
+                true => write!(stderr, "\r{}/{total} {}", self.done, self.what),
                 false => write!(stderr, "\r\x1b[K"),
             };
         }

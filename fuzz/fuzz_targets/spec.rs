@@ -1,6 +1,8 @@
 //! The reader of specs.
 #![no_main]
 
+#[path = "../targets/refusal.rs"]
+mod refusal;
 #[path = "../targets/spec.rs"]
 mod spec;
 

@@ -7,6 +7,7 @@ use candle_dynquant::{
 };
 
 /// Layers in a line, each with a path of its own, as one line of the input says.
+#[derive(Clone)]
 struct Tree(Vec<(String, Leaf)>);
 
 #[derive(Clone)]
@@ -94,7 +95,7 @@ pub fn run(data: &[u8]) {
         return;
     };
     let before = tree(leaves);
-    let mut model = tree(leaves);
+    let mut model = before.clone();
     let result = quantize_dynamic(&mut model, &spec);
     let changed = |i: usize| model.0[i].1.quantized && !before.0[i].1.quantized;
     match result {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::QConfig;
-use common::load::{Load, quantize_and_drop, takes_no_more_memory};
+use common::load::{Load, leaks_nothing, quantize_and_drop};
 
 const CALLERS: usize = 64;
 
@@ -36,9 +36,7 @@ type Way = fn(&Arc<Load>, Duration) -> Result<()>;
 
 const WAYS: [(&str, Way); 4] = [
     ("std::thread", |load, duration| {
-        thread::scope(|scope| {
-            (0..CALLERS).for_each(|_| _ = scope.spawn(|| load.call_for(duration)));
-        });
+        load.call_by_threads(CALLERS, duration);
         Ok(())
     }),
     ("rayon", |load, duration| {
@@ -114,13 +112,13 @@ fn main() -> Result<()> {
     for (way, run) in WAYS {
         let load = Arc::new(Load::new(QConfig::default_dynamic())?);
         println!("{way}");
-        takes_no_more_memory(each.mul_f64(5. / 6.), |duration| {
+        leaks_nothing(each.mul_f64(5. / 6.), |duration| {
             run(&load, duration).expect("no failure");
         });
         println!("{} calls", load.done.load(Ordering::Relaxed));
     }
     println!("quantize and drop");
-    takes_no_more_memory(each.mul_f64(5. / 6.), quantize_and_drop);
+    leaks_nothing(each.mul_f64(5. / 6.), quantize_and_drop);
     println!("no fault");
     Ok(())
 }

@@ -51,9 +51,9 @@ def encoders(folder):
 
 
 def compiled(model, inputs):
-    """The kinds of a model; int8 by the ranges that these inputs lead to."""
+    """The forms of a model; int8 is calibrated with these inputs."""
     examples = nncf.Dataset([inputs if len(inputs) > 1 else inputs[0]])
-    # What makes it more accurate takes minutes, and no call faster.
+    # Its more accurate modes take minutes, and make no call faster.
     off = nncf.AdvancedSmoothQuantParameters(matmul=-1, convolution=-1)
     fast = nncf.AdvancedQuantizationParameters(disable_bias_correction=True, smooth_quant_alphas=off)
     int8 = nncf.quantize(model, examples, subset_size=1, model_type=nncf.ModelType.TRANSFORMER, advanced_parameters=fast)

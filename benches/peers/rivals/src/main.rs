@@ -11,6 +11,8 @@ use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::{BertModel, Config};
+#[cfg(not(system_allocator))]
+use mimalloc::MiMalloc;
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, QuantParams};
 use rten_tensor::NdTensor;
 use rten_tensor::prelude::*;
@@ -19,6 +21,11 @@ use serde_json::Value;
 use protocol::{Case, Process, Tensors, contender, take, text};
 
 const X86_V4: bool = cfg!(feature = "x86-v4");
+
+/// As on our side.
+#[cfg(not(system_allocator))]
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> Result<()> {
     protocol::serve(Rivals { bert: None })

@@ -1,0 +1,178 @@
+//! all-MiniLM-L6-v2 as an int8 checkpoint: its size, and the memory and time to load it, against loading
+//! the float one and quantizing it.
+//!
+//! ```text
+//! scripts/fetch_minilm.sh target/minilm
+//! cargo bench --bench checkpoint [-- --threads N] [--quick] [--json]
+//! ```
+//!
+//! Each load is a process of its own, in turns; the table gives medians. Memory is the peak of resident
+//! memory (Linux), less that of a process that loads nothing. `DYNQUANT_MINILM` names another folder.
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use args::Args;
+use candle_core::{DType, Device};
+use candle_dynquant::checkpoint::{self, Plan};
+use candle_dynquant::{Checkpoint, QConfigSpec, quantize_dynamic};
+use config::Config;
+use model::Bert;
+use serde::Serialize;
+
+#[path = "support/args.rs"]
+mod args;
+#[allow(dead_code)] // the example uses more of it
+#[path = "../examples/bert/config.rs"]
+mod config;
+#[path = "../examples/support/json.rs"]
+mod json;
+#[allow(dead_code)]
+#[path = "../examples/bert/model.rs"]
+mod model;
+#[path = "support/table.rs"]
+mod table;
+#[path = "../examples/support/threads.rs"]
+mod threads;
+
+/// The first argument of a process that loads a model and prints milliseconds and kilobytes.
+const LOAD: &str = "load";
+const FILE: &str = "model.safetensors";
+
+#[derive(Serialize)]
+struct Row {
+    model: &'static str,
+    /// Of the float file and the int8 one.
+    file_mb: [f64; 2],
+    /// Of loading and quantizing the one, and of loading the other.
+    load_ms: [f64; 2],
+    peak_mb: [f64; 2],
+}
+
+impl table::Row for Row {
+    fn header(_: &Args) -> String {
+        format!(
+            "{:<20} {:>13} {:>15} {:>7} {:>21} {:>9}",
+            "model", "file, MB", "load, ms", "ratio", "peak memory, MB", "peak/file"
+        )
+    }
+
+    fn line(&self) -> String {
+        let pair = |[float, int8]: [f64; 2]| format!("{float:.1} -> {int8:.1}");
+        format!(
+            "{:<20} {:>13} {:>15} {:>7.2} {:>21} {:>9.2}",
+            self.model,
+            pair(self.file_mb),
+            pair(self.load_ms),
+            self.load_ms[1] / self.load_ms[0],
+            pair(self.peak_mb),
+            self.peak_mb[1] / self.file_mb[1],
+        )
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, how, folder] = &arguments[..]
+        && first == LOAD
+    {
+        return load(how, Path::new(folder));
+    }
+    table::run(
+        "Load MiniLM, int8 against float",
+        "loading MiniLM",
+        |args, show| {
+            let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/minilm");
+            let float = std::env::var_os("DYNQUANT_MINILM").map_or(own, PathBuf::from);
+            let missing = "no model: run scripts/fetch_minilm.sh target/minilm";
+            ensure!(float.join(FILE).exists(), missing);
+            measure("int8", QConfigSpec::int8(), &float, args, show)?;
+            let tables = QConfigSpec::int8().embeddings();
+            measure("int8 with embeddings", tables, &float, args, show)
+        },
+    )
+}
+
+fn measure(
+    model: &'static str,
+    spec: QConfigSpec,
+    float: &Path,
+    args: &Args,
+    show: &mut dyn FnMut(Row),
+) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let int8 = dir.path().join("int8");
+    let source = Checkpoint::open(float)?;
+    let plan = Plan::new(&source, &spec, &[], &[])?;
+    checkpoint::quantize(&source, &plan, &int8, |_| {})?;
+    let how = match model {
+        "int8" => "quantize",
+        _ => "quantize with embeddings",
+    };
+    let mut runs = [("nothing", float), (how, float), ("int8", &int8)]
+        .map(|(how, folder)| (how, folder, Vec::new(), Vec::new()));
+    for _ in 0..args.rounds() {
+        for (how, folder, ms, kilobytes) in &mut runs {
+            let output = Command::new(std::env::current_exe()?)
+                .args([LOAD, how])
+                .arg(folder)
+                .output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            let error = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{how}: {error}");
+            let (time, memory) = text.trim().split_once(' ').context("two numbers")?;
+            ms.push(time.parse::<f64>()?);
+            kilobytes.push(memory.parse::<f64>()?);
+        }
+    }
+    let [empty, quantized, loaded] = runs.map(|(_, _, ms, kilobytes)| [ms, kilobytes].map(median));
+    let bytes = |folder: &Path| -> Result<f64> { Ok(folder.join(FILE).metadata()?.len() as f64) };
+    show(Row {
+        model,
+        file_mb: [bytes(float)? / 1e6, bytes(&int8)? / 1e6],
+        load_ms: [quantized[0], loaded[0]],
+        peak_mb: [quantized, loaded].map(|run| (run[1] - empty[1]) * 1024. / 1e6),
+    });
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn load(how: &str, folder: &Path) -> Result<ExitCode> {
+    let config = Config::read(&folder.join("config.json"))?;
+    let start = Instant::now();
+    let open = || -> Result<Bert> {
+        let vb = Checkpoint::open(folder)?.var_builder(DType::F32, &Device::Cpu);
+        Ok(Bert::load(&config, false, vb)?)
+    };
+    let quantized = |spec| {
+        let mut model = open()?;
+        quantize_dynamic(&mut model, &spec)?;
+        Ok::<_, anyhow::Error>(model)
+    };
+    let int8 = QConfigSpec::int8();
+    let model = match how {
+        "nothing" => None,
+        "int8" => Some(open()?),
+        "quantize" => Some(quantized(int8)?),
+        _ => Some(quantized(int8.embeddings())?),
+    };
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    println!("{ms:.3} {}", peak_kilobytes()?);
+    drop(model);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The peak of resident memory of this process.
+fn peak_kilobytes() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("needs Linux")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let words = line.context("no VmHWM")?;
+    Ok(words.trim_end_matches("kB").trim().parse()?)
+}
