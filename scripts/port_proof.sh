@@ -4,9 +4,18 @@
 # stays under target/.
 #
 #   scripts/port_proof.sh          a table: model, file, lines changed, what is left, compiles
-#   scripts/port_proof.sh --run    small random models too: ported against original, and quantized;
-#                                  compiles candle-transformers twice
-#   scripts/port_proof.sh --json   the rows as a JSON array
+#   scripts/port_proof.sh --run    random models too: outputs of small ones, ported against original
+#                                  and quantized; times of larger ones, in turns
+#   scripts/port_proof.sh --json   the rows as a JSON array; --markdown: the table of docs/porting.md
+#   scripts/port_proof.sh --size base      the size that is timed: minilm (the default), minilm-16,
+#                                          base, base-16 (tokens; 128 otherwise) or small
+#   scripts/port_proof.sh --only bert,t5   the models that are run
+#   scripts/port_proof.sh --no-compile     without the compilation of all ported files
+#   scripts/port_proof.sh --dev            runs a build for tests, whose times say nothing
+#
+# It exits with 1 where a ported file does not compile, a float port is not its original, a quantized
+# one has less than 20 dB, a layer is neither swapped nor named, or a quantized model that is saved and
+# read back by its own load, its float weights gone, gives other bits or is refused for no known reason.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=0.11.1
@@ -35,13 +44,26 @@ TOML
     sources="$(find_sources)"
 fi
 
-# The crate as it is, and once more for the port, with this library beside its dependencies.
-manifest() {
+run="" only="" size=minilm form="" compile=1 profile=--release
+while [ "$#" -gt 0 ]; do
+    case "$1" in
+    --run) run=1 ;;
+    --json | --markdown) form="$1" ;;
+    --no-compile) compile="" ;;
+    --dev) run=1 profile="" ;;
+    --size) run=1 size="$2" && shift ;;
+    --only) run=1 only="${2//,/ }" && shift ;;
+    *) echo "unknown argument $1" >&2 && exit 2 ;;
+    esac
+    shift
+done
+
+dependencies() {
     cat <<TOML
 [package]
 name = "$1"
 version = "0.0.0"
-edition = "2021"
+edition = "2024"
 
 [features]
 flash-attn = []
@@ -49,9 +71,11 @@ cuda = []
 metal = []
 
 [dependencies]
+anyhow = "1.0"
 byteorder = "1.4.3"
-candle = { version = "0.11.1", package = "candle-core", default-features = false }
-candle-nn = { version = "0.11.1", default-features = false }
+candle = { version = "$version", package = "candle-core", default-features = false }
+candle-dynquant = { path = "$root" }
+candle-nn = { version = "$version", default-features = false }
 fancy-regex = "0.19.0"
 num-traits = "0.2.15"
 rand = "0.9.0"
@@ -59,38 +83,52 @@ rayon = "1.7.0"
 serde = { version = "1.0.171", features = ["derive"] }
 serde_json = "1.0.99"
 serde_plain = "1.0.2"
-tracing = "0.1.37"
+tempfile = "3.27"
+# As the library has them, so that candle-core is compiled once for both.
+clap = { version = "4.6", default-features = false, features = ["std", "derive", "help", "usage", "error-context", "suggestions"] }
+tracing = { version = "0.1.37", default-features = false }
 TOML
 }
-mkdir -p "$scratch/original" "$scratch/ported" "$scratch/proof"
-for crate in original ported; do
-    rm -rf "$scratch/$crate/src"
-    cp -r "$sources/src" "$scratch/$crate/src"
-    chmod -R u+w "$scratch/$crate/src"
-    manifest "$crate" >"$scratch/$crate/Cargo.toml"
-done
-echo "candle-dynquant = { path = \"$root\" }" >>"$scratch/ported/Cargo.toml"
-rm -rf "$scratch/proof/src"
-cp -r cli/proof "$scratch/proof/src"
-cat >"$scratch/proof/Cargo.toml" <<TOML
-[package]
-name = "proof"
-version = "0.0.0"
-edition = "2021"
 
-[dependencies]
-anyhow = "1.0"
-candle = { version = "0.11.1", package = "candle-core", default-features = false }
-candle-dynquant = { path = "$root" }
-candle-nn = { version = "0.11.1", default-features = false }
-original = { path = "../original" }
-ported = { path = "../ported" }
-serde_json = "1.0.99"
-TOML
+# The sources of the crate $1, in edition 2021.
+sources_of() {
+    rm -rf "$scratch/$1"
+    mkdir -p "$scratch/$1"
+    # With their times, so that cargo compiles what has changed.
+    cp -rp "$sources/src" "$scratch/$1/src"
+    chmod -R u+w "$scratch/$1/src"
+    dependencies "$1" | sed 's/2024/2021/' >"$scratch/$1/Cargo.toml"
+}
+
+# Only the models that are run, so that little is compiled.
+only_run() {
+    local models='with_tracing|bert|distilbert|xlm_roberta|modernbert|debertav2|t5|marian|whisper|vit'
+    models+='|dinov2|clip|llama|qwen2|phi|encodec'
+    sed -Ei "/^pub mod ($models);/!{/^pub mod/d}" "$scratch/$1/src/models/mod.rs"
+    sed -Ei '/^pub mod (models|quantized_nn|quantized_var_builder|utils);/!{/^pub mod/d}' \
+        "$scratch/$1/src/lib.rs"
+    touch -r "$root/scripts/port_proof.sh" "$scratch/$1/src/models/mod.rs" "$scratch/$1/src/lib.rs"
+}
+
+mkdir -p "$scratch"
+members='"all"'
+sources_of all
+if [ -n "$run" ]; then
+    members='"all", "original", "ported", "proof"'
+    sources_of original
+    only_run original
+    rm -rf "$scratch/proof"
+    mkdir -p "$scratch/proof"
+    cp -r cli/proof "$scratch/proof/src"
+    cp examples/bert/{config,model}.rs examples/support/json.rs "$scratch/proof/src"
+    # By the name that examples/bert has for it.
+    dependencies proof | sed 's/^candle = {\(.*\), package = "candle-core"/candle-core = {\1/' >"$scratch/proof/Cargo.toml"
+    printf '%s = { path = "../%s" }\n' original original ported ported >>"$scratch/proof/Cargo.toml"
+fi
 cp Cargo.lock "$scratch/Cargo.lock"
 cat >"$scratch/Cargo.toml" <<TOML
 [workspace]
-members = ["original", "ported", "proof"]
+members = [$members]
 resolver = "3"
 
 [profile.dev.package."*"]
@@ -99,38 +137,48 @@ debug = false
 TOML
 
 cargo build --quiet --package dynquant --bin dynquant
-target/debug/dynquant port --write --json "$scratch/ported/src" >"$scratch/port.json"
+target/debug/dynquant port --write --json "$scratch/all/src" >"$scratch/port.json"
+if [ -n "$run" ]; then
+    sources_of ported
+    rm -rf "$scratch/ported/src"
+    cp -rp "$scratch/all/src" "$scratch/ported/src"
+    only_run ported
+fi
 
-# One target directory for both, so that the library's dependencies are compiled once.
-status=0
-cargo check --manifest-path "$scratch/ported/Cargo.toml" --target-dir "$root/target" \
-    --message-format=json >"$scratch/check.json" 2>"$scratch/check.log" || status=$?
-[ -s "$scratch/check.json" ] || { cat "$scratch/check.log" >&2; exit "$status"; }
-if [ "$status" -ne 0 ] && ! grep -q '"name":"ported"' "$scratch/check.json"; then
-    tail -20 "$scratch/check.log" >&2
-    exit "$status"
+# One target directory for all, so that the library's dependencies are compiled once.
+cargo_there() { cargo "$1" --manifest-path "$scratch/Cargo.toml" --target-dir "$root/target" "${@:2}"; }
+: >"$scratch/check.json"
+if [ -n "$compile" ]; then
+    status=0
+    cargo_there check --package all --message-format=json \
+        >"$scratch/check.json" 2>"$scratch/check.log" || status=$?
+    [ -s "$scratch/check.json" ] || { cat "$scratch/check.log" >&2; exit "$status"; }
+    if [ "$status" -ne 0 ] && ! grep -q '"name":"all"' "$scratch/check.json"; then
+        tail -20 "$scratch/check.log" >&2
+        exit "$status"
+    fi
 fi
 
 : >"$scratch/run.jsonl"
-case " $* " in *" --run "*)
-    cargo run --quiet --manifest-path "$scratch/proof/Cargo.toml" --target-dir "$root/target" \
-        >"$scratch/run.jsonl"
-    ;;
-esac
+if [ -n "$run" ]; then
+    export RAYON_NUM_THREADS="${RAYON_NUM_THREADS:-2}" CANDLE_NUM_THREADS="${CANDLE_NUM_THREADS:-2}"
+    # shellcheck disable=SC2086
+    cargo_there run $profile --quiet --package proof -- --size "$size" $only >"$scratch/run.jsonl"
+fi
 
-python3 - "$scratch" "$@" <<'PY'
+python3 - "$scratch" "$form" <<'PY'
 import collections
 import json
 import os
 import sys
 
 scratch, options = sys.argv[1], sys.argv[2:]
-source = os.path.join(scratch, "ported", "src")
+source = os.path.join(scratch, "all", "src")
 errors, warnings = collections.Counter(), collections.Counter()
 kinds = collections.Counter()
 for line in open(os.path.join(scratch, "check.json")):
     record = json.loads(line)
-    if record.get("reason") != "compiler-message" or record["target"]["name"] != "ported":
+    if record.get("reason") != "compiler-message" or record["target"]["name"] != "all":
         continue
     message = record["message"]
     if message["level"] == "error" and not message["spans"]:
@@ -155,7 +203,7 @@ for file in json.load(open(os.path.join(scratch, "port.json")))["files"]:
         continue
     model = name.removeprefix("models/").removesuffix(".rs").removesuffix("/mod").removesuffix("/model")
     run = runs.get(model, {})
-    rows.append({
+    row = {
         "model": model,
         "file": name,
         "lines_changed": max(file["lines_added"], file["lines_removed"]),
@@ -164,38 +212,84 @@ for file in json.load(open(os.path.join(scratch, "port.json")))["files"]:
         "left": len(file["todo"]),
         "errors": errors[name],
         "warnings": warnings[name],
-        # `null` where nothing was run or measured.
-        "found": run.get("found"), "swapped": run.get("swapped"), "named": None,
-        "sqnr_db": run.get("sqnr_db"), "float_difference": run.get("float_difference"),
-        "original_ms": None, "float_ms": None, "int8_ms": None,
-    })
+    }
+    # `null` where nothing was run.
+    for key in ["found", "swapped", "named", "sqnr_db", "float_difference", "saved", "size",
+                "original_ms", "float_ms", "int8_ms", "by_hand_ms", "error"]:
+        row[key] = run.get(key)
+    rows.append(row)
+
+def as_table(rows, columns):
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
+    for row in rows:
+        print("| " + " | ".join(str(cell(row)) for cell in columns.values()) + " |")
+
+def ratio(row, key):
+    return f"{row['original_ms'] / row[key]:.1f}x" if row[key] else ""
+
+def times(row, key):
+    return f"{row[key]:.2f} ({ratio(row, key)})" if row[key] else ""
 
 if "--json" in options:
     json.dump(rows, sys.stdout, indent=1)
     print()
+elif "--markdown" in options:
+    as_table([row for row in rows if row["sqnr_db"]], {
+        "model": lambda row: f"`{row['model']}`",
+        "lines": lambda row: f"+{row['lines_added']} -{row['lines_removed']}",
+        "swapped": lambda row: f"{row['swapped']} of {row['found']}",
+        "SQNR, dB": lambda row: f"{row['sqnr_db']:.1f}",
+        "float, faster than candle": lambda row: ratio(row, "float_ms"),
+        "int8, faster than candle": lambda row: ratio(row, "int8_ms"),
+    })
 else:
-    print("| model | + | - | left | compiles | found | swapped | largest float difference | SQNR dB |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        run = runs.get(row["model"], {})
-        cells = [row["model"], row["lines_added"], row["lines_removed"], row["left"],
-                 f"{row['errors']} errors" if row["errors"] else "yes"]
-        if "error" in run:
-            cells += [run["error"], "", "", ""]
-        elif run:
-            cells += [run["found"], run["swapped"], f"{run['float_difference']:.1e}",
-                      f"{run['sqnr_db']:.1f}"]
-        else:
-            cells += [""] * 4
-        print("| " + " | ".join(map(str, cells)) + " |")
+    number = lambda key, form: lambda row: "" if row[key] is None else format(row[key], form)
+    as_table(rows, {
+        "model": lambda row: row["model"],
+        "+": lambda row: row["lines_added"],
+        "-": lambda row: row["lines_removed"],
+        "left": lambda row: row["left"],
+        "compiles": lambda row: f"{row['errors']} errors" if row["errors"] else "yes",
+        "found": lambda row: row["error"] or number("found", "")(row),
+        "swapped": number("swapped", ""),
+        "named": number("named", ""),
+        "largest float difference": number("float_difference", ".1e"),
+        "SQNR dB": number("sqnr_db", ".1f"),
+        "saved": lambda row: {None: "", True: "same bits", False: "other bits"}.get(row["saved"], "refused"),
+        "candle ms": number("original_ms", ".2f"),
+        "float": lambda row: times(row, "float_ms"),
+        "int8": lambda row: times(row, "int8_ms"),
+        "int8 against examples/bert": lambda row: (
+            f"{row['int8_ms'] / row['by_hand_ms']:.2f}" if row["by_hand_ms"] else ""),
+    })
 good = sum(not row["errors"] for row in rows)
 print(f"{good} of {len(rows)} ported files without an error, {sum(errors.values())} errors, "
       f"{sum(warnings.values())} warnings", file=sys.stderr)
 for kind, count in kinds.most_common(30):
     print(f"{count:4} {kind}", file=sys.stderr)
-bad = [run["model"] for run in runs.values()
-       if "error" in run or run["sqnr_db"] < 20 or run["float_difference"] > 1e-5 * run["largest"]]
-if bad:
-    print(f"not as the original: {', '.join(bad)}", file=sys.stderr)
+
+# Matrices that are added and multiply nothing: of positions, of a bias.
+added = {"whisper": ["model.decoder.embed_positions.weight"], "marian": ["final_logits_bias"]}
+# Refused with a reason: a head of a tensor that the model reads itself, a table that is computed.
+refused = ["distilbert", "modernbert", "marian"]
+bad = []
+for run in runs.values():
+    def wrong(what):
+        bad.append(f"{run['model']}: {what}")
+    if "error" in run:
+        wrong(run["error"])
+        continue
+    if not run["sqnr_db"] >= 20:
+        wrong(f"{run['sqnr_db']:.1f} dB")
+    if run["saved"] is not True and not (run["model"] in refused and run["saved"]):
+        wrong(f"saved and read back: {run['saved'] or 'other bits'}")
+    if not run["float_difference"] <= 1e-5 * run["largest"]:
+        wrong(f"float differs by {run['float_difference']:.1e} of {run['largest']:.1e}")
+    silent = set(run["silent"]) - set(added.get(run["model"], []))
+    if silent:
+        wrong("neither swapped nor named: " + ", ".join(sorted(silent)))
+for line in bad:
+    print(line, file=sys.stderr)
 sys.exit(0 if good >= 40 and not errors and not bad else 1)
 PY

@@ -4,13 +4,16 @@
 #
 #     scripts/sanitize.sh asan    accesses beyond an allocation, on every instruction set
 #     scripts/sanitize.sh tsan    data races between the threads of a call
-#     scripts/sanitize.sh miri    undefined behaviour where threads share a closure
+#     scripts/sanitize.sh miri    undefined behaviour in all that needs no candle: portable kernels, threads,
+#                                 readers of documents
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 host="$(rustc -vV | sed -n 's/^host: //p')"
 # The library's own sources of threads, without the kernels: built in a minute.
 protocol=(--manifest-path stress/protocol/Cargo.toml --target-dir target/protocol --lib)
+# All that needs no candle.
+sources=(--manifest-path stress/sources/Cargo.toml --target-dir target/sources --lib)
 
 nightly() {
     rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
@@ -19,16 +22,17 @@ nightly() {
 
 # AddressSanitizer sees compiled code, intrinsics included. It does not see `asm!`: the loads and
 # stores of tiles, whose bounds are checked before the loop (src/kernels/arch/x86_64/amx). Threads of the
-# pool live until the process ends, so what they hold is not a leak. Dependencies are not optimized:
-# that halves the time of the build, and the kernels are what is looked at.
+# pool live until the process ends, so what they hold is not a leak. First the sources that need no
+# candle, all `unsafe` among them, then what calls them; there dependencies are not optimized, which
+# halves the time of the build.
 asan() {
     nightly rust-src
     export RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS="detect_leaks=0"
-    local build=(-Zbuild-std --target "$host" --target-dir target/asan
-        --config 'profile.dev.package."*".opt-level=0'
-        --config 'profile.dev.debug="line-tables-only"')
-    cargo +nightly test "${build[@]}" --lib -- kernels:: sizes:: tensor::
-    cargo +nightly test "${build[@]}" --test empty --test isa
+    local build=(-Zbuild-std --target "$host" --config 'profile.dev.debug="line-tables-only"')
+    cargo +nightly test "${build[@]}" "${sources[@]}"
+    build+=(--target-dir target/asan --config 'profile.dev.package."*".opt-level=0')
+    cargo +nightly test "${build[@]}" --no-default-features --lib -- tensor::
+    cargo +nightly test "${build[@]}" --no-default-features --test empty --test isa
 }
 
 # The standard library and rayon are built with the sanitizer too: it has to see how locks and
@@ -39,11 +43,13 @@ tsan() {
         cargo +nightly test -Zbuild-std --target "$host" "${protocol[@]}"
 }
 
-# By tree borrows: crossbeam, inside rayon, breaks the rules of stacked borrows.
+# By tree borrows: crossbeam, inside rayon, breaks the rules of stacked borrows. Tests take fewer cases
+# there. Left out: the accuracy of functions, which are safe and tried at millions of points.
 miri() {
     nightly miri rust-src
-    MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation" \
-        cargo +nightly miri test "${protocol[@]}"
+    export MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation"
+    cargo +nightly miri test "${protocol[@]}"
+    cargo +nightly miri test "${sources[@]}" -- --skip kernels::threads --skip loops::activation
 }
 
 case "${1:-}" in

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Opens a page of an inspection in headless Chromium: `check_page.py FILE [--search] [--picture FILE.png]`.
+
+It must show its headings, its table and its pictures, with --search also the curve of a search, write nothing to the console, and load nothing.
+CHROMIUM names another browser; .ci/run installs one.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+
+def chromium(*arguments):
+    """What the browser prints: the document, and its log."""
+    browser = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not browser:
+        sys.exit("check_page: no chromium; apt-get install chromium, or set CHROMIUM")
+    # Without a network: every host resolves to nothing.
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+               "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--log-level=0"]
+    done = subprocess.run([browser, *options, *arguments], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        sys.exit(f"check_page: {browser} failed: {done.stderr[-2000:]}")
+    return done.stdout, done.stderr
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=pathlib.Path)
+    parser.add_argument("--search", action="store_true", help="also look for the curve of a search")
+    parser.add_argument("--picture", type=pathlib.Path, help="also save a screenshot")
+    arguments = parser.parse_args()
+    url = arguments.page.resolve().as_uri()
+    document, log = chromium("--dump-dom", url)
+    console = [line for line in log.splitlines() if "CONSOLE" in line or "ERR_" in line]
+    text = re.sub(r"<style.*?</style>|<[^>]*>", " ", document, flags=re.S)
+    layers = document.count("<summary>")
+    checks = {
+        "a title": re.search(r"<h1>[^<]+</h1>", document),
+        "end to end": re.search(r"end to end: [\d.]+ dB", text),
+        "headings": all(name in text for name in
+                        ("Error of each layer", "Size of each layer", "All figures", "Distributions")),
+        "a table with a row for each layer": document.count("<tr>") > layers > 0,
+        "a picture of errors, of sizes, and of each layer": document.count("<svg") >= 2 + layers + arguments.search,
+        "the curve of a search": not arguments.search or ("Search" in text and "best so far" in text),
+        "bars or lines in the pictures": len(re.findall(r"<(?:rect|path)", document)) > 10 * (2 + layers),
+        "labels in the pictures": all(word in text for word in ("by itself", "along the run", "before", "after")),
+        "no NaN": "NaN" not in text,
+        "an empty console": not console,
+        "nothing to load": not re.search(r"(?:src|href)=\"(?!data:)|<script", document),
+    }
+    failed = [name for name, holds in checks.items() if not holds]
+    if arguments.picture:
+        chromium(f"--screenshot={arguments.picture.resolve()}", "--window-size=1120,1400", url)
+    if failed:
+        sys.exit("\n".join([f"{arguments.page}: fails: {'; '.join(failed)}", *console[:10]]))
+    print(f"{arguments.page}: {len(checks)} checks hold, {layers} layers")
+
+
+if __name__ == "__main__":
+    main()
