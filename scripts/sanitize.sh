@@ -29,7 +29,8 @@ asan() {
     nightly rust-src
     export RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS="detect_leaks=0"
     local build=(-Zbuild-std --target "$host" --config 'profile.dev.debug="line-tables-only"')
-    cargo +nightly test "${build[@]}" "${sources[@]}"
+    # Without optimization the recurrences alone take an hour.
+    cargo +nightly test "${build[@]}" --config profile.dev.opt-level=1 "${sources[@]}"
     build+=(--target-dir target/asan --config 'profile.dev.package."*".opt-level=0')
     cargo +nightly test "${build[@]}" --no-default-features --lib -- tensor::
     cargo +nightly test "${build[@]}" --no-default-features --test empty --test isa
