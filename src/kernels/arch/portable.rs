@@ -26,8 +26,21 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_by::<8, 32>(product, out, part) }
+}
+
+/// [`multiply`] by registers of so many lanes and bytes.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_by<const LANES: usize, const BYTES: usize>(
+    product: &Product<'_, [u8; 4]>,
+    out: &Sink<'_>,
+    part: Part,
+) {
     let vector = Closures {
-        start: |row: Row, channels: Channels<'_, 8>| {
+        start: |row: Row, channels: Channels<'_, LANES>| {
             std::array::from_fn(|i| {
                 let zero_point = channels.zero_points.map_or(0, |zero_points| zero_points[i]);
                 let lhs = row.zero_point.wrapping_mul(channels.sums[i]);
@@ -35,9 +48,9 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
                 0i32.wrapping_sub(lhs).wrapping_sub(rhs)
             })
         },
-        load: |weights: &[u8; 32]| weights.map(u8::cast_signed),
+        load: |weights: &[u8; BYTES]| weights.map(u8::cast_signed),
         splat: |codes: [u8; 4]| codes,
-        dot: |mut acc: [i32; 8], a: [u8; 4], b: [i8; 32]| {
+        dot: |mut acc: [i32; LANES], a: [u8; 4], b: [i8; BYTES]| {
             for (lane, acc) in acc.iter_mut().enumerate() {
                 for (i, a) in a.into_iter().enumerate() {
                     *acc = acc.wrapping_add(i32::from(a) * i32::from(b[4 * lane + i]));
@@ -45,11 +58,14 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
             }
             acc
         },
-        add: |left: [i32; 8], right: [i32; 8]| {
+        add: |left: [i32; LANES], right: [i32; LANES]| {
             std::array::from_fn(|i| left[i].wrapping_add(right[i]))
         },
         fold: |acc, _| acc,
-        finish: |acc: [i32; 8], row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+        finish: |acc: [i32; LANES],
+                 row: Row,
+                 channels: Channels<'_, LANES>,
+                 out: &mut Lanes<LANES>| {
             for (i, out) in out.iter_mut().enumerate() {
                 let scale = row.scale * channels.scales[i];
                 out.write((acc[i] as f32).mul_add(scale, channels.bias[i]));
@@ -59,26 +75,39 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<LANES, BYTES, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_f16_by::<8, 16>(product, out, part) }
+}
+
+/// [`multiply_f16`] by registers of so many lanes and bytes.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_f16_by<const LANES: usize, const BYTES: usize>(
+    product: &Product<'_, f32>,
+    out: &Sink<'_>,
+    part: Part,
+) {
     let vector = Closures {
-        start: |_, _: Channels<'_, 8>| [0f32; 8],
-        load: |weights: &[u8; 16]| -> [f32; 8] {
+        start: |_, _: Channels<'_, LANES>| [0f32; LANES],
+        load: |weights: &[u8; BYTES]| -> [f32; LANES] {
             std::array::from_fn(|i| {
                 f16::from_le_bytes([weights[2 * i], weights[2 * i + 1]]).to_f32()
             })
         },
         splat: |x: f32| x,
-        dot: |acc: [f32; 8], x: f32, weights: [f32; 8]| {
+        dot: |acc: [f32; LANES], x: f32, weights: [f32; LANES]| {
             std::array::from_fn(|i| x.mul_add(weights[i], acc[i]))
         },
-        add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
+        add: |left: [f32; LANES], right: [f32; LANES]| std::array::from_fn(|i| left[i] + right[i]),
         fold: |acc, _| acc,
-        finish: |acc: [f32; 8], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+        finish: |acc: [f32; LANES], _, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>| {
             for (i, out) in out.iter_mut().enumerate() {
                 out.write(acc[i] + channels.bias[i]);
             }
@@ -87,33 +116,49 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 16, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<LANES, BYTES, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_bf16_by::<8, 32>(product, out, part) }
+}
+
+/// [`multiply_bf16`] by registers of so many lanes and bytes.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize>(
+    product: &Product<'_, Pair>,
+    out: &Sink<'_>,
+    part: Part,
+) {
     let widen = |pair: Pair| pair.map(|bytes| bf16::from_le_bytes(bytes).to_f32());
     let vector = Closures {
         // The sums of even and odd inputs of a block, or what blocks gave and 0.
-        start: |_, _: Channels<'_, 8>| [[0f32; 8]; 2],
-        load: |weights: &[u8; 32]| -> [[f32; 2]; 8] {
+        start: |_, _: Channels<'_, LANES>| [[0f32; LANES]; 2],
+        load: |weights: &[u8; BYTES]| -> [[f32; 2]; LANES] {
             let (pairs, _) = weights.as_chunks::<2>().0.as_chunks::<2>();
             std::array::from_fn(|i| widen(pairs[i]))
         },
         splat: widen,
-        dot: |[even, odd]: [[f32; 8]; 2], a: [f32; 2], b: [[f32; 2]; 8]| {
-            let plus = |acc: [f32; 8], side: usize| -> [f32; 8] {
+        dot: |[even, odd]: [[f32; LANES]; 2], a: [f32; 2], b: [[f32; 2]; LANES]| {
+            let plus = |acc: [f32; LANES], side: usize| -> [f32; LANES] {
                 std::array::from_fn(|i| a[side].mul_add(b[i][side], acc[i]))
             };
             [plus(even, 0), plus(odd, 1)]
         },
-        add: |left: [[f32; 8]; 2], _: [[f32; 8]; 2]| left,
-        fold: |[sum, _]: [[f32; 8]; 2], [even, odd]: [[f32; 8]; 2]| {
+        add: |left: [[f32; LANES]; 2], _: [[f32; LANES]; 2]| left,
+        fold: |[sum, _]: [[f32; LANES]; 2], [even, odd]: [[f32; LANES]; 2]| {
             let sum = std::array::from_fn(|i| sum[i] + (even[i] + odd[i]));
-            [sum, [0.; 8]]
+            [sum, [0.; LANES]]
         },
-        finish: |[sum, _]: [[f32; 8]; 2], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+        finish: |[sum, _]: [[f32; LANES]; 2],
+                 _,
+                 channels: Channels<'_, LANES>,
+                 out: &mut Lanes<LANES>| {
             for (i, out) in out.iter_mut().enumerate() {
                 out.write(sum[i] + channels.bias[i]);
             }
@@ -122,7 +167,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<LANES, BYTES, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety

@@ -22,6 +22,20 @@ use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::kernels::loops::tile::Lanes;
 use crate::kernels::packed::Channels;
 
+/// Calls a product of AVX-512, or where the CPU has none a loop with registers as wide: others have no
+/// registers for the panels of AMX.
+macro_rules! on_panels {
+    ($function:ident, $by:ident::<$bytes:literal>, $($argument:expr),*) => {
+        // SAFETY: `cpu` found the features, and the functions have one contract.
+        unsafe {
+            match cpu::avx512_vnni() {
+                true => avx512_vnni::$function($($argument),*),
+                false => portable::$by::<LINE, $bytes>($($argument),*),
+            }
+        }
+    };
+}
+
 /// Calls a function of the best instruction set that this CPU has.
 macro_rules! on_best {
     ($function:ident($($argument:expr),*)) => {
@@ -55,7 +69,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
-    on_best!(multiply_f16(product, out, part));
+    on_panels!(multiply_f16, multiply_f16_by::<32>, product, out, part);
 }
 
 /// # Safety
@@ -66,7 +80,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         return unsafe { nest::multiply(product, out, part) };
     }
     if !fills_a_tile(&part) {
-        return on_best!(multiply(product, out, part));
+        return on_panels!(multiply, multiply_by::<64>, product, out, part);
     }
     // As the oracle says, lane by lane.
     let finish =
@@ -95,7 +109,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         return unsafe { nest::multiply_bf16(product, out, part) };
     }
     if part.rows.len() < FEW {
-        return on_best!(multiply_bf16(product, out, part));
+        return on_panels!(multiply_bf16, multiply_bf16_by::<64>, product, out, part);
     }
     let finish =
         |sums: &[i32; LINE], _: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
