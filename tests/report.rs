@@ -330,66 +330,90 @@ fn a_layer_that_was_left_names_the_one_that_counts_its_weight() {
     let expected = "1: its weight is counted with 0, which holds the same memory";
     assert_eq!(notes(&text), [expected], "{text}");
     assert_eq!(left.layers[1].tied_to.as_deref(), Some("0"));
-    assert_eq!(left.bytes_before(), 4 * 32 * 32, "that of the swapped layer");
+    assert_eq!(
+        left.bytes_before(),
+        4 * 32 * 32,
+        "that of the swapped layer"
+    );
 }
 
 #[test]
 fn clamped_weights_are_counted_once_and_told_by_layer() {
+    #[derive(Quantizable, Clone)]
+    struct Clamped {
+        embedding: nn::Embedding,
+        head: nn::Linear,
+        one: nn::Linear,
+        none: nn::Linear,
+    }
     let of = |values: [f32; 4]| {
         let weight = Tensor::new(&values, &Device::Cpu).and_then(|w| w.reshape((2, 2)));
         nn::Linear::new(weight.expect("a weight"), None)
     };
-    let [two, one, none] = [
-        of([7e4, 1., -1e5, 2.]),
-        of([1e6, 1., 0., 0.]),
-        of([65504., 1., 2., 3.]),
-    ];
-    let model = vec![two.clone(), one, none, two];
-    let report = report(model, &QConfigSpec::float16());
-    let counts: Vec<_> = report.layers.iter().map(|l| l.saturated).collect();
-    assert_eq!(counts, [2, 1, 0, 0], "the last one's weight is the first one's");
+    let head = of([7e4, 1., -1e5, 2.]);
+    let model = Clamped {
+        embedding: nn::Embedding::new(head.weight().clone(), 2),
+        head,
+        one: of([1e6, 1., 0., 0.]),
+        none: of([65504., 1., 2., 3.]),
+    };
+    let report = report(model, &QConfigSpec::float16().embeddings());
     let text = report.to_string();
+    assert!(text.contains("shares the weight of head"), "{text}");
+    let counts: Vec<_> = report.layers.iter().map(|l| l.saturated).collect();
+    assert_eq!(counts, [0, 2, 1, 0], "{text}");
     let expected = [
-        "0: 2 weights exceeded the float16 range and were clamped to ±65504",
-        "1: 1 weight exceeded the float16 range and was clamped to ±65504",
+        "head: 2 weights exceeded the float16 range and were clamped to ±65504",
+        "one: 1 weight exceeded the float16 range and was clamped to ±65504",
     ];
     assert_eq!(notes(&text), expected, "{text}");
     let json = serde_json::to_value(&report).expect("serializes");
-    let counts: Vec<_> = json["layers"].as_array().expect("layers").iter().collect();
-    let counts: Vec<_> = counts.iter().map(|l| l["saturated"].as_u64()).collect();
-    assert_eq!(counts, [Some(2), Some(1), None, None], "{json:#}");
+    let counts = json["layers"].as_array().expect("layers").iter();
+    let counts: Vec<_> = counts.map(|l| l["saturated"].as_u64()).collect();
+    assert_eq!(counts, [None, Some(2), Some(1), None], "{json:#}");
 }
 
 #[test]
 fn of_many_fields_that_may_hold_more_three_are_named_first() {
+    type Hidden = Option<candle_nn::Linear>;
+    // Paths of different lengths, which are not folded into one.
     #[derive(Quantizable, Clone)]
-    struct Hidden {
+    struct Model {
         head: nn::Linear,
-        a: Option<candle_nn::Linear>,
-        bc: Option<candle_nn::Linear>,
-        def: Option<candle_nn::Linear>,
-        last: Vec<candle_nn::Linear>,
+        a: Hidden,
+        b: Inner,
     }
-    let hides = || {
-        let weight = Tensor::ones((4, 4), DType::F32, &Device::Cpu).expect("a weight");
-        candle_nn::Linear::new(weight, None)
-    };
-    let first_line = |model: Hidden| {
-        let text = report(model, &QConfigSpec::int8()).to_string();
-        text.lines().next().expect("a line").to_owned()
-    };
-    let mut model = Hidden {
+    #[derive(Quantizable, Clone)]
+    struct Inner {
+        c: Hidden,
+        d: Innermost,
+    }
+    #[derive(Quantizable, Clone)]
+    struct Innermost {
+        e: Hidden,
+        last: Vec<Deepest>,
+    }
+    #[derive(Quantizable, Clone)]
+    struct Deepest {
+        f: Hidden,
+    }
+    let model = |last: usize| Model {
         head: linear(4, 4),
-        a: Some(hides()),
-        bc: Some(hides()),
-        def: Some(hides()),
-        last: Vec::new(),
+        a: None,
+        b: Inner {
+            c: None,
+            d: Innermost {
+                e: None,
+                last: vec![Deepest { f: None }; last],
+            },
+        },
     };
-    let line = first_line(model.clone());
-    assert!(line.contains("; 3 fields may hold more: "), "{line}");
-    assert!(!line.contains(".."), "{line}");
-    model.last.push(hides());
-    let line = first_line(model);
-    assert!(line.contains("; 4 fields may hold more: "), "{line}");
-    assert!(line.ends_with(", .."), "{line}");
+    for (last, fields) in [
+        (0, "3 fields may hold more: a, b.c, b.d.e"),
+        (1, "4 fields may hold more: a, b.c, b.d.e, .."),
+    ] {
+        let text = report(model(last), &QConfigSpec::int8()).to_string();
+        let line = text.lines().next().expect("a line");
+        assert!(line.ends_with(&format!("; {fields}")), "{text}");
+    }
 }
