@@ -69,6 +69,10 @@
 //! evaluation of yours; [`TuningConfig`] reads Neural Compressor's YAML. See
 //! [Tuning](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/tuning.md).
 //!
+//! # Guide
+//! [The guide](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/introduction.md) has chapters on
+//! numerics, presets, threads, checkpoints, layers of your own, deploying and errors.
+//!
 //! # While it runs
 //! - [`quantize_dynamic_with`] tells a function of yours about each layer, for a progress bar, and
 //!   stops if it says so.
@@ -98,6 +102,8 @@ mod codes;
 mod document;
 pub mod equalize;
 pub mod error;
+#[cfg(doctest)]
+mod guide;
 mod halves;
 pub mod inspect;
 #[allow(unsafe_code)]

@@ -29,6 +29,7 @@ const FLOORS: &[&[&str]] = &[
     &["inspect"],
     &["equalize"],
     &["checkpoint", "tune"],
+    &["guide"],
     &["lib"],
 ];
 

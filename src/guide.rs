@@ -1,0 +1,27 @@
+//! The chapters of the guide in `docs`: their Rust blocks are compiled and run with the doctests. The
+//! package does not have them.
+
+macro_rules! chapters {
+    ($($name:ident $file:literal)*) => {
+        $(
+            #[doc = include_str!(concat!("../docs/", $file))]
+            mod $name {}
+        )*
+    };
+}
+
+chapters! {
+    introduction "introduction.md"
+    first_hour "first-hour.md"
+    porting "porting.md"
+    coming_from "coming-from.md"
+    numerics "numerics.md"
+    presets "presets.md"
+    performance "performance.md"
+    checkpoints "checkpoints.md"
+    inspecting "inspecting.md"
+    tuning "tuning.md"
+    extending "extending.md"
+    deploying "deploying.md"
+    troubleshooting "troubleshooting.md"
+}

@@ -1,0 +1,489 @@
+//! The chapter of errors, `docs/troubleshooting.md`: it has every kind of error and every reason of a
+//! report, and the messages that it quotes are those that come.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::observer::{
+    CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
+};
+use candle_dynquant::{
+    Checkpoint, Equalization, Error, LayerKind, QConfig, QConfigSpec, QDType, QScheme, Quantizable,
+    Result, TuningConfig, WeightConfig, checkpoint, equalize, inspect, nn, quantize_dynamic,
+    quantize_dynamic_with, tune,
+};
+
+use common::tensor;
+
+const CHAPTER: &str = include_str!("../docs/troubleshooting.md");
+
+/// The variants of an enum in a source, by its text.
+fn variants<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
+    let (_, body) = source
+        .split_once(&format!("pub enum {name} {{"))
+        .expect("the enum");
+    let (body, _) = body.split_once("\n}").expect("its end");
+    let lines = body.lines().filter_map(|line| line.strip_prefix("    "));
+    let names = lines.filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()));
+    names
+        .map(|line| line.split([' ', '(', ',']).next().unwrap_or_default())
+        .collect()
+}
+
+#[test]
+fn the_chapter_has_every_error_and_every_reason() {
+    let enums = [
+        (include_str!("../src/error.rs"), "Error", 26),
+        (
+            include_str!("../src/quantize/report/mod.rs"),
+            "LeftReason",
+            5,
+        ),
+        (include_str!("../src/quantize/hidden.rs"), "HiddenReason", 4),
+        (include_str!("../src/tune/stop.rs"), "Stopped", 9),
+    ];
+    for (source, name, at_least) in enums {
+        let variants = variants(source, name);
+        assert!(variants.len() >= at_least, "{name}: {variants:?}");
+        for variant in variants {
+            assert!(
+                CHAPTER.contains(&format!("`{variant}`")),
+                "{name}::{variant}"
+            );
+        }
+    }
+}
+
+/// The messages in the first column of the tables of a section, as patterns.
+fn quoted(section: &str) -> Vec<regex::Regex> {
+    let (_, text) = CHAPTER
+        .split_once(&format!("\n## {section}\n"))
+        .expect("the section");
+    let text = text.split_once("\n## ").map_or(text, |(text, _)| text);
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| "));
+    let cells = cells
+        .filter_map(|line| line.split_once(" | "))
+        .map(|(cell, _)| cell);
+    let quoted = cells.filter_map(|cell| {
+        let of = |quotes: &str| cell.strip_prefix(quotes)?.strip_suffix(quotes);
+        of("``").map(str::trim).or_else(|| of("`"))
+    });
+    quoted
+        .map(|message| {
+            let pattern = regex::escape(&message.replace("\\|", "|")).replace(r"\.\.", "(?s:.*)");
+            regex::Regex::new(&format!("^{pattern}$")).expect("a pattern")
+        })
+        .collect()
+}
+
+fn linear(rows: usize, columns: usize) -> nn::Linear {
+    let weight = tensor(&[rows, columns], 1).expect("a tensor");
+    nn::Linear::new(weight, None)
+}
+
+#[derive(Quantizable, Clone)]
+struct Model {
+    encoder: Vec<nn::Linear>,
+    head: nn::Linear,
+    embed: nn::Embedding,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            encoder: vec![linear(8, 8), linear(8, 8)],
+            head: linear(4, 8),
+            embed: nn::Embedding::new(tensor(&[10, 8], 2).expect("a tensor"), 8),
+        }
+    }
+}
+
+/// A model of one layer, which has a path.
+fn of_one(layer: nn::Linear, spec: &QConfigSpec) -> Result<()> {
+    quantize_dynamic(&mut vec![layer], spec).map(|_| ())
+}
+
+fn quantizing() -> Vec<String> {
+    let int8 = QConfigSpec::int8;
+    let float = |spec: QConfigSpec| text(quantize_dynamic(&mut Model::new(), &spec));
+    let per_row = QConfig::per_row_dynamic;
+    let mut all = vec![
+        float(int8().exclude("classifier")),
+        float(int8().exclude("*.dense")),
+        float(int8().name("1", None)),
+        float(int8().kind(LayerKind::LSTM, per_row())),
+        float(int8().regex("xyz", per_row())),
+        float(int8().regex("(", per_row())),
+        float(int8().min_params(1_000_000)),
+        float(QConfigSpec::default_kinds(per_row()).exclude(["encoder", "head"])),
+        float(int8().kind(LayerKind::Embedding, per_row())),
+        float(QConfigSpec::new().kind(LayerKind::Linear, QConfig::float_qparams_weight_only())),
+        text(QConfigSpec::preset("int9")),
+        text(QConfigSpec::preset("zzz")),
+    ];
+
+    let values = |values: &[f32]| Tensor::new(values, &Device::Cpu).expect("a tensor");
+    let weight = values(&[1., f32::NAN]).reshape((1, 2)).expect("a matrix");
+    all.push(text(of_one(nn::Linear::new(weight, None), &int8())));
+    let (weight, bias) = (tensor(&[1, 2], 1), values(&[f32::INFINITY]));
+    let biased = nn::Linear::new(weight.expect("a tensor"), Some(bias));
+    all.push(text(of_one(biased, &int8())));
+    let long = Tensor::ones((1, 70_000), DType::F32, &Device::Cpu).expect("a tensor");
+    all.push(text(of_one(nn::Linear::new(long, None), &int8())));
+    let ids = Tensor::ones((2, 2), DType::U32, &Device::Cpu).expect("a tensor");
+    all.push(text(of_one(nn::Linear::new(ids, None), &int8())));
+    let cube = tensor(&[2, 2, 2], 1).expect("a tensor");
+    all.push(text(of_one(nn::Linear::new(cube, None), &int8())));
+
+    #[derive(Quantizable)]
+    struct Inner {
+        a: nn::Linear,
+    }
+    #[derive(Quantizable)]
+    struct Twice {
+        a: nn::Linear,
+        #[quantizable(flatten)]
+        inner: Inner,
+    }
+    let mut twice = Twice {
+        a: linear(2, 2),
+        inner: Inner { a: linear(2, 2) },
+    };
+    all.push(text(quantize_dynamic(&mut twice, &int8())));
+
+    let mut cell = RefCell::new(linear(2, 2));
+    std::mem::forget(cell.borrow_mut());
+    all.push(text(quantize_dynamic(&mut cell, &int8())));
+
+    let break_off = |_: &candle_dynquant::Progress<'_>| ControlFlow::Break(());
+    all.push(text(quantize_dynamic_with(
+        &mut Model::new(),
+        &int8(),
+        break_off,
+    )));
+
+    struct Unsteady(nn::Linear);
+    impl Quantizable for Unsteady {
+        fn visit(&self, walk: &mut candle_dynquant::module::Walk<'_>) -> Result<()> {
+            walk.child("a", &self.0)
+        }
+        fn visit_mut(&mut self, walk: &mut candle_dynquant::module::WalkMut<'_>) -> Result<()> {
+            walk.child("b", &mut self.0)
+        }
+    }
+    all.push(text(quantize_dynamic(&mut Unsteady(linear(2, 2)), &int8())));
+
+    #[derive(Quantizable)]
+    struct Nothing {
+        _size: usize,
+    }
+    all.push(text(quantize_dynamic(&mut Nothing { _size: 1 }, &int8())));
+    #[derive(Quantizable)]
+    struct Candles {
+        _head: candle_nn::Linear,
+    }
+    let weight = tensor(&[2, 2], 1).expect("a tensor");
+    let mut candles = Candles {
+        _head: candle_nn::Linear::new(weight, None),
+    };
+    all.push(text(quantize_dynamic(&mut candles, &int8())));
+
+    #[derive(Debug)]
+    struct Wrong(f32);
+    impl Observer for Wrong {
+        fn observe(&mut self, _: &Tensor) -> Result<()> {
+            Ok(())
+        }
+        fn calculate_qparams(&self) -> Result<WeightQParams> {
+            WeightQParams::new(QDType::QUInt8, vec![self.0], ZeroPoints::Int(vec![0]))
+        }
+    }
+    for scale in [0.5, 0.] {
+        let kind = CustomObserver::new("Wrong", move |_| Ok(Box::new(Wrong(scale))));
+        let mut qconfig = per_row();
+        qconfig.weight = WeightConfig::Int8(ObserverConfig::new(
+            ObserverKind::Custom(kind),
+            QDType::QInt8,
+            QScheme::PerTensorSymmetric,
+        ));
+        let spec = QConfigSpec::all_kinds(qconfig);
+        all.push(text(spec.to_yaml()));
+        all.push(text(of_one(linear(2, 2), &spec)));
+    }
+    let mut placeholder = per_row();
+    placeholder.weight = WeightConfig::Int8(ObserverConfig::new(
+        ObserverKind::Placeholder,
+        QDType::QInt8,
+        QScheme::PerTensorSymmetric,
+    ));
+    all.push(text(of_one(
+        linear(2, 2),
+        &QConfigSpec::all_kinds(placeholder),
+    )));
+    let mut scheme = per_row();
+    scheme.weight = WeightConfig::Int8(ObserverConfig::new(
+        ObserverKind::MinMax,
+        QDType::QInt8,
+        QScheme::PerChannelSymmetric,
+    ));
+    all.push(text(of_one(linear(2, 2), &QConfigSpec::all_kinds(scheme))));
+    all
+}
+
+fn files_of_rules() -> Vec<String> {
+    let yaml = |text: &str| self::text(QConfigSpec::from_yaml(text));
+    vec![
+        yaml("preset: int8\nexclud: [a]"),
+        yaml("rules:\n- kind: LSMT\n  qconfig: null"),
+        yaml("rules:\n- kind: LSTM"),
+        yaml("rules:\n- kind: LSTM\n  name: a\n  qconfig: null"),
+        yaml("min_params: many"),
+        yaml("preset: ["),
+        yaml("exclude: [1]"),
+        text(QConfigSpec::from_file("no_such.yaml")),
+        text(QConfigSpec::from_file("spec.toml")),
+        text(TuningConfig::from_yaml(
+            "quantization:\n  approach: post_training_static_quant",
+        )),
+    ]
+}
+
+fn calls() -> Vec<String> {
+    let mut layer = linear(4, 8);
+    quantize_dynamic(&mut layer, &QConfigSpec::int8()).expect("int8");
+    let of = |tensor: candle_core::Result<Tensor>| tensor.expect("a tensor");
+    let cpu = &Device::Cpu;
+    let embed = nn::Embedding::new(tensor(&[10, 8], 2).expect("a table"), 8);
+    let var = candle_core::Var::ones((2, 8), DType::F32, cpu).expect("a variable");
+    let ys = layer.forward(var.as_tensor()).expect("a product");
+    let vb = nn::VarBuilder::zeros(DType::F32, cpu);
+    let lstm = nn::LSTM::new(8, 4, Default::default(), vb.clone()).expect("an LSTM");
+    let config = candle_dynquant::nn::RecurrentConfig {
+        num_layers: 0,
+        ..Default::default()
+    };
+    let xs = of(Tensor::zeros((5, 2, 8), DType::F32, cpu));
+    vec![
+        text(layer.forward(&of(Tensor::zeros((2, 7), DType::F32, cpu)))),
+        text(layer.forward(&of(Tensor::zeros((2, 8), DType::U32, cpu)))),
+        text(embed.forward(&of(Tensor::new(&[3u32, 10], cpu)))),
+        text(embed.forward(&of(Tensor::new(&[3f32], cpu)))),
+        text(ys.sum_all().and_then(|sum| sum.backward().map(|_| ()))),
+        text(lstm.forward_lengths(&xs, &[5, 6], None)),
+        text(nn::GRU::new(8, 4, config, vb)),
+    ]
+}
+
+fn checkpoints() -> Vec<String> {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| dir.path().join(name);
+    let float = path("float.safetensors");
+    let weight = tensor(&[4, 8], 1).expect("a tensor");
+    let tensors = HashMap::from([("head.weight", weight)]);
+    candle_core::safetensors::save(&tensors, &float).expect("saved");
+    let source = Checkpoint::open(&float).expect("a checkpoint");
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut head = nn::linear_no_bias(8, 4, vb.pp("head")).expect("a layer");
+    let of_no_source = linear(4, 8);
+    let mut nameless = vec![of_no_source];
+    quantize_dynamic(&mut head, &QConfigSpec::int8()).expect("int8");
+    quantize_dynamic(&mut nameless, &QConfigSpec::int8()).expect("int8");
+    let int8 = path("int8.safetensors");
+    checkpoint::save(&head, &source, &int8).expect("saved");
+
+    fs::write(path("empty.safetensors"), b"").expect("written");
+    fs::write(path("junk.safetensors"), [0xff; 64]).expect("written");
+    fs::create_dir(path("none")).expect("a folder");
+    fs::create_dir(path("gptq")).expect("a folder");
+    fs::copy(&float, path("gptq").join("model.safetensors")).expect("copied");
+    let gptq = r#"{"quantization_config": {"quant_method": "gptq"}}"#;
+    fs::write(path("gptq").join("config.json"), gptq).expect("written");
+    fs::create_dir(path("other")).expect("a folder");
+    fs::write(path("other").join("notes.txt"), "").expect("written");
+    let folder = path("folder");
+    fs::create_dir(&folder).expect("a folder");
+    fs::copy(&float, folder.join("model.safetensors")).expect("copied");
+    let of_folder = Checkpoint::open(&folder).expect("a checkpoint");
+
+    let plan = |checkpoint: &Checkpoint, linears: &[String]| {
+        text(checkpoint::Plan::new(
+            checkpoint,
+            &QConfigSpec::int8(),
+            linears,
+            &[],
+        ))
+    };
+    let quantized = Checkpoint::open(&int8).expect("a checkpoint");
+    let all = vec![
+        text(Checkpoint::open(path("missing"))),
+        text(Checkpoint::open(path("empty.safetensors"))),
+        text(Checkpoint::open(path("junk.safetensors"))),
+        text(Checkpoint::open(path("none"))),
+        text(Checkpoint::open(path("gptq"))),
+        text(nn::linear_no_bias(8, 5, vb.pp("head"))),
+        text(nn::linear_no_bias(8, 4, vb.pp("tail"))),
+        text(source.floats("tail.weight")),
+        text(checkpoint::save(
+            &nameless,
+            &source,
+            path("out.safetensors"),
+        )),
+        text(checkpoint::save(&head, &source, &float)),
+        text(checkpoint::save(&head, &of_folder, path("other"))),
+        text(checkpoint::save(&head, &of_folder, &int8)),
+        text(checkpoint::save(&head, &source, path("other"))),
+        text(checkpoint::save(&head, &source, path("no/such/folder"))),
+        plan(&quantized, &[]),
+        plan(&source, &["hed".into()]),
+    ];
+    // Paths differ from run to run.
+    let root = dir.path().display().to_string();
+    let strip = |message: String| message.replace(&root, "DIR");
+    all.into_iter().map(strip).collect()
+}
+
+fn measuring() -> Vec<String> {
+    let xs = tensor(&[3, 8], 4).expect("a tensor");
+    let run = |model: &nn::Linear| model.forward(&xs);
+    let mut int8 = linear(4, 8);
+    quantize_dynamic(&mut int8, &QConfigSpec::int8()).expect("int8");
+    let mut one = vec![linear(8, 8)];
+    let mut two = vec![linear(8, 8), linear(8, 8)];
+    let nan = |_: &nn::Linear| candle_core::Result::Ok(f64::NAN);
+    let fails =
+        |_: &nn::Linear| candle_core::Result::<f64>::Err(candle_core::Error::Msg("no".into()));
+    let config = TuningConfig::default;
+    let infinite = |_: &nn::Linear| Tensor::new(&[f32::NAN], &Device::Cpu);
+    let equalized = |config: Equalization| text(equalize(&mut linear(4, 8), &config, run));
+    vec![
+        text(inspect::inspect(&mut one, &mut two, |model| {
+            model[0].forward(&xs)
+        })),
+        text(tune(&mut linear(4, 8), &config(), nan)),
+        text(tune(&mut linear(4, 8), &config(), fails)),
+        text(tune(&mut linear(4, 8), &config().relative(2.), nan)),
+        text(tune(&mut int8, &config(), |_| candle_core::Result::Ok(1.))),
+        text(equalize(
+            &mut linear(4, 8),
+            &Equalization::default(),
+            infinite,
+        )),
+        equalized(Equalization::default().alpha(2.)),
+        equalized(Equalization::default().pair("norm", "up")),
+    ]
+}
+
+/// The message of the error that has to come.
+fn text<T, E: std::fmt::Display>(result: Result<T, E>) -> String {
+    match result {
+        Ok(_) => "no error".into(),
+        // candle's errors have backtraces on further lines, if that is asked for.
+        Err(error) => error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+    }
+}
+
+#[test]
+fn the_chapter_quotes_the_messages_that_come() {
+    let unavailable = Error::UnavailableIsa {
+        got: "amx_int8".into(),
+        expected: "portable, avx2".into(),
+    };
+    let device = Error::UnsupportedDevice {
+        op: "forward",
+        got: "Cuda { gpu_id: 0 }".into(),
+    };
+    let others = [unavailable.to_string(), device.at("head").to_string()];
+    let groups: [(&str, Vec<String>); 5] = [
+        (
+            "Quantizing",
+            quantizing().into_iter().chain(others).collect(),
+        ),
+        ("Files of rules", files_of_rules()),
+        ("Calling a layer", calls()),
+        ("Checkpoints", checkpoints()),
+        ("Tuning, inspecting, equalizing", measuring()),
+    ];
+    let mut missing = Vec::new();
+    for (section, messages) in groups {
+        let quoted = quoted(section);
+        for message in messages {
+            println!("{section}: {message}");
+            if !quoted.iter().any(|quoted| quoted.is_match(&message)) {
+                missing.push(format!("{section}: {message}"));
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "not in the chapter:\n{}",
+        missing.join("\n")
+    );
+}
+
+/// Reports: reasons of layers, and fields that may hold layers.
+#[test]
+fn the_chapter_quotes_what_reports_say() -> Result<()> {
+    trait Block {}
+    struct Own(#[allow(dead_code)] nn::Linear);
+    #[derive(Quantizable)]
+    struct Hiding<'a> {
+        seen: nn::Linear,
+        small: nn::Linear,
+        kept: nn::Linear,
+        done: nn::Linear,
+        embed: nn::Embedding,
+        _namesake: candle_nn::Linear,
+        _dynamic: Option<Box<dyn Block>>,
+        _borrowed: &'a nn::Linear,
+        _lock: Option<Arc<Mutex<nn::Linear>>>,
+        _own: Own,
+    }
+    let borrowed = linear(2, 2);
+    let mut done = linear(8, 8);
+    quantize_dynamic(&mut done, &QConfigSpec::int8())?;
+    let mut model = Hiding {
+        seen: linear(8, 8),
+        small: linear(2, 2),
+        kept: linear(8, 8),
+        done,
+        embed: nn::Embedding::new(tensor(&[10, 8], 2)?, 8),
+        _namesake: candle_nn::Linear::new(tensor(&[2, 2], 1)?, None),
+        _dynamic: None,
+        _borrowed: &borrowed,
+        _lock: None,
+        _own: Own(linear(2, 2)),
+    };
+    let spec = QConfigSpec::int8().exclude("kept").min_params(10);
+    let report = quantize_dynamic(&mut model, &spec)?;
+    println!("{report}");
+    let reasons = report.left().map(|layer| layer.outcome.to_string());
+    let mut two = Model::new();
+    let one_rule = QConfigSpec::new().name("head", QConfig::per_row_dynamic());
+    let of_no_rule = quantize_dynamic(&mut two, &one_rule)?;
+    let reasons: BTreeMap<String, ()> = reasons
+        .chain(of_no_rule.left().map(|layer| layer.outcome.to_string()))
+        .chain(report.hidden.iter().map(|field| field.advice()))
+        .map(|text| (text, ()))
+        .collect();
+    let mut quoted = self::quoted("Layers that were left");
+    quoted.extend(self::quoted("Fields that may hold layers"));
+    let missing: Vec<_> = reasons
+        .keys()
+        .filter(|text| !quoted.iter().any(|quoted| quoted.is_match(text)))
+        .collect();
+    assert_eq!(report.hidden.len(), 5);
+    assert!(missing.is_empty(), "not in the chapter: {missing:#?}");
+    Ok(())
+}
