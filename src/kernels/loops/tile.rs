@@ -244,7 +244,10 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
     };
     while let Some(index) = next(&mut panels) {
         let panel = product.rhs.panel(index);
-        debug_assert!(panel.sums.len() <= 4 * LANES, "panels of this instruction set");
+        debug_assert!(
+            panel.sums.len() <= 4 * LANES,
+            "panels of this instruction set"
+        );
         // After the last one a thread mostly goes on with the part beside this one.
         let next = match rows.len() > 1 && index + 1 < product.rhs.panels() {
             true => product.rhs.panel(index + 1).weights,
