@@ -120,6 +120,7 @@ impl Tokenizer {
             .whole
             .encode_fast("", true)
             .map_err(anyhow::Error::msg)?;
+        // A pair has one special token more.
         ensure!(
             max_tokens > special.len() + 1,
             "tokens of a text: expected a limit of {} or more, got {max_tokens}",
