@@ -9,7 +9,7 @@ use crate::error::Refusal;
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of token ids")]
 pub enum Text {
-    Text(String),
+    Characters(String),
     Ids(Vec<u32>),
     /// A list of lists is not one text: only `/predict` makes pairs.
     #[serde(skip)]
@@ -20,7 +20,7 @@ impl Text {
     /// Its length, about.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Text(text) => text.len(),
+            Self::Characters(text) => text.len(),
             Self::Ids(ids) => ids.len(),
             Self::Pair(first, second) => first.len() + second.len(),
         }
@@ -73,7 +73,7 @@ pub fn tokenize(
             ));
         }
         let input = match text {
-            Text::Text(text) => Input::Text(text),
+            Text::Characters(text) => Input::Text(text),
             Text::Ids(ids) => Input::Ids(ids),
             Text::Pair(first, second) => Input::Pair(first, second),
         };

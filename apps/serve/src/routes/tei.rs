@@ -117,7 +117,7 @@ pub async fn predict(
     let cut = request.truncation_direction.cut(request.truncate, &app);
     let (texts, is_batch) = match request.inputs {
         PredictInputs::Text(text) | PredictInputs::Single((text,)) => {
-            (vec![Text::Text(text)], false)
+            (vec![Text::Characters(text)], false)
         }
         PredictInputs::Pair((first, second)) => (vec![Text::Pair(first, second)], false),
         PredictInputs::Batch(batch) => (each_text(batch)?, true),
@@ -137,7 +137,7 @@ fn each_text(batch: Vec<Vec<String>>) -> Result<Vec<Text>, Refusal> {
         let got = strings.len();
         let mut strings = strings.into_iter();
         match (strings.next(), strings.next(), strings.next()) {
-            (Some(text), None, None) => Ok(Text::Text(text)),
+            (Some(text), None, None) => Ok(Text::Characters(text)),
             (Some(first), Some(second), None) => Ok(Text::Pair(first, second)),
             _ => Err(Refusal::invalid(
                 "inputs",
