@@ -23,7 +23,7 @@ def check(port, name, texts):
         try:
             client.embeddings.create(**{"model": name, "input": texts[0]} | arguments)
         except kind as error:
-            expect(f"{what}: {error}", part in str(error))
+            expect(f"{what}: {error}", part in f"{error} {error.code}")
         else:
             raise SystemExit(f"openai: {what}: expected {kind.__name__}")
 
