@@ -357,17 +357,21 @@ fn clamped_weights_are_counted_once_and_told_by_layer() {
         one: of([1e6, 1., 0., 0.]),
         none: of([65504., 1., 2., 3.]),
     };
-    let report = report(model, &QConfigSpec::float16().embeddings());
-    let text = report.to_string();
+    let clamped = report(model, &QConfigSpec::float16().embeddings());
+    let text = clamped.to_string();
     assert!(text.contains("shares the weight of head"), "{text}");
-    let counts: Vec<_> = report.layers.iter().map(|l| l.saturated).collect();
+    let counts: Vec<_> = clamped.layers.iter().map(|l| l.saturated).collect();
     assert_eq!(counts, [0, 2, 1, 0], "{text}");
     let expected = [
         "head: 2 weights exceeded the float16 range and were clamped to ±65504",
         "one: 1 weight exceeded the float16 range and was clamped to ±65504",
     ];
     assert_eq!(notes(&text), expected, "{text}");
-    let json = serde_json::to_value(&report).expect("serializes");
+    let bf16 = report(of([f32::MAX, 1., 0., 0.]), &QConfigSpec::bfloat16());
+    let expected =
+        "(the model itself): 1 weight exceeded the bfloat16 range and was clamped to ±3.39e38";
+    assert_eq!(notes(&bf16.to_string()), [expected], "{bf16}");
+    let json = serde_json::to_value(&clamped).expect("serializes");
     let counts = json["layers"].as_array().expect("layers").iter();
     let counts: Vec<_> = counts.map(|l| l["saturated"].as_u64()).collect();
     assert_eq!(counts, [None, Some(2), Some(1), None], "{json:#}");

@@ -1,0 +1,148 @@
+//! A model as files: configuration, tokenizer and weights, read and checked together.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device};
+use candle_dynquant::{Checkpoint, quantize_dynamic};
+use candle_nn::VarBuilder;
+
+use crate::bert::Bert;
+use crate::config::Texts;
+use crate::{Config, Model, Preset, Tokenizer};
+
+/// The longest text file that is read. Parsed, JSON takes up to a hundred times its length.
+const MAX_TEXT: u64 = 4 << 20;
+/// The longest `tokenizer.json` that is read; those of multilingual BERTs have 3 MB.
+const MAX_TOKENIZER: u64 = 64 << 20;
+
+/// All that is needed to answer texts.
+pub struct Encoder {
+    /// The name of the folder, or of the embedded model.
+    pub name: String,
+    /// The parameters of the model.
+    pub config: Config,
+    /// Texts to tokens.
+    pub tokenizer: Tokenizer,
+    /// Tokens to answers.
+    pub model: Model,
+    /// How the weights are stored: the name of a preset, or `quantized` as the folder has them.
+    pub dtype: String,
+}
+
+impl Encoder {
+    /// The classifier of Debian packages in `assets/bert`, which is part of the program.
+    ///
+    /// # Errors
+    /// When it cannot be quantized.
+    pub fn embedded(preset: Preset) -> Result<Self> {
+        let name = "assets/bert";
+        let config = Config::parse(&Texts {
+            name,
+            config: include_str!("../../../assets/bert/config.json"),
+            pooling: None,
+            sentence: None,
+        })?;
+        let tokenizer = include_bytes!("../../../assets/bert/tokenizer.json");
+        let weights = include_bytes!("../../../assets/bert/model.safetensors");
+        let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
+        let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
+        let bert = quantized(Bert::load(&config, vb)?, preset)?;
+        Ok(Self {
+            name: "debian-sections".to_owned(),
+            model: Model::new(bert, &config)?,
+            config,
+            tokenizer,
+            dtype: preset.to_string(),
+        })
+    }
+
+    /// Reads a Hugging Face folder. Floats are quantized by `preset`, [`Preset::Int8`] if there is none;
+    /// of a folder that is quantized already, `preset` must be `None`.
+    ///
+    /// # Errors
+    /// When a file is missing, malformed, or does not fit the others.
+    pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
+        ensure!(
+            dir.is_dir(),
+            "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
+            dir.display(),
+            if dir.exists() {
+                "a file"
+            } else {
+                "no such folder"
+            },
+        );
+        let name = dir.display().to_string();
+        let config = Config::parse(&Texts {
+            name: &name,
+            config: &text(&dir.join("config.json"))?,
+            pooling: optional_text(&dir.join("1_Pooling/config.json"))?.as_deref(),
+            sentence: optional_text(&dir.join("sentence_bert_config.json"))?.as_deref(),
+        })?;
+        let path = dir.join("tokenizer.json");
+        let tokenizer = read(&path, MAX_TOKENIZER)?;
+        let tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
+
+        let checkpoint = Checkpoint::open(dir)?;
+        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+        let bert = Bert::load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
+            .with_context(|| format!("{name}: expected the weights of a BERT"))?;
+        let (bert, dtype) = match (is_quantized, preset) {
+            (true, None) => (bert, "quantized".to_owned()),
+            (true, Some(preset)) => anyhow::bail!(
+                "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
+            ),
+            (false, preset) => {
+                let preset = preset.unwrap_or_default();
+                (quantized(bert, preset)?, preset.to_string())
+            }
+        };
+        Ok(Self {
+            name: folder_name(dir),
+            model: Model::new(bert, &config)?,
+            config,
+            tokenizer,
+            dtype,
+        })
+    }
+}
+
+fn quantized(mut bert: Bert, preset: Preset) -> Result<Bert> {
+    if let Some(spec) = preset.spec() {
+        quantize_dynamic(&mut bert, &spec)?;
+    }
+    Ok(bert)
+}
+
+/// The last part of the path, also of `.` and `..`.
+fn folder_name(dir: &Path) -> String {
+    let absolute = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let name = absolute.file_name().unwrap_or(absolute.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+fn text(path: &Path) -> Result<String> {
+    String::from_utf8(read(path, MAX_TEXT)?)
+        .with_context(|| format!("{}: expected a text in UTF-8", path.display()))
+}
+
+fn optional_text(path: &Path) -> Result<Option<String>> {
+    path.exists().then(|| text(path)).transpose()
+}
+
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    // One byte more: a length that the system states may be wrong by the time of reading.
+    fs::File::open(path)
+        .and_then(|file| file.take(limit + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("{}: expected a readable file", path.display()))?;
+    ensure!(
+        bytes.len() as u64 <= limit,
+        "{}: expected at most {limit} bytes, got more",
+        path.display()
+    );
+    Ok(bytes)
+}

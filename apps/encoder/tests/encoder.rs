@@ -1,0 +1,334 @@
+//! The encoder as its programs use it: the embedded model, folders, tokens, and the bits of answers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use candle_dynquant::checkpoint::{Plan, quantize};
+use candle_dynquant::{Checkpoint, QConfigSpec};
+use dynquant_encoder::{
+    Direction, Encoder, Head, Input, Preset, Task, Tokenizer, Tokens, TokensError,
+};
+
+fn assets() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/bert")
+}
+
+/// A copy of `assets/bert` without its texts, in a folder of the test's own.
+fn copy(name: &str) -> Result<PathBuf> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if dir.exists() {
+        fs::remove_dir_all(&dir)?;
+    }
+    fs::create_dir_all(&dir)?;
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(assets().join(file), dir.join(file))?;
+    }
+    Ok(dir)
+}
+
+/// Texts of assets/bert/heldout.tsv with the numbers of their classes.
+fn heldout(labels: &[String]) -> Result<Vec<(usize, String)>> {
+    let lines = fs::read_to_string(assets().join("heldout.tsv"))?;
+    let parse = |line: &str| {
+        let (label, text) = line.split_once('\t').context("a tab")?;
+        let label = labels.iter().position(|known| known == label);
+        Ok((label.context("a label")?, text.to_owned()))
+    };
+    lines.lines().map(parse).collect()
+}
+
+fn tokens(tokenizer: &Tokenizer, texts: &[(usize, String)]) -> Result<Vec<Tokens>> {
+    let encode = |(_, text): &(usize, String)| Ok(tokenizer.encode(Input::Text(text), None)?);
+    texts.iter().map(encode).collect()
+}
+
+fn bits(answer: &[f32]) -> Vec<u32> {
+    answer.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Every text with both heads, in batches and alone, has the same bits.
+fn check_bits(encoder: &Encoder, count: usize) -> Result<()> {
+    let texts = heldout(&encoder.config.labels)?;
+    let tokens = tokens(&encoder.tokenizer, &texts[..count])?;
+    let tasks: Vec<Task<'_>> = (tokens.iter().enumerate())
+        .map(|(index, tokens)| Task {
+            tokens,
+            head: [Head::Embedding, Head::Classes][index % 2],
+        })
+        .collect();
+    let mut together = Vec::new();
+    for size in [count, 7, 1] {
+        let batches = tasks.chunks(size).map(|batch| encoder.model.answer(batch));
+        let answers: Vec<_> = batches.collect::<Result<Vec<_>>>()?.concat();
+        together.push(
+            answers
+                .iter()
+                .map(|answer| bits(answer))
+                .collect::<Vec<_>>(),
+        );
+    }
+    ensure!(
+        together[0] == together[2],
+        "{count} texts together and alone"
+    );
+    ensure!(together[1] == together[2], "7 texts together and alone");
+    Ok(())
+}
+
+#[test]
+fn the_embedded_model_has_the_accuracy_of_the_example() -> Result<()> {
+    let encoder = Encoder::embedded(Preset::Int8)?;
+    let texts = heldout(&encoder.config.labels)?;
+    let tokens = tokens(&encoder.tokenizer, &texts)?;
+    let mut right = 0;
+    for (texts, tokens) in texts.chunks(64).zip(tokens.chunks(64)) {
+        let head = Head::Classes;
+        let tasks: Vec<_> = tokens.iter().map(|tokens| Task { tokens, head }).collect();
+        for ((label, _), logits) in texts.iter().zip(encoder.model.answer(&tasks)?) {
+            let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+            right += usize::from(best == Some(*label));
+        }
+    }
+    // 79.35 % of 3,201.
+    assert_eq!(right, 2540);
+    Ok(())
+}
+
+#[test]
+fn bits_do_not_depend_on_the_batch() -> Result<()> {
+    for preset in Preset::ALL {
+        let encoder = Encoder::embedded(preset)?;
+        assert_eq!(
+            encoder.model.is_one_by_one(),
+            preset == Preset::None,
+            "{preset}"
+        );
+        check_bits(&encoder, 100).with_context(|| preset.to_string())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn folders_float_and_quantized_answer_as_the_embedded_model() -> Result<()> {
+    let embedded = Encoder::embedded(Preset::Int8)?;
+    let float = Encoder::open(&copy("float")?, None)?;
+    assert_eq!(float.dtype, "int8");
+
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("int8");
+    write_quantized(&QConfigSpec::int8(), &dir)?;
+    let quantized = Encoder::open(&dir, None)?;
+    assert_eq!(quantized.dtype, "quantized");
+    assert!(!quantized.model.is_one_by_one());
+
+    let tokens = embedded
+        .tokenizer
+        .encode(Input::Text("Terminal text editor"), None)?;
+    for head in [Head::Embedding, Head::Classes] {
+        let tokens = &tokens;
+        let answer = |encoder: &Encoder| encoder.model.answer(&[Task { tokens, head }]);
+        let expected = bits(&answer(&embedded)?[0]);
+        assert_eq!(bits(&answer(&float)?[0]), expected);
+        assert_eq!(bits(&answer(&quantized)?[0]), expected);
+    }
+
+    let Err(error) = Encoder::open(&dir, Some(Preset::Int8)) else {
+        anyhow::bail!("a preset for a quantized folder: expected an error");
+    };
+    let error = format!("{error:#}");
+    assert!(
+        error.contains("expected float weights for the preset int8, got quantized ones"),
+        "{error}"
+    );
+    Ok(())
+}
+
+/// With PyTorch's preset the rows of a call share a scale.
+#[test]
+fn weights_in_which_texts_influence_each_other_are_computed_one_by_one() -> Result<()> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("default");
+    write_quantized(&QConfigSpec::preset("default")?, &dir)?;
+    let encoder = Encoder::open(&dir, None)?;
+    assert!(encoder.model.is_one_by_one());
+    check_bits(&encoder, 30)
+}
+
+fn write_quantized(spec: &QConfigSpec, out: &Path) -> Result<()> {
+    if out.exists() {
+        fs::remove_dir_all(out)?;
+    }
+    let source = Checkpoint::open(copy(
+        &format!("source-of-{}", out.display()).replace('/', "-"),
+    )?)?;
+    let plan = Plan::new(&source, spec, &[], &[])?;
+    Ok(quantize(&source, &plan, out, |_| ())?)
+}
+
+#[test]
+fn texts_are_cut_on_request_only() -> Result<()> {
+    let mut encoder = Encoder::embedded(Preset::Int8)?;
+    let tokenizer = &mut encoder.tokenizer;
+    let words = "one two three four five six seven eight nine ten";
+    let whole = tokenizer.encode(Input::Text(words), None)?;
+    tokenizer.limit(6)?;
+    assert_eq!(tokenizer.max_tokens(), 6);
+    let fault = tokenizer
+        .encode(Input::Text(words), None)
+        .err()
+        .map(|e| e.to_string());
+    let expected = format!("expected at most 6 tokens, got {}", whole.len());
+    assert_eq!(fault, Some(expected));
+
+    let (ids, end) = (whole.ids(), whole.len());
+    let right = tokenizer.encode(Input::Text(words), Some(Direction::Right))?;
+    assert_eq!(right.ids(), [&ids[..5], &ids[end - 1..]].concat());
+    let left = tokenizer.encode(Input::Text(words), Some(Direction::Left))?;
+    assert_eq!(left.ids(), [&ids[..1], &ids[end - 5..]].concat());
+    let given = tokenizer.encode(Input::Ids(ids), Some(Direction::Left))?;
+    assert_eq!(given.ids(), &ids[end - 6..]);
+    assert!(tokenizer.limit(3).is_err());
+    Ok(())
+}
+
+#[test]
+fn ids_are_checked_and_taken_as_they_are() -> Result<()> {
+    let encoder = Encoder::embedded(Preset::Int8)?;
+    let tokenizer = &encoder.tokenizer;
+    let text = tokenizer.encode(Input::Text("a text editor"), None)?;
+    assert_eq!(tokenizer.encode(Input::Ids(text.ids()), None)?, text);
+    assert!(matches!(
+        tokenizer.encode(Input::Ids(&[2, 4800, 3]), None),
+        Err(TokensError::UnknownId {
+            vocab_size: 4800,
+            got: 4800
+        })
+    ));
+    assert!(matches!(
+        tokenizer.encode(Input::Ids(&[]), None),
+        Err(TokensError::Empty)
+    ));
+    assert!(matches!(
+        tokenizer.encode(Input::Ids(&[5; 65]), None),
+        Err(TokensError::TooLong { limit: 64, got: 65 })
+    ));
+    Ok(())
+}
+
+#[test]
+fn the_second_text_of_a_pair_has_another_type() -> Result<()> {
+    let encoder = Encoder::embedded(Preset::Int8)?;
+    let pair = encoder
+        .tokenizer
+        .encode(Input::Pair("a text", "an editor"), None)?;
+    let single = encoder.tokenizer.encode(Input::Ids(pair.ids()), None)?;
+    assert_ne!(pair, single);
+    let head = Head::Classes;
+    let task = |tokens| Task { tokens, head };
+    let answers = encoder.model.answer(&[task(&pair), task(&single)])?;
+    assert_ne!(answers[0], answers[1]);
+    Ok(())
+}
+
+#[test]
+fn faults_of_a_folder_are_named() -> Result<()> {
+    let faults: [(&str, &str, &str); 8] = [
+        (
+            "\"model_type\": \"bert\"",
+            "\"model_type\": \"t5\"",
+            "key \"model_type\": expected \"bert\", got \"t5\"",
+        ),
+        (
+            "\"hidden_size\": 128",
+            "\"hidden_size\": -1",
+            "expected the configuration of a BERT",
+        ),
+        (
+            "\"num_attention_heads\": 4",
+            "\"num_attention_heads\": 3",
+            "expected a divisor of hidden_size 128, got 3",
+        ),
+        (
+            "\"hidden_act\": \"gelu\"",
+            "\"hidden_act\": \"swish\"",
+            "expected gelu, gelu_new, gelu_pytorch_tanh or relu, got \"swish\"",
+        ),
+        (
+            "\"34\": \"x11\"",
+            "\"36\": \"x11\"",
+            "key \"id2label\": expected the numbers 0 to 34, got \"36\"",
+        ),
+        (
+            "\"vocab_size\": 4800",
+            "\"vocab_size\": 4000",
+            "expected token ids below vocab_size 4000 of config.json, got 4799",
+        ),
+        (
+            "\"intermediate_size\": 512",
+            "\"intermediate_size\": 511",
+            "intermediate.dense",
+        ),
+        (
+            "\"num_hidden_layers\": 4",
+            "\"num_hidden_layers\": 5",
+            "layer.4",
+        ),
+    ];
+    let dir = copy("faults")?;
+    let config = fs::read_to_string(dir.join("config.json"))?;
+    for (from, to, expected) in faults {
+        ensure!(config.contains(from), "{from}");
+        fs::write(dir.join("config.json"), config.replace(from, to))?;
+        let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));
+        let error = error.with_context(|| format!("{to}: expected an error"))?;
+        assert!(
+            error.contains(expected) && error.contains("faults"),
+            "{to}: {error}"
+        );
+    }
+    let error = Encoder::open(&dir.join("none"), None)
+        .err()
+        .map(|e| format!("{e:#}"));
+    assert!(error.is_some_and(|error| error.contains("got no such folder")));
+    Ok(())
+}
+
+#[test]
+fn sentence_transformers_files_are_read() -> Result<()> {
+    let dir = copy("sentence")?;
+    fs::create_dir_all(dir.join("1_Pooling"))?;
+    let pooling = |cls, mean| {
+        let text =
+            format!("{{\"pooling_mode_cls_token\": {cls}, \"pooling_mode_mean_tokens\": {mean}}}");
+        fs::write(dir.join("1_Pooling/config.json"), text)
+    };
+    let embed = |encoder: &Encoder| {
+        let tokens = encoder.tokenizer.encode(Input::Text("a text"), None)?;
+        let head = Head::Embedding;
+        encoder.model.answer(&[Task {
+            tokens: &tokens,
+            head,
+        }])
+    };
+    fs::write(
+        dir.join("sentence_bert_config.json"),
+        "{\"max_seq_length\": 32}",
+    )?;
+    pooling(false, true)?;
+    let mean = Encoder::open(&dir, None)?;
+    assert_eq!(mean.tokenizer.max_tokens(), 32);
+    assert_eq!(embed(&mean)?, embed(&Encoder::embedded(Preset::Int8)?)?);
+    pooling(true, false)?;
+    assert_ne!(embed(&Encoder::open(&dir, None)?)?, embed(&mean)?);
+    pooling(false, false)?;
+    assert!(Encoder::open(&dir, None).is_err());
+    pooling(true, false)?;
+    fs::write(
+        dir.join("sentence_bert_config.json"),
+        "{\"max_seq_length\": 65}",
+    )?;
+    let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));
+    assert!(
+        error.is_some_and(|e| e.contains("expected 1 to 64 (max_position_embeddings), got 65"))
+    );
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The thread of the model: takes what waits, as one batch, whenever it is free.
+//!
+//! No text waits for others to arrive. Under load, those that came while a batch was computed are the next
+//! one, so batches grow with the load. Within a batch the model groups texts by length and pads none, and
+//! the bits of an answer do not depend on its batch.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+use dynquant_encoder::{Model, Task};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::metrics::Metrics;
+use crate::queue::Job;
+
+/// Starts the thread. It ends when the last sender of jobs is dropped and all jobs are answered.
+pub fn start(
+    model: Model,
+    jobs: UnboundedReceiver<Job>,
+    max_tokens: usize,
+    metrics: Arc<Metrics>,
+) -> io::Result<JoinHandle<()>> {
+    let mut batcher = Batcher {
+        model,
+        jobs,
+        held: None,
+        max_tokens,
+        metrics,
+    };
+    let run = move || {
+        while let Some(batch) = batcher.next_batch() {
+            batcher.answer(batch);
+        }
+    };
+    Builder::new().name("model".to_owned()).spawn(run)
+}
+
+struct Batcher {
+    model: Model,
+    jobs: UnboundedReceiver<Job>,
+    /// The job that did not fit into the last batch.
+    held: Option<Job>,
+    max_tokens: usize,
+    metrics: Arc<Metrics>,
+}
+
+impl Batcher {
+    /// Waits for a job, and takes all that fit beside it; `None` when there will be none.
+    fn next_batch(&mut self) -> Option<Vec<Job>> {
+        let first = match self.held.take() {
+            Some(job) => job,
+            None => self.jobs.blocking_recv()?,
+        };
+        let mut tokens = first.tokens.len();
+        let mut batch = vec![first];
+        while let Ok(job) = self.jobs.try_recv() {
+            if tokens + job.tokens.len() > self.max_tokens {
+                self.held = Some(job);
+                break;
+            }
+            tokens += job.tokens.len();
+            batch.push(job);
+        }
+        self.metrics.waiting.dec_by(batch.len() as i64);
+        batch.retain(|job| !job.is_abandoned());
+        Some(batch)
+    }
+
+    fn answer(&self, batch: Vec<Job>) {
+        if batch.is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        let tasks: Vec<Task<'_>> = (batch.iter())
+            .map(|job| Task {
+                tokens: &job.tokens,
+                head: job.head,
+            })
+            .collect();
+        // A panic concerns the texts of this batch; the next one may well be computed.
+        let answers = catch_unwind(AssertUnwindSafe(|| self.model.answer(&tasks)));
+        let answers = match answers {
+            Ok(Ok(answers)) => Ok(answers),
+            Ok(Err(error)) => Err(format!("the model failed: {error:#}")),
+            Err(_) => Err("the model panicked".to_owned()),
+        };
+        self.metrics.batch(&batch, start);
+        match answers {
+            Ok(answers) => {
+                for (job, answer) in batch.into_iter().zip(answers) {
+                    job.answer(finite(answer));
+                }
+            }
+            Err(message) => {
+                tracing::error!(texts = batch.len(), message);
+                for job in batch {
+                    job.answer(Err(message.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// JSON has no other numbers.
+fn finite(answer: Vec<f32>) -> Result<Vec<f32>, String> {
+    match answer.iter().find(|x| !x.is_finite()) {
+        None => Ok(answer),
+        Some(x) => Err(format!("the model: expected finite numbers, got {x}")),
+    }
+}

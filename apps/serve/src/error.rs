@@ -1,0 +1,237 @@
+//! Requests that are not answered with a result, in the words of both APIs.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header::RETRY_AFTER};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+/// Why a request is refused, or could not be answered.
+#[derive(Debug)]
+pub struct Refusal {
+    kind: Kind,
+    message: String,
+    /// The part of the request that is at fault.
+    param: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Invalid,
+    Empty,
+    BodyTooLarge,
+    BodyTooSlow,
+    UnknownModel,
+    NoSuchRoute,
+    WrongMethod,
+    NoClassifier,
+    Overloaded,
+    ShuttingDown,
+    Failed,
+}
+
+impl Refusal {
+    fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            param: None,
+        }
+    }
+
+    /// The request says something at `param` that is not understood or not allowed.
+    pub fn invalid(param: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param),
+            ..Self::new(Kind::Invalid, message)
+        }
+    }
+
+    /// The body is not what the route takes.
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// There are no texts, or an empty one, at `param`.
+    pub fn empty(param: &'static str) -> Self {
+        Self {
+            param: Some(param),
+            ..Self::new(
+                Kind::Empty,
+                format!("{param}: expected at least one text, got none"),
+            )
+        }
+    }
+
+    /// The body has more bytes than `limit`; how many, where the request says it.
+    pub fn body_too_large(limit: usize, got: Option<u64>) -> Self {
+        let got = got.map_or("more".to_owned(), |got| got.to_string());
+        Self::new(
+            Kind::BodyTooLarge,
+            format!("the body: expected at most {limit} bytes, got {got}"),
+        )
+    }
+
+    /// The body did not arrive in time.
+    pub fn body_too_slow(seconds: u64) -> Self {
+        Self::new(
+            Kind::BodyTooSlow,
+            format!("the body: expected its next part within {seconds} s, got none"),
+        )
+    }
+
+    /// Another model is asked for.
+    pub fn unknown_model(known: &[String], got: &str) -> Self {
+        Self {
+            param: Some("model"),
+            ..Self::new(
+                Kind::UnknownModel,
+                format!("model: expected {}, got {got:?}", known.join(" or ")),
+            )
+        }
+    }
+
+    /// There is no such path.
+    pub fn no_such_route(path: &str) -> Self {
+        Self::new(Kind::NoSuchRoute, format!("there is no route {path:?}"))
+    }
+
+    /// The path takes another method.
+    pub fn wrong_method(method: &str, path: &str) -> Self {
+        Self::new(
+            Kind::WrongMethod,
+            format!("{path:?} does not take the method {method}"),
+        )
+    }
+
+    /// Classes are asked of a model that has none.
+    pub fn no_classifier() -> Self {
+        Self::new(
+            Kind::NoClassifier,
+            "the model has no classification head: it answers with embeddings only",
+        )
+    }
+
+    /// As many requests are being answered as may be at a time.
+    pub fn too_many_requests(limit: usize) -> Self {
+        Self::new(
+            Kind::Overloaded,
+            format!("overloaded: expected at most {limit} requests at a time, got one more"),
+        )
+    }
+
+    /// The texts do not fit into the queue as it is now.
+    pub fn queue_full(capacity: usize, free: usize, got: usize) -> Self {
+        Self::new(
+            Kind::Overloaded,
+            format!(
+                "overloaded: expected at most {free} texts, the room left in the queue of {capacity}, got {got}"
+            ),
+        )
+    }
+
+    /// The server takes nothing new.
+    pub fn shutting_down() -> Self {
+        Self::new(Kind::ShuttingDown, "the server is shutting down")
+    }
+
+    /// The model did not answer.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(Kind::Failed, message)
+    }
+
+    fn respond(&self, status: StatusCode, body: impl Serialize) -> Response {
+        let mut response = (status, Json(body)).into_response();
+        if matches!(self.kind, Kind::Overloaded | Kind::ShuttingDown) {
+            let second = HeaderValue::from_static("1");
+            response.headers_mut().insert(RETRY_AFTER, second);
+        }
+        response
+    }
+}
+
+/// A refusal in the format of OpenAI's API.
+#[derive(Debug)]
+pub struct OpenAi(pub Refusal);
+
+impl From<Refusal> for OpenAi {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal)
+    }
+}
+
+impl IntoResponse for OpenAi {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            error: Fault<'a>,
+        }
+        #[derive(Serialize)]
+        struct Fault<'a> {
+            message: &'a str,
+            r#type: &'a str,
+            param: Option<&'a str>,
+            code: Option<&'a str>,
+        }
+        let request = "invalid_request_error";
+        let (status, r#type, code) = match self.0.kind {
+            Kind::Invalid | Kind::Empty | Kind::NoClassifier => {
+                (StatusCode::BAD_REQUEST, request, None)
+            }
+            Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, request, None),
+            Kind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, request, None),
+            Kind::UnknownModel => (StatusCode::NOT_FOUND, request, Some("model_not_found")),
+            Kind::NoSuchRoute => (StatusCode::NOT_FOUND, request, Some("unknown_url")),
+            Kind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, request, None),
+            Kind::Overloaded => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "requests",
+                Some("rate_limit_exceeded"),
+            ),
+            Kind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None),
+            Kind::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
+        };
+        let error = Fault {
+            message: &self.0.message,
+            r#type,
+            param: self.0.param,
+            code,
+        };
+        self.0.respond(status, Body { error })
+    }
+}
+
+/// A refusal in the format of text-embeddings-inference.
+#[derive(Debug)]
+pub struct Tei(pub Refusal);
+
+impl From<Refusal> for Tei {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal)
+    }
+}
+
+impl IntoResponse for Tei {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            error: &'a str,
+            error_type: &'a str,
+        }
+        let (status, error_type) = match self.0.kind {
+            Kind::Invalid | Kind::UnknownModel => (StatusCode::UNPROCESSABLE_ENTITY, "Validation"),
+            Kind::Empty => (StatusCode::BAD_REQUEST, "Empty"),
+            Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Validation"),
+            Kind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "Validation"),
+            Kind::NoSuchRoute => (StatusCode::NOT_FOUND, "Validation"),
+            Kind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, "Validation"),
+            Kind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
+            Kind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "Unhealthy"),
+            Kind::NoClassifier | Kind::Failed => (StatusCode::FAILED_DEPENDENCY, "Backend"),
+        };
+        let body = Body {
+            error: &self.0.message,
+            error_type,
+        };
+        self.0.respond(status, body)
+    }
+}

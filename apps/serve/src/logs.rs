@@ -1,0 +1,17 @@
+//! Logs on stderr: text for people, JSON for collectors.
+
+use std::io::{IsTerminal, stderr};
+
+use crate::options::Options;
+
+/// Starts to log what this program reports.
+pub fn start(options: &Options) {
+    let logs = tracing_subscriber::fmt()
+        .with_writer(stderr)
+        .with_max_level(options.log_level)
+        .with_target(false);
+    match options.log_json {
+        true => logs.json().flatten_event(true).init(),
+        false => logs.with_ansi(stderr().is_terminal()).init(),
+    }
+}

@@ -1,0 +1,135 @@
+//! What `/metrics` states.
+
+use std::time::Instant;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::queue::Job;
+
+/// A route and the status that it answered with.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Outcome {
+    pub route: String,
+    pub status: u16,
+}
+
+/// A route.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Route {
+    pub route: String,
+}
+
+/// All counters, gauges and histograms.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Outcome, Counter>,
+    latency: Family<Route, Histogram>,
+    /// Requests that are being answered.
+    pub in_flight: Gauge,
+    /// Texts that wait for the model.
+    pub waiting: Gauge,
+    wait: Histogram,
+    batch_texts: Histogram,
+    batch_tokens: Histogram,
+    batch_time: Histogram,
+    texts: Counter,
+    tokens: Counter,
+}
+
+/// From 0.1 ms to 13 s.
+fn times() -> Histogram {
+    Histogram::new(exponential_buckets(1e-4, 2., 18))
+}
+
+impl Metrics {
+    /// All at 0.
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("dynquant"),
+            requests: Family::default(),
+            latency: Family::new_with_constructor(times),
+            in_flight: Gauge::default(),
+            waiting: Gauge::default(),
+            wait: times(),
+            batch_texts: Histogram::new(exponential_buckets(1., 2., 11)),
+            batch_tokens: Histogram::new(exponential_buckets(4., 2., 12)),
+            batch_time: times(),
+            texts: Counter::default(),
+            tokens: Counter::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let all = &mut self.registry;
+        let help = "Requests answered, by route and status";
+        all.register("requests", help, self.requests.clone());
+        let help = "From the head of a request to its answer";
+        all.register_with_unit(
+            "request_duration",
+            help,
+            Unit::Seconds,
+            self.latency.clone(),
+        );
+        let help = "Requests being answered";
+        all.register("requests_in_flight", help, self.in_flight.clone());
+        let help = "Texts waiting for the model";
+        all.register("queue_length", help, self.waiting.clone());
+        let help = "Time that texts waited for the model";
+        all.register_with_unit("queue_duration", help, Unit::Seconds, self.wait.clone());
+        let help = "Texts of a batch";
+        all.register("batch_texts", help, self.batch_texts.clone());
+        let help = "Tokens of a batch";
+        all.register("batch_tokens", help, self.batch_tokens.clone());
+        let help = "Time that the model took for a batch";
+        all.register_with_unit(
+            "batch_duration",
+            help,
+            Unit::Seconds,
+            self.batch_time.clone(),
+        );
+        let help = "Texts computed";
+        all.register("texts", help, self.texts.clone());
+        let help = "Tokens computed, special ones included";
+        all.register("tokens", help, self.tokens.clone());
+    }
+
+    /// A request was answered.
+    pub fn request(&self, route: &str, status: u16, start: Instant) {
+        let route = route.to_owned();
+        let time = start.elapsed().as_secs_f64();
+        let of_route = Route {
+            route: route.clone(),
+        };
+        self.latency.get_or_create(&of_route).observe(time);
+        let outcome = Outcome { route, status };
+        self.requests.get_or_create(&outcome).inc();
+    }
+
+    /// A batch was computed from `start` on.
+    pub fn batch(&self, batch: &[Job], start: Instant) {
+        let tokens: usize = batch.iter().map(|job| job.tokens.len()).sum();
+        self.batch_time.observe(start.elapsed().as_secs_f64());
+        self.batch_texts.observe(batch.len() as f64);
+        self.batch_tokens.observe(tokens as f64);
+        self.texts.inc_by(batch.len() as u64);
+        self.tokens.inc_by(tokens as u64);
+        for job in batch {
+            let waited = start.saturating_duration_since(job.since);
+            self.wait.observe(waited.as_secs_f64());
+        }
+    }
+
+    /// All of them in the text format of OpenMetrics.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}

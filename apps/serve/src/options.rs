@@ -1,0 +1,86 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use dynquant_encoder::Preset;
+use tracing::level_filters::LevelFilter;
+
+/// Text embeddings and classification over HTTP, in int8.
+///
+/// Answers as OpenAI's API (/v1/embeddings, /v1/models) and as text-embeddings-inference (/embed, /predict,
+/// /info), with /health and /metrics. Without arguments it serves a small classifier that is part of the
+/// program.
+#[derive(Parser, Debug)]
+#[command(name = "dynquant-serve", version)]
+pub struct Options {
+    /// A Hugging Face folder of a BERT, float or quantized [default: the model in the program]
+    #[arg(long, value_name = "DIR")]
+    pub model_dir: Option<PathBuf>,
+
+    /// Weights of a float model: int8, bfloat16, float16, or none to leave them as they are [default: int8]
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<Preset>,
+
+    /// A name that requests may give the model; may be repeated, answers state the first [default: that of
+    /// the folder]
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Vec<String>,
+
+    /// Address to listen on
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub host: String,
+
+    /// Port to listen on; 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub port: u16,
+
+    /// Texts of a request
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub max_texts: usize,
+
+    /// Tokens of a text, special ones included [default: what the model takes]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_tokens: Option<usize>,
+
+    /// Bytes of the body of a request
+    #[arg(long, value_name = "N", default_value_t = 2 << 20, value_parser = positive)]
+    pub max_body_bytes: usize,
+
+    /// Requests at a time; more are answered with status 429
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    pub max_requests: usize,
+
+    /// Texts that wait or are computed; more are answered with status 429
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = positive)]
+    pub queue: usize,
+
+    /// Tokens that the model computes together; texts in excess wait for the next batch
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = positive)]
+    pub max_batch_tokens: usize,
+
+    /// Cut texts that are too long, unless a request says otherwise
+    #[arg(long)]
+    pub auto_truncate: bool,
+
+    /// Seconds that accepted requests may take after SIGINT or SIGTERM
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = positive)]
+    pub shutdown_seconds: usize,
+
+    /// Log JSON, a line each
+    #[arg(long)]
+    pub log_json: bool,
+
+    /// Least level to log: error, warn, info, debug (each request) or off
+    #[arg(long, value_name = "LEVEL", default_value_t = LevelFilter::INFO)]
+    pub log_level: LevelFilter,
+}
+
+/// Parses a number of 1 or more.
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        // Sums of two such numbers do not overflow, and semaphores take them.
+        Ok(number @ 1..=0x1fff_ffff) => Ok(number),
+        _ => Err("expected a whole number from 1 to 536870911".to_owned()),
+    }
+}

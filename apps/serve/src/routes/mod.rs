@@ -1,0 +1,162 @@
+//! The routes, and what those that ask the model have in common.
+
+mod inputs;
+mod openai;
+mod operations;
+mod tei;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use dynquant_encoder::{Config, Direction, Head, Tokenizer, Tokens};
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::watch;
+use tower_http::timeout::RequestBodyTimeoutLayer;
+
+use crate::body::PART_TIMEOUT;
+use crate::error::{OpenAi, Refusal, Tei};
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::queue::Queue;
+use inputs::Text;
+
+/// What requests share.
+pub struct App {
+    /// Names of the model; the first is stated.
+    pub names: Vec<String>,
+    pub config: Config,
+    pub is_classifier: bool,
+    /// How the weights are stored.
+    pub dtype: String,
+    pub tokenizer: Arc<Tokenizer>,
+    pub limits: Limits,
+    pub max_batch_tokens: usize,
+    pub auto_truncate: bool,
+    pub queue: Queue,
+    pub metrics: Arc<Metrics>,
+    /// Whether the server takes nothing new.
+    pub stopping: watch::Receiver<bool>,
+    /// When the server was started, in seconds since 1970.
+    pub created: u64,
+}
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/embeddings", post(openai::embeddings))
+        .route("/v1/models", get(openai::models))
+        .route("/v1/models/{model}", get(openai::model))
+        .route("/embed", post(tei::embed))
+        .route("/predict", post(tei::predict))
+        .route("/info", get(operations::info))
+        .route("/health", get(operations::health))
+        .route("/metrics", get(operations::metrics))
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(Arc::clone(&app), observe))
+        .layer(RequestBodyTimeoutLayer::new(PART_TIMEOUT))
+        .with_state(app)
+}
+
+async fn no_such_route(request: Request) -> Response {
+    let path = request.uri().path();
+    in_format_of(path, Refusal::no_such_route(path))
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let path = request.uri().path();
+    in_format_of(path, Refusal::wrong_method(request.method().as_str(), path))
+}
+
+/// A refusal in the format of the API that the path belongs to.
+fn in_format_of(path: &str, refusal: Refusal) -> Response {
+    match path.starts_with("/v1/") {
+        true => OpenAi(refusal).into_response(),
+        false => Tei(refusal).into_response(),
+    }
+}
+
+/// One request more in flight, until it is dropped: also if the client hangs up.
+struct InFlight(Gauge);
+
+impl InFlight {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Counts and logs each request.
+async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let start = Instant::now();
+    let _in_flight = InFlight::new(&app.metrics.in_flight);
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let method = request.method().clone();
+    let response = next.run(request).await;
+
+    // Paths without a route are of any number, and would each be a metric.
+    let route = route.as_ref().map_or("other", MatchedPath::as_str);
+    let status = response.status().as_u16();
+    app.metrics.request(route, status, start);
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    tracing::debug!(%method, route, status, ms, "request");
+    response
+}
+
+impl App {
+    /// Whether the model can be asked now.
+    fn check_open(&self) -> Result<(), Refusal> {
+        match *self.stopping.borrow() {
+            true => Err(Refusal::shutting_down()),
+            false => Ok(()),
+        }
+    }
+
+    /// Tokenizes the texts, which came under the name `param`, and asks the model; the answers, with the
+    /// number of tokens of all.
+    async fn ask(
+        &self,
+        head: Head,
+        param: &'static str,
+        texts: Vec<Text>,
+        cut: Option<Direction>,
+    ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+        self.check_open()?;
+        self.limits.check_texts(param, texts.len())?;
+        let slots = self.queue.reserve(texts.len())?;
+        let tokens = self.tokenize(param, texts, cut).await?;
+        let count = tokens.iter().map(Tokens::len).sum();
+        let answers = self.queue.answer(slots, head, tokens).await?;
+        Ok((answers, count))
+    }
+
+    async fn tokenize(
+        &self,
+        param: &'static str,
+        texts: Vec<Text>,
+        cut: Option<Direction>,
+    ) -> Result<Vec<Tokens>, Refusal> {
+        /// Up to here, a hop to another thread would take about as long.
+        const SHORT: usize = 1024;
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let bytes: usize = texts.iter().map(Text::bytes).sum();
+        let tokenize = move || inputs::tokenize(&tokenizer, param, &texts, cut);
+        match bytes <= SHORT {
+            true => tokenize(),
+            false => tokio::task::spawn_blocking(tokenize)
+                .await
+                .map_err(|error| Refusal::failed(format!("the tokenizer failed: {error}")))?,
+        }
+    }
+}

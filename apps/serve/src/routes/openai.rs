@@ -1,0 +1,154 @@
+//! OpenAI's API: `/v1/embeddings` and `/v1/models`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use dynquant_encoder::{Direction, Head};
+use serde::{Deserialize, Serialize};
+
+use super::App;
+use super::inputs::{Texts, normalize};
+use crate::body;
+use crate::error::{OpenAi, Refusal};
+
+#[derive(Deserialize)]
+pub struct EmbeddingsRequest {
+    input: Texts,
+    model: Option<String>,
+    encoding_format: Option<String>,
+    dimensions: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub struct EmbeddingsResponse {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Numbers,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Numbers {
+    Float(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+/// `POST /v1/embeddings`: embeddings at length 1.
+pub async fn embeddings(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<EmbeddingsResponse>, OpenAi> {
+    let _permit = app.limits.admit()?;
+    let request: EmbeddingsRequest = body::json(request, app.limits.body_bytes).await?;
+    if let Some(model) = &request.model {
+        check_model(&app, model)?;
+    }
+    let encode = encoding(request.encoding_format.as_deref())?;
+    let size = app.config.hidden_size;
+    if let Some(got) = request.dimensions.filter(|got| *got != size) {
+        let message = format!("dimensions: expected {size}, all that the model has, got {got}");
+        return Err(Refusal::invalid("dimensions", message).into());
+    }
+    let cut = app.auto_truncate.then_some(Direction::Right);
+    let texts = request.input.into_list();
+    let (answers, tokens) = app.ask(Head::Embedding, "input", texts, cut).await?;
+    let data = answers
+        .into_iter()
+        .enumerate()
+        .map(|(index, answer)| Embedding {
+            object: "embedding",
+            index,
+            embedding: encode(normalize(answer)),
+        });
+    Ok(Json(EmbeddingsResponse {
+        object: "list",
+        data: data.collect(),
+        model: stated_name(&app),
+        usage: Usage {
+            prompt_tokens: tokens,
+            total_tokens: tokens,
+        },
+    }))
+}
+
+fn encoding(format: Option<&str>) -> Result<fn(Vec<f32>) -> Numbers, Refusal> {
+    match format {
+        None | Some("float") => Ok(Numbers::Float),
+        Some("base64") => Ok(|numbers| {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+            Numbers::Base64(BASE64_STANDARD.encode(bytes))
+        }),
+        Some(got) => Err(Refusal::invalid(
+            "encoding_format",
+            format!("encoding_format: expected \"float\" or \"base64\", got {got:?}"),
+        )),
+    }
+}
+
+#[derive(Serialize)]
+pub struct Models {
+    object: &'static str,
+    data: Vec<Model>,
+}
+
+#[derive(Serialize)]
+pub struct Model {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+}
+
+/// `GET /v1/models`: the model under each of its names.
+pub async fn models(State(app): State<Arc<App>>) -> Json<Models> {
+    Json(Models {
+        object: "list",
+        data: app.names.iter().map(|name| described(&app, name)).collect(),
+    })
+}
+
+/// `GET /v1/models/{model}`.
+pub async fn model(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Json<Model>, OpenAi> {
+    check_model(&app, &name)?;
+    Ok(Json(described(&app, &name)))
+}
+
+fn described(app: &App, name: &str) -> Model {
+    Model {
+        id: name.to_owned(),
+        object: "model",
+        created: app.created,
+        owned_by: "dynquant-serve",
+    }
+}
+
+fn check_model(app: &App, name: &str) -> Result<(), Refusal> {
+    match app.names.iter().any(|known| known == name) {
+        true => Ok(()),
+        false => Err(Refusal::unknown_model(&app.names, name)),
+    }
+}
+
+fn stated_name(app: &App) -> String {
+    app.names.first().cloned().unwrap_or_default()
+}

@@ -1,0 +1,71 @@
+//! Batches change nothing for a caller: the same bytes as alone.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::process::Server;
+
+const CLIENTS: usize = 200;
+const ROUNDS: usize = 3;
+
+/// Requests of all kinds, of texts of many lengths.
+fn requests() -> Vec<(&'static str, Value)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert/heldout.tsv");
+    let lines = std::fs::read_to_string(path).unwrap();
+    let texts: Vec<&str> = (lines.lines().step_by(16))
+        .map(|line| line.split_once('\t').unwrap().1)
+        .collect();
+    let request = |(index, texts): (usize, &[&str])| match index % 5 {
+        0 => ("/embed", json!({"inputs": texts[0]})),
+        1 => (
+            "/v1/embeddings",
+            json!({"input": texts, "encoding_format": "base64"}),
+        ),
+        2 => (
+            "/predict",
+            json!({"inputs": [[texts[0]], [texts[0], texts[1]]]}),
+        ),
+        3 => ("/embed", json!({"inputs": texts, "normalize": false})),
+        _ => {
+            let long = texts.concat().repeat(2);
+            ("/embed", json!({"inputs": [long, "a"], "truncate": true}))
+        }
+    };
+    texts.chunks_exact(3).enumerate().map(request).collect()
+}
+
+#[test]
+fn answers_to_200_clients_are_those_to_one() {
+    let server = Server::start(&["--max-batch-tokens", "700"]);
+    let requests = requests();
+    assert!(requests.len() > 60);
+    let alone: Vec<String> = (requests.iter())
+        .map(|(path, body)| {
+            let reply = server.post(path, body);
+            assert_eq!(reply.status, 200, "{}", reply.body);
+            reply.body
+        })
+        .collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let index = next.fetch_add(1, Ordering::Relaxed) % requests.len();
+                    let (path, body) = &requests[index];
+                    let reply = server.post(path, body);
+                    assert_eq!(reply.status, 200, "{}", reply.body);
+                    assert_eq!(reply.body, alone[index], "{path} {body}");
+                }
+            });
+        }
+    });
+    // They were computed together, or nothing was shown: no request has more than 3 texts.
+    let batches = server.metric("dynquant_batch_texts_count");
+    let small = server.metric("dynquant_batch_texts_bucket{le=\"8.0\"}");
+    assert!(
+        small < batches,
+        "{batches} batches, none of more than 8 texts"
+    );
+}

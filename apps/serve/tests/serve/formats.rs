@@ -1,0 +1,305 @@
+//! Requests and answers of each route, errors among them.
+
+use std::collections::BTreeSet;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+use crate::process::Server;
+
+const TEXT: &str = "Real-time strategy game of ancient warfare";
+
+fn floats(value: &Value) -> Vec<f32> {
+    let numbers = value.as_array().unwrap().iter();
+    numbers.map(|x| x.as_f64().unwrap() as f32).collect()
+}
+
+fn length(embedding: &[f32]) -> f32 {
+    embedding.iter().map(|x| x * x).sum::<f32>().sqrt()
+}
+
+#[test]
+fn openai_embeddings() {
+    let server = Server::start(&[]);
+    let one = server.ok(
+        "/v1/embeddings",
+        &json!({"model": "debian-sections", "input": TEXT, "user": "someone"}),
+    );
+    assert_eq!(one["object"], "list");
+    assert_eq!(one["model"], "debian-sections");
+    assert_eq!(one["usage"]["prompt_tokens"], one["usage"]["total_tokens"]);
+    let tokens = one["usage"]["total_tokens"].as_u64().unwrap();
+    assert!((8..20).contains(&tokens), "{tokens}");
+    let [datum] = &one["data"].as_array().unwrap()[..] else {
+        panic!("{one}");
+    };
+    assert_eq!(
+        (&datum["object"], &datum["index"]),
+        (&json!("embedding"), &json!(0))
+    );
+    let embedding = floats(&datum["embedding"]);
+    assert_eq!(embedding.len(), 128);
+    assert!((length(&embedding) - 1.).abs() < 1e-5);
+
+    let list = json!({"model": "debian-sections", "input": ["a text", TEXT], "dimensions": 128,
+        "encoding_format": "float"});
+    let list = server.ok("/v1/embeddings", &list);
+    assert_eq!(list["data"].as_array().unwrap().len(), 2);
+    assert_eq!(list["data"][1]["index"], 1);
+    assert_eq!(list["data"][1]["embedding"], datum["embedding"]);
+    assert!(list["usage"]["total_tokens"].as_u64().unwrap() > tokens);
+
+    let coded = json!({"input": TEXT, "encoding_format": "base64"});
+    let coded = server.ok("/v1/embeddings", &coded);
+    let bytes = BASE64_STANDARD.decode(coded["data"][0]["embedding"].as_str().unwrap());
+    let bytes = bytes.unwrap();
+    let decoded = bytes
+        .chunks_exact(4)
+        .map(|x| f32::from_le_bytes(x.try_into().unwrap()));
+    assert_eq!(decoded.collect::<Vec<f32>>(), embedding);
+}
+
+#[test]
+fn token_ids_are_taken_as_they_are() {
+    let server = Server::start(&[]);
+    let embed = |inputs: Value| server.ok("/embed", &json!({"inputs": inputs}));
+    let one = embed(json!([2, 100, 101, 3]));
+    let two = embed(json!([[2, 100, 101, 3], [2, 100, 3]]));
+    assert_eq!(one.as_array().unwrap().len(), 1);
+    assert_eq!(two[0], one[0]);
+    assert_ne!(two[1], one[0]);
+    let of_openai = server.ok("/v1/embeddings", &json!({"input": [2, 100, 101, 3]}));
+    assert_eq!(of_openai["data"][0]["embedding"], one[0]);
+    assert_eq!(of_openai["usage"]["total_tokens"], 4);
+    let unknown = server.post("/embed", &json!({"inputs": [2, 4800, 3]}));
+    assert_eq!(unknown.status, 422);
+    assert_eq!(
+        unknown.message(),
+        "inputs: expected token ids below 4800, got 4800"
+    );
+}
+
+#[test]
+fn openai_models() {
+    let server = Server::start(&[
+        "--model-name",
+        "text-embedding-3-small",
+        "--model-name",
+        "other",
+    ]);
+    let models = server.get("/v1/models").json();
+    assert_eq!(models["object"], "list");
+    let names = models["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|model| &model["id"]);
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["text-embedding-3-small", "other"]
+    );
+    assert_eq!(models["data"][0]["object"], "model");
+    assert!(models["data"][0]["created"].as_u64().unwrap() > 1_700_000_000);
+    assert_eq!(server.get("/v1/models/other").json()["id"], "other");
+    let answer = server.ok("/v1/embeddings", &json!({"model": "other", "input": "a"}));
+    assert_eq!(answer["model"], "text-embedding-3-small");
+
+    for reply in [
+        server.get("/v1/models/debian-sections"),
+        server.post(
+            "/v1/embeddings",
+            &json!({"model": "debian-sections", "input": "a"}),
+        ),
+    ] {
+        assert_eq!(reply.status, 404);
+        let error = &reply.json()["error"];
+        assert_eq!(error["code"], "model_not_found");
+        assert_eq!(error["param"], "model");
+        assert_eq!(
+            error["message"],
+            "model: expected text-embedding-3-small or other, got \"debian-sections\""
+        );
+    }
+}
+
+#[test]
+fn tei_embed() {
+    let server = Server::start(&[]);
+    let one = server.ok("/embed", &json!({"inputs": TEXT}));
+    let list = server.ok(
+        "/embed",
+        &json!({"inputs": [TEXT, "a text"], "normalize": true}),
+    );
+    assert_eq!(one[0], list[0]);
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert!((length(&floats(&one[0])) - 1.).abs() < 1e-5);
+    let raw = server.ok("/embed", &json!({"inputs": TEXT, "normalize": false}));
+    assert!((length(&floats(&raw[0])) - 1.).abs() > 0.1);
+
+    let long = "word ".repeat(100);
+    let cut = |direction: &str| {
+        let body = json!({"inputs": long, "truncate": true, "truncation_direction": direction});
+        server.ok("/embed", &body)
+    };
+    assert_eq!(cut("right"), cut("Left"));
+    assert_eq!(
+        cut("Right"),
+        server.ok("/embed", &json!({"inputs": "word ".repeat(62)}))
+    );
+}
+
+#[test]
+fn tei_predict() {
+    let server = Server::start(&[]);
+    let one = server.ok("/predict", &json!({"inputs": TEXT}));
+    let scores: Vec<f64> = (one.as_array().unwrap().iter())
+        .map(|prediction| prediction["score"].as_f64().unwrap())
+        .collect();
+    assert_eq!(one[0]["label"], "games");
+    assert_eq!(scores.len(), 35);
+    assert!(scores.is_sorted_by(|a, b| a >= b) && scores[0] > 0.5);
+    assert!((scores.iter().sum::<f64>() - 1.).abs() < 1e-5);
+    let raw = server.ok("/predict", &json!({"inputs": TEXT, "raw_scores": true}));
+    assert!(raw[0]["score"].as_f64().unwrap() > 1.);
+
+    // A list of strings is one text or a pair; a list of lists is a batch.
+    assert_eq!(server.ok("/predict", &json!({"inputs": [TEXT]})), one);
+    let pair = server.ok("/predict", &json!({"inputs": [TEXT, "a game"]}));
+    let batch = server.ok(
+        "/predict",
+        &json!({"inputs": [["a text"], [TEXT, "a game"], [TEXT]]}),
+    );
+    assert_eq!(batch.as_array().unwrap().len(), 3);
+    assert_eq!((&batch[1], &batch[2]), (&pair, &one));
+    assert_ne!(pair, one);
+    for inputs in [json!(["a", "b", "c"]), json!([["a", "b", "c"]])] {
+        assert_eq!(
+            server.post("/predict", &json!({"inputs": inputs})).status,
+            422
+        );
+    }
+}
+
+#[test]
+fn info_and_health() {
+    let server = Server::start(&["--max-texts", "7", "--auto-truncate"]);
+    let info = server.get("/info").json();
+    assert_eq!(info["model_id"], "debian-sections");
+    assert_eq!(info["model_dtype"], "int8");
+    assert_eq!(info["max_input_length"], 64);
+    assert_eq!(info["max_client_batch_size"], 7);
+    assert_eq!(info["auto_truncate"], true);
+    assert_eq!(info["model_type"]["classifier"]["id2label"]["5"], "games");
+    assert_eq!(info["model_type"]["classifier"]["label2id"]["games"], 5);
+    let health = server.get("/health");
+    assert_eq!((health.status, health.body.as_str()), (200, ""));
+    // As the option says, and as the request does.
+    let long = "word ".repeat(100);
+    assert_eq!(
+        server
+            .post("/v1/embeddings", &json!({"input": long}))
+            .status,
+        200
+    );
+    let whole = json!({"inputs": long, "truncate": false});
+    assert_eq!(server.post("/embed", &whole).status, 422);
+}
+
+#[test]
+fn metrics_count_what_happens() {
+    let server = Server::start(&[]);
+    server.ok("/embed", &json!({"inputs": ["a", "b", "c"]}));
+    server.ok("/embed", &json!({"inputs": "d"}));
+    assert_eq!(server.get("/no/such/path").status, 404);
+    let text = server.get("/metrics").body;
+    let names: BTreeSet<&str> = (text.lines())
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .collect();
+    let expected = [
+        "dynquant_batch_duration_seconds histogram",
+        "dynquant_batch_texts histogram",
+        "dynquant_batch_tokens histogram",
+        "dynquant_queue_duration_seconds histogram",
+        "dynquant_queue_length gauge",
+        "dynquant_request_duration_seconds histogram",
+        "dynquant_requests counter",
+        "dynquant_requests_in_flight gauge",
+        "dynquant_texts counter",
+        "dynquant_tokens counter",
+    ];
+    assert_eq!(names, BTreeSet::from(expected));
+    assert!(text.ends_with("# EOF\n"));
+    assert_eq!(server.metric("dynquant_texts_total"), 4.);
+    assert_eq!(server.metric("dynquant_batch_texts_sum"), 4.);
+    assert_eq!(server.metric("dynquant_queue_length"), 0.);
+    // The request for the metrics itself.
+    assert_eq!(server.metric("dynquant_requests_in_flight"), 1.);
+    let requests = |labels: &str| server.metric(&format!("dynquant_requests_total{{{labels}}}"));
+    assert_eq!(requests("route=\"/embed\",status=\"200\""), 2.);
+    assert_eq!(requests("route=\"other\",status=\"404\""), 1.);
+}
+
+#[test]
+fn errors_have_the_format_of_their_route() {
+    let server = Server::start(&[]);
+    let cases = [
+        ("/v1/embeddings", "{\"input\": ", 400),
+        ("/v1/embeddings", "{\"model\": \"debian-sections\"}", 400),
+        ("/v1/embeddings", "{\"input\": []}", 400),
+        ("/v1/embeddings", "{\"input\": \"\"}", 400),
+        ("/v1/embeddings", "{\"input\": [\"a\", 1]}", 400),
+        (
+            "/v1/embeddings",
+            "{\"input\": \"a\", \"encoding_format\": \"hex\"}",
+            400,
+        ),
+        (
+            "/v1/embeddings",
+            "{\"input\": \"a\", \"dimensions\": 64}",
+            400,
+        ),
+        ("/v1/chat/completions", "{}", 404),
+        ("/embed", "{\"inputs\": ", 422),
+        ("/embed", "{\"inputs\": {}}", 422),
+        ("/embed", "{\"inputs\": []}", 400),
+        ("/embed", "{\"inputs\": [\"a\", \"\"]}", 422),
+        (
+            "/embed",
+            "{\"inputs\": \"a\", \"prompt_name\": \"query\"}",
+            422,
+        ),
+        ("/predict", "{\"inputs\": []}", 400),
+        ("/predict", "{\"inputs\": 1}", 422),
+        ("/rerank", "{}", 404),
+        ("/health", "{}", 405),
+    ];
+    for (path, body, status) in cases {
+        let reply = server.post_text(path, body);
+        assert_eq!(reply.status, status, "{path} {body}: {}", reply.body);
+        let error = reply.json();
+        match path.starts_with("/v1/") {
+            true => {
+                assert!(error["error"]["message"].is_string(), "{error}");
+                assert_eq!(error["error"]["type"], "invalid_request_error");
+                assert!(
+                    error["error"].get("param").is_some() && error["error"].get("code").is_some()
+                );
+            }
+            false => {
+                let kind = if status == 400 { "Empty" } else { "Validation" };
+                assert_eq!(error["error_type"], kind, "{error}");
+            }
+        }
+        assert!(!reply.message().is_empty());
+    }
+    let message = |path, body: Value| server.post(path, &body).message();
+    assert_eq!(
+        message("/v1/embeddings", json!({"input": "a", "dimensions": 64})),
+        "dimensions: expected 128, all that the model has, got 64"
+    );
+    assert_eq!(
+        message("/embed", json!({"inputs": ["a", ""]})),
+        "inputs[1]: expected a text, got an empty one"
+    );
+}

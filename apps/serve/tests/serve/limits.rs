@@ -1,0 +1,169 @@
+//! Each limit, and what is said beyond it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use crate::process::{Server, rest};
+
+fn text_of(words: usize) -> String {
+    "word ".repeat(words)
+}
+
+#[test]
+fn texts_of_a_request() {
+    let server = Server::start(&["--max-texts", "3"]);
+    let texts = |count| vec!["a"; count];
+    server.ok("/embed", &json!({"inputs": texts(3)}));
+    let tei = server.post("/embed", &json!({"inputs": texts(4)}));
+    assert_eq!(tei.status, 422);
+    assert_eq!(tei.message(), "inputs: expected at most 3 texts, got 4");
+    let openai = server.post("/v1/embeddings", &json!({"input": texts(5)}));
+    assert_eq!(openai.status, 400);
+    assert_eq!(openai.message(), "input: expected at most 3 texts, got 5");
+    let batch: Vec<_> = texts(4).into_iter().map(|text| vec![text]).collect();
+    assert_eq!(
+        server.post("/predict", &json!({"inputs": batch})).status,
+        422
+    );
+}
+
+#[test]
+fn tokens_of_a_text() {
+    let server = Server::start(&["--max-tokens", "10"]);
+    server.ok("/embed", &json!({"inputs": text_of(8)}));
+    let long = json!({"inputs": ["a", text_of(9)]});
+    let reply = server.post("/embed", &long);
+    assert_eq!(reply.status, 422);
+    assert_eq!(
+        reply.message(),
+        "inputs[1]: expected at most 10 tokens, got 11"
+    );
+    let reply = server.post("/v1/embeddings", &json!({"input": text_of(2000)}));
+    assert_eq!(reply.status, 400);
+    assert_eq!(
+        reply.message(),
+        "input: expected at most 10 tokens, got 2002"
+    );
+    // Places in the queue are free again after a refusal.
+    server.ok("/embed", &json!({"inputs": text_of(8)}));
+}
+
+#[test]
+fn bytes_of_a_body() {
+    let server = Server::start(&["--max-body-bytes", "1000"]);
+    let body = |length: usize| {
+        let frame = json!({"inputs": "a", "pad": ""}).to_string().len();
+        json!({"inputs": "a", "pad": "x".repeat(length - frame)}).to_string()
+    };
+    assert_eq!(server.post_text("/embed", &body(1000)).status, 200);
+    for (path, length) in [
+        ("/embed", 1001),
+        ("/v1/embeddings", 1001),
+        ("/embed", 3_000_000),
+    ] {
+        let length = if length == 1001 { 1001 } else { 7000 };
+        let reply = server.post_text(path, &body(length));
+        assert_eq!(reply.status, 413);
+        assert_eq!(
+            reply.message(),
+            format!("the body: expected at most 1000 bytes, got {length}")
+        );
+    }
+    // A body of unknown length, in chunks.
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let head = "POST /embed HTTP/1.1\r\nHost: test\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = body(700);
+    let chunk = format!("{:x}\r\n{chunk}\r\n", chunk.len());
+    stream
+        .write_all(format!("{head}{chunk}{chunk}0\r\n\r\n").as_bytes())
+        .unwrap();
+    let reply = rest(stream);
+    assert!(reply.starts_with("HTTP/1.1 413"), "{reply}");
+    assert!(
+        reply.contains("the body: expected at most 1000 bytes, got more"),
+        "{reply}"
+    );
+}
+
+#[test]
+fn requests_at_a_time() {
+    let server = Server::start(&["--max-requests", "1"]);
+    let (mut stream, tail) = server.begin();
+    server.wait_until("the request is there", |server| {
+        server.post("/embed", &json!({"inputs": "a"})).status == 429
+    });
+    for (path, body) in [
+        ("/embed", json!({"inputs": "a"})),
+        ("/predict", json!({"inputs": "a"})),
+        ("/v1/embeddings", json!({"input": "a"})),
+    ] {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 429);
+        assert_eq!(reply.retry_after.as_deref(), Some("1"));
+        assert_eq!(
+            reply.message(),
+            "overloaded: expected at most 1 requests at a time, got one more"
+        );
+        let error = reply.json();
+        match path {
+            "/v1/embeddings" => assert_eq!(error["error"]["code"], "rate_limit_exceeded"),
+            _ => assert_eq!(error["error_type"], "Overloaded"),
+        }
+    }
+    // Operators are answered meanwhile.
+    assert_eq!(server.get("/health").status, 200);
+    stream.write_all(tail.as_bytes()).unwrap();
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+    server.ok("/embed", &json!({"inputs": "a"}));
+}
+
+#[test]
+fn places_in_the_queue() {
+    let server = Server::start(&["--queue", "64"]);
+    let texts: Vec<String> = (0..60)
+        .map(|index| format!("{index} {}", text_of(50)))
+        .collect();
+    let body = json!({"inputs": texts});
+    let expected = server.ok("/embed", &body);
+    let replies = std::thread::scope(|scope| {
+        let flood = || {
+            (0..4)
+                .map(|_| server.post("/embed", &body))
+                .collect::<Vec<_>>()
+        };
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(flood)).collect();
+        let replies = threads.into_iter().map(|thread| thread.join().unwrap());
+        replies.flatten().collect::<Vec<_>>()
+    });
+    let (answered, refused): (Vec<_>, Vec<_>) =
+        replies.into_iter().partition(|reply| reply.status == 200);
+    assert!(
+        !answered.is_empty() && !refused.is_empty(),
+        "{}",
+        answered.len()
+    );
+    for reply in answered {
+        assert_eq!(reply.json(), expected);
+    }
+    for reply in refused {
+        assert_eq!(reply.status, 429, "{}", reply.body);
+        assert_eq!(reply.retry_after.as_deref(), Some("1"));
+        let message = reply.message();
+        assert!(
+            message.contains("the room left in the queue of 64, got 60"),
+            "{message}"
+        );
+    }
+    // More texts than places are no overload: they would never fit.
+    let many: Vec<Value> = vec![json!("a"); 65];
+    let reply = server.post("/embed", &json!({"inputs": many}));
+    assert_eq!(
+        (reply.status, reply.message().as_str()),
+        (422, "inputs: expected at most 64 texts, got 65")
+    );
+    assert_eq!(server.ok("/embed", &body), expected);
+}

@@ -1,0 +1,9 @@
+//! The server as its clients use it: the real program on a free port, spoken to over HTTP.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bits;
+mod formats;
+mod limits;
+mod mistakes;
+mod process;
+mod shutdown;

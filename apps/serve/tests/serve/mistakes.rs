@@ -1,0 +1,113 @@
+//! Mistakes on the command line: a message that names the fault, and no panic.
+
+use std::fs;
+use std::process::Output;
+
+use serde_json::json;
+
+use crate::process::{Server, command};
+
+const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert");
+
+fn run(options: &[&str]) -> Output {
+    command().args(options).output().unwrap()
+}
+
+#[test]
+fn are_named() {
+    let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets");
+    let cases: [(&[&str], &str); 9] = [
+        (
+            &["--preset", "int4"],
+            "expected int8, bfloat16, float16 or none, got \"int4\"",
+        ),
+        (&["--port", "70000"], "--port"),
+        (&["--queue", "0"], "expected a whole number from 1"),
+        (&["--log-level", "loud"], "--log-level"),
+        (
+            &["--model-dir", "/no/such/folder"],
+            "--model-dir: /no/such/folder: expected a folder with config.json",
+        ),
+        (
+            &["--model-dir", assets],
+            "config.json: expected a readable file",
+        ),
+        (
+            &["--max-tokens", "65"],
+            "--max-tokens: expected at most 64, which the model takes, got 65",
+        ),
+        (
+            &["--max-tokens", "3"],
+            "--max-tokens: tokens of a text: expected a limit of 4 or more, got 3",
+        ),
+        (
+            &["--host", "no.such.host.invalid"],
+            "--host, --port: expected an address to listen on, got no.such.host.invalid:8080",
+        ),
+    ];
+    for (options, expected) in cases {
+        let output = run(options);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{options:?}: {stderr}");
+        assert!(stderr.contains(expected), "{options:?}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{options:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let server = Server::start(&[]);
+    let (_, port) = server.address.rsplit_once(':').unwrap();
+    let output = run(&["--port", port]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr.contains(&format!("got 127.0.0.1:{port}")),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_folder_is_served_as_it_is() {
+    let server = Server::start(&["--model-dir", ASSETS, "--preset", "none"]);
+    let body = json!({"inputs": "Terminal text editor"});
+    assert_eq!(server.ok("/predict", &body)[0]["label"], "editors");
+    let info = server.get("/info").json();
+    assert_eq!(
+        (&info["model_dtype"], &info["model_id"]),
+        (&json!("none"), &json!("bert"))
+    );
+}
+
+#[test]
+fn a_model_without_classes_says_so() {
+    let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/no-classes");
+    fs::create_dir_all(dir).unwrap();
+    let read = |file: &str| fs::read(format!("{ASSETS}/{file}")).unwrap();
+    let write = |file: &str, bytes: &[u8]| fs::write(format!("{dir}/{file}"), bytes).unwrap();
+    write("tokenizer.json", &read("tokenizer.json"));
+    let config = String::from_utf8(read("config.json")).unwrap();
+    let config = config.replace("BertForSequenceClassification", "BertModel");
+    write("config.json", config.as_bytes());
+    // Another name, as long, for the tensors of the head.
+    let (from, to) = (b"\"classifier.", b"\"unusedhead.");
+    let mut weights = read("model.safetensors");
+    let places = weights.windows(from.len()).enumerate();
+    let places = places.filter_map(|(place, window)| (window == from).then_some(place));
+    for place in places.collect::<Vec<_>>() {
+        weights[place..place + to.len()].copy_from_slice(to);
+    }
+    write("model.safetensors", &weights);
+
+    let server = Server::start(&["--model-dir", dir]);
+    server.ok("/embed", &json!({"inputs": "a"}));
+    let info = server.get("/info").json();
+    assert_eq!(
+        info["model_type"],
+        json!({"embedding": {"pooling": "mean"}})
+    );
+    let reply = server.post("/predict", &json!({"inputs": "a"}));
+    assert_eq!(reply.status, 424);
+    assert_eq!(reply.json()["error_type"], "Backend");
+    assert!(reply.message().contains("no classification head"));
+}

@@ -1,0 +1,198 @@
+//! A server as a process of its own, and what is said to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use ureq::Agent;
+
+/// Far more than any step takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_dynquant-serve"))
+}
+
+/// A running server; it is killed when dropped.
+pub struct Server {
+    child: Child,
+    pub address: String,
+    agent: Agent,
+    /// What it wrote to stderr.
+    logs: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// An answer.
+pub struct Reply {
+    pub status: u16,
+    pub retry_after: Option<String>,
+    pub body: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    /// The message of an error in one of the formats.
+    pub fn message(&self) -> String {
+        let body = self.json();
+        let message = match &body["error"] {
+            Value::Object(error) => &error["message"],
+            message => message,
+        };
+        message.as_str().unwrap().to_owned()
+    }
+}
+
+impl Server {
+    /// Starts one with the model in the program, and waits until it listens.
+    pub fn start(options: &[&str]) -> Self {
+        let mut child = command()
+            .args(["--port", "0", "--log-json"])
+            .args(options)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut early = Vec::new();
+        let address = loop {
+            let line = lines.next().expect("the server ended").unwrap();
+            let log: Value = serde_json::from_str(&line).expect(&line);
+            early.push(line);
+            if log["message"] == "listening" {
+                break log["address"].as_str().unwrap().to_owned();
+            }
+        };
+        let logs = Arc::new(Mutex::new(early));
+        let kept = Arc::clone(&logs);
+        let reader = std::thread::spawn(move || {
+            lines.for_each(|line| kept.lock().unwrap().push(line.unwrap()));
+        });
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(PATIENCE))
+            .max_idle_connections_per_host(256)
+            .build();
+        Self {
+            child,
+            address,
+            agent: config.into(),
+            logs,
+            reader: Some(reader),
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Reply {
+        let reply = self.agent.get(self.url(path)).call();
+        reply_of(reply.unwrap())
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Reply {
+        self.post_text(path, &body.to_string())
+    }
+
+    pub fn post_text(&self, path: &str, body: &str) -> Reply {
+        let reply = self.agent.post(self.url(path));
+        let reply = reply.content_type("application/json").send(body);
+        reply_of(reply.unwrap())
+    }
+
+    /// With status 200.
+    pub fn ok(&self, path: &str, body: &Value) -> Value {
+        let reply = self.post(path, body);
+        assert_eq!(reply.status, 200, "{path}: {}", reply.body);
+        reply.json()
+    }
+
+    /// The value of a metric.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {text}"))
+            .parse()
+            .unwrap()
+    }
+
+    /// Waits until the condition holds.
+    pub fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !condition(self) {
+            assert!(start.elapsed() < PATIENCE, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A connection on which a request to /embed is begun, and the rest of its body.
+    pub fn begin(&self) -> (TcpStream, String) {
+        let body = json!({"inputs": "a text editor"}).to_string();
+        let (first, rest) = body.split_at(10);
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        let head =
+            format!("POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n");
+        stream
+            .write_all(format!("{head}{first}").as_bytes())
+            .unwrap();
+        (stream, rest.to_owned())
+    }
+
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Waits for the end; its status and all that it logged.
+    pub fn wait(mut self) -> (ExitStatus, Vec<String>) {
+        let start = Instant::now();
+        let status = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status,
+                None => assert!(start.elapsed() < PATIENCE, "the server does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        let logs = self.logs.lock().unwrap().clone();
+        (status, logs)
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The rest of what comes on a connection, until the server closes it.
+pub fn rest(mut stream: TcpStream) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn reply_of(mut reply: ureq::http::Response<ureq::Body>) -> Reply {
+    let retry_after = reply.headers().get("retry-after");
+    Reply {
+        status: reply.status().as_u16(),
+        retry_after: retry_after.map(|value| value.to_str().unwrap().to_owned()),
+        body: reply.body_mut().read_to_string().unwrap(),
+    }
+}
