@@ -131,10 +131,7 @@ impl Report {
         for group in groups {
             for folded in fold(group.iter().map(|(_, layer)| layer.path.as_str())) {
                 let (index, first) = group[folded.first];
-                let path = match folded.text.as_str() {
-                    "" => "(the model itself)".to_owned(),
-                    _ => folded.text,
-                };
+                let path = shown(&folded.text).to_owned();
                 let names: Vec<_> = [path].into_iter().chain(other_names(first, each)).collect();
                 let row = Row {
                     name: names.join(" = "),
@@ -156,6 +153,7 @@ impl Report {
             ..
         } in &self.layers
         {
+            let path = shown(path);
             let (dtype, max) = match outcome {
                 Outcome::Swapped { to } if to.weight == WeightConfig::BFloat16 => {
                     ("bfloat16", "3.39e38")
@@ -218,6 +216,14 @@ impl Report {
         }
         writeln!(f, "opaque fields (not visited):")?;
         fmt_by(f, fields)
+    }
+}
+
+/// A path as the report shows it.
+fn shown(path: &str) -> &str {
+    match path {
+        "" => "(the model itself)",
+        path => path,
     }
 }
 
