@@ -301,6 +301,33 @@ rules:
 }
 
 #[test]
+fn a_spec_is_written_in_its_shortest_form() {
+    let spec = QConfigSpec::int8()
+        .embeddings()
+        .exclude(["head", "pooler"])
+        .name("encoder", QConfig::float16_dynamic())
+        .exclude("encoder.0");
+    let yaml = spec.to_yaml().expect("writes");
+    let expected = "preset: int8
+embeddings: true
+exclude:
+- head
+- pooler
+rules:
+- name: encoder
+  qconfig: float16_dynamic
+- name: encoder.0
+  qconfig: null
+";
+    assert_eq!(yaml, expected);
+    let yaml = QConfigSpec::int8()
+        .min_params(10)
+        .to_yaml()
+        .expect("writes");
+    assert_eq!(yaml, "preset: int8\nmin_params: 10\n");
+}
+
+#[test]
 fn every_cut_of_a_spec_is_a_spec_or_an_error() {
     let yaml = specs()
         .pop()
