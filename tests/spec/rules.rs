@@ -62,6 +62,16 @@ fn outcome(case: &str, report: &Report, path: &str) -> Option<QConfig> {
 }
 
 #[test]
+fn a_name_ends_where_a_segment_ends() {
+    let spec = QConfigSpec::of(["layer.1"], A);
+    let report = quantize_dynamic(&mut model(), &spec).expect("quantizes");
+    let swapped: Vec<_> = report.swapped().map(|l| l.path.as_str()).collect();
+    let expected = ["attention.query", "attention.value", "output"];
+    let expected = expected.map(|name| format!("layer.1.{name}"));
+    assert_eq!(swapped, expected, "and none of layer.10");
+}
+
+#[test]
 fn the_most_particular_rule_wins() {
     let query = "layer.1.attention.query";
     let cases: Vec<(&str, QConfigSpec, Option<QConfig>)> = vec![
