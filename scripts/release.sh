@@ -2,22 +2,14 @@
 # Checks what a release needs beyond .ci/run, and makes its artefacts under target/release-artefacts:
 # the packages of the crates, the command `dynquant` for this machine, the notes, and checksums.
 #
-#     scripts/release.sh [--advisories DIR]
+#     scripts/release.sh
 #
-# Licences and advisories are checked by cargo-deny, whose database is downloaded, or read from DIR, a
-# clone of RustSec's advisory-db. Nothing is published: the last lines say what to type.
+# Licences and advisories are checked by cargo-deny, which downloads RustSec's advisories. Nothing is
+# published: the last lines say what to type.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 step() { printf '\n== %s\n' "$*"; }
 
-advisories=""
-while [ "$#" -gt 0 ]; do
-    case "$1" in
-    --advisories) advisories="$2" && shift ;;
-    *) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' && exit 2 ;;
-    esac
-    shift
-done
 version="$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
 crates=(candle-dynquant-derive candle-dynquant dynquant)
 out="target/release-artefacts"
@@ -33,16 +25,7 @@ printf '%s\n' "$notes" >"$out/NOTES.md"
 
 step "licences, sources and advisories"
 command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
-cargo deny check licenses bans sources
-if [ -n "$advisories" ]; then
-    mkdir -p target/advisory-dbs
-    cargo deny check --config <(
-        cat deny.toml
-        printf '\n[advisories]\ndb-path = "%s"\n' "$PWD/target/advisory-dbs"
-    ) advisories
-else
-    cargo deny check advisories
-fi
+cargo deny check
 
 step "the oldest versions of the dependencies that Cargo.toml allows"
 rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
