@@ -28,7 +28,7 @@ use std::str::FromStr;
 
 use candle_dynquant::QConfigSpec;
 
-/// What is done to the weights of a float model when it is opened.
+/// How the weights of a float model are quantized when it is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preset {
     /// int8 weights per channel, activations per token.

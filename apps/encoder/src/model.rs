@@ -8,7 +8,7 @@ use candle_dynquant::module::{AnyLayer, Visitor, Walk};
 use crate::bert::{Bert, Rows, Run};
 use crate::{Config, Pooling, Tokens};
 
-/// What is asked of a text.
+/// A kind of answer to a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// Its embedding, `hidden_size` numbers, not normalized.
@@ -22,7 +22,7 @@ pub enum Head {
 pub struct Task<'a> {
     /// The text.
     pub tokens: &'a Tokens,
-    /// What is asked.
+    /// The kind of answer.
     pub head: Head,
 }
 

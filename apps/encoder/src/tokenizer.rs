@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use tokenizers::{TruncationDirection, TruncationParams};
 
-/// What is tokenized.
+/// An input of the tokenizer.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// A text.
@@ -53,7 +53,7 @@ pub enum TokensError {
     TooLong {
         /// The most that are taken.
         limit: usize,
-        /// What it has.
+        /// The number that it has.
         got: usize,
     },
     /// It has none.

@@ -1,4 +1,4 @@
-//! What a request may ask for, and which requests are let in.
+//! Limits of requests, and of how many run at a time.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What `/metrics` states.
+//! The metrics of `/metrics`.
 
 use std::time::Instant;
 

@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::queue::Queue;
 use inputs::Text;
 
-/// What requests share.
+/// The state that requests share.
 pub struct App {
     /// Names of the model; the first is stated.
     pub names: Vec<String>,

@@ -1,4 +1,4 @@
-//! What operators and load balancers ask: `/info`, `/health`, `/metrics`.
+//! Routes for operators and load balancers: `/info`, `/health`, `/metrics`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ pub struct Server {
     child: Child,
     pub address: String,
     agent: Agent,
-    /// What it wrote to stderr.
+    /// The lines that it wrote to stderr.
     logs: Arc<Mutex<Vec<String>>>,
     reader: Option<JoinHandle<()>>,
 }

@@ -51,7 +51,7 @@ pub trait Source<T> {
     fn write(&self, row: usize, values: &[T], out: &mut [u8]) -> Written;
 }
 
-/// What is to be known of a row's elements.
+/// Properties of a row's elements, found while they are packed.
 #[derive(Clone, Copy, Default)]
 pub struct Written {
     /// The sum of codes less their zero point; 0 of halves.
