@@ -4,12 +4,13 @@
 use candle_core::{IndexOp, Result as CandleResult, Tensor};
 use candle_nn::{RNN, VarBuilder, rnn};
 
-use super::lstm::cell_state;
+use super::gru::Gru;
+use super::kind::Kind;
+use super::lstm::Lstm;
 use super::stack::Axes;
 use super::weights::{Direction, Inits, Shape};
 use super::{GRU, GRUConfig, GRUState, LSTM, LSTMConfig, LSTMState, Stack};
 use crate::error::{Error, Result};
-use crate::kernels::Gates;
 use crate::sizes;
 use crate::trace;
 
@@ -38,9 +39,9 @@ pub fn lstm(
         b_ih: config.b_ih_init,
         b_hh: config.b_hh_init,
     };
-    let shape = Shape::new(Gates::Lstm, in_dim, hidden_dim);
+    let shape = Shape::new(Lstm.gates(), in_dim, hidden_dim);
     let direction = Direction::load(shape, suffix, inits, &vb)?;
-    let stack = Stack::single(direction, &vb);
+    let stack = Stack::single(Lstm, direction, &vb);
     Ok(LSTM { stack })
 }
 
@@ -61,9 +62,9 @@ pub fn gru(
         b_ih: config.b_ih_init,
         b_hh: config.b_hh_init,
     };
-    let shape = Shape::new(Gates::Gru, in_dim, hidden_dim);
+    let shape = Shape::new(Gru.gates(), in_dim, hidden_dim);
     let direction = Direction::load(shape, "_l0".into(), inits, &vb)?;
-    let stack = Stack::single(direction, &vb);
+    let stack = Stack::single(Gru, direction, &vb);
     Ok(GRU { stack })
 }
 
@@ -87,8 +88,7 @@ impl RNN for LSTM {
         let (h, c) = (state.h.unsqueeze(0)?, state.c.unsqueeze(0)?);
         let (ys, cs) = on_single(&self.stack, "LSTM", |stack| {
             let xs = stack.input(input, Axes::BatchFirst, None)?;
-            let states = stack.run(&xs, Some(&h), Some(&c), true)?;
-            Ok((states.ys, cell_state(states.cs)))
+            stack.run_each(&xs, Some(&h), Some(&c))
         })?;
         let state = |step| Ok(LSTMState::new(row(&ys, step)?, cs.i(step)?));
         (0..input.dim(1)?).map(state).collect()
@@ -118,7 +118,7 @@ impl RNN for GRU {
         let h = state.h.unsqueeze(0)?;
         let ys = on_single(&self.stack, "GRU", |stack| {
             let xs = stack.input(input, Axes::BatchFirst, None)?;
-            Ok(stack.run(&xs, Some(&h), None, false)?.ys)
+            Ok(stack.run(&xs, Some(&h), None)?.ys)
         })?;
         let state = |step| Ok(GRUState { h: row(&ys, step)? });
         (0..input.dim(1)?).map(state).collect()
@@ -131,7 +131,11 @@ impl RNN for GRU {
 }
 
 /// Calls `f` with a stack of one layer and one direction, and names the layer in an error.
-fn on_single<T>(stack: &Stack, kind: &str, f: impl FnOnce(&Stack) -> Result<T>) -> CandleResult<T> {
+fn on_single<K: Kind, T>(
+    stack: &Stack<K>,
+    kind: &str,
+    f: impl FnOnce(&Stack<K>) -> Result<T>,
+) -> CandleResult<T> {
     let result = match stack.is_single() {
         true => f(stack),
         false => Err(Error::InvalidArgument {
@@ -144,7 +148,7 @@ fn on_single<T>(stack: &Stack, kind: &str, f: impl FnOnce(&Stack) -> Result<T>) 
 }
 
 /// A state of zeros, `[batch, hidden_size]`.
-fn zeros(stack: &Stack, kind: &str, batch: usize) -> CandleResult<Tensor> {
+fn zeros<K: Kind>(stack: &Stack<K>, kind: &str, batch: usize) -> CandleResult<Tensor> {
     on_single(stack, kind, |_| Ok(()))?;
     sizes::elements("zero_state", &[batch, stack.hidden_size()])?;
     let shape = (batch, stack.hidden_size());

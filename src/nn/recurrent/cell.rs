@@ -5,13 +5,16 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-use super::composite::{self, is_ours};
+use super::composite::is_ours;
+use super::gru::Gru;
+use super::kind::{CellState, Kind};
+use super::lstm::Lstm;
 use super::weights::Shape;
 use super::{
     LSTMState, Nonlinearity, check_state, load, read_state, recurrent_layer, uniform_init,
 };
 use crate::error::Result;
-use crate::kernels::{self, Gates, Isa, Step};
+use crate::kernels::{self, Isa, Step};
 use crate::module::WeightInfo;
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
@@ -25,7 +28,8 @@ use crate::trace;
 
 /// The weights of a cell.
 #[derive(Clone, Debug)]
-struct Cell {
+struct Cell<K> {
+    kind: K,
     shape: Shape,
     name: Option<Arc<str>>,
     ih: Projection,
@@ -33,8 +37,9 @@ struct Cell {
     tap: Option<Tap>,
 }
 
-impl Cell {
-    fn load(shape: Shape, bias: bool, vb: &VarBuilder<'_>) -> Result<Self> {
+impl<K: Kind> Cell<K> {
+    fn load(kind: K, [input, hidden]: [usize; 2], bias: bool, vb: &VarBuilder<'_>) -> Result<Self> {
+        let shape = Shape::new(kind.gates(), input, hidden);
         let init = uniform_init(shape.hidden);
         let rows = sizes::elements("weight", &[shape.gates.count(), shape.hidden])?;
         let projection = |name: &str, columns: usize| -> Result<Projection> {
@@ -47,6 +52,7 @@ impl Cell {
             Projection::load(vb, &weight_name, shape, 1, weight, bias)
         };
         Ok(Self {
+            kind,
             shape,
             name: prefix_of(vb),
             ih: projection("ih", shape.input)?,
@@ -101,16 +107,17 @@ impl Cell {
         }
     }
 
-    /// h after `xs`, and c of an LSTM.
+    /// The state after `xs`.
     fn forward(
         &self,
         xs: &Tensor,
         h: Option<&Tensor>,
-        c: Option<&Tensor>,
-    ) -> Result<(Tensor, Option<Tensor>)> {
+        c: Option<&K::Cell>,
+    ) -> Result<(Tensor, K::Cell)> {
         let states = self.step(xs, h, c)?;
         if let Some(tap) = &self.tap {
-            let inputs: Vec<_> = [Some(xs), h, c].into_iter().flatten().collect();
+            let inputs = [Some(xs), h, c.and_then(K::Cell::tensor)];
+            let inputs: Vec<_> = inputs.into_iter().flatten().collect();
             tap.report(&inputs, &states.0);
         }
         Ok(states)
@@ -121,7 +128,10 @@ impl Cell {
         let (h, _) = match *inputs {
             [xs] => self.step(xs, None, None)?,
             [xs, h] => self.step(xs, Some(h), None)?,
-            [xs, h, c] => self.step(xs, Some(h), Some(c))?,
+            [xs, h, c] => {
+                let c = K::Cell::of([], |[]| Ok(c.clone()))?;
+                self.step(xs, Some(h), Some(&c))?
+            }
             _ => return Err(tap::unlike("an input and a state", inputs)),
         };
         Ok(h)
@@ -131,10 +141,10 @@ impl Cell {
         &self,
         xs: &Tensor,
         h: Option<&Tensor>,
-        c: Option<&Tensor>,
-    ) -> Result<(Tensor, Option<Tensor>)> {
+        c: Option<&K::Cell>,
+    ) -> Result<(Tensor, K::Cell)> {
         let (batch, shape) = self.input(xs)?;
-        let given = [Some(xs), h, c];
+        let given = [Some(xs), h, c.and_then(K::Cell::tensor)];
         let sizes = [batch, self.shape.hidden];
         let ours = self.ih.qweight().is_some()
             || is_ours(
@@ -153,13 +163,13 @@ impl Cell {
         batch: usize,
         shape: &[usize],
         h_0: Option<&Tensor>,
-        c_0: Option<&Tensor>,
-    ) -> Result<(Tensor, Option<Tensor>)> {
+        c_0: Option<&K::Cell>,
+    ) -> Result<(Tensor, K::Cell)> {
         let input = as_f32(xs, "forward")?;
         let isa = Isa::active()?;
         let mut h = read_state("state h", h_0, shape, <[f32]>::to_vec)?;
-        let lstm = self.shape.gates == Gates::Lstm;
-        let mut c = match lstm {
+        let c_0 = c_0.and_then(K::Cell::tensor);
+        let mut c = match K::Cell::EXISTS {
             true => read_state("state c", c_0, shape, <[f32]>::to_vec)?,
             false => Vec::new(),
         };
@@ -175,7 +185,7 @@ impl Cell {
         kernels::update_state(isa, self.shape.gates, self.shape.hidden, step);
         let sources: Vec<_> = [Some(xs), h_0, c_0].into_iter().flatten().collect();
         let tensor = |values| without_gradient(from_f32_vec(values, shape, xs.dtype())?, &sources);
-        Ok((tensor(h)?, lstm.then(|| tensor(c)).transpose()?))
+        Ok((tensor(h)?, K::Cell::of([], |[]| tensor(c))?))
     }
 
     fn by_candle(
@@ -184,8 +194,8 @@ impl Cell {
         batch: usize,
         shape: &[usize],
         h: Option<&Tensor>,
-        c: Option<&Tensor>,
-    ) -> Result<(Tensor, Option<Tensor>)> {
+        c: Option<&K::Cell>,
+    ) -> Result<(Tensor, K::Cell)> {
         let dtype = self.ih.dtype();
         let state = |op, given: Option<&Tensor>| -> Result<Tensor> {
             let rows = (batch, self.shape.hidden);
@@ -198,15 +208,17 @@ impl Cell {
                 }
             })
         };
-        let (h, lstm) = (state("state h", h)?, self.shape.gates == Gates::Lstm);
-        let c = lstm.then(|| state("state c", c)).transpose()?;
+        let h = state("state h", h)?;
+        let c = K::Cell::of([], |[]| state("state c", c.and_then(K::Cell::tensor)))?;
         let rows = xs.to_dtype(dtype)?.reshape((batch, self.shape.input))?;
         let products = [&self.ih.try_forward(&rows)?, &self.hh.try_forward(&h)?];
-        let (h, c) = composite::step(self.shape.gates, products, &h, c.as_ref())?;
-        let like_xs = |state: Tensor| state.reshape(shape)?.to_dtype(xs.dtype());
-        Ok((like_xs(h)?, c.map(like_xs).transpose()?))
+        let (h, c) = self.kind.step(products, &h, &c)?;
+        let like_xs = |state: &Tensor| Ok(state.reshape(shape)?.to_dtype(xs.dtype())?);
+        Ok((like_xs(&h)?, K::Cell::of([&c], |[c]| like_xs(c))?))
     }
+}
 
+impl<K: Kind<Cell = ()>> Cell<K> {
     /// [`forward`](Self::forward) of a cell whose state is h alone.
     fn forward_h(&self, kind: &str, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
         let state = self.forward(xs, h, None);
@@ -239,10 +251,10 @@ impl Cell {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LSTMCell {
-    cell: Cell,
+    cell: Cell<Lstm>,
 }
 
-recurrent_layer!(LSTMCell { cell: Cell }, Gates::Lstm, [bias: bool], bias);
+recurrent_layer!(LSTMCell { cell: Cell<Lstm> }, Lstm, [bias: bool], bias);
 
 impl LSTMCell {
     /// The state after one step from `state`, or from zeros.
@@ -253,21 +265,19 @@ impl LSTMCell {
     pub fn forward(&self, xs: &Tensor, state: Option<&LSTMState>) -> Result<LSTMState> {
         trace::forward!("lstm-cell", self.cell.name());
         let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-        match self.cell.forward(xs, h, c) {
-            Ok((h, Some(c))) => Ok(LSTMState { h, c }),
-            Ok((_, None)) => unreachable!("an LSTM has a cell state"),
-            Err(error) => Err(error.at(self.cell.name().unwrap_or("LSTMCell"))),
-        }
+        let state = self.cell.forward(xs, h, c);
+        let (h, c) = state.map_err(|e| e.at(self.cell.name().unwrap_or("LSTMCell")))?;
+        Ok(LSTMState { h, c })
     }
 }
 
 /// One step of a [`GRU`](super::GRU): `torch.nn.GRUCell`; shapes as in [`LSTMCell`].
 #[derive(Clone, Debug)]
 pub struct GRUCell {
-    cell: Cell,
+    cell: Cell<Gru>,
 }
 
-recurrent_layer!(GRUCell { cell: Cell }, Gates::Gru, [bias: bool], bias);
+recurrent_layer!(GRUCell { cell: Cell<Gru> }, Gru, [bias: bool], bias);
 
 impl GRUCell {
     /// The state after one step from `h`, or from zeros.
@@ -284,11 +294,11 @@ impl GRUCell {
 /// One step of an [`RNN`](super::RNN): `torch.nn.RNNCell`; shapes as in [`LSTMCell`].
 #[derive(Clone, Debug)]
 pub struct RNNCell {
-    cell: Cell,
+    cell: Cell<Nonlinearity>,
 }
 
 recurrent_layer!(
-    RNNCell { cell: Cell }, nonlinearity.gates(),
+    RNNCell { cell: Cell<Nonlinearity> }, nonlinearity,
     [bias: bool, nonlinearity: Nonlinearity], bias
 );
 

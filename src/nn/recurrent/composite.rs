@@ -3,10 +3,10 @@
 use candle_core::{D, DType, IndexOp, Result as CandleResult, Tensor};
 
 use super::check_state;
+use super::kind::{CellState, Kind};
 use super::stack::{Axes, Input, Stack, States};
 use super::weights::Direction;
 use crate::error::Result;
-use crate::kernels::Gates;
 use crate::nn::Projection;
 use crate::sizes;
 
@@ -20,62 +20,30 @@ pub(super) fn is_ours<'a>(
         && tensors.all(ours)
 }
 
-/// The state after a step, `[batch, hidden]`, from the one before and the products of the input and
-/// of the hidden state, `[batch, gates * hidden]`; an LSTM has a cell state.
-pub(super) fn step(
-    gates: Gates,
-    [ih, hh]: [&Tensor; 2],
-    h: &Tensor,
-    c: Option<&Tensor>,
-) -> CandleResult<(Tensor, Option<Tensor>)> {
-    let sigmoid = candle_nn::ops::sigmoid;
-    match (gates, c) {
-        (Gates::Lstm, Some(c)) => {
-            let sums = (ih + hh)?.chunk(4, D::Minus1)?;
-            let (i, f) = (sigmoid(&sums[0])?, sigmoid(&sums[1])?);
-            let (g, o) = (sums[2].tanh()?, sigmoid(&sums[3])?);
-            let c = ((f * c)? + (i * g)?)?;
-            Ok(((o * c.tanh()?)?, Some(c)))
-        }
-        (Gates::Lstm, None) => candle_core::bail!("an LSTM has a cell state"),
-        (Gates::Gru, _) => {
-            let (ih, hh) = (ih.chunk(3, D::Minus1)?, hh.chunk(3, D::Minus1)?);
-            let r = sigmoid(&(&ih[0] + &hh[0])?)?;
-            let z = sigmoid(&(&ih[1] + &hh[1])?)?;
-            let n = (&ih[2] + (r * &hh[2])?)?.tanh()?;
-            Ok((((z * (h - &n)?)? + n)?, None))
-        }
-        (Gates::Tanh, _) => Ok(((ih + hh)?.tanh()?, None)),
-        (Gates::Relu, _) => Ok(((ih + hh)?.relu()?, None)),
-    }
-}
-
 /// The steps of one direction.
-struct Steps {
+struct Steps<C> {
     /// After each step, in the order of the input, zeros where a sequence is over.
     hs: Vec<Tensor>,
     cs: Vec<Tensor>,
     h: Tensor,
-    c: Option<Tensor>,
+    c: C,
 }
 
-impl Stack {
-    /// All layers, as the kernels run them, in the dtype of the weights.
+impl<K: Kind> Stack<K> {
+    /// All layers, as the kernels run them, in the dtype of the weights; and c after each step of the
+    /// last direction, `[steps, batch, hidden]`.
     pub(super) fn by_candle(
         &self,
         input: &Input<'_>,
         h_0: Option<&Tensor>,
-        c_0: Option<&Tensor>,
-    ) -> Result<States> {
+        c_0: Option<&K::Cell>,
+    ) -> Result<(States<K::Cell>, K::Cell)> {
         let (dtype, xs) = (self.dtype(), input.xs);
         let h_0 = self.states(input, "initial state h", h_0, self.state_size())?;
-        let c_0 = match self.shape.gates {
-            Gates::Lstm => {
-                let hidden = self.hidden_size();
-                Some(self.states(input, "initial state c", c_0, hidden)?)
-            }
-            _ => None,
-        };
+        let c_0 = K::Cell::of([], |[]| {
+            let given = c_0.and_then(K::Cell::tensor);
+            self.states(input, "initial state c", given, self.hidden_size())
+        })?;
         // [steps, batch, features], and 1 where a sequence is not over.
         let mut rows = match (xs.rank(), input.axes) {
             (2, _) => xs.unsqueeze(1)?,
@@ -97,11 +65,11 @@ impl Stack {
             let mut outs = Vec::new();
             for direction in directions {
                 let h = h_0.i(last_h.len())?;
-                let c = c_0.as_ref().map(|c| c.i(last_h.len())).transpose()?;
+                let c = K::Cell::of([&c_0], |[c]| Ok(c.i(last_h.len())?))?;
                 let steps = self.steps(direction, &rows, masks.as_ref(), h, c)?;
                 outs.push(Tensor::stack(&steps.hs, 0)?);
                 last_h.push(steps.h);
-                last_c.extend(steps.c);
+                last_c.extend(steps.c.tensor().cloned());
                 cs = steps.cs;
             }
             rows = Tensor::cat(&outs, D::Minus1)?;
@@ -120,13 +88,12 @@ impl Stack {
             }
         };
         let all = |parts: &[Tensor]| Tensor::stack(parts, 0)?.to_dtype(xs.dtype());
-        let lstm = c_0.is_some();
-        Ok(States {
+        let states = States {
             ys: ys.contiguous()?.to_dtype(xs.dtype())?,
             h: state(&last_h)?,
-            c: lstm.then(|| state(&last_c)).transpose()?,
-            cs: lstm.then(|| all(&cs)).transpose()?,
-        })
+            c: K::Cell::of([], |[]| Ok(state(&last_c)?))?,
+        };
+        Ok((states, K::Cell::of([], |[]| Ok(all(&cs)?))?))
     }
 
     /// States of all layers and directions, `[layers * directions, batch, size]`; zeros for none.
@@ -155,8 +122,8 @@ impl Stack {
         rows: &Tensor,
         masks: Option<&Tensor>,
         mut h: Tensor,
-        mut c: Option<Tensor>,
-    ) -> Result<Steps> {
+        mut c: K::Cell,
+    ) -> Result<Steps<K::Cell>> {
         let ih = direction.ih.try_forward(rows)?;
         let steps = rows.dim(0)?;
         let (mut hs, mut cs) = (Vec::new(), Vec::new());
@@ -167,8 +134,7 @@ impl Stack {
                 count
             };
             let hh = direction.hh.try_forward(&h)?;
-            let (mut next_h, mut next_c) =
-                step(self.shape.gates, [&ih.i(at)?, &hh], &h, c.as_ref())?;
+            let (mut next_h, mut next_c) = self.kind.step([&ih.i(at)?, &hh], &h, &c)?;
             if let Some(hr) = &direction.hr {
                 next_h = hr.try_forward(&next_h)?;
             }
@@ -176,14 +142,11 @@ impl Stack {
                 let mask = masks.i(at)?;
                 hs.push(masked(&mask, &next_h, &next_h.zeros_like()?)?);
                 next_h = masked(&mask, &next_h, &h)?;
-                next_c = match (next_c, &c) {
-                    (Some(next), Some(c)) => Some(masked(&mask, &next, c)?),
-                    (next, _) => next,
-                };
+                next_c = K::Cell::of([&next_c, &c], |[next, c]| Ok(masked(&mask, next, c)?))?;
             } else {
                 hs.push(next_h.clone());
             }
-            cs.extend(next_c.clone());
+            cs.extend(next_c.tensor().cloned());
             (h, c) = (next_h, next_c);
         }
         if direction.reverse {

@@ -4,55 +4,76 @@ use std::slice::ChunksExactMut;
 
 use candle_core::Tensor;
 
+use super::kind::{CellState, Kind};
 use super::read_state;
 use super::schedule::Schedule;
 use super::stack::{Input, Stack, States};
 use super::steps::one_by_one;
 use super::weights::Direction;
 use crate::error::Result;
-use crate::kernels::{self, Gates, Recurrence};
+use crate::kernels::{self, Recurrence};
+use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, without_gradient};
 
 /// The cell state of an LSTM, which is replaced; empty of the other layers.
 struct Memory<'a> {
     /// `[layers * directions, batch, hidden]`, of the longest sequence first.
     c: &'a mut [f32],
-    /// Where c goes after each step, `[steps, batch, hidden]`; empty if it is not asked for, and
-    /// where there are several directions.
+    /// Where c goes after each step, `[steps, batch, hidden]`, of one layer in one direction; empty if
+    /// it is not asked for.
     cs: &'a mut [f32],
 }
 
-impl Stack {
+impl<K: Kind> Stack<K> {
     /// Runs all layers in f32.
     pub(super) fn by_kernels(
         &self,
         input: &Input<'_>,
         h_0: Option<&Tensor>,
-        c_0: Option<&Tensor>,
-        each_c: bool,
-    ) -> Result<States> {
-        let (hidden, lstm) = (self.shape.hidden, self.shape.gates == Gates::Lstm);
-        let mut c = match lstm {
-            true => self.read(input, "initial state c", c_0, hidden)?,
+        c_0: Option<&K::Cell>,
+    ) -> Result<States<K::Cell>> {
+        self.with_memory(input, h_0, c_0, &mut [])
+    }
+
+    /// Runs one layer in one direction in f32: the output, and c after each step.
+    pub(super) fn each_by_kernels(
+        &self,
+        input: &Input<'_>,
+        h_0: Option<&Tensor>,
+        c_0: Option<&K::Cell>,
+    ) -> Result<(Tensor, K::Cell)> {
+        let shape = [input.steps, input.schedule.batch, self.shape.hidden];
+        let count = sizes::elements("forward", &shape)?;
+        let mut cs = vec![0.; if K::Cell::EXISTS { count } else { 0 }];
+        let states = self.with_memory(input, h_0, c_0, &mut cs)?;
+        let cs = K::Cell::of([], |[]| {
+            let cs = from_f32_vec(cs, &shape, input.xs.dtype())?;
+            marked::<K>(cs, input, h_0, c_0)
+        })?;
+        Ok((states.ys, cs))
+    }
+
+    fn with_memory(
+        &self,
+        input: &Input<'_>,
+        h_0: Option<&Tensor>,
+        c_0: Option<&K::Cell>,
+        cs: &mut [f32],
+    ) -> Result<States<K::Cell>> {
+        let hidden = self.shape.hidden;
+        let mut c = match K::Cell::EXISTS {
+            true => {
+                let c_0 = c_0.and_then(K::Cell::tensor);
+                self.read(input, "initial state c", c_0, hidden)?
+            }
             false => Vec::new(),
         };
-        let each_c = lstm && each_c;
-        let mut cs = vec![0.; if each_c { input.steps * c.len() } else { 0 }];
-        let memory = Memory {
-            c: &mut c,
-            cs: &mut cs,
-        };
-        let (ys, h) = self.forward(input, h_0, memory)?;
-        let c = lstm.then(|| self.write(input, c, hidden)).transpose()?;
-        let shape = [input.steps, input.schedule.batch, hidden];
-        let cs = each_c.then(|| from_f32_vec(cs, &shape, input.xs.dtype()));
-        let sources: Vec<_> = [Some(input.xs), h_0, c_0].into_iter().flatten().collect();
-        let marked = |ys| without_gradient(ys, &sources);
+        let (ys, h) = self.forward(input, h_0, Memory { c: &mut c, cs })?;
+        let marked = |ys| marked::<K>(ys, input, h_0, c_0);
         Ok(States {
             ys: marked(ys)?,
             h: marked(h)?,
-            c: c.map(marked).transpose()?,
-            cs: cs.transpose()?.map(marked).transpose()?,
+            c: K::Cell::of([], |[]| marked(self.write(input, c, hidden)?))?,
         })
     }
 
@@ -159,4 +180,15 @@ impl Stack {
             (forward, _) => forward.unwrap_or_default(),
         })
     }
+}
+
+/// A result that refuses a backward pass if one of the tensors it was computed from tracks a gradient.
+fn marked<K: Kind>(
+    result: Tensor,
+    input: &Input<'_>,
+    h_0: Option<&Tensor>,
+    c_0: Option<&K::Cell>,
+) -> Result<Tensor> {
+    let sources = [Some(input.xs), h_0, c_0.and_then(K::Cell::tensor)];
+    without_gradient(result, &sources.into_iter().flatten().collect::<Vec<_>>())
 }

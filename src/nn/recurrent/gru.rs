@@ -1,6 +1,9 @@
 //! Gated recurrent unit.
 
-use super::weights::Shape;
+use candle_core::{D, Result as CandleResult, Tensor};
+use candle_nn::ops::sigmoid;
+
+use super::kind::Kind;
 use super::{RecurrentConfig, Stack, forward_h, recurrent_layer};
 use crate::kernels::Gates;
 
@@ -33,8 +36,27 @@ use crate::kernels::Gates;
 /// ```
 #[derive(Clone, Debug)]
 pub struct GRU {
-    pub(super) stack: Stack,
+    pub(super) stack: Stack<Gru>,
 }
 
-recurrent_layer!(GRU { stack: Stack }, Gates::Gru, [config: RecurrentConfig], config);
+recurrent_layer!(GRU { stack: Stack<Gru> }, Gru, [config: RecurrentConfig], config);
 forward_h!(GRU, "gru");
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gru;
+
+impl Kind for Gru {
+    type Cell = ();
+
+    fn gates(self) -> Gates {
+        Gates::Gru
+    }
+
+    fn step(self, [ih, hh]: [&Tensor; 2], h: &Tensor, (): &()) -> CandleResult<(Tensor, ())> {
+        let (ih, hh) = (ih.chunk(3, D::Minus1)?, hh.chunk(3, D::Minus1)?);
+        let r = sigmoid(&(&ih[0] + &hh[0])?)?;
+        let z = sigmoid(&(&ih[1] + &hh[1])?)?;
+        let n = (&ih[2] + (r * &hh[2])?)?.tanh()?;
+        Ok((((z * (h - &n)?)? + n)?, ()))
+    }
+}

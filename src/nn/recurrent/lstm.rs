@@ -1,8 +1,9 @@
 //! Long short-term memory.
 
-use candle_core::Tensor;
+use candle_core::{D, Result as CandleResult, Tensor};
+use candle_nn::ops::sigmoid;
 
-use super::weights::Shape;
+use super::kind::Kind;
 use super::{LSTMState, RecurrentConfig, Stack, recurrent_layer};
 use crate::error::{Error, Result};
 use crate::kernels::Gates;
@@ -54,10 +55,10 @@ use crate::trace;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LSTM {
-    pub(super) stack: Stack,
+    pub(super) stack: Stack<Lstm>,
 }
 
-recurrent_layer!(LSTM { stack: Stack }, Gates::Lstm, [config: RecurrentConfig], config);
+recurrent_layer!(LSTM { stack: Stack<Lstm> }, Lstm, [config: RecurrentConfig], config);
 
 impl LSTM {
     /// Output and last state; the state before the first step is `state`, or zeros.
@@ -93,14 +94,33 @@ impl LSTM {
         let run = || {
             let input = self.stack.input(xs, self.stack.axes(), lengths)?;
             let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-            let states = self.stack.run(&input, h, c, false)?;
-            Ok((states.ys, LSTMState::new(states.h, cell_state(states.c))))
+            let states = self.stack.run(&input, h, c)?;
+            Ok((states.ys, LSTMState::new(states.h, states.c)))
         };
         run().map_err(|e: Error| e.at(self.stack.name().unwrap_or("LSTM")))
     }
 }
 
-/// That of an LSTM, which has one.
-pub(super) fn cell_state(c: Option<Tensor>) -> Tensor {
-    c.unwrap_or_else(|| unreachable!("an LSTM has a cell state"))
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lstm;
+
+impl Kind for Lstm {
+    type Cell = Tensor;
+
+    fn gates(self) -> Gates {
+        Gates::Lstm
+    }
+
+    fn step(
+        self,
+        [ih, hh]: [&Tensor; 2],
+        _: &Tensor,
+        c: &Tensor,
+    ) -> CandleResult<(Tensor, Tensor)> {
+        let sums = (ih + hh)?.chunk(4, D::Minus1)?;
+        let (i, f) = (sigmoid(&sums[0])?, sigmoid(&sums[1])?);
+        let (g, o) = (sums[2].tanh()?, sigmoid(&sums[3])?);
+        let c = ((f * c)? + (i * g)?)?;
+        Ok(((o * c.tanh()?)?, c))
+    }
 }

@@ -6,6 +6,7 @@ mod cell;
 mod composite;
 mod fused;
 mod gru;
+mod kind;
 mod lstm;
 mod rnn;
 mod schedule;
@@ -64,11 +65,11 @@ impl Default for RecurrentConfig {
 
 /// The constructor and the implementations that all layers around a [`Stack`] or a cell share.
 ///
-/// The constructor has the parameters in brackets; `$gates` may depend on one of them, and the
-/// weights are loaded with the one that is named last.
+/// The constructor has the parameters in brackets; `$layer_kind` may be one of them, and the weights
+/// are loaded with the one that is named last.
 macro_rules! recurrent_layer {
     (
-        $layer:ident { $inner:ident: $Inner:ty }, $gates:expr,
+        $layer:ident { $inner:ident: $Inner:ty }, $layer_kind:expr,
         [$($param:ident: $Param:ty),+], $options:ident
     ) => {
         impl $layer {
@@ -82,8 +83,7 @@ macro_rules! recurrent_layer {
                 $($param: $Param,)+
                 vb: candle_nn::VarBuilder<'_>,
             ) -> $crate::error::Result<Self> {
-                let shape = Shape::new($gates, input_size, hidden_size);
-                let $inner = <$Inner>::load(shape, $options, &vb)?;
+                let $inner = <$Inner>::load($layer_kind, [input_size, hidden_size], $options, &vb)?;
                 Ok(Self { $inner })
             }
         }

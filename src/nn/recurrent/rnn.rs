@@ -1,6 +1,8 @@
 //! The plain recurrent layer.
 
-use super::weights::Shape;
+use candle_core::{Result as CandleResult, Tensor};
+
+use super::kind::Kind;
 use super::{RecurrentConfig, Stack, forward_h, recurrent_layer};
 use crate::kernels::Gates;
 
@@ -12,15 +14,6 @@ pub enum Nonlinearity {
     Tanh,
     /// `max(x, 0)`.
     Relu,
-}
-
-impl Nonlinearity {
-    pub(super) fn gates(self) -> Gates {
-        match self {
-            Self::Tanh => Gates::Tanh,
-            Self::Relu => Gates::Relu,
-        }
-    }
 }
 
 /// A plain recurrent layer over a sequence, `h' = act(W_ih x + b_ih + W_hh h + b_hh)`, with all
@@ -46,11 +39,31 @@ impl Nonlinearity {
 /// ```
 #[derive(Clone, Debug)]
 pub struct RNN {
-    stack: Stack,
+    stack: Stack<Nonlinearity>,
 }
 
 recurrent_layer!(
-    RNN { stack: Stack }, nonlinearity.gates(),
+    RNN { stack: Stack<Nonlinearity> }, nonlinearity,
     [nonlinearity: Nonlinearity, config: RecurrentConfig], config
 );
 forward_h!(RNN, "rnn");
+
+impl Kind for Nonlinearity {
+    type Cell = ();
+
+    fn gates(self) -> Gates {
+        match self {
+            Self::Tanh => Gates::Tanh,
+            Self::Relu => Gates::Relu,
+        }
+    }
+
+    fn step(self, [ih, hh]: [&Tensor; 2], _: &Tensor, (): &()) -> CandleResult<(Tensor, ())> {
+        let sums = (ih + hh)?;
+        let h = match self {
+            Self::Tanh => sums.tanh(),
+            Self::Relu => sums.relu(),
+        };
+        Ok((h?, ()))
+    }
+}

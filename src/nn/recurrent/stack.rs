@@ -6,12 +6,12 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 
 use super::composite::is_ours;
+use super::kind::{CellState, Kind};
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
 use super::weights::{Direction, Inits, Shape};
 use super::{RecurrentConfig, uniform_init};
 use crate::error::{Error, Result};
-use crate::kernels::Gates;
 use crate::module::WeightInfo;
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
@@ -22,7 +22,8 @@ use crate::tensor::{check_cpu_float, check_float, mismatch};
 
 /// The weights of all layers and directions.
 #[derive(Clone, Debug)]
-pub(super) struct Stack {
+pub(super) struct Stack<K> {
+    pub kind: K,
     /// The sizes of the first layer.
     pub shape: Shape,
     pub config: RecurrentConfig,
@@ -43,20 +44,24 @@ pub(super) struct Input<'a> {
 }
 
 /// The result of a forward call, in the dtype of the input.
-pub(super) struct States {
+pub(super) struct States<C> {
     /// `[steps, batch, directions * state]`, or as the axes of the input.
     pub ys: Tensor,
     /// The last h, `[layers * directions, batch, state]`.
     pub h: Tensor,
-    /// The last c of an LSTM, `[layers * directions, batch, hidden]`.
-    pub c: Option<Tensor>,
-    /// c after each step, `[steps, batch, hidden]`, of an LSTM with one direction, if asked for.
-    pub cs: Option<Tensor>,
+    /// The last c, `[layers * directions, batch, hidden]`.
+    pub c: C,
 }
 
-impl Stack {
+impl<K: Kind> Stack<K> {
     /// Loads the weights under PyTorch's names.
-    pub fn load(shape: Shape, config: RecurrentConfig, vb: &VarBuilder<'_>) -> Result<Self> {
+    pub fn load(
+        kind: K,
+        [input, hidden]: [usize; 2],
+        config: RecurrentConfig,
+        vb: &VarBuilder<'_>,
+    ) -> Result<Self> {
+        let shape = Shape::new(kind.gates(), input, hidden);
         let wrong = |what, expected: &str, got: usize| {
             Err(Error::InvalidArgument {
                 what,
@@ -67,7 +72,7 @@ impl Stack {
         if config.num_layers == 0 {
             return wrong("num_layers", "at least 1", 0);
         }
-        if config.proj_size > 0 && shape.gates != Gates::Lstm {
+        if config.proj_size > 0 && !K::Cell::EXISTS {
             return wrong("proj_size", "0 for any layer but LSTM", config.proj_size);
         }
         if config.proj_size > 0 && config.proj_size >= shape.hidden {
@@ -75,6 +80,7 @@ impl Stack {
         }
         let init = uniform_init(shape.hidden);
         let mut stack = Self {
+            kind,
             shape: Shape {
                 proj: config.proj_size,
                 ..shape
@@ -109,12 +115,13 @@ impl Stack {
     }
 
     /// One direction of one layer, as candle's own layers are, loaded from `vb`.
-    pub fn single(direction: Direction, vb: &VarBuilder<'_>) -> Self {
+    pub fn single(kind: K, direction: Direction, vb: &VarBuilder<'_>) -> Self {
         let config = RecurrentConfig {
             batch_first: true,
             ..Default::default()
         };
         Self {
+            kind,
             shape: direction.shape,
             config,
             name: prefix_of(vb),
@@ -207,22 +214,6 @@ impl Stack {
         })
     }
 
-    /// [`run`](Self::run) of a layer whose state is h alone.
-    pub fn forward_h(
-        &self,
-        kind: &str,
-        xs: &Tensor,
-        lengths: Option<&[usize]>,
-        h: Option<&Tensor>,
-    ) -> Result<(Tensor, Tensor)> {
-        let run = || -> Result<_> {
-            let input = self.input(xs, self.axes(), lengths)?;
-            let states = self.run(&input, h, None, false)?;
-            Ok((states.ys, states.h))
-        };
-        run().map_err(|e| e.at(self.name().unwrap_or(kind)))
-    }
-
     /// Checks `xs`, `[steps, batch, input]` or as `axes` says, or `[steps, input]` for one sequence
     /// without a batch.
     pub fn input<'a>(
@@ -267,38 +258,60 @@ impl Stack {
         })
     }
 
-    /// Runs all layers over the input, from the states `h_0` and `c_0`, or from zeros; `each_c` asks
-    /// for c after each step.
+    /// Runs all layers over the input, from the states `h_0` and `c_0`, or from zeros.
     pub fn run(
         &self,
         input: &Input<'_>,
         h_0: Option<&Tensor>,
-        c_0: Option<&Tensor>,
-        each_c: bool,
-    ) -> Result<States> {
-        let projections = self.projections();
-        let given = [Some(input.xs), h_0, c_0];
-        let sizes = [input.schedule.rows, self.shape.hidden];
-        let ours = self.is_quantized() || is_ours(projections, given.into_iter().flatten());
-        let states = match ours || sizes.contains(&0) {
-            true => self.by_kernels(input, h_0, c_0, each_c)?,
-            false => self.by_candle(input, h_0, c_0)?,
+        c_0: Option<&K::Cell>,
+    ) -> Result<States<K::Cell>> {
+        let states = match self.is_ours(input, h_0, c_0) {
+            true => self.by_kernels(input, h_0, c_0)?,
+            false => self.by_candle(input, h_0, c_0)?.0,
         };
-        if let Some(tap) = &self.tap {
-            self.report(tap, input, [h_0, c_0], &states.ys)?;
-        }
+        self.report(input, h_0, c_0, &states.ys)?;
         Ok(states)
     }
 
-    /// Reports the sequence, the initial states and the lengths, as u32, that were given, and the
-    /// output.
+    /// The output of one layer in one direction, and c after each step, `[steps, batch, hidden]`.
+    pub fn run_each(
+        &self,
+        input: &Input<'_>,
+        h_0: Option<&Tensor>,
+        c_0: Option<&K::Cell>,
+    ) -> Result<(Tensor, K::Cell)> {
+        let (ys, cs) = match self.is_ours(input, h_0, c_0) {
+            true => self.each_by_kernels(input, h_0, c_0)?,
+            false => {
+                let (states, cs) = self.by_candle(input, h_0, c_0)?;
+                (states.ys, cs)
+            }
+        };
+        self.report(input, h_0, c_0, &ys)?;
+        Ok((ys, cs))
+    }
+
+    /// Whether the kernels run it.
+    fn is_ours(&self, input: &Input<'_>, h_0: Option<&Tensor>, c_0: Option<&K::Cell>) -> bool {
+        let given = [Some(input.xs), h_0, c_0.and_then(K::Cell::tensor)];
+        let sizes = [input.schedule.rows, self.shape.hidden];
+        self.is_quantized()
+            || is_ours(self.projections(), given.into_iter().flatten())
+            || sizes.contains(&0)
+    }
+
+    /// Reports to a tap the sequence, the initial states and the lengths, as u32, that were given, and
+    /// the output.
     fn report(
         &self,
-        tap: &Tap,
         input: &Input<'_>,
-        states: [Option<&Tensor>; 2],
+        h_0: Option<&Tensor>,
+        c_0: Option<&K::Cell>,
         ys: &Tensor,
     ) -> Result<()> {
+        let Some(tap) = &self.tap else {
+            return Ok(());
+        };
         let own_axes = |tensor: &Tensor| match input.axes == self.axes() || tensor.rank() < 3 {
             true => Ok(tensor.clone()),
             false => tensor.transpose(0, 1),
@@ -309,7 +322,8 @@ impl Stack {
             Tensor::from_iter(lengths, &Device::Cpu)
         });
         let lengths = lengths.transpose()?;
-        let inputs = [Some(&xs), states[0], states[1], lengths.as_ref()];
+        let c_0 = c_0.and_then(K::Cell::tensor);
+        let inputs = [Some(&xs), h_0, c_0, lengths.as_ref()];
         let inputs: Vec<_> = inputs.into_iter().flatten().collect();
         tap.report(&inputs, &own_axes(ys)?);
         Ok(())
@@ -335,7 +349,8 @@ impl Stack {
             ..self.clone()
         };
         let input = silent.input(xs, silent.axes(), lengths.as_deref())?;
-        Ok(silent.run(&input, h, c, false)?.ys)
+        let c = c.map(|c| K::Cell::of([], |[]| Ok(c.clone()))).transpose()?;
+        Ok(silent.run(&input, h, c.as_ref())?.ys)
     }
 
     /// The shape of a state of all layers and directions.
@@ -344,5 +359,23 @@ impl Stack {
             3 => vec![self.directions.len(), input.schedule.batch, size],
             _ => vec![self.directions.len(), size],
         }
+    }
+}
+
+impl<K: Kind<Cell = ()>> Stack<K> {
+    /// [`run`](Self::run) of a layer whose state is h alone.
+    pub fn forward_h(
+        &self,
+        kind: &str,
+        xs: &Tensor,
+        lengths: Option<&[usize]>,
+        h: Option<&Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
+        let run = || -> Result<_> {
+            let input = self.input(xs, self.axes(), lengths)?;
+            let states = self.run(&input, h, None)?;
+            Ok((states.ys, states.h))
+        };
+        run().map_err(|e| e.at(self.name().unwrap_or(kind)))
     }
 }
