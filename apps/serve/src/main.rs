@@ -2,6 +2,7 @@
 
 mod batcher;
 mod body;
+mod connections;
 mod error;
 mod limits;
 mod logs;

@@ -63,6 +63,10 @@ pub struct Options {
     #[arg(long)]
     pub auto_truncate: bool,
 
+    /// Seconds after which a silent connection is closed, be it idle or waiting for its answer
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = positive)]
+    pub silence_seconds: usize,
+
     /// Seconds that accepted requests may take after SIGINT or SIGTERM
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = positive)]
     pub shutdown_seconds: usize,

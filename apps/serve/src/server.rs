@@ -5,12 +5,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use axum::serve::ListenerExt;
 use dynquant_encoder::{Encoder, Preset};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::batcher;
+use crate::connections::Connections;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -112,11 +112,11 @@ async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> R
     tracing::info!(%address, "listening");
 
     let mut stopping = app.stopping.clone();
-    // Answers are written whole, so there is nothing to wait for and send along.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    let server = axum::serve(listener, router(app)).with_graceful_shutdown(async move {
+    let connections = Connections {
+        listener,
+        silence: Duration::from_secs(options.silence_seconds as u64),
+    };
+    let server = axum::serve(connections, router(app)).with_graceful_shutdown(async move {
         let signal = signal.await;
         tracing::info!(
             signal,

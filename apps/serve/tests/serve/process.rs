@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use ureq::Agent;
 
 /// Far more than any step takes, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_dynquant-serve"))
