@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Builds the page into target/browser, which any web server can serve as it is.
+# Builds the page into target/browser, which any web server can serve as it is: `build.sh [MODEL]`.
+#
+# MODEL is a Hugging Face folder of a float BERT with a classification head; assets/bert without it.
 set -euo pipefail
+model="$(realpath "${1:-$(dirname "$0")/../../assets/bert}")"
 cd "$(dirname "$0")/../.."
 
 target="${CARGO_TARGET_DIR:-target}"
@@ -11,7 +14,7 @@ if [ ! -d "$(rustc --print target-libdir --target wasm32-wasip1)" ]; then
     rustup target add wasm32-wasip1
 fi
 mkdir -p "$page"
-cargo run "${cargo[@]}" -- prepare assets/bert "$page/model"
+cargo run "${cargo[@]}" -- prepare "$model" "$page/model"
 # A program for each instruction set; model.js loads the one that the browser takes.
 for isa in simd128 relaxed_simd; do
     features="+simd128"
