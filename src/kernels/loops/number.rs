@@ -30,7 +30,7 @@ pub trait Number:
     fn copysign(self, sign: Self) -> Self;
     /// 2^n of a number that [`ROUND`](super::rows::ROUND) was added to, by the exponent's bits.
     fn power_of_two(self) -> Self;
-    /// The formula of each element.
+    /// The formula of each element; NaN stays, for every formula.
     fn map<F: Formula, const N: usize>(formula: F, block: [f32; N]) -> [f32; N];
 }
 
@@ -86,7 +86,11 @@ impl Number for f32 {
     #[inline(always)]
     fn map<F: Formula, const N: usize>(formula: F, mut block: [f32; N]) -> [f32; N] {
         for x in &mut block {
-            *x = formula.at(*x);
+            let y = formula.at(*x);
+            // With relaxed SIMD, LLVM 22 takes any comparison that chooses one of its operands for a
+            // relaxed minimum or maximum, which may be a number where the operand is NaN.
+            let is_nan = cfg!(target_feature = "relaxed-simd") && x.is_nan();
+            *x = if is_nan { *x } else { y };
         }
         block
     }

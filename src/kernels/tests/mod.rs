@@ -3,6 +3,8 @@
 mod convert;
 mod layout;
 mod lookup;
+// A panic, which each of them is for, ends a WebAssembly program.
+#[cfg(not(target_family = "wasm"))]
 mod operands;
 mod packing;
 mod products;

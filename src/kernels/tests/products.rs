@@ -51,7 +51,7 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
                 ..operands
             };
             let mut expected_activated = expected.clone();
-            activation::apply(activation, &mut expected_activated);
+            activation::apply::<f32>(activation, &mut expected_activated);
             let case_activated = format!("{case} {activation:?}");
             same_bits(
                 &linear(activated, activations),
@@ -122,7 +122,7 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
                         ..operands
                     };
                     let mut expected = expected.clone();
-                    activation::apply(Activation::Gelu, &mut expected);
+                    activation::apply::<f32>(Activation::Gelu, &mut expected);
                     for got in linear_each([activated, activated], ActivationConfig::BFloat16) {
                         same_bits(&got, &expected, &format!("{case}, activated"));
                     }

@@ -152,8 +152,13 @@ impl<F: Fma> Number for Lanes<F> {
     fn map<G: Formula, const N: usize>(formula: G, mut block: [f32; N]) -> [f32; N] {
         const { assert!(N.is_multiple_of(LEN)) };
         for xs in block.as_chunks_mut::<LEN>().0 {
-            let ys = formula.at(lanes::<F>(load(xs)));
-            store(ys.0, xs);
+            let x = load(xs);
+            let mut y = formula.at(lanes::<F>(x)).0;
+            if cfg!(target_feature = "relaxed-simd") {
+                // As `f32::map` says.
+                y = v128_bitselect(x, y, f32x4_ne(x, x));
+            }
+            store(y, xs);
         }
         block
     }
