@@ -98,6 +98,23 @@ fn some<T>(cases: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Ite
     cases.into_iter().skip(step / 2).step_by(step)
 }
 
+/// A rayon pool of so many threads; where there are none, the thread that there is.
+struct Pool(Option<rayon::ThreadPool>);
+
+impl Pool {
+    fn new(threads: usize) -> Self {
+        let pool = || rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        Self((!cfg!(target_family = "wasm")).then(|| pool().expect("a pool")))
+    }
+
+    fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        match &self.0 {
+            Some(pool) => pool.install(f),
+            None => f(),
+        }
+    }
+}
+
 /// The operands of a product without an activation function.
 fn of<'a>(lhs: &'a [f32], m: usize, rhs: &'a Packed) -> Product<'a, f32> {
     Product::of(lhs, m, rhs, None)

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, PER_ROW, activations, dynamic, expected, same_bits, some, weights};
+use super::{Codes, PER_ROW, Pool, activations, dynamic, expected, same_bits, some, weights};
 use crate::kernels::calls::linear::{linear, linear_each};
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::activation::{self, Activation};
@@ -151,8 +151,7 @@ fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
         let expected = reference::linear_bf16(&lhs, m, &rhs, &bias);
         let garbage = vec![f32::NAN; m * (k + 9)];
         for threads in [1, 2, 7] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.expect("a pool").install(|| {
+            Pool::new(threads).install(|| {
                 for isa in Isa::available() {
                     let wide = Packed::bfloat16(isa, k + 9, 1, &vec![bf16::ONE; k + 9], &[0.]);
                     let nan = linear(
