@@ -153,7 +153,10 @@ impl Visitor for Layers {
                 kind: layer.kind().to_string(),
                 float_bytes: 4 * weight.shape.iter().product::<usize>(),
                 // The enum is a word.
-                dtype: dtype.map_or_else(|_| String::new(), |word| word.as_str().unwrap_or_default().to_owned()),
+                dtype: dtype.map_or_else(
+                    |_| String::new(),
+                    |word| word.as_str().unwrap_or_default().to_owned(),
+                ),
                 shape: weight.shape,
                 bytes: weight.bytes,
             });

@@ -80,7 +80,11 @@ pub extern "C" fn model_logits() -> bool {
 }
 
 fn opened<T>(of: impl FnOnce(&Classifier) -> Result<T>) -> Result<T> {
-    CLASSIFIER.with_borrow(|classifier| of(classifier.as_ref().context("expected an open model, got none")?))
+    CLASSIFIER.with_borrow(|classifier| {
+        of(classifier
+            .as_ref()
+            .context("expected an open model, got none")?)
+    })
 }
 
 /// Makes the output of the input; false where it is a message.

@@ -59,7 +59,11 @@ fn prepare(from: &Path, to: &Path) -> Result<()> {
     let [config, tokenizer, weights] = FILES;
     fs::create_dir_all(to).with_context(|| format!("{}: expected a folder", to.display()))?;
     for file in [config, tokenizer] {
-        let (from, new, to) = (from.join(file), to.join(format!("{file}.new")), to.join(file));
+        let (from, new, to) = (
+            from.join(file),
+            to.join(format!("{file}.new")),
+            to.join(file),
+        );
         fs::copy(&from, &new)
             .and_then(|_| fs::rename(&new, &to))
             .with_context(|| format!("{}: copying it to {}", from.display(), to.display()))?;

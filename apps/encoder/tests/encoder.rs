@@ -121,7 +121,10 @@ fn folders_float_and_quantized_answer_as_the_embedded_model() -> Result<()> {
     assert_eq!(quantized.dtype, "quantized");
     assert!(!quantized.model.is_one_by_one());
     let read = |name| fs::read(dir.join(name));
-    let (config, tokenizer) = (fs::read_to_string(dir.join("config.json"))?, read("tokenizer.json")?);
+    let (config, tokenizer) = (
+        fs::read_to_string(dir.join("config.json"))?,
+        read("tokenizer.json")?,
+    );
     let weights = read("model.safetensors")?;
     let from_bytes = Encoder::from_bytes("page", &config, &tokenizer, weights)?;
     assert_eq!(from_bytes.dtype, "quantized");
