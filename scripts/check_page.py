@@ -6,25 +6,21 @@ CHROMIUM names another browser; .ci/run installs one.
 """
 
 import argparse
-import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
+
+from chromium import command, console
 
 
 def chromium(*arguments):
     """What the browser prints: the document, and its log."""
-    browser = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if not browser:
-        sys.exit("check_page: no chromium; apt-get install chromium, or set CHROMIUM")
     # Without a network: every host resolves to nothing.
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-               "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--log-level=0"]
-    done = subprocess.run([browser, *options, *arguments], capture_output=True, text=True, timeout=120)
+    browser = command("--host-resolver-rules=MAP * ~NOTFOUND", *arguments)
+    done = subprocess.run(browser, capture_output=True, text=True, timeout=120)
     if done.returncode:
-        sys.exit(f"check_page: {browser} failed: {done.stderr[-2000:]}")
+        sys.exit(f"check_page: {browser[0]} failed: {done.stderr[-2000:]}")
     return done.stdout, done.stderr
 
 
@@ -36,7 +32,7 @@ def main():
     arguments = parser.parse_args()
     url = arguments.page.resolve().as_uri()
     document, log = chromium("--dump-dom", url)
-    console = [line for line in log.splitlines() if "CONSOLE" in line or "ERR_" in line]
+    written = console(log)
     text = re.sub(r"<style.*?</style>|<[^>]*>", " ", document, flags=re.S)
     layers = document.count("<summary>")
     checks = {
@@ -50,14 +46,14 @@ def main():
         "bars or lines in the pictures": len(re.findall(r"<(?:rect|path)", document)) > 10 * (2 + layers),
         "labels in the pictures": all(word in text for word in ("by itself", "along the run", "before", "after")),
         "no NaN": "NaN" not in text,
-        "an empty console": not console,
+        "an empty console": not written,
         "nothing to load": not re.search(r"(?:src|href)=\"(?!data:)|<script", document),
     }
     failed = [name for name, holds in checks.items() if not holds]
     if arguments.picture:
         chromium(f"--screenshot={arguments.picture.resolve()}", "--window-size=1120,1400", url)
     if failed:
-        sys.exit("\n".join([f"{arguments.page}: fails: {'; '.join(failed)}", *console[:10]]))
+        sys.exit("\n".join([f"{arguments.page}: fails: {'; '.join(failed)}", *written[:10]]))
     print(f"{arguments.page}: {len(checks)} checks hold, {layers} layers")
 
 

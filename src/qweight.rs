@@ -324,6 +324,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "no threads")]
     fn codes_are_those_of_the_observer_on_any_number_of_threads() -> Result<()> {
         let pools = [1, 2, 3, 7].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();

@@ -74,11 +74,13 @@ mod tests {
         assert_eq!(product(&[]), Some(1));
         assert_eq!(product(&[3, 0, 5]), Some(0));
         assert_eq!(product(&[MAX]), Some(MAX));
+        // Two of them are one too many for a usize.
+        let half = 1 << (usize::BITS / 2);
         for wrong in [
             &[MAX + 1][..],
-            &[1 << 32, 1 << 32],
+            &[half, half],
             &[0, usize::MAX],
-            &[1 << 33, 0, 1 << 33],
+            &[2 * half, 0, 2 * half],
         ] {
             assert_eq!(product(wrong), None, "{wrong:?}");
             let error = elements("forward", wrong).unwrap_err().to_string();

@@ -53,14 +53,17 @@ const PRESETS: [(&str, &str); 3] = [
     ("per_channel", "bb7738a6092ac656"),
 ];
 
-/// Prints a line for each preset: a checksum over the bits of some outputs.
-#[test]
-fn child() -> candle_core::Result<()> {
-    if std::env::var_os(CHILD).is_none() {
-        return Ok(());
-    }
+/// The instruction set that layers of each preset run on, and a checksum over the bits of some
+/// outputs.
+fn checksums() -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
+    let checksum = |sum: u64, bits: f32| sum.rotate_left(5) ^ u64::from(bits.to_bits());
+    let sum_up = |sum, out: Tensor| -> candle_core::Result<u64> {
+        let all = out.flatten_all()?.to_vec1()?;
+        Ok(all.into_iter().fold(sum, checksum))
+    };
+    let mut all = Vec::new();
     for (preset, _) in PRESETS {
-        let mut checksum = 0u64;
+        let (mut sum, mut isa) = (0, String::new());
         for (m, k, n) in [
             (1, 768, 768),
             (1, 100, 257),
@@ -68,41 +71,47 @@ fn child() -> candle_core::Result<()> {
             (128, 384, 384),
         ] {
             let mut layer = nn::Linear::new(tensor(&[n, k])?, Some(tensor(&[n])?));
-            match QConfigSpec::preset(preset).and_then(|s| quantize_dynamic(&mut layer, &s)) {
-                Ok(report) => println!("bits isa {}", report.isa),
-                Err(error) => {
-                    println!("bits error {error}");
-                    return Ok(());
-                }
-            }
-            for bits in layer
-                .forward(&tensor(&[m, k])?)?
-                .flatten_all()?
-                .to_vec1::<f32>()?
-            {
-                checksum = checksum.rotate_left(5) ^ u64::from(bits.to_bits());
-            }
+            isa = quantize_dynamic(&mut layer, &QConfigSpec::preset(preset)?)?
+                .isa
+                .to_string();
+            sum = sum_up(sum, layer.forward(&tensor(&[m, k])?)?)?;
         }
         let mut recurrent = recurrent()?;
-        if let Err(error) =
-            QConfigSpec::preset(preset).and_then(|spec| quantize_dynamic(&mut recurrent, &spec))
-        {
-            println!("bits error {error}");
-            return Ok(());
-        }
+        quantize_dynamic(&mut recurrent, &QConfigSpec::preset(preset)?)?;
         // Enough sequences that their state is updated on several threads.
         let xs = tensor(&[7, 33, 70])?;
         let (lstm, _) = recurrent.0.forward(&xs, None)?;
         let (gru, _) = recurrent.1.forward(&xs, None)?;
-        for bits in Tensor::cat(&[lstm, gru], 2)?
-            .flatten_all()?
-            .to_vec1::<f32>()?
-        {
-            checksum = checksum.rotate_left(5) ^ u64::from(bits.to_bits());
-        }
-        println!("bits {preset} {checksum:016x}");
+        sum = sum_up(sum, Tensor::cat(&[lstm, gru], 2)?)?;
+        all.push((isa, format!("{preset} {sum:016x}")));
     }
-    Ok(())
+    Ok(all)
+}
+
+/// Prints them, or the error.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    match checksums() {
+        Ok(all) => {
+            for (isa, checksum) in all {
+                println!("bits isa {isa}\nbits {checksum}");
+            }
+        }
+        Err(error) => println!("bits error {error}"),
+    }
+}
+
+/// Where there are no children: by the instruction set that `DYNQUANT_ISA` names.
+#[test]
+fn bits_are_those_of_the_presets() {
+    let got = checksums().expect("checksums");
+    let expected = PRESETS.map(|(preset, checksum)| format!("{preset} {checksum}"));
+    let isa = Isa::active().expect("an instruction set").to_string();
+    println!("instruction set: {isa}");
+    assert_eq!(got, expected.map(|checksum| (isa.clone(), checksum)));
 }
 
 /// This program again: by itself, or under the emulator that cargo was told to run it with.
@@ -148,6 +157,7 @@ fn lines(output: &Output, prefix: &str) -> Vec<String> {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "no processes")]
 fn bits_do_not_depend_on_isa_or_threads() {
     let expected = PRESETS.map(|(preset, checksum)| format!("bits {preset} {checksum}"));
     let checksums = |output: &Output| -> Vec<String> {
@@ -171,6 +181,7 @@ fn bits_do_not_depend_on_isa_or_threads() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "no processes")]
 fn an_unknown_isa_is_an_error_message() {
     for name in ["sse9", "", "AVX2"] {
         let errors = lines(&run_child(Some(name), "1"), "bits error");

@@ -57,8 +57,16 @@ impl Files {
     }
 
     fn of_file(path: &Path) -> Result<Self> {
-        let shard = Shard::open(path)?;
-        Ok(Self {
+        Ok(Self::of_shard(Shard::open(path)?))
+    }
+
+    /// A file in memory; `path` is for errors.
+    pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
+        Ok(Self::of_shard(Shard::from_bytes(path, bytes)?))
+    }
+
+    fn of_shard(shard: Shard) -> Self {
+        Self {
             folder: None,
             index: None,
             tensors: shard
@@ -68,7 +76,7 @@ impl Files {
                 .map(|k| (k.clone(), 0))
                 .collect(),
             shards: vec![shard],
-        })
+        }
     }
 
     fn of_index(path: &Path) -> Result<Self> {

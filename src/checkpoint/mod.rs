@@ -119,11 +119,37 @@ impl Checkpoint {
     /// has another dtype or shape than its name or another tensor implies, or the format or its
     /// version is not one that this crate reads.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let mut files = Files::open(path.as_ref())?;
-        let mut config = match &files.folder {
+        let files = Files::open(path.as_ref())?;
+        let config = match &files.folder {
             Some(folder) => read_config(&folder.join(files::CONFIG))?,
             None => Quantization::default(),
         };
+        Self::of(files, config)
+    }
+
+    /// The checkpoint that the bytes of a safetensors file are, where there are no files, as in a
+    /// browser; errors call it `name`.
+    ///
+    /// ```
+    /// use candle_dynquant::Checkpoint;
+    ///
+    /// let header = br#"{"bias":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    /// let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    /// bytes.extend(header);
+    /// bytes.extend(2f32.to_le_bytes());
+    /// let checkpoint = Checkpoint::from_bytes("model.safetensors", bytes)?;
+    /// assert_eq!(checkpoint.floats("bias")?, [2.]);
+    /// # Ok::<(), candle_dynquant::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
+        let files = Files::from_bytes(Path::new(name), bytes)?;
+        Self::of(files, Quantization::default())
+    }
+
+    fn of(mut files: Files, mut config: Quantization) -> Result<Self> {
         layouts::translate(&mut files, &mut config)?;
         let weights = weights::find(&files, &config)?;
         let opened = Arc::new(Opened { files, weights });

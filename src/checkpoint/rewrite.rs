@@ -59,7 +59,8 @@ pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> 
         .folder
         .as_deref()
         .unwrap_or(source.files.path());
-    if real(out).is_some_and(|out| real(own) == Some(out)) {
+    let is_on_disk = source.files.shards.first().is_none_or(Shard::is_on_disk);
+    if is_on_disk && real(out).is_some_and(|out| real(own) == Some(out)) {
         let error = Error::InvalidArgument {
             what: "output",
             expected: "another place than the source's".into(),

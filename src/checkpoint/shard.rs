@@ -1,7 +1,7 @@
-//! One safetensors file, read where and when a tensor is asked for.
+//! One safetensors file, on a disk or in memory, read where and when a tensor is asked for.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,15 +17,40 @@ const CHUNK: usize = 1 << 16;
 /// The code of the largest magnitude of a row.
 const CODE_OF_ABSMAX: f32 = 127.;
 
+/// Where the bytes of a file are.
+#[derive(Debug)]
+enum Bytes {
+    Disk(File),
+    Memory(Cursor<Vec<u8>>),
+}
+
+impl Read for Bytes {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Disk(file) => file.read(buffer),
+            Self::Memory(bytes) => bytes.read(buffer),
+        }
+    }
+}
+
+impl Seek for Bytes {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        match self {
+            Self::Disk(file) => file.seek(to),
+            Self::Memory(bytes) => bytes.seek(to),
+        }
+    }
+}
+
 /// An open file and its header.
 ///
-/// It is read, not mapped: a mapped file that is cut short kills the program, one that is changed
+/// A file on a disk is read, not mapped: a mapped file that is cut short kills the program, one that is changed
 /// is undefined behaviour, and its pages would count as memory beside the weights made of them.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub path: PathBuf,
     pub header: Header,
-    file: Mutex<File>,
+    file: Mutex<Bytes>,
 }
 
 impl Shard {
@@ -45,7 +70,7 @@ impl Shard {
                 });
             }
             let header = Header::read(&mut file, meta.len())?;
-            Ok((file, header))
+            Ok((Bytes::Disk(file), header))
         };
         let (file, header) = open().map_err(|e| e.in_file(path))?;
         Ok(Self {
@@ -53,6 +78,22 @@ impl Shard {
             header,
             file: Mutex::new(file),
         })
+    }
+
+    /// A file in memory; `path` is for errors.
+    pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
+        let header = Header::read(&mut &bytes[..], bytes.len() as u64);
+        Ok(Self {
+            path: path.to_owned(),
+            header: header.map_err(|e| e.in_file(path))?,
+            file: Mutex::new(Bytes::Memory(Cursor::new(bytes))),
+        })
+    }
+
+    /// Whether its path is that of a file.
+    pub fn is_on_disk(&self) -> bool {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(*file, Bytes::Disk(_))
     }
 
     /// Calls `sink` with bytes `start..start + bytes` of the file, chunk by chunk; a chunk is a
@@ -104,7 +145,7 @@ impl Shard {
     }
 
     /// The file, to be read from there on.
-    fn at(&self, start: u64) -> Result<MutexGuard<'_, File>> {
+    fn at(&self, start: u64) -> Result<MutexGuard<'_, Bytes>> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let sought = file.seek(SeekFrom::Start(start));
         sought.map_err(|e| self.reading(e))?;

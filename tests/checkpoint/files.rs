@@ -175,3 +175,33 @@ fn what_killed_writers_left_is_removed() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_file_in_memory_is_as_that_on_a_disk() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let spec = QConfigSpec::int8().embeddings();
+    let model = quantized(&float, &spec)?;
+    let (saved, again) = (dir.path().join("saved"), dir.path().join("again"));
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;
+
+    let bytes = fs::read(&saved)?;
+    // Named as a file that there is: it may be written, for the checkpoint is not of it.
+    let name = again.to_string_lossy();
+    fs::write(&again, "old")?;
+    let memory = Checkpoint::from_bytes(&name, bytes.clone())?;
+    let disk = Checkpoint::open(&saved)?;
+    assert!(memory.tensors().eq(disk.tensors()));
+    let loaded = Model::load(memory.var_builder(DType::F32, &Device::Cpu))?;
+    assert_eq!(loaded.bits()?, model.bits()?);
+    checkpoint::save(&loaded, &memory, &again)?;
+    assert_eq!(fs::read(&again)?, bytes);
+
+    for length in [0, 7, 100, bytes.len() - 1] {
+        let Err(error) = Checkpoint::from_bytes("from the page", bytes[..length].to_vec()) else {
+            anyhow::bail!("{length} bytes: expected an error");
+        };
+        assert!(error.to_string().contains("from the page"), "{error}");
+    }
+    Ok(())
+}

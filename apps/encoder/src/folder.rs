@@ -58,6 +58,41 @@ impl Encoder {
         })
     }
 
+    /// The model that the files of a Hugging Face folder are, by their contents: what a browser has
+    /// instead of a folder. Weights are as in `model.safetensors`, float or quantized, and taken as
+    /// they are; `name` is for error messages.
+    ///
+    /// # Errors
+    /// When a file is malformed, or does not fit the others.
+    pub fn from_bytes(
+        name: &str,
+        config: &str,
+        tokenizer: &[u8],
+        weights: Vec<u8>,
+    ) -> Result<Self> {
+        let config = Config::parse(&Texts {
+            name,
+            config,
+            pooling: None,
+            sentence: None,
+        })?;
+        let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
+        let checkpoint = Checkpoint::from_bytes(&format!("{name}/model.safetensors"), weights)?;
+        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+        let bert = Bert::load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
+            .with_context(|| format!("{name}: expected the weights of a BERT"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            model: Model::new(bert, &config)?,
+            config,
+            tokenizer,
+            dtype: match is_quantized {
+                true => "quantized".to_owned(),
+                false => Preset::None.to_string(),
+            },
+        })
+    }
+
     /// Reads a Hugging Face folder. Floats are quantized by `preset`, [`Preset::Int8`] if there is none;
     /// of a folder that is quantized already, `preset` must be `None`.
     ///

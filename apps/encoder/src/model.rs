@@ -52,6 +52,14 @@ impl Model {
         self.bert.is_classifier()
     }
 
+    /// Shows each layer to `visitor`.
+    ///
+    /// # Errors
+    /// The first error of the visitor.
+    pub fn walk(&self, visitor: &mut dyn Visitor) -> candle_dynquant::Result<()> {
+        Walk::over(&self.bert, visitor)
+    }
+
     /// Whether the texts of a call are computed one after the other: those of a model with a float
     /// product, whose sums depend on the number of rows, or with one scale for the activations of a call,
     /// in which texts would influence each other.

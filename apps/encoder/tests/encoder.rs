@@ -120,6 +120,14 @@ fn folders_float_and_quantized_answer_as_the_embedded_model() -> Result<()> {
     let quantized = Encoder::open(&dir, None)?;
     assert_eq!(quantized.dtype, "quantized");
     assert!(!quantized.model.is_one_by_one());
+    let read = |name| fs::read(dir.join(name));
+    let (config, tokenizer) = (
+        fs::read_to_string(dir.join("config.json"))?,
+        read("tokenizer.json")?,
+    );
+    let weights = read("model.safetensors")?;
+    let from_bytes = Encoder::from_bytes("page", &config, &tokenizer, weights)?;
+    assert_eq!(from_bytes.dtype, "quantized");
 
     let tokens = embedded
         .tokenizer
@@ -130,6 +138,7 @@ fn folders_float_and_quantized_answer_as_the_embedded_model() -> Result<()> {
         let expected = bits(&answer(&embedded)?[0]);
         assert_eq!(bits(&answer(&float)?[0]), expected);
         assert_eq!(bits(&answer(&quantized)?[0]), expected);
+        assert_eq!(bits(&answer(&from_bytes)?[0]), expected);
     }
 
     let Err(error) = Encoder::open(&dir, Some(Preset::Int8)) else {

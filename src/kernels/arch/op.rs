@@ -1,16 +1,17 @@
 //! Loops as values, to be compiled for an instruction set.
 
 use crate::kernels::loops::activation::{self, Activation};
+use crate::kernels::loops::number::Number;
 use crate::kernels::loops::rows::{self, Extent};
 
 /// A loop in plain Rust, which each instruction set compiles with its own features.
 ///
 /// `run` and all that it calls are `#[inline(always)]`: a function of its own would be compiled
-/// without the features.
+/// without the features. Formulas are computed over the instruction set's numbers.
 pub trait Op {
     type Out;
 
-    fn run(self) -> Self::Out;
+    fn run<N: Number>(self) -> Self::Out;
 }
 
 /// Applies an activation function to each element.
@@ -23,8 +24,8 @@ impl Op for Activate<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
-        activation::apply(self.activation, self.xs);
+    fn run<N: Number>(self) {
+        activation::apply::<N>(self.activation, self.xs);
     }
 }
 
@@ -39,7 +40,7 @@ impl Op for Extents<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         for (values, extent) in self.values.chunks(self.k.max(1)).zip(self.extents) {
             *extent = rows::extent(values);
         }

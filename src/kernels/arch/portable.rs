@@ -16,7 +16,7 @@ use crate::kernels::packed::Channels;
 /// The door: an op compiled with these features, out of line.
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
-    op.run()
+    op.run::<f32>()
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
@@ -185,10 +185,14 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
             })
         },
         store: |values, to: &mut [f32; 8]| *to = values,
-        transpose: |square: [[f32; 8]; 8]| {
-            std::array::from_fn(|c| std::array::from_fn(|r| square[r][c]))
-        },
+        transpose: |square| transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<8, 2>(attention, block, out, register) }
+    unsafe { attention::attend::<8, 2, f32>(attention, block, out, register) }
+}
+
+/// Rows become columns.
+#[inline(always)]
+pub fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+    std::array::from_fn(|c| std::array::from_fn(|r| square[r][c]))
 }

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use crate::kernels::arch::op::Op;
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::convert;
+use crate::kernels::loops::number::Number;
 use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
 
 /// Elements below which they are converted on the caller's thread.
@@ -57,7 +58,7 @@ impl Op for WidenBf16<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         convert::widen_bf16(self.values, self.out);
     }
 }
@@ -71,7 +72,7 @@ impl Op for NarrowBf16<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         convert::narrow_bf16(self.values, self.out);
     }
 }

@@ -8,6 +8,7 @@ use super::convert::WidenBf16;
 use crate::kernels::arch::op::Op;
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::dequantize;
+use crate::kernels::loops::number::Number;
 use crate::kernels::packed::{Element, Packed};
 use crate::kernels::reference::Affine;
 use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
@@ -95,7 +96,7 @@ impl Op for Dequantize<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         dequantize::dequantize(self.codes, self.affine, self.out);
     }
 }

@@ -4,6 +4,7 @@ use crate::kernels::arch::op::Op;
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::buffer;
 use crate::kernels::loops::norm::{self, Norm};
+use crate::kernels::loops::number::Number;
 use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
 use crate::sizes;
 
@@ -57,7 +58,7 @@ impl Op for Normalize<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         norm::normalize(self.row, self.residual, self.norm);
     }
 }
@@ -70,8 +71,8 @@ impl Op for Softmax<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
-        norm::softmax_row(self.row);
+    fn run<N: Number>(self) {
+        norm::softmax_row::<N>(self.row);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::kernels::arch::Group;
 use crate::kernels::arch::op::{Extents, Op};
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::convert;
+use crate::kernels::loops::number::Number;
 use crate::kernels::loops::product::{Lhs, Pair, Row};
 use crate::kernels::loops::rows::{self, Extent};
 use crate::kernels::packed::Packed;
@@ -317,7 +318,7 @@ impl Op for Encode<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         let Self {
             config,
             k,
@@ -333,7 +334,7 @@ impl Op for Encode<'_> {
         for (lhs, room) in blocks.zip(self.room.chunks(block, width)) {
             if common.is_none() {
                 let (values, extents) = (lhs, &mut *room.extents);
-                Extents { k, values, extents }.run();
+                Extents { k, values, extents }.run::<N>();
             }
             for (extent, to) in room.extents.iter().zip(&mut *room.rows) {
                 *to = match (extent.finite, common) {
@@ -352,7 +353,7 @@ impl Op for Encode<'_> {
                     scale: row.scale,
                     zero_point: row.zero_point,
                 };
-                rows::quantize(lhs, qparams, config.arithmetic, codes);
+                rows::quantize::<N>(lhs, qparams, config.arithmetic, codes);
                 if sums {
                     row.sum = rows::sum(codes);
                 }
@@ -425,7 +426,7 @@ impl Op for RoundRows<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         let k = self.k.max(1);
         let groups = self.groups.chunks_exact_mut(k.div_ceil(2));
         for (lhs, groups) in self.lhs.chunks_exact(k).zip(groups) {

@@ -44,3 +44,14 @@ pub fn neon() -> bool {
 pub fn dotprod() -> bool {
     neon() && std::arch::is_aarch64_feature_detected!("dotprod")
 }
+
+/// Relaxed SIMD whose `madd` rounds once, as it does where the CPU has an `fma`.
+#[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+pub fn relaxed_simd() -> bool {
+    // 1 + 2^-11 + 2^-24, of which f32 drops the last term.
+    use std::arch::wasm32::{f32x4_extract_lane, f32x4_relaxed_madd, f32x4_splat};
+    let factor = std::hint::black_box(1. + 2f32.powi(-12));
+    let (factors, term) = (f32x4_splat(factor), f32x4_splat(-(factor * factor)));
+    let error = f32x4_relaxed_madd(factors, factors, term);
+    f32x4_extract_lane::<0>(error) == 2f32.powi(-24)
+}

@@ -14,7 +14,8 @@ use crate::words::unknown_name;
 ///
 /// All give the same bits, only at different speeds. The environment variable `DYNQUANT_ISA`
 /// chooses a lesser one than the best: `portable`; `avx2`, `avx_vnni`, `avx512_vnni` or `amx_int8`
-/// on x86-64; `neon` or `dotprod` on AArch64.
+/// on x86-64; `neon` or `dotprod` on AArch64; `simd128` or
+/// `relaxed_simd` on WebAssembly.
 ///
 /// ```
 /// use candle_dynquant::kernels::Isa;
@@ -52,6 +53,12 @@ macro_rules! instruction_sets {
             Dotprod "dotprod" (target_arch = "aarch64")
                 { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128 }
                 cpu::dotprod() => aarch64::dotprod;
+            Simd128 "simd128" (all(target_arch = "wasm32", target_feature = "simd128"))
+                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0 }
+                true => wasm32::simd128;
+            RelaxedSimd "relaxed_simd" (all(target_arch = "wasm32", target_feature = "relaxed-simd"))
+                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0 }
+                cpu::relaxed_simd() => wasm32::relaxed_simd;
         }
     };
 }

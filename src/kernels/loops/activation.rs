@@ -7,6 +7,7 @@
 //! below zero, where they vanish, also within 2.5% of their value (gelu), 0.01% (gelu_tanh) and
 //! 4 units (silu), or 1e-36.
 
+use super::number::{Formula, Number};
 use super::rows::ROUND;
 
 /// An activation function, under PyTorch's name.
@@ -29,7 +30,7 @@ pub enum Activation {
 
 /// Applies the function to each element of a row.
 #[inline(always)]
-pub fn apply(activation: Activation, xs: &mut [f32]) {
+pub fn apply<N: Number>(activation: Activation, xs: &mut [f32]) {
     match activation {
         // One instruction an element: the compiler would rather transpose blocks than take
         // them one after the other.
@@ -38,18 +39,12 @@ pub fn apply(activation: Activation, xs: &mut [f32]) {
                 *x = relu(*x);
             }
         }
-        Activation::Gelu => blocks::<Gelu>(xs),
-        Activation::GeluTanh => blocks::<GeluTanh>(xs),
-        Activation::Silu => blocks::<Silu>(xs),
-        Activation::Tanh => blocks::<Tanh>(xs),
-        Activation::Sigmoid => blocks::<Sigmoid>(xs),
+        Activation::Gelu => blocks::<N>(Gelu, xs),
+        Activation::GeluTanh => blocks::<N>(GeluTanh, xs),
+        Activation::Silu => blocks::<N>(Silu, xs),
+        Activation::Tanh => blocks::<N>(Tanh, xs),
+        Activation::Sigmoid => blocks::<N>(Sigmoid, xs),
     }
-}
-
-/// A formula as a type: a function pointer or closure would be compiled without the instruction
-/// set's features.
-trait Formula {
-    fn at(x: f32) -> f32;
 }
 
 /// Elements that are computed together: a register's worth.
@@ -58,35 +53,27 @@ pub const BLOCK: usize = 16;
 /// Takes a row block by block. The last one is filled up, so that no element is computed by
 /// itself.
 #[inline(always)]
-fn blocks<F: Formula>(xs: &mut [f32]) {
+fn blocks<N: Number>(formula: impl Formula, xs: &mut [f32]) {
     let (full, rest) = xs.as_chunks_mut::<BLOCK>();
     for block in full {
-        *block = together::<F>(*block);
+        *block = N::map(formula, *block);
     }
     if !rest.is_empty() {
         let mut block = [0f32; BLOCK];
         block[..rest.len()].copy_from_slice(rest);
-        rest.copy_from_slice(&together::<F>(block)[..rest.len()]);
+        rest.copy_from_slice(&N::map(formula, block)[..rest.len()]);
     }
-}
-
-/// A block by value: in place the compiler vectorises over blocks, with gathers and scatters.
-#[inline(always)]
-fn together<F: Formula>(mut block: [f32; BLOCK]) -> [f32; BLOCK] {
-    for x in &mut block {
-        *x = F::at(*x);
-    }
-    block
 }
 
 /// Types for functions.
 macro_rules! formulas {
     ($($name:ident => $function:ident),*) => {$(
+        #[derive(Clone, Copy)]
         struct $name;
 
         impl Formula for $name {
             #[inline(always)]
-            fn at(x: f32) -> f32 {
+            fn at<N: Number>(self, x: N) -> N {
                 $function(x)
             }
         }
@@ -106,47 +93,48 @@ formulas!(
 /// `x = n ln 2 + r` with an integer `n` and `|r| <= ln 2 / 2`; `e^r` by a polynomial whose
 /// coefficients minimise the max relative error, 3e-9; `2^n` by the exponent's bits.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub fn exp<N: Number>(x: N) -> N {
     const LN_2_LOW: f32 = -1.904_654_3e-9;
-    let x = if x < -87.3 { -87.3 } else { x };
-    let x = if x > 88.3 { 88.3 } else { x };
+    let x = x.at_least(-87.3).at_most(88.3);
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
+    let n = shifted - N::from(ROUND);
     let r = n.mul_add(-std::f32::consts::LN_2, x);
     let r = n.mul_add(-LN_2_LOW, r);
     let square = r * r;
-    let high = 1.381_461e-3f32.mul_add(square, 8.368_71e-3f32.mul_add(r, 4.166_839e-2));
-    let p = high.mul_add(square, 1.666_652_1e-1f32.mul_add(r, 4.999_999_4e-1));
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    let high = N::from(8.368_71e-3).mul_add(r, 4.166_839e-2);
+    let high = N::from(1.381_461e-3).mul_add(square, high);
+    let p = high.mul_add(square, N::from(1.666_652_1e-1).mul_add(r, 4.999_999_4e-1));
+    let power = shifted.power_of_two();
     let tail = square.mul_add(p, r);
     power.mul_add(tail, power)
 }
 
 /// `1 / (1 + e^-x)`.
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
-    1. / (1. + exp(-x))
+pub fn sigmoid<N: Number>(x: N) -> N {
+    let one = N::from(1.);
+    one / (one + exp(-x))
 }
 
 /// Near 0 an odd polynomial, elsewhere `1 - 2 / (e^(2|x|) + 1)` with the sign of `x`.
 #[inline(always)]
-pub fn tanh(x: f32) -> f32 {
+pub fn tanh<N: Number>(x: N) -> N {
     let z = x * x;
-    let p = -5.704_978_5e-3f32;
+    let p = N::from(-5.704_978_5e-3);
     let p = p.mul_add(z, 2.063_907_9e-2);
     let p = p.mul_add(z, -5.373_971e-2);
     let p = p.mul_add(z, 1.333_144_2e-1);
     let p = p.mul_add(z, -3.333_328e-1);
     let near = (x * z).mul_add(p, x);
-    let far = 1. - 2. / (exp(2. * x.abs()) + 1.);
-    let tanh = if x.abs() < 0.625 { near } else { far };
-    tanh.copysign(x)
+    let (one, two) = (N::from(1.), N::from(2.));
+    let far = one - two / (exp(two * x.abs()) + one);
+    x.abs().below(0.625, near, far).copysign(x)
 }
 
 /// `max(x, 0)`.
 #[inline(always)]
-pub fn relu(x: f32) -> f32 {
-    if x < 0. { 0. } else { x }
+pub fn relu<N: Number>(x: N) -> N {
+    x.at_least(0.)
 }
 
 /// `max(x, 0) - t Q(t)` with `t = |x|`, where `Q(t) = P(X > t)` of a standard normal X.
@@ -154,15 +142,14 @@ pub fn relu(x: f32) -> f32 {
 /// `ln Q(t) = s(t) - t^2 / 2` with a slowly falling `s`, here a polynomial: weighted so that the
 /// max absolute error of Q is smallest, and its relative error below 2.5% up to 13.
 #[inline(always)]
-pub fn gelu(x: f32) -> f32 {
-    let t = x.abs();
+pub fn gelu<N: Number>(x: N) -> N {
     // Beyond, Q is less than every normal number; an infinite t would make it NaN.
-    let t = if t > 13. { 13. } else { t };
+    let t = x.abs().at_most(13.);
     // The exponent, its even and odd powers separately: two short chains of dependent steps, where
     // one long one would wait for itself.
     let z = t * t;
-    let even = (-2.386_29e-9f32).mul_add(z, -2.326_085_2e-6);
-    let odd = 1.182_694_7e-7f32.mul_add(z, 2.248_732_7e-5);
+    let even = N::from(-2.386_29e-9).mul_add(z, -2.326_085_2e-6);
+    let odd = N::from(1.182_694_7e-7).mul_add(z, 2.248_732_7e-5);
     let even = even.mul_add(z, -9.443_481e-5);
     let odd = odd.mul_add(z, -1.862_842_9e-4);
     let even = even.mul_add(z, 5.012_593e-3);
@@ -177,21 +164,21 @@ pub fn gelu(x: f32) -> f32 {
 /// `x sigmoid(2 u)` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, as
 /// `(1 + tanh u) / 2 = sigmoid(2 u)`.
 #[inline(always)]
-pub fn gelu_tanh(x: f32) -> f32 {
+pub fn gelu_tanh<N: Number>(x: N) -> N {
     /// `2 sqrt(2 / pi)`.
     const SLOPE: f32 = 1.595_769;
     // Beyond, the result is less than every normal number; an infinite x would make it NaN.
-    let x = if x < -10.1 { -10.1 } else { x };
+    let x = x.at_least(-10.1);
     let cubic = (x * x).mul_add(SLOPE * 0.044_715, SLOPE);
-    x / (1. + exp(-x * cubic))
+    x / (N::from(1.) + exp(-x * cubic))
 }
 
 /// `x / (1 + e^-x)`.
 #[inline(always)]
-pub fn silu(x: f32) -> f32 {
+pub fn silu<N: Number>(x: N) -> N {
     // As in `gelu_tanh`.
-    let x = if x < -88.3 { -88.3 } else { x };
-    x / (1. + exp(-x))
+    let x = x.at_least(-88.3);
+    x / (N::from(1.) + exp(-x))
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ use std::ops::Range;
 
 use super::buffer::{self, Aligned};
 use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
-use super::norm::exp_below;
+use super::norm::exps_below;
+use super::number::{Number, fma};
 use super::product::Sink;
 
 /// The operands of attention.
@@ -105,7 +106,7 @@ thread_local! {
 /// # Safety
 /// No other thread computes a block that overlaps.
 #[inline(always)]
-pub unsafe fn attend<const LANES: usize, const NV: usize>(
+pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number>(
     attention: &Attention<'_>,
     block: Block,
     out: &Sink<'_>,
@@ -154,7 +155,7 @@ pub unsafe fn attend<const LANES: usize, const NV: usize>(
         if attention.causal {
             exclude_later(attention, &block, start, (scores, width));
         }
-        softmax(scores, width, max, sum, keep);
+        softmax::<N>(scores, width, max, sum, keep);
         let left = Left {
             values: shared.of(&v, start),
             row: 1,
@@ -293,7 +294,13 @@ fn exclude_later(
 /// Takes one more chunk of scores, `[keys, width]`, into each column's softmax: they become
 /// `e^(score - max)`, and `keep` is what the sums so far are to be multiplied by.
 #[inline(always)]
-fn softmax(scores: &mut [f32], width: usize, max: &mut [f32], sum: &mut [f32], keep: &mut [f32]) {
+fn softmax<N: Number>(
+    scores: &mut [f32],
+    width: usize,
+    max: &mut [f32],
+    sum: &mut [f32],
+    keep: &mut [f32],
+) {
     for column in (0..width).step_by(COLUMNS) {
         let old = block_at(max, column);
         let mut new = old;
@@ -304,15 +311,15 @@ fn softmax(scores: &mut [f32], width: usize, max: &mut [f32], sum: &mut [f32], k
         let origin = new.map(|max| if max == f32::NEG_INFINITY { 0. } else { max });
         let mut total = [0f32; COLUMNS];
         for row in scores.chunks_exact_mut(width) {
-            let exps = exps(block_at(row, column), origin);
+            let exps = exps_below::<N, _>(block_at(row, column), origin);
             for (total, exp) in total.iter_mut().zip(exps) {
                 *total += exp;
             }
             row[column..column + COLUMNS].copy_from_slice(&exps);
         }
-        let factors = exps(old, origin);
+        let factors = exps_below::<N, _>(old, origin);
         for (sum, (total, factor)) in sum[column..].iter_mut().zip(total.iter().zip(factors)) {
-            *sum = sum.mul_add(factor, *total);
+            *sum = fma(*sum, factor, *total);
         }
         max[column..column + COLUMNS].copy_from_slice(&new);
         keep[column..column + COLUMNS].copy_from_slice(&factors);
@@ -328,20 +335,11 @@ fn block_at(row: &[f32], column: usize) -> Columns {
     block
 }
 
-/// The max of each column; a NaN is left to [`exps`].
+/// The max of each column; a NaN is left to [`exps_below`].
 #[inline(always)]
 fn later(mut max: Columns, scores: Columns) -> Columns {
     for (max, score) in max.iter_mut().zip(scores) {
         *max = if score > *max { score } else { *max };
     }
     max
-}
-
-/// `e^(score - origin)`.
-#[inline(always)]
-fn exps(mut scores: Columns, origin: Columns) -> Columns {
-    for (score, origin) in scores.iter_mut().zip(origin) {
-        *score = exp_below(*score, origin);
-    }
-    scores
 }

@@ -1,5 +1,6 @@
 //! Codes back to f32.
 
+use super::number::fma;
 use crate::kernels::reference::Affine;
 
 /// Elements taken at a time: two of the widest registers.
@@ -9,7 +10,7 @@ const LANES: usize = 32;
 #[inline(always)]
 pub fn dequantize(codes: &[u8], affine: Affine, out: &mut [f32]) {
     let shift = affine.shift as f32;
-    let value = |code: u8| (f32::from(code) - shift).mul_add(affine.scale, affine.offset);
+    let value = |code: u8| fma(f32::from(code) - shift, affine.scale, affine.offset);
     let (codes, codes_rest) = codes.as_chunks::<LANES>();
     let (out, out_rest) = out.as_chunks_mut::<LANES>();
     for (codes, out) in codes.iter().zip(out) {

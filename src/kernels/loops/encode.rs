@@ -4,7 +4,8 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::convert;
-use super::rows::{ROUND, clamp};
+use super::number::Number;
+use super::rows::ROUND;
 use crate::qparams::Rounding;
 
 /// How values of a channel become codes: `round(x / scale + offset) + zero_point`, clamped to the
@@ -39,7 +40,7 @@ impl Coding {
     #[inline(always)]
     fn distance(self, steps: f32) -> i32 {
         let [low, high] = self.range.map(|code| (code - self.zero_point) as f32);
-        let rounded = clamp(steps, low, high) + ROUND;
+        let rounded = steps.within(low, high) + ROUND;
         rounded
             .to_bits()
             .wrapping_sub(ROUND.to_bits())
@@ -146,7 +147,7 @@ pub fn halve<H: Half>(values: &[f32], halves: &mut [H]) -> usize {
         let mut beyond = 0u32;
         for (x, clamped) in values.iter().zip(&mut part) {
             beyond += u32::from(x.abs() > max);
-            *clamped = clamp(*x, -max, max);
+            *clamped = x.within(-max, max);
         }
         H::narrow(&part[..values.len()], halves);
         saturated += beyond as usize;

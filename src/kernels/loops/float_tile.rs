@@ -102,7 +102,7 @@ pub fn product<const LANES: usize, const NV: usize>(
     register: impl Register<LANES>,
 ) {
     // Enough rows for more sums than the latency of an fma.
-    if NV * LANES == COLUMNS {
+    if NV * LANES <= COLUMNS {
         return columns::<LANES, NV, 6>(left, right, register);
     }
     match right.width / LANES {

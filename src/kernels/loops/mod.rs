@@ -10,6 +10,7 @@ pub mod encode;
 pub mod float_tile;
 pub mod gates;
 pub mod norm;
+pub mod number;
 pub mod product;
 pub mod rows;
 pub mod tile;

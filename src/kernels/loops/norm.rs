@@ -5,6 +5,7 @@
 //! bits.
 
 use super::activation::exp;
+use super::number::{Formula, Number, fma};
 
 /// The parameters of a norm of rows of `hidden` elements.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +55,7 @@ pub fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
     match norm.bias {
         Some(bias) => {
             for ((x, weight), bias) in weighted.zip(bias) {
-                *x = ((*x - mean) * scale).mul_add(*weight, *bias);
+                *x = fma((*x - mean) * scale, *weight, *bias);
             }
         }
         None => {
@@ -74,7 +75,7 @@ fn sum_of_powers<const POWER: usize>(row: &[f32], origin: f32) -> f32 {
         for (part, x) in parts.iter_mut().zip(chunk) {
             let x = x - origin;
             *part = if POWER == 2 {
-                x.mul_add(x, *part)
+                fma(x, x, *part)
             } else {
                 *part + x
             };
@@ -83,7 +84,7 @@ fn sum_of_powers<const POWER: usize>(row: &[f32], origin: f32) -> f32 {
     for (part, x) in parts.iter_mut().zip(rest) {
         let x = x - origin;
         *part = if POWER == 2 {
-            x.mul_add(x, *part)
+            fma(x, x, *part)
         } else {
             *part + x
         };
@@ -108,7 +109,7 @@ fn together(mut parts: [f32; CHUNK], two: impl Fn(f32, f32) -> f32) -> f32 {
 
 /// Divides `e^(x - max)` by its sum.
 #[inline(always)]
-pub fn softmax_row(row: &mut [f32]) {
+pub fn softmax_row<N: Number>(row: &mut [f32]) {
     let mut greatest = [f32::NEG_INFINITY; CHUNK];
     let (chunks, rest) = row.as_chunks::<CHUNK>();
     for chunk in chunks {
@@ -124,7 +125,7 @@ pub fn softmax_row(row: &mut [f32]) {
     let mut parts = [0f32; CHUNK];
     let (chunks, rest) = row.as_chunks_mut::<CHUNK>();
     for chunk in chunks {
-        *chunk = exps(*chunk, max);
+        *chunk = exps_below::<N, _>(*chunk, [max; _]);
         for (part, exp) in parts.iter_mut().zip(&*chunk) {
             *part += exp;
         }
@@ -133,7 +134,7 @@ pub fn softmax_row(row: &mut [f32]) {
         // Filled up with -inf, the exp of which is 0, so that no element is computed by itself.
         let mut last = [f32::NEG_INFINITY; CHUNK];
         last[..rest.len()].copy_from_slice(rest);
-        let exps = exps(last, max);
+        let exps = exps_below::<N, _>(last, [max; _]);
         for (part, exp) in parts.iter_mut().zip(exps) {
             *part += exp;
         }
@@ -145,19 +146,24 @@ pub fn softmax_row(row: &mut [f32]) {
     }
 }
 
-/// `e^(x - origin)` of a block.
+/// `e^(x - origin)` of each `x` below its origin; exactly 0 below e^-87, near the min of [`exp`].
 #[inline(always)]
-fn exps<const N: usize>(mut xs: [f32; N], origin: f32) -> [f32; N] {
-    for x in &mut xs {
-        *x = exp_below(*x, origin);
+pub fn exps_below<N: Number, const LEN: usize>(
+    mut xs: [f32; LEN],
+    origins: [f32; LEN],
+) -> [f32; LEN] {
+    for (x, origin) in xs.iter_mut().zip(origins) {
+        *x -= origin;
     }
-    xs
+    N::map(ExpOrZero, xs)
 }
 
-/// `e^(x - origin)` with `x` below the origin; exactly 0 below e^-87, near the min of [`exp`].
-#[inline(always)]
-pub fn exp_below(x: f32, origin: f32) -> f32 {
-    let x = x - origin;
-    let exp = exp(x);
-    if x < -87. { 0. } else { exp }
+#[derive(Clone, Copy)]
+struct ExpOrZero;
+
+impl Formula for ExpOrZero {
+    #[inline(always)]
+    fn at<N: Number>(self, x: N) -> N {
+        x.below(-87., N::from(0.), exp(x))
+    }
 }

@@ -3,6 +3,7 @@
 //! Written once in plain Rust over fixed-size chunks, which the compiler turns into vector
 //! code; each instruction set compiles it with its own features.
 
+use super::number::{Formula, Number};
 use crate::qparams::QParams;
 use crate::qparams::activation::Arithmetic;
 
@@ -107,20 +108,34 @@ fn together(values: [f32; CHUNK], both: impl Fn(f32, f32) -> f32) -> f32 {
 
 /// Writes the code of each element of a finite row, as the oracle's `quantize_row` says.
 #[inline(always)]
-pub fn quantize(row: &[f32], qparams: QParams, arithmetic: Arithmetic, codes: &mut [u8]) {
-    let inv_scale = 1. / qparams.scale;
+pub fn quantize<N: Number>(
+    row: &[f32],
+    qparams: QParams,
+    arithmetic: Arithmetic,
+    codes: &mut [u8],
+) {
+    let QParams { scale, .. } = qparams;
+    let inv_scale = 1. / scale;
     let zero_point = qparams.zero_point as f32;
     match arithmetic {
-        Arithmetic::PyTorch => each(row, codes, |x| fused(x, inv_scale, zero_point)),
-        Arithmetic::OnnxRuntime => each(row, codes, |x| divided(x, qparams.scale, zero_point)),
+        Arithmetic::PyTorch => each::<N>(
+            row,
+            codes,
+            Fused {
+                inv_scale,
+                zero_point,
+            },
+        ),
+        Arithmetic::OnnxRuntime => each::<N>(row, codes, Divided { scale, zero_point }),
     }
 }
 
+/// Codes are the low bytes of what the formula gives.
 #[inline(always)]
-fn each(row: &[f32], codes: &mut [u8], encode: impl Fn(f32) -> u8) {
+fn each<N: Number>(row: &[f32], codes: &mut [u8], formula: impl Formula) {
     let take = |row: &[f32; CHUNK], codes: &mut [u8; CHUNK]| {
-        for (x, code) in row.iter().zip(codes) {
-            *code = encode(*x);
+        for (x, code) in N::map(formula, *row).into_iter().zip(codes) {
+            *code = x.to_bits() as u8;
         }
     };
     let (chunks, rest) = row.as_chunks::<CHUNK>();
@@ -145,23 +160,36 @@ fn each(row: &[f32], codes: &mut [u8], encode: impl Fn(f32) -> u8) {
 /// Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
 pub const ROUND: f32 = 12_582_912.;
 
-#[inline(always)]
-pub fn clamp(code: f32, low: f32, high: f32) -> f32 {
-    let code = if code > low { code } else { low };
-    if code < high { code } else { high }
+/// `round(fma(x, 1 / scale, zero_point))`, clamped.
+#[derive(Clone, Copy)]
+struct Fused {
+    inv_scale: f32,
+    zero_point: f32,
 }
 
-#[inline(always)]
-fn fused(x: f32, inv_scale: f32, zero_point: f32) -> u8 {
-    let code = clamp(x.mul_add(inv_scale, zero_point), 0., 255.);
-    (code + ROUND).to_bits() as u8
+impl Formula for Fused {
+    #[inline(always)]
+    fn at<N: Number>(self, x: N) -> N {
+        let code = x.mul_add(self.inv_scale, self.zero_point);
+        code.within(0., 255.) + N::from(ROUND)
+    }
 }
 
-#[inline(always)]
-fn divided(x: f32, scale: f32, zero_point: f32) -> u8 {
-    let code = clamp(x / scale, -zero_point, 255. - zero_point);
-    // The sum of integers is exact.
-    ((code + ROUND) + zero_point).to_bits() as u8
+/// `round(x / scale) + zero_point`, clamped.
+#[derive(Clone, Copy)]
+struct Divided {
+    scale: f32,
+    zero_point: f32,
+}
+
+impl Formula for Divided {
+    #[inline(always)]
+    fn at<N: Number>(self, x: N) -> N {
+        let code = x / N::from(self.scale);
+        let code = code.within(-self.zero_point, 255. - self.zero_point);
+        // The sum of integers is exact.
+        (code + N::from(ROUND)) + N::from(self.zero_point)
+    }
 }
 
 /// The sum of codes, of fewer than 2^23.

@@ -28,6 +28,7 @@ use super::product::{Pair, Part, Pass, Product, Row, Sink};
 use crate::kernels::packed::{Channels, Panel};
 
 /// Rows of the highest tile.
+#[allow(dead_code, reason = "some instruction sets have registers for fewer")]
 pub const MAX_ROWS: usize = 6;
 
 /// One instruction set's register of `LANES` sums, as the operations the loop nest needs.

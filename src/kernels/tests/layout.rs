@@ -311,8 +311,11 @@ fn channels_and_all_weights_are_read_back_in_order() {
                 assert_eq!(got, halves[channel * k + first..][..k - first], "{case}");
             }
         }
-        let one_more = catch_unwind(AssertUnwindSafe(|| int8.channel(gates * units)));
-        assert!(one_more.is_err(), "{case}");
+        // Where a panic does not end the process.
+        if cfg!(panic = "unwind") {
+            let one_more = catch_unwind(AssertUnwindSafe(|| int8.channel(gates * units)));
+            assert!(one_more.is_err(), "{case}");
+        }
     }
 }
 
@@ -421,6 +424,7 @@ fn tiles_read_a_panel_and_all_behind_it() {
 }
 
 #[test]
+#[cfg_attr(panic = "abort", ignore = "a panic ends the process")]
 fn weights_of_another_type_and_gates_that_do_not_divide_are_refused() {
     let isa = Isa::available()[0];
     let refused = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();

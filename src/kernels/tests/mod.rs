@@ -3,6 +3,8 @@
 mod convert;
 mod layout;
 mod lookup;
+// A panic, which each of them is for, ends a WebAssembly program.
+#[cfg(not(target_family = "wasm"))]
 mod operands;
 mod packing;
 mod products;
@@ -94,6 +96,23 @@ fn expected(lhs: &[f32], m: usize, rhs: Int8<'_>, bias: &[f32], config: DynamicC
 fn some<T>(cases: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
     let step = if cfg!(miri) { step } else { 1 };
     cases.into_iter().skip(step / 2).step_by(step)
+}
+
+/// A rayon pool of so many threads; where there are none, the thread that there is.
+struct Pool(Option<rayon::ThreadPool>);
+
+impl Pool {
+    fn new(threads: usize) -> Self {
+        let pool = || rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        Self((!cfg!(target_family = "wasm")).then(|| pool().expect("a pool")))
+    }
+
+    fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        match &self.0 {
+            Some(pool) => pool.install(f),
+            None => f(),
+        }
+    }
 }
 
 /// The operands of a product without an activation function.

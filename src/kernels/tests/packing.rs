@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Random, some};
+use super::{Pool, Random, some};
 use crate::error::Error;
 use crate::kernels::calls::pack::{
     Channels, encode_rows, halve_rows, pack_codes, pack_floats, pack_halves, pack_int8,
@@ -83,10 +83,7 @@ fn assert_same(got: &Packed, expected: &Packed, of: &str) {
 
 #[test]
 fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads() {
-    let pools = THREADS.map(|threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.expect("a pool")
-    });
+    let pools = THREADS.map(Pool::new);
     for [n, k, gates] in some(SHAPES, 16) {
         let mut random = Random((n * 1_009 + k) as u64);
         let values = values(n * k, &mut random);
@@ -172,8 +169,7 @@ fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
     let bias = vec![0.; n];
     let isa = Isa::available()[0];
     for threads in [1, 3] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.expect("a pool").install(|| {
+        Pool::new(threads).install(|| {
             let codings = |channels: &Channels<'_>| Ok(vec![coding; channels.range.len()]);
             match pack_int8(isa, k, 1, &values, &bias, codings) {
                 Err(Error::AccumulatorOverflow { channel, got }) => {

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, PER_ROW, activations, dynamic, expected, same_bits, some, weights};
+use super::{Codes, PER_ROW, Pool, activations, dynamic, expected, same_bits, some, weights};
 use crate::kernels::calls::linear::{linear, linear_each};
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::activation::{self, Activation};
@@ -51,7 +51,7 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
                 ..operands
             };
             let mut expected_activated = expected.clone();
-            activation::apply(activation, &mut expected_activated);
+            activation::apply::<f32>(activation, &mut expected_activated);
             let case_activated = format!("{case} {activation:?}");
             same_bits(
                 &linear(activated, activations),
@@ -122,7 +122,7 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
                         ..operands
                     };
                     let mut expected = expected.clone();
-                    activation::apply(Activation::Gelu, &mut expected);
+                    activation::apply::<f32>(Activation::Gelu, &mut expected);
                     for got in linear_each([activated, activated], ActivationConfig::BFloat16) {
                         same_bits(&got, &expected, &format!("{case}, activated"));
                     }
@@ -151,8 +151,7 @@ fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
         let expected = reference::linear_bf16(&lhs, m, &rhs, &bias);
         let garbage = vec![f32::NAN; m * (k + 9)];
         for threads in [1, 2, 7] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.expect("a pool").install(|| {
+            Pool::new(threads).install(|| {
                 for isa in Isa::available() {
                     let wide = Packed::bfloat16(isa, k + 9, 1, &vec![bf16::ONE; k + 9], &[0.]);
                     let nan = linear(

@@ -4,6 +4,7 @@ use super::random::Random;
 use super::{dynamic, some};
 use crate::kernels::arch::op::Op;
 use crate::kernels::isa::Isa;
+use crate::kernels::loops::number::Number;
 use crate::kernels::loops::rows::{self, Extent};
 use crate::kernels::reference;
 use crate::qparams::QParams;
@@ -16,7 +17,7 @@ impl Op for ExtentOf<'_> {
     type Out = Extent;
 
     #[inline(always)]
-    fn run(self) -> Extent {
+    fn run<N: Number>(self) -> Extent {
         rows::extent(self.0)
     }
 }
@@ -27,8 +28,8 @@ impl Op for CodesOf<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
-        rows::quantize(self.0, self.1, self.2, self.3);
+    fn run<N: Number>(self) {
+        rows::quantize::<N>(self.0, self.1, self.2, self.3);
     }
 }
 
@@ -38,7 +39,7 @@ impl Op for SumOf<'_> {
     type Out = i32;
 
     #[inline(always)]
-    fn run(self) -> i32 {
+    fn run<N: Number>(self) -> i32 {
         rows::sum(self.0)
     }
 }

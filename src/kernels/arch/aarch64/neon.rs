@@ -25,7 +25,7 @@ use crate::kernels::packed::Channels;
 #[target_feature(enable = "neon")]
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
-    op.run()
+    op.run::<f32>()
 }
 
 /// A tile of 2 x 16: 16 pairs of sums, 4 weights, a broadcast and products of the 32 registers. A
@@ -238,7 +238,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         transpose: |square| transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<4, 4>(attention, block, out, register) }
+    unsafe { attention::attend::<4, 4, f32>(attention, block, out, register) }
 }
 
 /// Rows become columns, in quarters: pairs of rows are interleaved, and pairs of pairs.

@@ -22,7 +22,7 @@ use crate::kernels::packed::Channels;
 #[target_feature(enable = "avx2,fma")]
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
-    op.run()
+    op.run::<f32>()
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -53,7 +53,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         transpose: |square| transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<8, 2>(attention, block, out, register) }
+    unsafe { attention::attend::<8, 2, f32>(attention, block, out, register) }
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.

@@ -19,7 +19,7 @@ use crate::kernels::packed::Channels;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
-    op.run()
+    op.run::<f32>()
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
@@ -50,7 +50,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         transpose: |square| avx2::transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<16, 4>(attention, block, out, register) }
+    unsafe { attention::attend::<16, 4, f32>(attention, block, out, register) }
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use crate::kernels::arch::op::Op;
 use crate::kernels::loops::encode::{self, Coding, Half};
+use crate::kernels::loops::number::Number;
 use crate::kernels::packed::PanelMut;
 
 /// Channels that are written side by side: groups of int8 of so many are a cache line.
@@ -22,7 +23,7 @@ impl Op for Distances<'_> {
     type Out = i64;
 
     #[inline(always)]
-    fn run(self) -> i64 {
+    fn run<N: Number>(self) -> i64 {
         encode::distances(self.values, self.coding)
     }
 }
@@ -37,7 +38,7 @@ impl Op for EncodeRow<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         encode::encode(self.values, self.coding, self.codes);
     }
 }
@@ -141,7 +142,7 @@ impl<const GROUP: usize, T, S: Source<T>> Op for Pack<'_, GROUP, T, S> {
     type Out = usize;
 
     #[inline(always)]
-    fn run(self) -> usize {
+    fn run<N: Number>(self) -> usize {
         let (k, mut panel) = (self.k, self.panel);
         if k == 0 {
             return 0;

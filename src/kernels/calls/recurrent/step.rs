@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::kernels::arch::op::Op;
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::gates::{self, Gates, MAX_GATES, Units};
+use crate::kernels::loops::number::Number;
 use crate::kernels::threads::Threads;
 use crate::sizes;
 
@@ -57,7 +58,7 @@ impl Op for Update<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<N: Number>(self) {
         gates::update(self.gates, self.units);
     }
 }
