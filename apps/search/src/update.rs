@@ -1,0 +1,342 @@
+//! Makes an index of a folder, or brings one up to date: only texts that are new are embedded.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use dynquant_encoder::{Encoder, Head, ModelOptions, Task, Tokens};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::graph::Graph;
+use crate::identity::{Identity, absolute};
+use crate::index::{Catalog, Entry, Index};
+use crate::passages::Splitter;
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::walk::{Reason, Skipped, WalkOptions, walk};
+
+/// Tokens that the model computes together.
+const BATCH_TOKENS: usize = 2048;
+/// Vectors that are moved to a new graph between two looks at the clock.
+const MOVED_TOGETHER: usize = 1024;
+
+/// An index to make.
+pub struct Update<'a> {
+    /// The folder.
+    pub dir: &'a Path,
+    /// The index.
+    pub place: &'a Place,
+    /// The model; that of the old index if no option is given.
+    pub model: &'a ModelOptions,
+    /// The files to take.
+    pub walk: &'a WalkOptions,
+    /// Whether an old index is left unread.
+    pub rebuild: bool,
+}
+
+/// The work that was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Files in the index.
+    pub files: usize,
+    /// Those of them that are new or changed.
+    pub read: usize,
+    /// Files that were in the old index, and are not in this one.
+    pub removed: usize,
+    /// Passages in the index.
+    pub passages: usize,
+    /// Texts that were embedded.
+    pub embedded: usize,
+    /// Files that are left out.
+    pub skipped: Vec<Skipped>,
+    /// The model.
+    pub model: String,
+    /// The file of the index.
+    pub index: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The time that it took.
+    pub seconds: f64,
+}
+
+/// A file as it is now.
+enum Now {
+    Unchanged,
+    Changed(Entry, Vec<Tokens>),
+    Skipped(Reason),
+}
+
+impl Update<'_> {
+    /// Makes the index. The file is replaced at the end, if anything has changed.
+    ///
+    /// # Errors
+    /// When the folder, the model, or an old index cannot be read, the index cannot be written, another
+    /// process writes it, or the old index is of another folder or model.
+    pub fn run(&self, progress: &Progress) -> Result<Outcome> {
+        let start = Instant::now();
+        ensure!(
+            self.dir.is_dir(),
+            "{}: expected a folder, got {}",
+            self.dir.display(),
+            match self.dir.exists() {
+                true => "a file",
+                false => "no such folder",
+            }
+        );
+        let lock = self.place.lock()?;
+        let old = self.old()?;
+        let of_index = old.as_ref().map(|old| &old.catalog.model);
+        let (encoder, model) = Identity::open(self.model, of_index)?;
+        let root = match self.place.root() {
+            Some(_) => None,
+            None => Some(absolute(self.dir)?),
+        };
+        let (before, graph) = match old {
+            Some(old) => (Some(old.catalog), old.graph),
+            None => (None, Graph::new(encoder.config.hidden_size)?),
+        };
+        if let Some(before) = &before {
+            self.check_same(before, &model, root.as_deref())?;
+        }
+
+        let mut catalog = Catalog {
+            model,
+            dimensions: graph.dimensions(),
+            root,
+            files: BTreeMap::new(),
+        };
+        let mut texts = HashMap::new();
+        let skipped = self.read(
+            &encoder,
+            before.as_ref(),
+            &mut catalog,
+            &mut texts,
+            progress,
+        )?;
+        texts.retain(|&key, _| !graph.contains(key));
+        let graph = without_dead(graph, &catalog, progress)?;
+        embed(&encoder, &texts, &graph, progress)?;
+
+        let was = |name: &String| before.as_ref().and_then(|before| before.files.get(name));
+        let read = catalog
+            .files
+            .iter()
+            .filter(|(name, entry)| was(name) != Some(entry));
+        let gone = |before: &Catalog| {
+            let names = before.files.keys();
+            names
+                .filter(|name| !catalog.files.contains_key(*name))
+                .count()
+        };
+        let mut outcome = Outcome {
+            files: catalog.files.len(),
+            read: read.count(),
+            removed: before.as_ref().map_or(0, gone),
+            passages: catalog
+                .files
+                .values()
+                .map(|entry| entry.passages.len())
+                .sum(),
+            embedded: texts.len(),
+            skipped,
+            model: catalog.model.to_string(),
+            index: self.place.file().display().to_string(),
+            bytes: 0,
+            seconds: 0.,
+        };
+        outcome.bytes = match before {
+            Some(before) if before == catalog => self.place.file().metadata()?.len(),
+            _ => Index { catalog, graph }.write(self.place, &lock)?,
+        };
+        outcome.seconds = start.elapsed().as_secs_f64();
+        Ok(outcome)
+    }
+
+    fn old(&self) -> Result<Option<Index>> {
+        let file = self.place.file();
+        if self.rebuild || !file.exists() {
+            return Ok(None);
+        }
+        let index = Index::read(file).context("the old index (--rebuild replaces it)")?;
+        Ok(Some(index))
+    }
+
+    fn check_same(&self, before: &Catalog, model: &Identity, root: Option<&str>) -> Result<()> {
+        let file = self.place.file().display();
+        if !before.model.matches(model) {
+            bail!(
+                "{file}: expected an index of the model {model}, got one of {}; --rebuild replaces it",
+                before.model
+            );
+        }
+        let name = |root: Option<&str>| root.unwrap_or("the folder that it is in").to_owned();
+        ensure!(
+            before.root.as_deref() == root,
+            "{file}: expected an index of {}, got one of {}; --rebuild replaces it",
+            name(root),
+            name(before.root.as_deref())
+        );
+        Ok(())
+    }
+
+    /// Fills the catalog, and `texts` with the tokens of those that were read.
+    fn read(
+        &self,
+        encoder: &Encoder,
+        before: Option<&Catalog>,
+        catalog: &mut Catalog,
+        texts: &mut HashMap<u64, Tokens>,
+        progress: &Progress,
+    ) -> Result<Vec<Skipped>> {
+        progress.phase("finding", None);
+        let found = walk(self.dir, self.place, self.walk, || {
+            // To be interrupted here gains nothing: reading begins with a look at the flag.
+            let _ = progress.advance(1);
+        });
+        progress.phase("reading", Some(found.files.len()));
+        let splitter = Splitter::new(&encoder.tokenizer)?;
+        let files = found.files.into_par_iter().map(|(name, path)| {
+            progress.advance(1)?;
+            let before = before.and_then(|before| before.files.get(&name));
+            let now = self.look(&path, before, &splitter)?;
+            Ok((name, path, now))
+        });
+        let mut skipped = found.skipped;
+        for (name, path, now) in files.collect::<Result<Vec<_>>>()? {
+            let entry = match now {
+                Now::Changed(entry, tokens) => {
+                    let keys = entry.passages.iter().map(|passage| passage.key);
+                    texts.extend(keys.zip(tokens));
+                    Some(entry)
+                }
+                Now::Unchanged => before.and_then(|before| before.files.get(&name).cloned()),
+                Now::Skipped(reason) => {
+                    let path = path.display().to_string();
+                    skipped.push(Skipped { path, reason });
+                    None
+                }
+            };
+            if let Some(entry) = entry {
+                catalog.files.insert(name, entry);
+            }
+        }
+        Ok(skipped)
+    }
+
+    /// Reads a file, and cuts it into passages if it is not as it was before.
+    fn look(&self, path: &Path, before: Option<&Entry>, splitter: &Splitter<'_>) -> Result<Now> {
+        let limit = u64::from(self.walk.max_file_mib) << 20;
+        let bytes = match read(path, limit) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(Now::Skipped(Reason::TooLarge(self.walk.max_file_mib))),
+            Err(error) => return Ok(Now::Skipped(Reason::Unreadable(error.to_string()))),
+        };
+        let hash = blake3::hash(&bytes).to_string();
+        if before.is_some_and(|before| before.hash == hash) {
+            return Ok(Now::Unchanged);
+        }
+        if bytes.contains(&0) {
+            return Ok(Now::Skipped(Reason::Binary));
+        }
+        let Ok(text) = String::from_utf8(bytes) else {
+            return Ok(Now::Skipped(Reason::NotUtf8));
+        };
+        let passages = splitter.split(&text);
+        let passages = passages.with_context(|| path.display().to_string())?;
+        let (passages, tokens) = passages.into_iter().unzip();
+        Ok(Now::Changed(Entry { hash, passages }, tokens))
+    }
+}
+
+/// The bytes of a file; `None` if there are more than `limit`.
+fn read(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    // One byte more: a length that the system states may be wrong by the time of reading.
+    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= limit).then_some(bytes))
+}
+
+/// The same graph, or one without the vectors of texts that are gone if they are a quarter of it.
+fn without_dead(graph: Graph, catalog: &Catalog, progress: &Progress) -> Result<Graph> {
+    let passages = catalog.files.values().flat_map(|entry| &entry.passages);
+    let keys: HashSet<u64> = passages.map(|passage| passage.key).collect();
+    let mut alive: Vec<u64> = keys
+        .into_iter()
+        .filter(|&key| graph.contains(key))
+        .collect();
+    if (graph.len() - alive.len()) * 4 <= graph.len() {
+        return Ok(graph);
+    }
+    alive.sort_unstable();
+    progress.phase("rebuilding", Some(alive.len()));
+    let new = Graph::new(graph.dimensions())?;
+    new.reserve(alive.len())?;
+    for keys in alive.chunks(MOVED_TOGETHER) {
+        let mut vectors = Vec::with_capacity(keys.len());
+        for &key in keys {
+            let vector = graph.get(key)?;
+            vectors.push((
+                key,
+                vector.context("expected the vector of a passage, got none")?,
+            ));
+        }
+        new.add(&vectors)?;
+        progress.advance(keys.len())?;
+    }
+    Ok(new)
+}
+
+/// Adds the vectors of `texts` to the graph.
+fn embed(
+    encoder: &Encoder,
+    texts: &HashMap<u64, Tokens>,
+    graph: &Graph,
+    progress: &Progress,
+) -> Result<()> {
+    progress.phase("embedding", Some(texts.len()));
+    graph.reserve(texts.len())?;
+    // Texts of one length are computed together.
+    let mut texts: Vec<(&u64, &Tokens)> = texts.iter().collect();
+    texts.sort_by_key(|(key, tokens)| (tokens.len(), **key));
+    let mut rest = &texts[..];
+    while !rest.is_empty() {
+        let mut tokens = 0;
+        let fit = rest.iter().take_while(|(_, it)| {
+            tokens += it.len();
+            tokens <= BATCH_TOKENS
+        });
+        let (batch, later) = rest.split_at(fit.count().max(1));
+        let tokens: Vec<&Tokens> = batch.iter().map(|(_, tokens)| *tokens).collect();
+        let vectors = vectors(encoder, &tokens)?;
+        let keys = batch.iter().map(|(key, _)| **key);
+        graph.add(&keys.zip(vectors).collect::<Vec<_>>())?;
+        progress.advance(batch.len())?;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// The embeddings of texts, of length 1.
+///
+/// # Errors
+/// When the model fails, or an embedding has no direction.
+pub fn vectors(encoder: &Encoder, texts: &[&Tokens]) -> Result<Vec<Vec<f32>>> {
+    let head = Head::Embedding;
+    let tasks: Vec<Task<'_>> = texts.iter().map(|tokens| Task { tokens, head }).collect();
+    let mut vectors = encoder.model.answer(&tasks)?;
+    for vector in &mut vectors {
+        let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+        ensure!(
+            norm.is_normal(),
+            "the model: expected an embedding of finite numbers that are not all 0, got the length {norm}"
+        );
+        for x in vector {
+            *x /= norm;
+        }
+    }
+    Ok(vectors)
+}
