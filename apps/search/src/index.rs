@@ -88,24 +88,24 @@ impl Index {
         let graph = Graph::read(graph, catalog.dimensions)?;
         Ok(Self { catalog, graph })
     }
+}
 
-    /// Replaces the file; its length in bytes.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn write(&self, place: &Place, lock: &Lock) -> Result<u64> {
-        let catalog = serde_json::to_vec(&self.catalog).context("the catalog")?;
-        let graph = self.graph.write()?;
-        let length = (catalog.len() as u64).to_le_bytes();
-        let parts: [&[u8]; 5] = [MAGIC, VERSION, &length, &catalog, &graph];
-        let mut hasher = blake3::Hasher::new();
-        place.replace(lock, |file| -> io::Result<()> {
-            for part in parts {
-                hasher.update(part);
-                file.write_all(part)?;
-            }
-            file.write_all(hasher.finalize().as_bytes())
-        })?;
-        Ok((parts.iter().map(|part| part.len()).sum::<usize>() + HASH) as u64)
-    }
+/// Replaces the file of an index; its length in bytes.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(catalog: &Catalog, graph: &Graph, place: &Place, lock: &Lock) -> Result<u64> {
+    let catalog = serde_json::to_vec(catalog).context("the catalog")?;
+    let graph = graph.write()?;
+    let length = (catalog.len() as u64).to_le_bytes();
+    let parts: [&[u8]; 5] = [MAGIC, VERSION, &length, &catalog, &graph];
+    let mut hasher = blake3::Hasher::new();
+    place.replace(lock, |file| -> io::Result<()> {
+        for part in parts {
+            hasher.update(part);
+            file.write_all(part)?;
+        }
+        file.write_all(hasher.finalize().as_bytes())
+    })?;
+    Ok((parts.iter().map(|part| part.len()).sum::<usize>() + HASH) as u64)
 }

@@ -85,14 +85,19 @@ impl Place {
         self.inside.then(|| self.file.parent()?.parent())?
     }
 
+    /// The index that a run which is not at its end leaves beside this one.
+    pub fn partial(&self) -> Self {
+        Self::at(&self.beside("partial"))
+    }
+
     /// Whether `path` is one of the files of the index.
     pub fn owns(&self, path: &Path) -> bool {
-        let names = [self.file.clone(), self.beside("lock"), self.beside("new")];
+        let names = ["lock", "new", "partial", "partial.new"].map(|it| self.beside(it));
         let same = |a: &Path, b: &Path| {
             a.file_name() == b.file_name()
                 && matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
         };
-        names.iter().any(|name| same(name, path))
+        same(&self.file, path) || names.iter().any(|name| same(name, path))
     }
 
     /// Makes the folder of the file, and keeps others from writing it.

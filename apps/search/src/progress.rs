@@ -20,7 +20,9 @@ pub struct Interrupted;
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted; the index is as it was before")
+        f.write_str(
+            "interrupted; the index is as it was, and the next run goes on with what is done",
+        )
     }
 }
 

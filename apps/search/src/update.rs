@@ -1,10 +1,10 @@
 //! Makes an index of a folder, or brings one up to date: only texts that are new are embedded.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use dynquant_encoder::{Encoder, Head, ModelOptions, Task, Tokens};
@@ -13,16 +13,20 @@ use serde::Serialize;
 
 use crate::graph::Graph;
 use crate::identity::{Identity, absolute};
-use crate::index::{Catalog, Entry, Index};
+use crate::index::{self, Catalog, Entry, Index};
 use crate::passages::Splitter;
-use crate::place::Place;
+use crate::place::{Lock, Place};
 use crate::progress::Progress;
 use crate::walk::{Reason, Skipped, WalkOptions, walk};
 
 /// Tokens that the model computes together.
 const BATCH_TOKENS: usize = 2048;
-/// Vectors that are moved to a new graph between two looks at the clock.
+/// Vectors that are moved to a new graph between two steps of the bar.
 const MOVED_TOGETHER: usize = 1024;
+/// The least time between two partial indexes.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// And the part of the time that they may take, as a divisor.
+const SAVE_PART: u32 = 20;
 
 /// An index to make.
 pub struct Update<'a> {
@@ -91,69 +95,42 @@ impl Update<'_> {
         let old = self.old()?;
         let of_index = old.as_ref().map(|old| &old.catalog.model);
         let (encoder, model) = Identity::open(self.model, of_index)?;
-        let root = match self.place.root() {
-            Some(_) => None,
-            None => Some(absolute(self.dir)?),
-        };
-        let (before, graph) = match old {
-            Some(old) => (Some(old.catalog), old.graph),
-            None => (None, Graph::new(encoder.config.hidden_size)?),
-        };
-        if let Some(before) = &before {
-            self.check_same(before, &model, root.as_deref())?;
+        let new = self.empty(model, encoder.config.hidden_size)?;
+        if let Some(old) = &old {
+            self.check_same(&old.catalog, &new)?;
         }
+        let is_new = old.is_none();
+        let Index {
+            catalog: before,
+            graph,
+        } = self.start(old, &new)?;
 
-        let mut catalog = Catalog {
-            model,
-            dimensions: graph.dimensions(),
-            root,
-            files: BTreeMap::new(),
-        };
-        let mut texts = HashMap::new();
-        let skipped = self.read(
-            &encoder,
-            before.as_ref(),
-            &mut catalog,
-            &mut texts,
-            progress,
-        )?;
-        texts.retain(|&key, _| !graph.contains(key));
+        let mut catalog = new;
+        let (texts, skipped) = self.read(&encoder, &before, &mut catalog, &graph, progress)?;
+        let mut saver = Saver::new(&before, self.place.partial(), &lock);
+        embed(&encoder, &texts, &graph, progress, &mut saver)?;
         let graph = without_dead(graph, &catalog, progress)?;
-        embed(&encoder, &texts, &graph, progress)?;
 
-        let was = |name: &String| before.as_ref().and_then(|before| before.files.get(name));
-        let read = catalog
-            .files
-            .iter()
-            .filter(|(name, entry)| was(name) != Some(entry));
-        let gone = |before: &Catalog| {
-            let names = before.files.keys();
-            names
-                .filter(|name| !catalog.files.contains_key(*name))
-                .count()
+        let bytes = match before == catalog && !is_new {
+            true => self.place.file().metadata()?.len(),
+            false => index::write(&catalog, &graph, self.place, &lock)?,
         };
-        let mut outcome = Outcome {
+        saver.discard();
+        let changed = |(name, entry): &(&String, &Entry)| before.files.get(*name) != Some(*entry);
+        let gone = |name: &&String| !catalog.files.contains_key(*name);
+        let passages = catalog.files.values().map(|entry| entry.passages.len());
+        Ok(Outcome {
             files: catalog.files.len(),
-            read: read.count(),
-            removed: before.as_ref().map_or(0, gone),
-            passages: catalog
-                .files
-                .values()
-                .map(|entry| entry.passages.len())
-                .sum(),
+            read: catalog.files.iter().filter(changed).count(),
+            removed: before.files.keys().filter(gone).count(),
+            passages: passages.sum(),
             embedded: texts.len(),
             skipped,
             model: catalog.model.to_string(),
             index: self.place.file().display().to_string(),
-            bytes: 0,
-            seconds: 0.,
-        };
-        outcome.bytes = match before {
-            Some(before) if before == catalog => self.place.file().metadata()?.len(),
-            _ => Index { catalog, graph }.write(self.place, &lock)?,
-        };
-        outcome.seconds = start.elapsed().as_secs_f64();
-        Ok(outcome)
+            bytes,
+            seconds: start.elapsed().as_secs_f64(),
+        })
     }
 
     fn old(&self) -> Result<Option<Index>> {
@@ -165,33 +142,66 @@ impl Update<'_> {
         Ok(Some(index))
     }
 
-    fn check_same(&self, before: &Catalog, model: &Identity, root: Option<&str>) -> Result<()> {
+    /// The catalog of an index without files.
+    fn empty(&self, model: Identity, dimensions: usize) -> Result<Catalog> {
+        let root = match self.place.root() {
+            Some(_) => None,
+            None => Some(absolute(self.dir)?),
+        };
+        Ok(Catalog {
+            model,
+            dimensions,
+            root,
+            files: BTreeMap::new(),
+        })
+    }
+
+    fn check_same(&self, old: &Catalog, new: &Catalog) -> Result<()> {
         let file = self.place.file().display();
-        if !before.model.matches(model) {
+        if !old.model.matches(&new.model) {
             bail!(
-                "{file}: expected an index of the model {model}, got one of {}; --rebuild replaces it",
-                before.model
+                "{file}: expected an index of the model {}, got one of {}; --rebuild replaces it",
+                new.model,
+                old.model
             );
         }
-        let name = |root: Option<&str>| root.unwrap_or("the folder that it is in").to_owned();
+        let root = |it: &Catalog| match &it.root {
+            Some(root) => root.clone(),
+            None => "the folder that it is in".to_owned(),
+        };
         ensure!(
-            before.root.as_deref() == root,
+            old.root == new.root,
             "{file}: expected an index of {}, got one of {}; --rebuild replaces it",
-            name(root),
-            name(before.root.as_deref())
+            root(new),
+            root(old)
         );
         Ok(())
     }
 
-    /// Fills the catalog, and `texts` with the tokens of those that were read.
+    /// The index to go on from: the partial one if it is of the old one, else the old one, else `new`.
+    fn start(&self, old: Option<Index>, new: &Catalog) -> Result<Index> {
+        let start = match old {
+            Some(old) => old,
+            None => Index {
+                catalog: new.clone(),
+                graph: Graph::new(new.dimensions)?,
+            },
+        };
+        // A partial one that is damaged or of another index is of no use, and will be replaced.
+        let partial = Index::read(self.place.partial().file()).ok();
+        let usable = |it: &Index| it.catalog == start.catalog && !self.rebuild;
+        Ok(partial.filter(usable).unwrap_or(start))
+    }
+
+    /// Fills the catalog; the tokens of texts that the graph has not, and the files that are left out.
     fn read(
         &self,
         encoder: &Encoder,
-        before: Option<&Catalog>,
+        before: &Catalog,
         catalog: &mut Catalog,
-        texts: &mut HashMap<u64, Tokens>,
+        graph: &Graph,
         progress: &Progress,
-    ) -> Result<Vec<Skipped>> {
+    ) -> Result<(HashMap<u64, Tokens>, Vec<Skipped>)> {
         progress.phase("finding", None);
         let found = walk(self.dir, self.place, self.walk, || {
             // To be interrupted here gains nothing: reading begins with a look at the flag.
@@ -201,10 +211,10 @@ impl Update<'_> {
         let splitter = Splitter::new(&encoder.tokenizer)?;
         let files = found.files.into_par_iter().map(|(name, path)| {
             progress.advance(1)?;
-            let before = before.and_then(|before| before.files.get(&name));
-            let now = self.look(&path, before, &splitter)?;
+            let now = self.look(&path, before.files.get(&name), &splitter)?;
             Ok((name, path, now))
         });
+        let mut texts = HashMap::new();
         let mut skipped = found.skipped;
         for (name, path, now) in files.collect::<Result<Vec<_>>>()? {
             let entry = match now {
@@ -213,7 +223,7 @@ impl Update<'_> {
                     texts.extend(keys.zip(tokens));
                     Some(entry)
                 }
-                Now::Unchanged => before.and_then(|before| before.files.get(&name).cloned()),
+                Now::Unchanged => before.files.get(&name).cloned(),
                 Now::Skipped(reason) => {
                     let path = path.display().to_string();
                     skipped.push(Skipped { path, reason });
@@ -224,7 +234,8 @@ impl Update<'_> {
                 catalog.files.insert(name, entry);
             }
         }
-        Ok(skipped)
+        texts.retain(|&key, _| !graph.contains(key));
+        Ok((texts, skipped))
     }
 
     /// Reads a file, and cuts it into passages if it is not as it was before.
@@ -296,6 +307,7 @@ fn embed(
     texts: &HashMap<u64, Tokens>,
     graph: &Graph,
     progress: &Progress,
+    saver: &mut Saver<'_>,
 ) -> Result<()> {
     progress.phase("embedding", Some(texts.len()));
     graph.reserve(texts.len())?;
@@ -314,10 +326,51 @@ fn embed(
         let vectors = vectors(encoder, &tokens)?;
         let keys = batch.iter().map(|(key, _)| **key);
         graph.add(&keys.zip(vectors).collect::<Vec<_>>())?;
-        progress.advance(batch.len())?;
+        let interrupted = progress.advance(batch.len());
+        if interrupted.is_err() || saver.is_due() {
+            saver.save(graph)?;
+        }
+        interrupted?;
         rest = later;
     }
     Ok(())
+}
+
+/// Keeps what is embedded before the index is complete: the old catalog with all vectors there are.
+struct Saver<'a> {
+    catalog: &'a Catalog,
+    place: Place,
+    lock: &'a Lock,
+    due: Instant,
+}
+
+impl<'a> Saver<'a> {
+    fn new(catalog: &'a Catalog, place: Place, lock: &'a Lock) -> Self {
+        let due = Instant::now() + SAVE_EVERY;
+        Self {
+            catalog,
+            place,
+            lock,
+            due,
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    fn save(&mut self, graph: &Graph) -> Result<()> {
+        let start = Instant::now();
+        index::write(self.catalog, graph, &self.place, self.lock)?;
+        self.due = Instant::now() + SAVE_EVERY.max(start.elapsed() * SAVE_PART);
+        Ok(())
+    }
+
+    /// There is a complete index now.
+    fn discard(self) {
+        // If it stays it is of another index, and not read.
+        let _ = fs::remove_file(self.place.file());
+    }
 }
 
 /// The embeddings of texts, of length 1.

@@ -93,10 +93,20 @@ fn ctrl_c_leaves_the_old_index_and_says_so() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{stderr}");
         assert!(
-            stderr.contains("interrupted; the index is as it was before"),
+            stderr.contains("interrupted; the index is as it was"),
             "{stderr}"
         );
         assert_eq!(fs::read(folder.index_file()).unwrap(), before);
+        // What was embedded is not lost, if there was time for any.
+        let saved = folder.path(".dynquant-search/index.partial").exists();
+        let [files, passages, embedded] =
+            numbers(&folder.index(&[]), ["files", "passages", "embedded"]);
+        assert_eq!(files, 400);
+        assert!(
+            passages > 0 && (embedded + 100 < passages) == saved,
+            "{embedded} of {passages}"
+        );
+        assert!(!folder.path(".dynquant-search/index.partial").exists());
     }
 }
 
