@@ -77,7 +77,7 @@ mod tests {
         );
         assert_eq!(
             found("größe ΛΌΓΟΣ", "Die GRÖSSE, die Größe: λόγος"),
-            ["Größe"]
+            ["Größe", "λόγος"]
         );
         assert_eq!(found("größe", "(größenordnung)"), ["größenordnung"]);
         assert_eq!(found("a is", "a car isn't ISO"), ["a"]);

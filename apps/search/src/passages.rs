@@ -109,10 +109,16 @@ impl<'a> Splitter<'a> {
             let mut rest = content;
             while !rest.is_empty() {
                 let (part, tokens) = self.head(rest)?;
+                // The first part keeps its indentation.
+                let blank = match rest.len() == content.len() {
+                    true => 0,
+                    false => part.len() - part.trim_start().len(),
+                };
                 let from = start + content.len() - rest.len();
+                let end = from + part.trim_end().len();
                 if !part.trim().is_empty() {
                     pieces.push(Piece {
-                        bytes: from..from + part.len(),
+                        bytes: from + blank..end,
                         line: index + 1,
                         tokens,
                         after_blank_line,
@@ -126,8 +132,8 @@ impl<'a> Splitter<'a> {
         Ok(pieces)
     }
 
-    /// All of `line`, or as much of it as a passage takes, with its tokens; cut between words if there is
-    /// a border in the second half.
+    /// All of `line`, or a part that a passage takes, with its tokens; cut between words where they are not
+    /// too long.
     fn head<'t>(&self, line: &'t str) -> Result<(&'t str, usize), TokensError> {
         let mut head = &line[..line.floor_char_boundary(MAX_BYTES)];
         if head.len() < line.len()
@@ -140,9 +146,12 @@ impl<'a> Splitter<'a> {
         if spans.len() <= self.limit {
             return Ok((head, spans.len()));
         }
+        // Parts of about one length: a short rest would say little.
+        let parts = spans.len().div_ceil(self.limit);
+        let aim = spans.len().div_ceil(parts);
         let starts_word = |&at: &usize| spans[at - 1].end < spans[at].start;
-        let half = self.limit / 2 + 1;
-        let count = (half..=self.limit).rev().find(starts_word);
+        let most = self.limit.min(aim + aim / 8);
+        let count = (aim / 2 + 1..=most).rev().find(starts_word);
         let count = count.unwrap_or(self.limit);
         let end = head.floor_char_boundary(spans[count].start);
         let first = head.chars().next().map_or(0, char::len_utf8);

@@ -91,10 +91,10 @@ fn text(number: usize) -> String {
         .lines()
         .map(|line| line.split_once('\t').unwrap().1)
         .collect();
-    let line = |index: usize| lines[(number * 97 + index * 31) % lines.len()];
+    let line = |index: usize| lines[(number * 101 + index * 31) % lines.len()];
     let paragraph = |index: usize| -> String {
         let lines: Vec<String> = (0..4)
-            .map(|part| format!("{}.\n", line(4 * index + part)))
+            .map(|part| format!("{number}: {}.\n", line(4 * index + part)))
             .collect();
         lines.concat()
     };
