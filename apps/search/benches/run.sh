@@ -42,5 +42,5 @@ measure() {
     cargo bench --quiet --manifest-path apps/Cargo.toml --target-dir target -p dynquant-search --bench search -- \
         --corpus "$work/corpus" --queries "$work/queries.txt" "$@"
 }
-measure --model-dir target/minilm "$@"
+measure --model-dir "$PWD/target/minilm" "$@"
 measure "$@"
