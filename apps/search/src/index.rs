@@ -9,8 +9,8 @@
 //! | 32 | BLAKE3 hash of all before |
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -61,20 +61,22 @@ impl Index {
     /// # Errors
     /// When it cannot be read, is of another kind or version, or damaged.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = fs::read(path)
-            .with_context(|| format!("{}: expected a readable index", path.display()))?;
+        let reading = || format!("{}: expected a readable index", path.display());
+        let mut file = File::open(path).with_context(reading)?;
+        let mut bytes = Vec::new();
+        let head = (MAGIC.len() + VERSION.len()) as u64;
+        (&mut file)
+            .take(head)
+            .read_to_end(&mut bytes)
+            .with_context(reading)?;
+        // Another file may be of any length.
+        check_kind(&bytes).with_context(|| path.display().to_string())?;
+        file.read_to_end(&mut bytes).with_context(reading)?;
         Self::parse(&bytes).with_context(|| path.display().to_string())
     }
 
     fn parse(bytes: &[u8]) -> Result<Self> {
-        let Some(rest) = bytes.strip_prefix(MAGIC) else {
-            bail!("expected an index of dynquant-search, got another file");
-        };
-        let Some(rest) = rest.strip_prefix(VERSION) else {
-            let version = rest.split(|&byte| byte == b'\n').next().unwrap_or(rest);
-            let version = String::from_utf8_lossy(&version[..version.len().min(20)]);
-            bail!("expected an index of version 1, got version {version:?}");
-        };
+        let rest = check_kind(bytes)?;
         let damaged = "expected a whole index, got a damaged one";
         let (body, hash) = rest
             .split_at_checked(rest.len().saturating_sub(HASH))
@@ -88,6 +90,19 @@ impl Index {
         let graph = Graph::read(graph, catalog.dimensions)?;
         Ok(Self { catalog, graph })
     }
+}
+
+/// The bytes behind those that tell an index of this version from other files.
+fn check_kind(bytes: &[u8]) -> Result<&[u8]> {
+    let Some(rest) = bytes.strip_prefix(MAGIC) else {
+        bail!("expected an index of dynquant-search, got another file");
+    };
+    let Some(rest) = rest.strip_prefix(VERSION) else {
+        let version = rest.split(|&byte| byte == b'\n').next().unwrap_or(rest);
+        let version = String::from_utf8_lossy(&version[..version.len().min(20)]);
+        bail!("expected an index of version 1, got version {version:?}");
+    };
+    Ok(rest)
 }
 
 /// Replaces the file of an index; its length in bytes.

@@ -39,8 +39,8 @@ impl Progress {
     /// Begins a phase of `length` steps, or of a number that is not known.
     pub fn phase(&self, name: &'static str, length: Option<usize>) {
         let template = match length {
-            Some(_) => "{msg:10} {wide_bar} {human_pos}/{human_len}, {eta} left",
-            None => "{msg:10} {human_pos}",
+            Some(_) => "{msg:16} {wide_bar} {human_pos}/{human_len}, {eta} left",
+            None => "{msg:16} {human_pos}",
         };
         // The templates are correct; without them the bar has another look.
         if let Ok(style) = ProgressStyle::with_template(template) {

@@ -202,12 +202,12 @@ impl Update<'_> {
         graph: &Graph,
         progress: &Progress,
     ) -> Result<(HashMap<u64, Tokens>, Vec<Skipped>)> {
-        progress.phase("finding", None);
+        progress.phase("finding files", None);
         let found = walk(self.dir, self.place, self.walk, || {
             // To be interrupted here gains nothing: reading begins with a look at the flag.
             let _ = progress.advance(1);
         });
-        progress.phase("reading", Some(found.files.len()));
+        progress.phase("reading files", Some(found.files.len()));
         let splitter = Splitter::new(&encoder.tokenizer)?;
         let files = found.files.into_par_iter().map(|(name, path)| {
             progress.advance(1)?;
@@ -283,7 +283,7 @@ fn without_dead(graph: Graph, catalog: &Catalog, progress: &Progress) -> Result<
         return Ok(graph);
     }
     alive.sort_unstable();
-    progress.phase("rebuilding", Some(alive.len()));
+    progress.phase("moving vectors", Some(alive.len()));
     let new = Graph::new(graph.dimensions())?;
     new.reserve(alive.len())?;
     for keys in alive.chunks(MOVED_TOGETHER) {
@@ -296,7 +296,8 @@ fn without_dead(graph: Graph, catalog: &Catalog, progress: &Progress) -> Result<
             ));
         }
         new.add(&vectors)?;
-        progress.advance(keys.len())?;
+        // To end here would gain seconds, and lose what was embedded.
+        let _ = progress.advance(keys.len());
     }
     Ok(new)
 }
@@ -309,7 +310,8 @@ fn embed(
     progress: &Progress,
     saver: &mut Saver<'_>,
 ) -> Result<()> {
-    progress.phase("embedding", Some(texts.len()));
+    let sum = texts.values().map(Tokens::len).sum();
+    progress.phase("embedding tokens", Some(sum));
     graph.reserve(texts.len())?;
     // Texts of one length are computed together.
     let mut texts: Vec<(&u64, &Tokens)> = texts.iter().collect();
@@ -326,7 +328,7 @@ fn embed(
         let vectors = vectors(encoder, &tokens)?;
         let keys = batch.iter().map(|(key, _)| **key);
         graph.add(&keys.zip(vectors).collect::<Vec<_>>())?;
-        let interrupted = progress.advance(batch.len());
+        let interrupted = progress.advance(tokens.iter().map(|it| it.len()).sum());
         if interrupted.is_err() || saver.is_due() {
             saver.save(graph)?;
         }
