@@ -1,7 +1,7 @@
 //! A model as files: configuration, tokenizer and weights, read and checked together.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device};
@@ -12,10 +12,22 @@ use crate::bert::Bert;
 use crate::config::Texts;
 use crate::{Config, Model, Preset, Tokenizer};
 
+/// The files of a folder that decide on answers, beside `*.safetensors`.
+const TEXTS: [&str; 4] = [CONFIG, TOKENIZER, POOLING, SENTENCE];
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const POOLING: &str = "1_Pooling/config.json";
+const SENTENCE: &str = "sentence_bert_config.json";
+
 /// The longest text file that is read. Parsed, JSON takes up to a hundred times its length.
 const MAX_TEXT: u64 = 4 << 20;
 /// The longest `tokenizer.json` that is read; those of multilingual BERTs have 3 MB.
 const MAX_TOKENIZER: u64 = 64 << 20;
+
+/// The files of the model in the program.
+const EMBEDDED_CONFIG: &str = include_str!("../../../assets/bert/config.json");
+const EMBEDDED_TOKENIZER: &[u8] = include_bytes!("../../../assets/bert/tokenizer.json");
+const EMBEDDED_WEIGHTS: &[u8] = include_bytes!("../../../assets/bert/model.safetensors");
 
 /// All that is needed to answer texts.
 pub struct Encoder {
@@ -40,14 +52,13 @@ impl Encoder {
         let name = "assets/bert";
         let config = Config::parse(&Texts {
             name,
-            config: include_str!("../../../assets/bert/config.json"),
+            config: EMBEDDED_CONFIG,
             pooling: None,
             sentence: None,
         })?;
-        let tokenizer = include_bytes!("../../../assets/bert/tokenizer.json");
-        let weights = include_bytes!("../../../assets/bert/model.safetensors");
-        let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
-        let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
+        let vb = VarBuilder::from_slice_safetensors(EMBEDDED_WEIGHTS, DType::F32, &Device::Cpu)?;
+        let path = "assets/bert/tokenizer.json";
+        let tokenizer = Tokenizer::parse(path, EMBEDDED_TOKENIZER, &config)?;
         let bert = quantized(Bert::load(&config, vb)?, preset)?;
         Ok(Self {
             name: "debian-sections".to_owned(),
@@ -112,11 +123,11 @@ impl Encoder {
         let name = dir.display().to_string();
         let config = Config::parse(&Texts {
             name: &name,
-            config: &text(&dir.join("config.json"))?,
-            pooling: optional_text(&dir.join("1_Pooling/config.json"))?.as_deref(),
-            sentence: optional_text(&dir.join("sentence_bert_config.json"))?.as_deref(),
+            config: &text(&dir.join(CONFIG))?,
+            pooling: optional_text(&dir.join(POOLING))?.as_deref(),
+            sentence: optional_text(&dir.join(SENTENCE))?.as_deref(),
         })?;
-        let path = dir.join("tokenizer.json");
+        let path = dir.join(TOKENIZER);
         let tokenizer = read(&path, MAX_TOKENIZER)?;
         let tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
 
@@ -142,6 +153,45 @@ impl Encoder {
             dtype,
         })
     }
+}
+
+/// The BLAKE3 hash, in hexadecimal, of the files of a folder that decide on answers; of the embedded model
+/// if there is no folder.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
+    let mut all = blake3::Hasher::new();
+    let Some(dir) = dir else {
+        for bytes in [
+            EMBEDDED_CONFIG.as_bytes(),
+            EMBEDDED_TOKENIZER,
+            EMBEDDED_WEIGHTS,
+        ] {
+            all.update(blake3::hash(bytes).as_bytes());
+        }
+        return Ok(all.finalize().to_string());
+    };
+    let reading = || format!("{}: expected a readable folder", dir.display());
+    let mut names = TEXTS.map(PathBuf::from).to_vec();
+    for entry in fs::read_dir(dir).with_context(reading)? {
+        let name = PathBuf::from(entry.with_context(reading)?.file_name());
+        if name.extension().is_some_and(|it| it == "safetensors") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    for name in names {
+        let path = dir.join(&name);
+        if path.is_file() {
+            let mut hasher = blake3::Hasher::new();
+            (fs::File::open(&path).and_then(|file| hasher.update_reader(file).map(|_| ())))
+                .with_context(|| format!("{}: expected a readable file", path.display()))?;
+            all.update(name.as_os_str().as_encoded_bytes());
+            all.update(hasher.finalize().as_bytes());
+        }
+    }
+    Ok(all.finalize().to_string())
 }
 
 fn quantized(mut bert: Bert, preset: Preset) -> Result<Bert> {

@@ -16,11 +16,13 @@ mod bert;
 mod config;
 mod folder;
 mod model;
+mod options;
 mod tokenizer;
 
 pub use config::{Config, Pooling};
 pub use folder::Encoder;
 pub use model::{Head, Model, Task};
+pub use options::ModelOptions;
 pub use tokenizer::{Direction, Input, Tokenizer, Tokens, TokensError};
 
 use std::fmt;

@@ -1,5 +1,7 @@
 //! Texts to token ids, within the limits of a model.
 
+use std::ops::Range;
+
 use anyhow::{Context, Result, ensure};
 use tokenizers::{TruncationDirection, TruncationParams};
 
@@ -143,6 +145,17 @@ impl Tokenizer {
     /// The most tokens of a text, special ones included.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens
+    }
+
+    /// The bytes of each token of a text, in its order; special tokens, which have none, are left out.
+    ///
+    /// # Errors
+    /// When the tokenizer fails.
+    pub fn spans(&self, text: &str) -> Result<Vec<Range<usize>>, TokensError> {
+        let encoding = self.whole.encode(text, false);
+        let encoding = encoding.map_err(|e| TokensError::Failed(e.to_string()))?;
+        let spans = encoding.get_offsets().iter();
+        Ok(spans.map(|&(start, end)| start..end).collect())
     }
 
     /// The tokens of `input`, cut there if it is too long.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_encoder::{
-    Direction, Encoder, Head, Input, Preset, Task, Tokenizer, Tokens, TokensError,
+    Direction, Encoder, Head, Input, ModelOptions, Preset, Task, Tokenizer, Tokens, TokensError,
 };
 
 fn assets() -> PathBuf {
@@ -339,5 +339,53 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     assert!(
         error.is_some_and(|e| e.contains("expected 1 to 64 (max_position_embeddings), got 65"))
     );
+    Ok(())
+}
+
+#[test]
+fn tokens_have_their_bytes() -> Result<()> {
+    let tokenizer = Encoder::embedded(Preset::Int8)?.tokenizer;
+    let text = " Größe,\r\n editors ";
+    let spans = tokenizer.spans(text)?;
+    let tokens = tokenizer.encode(Input::Text(text), None)?;
+    assert_eq!(spans.len() + 2, tokens.len());
+    let parts: Vec<&str> = spans.into_iter().map(|span| &text[span]).collect();
+    assert_eq!(parts.concat(), "Größe,editors");
+    assert!(tokenizer.spans(" \n")?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn the_digest_is_that_of_the_files_that_decide() -> Result<()> {
+    let digest = |dir: &Path| {
+        let model_dir = Some(dir.to_owned());
+        let options = ModelOptions {
+            model_dir,
+            ..Default::default()
+        };
+        options.digest()
+    };
+    let dir = copy("digest")?;
+    let first = digest(&dir)?;
+    assert_eq!(digest(&copy("digest-of-a-copy")?)?, first);
+    assert_ne!(ModelOptions::default().digest()?, first);
+    fs::write(dir.join("README.md"), "Not a part of the model.")?;
+    assert_eq!(digest(&dir)?, first);
+    fs::create_dir_all(dir.join("1_Pooling"))?;
+    let mut seen = vec![first];
+    for file in [
+        "1_Pooling/config.json",
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors",
+    ] {
+        let mut bytes = fs::read(dir.join(file)).unwrap_or_default();
+        bytes.push(b'\n');
+        fs::write(dir.join(file), bytes)?;
+        let digest = digest(&dir)?;
+        assert!(!seen.contains(&digest), "{file}");
+        seen.push(digest);
+    }
+    assert!(digest(&dir.join("none")).is_err());
     Ok(())
 }

@@ -1,9 +1,7 @@
 //! The command line.
 
-use std::path::PathBuf;
-
 use clap::Parser;
-use dynquant_encoder::Preset;
+use dynquant_encoder::ModelOptions;
 use tracing::level_filters::LevelFilter;
 
 /// Text embeddings and classification over HTTP, in int8.
@@ -14,13 +12,8 @@ use tracing::level_filters::LevelFilter;
 #[derive(Parser, Debug)]
 #[command(name = "dynquant-serve", version)]
 pub struct Options {
-    /// A Hugging Face folder of a BERT, float or quantized [default: the model in the program]
-    #[arg(long, value_name = "DIR")]
-    pub model_dir: Option<PathBuf>,
-
-    /// Weights of a float model: int8, bfloat16, float16, or none to leave them as they are [default: int8]
-    #[arg(long, value_name = "NAME")]
-    pub preset: Option<Preset>,
+    #[command(flatten)]
+    pub model: ModelOptions,
 
     /// A name that requests may give the model; may be repeated, answers state the first [default: that of
     /// the folder]

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use dynquant_encoder::{Encoder, Preset};
+use dynquant_encoder::Encoder;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -50,10 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn open(options: &Options) -> Result<Encoder> {
-    let mut encoder = match &options.model_dir {
-        Some(dir) => Encoder::open(dir, options.preset).context("--model-dir")?,
-        None => Encoder::embedded(options.preset.unwrap_or(Preset::Int8))?,
-    };
+    let mut encoder = options.model.open()?;
     if let Some(limit) = options.max_tokens {
         let most = encoder.config.max_tokens;
         anyhow::ensure!(

@@ -1,0 +1,193 @@
+//! Search by meaning in a folder of text files, from the terminal, in int8: see README.md.
+
+use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use dynquant_search::options::{Color, Command, IndexOptions, Options, QueryOptions};
+use dynquant_search::place::Place;
+use dynquant_search::progress::{Interrupted, Progress};
+use dynquant_search::search::{Answer, Searcher};
+use dynquant_search::show::{Show, printable};
+use dynquant_search::update::{Outcome, Update};
+use dynquant_search::walk::{Reason, Skipped};
+use mimalloc::MiMalloc;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+/// Keeps the memory of large results for the next batch; glibc's returns 32 MiB and more to the system.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// The status after SIGINT, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => {
+            // Help and version are not failures. If printing fails there is nothing left to do.
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    let done = match &options.command {
+        Command::Index(options) => index(options),
+        Command::Query(options) => query(options),
+    };
+    let Err(error) = done else {
+        return ExitCode::SUCCESS;
+    };
+    let is_closed = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
+    if error.downcast_ref().is_some_and(is_closed) {
+        // The reader has seen enough, as `head` does.
+        return ExitCode::SUCCESS;
+    }
+    let _ = writeln!(io::stderr(), "error: {}", printable(&format!("{error:#}")));
+    match error.is::<Interrupted>() {
+        true => ExitCode::from(INTERRUPTED),
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn index(options: &IndexOptions) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The second one ends the process at once; the files are whole at any time.
+        flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .context("cannot listen for signals")?;
+    }
+    let place = match &options.out {
+        Some(file) => Place::at(file),
+        None => Place::inside(&options.dir),
+    };
+    let update = Update {
+        dir: &options.dir,
+        place: &place,
+        model: &options.model,
+        walk: &options.walk,
+        rebuild: options.rebuild,
+    };
+    let outcome = update.run(&Progress::new(stop))?;
+    report(&outcome.skipped, options.verbose)?;
+    let mut stdout = io::stdout().lock();
+    match options.json {
+        true => writeln!(stdout, "{}", serde_json::to_string(&outcome)?)?,
+        false => summary(&outcome, &mut stdout)?,
+    }
+    Ok(())
+}
+
+fn summary(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{} files ({} read, {} removed), {} passages ({} embedded) in {:.1} s",
+        outcome.files,
+        outcome.read,
+        outcome.removed,
+        outcome.passages,
+        outcome.embedded,
+        outcome.seconds,
+    )?;
+    let index = printable(&outcome.index);
+    let megabytes = outcome.bytes as f64 / 1e6;
+    writeln!(out, "{index}: {megabytes:.1} MB, model {}", outcome.model)
+}
+
+/// Names the files that could not be read; others that are left out are counted, and named if `all`.
+fn report(skipped: &[Skipped], all: bool) -> io::Result<()> {
+    let mut stderr = io::stderr().lock();
+    let mut others = 0;
+    for Skipped { path, reason } in skipped {
+        if all || matches!(reason, Reason::Unreadable(_)) {
+            let line = format!("left out: {path}: {reason}");
+            writeln!(stderr, "{}", printable(&line))?;
+        } else {
+            others += 1;
+        }
+    }
+    if others > 0 {
+        writeln!(
+            stderr,
+            "left out: {others} files that are not text or too large; --verbose names them"
+        )?;
+    }
+    Ok(())
+}
+
+fn query(options: &QueryOptions) -> Result<()> {
+    let place = match &options.index {
+        Some(path) => Place::named(path),
+        None => Place::find()?,
+    };
+    let searcher = Searcher::open(&place, &options.model)?;
+    let stdout = io::stdout();
+    let color = match options.color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            stdout.is_terminal() && !unwanted
+        }
+    };
+    let show = Show {
+        lines: options.lines,
+        color,
+    };
+    let answer = |query: &str| -> Result<()> {
+        let answer = searcher.answer(query, options.count)?;
+        print(&answer, options.json, show, searcher.len())
+    };
+    if !options.words.is_empty() {
+        return answer(&options.words.join(" "));
+    }
+    interactive(answer)
+}
+
+/// Answers each line of the standard input.
+fn interactive(answer: impl Fn(&str) -> Result<()>) -> Result<()> {
+    let stdin = io::stdin();
+    let prompt = || -> io::Result<()> {
+        if stdin.is_terminal() {
+            write!(io::stderr(), "> ")?;
+        }
+        Ok(())
+    };
+    prompt()?;
+    for line in stdin.lock().lines() {
+        let line = line.context("the standard input")?;
+        if !line.trim().is_empty()
+            && let Err(error) = answer(&line)
+        {
+            if error.is::<io::Error>() {
+                return Err(error);
+            }
+            // The next question may well be answered.
+            writeln!(io::stderr(), "error: {}", printable(&format!("{error:#}")))?;
+        }
+        prompt()?;
+    }
+    Ok(())
+}
+
+fn print(answer: &Answer, json: bool, show: Show, passages: usize) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    if json {
+        writeln!(stdout, "{}", serde_json::to_string(answer)?)?;
+        stdout.flush()?;
+        return Ok(());
+    }
+    stdout.write_all(show.answer(answer).as_bytes())?;
+    stdout.flush()?;
+    writeln!(
+        io::stderr(),
+        "{} of {passages} passages in {:.1} ms",
+        answer.results.len(),
+        answer.milliseconds
+    )?;
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use dynquant_encoder::ModelOptions;
+
+use crate::walk::WalkOptions;
+
+/// Search by meaning in a folder of text files, in int8.
+#[derive(Parser, Debug)]
+#[command(name = "dynquant-search", version)]
+pub struct Options {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Makes the index of a folder, or brings it up to date
+    Index(IndexOptions),
+    /// Shows the passages that are nearest to a text; without one, to each line that is typed
+    Query(QueryOptions),
+}
+
+/// Options of `index`.
+#[derive(Args, Debug)]
+pub struct IndexOptions {
+    /// The folder
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// The file of the index [default: .dynquant-search/index in the folder]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+
+    /// Make the index anew, whatever is there
+    #[arg(long)]
+    pub rebuild: bool,
+
+    /// Name the files that are left out
+    #[arg(long, short)]
+    pub verbose: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelOptions,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub walk: WalkOptions,
+}
+
+/// Options of `query`.
+#[derive(Args, Debug)]
+pub struct QueryOptions {
+    /// The text; lines of the standard input if there is none
+    #[arg(value_name = "WORDS")]
+    pub words: Vec<String>,
+
+    /// An index, or a folder that has one [default: that of the working folder or of one above it]
+    #[arg(long, value_name = "PATH")]
+    pub index: Option<PathBuf>,
+
+    /// The passages to show
+    #[arg(short = 'k', long, value_name = "N", default_value_t = 5, value_parser = count)]
+    pub count: usize,
+
+    /// The lines to show of a passage
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = count)]
+    pub lines: usize,
+
+    /// When to use colours
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub color: Color,
+
+    /// Print one JSON object for each query
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelOptions,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless `NO_COLOR` is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=10_000) => Ok(number),
+        _ => Err("expected a whole number from 1 to 10000".to_owned()),
+    }
+}

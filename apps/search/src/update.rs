@@ -1,0 +1,397 @@
+//! Makes an index of a folder, or brings one up to date: only texts that are new are embedded.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use dynquant_encoder::{Encoder, Head, ModelOptions, Task, Tokens};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::graph::Graph;
+use crate::identity::{Identity, absolute};
+use crate::index::{self, Catalog, Entry, Index};
+use crate::passages::Splitter;
+use crate::place::{Lock, Place};
+use crate::progress::Progress;
+use crate::walk::{Reason, Skipped, WalkOptions, walk};
+
+/// Tokens that the model computes together.
+const BATCH_TOKENS: usize = 2048;
+/// Vectors that are moved to a new graph between two steps of the bar.
+const MOVED_TOGETHER: usize = 1024;
+/// The least time between two partial indexes.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// And the part of the time that they may take, as a divisor.
+const SAVE_PART: u32 = 20;
+
+/// An index to make.
+pub struct Update<'a> {
+    /// The folder.
+    pub dir: &'a Path,
+    /// The index.
+    pub place: &'a Place,
+    /// The model; that of the old index if no option is given.
+    pub model: &'a ModelOptions,
+    /// The files to take.
+    pub walk: &'a WalkOptions,
+    /// Whether an old index is left unread.
+    pub rebuild: bool,
+}
+
+/// The work that was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Files in the index.
+    pub files: usize,
+    /// Those of them that are new or changed.
+    pub read: usize,
+    /// Files that were in the old index, and are not in this one.
+    pub removed: usize,
+    /// Passages in the index.
+    pub passages: usize,
+    /// Texts that were embedded.
+    pub embedded: usize,
+    /// Files that are left out.
+    pub skipped: Vec<Skipped>,
+    /// The model.
+    pub model: String,
+    /// The file of the index.
+    pub index: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The time that it took.
+    pub seconds: f64,
+}
+
+/// A file as it is now.
+enum Now {
+    Unchanged,
+    Changed(Entry, Vec<Tokens>),
+    Skipped(Reason),
+}
+
+impl Update<'_> {
+    /// Makes the index. The file is replaced at the end, if anything has changed.
+    ///
+    /// # Errors
+    /// When the folder, the model, or an old index cannot be read, the index cannot be written, another
+    /// process writes it, or the old index is of another folder or model.
+    pub fn run(&self, progress: &Progress) -> Result<Outcome> {
+        let start = Instant::now();
+        ensure!(
+            self.dir.is_dir(),
+            "{}: expected a folder, got {}",
+            self.dir.display(),
+            match self.dir.exists() {
+                true => "a file",
+                false => "no such folder",
+            }
+        );
+        let lock = self.place.lock()?;
+        let old = self.old()?;
+        let of_index = old.as_ref().map(|old| &old.catalog.model);
+        let (encoder, model) = Identity::open(self.model, of_index)?;
+        let new = self.empty(model, encoder.config.hidden_size)?;
+        if let Some(old) = &old {
+            self.check_same(&old.catalog, &new)?;
+        }
+        let is_new = old.is_none();
+        let Index {
+            catalog: before,
+            graph,
+        } = self.start(old, &new)?;
+
+        let mut catalog = new;
+        let (texts, skipped) = self.read(&encoder, &before, &mut catalog, &graph, progress)?;
+        let mut saver = Saver::new(&before, self.place.partial(), &lock);
+        embed(&encoder, &texts, &graph, progress, &mut saver)?;
+        let graph = without_dead(graph, &catalog, progress)?;
+
+        let bytes = match before == catalog && !is_new {
+            true => self.place.file().metadata()?.len(),
+            false => index::write(&catalog, &graph, self.place, &lock)?,
+        };
+        saver.discard();
+        let changed = |(name, entry): &(&String, &Entry)| before.files.get(*name) != Some(*entry);
+        let gone = |name: &&String| !catalog.files.contains_key(*name);
+        let passages = catalog.files.values().map(|entry| entry.passages.len());
+        Ok(Outcome {
+            files: catalog.files.len(),
+            read: catalog.files.iter().filter(changed).count(),
+            removed: before.files.keys().filter(gone).count(),
+            passages: passages.sum(),
+            embedded: texts.len(),
+            skipped,
+            model: catalog.model.to_string(),
+            index: self.place.file().display().to_string(),
+            bytes,
+            seconds: start.elapsed().as_secs_f64(),
+        })
+    }
+
+    fn old(&self) -> Result<Option<Index>> {
+        let file = self.place.file();
+        if self.rebuild || !file.exists() {
+            return Ok(None);
+        }
+        let index = Index::read(file).context("the old index (--rebuild replaces it)")?;
+        Ok(Some(index))
+    }
+
+    /// The catalog of an index without files.
+    fn empty(&self, model: Identity, dimensions: usize) -> Result<Catalog> {
+        let root = match self.place.root() {
+            Some(_) => None,
+            None => Some(absolute(self.dir)?),
+        };
+        Ok(Catalog {
+            model,
+            dimensions,
+            root,
+            files: BTreeMap::new(),
+        })
+    }
+
+    fn check_same(&self, old: &Catalog, new: &Catalog) -> Result<()> {
+        let file = self.place.file().display();
+        if !old.model.matches(&new.model) {
+            bail!(
+                "{file}: expected an index of the model {}, got one of {}; --rebuild replaces it",
+                new.model,
+                old.model
+            );
+        }
+        let root = |it: &Catalog| match &it.root {
+            Some(root) => root.clone(),
+            None => "the folder that it is in".to_owned(),
+        };
+        ensure!(
+            old.root == new.root,
+            "{file}: expected an index of {}, got one of {}; --rebuild replaces it",
+            root(new),
+            root(old)
+        );
+        Ok(())
+    }
+
+    /// The index to go on from: the partial one if it is of the old one, else the old one, else `new`.
+    fn start(&self, old: Option<Index>, new: &Catalog) -> Result<Index> {
+        let start = match old {
+            Some(old) => old,
+            None => Index {
+                catalog: new.clone(),
+                graph: Graph::new(new.dimensions)?,
+            },
+        };
+        // A partial one that is damaged or of another index is of no use, and will be replaced.
+        let partial = Index::read(self.place.partial().file()).ok();
+        let usable = |it: &Index| it.catalog == start.catalog && !self.rebuild;
+        Ok(partial.filter(usable).unwrap_or(start))
+    }
+
+    /// Fills the catalog; the tokens of texts that the graph has not, and the files that are left out.
+    fn read(
+        &self,
+        encoder: &Encoder,
+        before: &Catalog,
+        catalog: &mut Catalog,
+        graph: &Graph,
+        progress: &Progress,
+    ) -> Result<(HashMap<u64, Tokens>, Vec<Skipped>)> {
+        progress.phase("finding files", None);
+        let found = walk(self.dir, self.place, self.walk, || {
+            // To be interrupted here gains nothing: reading begins with a look at the flag.
+            let _ = progress.advance(1);
+        });
+        progress.phase("reading files", Some(found.files.len()));
+        let splitter = Splitter::new(&encoder.tokenizer)?;
+        let files = found.files.into_par_iter().map(|(name, path)| {
+            progress.advance(1)?;
+            let now = self.look(&path, before.files.get(&name), &splitter)?;
+            Ok((name, path, now))
+        });
+        let mut texts = HashMap::new();
+        let mut skipped = found.skipped;
+        for (name, path, now) in files.collect::<Result<Vec<_>>>()? {
+            let entry = match now {
+                Now::Changed(entry, tokens) => {
+                    let keys = entry.passages.iter().map(|passage| passage.key);
+                    texts.extend(keys.zip(tokens));
+                    Some(entry)
+                }
+                Now::Unchanged => before.files.get(&name).cloned(),
+                Now::Skipped(reason) => {
+                    let path = path.display().to_string();
+                    skipped.push(Skipped { path, reason });
+                    None
+                }
+            };
+            if let Some(entry) = entry {
+                catalog.files.insert(name, entry);
+            }
+        }
+        texts.retain(|&key, _| !graph.contains(key));
+        Ok((texts, skipped))
+    }
+
+    /// Reads a file, and cuts it into passages if it is not as it was before.
+    fn look(&self, path: &Path, before: Option<&Entry>, splitter: &Splitter<'_>) -> Result<Now> {
+        let limit = u64::from(self.walk.max_file_mib) << 20;
+        let bytes = match read(path, limit) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(Now::Skipped(Reason::TooLarge(self.walk.max_file_mib))),
+            Err(error) => return Ok(Now::Skipped(Reason::Unreadable(error.to_string()))),
+        };
+        let hash = blake3::hash(&bytes).to_string();
+        if before.is_some_and(|before| before.hash == hash) {
+            return Ok(Now::Unchanged);
+        }
+        if bytes.contains(&0) {
+            return Ok(Now::Skipped(Reason::Binary));
+        }
+        let Ok(text) = String::from_utf8(bytes) else {
+            return Ok(Now::Skipped(Reason::NotUtf8));
+        };
+        let passages = splitter.split(&text);
+        let passages = passages.with_context(|| path.display().to_string())?;
+        let (passages, tokens) = passages.into_iter().unzip();
+        Ok(Now::Changed(Entry { hash, passages }, tokens))
+    }
+}
+
+/// The bytes of a file; `None` if there are more than `limit`.
+fn read(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    // One byte more: a length that the system states may be wrong by the time of reading.
+    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= limit).then_some(bytes))
+}
+
+/// The same graph, or one without the vectors of texts that are gone if they are a quarter of it.
+fn without_dead(graph: Graph, catalog: &Catalog, progress: &Progress) -> Result<Graph> {
+    let passages = catalog.files.values().flat_map(|entry| &entry.passages);
+    let keys: HashSet<u64> = passages.map(|passage| passage.key).collect();
+    let mut alive: Vec<u64> = keys
+        .into_iter()
+        .filter(|&key| graph.contains(key))
+        .collect();
+    if (graph.len() - alive.len()) * 4 <= graph.len() {
+        return Ok(graph);
+    }
+    alive.sort_unstable();
+    progress.phase("moving vectors", Some(alive.len()));
+    let new = Graph::new(graph.dimensions())?;
+    new.reserve(alive.len())?;
+    for keys in alive.chunks(MOVED_TOGETHER) {
+        let mut vectors = Vec::with_capacity(keys.len());
+        for &key in keys {
+            let vector = graph.get(key)?;
+            vectors.push((
+                key,
+                vector.context("expected the vector of a passage, got none")?,
+            ));
+        }
+        new.add(&vectors)?;
+        // To end here would gain seconds, and lose what was embedded.
+        let _ = progress.advance(keys.len());
+    }
+    Ok(new)
+}
+
+/// Adds the vectors of `texts` to the graph.
+fn embed(
+    encoder: &Encoder,
+    texts: &HashMap<u64, Tokens>,
+    graph: &Graph,
+    progress: &Progress,
+    saver: &mut Saver<'_>,
+) -> Result<()> {
+    let sum = texts.values().map(Tokens::len).sum();
+    progress.phase("embedding tokens", Some(sum));
+    graph.reserve(texts.len())?;
+    // Texts of one length are computed together.
+    let mut texts: Vec<(&u64, &Tokens)> = texts.iter().collect();
+    texts.sort_by_key(|(key, tokens)| (tokens.len(), **key));
+    let mut rest = &texts[..];
+    while !rest.is_empty() {
+        let mut tokens = 0;
+        let fit = rest.iter().take_while(|(_, it)| {
+            tokens += it.len();
+            tokens <= BATCH_TOKENS
+        });
+        let (batch, later) = rest.split_at(fit.count().max(1));
+        let tokens: Vec<&Tokens> = batch.iter().map(|(_, tokens)| *tokens).collect();
+        let vectors = vectors(encoder, &tokens)?;
+        let keys = batch.iter().map(|(key, _)| **key);
+        graph.add(&keys.zip(vectors).collect::<Vec<_>>())?;
+        let interrupted = progress.advance(tokens.iter().map(|it| it.len()).sum());
+        if interrupted.is_err() || saver.is_due() {
+            saver.save(graph)?;
+        }
+        interrupted?;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Keeps what is embedded before the index is complete: the old catalog with all vectors there are.
+struct Saver<'a> {
+    catalog: &'a Catalog,
+    place: Place,
+    lock: &'a Lock,
+    due: Instant,
+}
+
+impl<'a> Saver<'a> {
+    fn new(catalog: &'a Catalog, place: Place, lock: &'a Lock) -> Self {
+        let due = Instant::now() + SAVE_EVERY;
+        Self {
+            catalog,
+            place,
+            lock,
+            due,
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    fn save(&mut self, graph: &Graph) -> Result<()> {
+        let start = Instant::now();
+        index::write(self.catalog, graph, &self.place, self.lock)?;
+        self.due = Instant::now() + SAVE_EVERY.max(start.elapsed() * SAVE_PART);
+        Ok(())
+    }
+
+    /// There is a complete index now.
+    fn discard(self) {
+        // If it stays it is of another index, and not read.
+        let _ = fs::remove_file(self.place.file());
+    }
+}
+
+/// The embeddings of texts, of length 1.
+///
+/// # Errors
+/// When the model fails, or an embedding has no direction.
+pub fn vectors(encoder: &Encoder, texts: &[&Tokens]) -> Result<Vec<Vec<f32>>> {
+    let head = Head::Embedding;
+    let tasks: Vec<Task<'_>> = texts.iter().map(|tokens| Task { tokens, head }).collect();
+    let mut vectors = encoder.model.answer(&tasks)?;
+    for vector in &mut vectors {
+        let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+        ensure!(
+            norm.is_normal(),
+            "the model: expected an embedding of finite numbers that are not all 0, got the length {norm}"
+        );
+        for x in vector {
+            *x /= norm;
+        }
+    }
+    Ok(vectors)
+}

@@ -1,0 +1,145 @@
+//! The files of a folder, found as ripgrep finds them, and those that are left out, with the reason.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use ignore::{DirEntry, Error, WalkBuilder};
+use serde::{Serialize, Serializer};
+
+use crate::place::{FOLDER, Place};
+
+/// The files to take.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WalkOptions {
+    /// Take hidden files and folders, too
+    #[arg(long)]
+    pub hidden: bool,
+
+    /// Take what .gitignore, .ignore and the like leave out
+    #[arg(long)]
+    pub no_ignore: bool,
+
+    /// Follow symbolic links
+    #[arg(long, short = 'L')]
+    pub follow: bool,
+
+    /// Leave out files of more mebibytes
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub max_file_mib: u32,
+}
+
+/// A file that is left out, though its name is not one to ignore.
+#[derive(Clone, Debug, Serialize)]
+pub struct Skipped {
+    /// Its path, as far as it can be shown.
+    pub path: String,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a file is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It has a zero byte.
+    Binary,
+    /// It is not UTF-8.
+    NotUtf8,
+    /// It has more mebibytes than the limit.
+    TooLarge(u32),
+    /// Its name is not UTF-8.
+    Name,
+    /// It could not be read.
+    Unreadable(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Binary => f.write_str("binary"),
+            Self::NotUtf8 => f.write_str("not UTF-8"),
+            Self::TooLarge(limit) => write!(f, "more than {limit} MiB (--max-file-mib)"),
+            Self::Name => f.write_str("a name that is not UTF-8"),
+            Self::Unreadable(error) => f.write_str(error),
+        }
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The files of a folder.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Their names in the folder, with `/`, and their paths; by name.
+    pub files: Vec<(String, PathBuf)>,
+    /// What could not be walked through.
+    pub skipped: Vec<Skipped>,
+}
+
+/// The files in `root` that are not ignored; `each` is told after each.
+pub fn walk(root: &Path, place: &Place, options: &WalkOptions, each: impl Fn()) -> Found {
+    let mut found = Found::default();
+    let mut builder = WalkBuilder::new(root);
+    builder
+        .standard_filters(!options.no_ignore)
+        .hidden(!options.hidden)
+        .follow_links(options.follow)
+        .filter_entry(|entry| entry.file_name() != FOLDER);
+    for entry in builder.build() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                found.skipped.push(unreadable(error));
+                continue;
+            }
+        };
+        if let Some(error) = entry.error() {
+            // A line of an ignore file that is no pattern.
+            found.skipped.push(unreadable(error.clone()));
+        }
+        if is_file(&entry) && !place.owns(entry.path()) {
+            each();
+            match name(root, entry.path()) {
+                Some(name) => found.files.push((name, entry.into_path())),
+                None => found.skipped.push(Skipped {
+                    path: entry.path().display().to_string(),
+                    reason: Reason::Name,
+                }),
+            }
+        }
+    }
+    found.files.sort();
+    found
+}
+
+fn is_file(entry: &DirEntry) -> bool {
+    entry.file_type().is_some_and(|kind| kind.is_file())
+}
+
+/// The path in the folder, the same on every system.
+fn name(root: &Path, path: &Path) -> Option<String> {
+    let parts = path.strip_prefix(root).ok()?.components();
+    let parts: Option<Vec<&str>> = parts.map(|part| part.as_os_str().to_str()).collect();
+    Some(parts?.join("/"))
+}
+
+fn unreadable(error: Error) -> Skipped {
+    match error {
+        Error::WithDepth { err, .. } => unreadable(*err),
+        Error::WithPath { path, err } => Skipped {
+            path: path.display().to_string(),
+            ..unreadable(*err)
+        },
+        Error::Loop { ancestor, child } => Skipped {
+            path: child.display().to_string(),
+            reason: Reason::Unreadable(format!("a symbolic link to {}", ancestor.display())),
+        },
+        error => Skipped {
+            path: String::new(),
+            reason: Reason::Unreadable(error.to_string()),
+        },
+    }
+}

@@ -1,0 +1,11 @@
+//! The program as its users use it: the real process on folders of files.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod files;
+mod interruptions;
+mod mistakes;
+mod models;
+mod output;
+mod passages;
+mod process;
+mod updates;
