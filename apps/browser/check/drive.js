@@ -6,7 +6,7 @@ async function frame(url) {
   const frame = document.createElement("iframe");
   frame.src = url;
   document.body.append(frame);
-  while (!frame.contentDocument?.documentElement.dataset.ready) {
+  while (!frame.contentDocument?.documentElement?.dataset.ready) {
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
   return frame.contentDocument;

@@ -67,7 +67,7 @@ class Graph:
         self.weights, self.nodes = {}, []
 
     def weight(self, name, value):
-        self.weights[name] = numpy.ascontiguousarray(value)
+        self.weights[name] = numpy.asarray(value, order="C")
         return name
 
     def tensor(self, name):

@@ -18,10 +18,11 @@ function has(instruction) {
   ]));
 }
 
+/** The contents of a file; addresses are relative to this one. */
 async function bytes(url) {
   let response;
   try {
-    response = await fetch(url);
+    response = await fetch(new URL(url, import.meta.url));
   } catch (error) {
     throw new Error(`${url}: ${error.message}`);
   }

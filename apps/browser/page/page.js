@@ -74,6 +74,8 @@ try {
   at("status").textContent = "";
   at("text").disabled = false;
   at("text").addEventListener("input", () => classify(model));
+  // Engines compile what is called for the first time.
+  model.classify(at("text").value);
   classify(model);
   document.documentElement.dataset.ready = "yes";
 } catch (error) {

@@ -52,7 +52,9 @@ pub const BLOCK: usize = 16;
 
 /// Takes a row block by block. The last one is filled up, so that no element is computed by
 /// itself.
-#[inline(always)]
+// As `tile` of `loops/tile.rs`.
+#[cfg_attr(target_arch = "wasm32", inline(never))]
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 fn blocks<N: Number>(formula: impl Formula, xs: &mut [f32]) {
     let (full, rest) = xs.as_chunks_mut::<BLOCK>();
     for block in full {

@@ -145,7 +145,9 @@ fn columns<const LANES: usize, const NV: usize, const MR: usize>(
 /// are within their slices; `row` is one of `left`'s.
 // Indices name the same place in several arrays.
 #[allow(clippy::needless_range_loop)]
-#[inline(always)]
+// As `tile` of `loops/tile.rs`.
+#[cfg_attr(target_arch = "wasm32", inline(never))]
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
     left: Left<'_>,
     right: &mut Right<'_>,
