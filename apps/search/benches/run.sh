@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
 # Of the documents and sources together, which gives about 22,000 passages.
-bytes=11000000
+bytes=7500000
 queries=1000
 
 work="$PWD/target/search-bench"

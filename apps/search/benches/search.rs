@@ -43,6 +43,9 @@ struct Options {
     /// The least number of passages that differ
     #[arg(long, default_value_t = 20_000)]
     passages: usize,
+    /// Bring an index that is there up to date, instead of making it anew; then its time means nothing
+    #[arg(long)]
+    keep: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -91,7 +94,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
 
 fn measure(options: &Options) -> Result<Figures> {
     let place = Place::inside(&options.corpus);
-    let first = update(options, &place, true)?;
+    let first = update(options, &place, !options.keep)?;
     let nothing_new = update(options, &place, false)?;
     ensure!(
         nothing_new.embedded == 0,
