@@ -17,6 +17,13 @@ const MAX_TEXT: u64 = 4 << 20;
 /// The longest `tokenizer.json` that is read; those of multilingual BERTs have 3 MB.
 const MAX_TOKENIZER: u64 = 64 << 20;
 
+/// The files of the embedded model: configuration, tokenizer and weights.
+pub const EMBEDDED: [&[u8]; 3] = [
+    include_bytes!("../../../assets/bert/config.json"),
+    include_bytes!("../../../assets/bert/tokenizer.json"),
+    include_bytes!("../../../assets/bert/model.safetensors"),
+];
+
 /// All that is needed to answer texts.
 pub struct Encoder {
     /// The name of the folder, or of the embedded model.
@@ -38,14 +45,13 @@ impl Encoder {
     /// When it cannot be quantized.
     pub fn embedded(preset: Preset) -> Result<Self> {
         let name = "assets/bert";
+        let [config, tokenizer, weights] = EMBEDDED;
         let config = Config::parse(&Texts {
             name,
-            config: include_str!("../../../assets/bert/config.json"),
+            config: std::str::from_utf8(config)?,
             pooling: None,
             sentence: None,
         })?;
-        let tokenizer = include_bytes!("../../../assets/bert/tokenizer.json");
-        let weights = include_bytes!("../../../assets/bert/model.safetensors");
         let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
         let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
         let bert = quantized(Bert::load(&config, vb)?, preset)?;

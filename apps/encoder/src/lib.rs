@@ -19,7 +19,7 @@ mod model;
 mod tokenizer;
 
 pub use config::{Config, Pooling};
-pub use folder::Encoder;
+pub use folder::{EMBEDDED, Encoder};
 pub use model::{Head, Model, Task};
 pub use tokenizer::{Direction, Input, Tokenizer, Tokens, TokensError};
 
