@@ -8,7 +8,9 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use ballista_core::registry::BallistaFunctionRegistry;
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+use datafusion::execution::SessionStateBuilder;
 use futures::FutureExt;
 use tokio::net::TcpStream;
 
@@ -51,6 +53,9 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
             )
         })?;
     let cores = available_parallelism().map_or(1, usize::from);
+    // Ballista's own registry lacks the functions of lists.
+    let functions = SessionStateBuilder::new().with_default_features().build();
+    let functions = BallistaFunctionRegistry::from(&functions);
     let config = ExecutorProcessConfig {
         bind_host: options.host.to_string(),
         external_host: Some(external_host),
@@ -61,6 +66,7 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
         vcores: options.cores.unwrap_or(cores),
         work_dir: Some(utf8(work_dir.path().to_owned())?),
         executor_heartbeat_interval_seconds: HEARTBEAT_SECONDS,
+        override_function_registry: Some(Arc::new(functions)),
         override_logical_codec: Some(LogicalCodec::new(Some(Arc::clone(&model)))),
         override_physical_codec: Some(PhysicalCodec::new(Some(model))),
         ..Default::default()

@@ -91,7 +91,12 @@ async fn compute(
                 tracing::warn!("the result is lost, the query runs again: {error:#}");
                 attempt += 1;
             }
-            written => return written,
+            written => {
+                return written.with_context(|| match &options.scheduler {
+                    None => "the query".to_owned(),
+                    Some(scheduler) => format!("the query on {scheduler}"),
+                });
+            }
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Processes that are killed in the middle: results are whole and have the same bits, or there are none.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::data;
 use crate::process::{Cluster, Process, command, ok, run};
@@ -17,7 +19,7 @@ fn rows() -> usize {
     }
 }
 
-fn write_rows(dir: &Path) -> std::path::PathBuf {
+fn write_rows(dir: &Path) -> PathBuf {
     let input = dir.join("input.parquet");
     // As many row groups as parts.
     data::write(&input, &data::texts(rows()), rows().div_ceil(PARTS));
@@ -84,6 +86,12 @@ fn executors_that_end_hand_their_parts_over() {
     assert!(data::bits(&output) == data::bits(&alone), "the same bits");
 }
 
+/// The temporary file among the names.
+fn part(names: Vec<OsString>) -> Option<OsString> {
+    let mut parts = names.into_iter();
+    parts.find(|name| name.to_string_lossy().ends_with(".part"))
+}
+
 #[test]
 fn a_killed_query_leaves_what_was_there() {
     let dir = data::folder("killed query");
@@ -100,11 +108,12 @@ fn a_killed_query_leaves_what_was_there() {
     };
     for signal in ["INT", "TERM", "KILL"] {
         let mut query = Process::start(&run(&input, &output, &[]));
-        while !names()
-            .iter()
-            .any(|name| name.to_string_lossy().ends_with(".part"))
-        {
+        // Before it computes, the program makes a file for a moment, to see whether it can.
+        let mut seen = None;
+        while seen.is_none() || seen != part(names()) {
             assert!(query.is_running(), "{signal}");
+            seen = part(names());
+            std::thread::sleep(Duration::from_millis(300));
         }
         query.signal(signal);
         let (status, logs) = query.wait();
@@ -116,11 +125,8 @@ fn a_killed_query_leaves_what_was_there() {
             assert_eq!(names(), ["input.parquet", "output.parquet"], "{signal}");
         }
     }
-    let left = names()
-        .into_iter()
-        .find(|name| name.to_string_lossy().ends_with(".part"));
-    let left = fs::File::open(dir.join(left.unwrap())).unwrap();
-    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    let left = fs::File::open(dir.join(part(names()).unwrap())).unwrap();
+    let hour_ago = SystemTime::now() - Duration::from_secs(3600);
     left.set_modified(hour_ago).unwrap();
     ok(&run(&input, &output, &[]));
     assert_eq!(data::bits(&output).len(), rows());

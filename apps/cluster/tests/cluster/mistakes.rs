@@ -130,7 +130,7 @@ fn in_files_are_named() {
         "input.parquet: expected a Parquet file or a folder of them",
     );
     let mut damaged = whole.clone();
-    damaged[40..80].fill(0xaa);
+    damaged[4..40].fill(0xaa);
     fs::write(&input, damaged).unwrap();
     error(&run(&input, &output, &[]));
     assert!(!output.exists());
@@ -143,7 +143,7 @@ fn in_queries_are_named() {
     let dir = data::folder("mistaken queries");
     let (input, output) = (dir.join("input"), dir.join("output"));
     data::write(&input, &data::texts(20), 20);
-    let create = format!("COPY data TO '{}'", output.display());
+    let create = format!("COPY data TO '{}.parquet'", output.display());
     let cases = [
         ("SELECT", "--sql: "),
         (
