@@ -14,7 +14,7 @@ use datafusion::execution::SessionStateBuilder;
 use futures::FutureExt;
 use tokio::net::TcpStream;
 
-use crate::codec::{LogicalCodec, PhysicalCodec};
+use crate::function::TextFunction;
 use crate::model::LoadedModel;
 use crate::options::{ExecutorOptions, SchedulerUrl, advertised};
 use crate::signal;
@@ -55,7 +55,11 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
     let cores = available_parallelism().map_or(1, usize::from);
     // Ballista's own registry lacks the functions of lists.
     let functions = SessionStateBuilder::new().with_default_features().build();
-    let functions = BallistaFunctionRegistry::from(&functions);
+    let mut functions = BallistaFunctionRegistry::from(&functions);
+    for function in TextFunction::all(None, Some(&model)) {
+        let name = function.name().to_owned();
+        functions.scalar_functions.insert(name, function);
+    }
     let config = ExecutorProcessConfig {
         bind_host: options.host.to_string(),
         external_host: Some(external_host),
@@ -67,8 +71,6 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
         work_dir: Some(utf8(work_dir.path().to_owned())?),
         executor_heartbeat_interval_seconds: HEARTBEAT_SECONDS,
         override_function_registry: Some(Arc::new(functions)),
-        override_logical_codec: Some(LogicalCodec::new(Some(Arc::clone(&model)))),
-        override_physical_codec: Some(PhysicalCodec::new(Some(model))),
         ..Default::default()
     };
     let ended = start_executor_process(Arc::new(config)).await;

@@ -1,14 +1,14 @@
 //! `embed` and `classify` as functions of SQL.
 //!
-//! A call states which model it is of, where it is planned. An executor with another model answers it with an
-//! error, so that a result never mixes two.
+//! Where a query is planned, a call gets a second argument, a literal that states which model it is of. An
+//! executor with another model answers it with an error, so that a result never mixes two. A literal arrives
+//! wherever an expression does: Ballista sends functions by their names alone within its own operators.
 //!
 //! A batch is computed on the thread that asks for it, which for that time does nothing else. There is one
 //! such thread for each partition, no more partitions at a time than cores, and nothing beside them that has
 //! to be on time: executors send their signs of life from other threads. Threads for the model alone would
 //! only move the work. The library's own threads help the partition that finds them free.
 
-use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -18,9 +18,14 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::buffer::NullBuffer;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err, plan_err};
+use datafusion::common::{
+    Result, ScalarValue, exec_datafusion_err, exec_err, plan_datafusion_err, plan_err,
+};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility, lit,
 };
 use dynquant_encoder::Head;
 use serde::{Deserialize, Serialize};
@@ -28,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::identity::Identity;
 use crate::model::LoadedModel;
 
-/// All that a plan says of a function.
+/// All that a plan says of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Declaration {
     /// The model that the query is of.
@@ -84,37 +89,67 @@ impl fmt::Display for Kind {
 /// A function from texts to answers.
 #[derive(Clone, Debug)]
 pub struct TextFunction {
-    pub kind: Kind,
-    pub declaration: Declaration,
+    kind: Kind,
+    /// What calls in queries that are planned here are declared to be.
+    planned: Option<Declaration>,
     /// The model of this process; a scheduler has none.
     model: Option<Arc<LoadedModel>>,
     signature: Signature,
 }
 
 impl TextFunction {
-    /// A function as a plan declares it, computed by the model of this process.
-    pub fn udf(kind: Kind, declaration: Declaration, model: Option<Arc<LoadedModel>>) -> ScalarUDF {
-        ScalarUDF::from(Self {
-            kind,
-            declaration,
-            model,
-            // The same text has the same answer: it may be computed once where a query asks twice.
-            signature: Signature::user_defined(Volatility::Immutable),
+    /// Both functions as a process knows them: a client plans and may compute, an executor computes, a
+    /// scheduler does neither.
+    pub fn all(
+        planned: Option<&Declaration>,
+        model: Option<&Arc<LoadedModel>>,
+    ) -> [Arc<ScalarUDF>; 2] {
+        Kind::ALL.map(|kind| {
+            Arc::new(ScalarUDF::from(Self {
+                kind,
+                planned: planned.cloned(),
+                model: model.cloned(),
+                // The same text has the same answer: it may be computed once where a query asks twice.
+                signature: Signature::user_defined(Volatility::Immutable),
+            }))
         })
     }
 
-    /// What a function is, if it is one of these.
-    pub fn of(udf: &ScalarUDF) -> Option<&Self> {
-        let inner: &dyn Any = udf.inner().as_ref();
-        inner.downcast_ref()
+    /// The declaration of a call, from its second argument, if it has one.
+    fn declaration(&self, literal: Option<&ScalarValue>) -> Result<Declaration> {
+        let kind = self.kind;
+        let text = match literal {
+            None => {
+                let planned = self.planned.clone();
+                return planned.ok_or_else(|| {
+                    plan_datafusion_err!(
+                        "{kind}: expected a query of `dynquant-cluster run`, which names its model"
+                    )
+                });
+            }
+            Some(literal) => literal.try_as_str().flatten().unwrap_or_default(),
+        };
+        serde_json::from_str(text)
+            .map_err(|_| plan_datafusion_err!("{kind}: expected one text, got 2 arguments"))
     }
 
-    /// The model that the plan asks for.
-    fn model(&self) -> Result<&LoadedModel> {
-        let Self {
-            kind, declaration, ..
-        } = self;
-        let expected = &declaration.model;
+    fn answer_type(&self, declaration: &Declaration) -> Result<DataType> {
+        match self.kind {
+            Kind::Embed => {
+                let size = length(declaration.hidden_size)?;
+                Ok(DataType::FixedSizeList(item(), size))
+            }
+            Kind::Classify if declaration.is_classifier => Ok(DataType::Utf8),
+            Kind::Classify => plan_err!(
+                "classify: expected a model with a classification head, got {}",
+                declaration.model
+            ),
+        }
+    }
+
+    /// The model that a call is of.
+    fn model(&self, expected: &Identity) -> Result<&LoadedModel> {
+        let kind = self.kind;
         match self.model.as_deref() {
             Some(model) if model.identity.agrees(expected) => Ok(model),
             Some(model) => exec_err!(
@@ -128,23 +163,27 @@ impl TextFunction {
         }
     }
 
-    fn answer(&self, texts: &ArrayRef) -> Result<ArrayRef> {
-        let model = self.model()?;
+    fn answer(&self, texts: &ArrayRef, declaration: &Declaration) -> Result<ArrayRef> {
+        let Declaration {
+            truncate,
+            hidden_size,
+            ..
+        } = *declaration;
+        let model = self.model(&declaration.model)?;
         let head = match self.kind {
             Kind::Embed => Head::Embedding,
             Kind::Classify => Head::Classes,
         };
         let texts = strings(texts)?;
-        let answers = model.answer(&texts, head, self.declaration.truncate);
-        let answers = answers.map_err(|error| {
-            let hint = match self.declaration.truncate {
+        let answers = model.answer(&texts, head, truncate).map_err(|error| {
+            let hint = match truncate {
                 true => "",
                 false => " (--truncate cuts texts that are too long)",
             };
             exec_datafusion_err!("{}: {error:#}{hint}", self.kind)
         })?;
         match self.kind {
-            Kind::Embed => embeddings(&answers, self.declaration.hidden_size),
+            Kind::Embed => embeddings(&answers, hidden_size),
             Kind::Classify => {
                 let label = |logits: &Option<Vec<f32>>| model.label(logits.as_deref()?);
                 let labels: StringArray = answers.iter().map(label).collect();
@@ -156,7 +195,7 @@ impl TextFunction {
 
 impl PartialEq for TextFunction {
     fn eq(&self, other: &Self) -> bool {
-        self.kind == other.kind && self.declaration == other.declaration
+        self.kind == other.kind && self.planned == other.planned
     }
 }
 
@@ -165,7 +204,7 @@ impl Eq for TextFunction {}
 impl Hash for TextFunction {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.kind.hash(state);
-        self.declaration.hash(state);
+        self.planned.hash(state);
     }
 }
 
@@ -180,51 +219,77 @@ impl ScalarUDFImpl for TextFunction {
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
         let kind = self.kind;
-        let [text] = arguments else {
-            return plan_err!(
-                "{kind}: expected one text, got {} arguments",
-                arguments.len()
-            );
+        let (text, declaration) = match arguments {
+            [text] => (text, None),
+            [text, DataType::Utf8] => (text, Some(DataType::Utf8)),
+            got => return plan_err!("{kind}: expected one text, got {} arguments", got.len()),
         };
         let text = match text {
             DataType::Dictionary(_, values) => values,
             text => text,
         };
-        match text {
-            DataType::Null => Ok(vec![DataType::Utf8]),
-            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Ok(vec![text.clone()]),
-            got => plan_err!(
-                "{kind}: expected a text (Utf8, LargeUtf8 or Utf8View), got {got}; CAST(.. AS VARCHAR) makes one"
-            ),
-        }
+        let text = match text {
+            DataType::Null => DataType::Utf8,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => text.clone(),
+            got => {
+                return plan_err!(
+                    "{kind}: expected a text (Utf8, LargeUtf8 or Utf8View), got {got}; CAST(.. AS VARCHAR) makes one"
+                );
+            }
+        };
+        Ok(std::iter::once(text).chain(declaration).collect())
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        match self.kind {
-            Kind::Embed => Ok(DataType::FixedSizeList(
-                item(),
-                length(self.declaration.hidden_size)?,
-            )),
-            Kind::Classify if self.declaration.is_classifier => Ok(DataType::Utf8),
-            Kind::Classify => plan_err!(
-                "classify: expected a model with a classification head, got {}",
-                self.declaration.model
-            ),
-        }
+        plan_err!("{}: its type depends on its model", self.kind)
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let declaration = match *arguments.scalar_arguments {
+            [_] => self.declaration(None)?,
+            [_, Some(literal)] => self.declaration(Some(literal))?,
+            _ => return plan_err!("{}: expected one text", self.kind),
+        };
+        let data_type = self.answer_type(&declaration)?;
+        Ok(Arc::new(Field::new(self.name(), data_type, true)))
+    }
+
+    fn simplify(
+        &self,
+        mut arguments: Vec<Expr>,
+        _: &SimplifyContext,
+    ) -> Result<ExprSimplifyResult> {
+        let (Some(planned), [_]) = (&self.planned, arguments.as_slice()) else {
+            return Ok(ExprSimplifyResult::Original(arguments));
+        };
+        let planned = serde_json::to_string(planned);
+        let planned = planned.map_err(|error| plan_datafusion_err!("{}: {error}", self.kind))?;
+        arguments.push(lit(planned));
+        let function = Arc::new(ScalarUDF::from(self.clone()));
+        let call = ScalarFunction::new_udf(function, arguments);
+        Ok(ExprSimplifyResult::Simplified(Expr::ScalarFunction(call)))
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        match arguments.args.as_slice() {
-            [ColumnarValue::Array(texts)] => Ok(ColumnarValue::Array(self.answer(texts)?)),
-            [ColumnarValue::Scalar(text)] => {
-                let answer = self.answer(&text.to_array()?)?;
+        let (texts, declaration) = match arguments.args.as_slice() {
+            [texts] => (texts, self.declaration(None)?),
+            [texts, ColumnarValue::Scalar(literal)] => (texts, self.declaration(Some(literal))?),
+            got => {
+                return exec_err!(
+                    "{}: expected one text, got {} arguments",
+                    self.kind,
+                    got.len()
+                );
+            }
+        };
+        match texts {
+            ColumnarValue::Array(texts) => {
+                self.answer(texts, &declaration).map(ColumnarValue::Array)
+            }
+            ColumnarValue::Scalar(text) => {
+                let answer = self.answer(&text.to_array()?, &declaration)?;
                 ScalarValue::try_from_array(&answer, 0).map(ColumnarValue::Scalar)
             }
-            got => exec_err!(
-                "{}: expected one text, got {} arguments",
-                self.kind,
-                got.len()
-            ),
         }
     }
 }
@@ -267,7 +332,7 @@ fn length(size: usize) -> Result<i32> {
 mod tests {
     use super::*;
 
-    fn function(kind: Kind, is_classifier: bool) -> ScalarUDF {
+    fn function(kind: Kind, is_classifier: bool) -> Arc<ScalarUDF> {
         let model =
             serde_json::from_str(r#"{"name":"a","weights":"int8","digest":"0123456789abcdef01"}"#);
         let declaration = Declaration {
@@ -276,33 +341,42 @@ mod tests {
             is_classifier,
             truncate: false,
         };
-        TextFunction::udf(kind, declaration, None)
+        let [embed, classify] = TextFunction::all(Some(&declaration), None);
+        match kind {
+            Kind::Embed => embed,
+            Kind::Classify => classify,
+        }
+    }
+
+    fn text() -> FieldRef {
+        Arc::new(Field::new("text", DataType::Utf8, true))
+    }
+
+    fn answer_type(function: &ScalarUDF) -> Result<DataType> {
+        let field = function.return_field_from_args(ReturnFieldArgs {
+            arg_fields: &[text()],
+            scalar_arguments: &[None],
+        });
+        Ok(field?.data_type().clone())
     }
 
     #[test]
     fn classes_are_of_models_that_have_them() {
-        let text = [DataType::Utf8];
-        assert_eq!(
-            function(Kind::Classify, true).return_type(&text).unwrap(),
-            DataType::Utf8
-        );
-        let error = function(Kind::Classify, false)
-            .return_type(&text)
-            .unwrap_err();
+        let classes = answer_type(&function(Kind::Classify, true));
+        assert_eq!(classes.unwrap(), DataType::Utf8);
+        let error = answer_type(&function(Kind::Classify, false)).unwrap_err();
         let expected = "classify: expected a model with a classification head, got a (int8, sha256 0123456789abcdef)";
         assert!(error.to_string().contains(expected), "{error}");
-        function(Kind::Embed, false).return_type(&text).unwrap();
+        answer_type(&function(Kind::Embed, false)).unwrap();
     }
 
     #[test]
     fn a_process_without_a_model_computes_nothing() {
-        let text = ColumnarValue::Scalar(ScalarValue::from("a text"));
-        let field = Arc::new(Field::new("text", DataType::Utf8, true));
         let error = function(Kind::Embed, false).invoke_with_args(ScalarFunctionArgs {
-            args: vec![text],
-            arg_fields: vec![Arc::clone(&field)],
+            args: vec![ColumnarValue::Scalar(ScalarValue::from("a text"))],
+            arg_fields: vec![text()],
             number_rows: 1,
-            return_field: field,
+            return_field: text(),
             config_options: Arc::default(),
         });
         let error = error.unwrap_err().to_string();

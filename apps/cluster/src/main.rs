@@ -1,6 +1,5 @@
 //! Embeddings of a Parquet data set as an SQL function, on one machine or on a cluster: see README.md.
 
-mod codec;
 mod executor;
 mod function;
 mod identity;

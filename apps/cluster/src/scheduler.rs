@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use ballista_core::utils::default_session_builder;
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::{create_scheduler, start_grpc_service_with_listener};
+use datafusion::common::Result as PlanResult;
+use datafusion::execution::{FunctionRegistry, SessionState};
+use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tokio::net::TcpListener;
 
-use crate::codec::{LogicalCodec, PhysicalCodec};
+use crate::function::TextFunction;
 use crate::options::{SchedulerOptions, advertised};
 use crate::signal;
 
@@ -45,8 +49,7 @@ pub async fn run(options: &SchedulerOptions) -> Result<()> {
         no_executors_grace_period_seconds: 3 * timeout,
         finished_job_data_clean_up_interval_seconds: RESULTS_SECONDS,
         finished_job_state_clean_up_interval_seconds: RESULTS_SECONDS,
-        override_logical_codec: Some(LogicalCodec::new(None)),
-        override_physical_codec: Some(PhysicalCodec::new(None)),
+        override_session_builder: Some(Arc::new(session)),
         ..Default::default()
     };
     config.validate().context("the scheduler")?;
@@ -63,4 +66,13 @@ pub async fn run(options: &SchedulerOptions) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Ballista's session, with the functions of this program to plan.
+fn session(config: SessionConfig) -> PlanResult<SessionState> {
+    let mut state = default_session_builder(config)?;
+    for function in TextFunction::all(None, None) {
+        state.register_udf(function)?;
+    }
+    Ok(state)
 }

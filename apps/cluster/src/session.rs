@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use ballista::prelude::{SessionConfigExt, SessionContextExt};
 use ballista_core::config::BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK;
 use datafusion::execution::SessionStateBuilder;
+use datafusion::logical_expr::ScalarUDF;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::codec::LogicalCodec;
-use crate::function::{Declaration, Kind, TextFunction};
+use crate::function::{Declaration, TextFunction};
 use crate::model::LoadedModel;
 use crate::options::SchedulerUrl;
 
@@ -38,9 +38,8 @@ pub fn local(partitions: Option<usize>) -> SessionContext {
 /// # Errors
 /// When its state cannot be made.
 pub async fn remote(scheduler: &SchedulerUrl, partitions: Option<usize>) -> Result<SessionContext> {
-    let config = SessionConfig::new_with_ballista()
-        .with_ballista_logical_extension_codec(LogicalCodec::new(None))
-        .set_usize(BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, 1);
+    let config =
+        SessionConfig::new_with_ballista().set_usize(BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, 1);
     let state = SessionStateBuilder::new()
         .with_config(settings(config, partitions.unwrap_or(CLUSTER_PARTITIONS)))
         .with_default_features()
@@ -57,14 +56,10 @@ fn settings(config: SessionConfig, partitions: usize) -> SessionConfig {
         .with_repartition_file_min_size(0)
 }
 
-/// Adds `embed` and `classify`, computed by this model where it is asked.
+/// Adds `embed` and `classify` of this model, and computes them where it is asked.
 pub fn register_functions(context: &SessionContext, model: &Arc<LoadedModel>, truncate: bool) {
-    for kind in Kind::ALL {
-        let declaration = Declaration::of(model, truncate);
-        context.register_udf(TextFunction::udf(
-            kind,
-            declaration,
-            Some(Arc::clone(model)),
-        ));
+    let planned = Declaration::of(model, truncate);
+    for function in TextFunction::all(Some(&planned), Some(model)) {
+        context.register_udf(ScalarUDF::clone(&function));
     }
 }
