@@ -180,3 +180,30 @@ fn a_killed_scheduler_ends_the_query() {
     assert_eq!(status.code(), Some(1), "{logs}");
     assert!(logs.contains("has ended or taken it for lost"), "{logs}");
 }
+
+#[test]
+fn a_result_that_is_lost_before_it_is_fetched_is_computed_again() {
+    let dir = data::folder("lost result");
+    let input = write_rows(&dir);
+    let (alone, output) = (dir.join("alone.parquet"), dir.join("output.parquet"));
+    ok(&run(&input, &alone, &[]));
+    let mut cluster = Cluster::start(&[&[]]);
+    let query = run(
+        &input,
+        &output,
+        &["--scheduler", &cluster.url, "--log-level", "warn"],
+    );
+    let mut query = Process::start(&query);
+    cluster.executors[0].wait_for("Finished task", 2);
+    // It cannot fetch what is computed meanwhile.
+    query.signal("STOP");
+    cluster.executors[0].wait_for("Finished task", PARTS);
+    cluster.scheduler.wait_for("Job finished", 1);
+    cluster.executors.remove(0).signal("KILL");
+    cluster.add(&[]);
+    query.signal("CONT");
+    query.wait_for("the result is lost, the query runs again", 1);
+    let (status, logs) = query.wait();
+    assert!(status.success(), "{logs}");
+    assert!(data::bits(&output) == data::bits(&alone), "the same bits");
+}

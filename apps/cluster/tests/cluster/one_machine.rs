@@ -1,5 +1,6 @@
 //! Without a cluster: the bits of the encoder, whatever the columns, files and partitions.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
@@ -120,4 +121,27 @@ fn long_texts_are_cut_if_told_so() {
         bits.values()
             .all(|it| it.as_ref().is_some_and(|it| it.len() == 128))
     );
+}
+
+/// `sample.parquet` is what README.md begins with; DYNQUANT_WRITE_SAMPLE=1 writes it.
+#[test]
+fn the_sample_has_the_texts_of_the_assets() {
+    let lines = std::fs::read_to_string(Path::new(data::ASSETS).join("heldout.tsv")).unwrap();
+    let texts = lines
+        .lines()
+        .map(|line| line.split_once('\t').unwrap().1.to_owned());
+    let texts: Vec<Option<String>> = texts.map(Some).collect();
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample.parquet");
+    if std::env::var_os("DYNQUANT_WRITE_SAMPLE").is_some() {
+        data::write(&sample, &texts, 1000);
+    }
+    let dir = data::folder("sample");
+    let (input, output) = (dir.join("input"), dir.join("output"));
+    data::write(&input, &texts, 1000);
+    ok(&run(
+        &sample,
+        &output,
+        &["--sql", "SELECT * FROM data ORDER BY id"],
+    ));
+    assert_eq!(data::rows(&output), data::rows(&input));
 }
