@@ -7,8 +7,8 @@
 # datafusion compiles for many minutes, so CI tests this program only where it or the public surface of the
 # library changed. What was tested is a fingerprint: a hash of the sources of the program, those of
 # apps/encoder, the embedded model, this script, and public_items.txt, which lists the public surface. The file
-# is committed with the change. Whoever breaks the library below an unchanged surface is caught by the
-# library's tests and those of the other programs.
+# is committed with the change. A change of the library below an unchanged surface is left to the library's
+# tests and those of the other programs.
 #
 # DYNQUANT_LONG=1 has the test of a killed executor take 100,000 rows instead of 20,000.
 set -euo pipefail
