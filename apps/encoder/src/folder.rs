@@ -24,10 +24,12 @@ const MAX_TEXT: u64 = 4 << 20;
 /// The longest `tokenizer.json` that is read; those of multilingual BERTs have 3 MB.
 const MAX_TOKENIZER: u64 = 64 << 20;
 
-/// The files of the model in the program.
-const EMBEDDED_CONFIG: &str = include_str!("../../../assets/bert/config.json");
-const EMBEDDED_TOKENIZER: &[u8] = include_bytes!("../../../assets/bert/tokenizer.json");
-const EMBEDDED_WEIGHTS: &[u8] = include_bytes!("../../../assets/bert/model.safetensors");
+/// The files of the embedded model: configuration, tokenizer and weights.
+const EMBEDDED: [&[u8]; 3] = [
+    include_bytes!("../../../assets/bert/config.json"),
+    include_bytes!("../../../assets/bert/tokenizer.json"),
+    include_bytes!("../../../assets/bert/model.safetensors"),
+];
 
 /// All that is needed to answer texts.
 pub struct Encoder {
@@ -50,15 +52,15 @@ impl Encoder {
     /// When it cannot be quantized.
     pub fn embedded(preset: Preset) -> Result<Self> {
         let name = "assets/bert";
+        let [config, tokenizer, weights] = EMBEDDED;
         let config = Config::parse(&Texts {
             name,
-            config: EMBEDDED_CONFIG,
+            config: std::str::from_utf8(config)?,
             pooling: None,
             sentence: None,
         })?;
-        let vb = VarBuilder::from_slice_safetensors(EMBEDDED_WEIGHTS, DType::F32, &Device::Cpu)?;
-        let path = "assets/bert/tokenizer.json";
-        let tokenizer = Tokenizer::parse(path, EMBEDDED_TOKENIZER, &config)?;
+        let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
+        let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
         let bert = quantized(Bert::load(&config, vb)?, preset)?;
         Ok(Self {
             name: "debian-sections".to_owned(),
@@ -163,11 +165,7 @@ impl Encoder {
 pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
     let mut all = blake3::Hasher::new();
     let Some(dir) = dir else {
-        for bytes in [
-            EMBEDDED_CONFIG.as_bytes(),
-            EMBEDDED_TOKENIZER,
-            EMBEDDED_WEIGHTS,
-        ] {
+        for bytes in EMBEDDED {
             all.update(blake3::hash(bytes).as_bytes());
         }
         return Ok(all.finalize().to_string());

@@ -1,0 +1,385 @@
+//! `embed` and `classify` as functions of SQL.
+//!
+//! Where a query is planned, a call gets a second argument, a literal that states which model it is of. An
+//! executor with another model answers it with an error, so that a result never mixes two. A literal arrives
+//! wherever an expression does: Ballista sends functions by their names alone within its own operators.
+//!
+//! A batch is computed on the thread that asks for it, which for that time does nothing else. There is one
+//! such thread for each partition, no more partitions at a time than cores, and nothing beside them that has
+//! to be on time: executors send their signs of life from other threads. Threads for the model alone would
+//! only move the work. The library's own threads help the partition that finds them free.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, StringArray,
+};
+use datafusion::arrow::buffer::NullBuffer;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{
+    Result, ScalarValue, exec_datafusion_err, exec_err, plan_datafusion_err, plan_err,
+};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility, lit,
+};
+use dynquant_encoder::Head;
+use serde::{Deserialize, Serialize};
+
+use crate::identity::Identity;
+use crate::model::LoadedModel;
+
+/// All that a plan says of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Declaration {
+    /// The model that the query is of.
+    pub model: Identity,
+    /// Length of an embedding.
+    pub hidden_size: usize,
+    /// Whether the model has a classification head.
+    pub is_classifier: bool,
+    /// Whether texts that are too long are cut.
+    pub truncate: bool,
+}
+
+impl Declaration {
+    /// That of a model, and of how the command line wants it to be used.
+    pub fn of(model: &LoadedModel, truncate: bool) -> Self {
+        Self {
+            model: model.identity.clone(),
+            hidden_size: model.hidden_size(),
+            is_classifier: model.is_classifier(),
+            truncate,
+        }
+    }
+}
+
+/// The answer that a function gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// An embedding.
+    Embed,
+    /// The name of a class.
+    Classify,
+}
+
+impl Kind {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Embed, Self::Classify];
+
+    /// Its name in SQL.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::Classify => "classify",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A function from texts to answers.
+#[derive(Clone, Debug)]
+pub struct TextFunction {
+    kind: Kind,
+    /// What calls in queries that are planned here are declared to be.
+    planned: Option<Declaration>,
+    /// The model of this process; a scheduler has none.
+    model: Option<Arc<LoadedModel>>,
+    signature: Signature,
+}
+
+impl TextFunction {
+    /// Both functions as a process knows them: a client plans and may compute, an executor computes, a
+    /// scheduler does neither.
+    pub fn all(
+        planned: Option<&Declaration>,
+        model: Option<&Arc<LoadedModel>>,
+    ) -> [Arc<ScalarUDF>; 2] {
+        Kind::ALL.map(|kind| {
+            Arc::new(ScalarUDF::from(Self {
+                kind,
+                planned: planned.cloned(),
+                model: model.cloned(),
+                // The same text has the same answer: it may be computed once where a query asks twice.
+                signature: Signature::user_defined(Volatility::Immutable),
+            }))
+        })
+    }
+
+    /// The declaration of a call, from its second argument, if it has one.
+    fn declaration(&self, literal: Option<&ScalarValue>) -> Result<Declaration> {
+        let kind = self.kind;
+        let text = match literal {
+            None => {
+                let planned = self.planned.clone();
+                return planned.ok_or_else(|| {
+                    plan_datafusion_err!(
+                        "{kind}: expected a query of `dynquant-cluster run`, which names its model"
+                    )
+                });
+            }
+            Some(literal) => literal.try_as_str().flatten().unwrap_or_default(),
+        };
+        serde_json::from_str(text)
+            .map_err(|_| plan_datafusion_err!("{kind}: expected one text, got 2 arguments"))
+    }
+
+    fn answer_type(&self, declaration: &Declaration) -> Result<DataType> {
+        match self.kind {
+            Kind::Embed => {
+                let size = length(declaration.hidden_size)?;
+                Ok(DataType::FixedSizeList(item(), size))
+            }
+            Kind::Classify if declaration.is_classifier => Ok(DataType::Utf8),
+            Kind::Classify => plan_err!(
+                "classify: expected a model with a classification head, got {}",
+                declaration.model
+            ),
+        }
+    }
+
+    /// The model that a call is of.
+    fn model(&self, expected: &Identity) -> Result<&LoadedModel> {
+        let kind = self.kind;
+        match self.model.as_deref() {
+            Some(model) if model.identity.agrees(expected) => Ok(model),
+            Some(model) => exec_err!(
+                "{kind}: expected the model of the query, {expected}, got {} on an executor; start all machines of \
+                 a cluster with the same model and the same program",
+                model.identity
+            ),
+            None => exec_err!(
+                "{kind}: expected a process with the model {expected}, got one without a model"
+            ),
+        }
+    }
+
+    fn answer(&self, texts: &ArrayRef, declaration: &Declaration) -> Result<ArrayRef> {
+        let Declaration {
+            truncate,
+            hidden_size,
+            ..
+        } = *declaration;
+        let model = self.model(&declaration.model)?;
+        let head = match self.kind {
+            Kind::Embed => Head::Embedding,
+            Kind::Classify => Head::Classes,
+        };
+        let texts = strings(texts)?;
+        let answers = model.answer(&texts, head, truncate).map_err(|error| {
+            let hint = match truncate {
+                true => "",
+                false => " (--truncate cuts texts that are too long)",
+            };
+            exec_datafusion_err!("{}: {error:#}{hint}", self.kind)
+        })?;
+        match self.kind {
+            Kind::Embed => embeddings(&answers, hidden_size),
+            Kind::Classify => {
+                let label = |logits: &Option<Vec<f32>>| model.label(logits.as_deref()?);
+                let labels: StringArray = answers.iter().map(label).collect();
+                Ok(Arc::new(labels))
+            }
+        }
+    }
+}
+
+impl PartialEq for TextFunction {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.planned == other.planned
+    }
+}
+
+impl Eq for TextFunction {}
+
+impl Hash for TextFunction {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.kind.hash(state);
+        self.planned.hash(state);
+    }
+}
+
+impl ScalarUDFImpl for TextFunction {
+    fn name(&self) -> &str {
+        self.kind.name()
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let kind = self.kind;
+        let (text, declaration) = match arguments {
+            [text] => (text, None),
+            [text, DataType::Utf8] => (text, Some(DataType::Utf8)),
+            got => return plan_err!("{kind}: expected one text, got {} arguments", got.len()),
+        };
+        let text = match text {
+            DataType::Dictionary(_, values) => values,
+            text => text,
+        };
+        let text = match text {
+            DataType::Null => DataType::Utf8,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => text.clone(),
+            got => {
+                return plan_err!(
+                    "{kind}: expected a text (Utf8, LargeUtf8 or Utf8View), got {got}; CAST(.. AS VARCHAR) makes one"
+                );
+            }
+        };
+        Ok(std::iter::once(text).chain(declaration).collect())
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        plan_err!("{}: its type depends on its model", self.kind)
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let declaration = match *arguments.scalar_arguments {
+            [_] => self.declaration(None)?,
+            [_, Some(literal)] => self.declaration(Some(literal))?,
+            _ => return plan_err!("{}: expected one text", self.kind),
+        };
+        let data_type = self.answer_type(&declaration)?;
+        Ok(Arc::new(Field::new(self.name(), data_type, true)))
+    }
+
+    fn simplify(
+        &self,
+        mut arguments: Vec<Expr>,
+        _: &SimplifyContext,
+    ) -> Result<ExprSimplifyResult> {
+        let (Some(planned), [_]) = (&self.planned, arguments.as_slice()) else {
+            return Ok(ExprSimplifyResult::Original(arguments));
+        };
+        let planned = serde_json::to_string(planned);
+        let planned = planned.map_err(|error| plan_datafusion_err!("{}: {error}", self.kind))?;
+        arguments.push(lit(planned));
+        let function = Arc::new(ScalarUDF::from(self.clone()));
+        let call = ScalarFunction::new_udf(function, arguments);
+        Ok(ExprSimplifyResult::Simplified(Expr::ScalarFunction(call)))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let (texts, declaration) = match arguments.args.as_slice() {
+            [texts] => (texts, self.declaration(None)?),
+            [texts, ColumnarValue::Scalar(literal)] => (texts, self.declaration(Some(literal))?),
+            got => {
+                return exec_err!(
+                    "{}: expected one text, got {} arguments",
+                    self.kind,
+                    got.len()
+                );
+            }
+        };
+        match texts {
+            ColumnarValue::Array(texts) => {
+                self.answer(texts, &declaration).map(ColumnarValue::Array)
+            }
+            ColumnarValue::Scalar(text) => {
+                let answer = self.answer(&text.to_array()?, &declaration)?;
+                ScalarValue::try_from_array(&answer, 0).map(ColumnarValue::Scalar)
+            }
+        }
+    }
+}
+
+fn strings(array: &ArrayRef) -> Result<Vec<Option<&str>>> {
+    match array.data_type() {
+        DataType::Utf8 => Ok(array.as_string::<i32>().iter().collect()),
+        DataType::LargeUtf8 => Ok(array.as_string::<i64>().iter().collect()),
+        DataType::Utf8View => Ok(array.as_string_view().iter().collect()),
+        got => exec_err!("expected texts (Utf8, LargeUtf8 or Utf8View), got {got}"),
+    }
+}
+
+fn embeddings(answers: &[Option<Vec<f32>>], size: usize) -> Result<ArrayRef> {
+    let mut values = Vec::with_capacity(answers.len() * size);
+    for answer in answers {
+        match answer {
+            Some(answer) => values.extend_from_slice(answer),
+            // A list of a fixed size has room for its values where it is null, too.
+            None => values.resize(values.len() + size, 0.),
+        }
+    }
+    let nulls = NullBuffer::from_iter(answers.iter().map(Option::is_some));
+    let values = Arc::new(Float32Array::from(values));
+    let lists = FixedSizeListArray::try_new(item(), length(size)?, values, Some(nulls))?;
+    Ok(Arc::new(lists))
+}
+
+fn item() -> FieldRef {
+    Arc::new(Field::new_list_field(DataType::Float32, true))
+}
+
+fn length(size: usize) -> Result<i32> {
+    i32::try_from(size)
+        .map_err(|_| exec_datafusion_err!("embed: expected less than 2^31 numbers, got {size}"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn function(kind: Kind, is_classifier: bool) -> Arc<ScalarUDF> {
+        let model =
+            serde_json::from_str(r#"{"name":"a","weights":"int8","digest":"0123456789abcdef01"}"#);
+        let declaration = Declaration {
+            model: model.unwrap(),
+            hidden_size: 2,
+            is_classifier,
+            truncate: false,
+        };
+        let [embed, classify] = TextFunction::all(Some(&declaration), None);
+        match kind {
+            Kind::Embed => embed,
+            Kind::Classify => classify,
+        }
+    }
+
+    fn text() -> FieldRef {
+        Arc::new(Field::new("text", DataType::Utf8, true))
+    }
+
+    fn answer_type(function: &ScalarUDF) -> Result<DataType> {
+        let field = function.return_field_from_args(ReturnFieldArgs {
+            arg_fields: &[text()],
+            scalar_arguments: &[None],
+        });
+        Ok(field?.data_type().clone())
+    }
+
+    #[test]
+    fn classes_are_of_models_that_have_them() {
+        let classes = answer_type(&function(Kind::Classify, true));
+        assert_eq!(classes.unwrap(), DataType::Utf8);
+        let error = answer_type(&function(Kind::Classify, false)).unwrap_err();
+        let expected = "classify: expected a model with a classification head, got a (int8, hash 0123456789abcdef)";
+        assert!(error.to_string().contains(expected), "{error}");
+        answer_type(&function(Kind::Embed, false)).unwrap();
+    }
+
+    #[test]
+    fn a_process_without_a_model_computes_nothing() {
+        let error = function(Kind::Embed, false).invoke_with_args(ScalarFunctionArgs {
+            args: vec![ColumnarValue::Scalar(ScalarValue::from("a text"))],
+            arg_fields: vec![text()],
+            number_rows: 1,
+            return_field: text(),
+            config_options: Arc::default(),
+        });
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("got one without a model"), "{error}");
+    }
+}

@@ -1,0 +1,9 @@
+//! The program as it is used: processes on loopback, Parquet files in and out.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod data;
+mod kills;
+mod mistakes;
+mod models;
+mod one_machine;
+mod process;
