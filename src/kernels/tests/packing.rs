@@ -116,7 +116,10 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
             let float16 = Packed::float16(isa, k, gates, &halves, &bias);
             let bfloat16 = Packed::bfloat16(isa, k, gates, &flushed, &bias);
             for pool in &pools {
-                let of = format!("{isa}, {n} x {k} on {}", pool.current_num_threads());
+                let of = format!(
+                    "{isa}, {n} x {k} on {}",
+                    pool.install(rayon::current_num_threads)
+                );
                 pool.install(|| {
                     let got = pack_codes(isa, k, gates, codes_of, &bias);
                     assert_same(&got, &int8, &format!("{of}, codes"));
