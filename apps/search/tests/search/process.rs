@@ -30,7 +30,7 @@ impl Folder {
     }
 
     pub fn write_text(&self, number: usize) {
-        self.write(&format!("text-{number:03}.txt"), text(number));
+        self.write(format!("text-{number:03}.txt"), text(number));
     }
 
     pub fn write(&self, name: impl AsRef<Path>, text: impl AsRef<[u8]>) {
