@@ -148,14 +148,8 @@ pub fn softmax_row<N: Number>(row: &mut [f32]) {
 
 /// `e^(x - origin)` of each `x` below its origin; exactly 0 below e^-87, near the min of [`exp`].
 #[inline(always)]
-pub fn exps_below<N: Number, const LEN: usize>(
-    mut xs: [f32; LEN],
-    origins: [f32; LEN],
-) -> [f32; LEN] {
-    for (x, origin) in xs.iter_mut().zip(origins) {
-        *x -= origin;
-    }
-    N::map(ExpOrZero, xs)
+pub fn exps_below<N: Number, const LEN: usize>(xs: [f32; LEN], origins: [f32; LEN]) -> [f32; LEN] {
+    N::map_from(ExpOrZero, xs, origins)
 }
 
 #[derive(Clone, Copy)]

@@ -32,6 +32,19 @@ pub trait Number:
     fn power_of_two(self) -> Self;
     /// The formula of each element; NaN stays, for every formula.
     fn map<F: Formula, const N: usize>(formula: F, block: [f32; N]) -> [f32; N];
+
+    /// The formula of each element less its origin; NaN stays, for every formula.
+    #[inline(always)]
+    fn map_from<F: Formula, const N: usize>(
+        formula: F,
+        mut block: [f32; N],
+        origins: [f32; N],
+    ) -> [f32; N] {
+        for (x, origin) in block.iter_mut().zip(origins) {
+            *x -= origin;
+        }
+        Self::map(formula, block)
+    }
 }
 
 /// A formula as a type: a function pointer or closure would be compiled without the instruction
@@ -86,14 +99,32 @@ impl Number for f32 {
     #[inline(always)]
     fn map<F: Formula, const N: usize>(formula: F, mut block: [f32; N]) -> [f32; N] {
         for x in &mut block {
-            let y = formula.at(*x);
-            // With relaxed SIMD, LLVM 22 takes any comparison that chooses one of its operands for a
-            // relaxed minimum or maximum, which may be a number where the operand is NaN.
-            let is_nan = cfg!(target_feature = "relaxed-simd") && x.is_nan();
-            *x = if is_nan { *x } else { y };
+            *x = at(formula, *x);
         }
         block
     }
+
+    /// In one loop: attention is 2 to 4 % slower with a second one.
+    #[inline(always)]
+    fn map_from<F: Formula, const N: usize>(
+        formula: F,
+        mut block: [f32; N],
+        origins: [f32; N],
+    ) -> [f32; N] {
+        for (x, origin) in block.iter_mut().zip(origins) {
+            *x = at(formula, *x - origin);
+        }
+        block
+    }
+}
+
+#[inline(always)]
+fn at(formula: impl Formula, x: f32) -> f32 {
+    let y = formula.at(x);
+    // With relaxed SIMD, LLVM 22 takes any comparison that chooses one of its operands for a relaxed
+    // minimum or maximum, which may be a number where the operand is NaN.
+    let is_nan = cfg!(target_feature = "relaxed-simd") && x.is_nan();
+    if is_nan { x } else { y }
 }
 
 /// `a * b + c`, rounded once.
