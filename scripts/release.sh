@@ -26,6 +26,7 @@ printf '%s\n' "$notes" >"$out/NOTES.md"
 step "licences, sources and advisories"
 command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 cargo deny check
+cargo deny --manifest-path apps/cluster/Cargo.toml check
 
 step "the oldest versions of the dependencies that Cargo.toml allows"
 rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
