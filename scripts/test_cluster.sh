@@ -2,9 +2,9 @@
 # Builds and tests apps/cluster: formatting, lints, and its tests, which start clusters on loopback.
 #
 #   scripts/test_cluster.sh             all of it, then records what was tested in apps/cluster/tested.txt
-#   scripts/test_cluster.sh --check     what .ci/run runs: nothing if just that was tested before
+#   scripts/test_cluster.sh --check     nothing if just that was tested before
 #
-# datafusion compiles for many minutes, so CI tests this program only where it or the public surface of the
+# datafusion compiles for many minutes, so this program is to be tested only where it or the public surface of the
 # library changed. What was tested is a fingerprint: a hash of the sources of the program, those of
 # apps/encoder, the embedded model, this script, and public_items.txt, which lists the public surface. The file
 # is committed with the change. A change of the library below an unchanged surface is left to the library's
