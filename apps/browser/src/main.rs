@@ -10,6 +10,7 @@ use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use clap::Parser;
 use dynquant_browser::Classifier;
+use dynquant_encoder::program;
 
 /// The files of a model.
 const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
@@ -34,25 +35,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = match Command::try_parse() {
-        Ok(command) => command,
-        Err(error) => {
-            // Help is no failure. If printing fails there is nothing left to do.
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
-    };
-    let done = match command {
-        Command::Prepare { from, to } => prepare(&from, &to),
-        Command::Answers { model, texts } => answers(&model, &texts),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::main(|command: &Command| match command {
+        Command::Prepare { from, to } => prepare(from, to),
+        Command::Answers { model, texts } => answers(model, texts),
+    })
 }
 
 fn prepare(from: &Path, to: &Path) -> Result<()> {

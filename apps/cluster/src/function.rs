@@ -90,7 +90,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, Debug)]
 pub struct TextFunction {
     kind: Kind,
-    /// What calls in queries that are planned here are declared to be.
+    /// The declaration of calls in queries that are planned here.
     planned: Option<Declaration>,
     /// The model of this process; a scheduler has none.
     model: Option<Arc<LoadedModel>>,

@@ -13,11 +13,10 @@ mod scheduler;
 mod session;
 mod signal;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use dynquant_encoder::program;
 use mimalloc::MiMalloc;
 
 use options::{Command, Options};
@@ -27,22 +26,10 @@ use options::{Command, Options};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            // Help and version are not failures. If printing fails there is nothing left to do.
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
-    };
-    logs::start(&options);
-    match run(&options.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::main(|options: &Options| {
+        logs::start(options);
+        run(&options.command)
+    })
 }
 
 fn run(command: &Command) -> Result<()> {

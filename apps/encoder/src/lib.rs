@@ -17,6 +17,8 @@ mod config;
 mod folder;
 mod model;
 mod options;
+#[cfg(feature = "program")]
+pub mod program;
 mod tokenizer;
 
 pub use config::{Config, Pooling};

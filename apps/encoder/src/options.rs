@@ -9,14 +9,14 @@ use crate::{Encoder, Preset};
 
 /// The model of a program.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[cfg_attr(feature = "program", derive(clap::Args))]
 pub struct ModelOptions {
     /// A Hugging Face folder of a BERT, float or quantized [default: the model in the program]
-    #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
+    #[cfg_attr(feature = "program", arg(long, value_name = "DIR"))]
     pub model_dir: Option<PathBuf>,
 
     /// Weights of a float model: int8, bfloat16, float16, or none to leave them as they are [default: int8]
-    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
+    #[cfg_attr(feature = "program", arg(long, value_name = "NAME"))]
     pub preset: Option<Preset>,
 }
 

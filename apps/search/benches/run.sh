@@ -8,8 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-# Of the documents and sources together, which gives about 22,000 passages.
-bytes=7500000
+# Of the documents and sources together, which gives about 21,000 passages.
+bytes=6500000
 queries=1000
 
 work="$PWD/target/search-bench"

@@ -1,17 +1,17 @@
 //! Search by meaning in a folder of text files, from the terminal, in int8: see README.md.
 
-use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use dynquant_encoder::program::{self, INTERRUPTED, complain, printable};
 use dynquant_search::options::{Color, Command, IndexOptions, Options, QueryOptions};
 use dynquant_search::place::Place;
-use dynquant_search::progress::{Interrupted, Progress};
+use dynquant_search::progress::Progress;
 use dynquant_search::search::{Answer, Searcher};
-use dynquant_search::show::{Show, printable};
+use dynquant_search::show::Show;
 use dynquant_search::update::{Outcome, Update};
 use dynquant_search::walk::{Reason, Skipped};
 use mimalloc::MiMalloc;
@@ -22,35 +22,11 @@ use signal_hook::flag;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// The status after SIGINT, as shells have it.
-const INTERRUPTED: u8 = 130;
-
 fn main() -> ExitCode {
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            // Help and version are not failures. If printing fails there is nothing left to do.
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
-    };
-    let done = match &options.command {
+    program::main(|options: &Options| match &options.command {
         Command::Index(options) => index(options),
         Command::Query(options) => query(options),
-    };
-    let Err(error) = done else {
-        return ExitCode::SUCCESS;
-    };
-    let is_closed = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
-    if error.downcast_ref().is_some_and(is_closed) {
-        // The reader has seen enough, as `head` does.
-        return ExitCode::SUCCESS;
-    }
-    let _ = writeln!(io::stderr(), "error: {}", printable(&format!("{error:#}")));
-    match error.is::<Interrupted>() {
-        true => ExitCode::from(INTERRUPTED),
-        false => ExitCode::FAILURE,
-    }
+    })
 }
 
 fn index(options: &IndexOptions) -> Result<()> {
@@ -167,7 +143,7 @@ fn interactive(answer: impl Fn(&str) -> Result<()>) -> Result<()> {
                 return Err(error);
             }
             // The next question may well be answered.
-            writeln!(io::stderr(), "error: {}", printable(&format!("{error:#}")))?;
+            complain(&error)?;
         }
         prompt()?;
     }

@@ -11,12 +11,12 @@ use crate::walk::WalkOptions;
 #[derive(Parser, Debug)]
 #[command(name = "dynquant-search", version)]
 pub struct Options {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The command.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Makes the index of a folder, or brings it up to date

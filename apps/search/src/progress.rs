@@ -1,32 +1,22 @@
 //! How far the work is: a bar on a terminal, nothing elsewhere; and whether to go on.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use dynquant_encoder::program::Interrupted;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What is told while an index is made.
+/// The progress of an index that is made.
 pub struct Progress {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
 }
 
-/// The work was to end before it was done.
-#[derive(Debug)]
-pub struct Interrupted;
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "interrupted; the index is as it was, and the next run goes on with what is done",
-        )
-    }
-}
-
-impl std::error::Error for Interrupted {}
+/// The error of an index whose making was interrupted.
+const INTERRUPTED: Interrupted =
+    Interrupted("interrupted; the index is as it was, and the next run goes on with what is done");
 
 impl Progress {
     /// On stderr, if it is a terminal. The work ends early once `stop` is true.
@@ -61,7 +51,7 @@ impl Progress {
     pub fn advance(&self, steps: usize) -> Result<()> {
         self.bar.inc(steps as u64);
         match self.stop.load(Ordering::Relaxed) {
-            true => Err(Interrupted.into()),
+            true => Err(INTERRUPTED.into()),
             false => Ok(()),
         }
     }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use anstyle::{AnsiColor, Style};
+use dynquant_encoder::program::printable;
 
 use crate::highlight::Words;
 use crate::search::{Answer, Hit, Occurrence};
@@ -125,14 +126,4 @@ fn clip(line: &str, words: &Words) -> String {
         if is_last { "" } else { "..." },
     );
     format!("{left}{part}{right}")
-}
-
-/// Without characters that a terminal would obey: files and their names may come from anywhere.
-pub fn printable(text: &str) -> String {
-    let replace = |c: char| match c {
-        '\t' => '\t',
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
-        c => c,
-    };
-    text.chars().map(replace).collect()
 }

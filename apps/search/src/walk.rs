@@ -75,7 +75,7 @@ impl Serialize for Reason {
 pub struct Found {
     /// Their names in the folder, with `/`, and their paths; by name.
     pub files: Vec<(String, PathBuf)>,
-    /// What could not be walked through.
+    /// Folders and files that could not be read.
     pub skipped: Vec<Skipped>,
 }
 

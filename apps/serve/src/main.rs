@@ -12,10 +12,9 @@ mod queue;
 mod routes;
 mod server;
 
-use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use dynquant_encoder::program;
 use mimalloc::MiMalloc;
 
 use options::Options;
@@ -25,20 +24,8 @@ use options::Options;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            // Help and version are not failures. If printing fails there is nothing left to do.
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
-    };
-    logs::start(&options);
-    match server::run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::main(|options: &Options| {
+        logs::start(options);
+        server::run(options)
+    })
 }

@@ -182,6 +182,7 @@ fn multiply<G: Group, const N: usize>(
 ) {
     let macs = |p: &Product<'_, G>| p.lhs.m.saturating_mul(p.rhs.n()).saturating_mul(p.rhs.k());
     let work = products.iter().map(macs).fold(0, usize::saturating_add);
+    let threads = threads.for_multiply_adds(work);
     let count = threads.count();
     let wanted = parts_of(count, work, SERIAL_MACS).div_ceil(N);
     let grids = products.each_ref().map(|p| {

@@ -18,7 +18,7 @@ use std::thread;
 
 /// Where callers, one at a time, open jobs.
 pub struct JobSlot {
-    /// The number of the job, whether it can be joined, and how many work at it.
+    /// The number of the job, whether it can be joined, the threads that may, and how many work at it.
     state: Line<AtomicU64>,
     /// Whether a caller has the slot.
     taken: AtomicBool,
@@ -35,8 +35,12 @@ pub struct Line<T>(pub T);
 
 /// The job can be joined.
 const OPEN: u64 = 1 << 31;
+/// One in the number of threads that may join: those of a lower index.
+const INVITED: u64 = 1 << 16;
 /// The number of threads that work at the job, beside the caller.
-const JOINED: u64 = OPEN - 1;
+const JOINED: u64 = INVITED - 1;
+/// More threads are not counted.
+pub const MAX_INVITED: usize = (OPEN / INVITED - 1) as usize;
 /// One in the number of the job.
 const NEXT: u64 = 1 << 32;
 
@@ -71,13 +75,14 @@ impl JobSlot {
         }
     }
 
-    /// Runs `work(own)` here and, on threads that join in time, `work` of theirs; `invite` asks
-    /// them to. Runs nothing, and is false, if another caller has the slot.
+    /// Runs `work(own)` here and, on threads below `threads` that join in time, `work` of theirs;
+    /// `invite` asks them to. Runs nothing, and is false, if another caller has the slot.
     ///
     /// A panic of any of them ends up here.
     pub fn execute<F: Fn(usize) + Sync>(
         &self,
         own: usize,
+        threads: usize,
         work: &F,
         invite: impl FnOnce(),
     ) -> bool {
@@ -102,7 +107,8 @@ impl JobSlot {
         // In one order with what `invite` reads and what a thread does before it goes to sleep or
         // uses up an invitation: either the thread sees the job, or `invite` sees that it must be
         // asked again.
-        let open = state.wrapping_add(NEXT) | OPEN;
+        let invited = threads.min(MAX_INVITED) as u64 * INVITED;
+        let open = (state / NEXT * NEXT).wrapping_add(NEXT) | OPEN | invited;
         self.state.0.store(open, Ordering::SeqCst);
         let mine = catch_unwind(AssertUnwindSafe(|| {
             invite();
@@ -123,10 +129,11 @@ impl JobSlot {
         true
     }
 
-    /// The number of the open job.
-    pub fn open_job(&self, order: Ordering) -> Option<u64> {
+    /// The number of the open job, if that thread may join it.
+    pub fn open_job(&self, thread: usize, order: Ordering) -> Option<u64> {
         let state = self.state.0.load(order);
-        (state & OPEN != 0).then_some(state / NEXT)
+        let invited = (state % OPEN / INVITED) as usize;
+        (state & OPEN != 0 && thread < invited).then_some(state / NEXT)
     }
 
     /// Works at the job of that number as that thread, unless it is closed.
@@ -178,7 +185,7 @@ mod tests {
         let work = |thread| {
             calls.fetch_add(1, Ordering::Relaxed);
             if thread == 0 {
-                let open = slot.open_job(Ordering::Relaxed).expect("an open job");
+                let open = slot.open_job(1, Ordering::Relaxed).expect("an open job");
                 number.store(open, Ordering::Relaxed);
                 slot.join(open + 1, 1);
                 slot.join(open - 1, 1);
@@ -186,8 +193,8 @@ mod tests {
             }
         };
         for round in 1..=3 {
-            assert!(slot.execute(0, &work, || {}));
-            assert_eq!(slot.open_job(Ordering::Relaxed), None);
+            assert!(slot.execute(0, 2, &work, || {}));
+            assert_eq!(slot.open_job(1, Ordering::Relaxed), None);
             // As a thread that saw the job open and comes too late.
             slot.join(number.load(Ordering::Relaxed), 1);
             assert_eq!(calls.load(Ordering::Relaxed), 2 * round);
@@ -197,8 +204,8 @@ mod tests {
     #[test]
     fn one_caller_has_the_slot() {
         let slot = JobSlot::new();
-        let within = |_| assert!(!slot.execute(0, &|_| unreachable!("two callers"), || {}));
-        assert!(slot.execute(0, &within, || {}));
-        assert!(slot.execute(0, &|_| {}, || {}));
+        let within = |_| assert!(!slot.execute(0, 2, &|_| unreachable!("two callers"), || {}));
+        assert!(slot.execute(0, 2, &within, || {}));
+        assert!(slot.execute(0, 2, &|_| {}, || {}));
     }
 }

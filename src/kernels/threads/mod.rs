@@ -44,6 +44,10 @@ pub use course::Phase;
 pub use rayon_pool::has_threads;
 pub use shared::Shared;
 
+/// Multiply-adds in the time that one more thread costs a call: 0.07 us on a large machine, at 70 a
+/// nanosecond, about what AVX2 computes.
+const A_THREAD: usize = 5_000;
+
 /// Tasks per thread: enough that a delayed thread leaves work to the others.
 pub const TASKS_PER_THREAD: usize = 4;
 
@@ -52,7 +56,10 @@ pub const TASKS_PER_THREAD: usize = 4;
 /// It is made where a caller enters the kernels, and handed down to what may spread its work. It
 /// is not [`Sync`], so that a task, which is already on several threads, cannot have it: what takes
 /// no `Threads` stays on its thread.
-pub struct Threads(PhantomData<*const ()>);
+pub struct Threads {
+    most: usize,
+    _of_one_thread: PhantomData<*const ()>,
+}
 
 const _: () = {
     /// Implemented once for every type, and twice for one that is `Send` or `Sync`: then the
@@ -71,15 +78,32 @@ const _: () = {
 impl Threads {
     /// Those of the caller of a kernel; not for tasks.
     pub fn of_caller() -> Self {
-        Self(PhantomData)
+        Self {
+            most: usize::MAX,
+            _of_one_thread: PhantomData,
+        }
+    }
+
+    /// As many of them as so many multiply-adds, which any number can share, take the least time on.
+    ///
+    /// Each thread that joins writes the line with the state of the [job] twice, to say so and to say
+    /// that it is done, and a core passes such a line on to one other at a time. On t threads work that
+    /// takes one of them the time w is done after about `w / t + c * t`, least at the root of w / c;
+    /// `scripts/simulate_start.py` finds c, and what it gains on 64 threads.
+    pub fn for_multiply_adds(&self, work: usize) -> Self {
+        Self {
+            most: self.most.min((work / A_THREAD).isqrt().max(1)),
+            _of_one_thread: PhantomData,
+        }
     }
 
     /// How many there are, if none of them is busy.
     pub fn count(&self) -> usize {
-        match rayon::current_thread_index() {
+        let all = match rayon::current_thread_index() {
             Some(_) => rayon::current_num_threads(),
             None => pool::threads(),
-        }
+        };
+        all.min(self.most)
     }
 
     /// Calls `task` once for each index below `tasks`, on as many threads as are free.
@@ -116,13 +140,15 @@ impl Threads {
         if first == phases {
             return;
         }
-        let threads = self.count();
-        let helpers = threads.min(MAX_SHARES).min(phase(first).tasks) - 1;
+        // A thread that finds nothing to do still takes lines that others write.
+        let most = (first..phases).map(|index| phase(index).tasks).max();
+        let threads = self.count().min(most.unwrap_or(1));
+        let helpers = threads.min(MAX_SHARES) - 1;
         let course = Course::new(threads, first..phases, phase, own, task);
         let work = |thread| course.follow(thread);
         match rayon::current_thread_index() {
             Some(own) => rayon_pool::execute(own, helpers, &work),
-            None => pool::execute(&work),
+            None => pool::execute(threads, &work),
         }
     }
 

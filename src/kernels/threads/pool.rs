@@ -26,7 +26,7 @@ const LOOKS: u32 = 64;
 const MAX_WORKERS: usize = 63;
 
 /// The pool of the process.
-static POOL: LazyLock<Pool> = LazyLock::new(Pool::start);
+static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::start(wanted()));
 
 struct Pool {
     shared: &'static Shared,
@@ -39,11 +39,11 @@ struct Shared {
     asleep: Line<AtomicU64>,
 }
 
-/// Runs `work(0)` here and, on the workers that come in time, `work` of 1 and up, unless another
-/// caller has them.
-pub fn execute(work: &(impl Fn(usize) + Sync)) {
+/// Runs `work(0)` here and, on the workers below `threads` that come in time, `work` of 1 and up,
+/// unless another caller has them.
+pub fn execute(threads: usize, work: &(impl Fn(usize) + Sync)) {
     let pool = &*POOL;
-    if pool.workers.is_empty() || !pool.execute(work) {
+    if pool.workers.is_empty() || !pool.execute(threads, work) {
         work(0);
     }
 }
@@ -66,13 +66,13 @@ fn number(value: Option<&str>) -> Option<usize> {
 }
 
 impl Pool {
-    /// Fewer threads than wanted if the system has no more.
-    fn start() -> Self {
+    /// So many threads with the caller's, or fewer if the system has no more.
+    fn start(threads: usize) -> Self {
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             slot: JobSlot::new(),
             asleep: Line(AtomicU64::new(0)),
         }));
-        let workers = (0..MAX_WORKERS.min(wanted() - 1)).map_while(|worker| {
+        let workers = (0..MAX_WORKERS.min(threads - 1)).map_while(|worker| {
             let thread = thread::Builder::new().name(format!("dynquant-{worker}"));
             let handle = thread.spawn(move || shared.serve(worker));
             handle.ok().map(|handle| handle.thread().clone())
@@ -81,17 +81,19 @@ impl Pool {
         Self { shared, workers }
     }
 
-    /// Runs `work` on all threads, or is false if another caller has them.
-    fn execute(&self, work: &(impl Fn(usize) + Sync)) -> bool {
-        self.shared.slot.execute(0, work, || self.wake())
+    /// Runs `work` on that many threads, or is false if another caller has them.
+    fn execute(&self, threads: usize, work: &(impl Fn(usize) + Sync)) -> bool {
+        let wake = || self.wake(threads - 1);
+        self.shared.slot.execute(0, threads, work, wake)
     }
 
-    /// Wakes the workers that sleep, after a job was opened.
-    fn wake(&self) {
+    /// Wakes those of the first workers that sleep, after a job was opened.
+    fn wake(&self, workers: usize) {
         let asleep = &self.shared.asleep.0;
-        let mut sleepers = asleep.load(Ordering::SeqCst);
+        let first = (1 << workers.min(MAX_WORKERS)) - 1;
+        let mut sleepers = asleep.load(Ordering::SeqCst) & first;
         if sleepers != 0 {
-            sleepers = asleep.swap(0, Ordering::SeqCst);
+            sleepers = asleep.fetch_and(!first, Ordering::SeqCst) & first;
         }
         bits(sleepers).for_each(|worker| self.workers[worker].unpark());
     }
@@ -117,7 +119,8 @@ impl Shared {
 
     /// Waits for an open job with another number than `last`.
     fn next(&self, worker: usize, last: u64) -> u64 {
-        let found = |order| self.slot.open_job(order).filter(|number| *number != last);
+        let open = |order| self.slot.open_job(worker + 1, order);
+        let found = |order| open(order).filter(|number| *number != last);
         loop {
             let start = Instant::now();
             let mut waited = Duration::ZERO;
@@ -155,7 +158,7 @@ mod tests {
     /// On the pool as soon as no other test has it, unless it has no workers.
     fn with_workers(work: impl Fn(usize) + Sync) {
         while threads() > 1 {
-            if POOL.execute(&work) {
+            if POOL.execute(threads(), &work) {
                 return;
             }
             thread::yield_now();
@@ -217,12 +220,33 @@ mod tests {
     }
 
     #[test]
+    fn of_many_threads_those_work_that_are_asked() {
+        let pool = Pool::start(if cfg!(miri) { 8 } else { 64 });
+        for rest in [Duration::ZERO, 2 * AWAKE] {
+            thread::sleep(rest);
+            for asked in [1, 2, 5] {
+                let others = AtomicUsize::new(0);
+                let start = Instant::now();
+                let missing = || asked - 1 - others.load(Ordering::Relaxed);
+                let has_run = pool.execute(asked, &|thread| {
+                    assert!(thread < asked);
+                    others.fetch_add(usize::from(thread > 0), Ordering::Relaxed);
+                    while missing() > 0 && start.elapsed().as_secs() < 30 {
+                        thread::yield_now();
+                    }
+                });
+                assert!(has_run && missing() == 0, "{asked} after {rest:?}");
+            }
+        }
+    }
+
+    #[test]
     fn work_is_shared_while_no_other_caller_has_the_workers() {
         let start = Instant::now();
         let others = AtomicUsize::new(usize::from(threads() == 1));
         while others.load(Ordering::Relaxed) == 0 && start.elapsed().as_secs() < 30 {
             let call = Instant::now();
-            execute(&|worker| {
+            execute(threads(), &|worker| {
                 others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
                 while others.load(Ordering::Relaxed) == 0 && call.elapsed().as_millis() < 50 {
                     thread::yield_now();

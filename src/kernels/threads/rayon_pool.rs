@@ -10,7 +10,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use super::job::JobSlot;
+use super::job::{JobSlot, MAX_INVITED};
 
 /// A thread that sends invitations.
 struct Host {
@@ -27,7 +27,10 @@ thread_local! {
 /// Runs `work(own)` here, on the thread with index `own`, and `work` of their index on up to
 /// `helpers` other threads, if they come in time.
 pub fn execute(own: usize, helpers: usize, work: &(impl Fn(usize) + Sync)) {
-    let as_host = |host: &Arc<Host>| host.slot.execute(own, work, || host.invite(helpers));
+    let as_host = |host: &Arc<Host>| {
+        let invite = || host.invite(helpers);
+        host.slot.execute(own, MAX_INVITED, work, invite)
+    };
     // A thread that is about to end has no slot any more.
     if !HOST.try_with(as_host).unwrap_or(false) {
         work(own);
@@ -47,8 +50,10 @@ impl Host {
 
     fn accept(&self) {
         self.invited.fetch_sub(1, Ordering::SeqCst);
-        let job = self.slot.open_job(Ordering::SeqCst);
-        if let (Some(number), Some(own)) = (job, rayon::current_thread_index()) {
+        let Some(own) = rayon::current_thread_index() else {
+            return;
+        };
+        if let Some(number) = self.slot.open_job(own, Ordering::SeqCst) {
             self.slot.join(number, own);
         }
     }

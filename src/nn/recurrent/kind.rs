@@ -1,4 +1,4 @@
-//! What distinguishes LSTM, GRU and RNN: gates, state and step.
+//! Kinds of recurrent layers, LSTM, GRU and RNN: gates, state and step.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What is printed.
+//! The printed answers.
 
 use std::io::{Read, Write};
 use std::process::Stdio;

@@ -7,7 +7,7 @@ fn encoder() -> Encoder {
     Encoder::embedded(Preset::Int8).unwrap()
 }
 
-/// What must hold of the passages of any text.
+/// Checks the passages of a text, as they must be for any.
 fn check(encoder: &Encoder, text: &str) -> Vec<Passage> {
     let splitter = Splitter::new(&encoder.tokenizer).unwrap();
     let passages = splitter.split(text).unwrap();

@@ -1,4 +1,4 @@
-//! What is embedded again, and what answers are like afterwards.
+//! Updates: which passages are embedded again, and the answers afterwards.
 
 use std::fs;
 
