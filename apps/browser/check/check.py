@@ -95,7 +95,7 @@ def main():
             (cut / name).write_bytes(whole if name != "model.safetensors" else whole[:-1])
         words = {
             "/?isa=mmx": 'expected relaxed_simd or simd128, got "mmx"',
-            "/nothing/": "model/config.json: the server answered 404",
+            "/nothing/": ": the server answered 404",
             "/program/": "expected a WebAssembly program, got",
             "/cut/": "model/model.safetensors",
         }
