@@ -59,7 +59,7 @@ impl Op for Normalize<'_> {
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        norm::normalize(self.row, self.residual, self.norm);
+        norm::normalize::<N>(self.row, self.residual, self.norm);
     }
 }
 

@@ -5,7 +5,7 @@
 //! bits.
 
 use super::activation::exp;
-use super::number::{Formula, Number, fma};
+use super::number::{Formula, Number};
 
 /// The parameters of a norm of rows of `hidden` elements.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ const CHUNK: usize = 32;
 /// The variance is that of the differences from the mean: `E[x^2] - mean^2` would lose all its
 /// digits where the mean is large.
 #[inline(always)]
-pub fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
+pub fn normalize<N: Number>(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
     match (residual, norm.residual_weight) {
         (None, _) => {}
         (Some(residual), None) => {
@@ -46,52 +46,95 @@ pub fn normalize(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
     }
     let count = row.len() as f32;
     let mean = match norm.centered {
-        true => sum_of_powers::<1>(row, 0.) / count,
+        true => sum_of_powers::<N, 1>(row, 0.) / count,
         false => 0.,
     };
-    let variance = sum_of_powers::<2>(row, mean) / count;
+    let variance = sum_of_powers::<N, 2>(row, mean) / count;
     let scale = 1. / (variance + norm.eps).sqrt();
-    let weighted = row.iter_mut().zip(norm.weight);
     match norm.bias {
-        Some(bias) => {
-            for ((x, weight), bias) in weighted.zip(bias) {
-                *x = fma((*x - mean) * scale, *weight, *bias);
-            }
-        }
+        Some(bias) => shift_and_scale::<N>(row, mean, scale, norm.weight, bias),
         None => {
-            for (x, weight) in weighted {
+            for (x, weight) in row.iter_mut().zip(norm.weight) {
                 *x = (*x - mean) * scale * weight;
             }
         }
     }
 }
 
+/// `(x - mean) * scale * weight + bias`, the last two in one.
+#[inline(always)]
+fn shift_and_scale<N: Number>(
+    row: &mut [f32],
+    mean: f32,
+    scale: f32,
+    weight: &[f32],
+    bias: &[f32],
+) {
+    let (chunks, rest) = row.as_chunks_mut::<CHUNK>();
+    let (weights, last_weight) = weight.as_chunks::<CHUNK>();
+    let (biases, last_bias) = bias.as_chunks::<CHUNK>();
+    for ((xs, weight), bias) in chunks.iter_mut().zip(weights).zip(biases) {
+        *xs = N::fma_each(normal(*xs, mean, scale), *weight, *bias);
+    }
+    if !rest.is_empty() {
+        let [xs, weight, bias] = [&*rest, last_weight, last_bias].map(filled);
+        let xs = N::fma_each(normal(xs, mean, scale), weight, bias);
+        rest.copy_from_slice(&xs[..rest.len()]);
+    }
+}
+
+#[inline(always)]
+fn normal(mut xs: [f32; CHUNK], mean: f32, scale: f32) -> [f32; CHUNK] {
+    for x in &mut xs {
+        *x = (*x - mean) * scale;
+    }
+    xs
+}
+
+/// A chunk that begins with these elements; the others are 0.
+#[inline(always)]
+fn filled(xs: &[f32]) -> [f32; CHUNK] {
+    let mut chunk = [0.; CHUNK];
+    chunk[..xs.len()].copy_from_slice(xs);
+    chunk
+}
+
 /// The sum of `(x - origin)^POWER`.
 #[inline(always)]
-fn sum_of_powers<const POWER: usize>(row: &[f32], origin: f32) -> f32 {
+fn sum_of_powers<N: Number, const POWER: usize>(row: &[f32], origin: f32) -> f32 {
     let mut parts = [0f32; CHUNK];
     let (chunks, rest) = row.as_chunks::<CHUNK>();
     for chunk in chunks {
-        for (part, x) in parts.iter_mut().zip(chunk) {
-            let x = x - origin;
-            *part = if POWER == 2 {
-                fma(x, x, *part)
-            } else {
-                *part + x
-            };
-        }
+        parts = add_power::<N, POWER>(parts, chunk, origin);
     }
-    for (part, x) in parts.iter_mut().zip(rest) {
-        let x = x - origin;
-        *part = if POWER == 2 {
-            fma(x, x, *part)
-        } else {
-            *part + x
-        };
+    if !rest.is_empty() {
+        // Filled up with elements whose difference is 0.
+        let mut last = [origin; CHUNK];
+        last[..rest.len()].copy_from_slice(rest);
+        parts = add_power::<N, POWER>(parts, &last, origin);
     }
     // By way of memory: else the order in which `together` adds the parts has decided how they lie in
     // registers, and the loop above has spent half its time on shuffling them.
     together(std::hint::black_box(parts), |a, b| a + b)
+}
+
+#[inline(always)]
+fn add_power<N: Number, const POWER: usize>(
+    mut parts: [f32; CHUNK],
+    chunk: &[f32; CHUNK],
+    origin: f32,
+) -> [f32; CHUNK] {
+    let mut differences = *chunk;
+    for x in &mut differences {
+        *x -= origin;
+    }
+    if POWER == 2 {
+        return N::fma_each(differences, differences, parts);
+    }
+    for (part, x) in parts.iter_mut().zip(differences) {
+        *part += x;
+    }
+    parts
 }
 
 /// One value of all parts, the second half always taken together with the first.

@@ -30,6 +30,8 @@ pub trait Number:
     fn copysign(self, sign: Self) -> Self;
     /// 2^n of a number that [`ROUND`](super::rows::ROUND) was added to, by the exponent's bits.
     fn power_of_two(self) -> Self;
+    /// `a * b + c` of each element, rounded once.
+    fn fma_each<const N: usize>(a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N];
     /// The formula of each element; NaN stays, for every formula.
     fn map<F: Formula, const N: usize>(formula: F, block: [f32; N]) -> [f32; N];
 
@@ -93,6 +95,14 @@ impl Number for f32 {
     #[inline(always)]
     fn power_of_two(self) -> Self {
         f32::from_bits((self.to_bits() << 23).wrapping_add(127 << 23))
+    }
+
+    #[inline(always)]
+    fn fma_each<const N: usize>(a: [f32; N], b: [f32; N], mut c: [f32; N]) -> [f32; N] {
+        for ((a, b), c) in a.into_iter().zip(b).zip(&mut c) {
+            *c = fma(a, b, *c);
+        }
+        c
     }
 
     /// A block by value: in place the compiler vectorises over blocks, with gathers and scatters.

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::activation::Activation;
+use super::activation::{Activation, BLOCK};
 use crate::kernels::packed::{Packed, Panel};
 
 /// Two bfloat16, in bytes: codes of int8 products take the same room.
@@ -305,10 +305,35 @@ impl<G> Product<'_, G> {
         let Some(activation) = self.activation else {
             return;
         };
-        for row in rows.clone() {
-            // SAFETY: the row is written, and in the part that this thread alone computes.
-            let out = unsafe { out.written(row..row + 1, out.columns(panel)) };
-            apply(activation, out);
+        let columns = out.columns(panel);
+        // SAFETY: the row is written, and in the part that this thread alone computes.
+        let written = |row| unsafe { out.written(row..row + 1, columns.clone()) };
+        if columns.len() >= BLOCK {
+            rows.clone().for_each(|row| apply(activation, written(row)));
+            return;
         }
+        // A block of its own would be filled up for each row.
+        let mut together = [0f32; 16 * BLOCK];
+        for first in rows.clone().step_by(16) {
+            let rows = first..rows.end.min(first + 16);
+            let used = &mut together[..rows.len() * columns.len()];
+            for (row, xs) in rows.clone().zip(used.chunks_exact_mut(columns.len())) {
+                copy(written(row), xs);
+            }
+            apply(activation, used);
+            for (row, xs) in rows.zip(used.chunks_exact(columns.len())) {
+                copy(xs, written(row));
+            }
+        }
+    }
+}
+
+/// Copies elements; half a block, the usual width of a narrow panel, without a call.
+#[inline(always)]
+fn copy(from: &[f32], to: &mut [f32]) {
+    const HALF: usize = BLOCK / 2;
+    match (from.as_array::<HALF>(), to.as_mut_array::<HALF>()) {
+        (Some(from), Some(to)) => *to = *from,
+        _ => to.copy_from_slice(from),
     }
 }

@@ -149,6 +149,16 @@ impl<F: Fma> Number for Lanes<F> {
     }
 
     #[inline(always)]
+    fn fma_each<const N: usize>(a: [f32; N], b: [f32; N], mut c: [f32; N]) -> [f32; N] {
+        const { assert!(N.is_multiple_of(LEN)) };
+        let factors = a.as_chunks::<LEN>().0.iter().zip(b.as_chunks::<LEN>().0);
+        for ((a, b), c) in factors.zip(c.as_chunks_mut::<LEN>().0) {
+            store(F::fma(load(a), load(b), load(c)), c);
+        }
+        c
+    }
+
+    #[inline(always)]
     fn map<G: Formula, const N: usize>(formula: G, mut block: [f32; N]) -> [f32; N] {
         const { assert!(N.is_multiple_of(LEN)) };
         for xs in block.as_chunks_mut::<LEN>().0 {
