@@ -130,18 +130,24 @@ impl Server {
         }
     }
 
-    /// A connection on which a request to /embed is begun, and the rest of its body.
+    /// A connection on which the server waits for the rest of a request's body to /embed, and that rest.
     pub fn begin(&self) -> (TcpStream, String) {
         let body = json!({"inputs": "a text editor"}).to_string();
         let (first, rest) = body.split_at(10);
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();
-        let head =
-            format!("POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n");
+        let head = format!(
+            "POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\
+             Expect: 100-continue\r\n\r\n"
+        );
         stream
             .write_all(format!("{head}{first}").as_bytes())
             .unwrap();
+        // The server says so when the route begins to read the body.
+        let mut interim = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+        stream.read_exact(&mut interim).unwrap();
+        assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
         (stream, rest.to_owned())
     }
 
