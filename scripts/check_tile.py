@@ -13,12 +13,13 @@ import re
 import subprocess
 import sys
 
-# kernel, its dot product, dot products and rows of the highest tile, other instructions allowed
+# kernel, its dot product; dot products and broadcasts of the highest tile, two for each row of AVX2's codes;
+# other instructions allowed
 TILES = [
     ("avx512_vnni::multiply", "vpdpbusd", 24, 6, 20),
     ("avx512_vnni::multiply_f16", "vfmadd", 24, 6, 24),
     ("avx_vnni::multiply", "vpdpbusd", 12, 6, 18),
-    ("avx2::multiply", "vpmaddwd", 16, 4, 44),
+    ("avx2::multiply", "vpmaddwd", 16, 8, 40),
     ("avx2::multiply_f16", "vfmadd", 8, 4, 14),
 ]
 
@@ -54,7 +55,7 @@ def inner_loops(code):
 
 
 def shape(loop, dot):
-    """Its dot products, and the rows of activations that it broadcasts; constants are beside the code."""
+    """Its dot products, and its broadcasts of activations; constants are beside the code."""
     broadcasts = [operands for _, mnemonic, operands in loop if "broadcast" in mnemonic]
     dots = sum(dot in mnemonic for _, mnemonic, _ in loop)
     return dots, sum("%rip" not in operands for operands in broadcasts)
@@ -66,12 +67,12 @@ def main():
         binary = [path for line in sys.stdin if (path := json.loads(line).get("executable"))][-1]
     found = functions(binary)
     faults = []
-    for kernel, dot, dots, rows, others in TILES:
+    for kernel, dot, dots, broadcasts, others in TILES:
         loops = inner_loops(found.get(kernel, []))
-        tiles = [loop for loop in loops if shape(loop, dot) == (dots, rows)]
+        tiles = [loop for loop in loops if shape(loop, dot) == (dots, broadcasts)]
         if not tiles:
             shapes = sorted({shape(loop, dot) for loop in loops})
-            faults.append(f"{kernel}: no loop of {dots} {dot} for {rows} rows; there are {shapes}")
+            faults.append(f"{kernel}: no loop of {dots} {dot} and {broadcasts} broadcasts; there are {shapes}")
         for loop in tiles:
             stored = [f"{m} {o}" for _, m, o in loop if re.search(r"[xyz]mm\d+,.*\(%r[sb]p", o)]
             around = len(loop) - dots
@@ -79,7 +80,7 @@ def main():
                 faults.append(f"{kernel}: registers on the stack: {'; '.join(stored)}")
             if around > others:
                 faults.append(f"{kernel}: {around} instructions around {dots} {dot}, at most {others} expected")
-            print(f"{kernel}: {dots} {dot} for {rows} rows in {len(loop)} instructions")
+            print(f"{kernel}: {dots} {dot} and {broadcasts} broadcasts in {len(loop)} instructions")
     if faults:
         sys.exit("\n".join(faults))
 

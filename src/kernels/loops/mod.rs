@@ -14,3 +14,4 @@ pub mod number;
 pub mod product;
 pub mod rows;
 pub mod tile;
+pub mod widen;

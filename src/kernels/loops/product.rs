@@ -92,6 +92,8 @@ const STREAMED: usize = 1 << 20;
 pub struct Sink<'a> {
     start: *mut MaybeUninit<f32>,
     rows: usize,
+    /// The row that row 0 of a part is.
+    first: usize,
     columns: usize,
     layout: Layout,
     _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
@@ -122,10 +124,25 @@ impl<'a> Sink<'a> {
         Self {
             rows: out.len().checked_div(columns).unwrap_or(0),
             start: out.as_mut_ptr(),
+            first: 0,
             columns,
             layout,
             _out: PhantomData,
         }
+    }
+
+    /// The same output, with its rows counted from `first` on.
+    #[inline(always)]
+    pub fn starting_at(self, first: usize) -> Self {
+        let first = self.whole(first..self.rows - self.first).start;
+        Self { first, ..self }
+    }
+
+    /// The rows of the whole output.
+    #[inline(always)]
+    fn whole(self, rows: Range<usize>) -> Range<usize> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows - self.first);
+        self.first + rows.start..self.first + rows.end
     }
 
     /// The columns of a panel.
@@ -150,7 +167,7 @@ impl<'a> Sink<'a> {
         rows: Range<usize>,
         columns: Range<usize>,
     ) -> &'a mut [MaybeUninit<f32>] {
-        assert!(rows.start <= rows.end && rows.end <= self.rows);
+        let rows = self.whole(rows);
         assert!(columns.start <= columns.end && columns.end <= self.columns);
         let by_panels = self.layout == Layout::Panels;
         assert!(by_panels || rows.len() == 1);
@@ -174,7 +191,7 @@ impl<'a> Sink<'a> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub unsafe fn rows(self, rows: Range<usize>, columns: Range<usize>) -> SinkRows<'a> {
-        assert!(rows.start <= rows.end && rows.end <= self.rows);
+        let rows = self.whole(rows);
         assert!(columns.start <= columns.end && columns.end <= self.columns);
         let (first, stride) = match self.layout {
             Layout::Panels => (columns.start * self.rows, columns.len()),

@@ -216,7 +216,14 @@ fn a_row_that_is_not_finite_is_nan_and_alone() {
 #[test]
 #[cfg_attr(miri, ignore = "takes hours")]
 fn large_products_equal_the_oracle_on_all_threads() {
-    for (m, k, n) in [(1, 768, 768), (64, 256, 192), (200, 128, 130)] {
+    for (m, k, n) in [
+        (1, 768, 768),
+        (64, 256, 192),
+        (200, 128, 130),
+        // Of more rows, and then of longer ones, than are widened at once.
+        (70, 1_100, 40),
+        (5, 9_000, 20),
+    ] {
         check(m, k, n, Codes::Uniform, None);
     }
 }

@@ -14,6 +14,7 @@ use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::loops::widen;
 use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.
@@ -73,7 +74,7 @@ pub unsafe fn multiply_by<F: Fma>(
                 )
             }
         },
-        splat: |codes: [u8; 4]| i16x8_extend_low_u8x16(u32x4_splat(u32::from_le_bytes(codes))),
+        splat: |Wide(codes): Wide| u64x2_splat(codes),
         dot: |acc: (v128, v128), a: v128, b: (v128, v128)| {
             (
                 i32x4_add(acc.0, i32x4_dot_i16x8(a, b.0)),
@@ -94,8 +95,24 @@ pub unsafe fn multiply_by<F: Fma>(
         activate,
         group: PhantomData,
     };
+    let widen = |codes: [u8; 4]| {
+        let [a, b, c, d] = codes.map(u64::from);
+        Wide(a | b << 16 | c << 32 | d << 48)
+    };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<4, 16, 2, _>(product, out, part, vector) }
+    unsafe {
+        widen::multiply(product, out, part, 2, widen, |product, out, part| {
+            tile::multiply::<4, 16, 2, _>(product, out, part, vector)
+        });
+    }
+}
+
+/// The codes of a group, as i16.
+#[derive(Clone, Copy)]
+struct Wide(u64);
+
+impl tile::Ordered for Wide {
+    const ORDER: tile::Order = tile::Order::Any;
 }
 
 /// The value that 4 sums begin with: their correction by zero points.

@@ -16,6 +16,7 @@ use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::loops::widen;
 use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.
@@ -70,11 +71,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
             let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
             (even, _mm256_srai_epi16::<8>(bytes))
         },
-        splat: |codes: [u8; 4]| {
-            let bytes = _mm256_set1_epi32(i32::from_le_bytes(codes));
-            let even = _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
-            (even, _mm256_srli_epi16::<8>(bytes))
-        },
+        splat: |Wide { even, odd }: Wide| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
         dot: |acc, a: (__m256i, __m256i), b: (__m256i, __m256i)| {
             let even = _mm256_madd_epi16(a.0, b.0);
             let odd = _mm256_madd_epi16(a.1, b.1);
@@ -88,8 +85,30 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
+    let widen = |codes: [u8; 4]| {
+        let codes = i32::from_le_bytes(codes);
+        Wide {
+            even: codes & 0x00ff_00ff,
+            odd: codes >> 8 & 0x00ff_00ff,
+        }
+    };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 4, _>(product, out, part, vector) }
+    unsafe {
+        widen::multiply(product, out, part, 4, widen, |product, out, part| {
+            tile::multiply::<8, 32, 4, _>(product, out, part, vector)
+        });
+    }
+}
+
+/// The even and the odd codes of a group, as i16.
+#[derive(Clone, Copy)]
+struct Wide {
+    even: i32,
+    odd: i32,
+}
+
+impl tile::Ordered for Wide {
+    const ORDER: tile::Order = tile::Order::Any;
 }
 
 /// The value that 8 sums begin with: their correction by zero points.

@@ -1,0 +1,64 @@
+//! Products of activations in a wider form than the one they are kept in.
+//!
+//! Where an instruction multiplies i16 only, a code would be widened anew for each panel of weights. It
+//! is widened once instead: block by block of rows, which then pass all panels.
+
+use std::mem::MaybeUninit;
+
+use super::product::{Lhs, Part, Product, Sink};
+
+/// Widened groups of a block: 64 KiB of four i16 each, which stay in L2.
+const GROUPS: usize = 8 << 10;
+
+/// Computes a part of a product by `multiply`, which is given blocks of its rows with their groups
+/// widened.
+///
+/// Blocks have whole tiles of `tile_rows`.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+#[inline(always)]
+pub unsafe fn multiply<G: Copy, W: Copy>(
+    product: &Product<'_, G>,
+    out: &Sink<'_>,
+    part: Part,
+    tile_rows: usize,
+    widen: impl Fn(G) -> W,
+    multiply: impl Fn(&Product<'_, W>, &Sink<'_>, Part),
+) {
+    let groups = product.rhs.groups();
+    let fitting = GROUPS / groups.max(1) / tile_rows * tile_rows;
+    let mut near = [const { MaybeUninit::uninit() }; GROUPS];
+    let mut far = Vec::new();
+    let (rows, room) = match fitting {
+        0 => {
+            far.resize(tile_rows * groups, MaybeUninit::uninit());
+            (tile_rows, &mut far[..])
+        }
+        rows => (rows, &mut near[..]),
+    };
+    for first in part.rows.clone().step_by(rows) {
+        let block = first..part.rows.end.min(first + rows);
+        let lhs = product.lhs.of(block.clone(), groups);
+        let wide = &mut room[..lhs.groups.len()];
+        for (&group, wide) in lhs.groups.iter().zip(wide.iter_mut()) {
+            wide.write(widen(group));
+        }
+        // SAFETY: each is written, and a written `MaybeUninit<W>` is a `W`.
+        let wide = unsafe { &*(std::ptr::from_ref(wide) as *const [W]) };
+        let product = Product {
+            lhs: Lhs {
+                m: lhs.m,
+                groups: wide,
+                rows: lhs.rows,
+            },
+            rhs: product.rhs,
+            activation: product.activation,
+        };
+        let part = Part {
+            rows: 0..block.len(),
+            ..part.clone()
+        };
+        multiply(&product, &out.starting_at(first), part);
+    }
+}
