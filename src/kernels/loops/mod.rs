@@ -14,4 +14,5 @@ pub mod number;
 pub mod product;
 pub mod rows;
 pub mod tile;
+#[allow(dead_code, reason = "most instruction sets multiply bytes")]
 pub mod widen;
