@@ -15,4 +15,4 @@ pub mod product;
 pub mod rows;
 pub mod tile;
 #[allow(dead_code, reason = "most instruction sets multiply bytes")]
-pub mod widen;
+pub mod wide;

@@ -14,7 +14,7 @@ use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile::{self, Closures, Lanes};
-use crate::kernels::loops::widen;
+use crate::kernels::loops::wide;
 use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.
@@ -95,13 +95,13 @@ pub unsafe fn multiply_by<F: Fma>(
         activate,
         group: PhantomData,
     };
-    let widen = |codes: [u8; 4]| {
+    let wide = |codes: [u8; 4]| {
         let [a, b, c, d] = codes.map(u64::from);
         Wide(a | b << 16 | c << 32 | d << 48)
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        widen::multiply(product, out, part, 2, widen, |product, out, part| {
+        wide::multiply(product, out, part, 2, wide, |product, out, part| {
             tile::multiply::<4, 16, 2, _>(product, out, part, vector)
         });
     }

@@ -16,7 +16,7 @@ use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile::{self, Closures, Lanes};
-use crate::kernels::loops::widen;
+use crate::kernels::loops::wide;
 use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.
@@ -85,7 +85,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     };
-    let widen = |codes: [u8; 4]| {
+    let wide = |codes: [u8; 4]| {
         let codes = i32::from_le_bytes(codes);
         Wide {
             even: codes & 0x00ff_00ff,
@@ -94,7 +94,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        widen::multiply(product, out, part, 4, widen, |product, out, part| {
+        wide::multiply(product, out, part, 4, wide, |product, out, part| {
             tile::multiply::<8, 32, 4, _>(product, out, part, vector)
         });
     }
