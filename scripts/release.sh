@@ -25,8 +25,9 @@ printf '%s\n' "$notes" >"$out/NOTES.md"
 
 step "licences, sources and advisories"
 command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
-cargo deny check
-cargo deny --manifest-path apps/cluster/Cargo.toml check
+for manifest in Cargo.toml apps/Cargo.toml apps/cluster/Cargo.toml; do
+    cargo deny --manifest-path "$manifest" check
+done
 
 step "the oldest versions of the dependencies that Cargo.toml allows"
 rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal

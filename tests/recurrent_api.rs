@@ -284,8 +284,8 @@ fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
         &["num_layers", "at least 1"],
     );
     fails(
-        nn::GRU::new(7, 9, with(|c| c.proj_size = 3), vb.clone()),
-        &["proj_size", "LSTM", "3"],
+        nn::GRU::new(7, 9, with(|c| c.proj_size = 3), vb.pp("decoder")),
+        &["decoder: ", "proj_size", "LSTM", "3"],
     );
     fails(
         nn::LSTM::new(7, 9, with(|c| c.proj_size = 9), vb.clone()),

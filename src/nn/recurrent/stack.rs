@@ -63,11 +63,12 @@ impl<K: Kind> Stack<K> {
     ) -> Result<Self> {
         let shape = Shape::new(kind.gates(), input, hidden);
         let wrong = |what, expected: &str, got: usize| {
-            Err(Error::InvalidArgument {
+            let error = Error::InvalidArgument {
                 what,
                 expected: expected.to_owned(),
                 got: got.to_string(),
-            })
+            };
+            Err(error.at(&vb.prefix()))
         };
         if config.num_layers == 0 {
             return wrong("num_layers", "at least 1", 0);
