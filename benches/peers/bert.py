@@ -8,11 +8,10 @@ from functools import cached_property
 
 import torch
 from onnx import TensorProto
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.transformers.optimizer import optimize_model
 from transformers import BertConfig, BertModel
 
-from common import SIZE, Case, agree, onnx_call, onnx_session, quantized, sizes
+from common import SIZE, Case, agree, onnx_call, onnx_quantize, onnx_session, quantized, sizes
 
 MODELS = {
     "MiniLM": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
@@ -81,7 +80,7 @@ class Model:
         int8 = os.path.join(self.folder, f"{graph}.int8.onnx")
         # Shape inference does not know the fused operators.
         options = {"DefaultTensorType": TensorProto.FLOAT}
-        quantize_dynamic(self.path(graph), int8, weight_type=QuantType.QInt8, extra_options=options)
+        onnx_quantize(self.path(graph), int8, extra_options=options)
         return onnx_session(int8)
 
 

@@ -7,6 +7,9 @@ import warnings
 
 import onnxruntime
 import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+import machine
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 warnings.filterwarnings("ignore", category=UserWarning)
@@ -54,6 +57,11 @@ def quantized(module, engine="x86"):
     """
     torch.backends.quantized.engine = engine
     return torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(module))[0]
+
+
+def onnx_quantize(float, int8, **options):
+    """Quantizes a file to another, weights to 7 bits where its documentation asks for that."""
+    quantize_dynamic(float, int8, weight_type=QuantType.QInt8, reduce_range=machine.saturates(), **options)
 
 
 def onnx_session(model):

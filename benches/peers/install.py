@@ -4,11 +4,10 @@
 
 Each of rivals/*.py tells at its head what it depends on, as scripts do (PEP 723). It gets an
 environment of its own below VENVS, in front of the packages of the environment SHARED: rivals that
-need other versions of one package do not meet. One that cannot be installed, or is for the CPUs of
-another vendor, is skipped with a line that says why.
+need other versions of one package do not meet. One that cannot be installed, or is for other CPUs, is
+skipped with a line that says why.
 """
 
-import platform
 import re
 import shutil
 import subprocess
@@ -16,14 +15,16 @@ import sys
 import tomllib
 from pathlib import Path
 
+import machine
+
 RIVALS = Path(__file__).parent / "rivals"
 
 
 def head(path):
-    """The dependencies of a rival, and the CPU vendor that it needs, if it needs one."""
+    """The dependencies of a rival, and what it needs of /proc/cpuinfo: `vendor_id`, one of the `flags`."""
     block = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", path.read_text(), re.MULTILINE).group(1)
     meta = tomllib.loads("".join(line[2:] or "\n" for line in block.splitlines(keepends=True)))
-    return meta["dependencies"], meta.get("tool", {}).get("peers", {}).get("vendor")
+    return meta["dependencies"], meta.get("tool", {}).get("peers", {})
 
 
 def pins(name):
@@ -32,13 +33,13 @@ def pins(name):
     return dict(dependency.split("==") for dependency in dependencies)
 
 
-def vendor():
-    try:
-        with open("/proc/cpuinfo") as file:
-            found = re.search(r"^vendor_id\s*: (.*)$", file.read(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found.group(1) if found else platform.machine()
+def unmet(needs):
+    """What the CPU lacks of a rival's needs, if it lacks anything."""
+    fields, flags = machine.cpu()
+    for key, word in needs.items():
+        if word not in (flags if key == "flags" else [fields.get(key)]):
+            return f"it is for CPUs with {word} among {key}"
+    return None
 
 
 def run(*command):
@@ -69,11 +70,8 @@ def install(shared, venv, dependencies):
 def main():
     shared, venvs = map(Path, sys.argv[1:])
     for path in sorted(RIVALS.glob("*.py")):
-        dependencies, only = head(path)
-        if only and only != vendor():
-            failed = f"it is for CPUs of {only}, this one is of {vendor()}"
-        else:
-            failed = install(shared, venvs / path.stem, dependencies)
+        dependencies, needs = head(path)
+        failed = unmet(needs) or install(shared, venvs / path.stem, dependencies)
         if failed:
             print(f"skipped: {path.stem}: {failed}", file=sys.stderr)
         else:

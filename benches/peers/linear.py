@@ -5,9 +5,8 @@ import tempfile
 
 import torch
 from onnx import TensorProto, helper, numpy_helper, save
-from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from common import SIZE, Case, onnx_call, onnx_session, quantized, sizes
+from common import SIZE, Case, onnx_call, onnx_quantize, onnx_session, quantized, sizes
 
 FORM = "m,k,n as in 128,768,3072"
 
@@ -77,7 +76,7 @@ class Linear(Case):
         with tempfile.TemporaryDirectory() as folder:
             float, int8 = os.path.join(folder, "float.onnx"), os.path.join(folder, "int8.onnx")
             save(model, float)
-            quantize_dynamic(float, int8, weight_type=QuantType.QInt8)
+            onnx_quantize(float, int8)
             return onnx_call(onnx_session(int8), {"xs": self.xs})
 
 

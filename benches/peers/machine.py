@@ -13,17 +13,28 @@ def crates(*names):
     return {name: versions[name] for name in names}
 
 
-def describe():
+def cpu():
+    """The fields of the first core in /proc/cpuinfo, and its flags."""
     fields = {}
     try:
-        with open("/proc/cpuinfo") as file:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:
                 key, _, value = line.partition(":")
                 fields.setdefault(key.strip(), value.strip())
     except OSError:
         pass
+    return fields, set(fields.get("flags", fields.get("Features", "")).split())
+
+
+def saturates():
+    """Whether x86-64's products of 8-bit codes, as the rivals compute them, saturate: without VNNI they do."""
+    _, flags = cpu()
+    return "avx2" in flags and not flags & {"avx_vnni", "avx512_vnni"}
+
+
+def describe():
+    fields, flags = cpu()
     name = fields.get("model name", platform.processor() or platform.machine())
-    flags = set(fields.get("flags", fields.get("Features", "")).split())
     known = {
         "avx2": "AVX2", "avx_vnni": "AVX-VNNI", "avx512f": "AVX-512", "avx512_vnni": "AVX512-VNNI",
         "amx_int8": "AMX", "asimddp": "dotprod", "i8mm": "i8mm",

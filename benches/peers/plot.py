@@ -24,7 +24,7 @@ def draw(rows, path):
     axes.set_ylim(0, 1.05)
     axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
     axes.set_xlabel(f"m, rows of the input; k = {k}, n = {n}")
-    axes.set_ylabel("of the peak of int8 dot products")
+    axes.set_ylabel("of the int8 peak")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.tight_layout()

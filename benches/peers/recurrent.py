@@ -5,9 +5,8 @@ import re
 import tempfile
 
 import torch
-from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from common import SIZE, Case, agree, onnx_call, onnx_session, quantized, sizes
+from common import SIZE, Case, agree, onnx_call, onnx_quantize, onnx_session, quantized, sizes
 
 FORM = "kind and input,hidden,layers,bidirectional,batch,steps as in LSTM 512,512,1,no,16,100"
 
@@ -86,7 +85,7 @@ class Recurrent(Case):
             torch.onnx.export(
                 self.float, (self.xs,), float, input_names=["xs"], output_names=["ys"], dynamo=False, opset_version=17
             )
-            quantize_dynamic(float, int8, weight_type=QuantType.QInt8)
+            onnx_quantize(float, int8)
             return onnx_call(onnx_session(int8), {"xs": self.xs})
 
 

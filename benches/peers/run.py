@@ -177,11 +177,12 @@ def main():
 
     run = Run(args)
     if args.plot and not run.ours.peak("int8", args.threads):
-        sys.exit("--plot: expected a machine with int8 dot products, whose peak is measured; this one has none")
+        sys.exit("--plot: expected a machine whose int8 peak is measured; this one has none")
     isa = run.ours.ask(op="isa")["isa"]
     versions = {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__} | machine.crates("candle-core", "rten-gemm")
     for process in run.optional:
-        versions |= install.pins(process.name)
+        # A rival's own torch does not stand for torch.
+        versions = install.pins(process.name) | versions
     about = (f"ours: int8() on {isa}; {', '.join(' '.join(pair) for pair in versions.items())}; {args.threads} threads; "
              f"medians of {run.rounds} rounds, fewer of long cases")
     text = None if args.json else table.Text()

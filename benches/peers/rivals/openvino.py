@@ -14,7 +14,9 @@ from functools import lru_cache
 import nncf
 import numpy as np
 import openvino as ov
-from openvino import opset13 as ops
+from openvino import opset13 as opset
+
+import machine
 
 nncf.set_log_level("ERROR")
 
@@ -28,8 +30,8 @@ OPTIONS = {
 
 def linear(case, tensors):
     xs, weight, bias = (tensors[name] for name in ("xs", "weight", "bias"))
-    rows = ops.parameter(xs.shape, np.float32)
-    model = ov.Model([ops.add(ops.matmul(rows, ops.constant(weight), False, True), ops.constant(bias))], [rows])
+    rows = opset.parameter(xs.shape, np.float32)
+    model = ov.Model([opset.add(opset.matmul(rows, opset.constant(weight), False, True), opset.constant(bias))], [rows])
     return {name: call(model, [xs]) for name, model in compiled(model, [xs]).items()}
 
 
@@ -56,6 +58,8 @@ def compiled(model, inputs):
     # Its more accurate modes take minutes, and make no call faster.
     off = nncf.AdvancedSmoothQuantParameters(matmul=-1, convolution=-1)
     fast = nncf.AdvancedQuantizationParameters(disable_bias_correction=True, smooth_quant_alphas=off)
+    # Weights of 7 bits.
+    fast.overflow_fix = nncf.OverflowFix.ENABLE if machine.saturates() else nncf.OverflowFix.DISABLE
     int8 = nncf.quantize(model, examples, subset_size=1, model_type=nncf.ModelType.TRANSFORMER, advanced_parameters=fast)
     f32 = OPTIONS | {"INFERENCE_PRECISION_HINT": "f32"}
     return {

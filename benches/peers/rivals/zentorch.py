@@ -1,9 +1,10 @@
 """zentorch: torchao's dynamic int8, per row and per channel, compiled for AMD's EPYC."""
 
 # /// script
-# dependencies = ["zentorch==2.14.0.1", "torchao==0.18.0"]
+# dependencies = ["zentorch==2.14.0.1", "torch==2.14.1", "torchao==0.18.0"]
 # [tool.peers]
-# vendor = "AuthenticAMD"
+# vendor_id = "AuthenticAMD"
+# flags = "avx512f"
 # ///
 
 import os

@@ -86,8 +86,10 @@ fn product(mut tensors: Tensors) -> Result<Case> {
     let (xs, weight) = (take(&mut tensors, "xs")?, take(&mut tensors, "weight")?);
     let (m, k) = xs.dims2()?;
     let n = weight.dim(0)?;
-    let (lhs, lhs_scale) = codes(&xs)?;
-    let (rhs, rhs_scale) = codes(&weight.t()?)?;
+    // Made anew by every call, which costs nothing: it cannot be handed to another thread.
+    let gemm = GemmExecutor::<u8, i8, i32>::new;
+    let (lhs, lhs_scale) = codes(&xs, 127)?;
+    let (rhs, rhs_scale) = codes(&weight.t()?, if gemm().may_saturate() { 63 } else { 127 })?;
     // Activations are unsigned, around 128.
     let lhs: Vec<u8> = lhs
         .into_iter()
@@ -98,8 +100,6 @@ fn product(mut tensors: Tensors) -> Result<Case> {
         [k, n],
         rhs.into_iter().map(|code| code as i8).collect::<Vec<_>>(),
     );
-    // Made anew by every call, which costs nothing: it cannot be handed to another thread.
-    let gemm = GemmExecutor::<u8, i8, i32>::new;
     // A single row takes its matrix-vector kernel, which reads the weights unpacked.
     let packed = (m > 1).then(|| gemm().prepack_b(rhs.view()));
     let zero_points = vec![128u8; m];
@@ -137,10 +137,10 @@ fn product(mut tensors: Tensors) -> Result<Case> {
     })
 }
 
-/// Codes from -127 to 127, and their scale.
-fn codes(xs: &Tensor) -> Result<(Vec<f32>, f64)> {
+/// Codes from `-most` to `most`, and their scale.
+fn codes(xs: &Tensor, most: u8) -> Result<(Vec<f32>, f64)> {
     let largest = xs.abs()?.max_all()?.to_scalar::<f32>()?;
-    let scale = f64::from(largest) / 127.;
+    let scale = f64::from(largest) / f64::from(most);
     let codes = (xs / scale)?.round()?.contiguous()?;
     Ok((codes.flatten_all()?.to_vec1()?, scale))
 }
