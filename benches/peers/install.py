@@ -35,9 +35,9 @@ def pins(name):
 
 def unmet(needs):
     """What the CPU lacks of a rival's needs, if it lacks anything."""
-    fields, flags = machine.cpu()
+    fields = machine.cpu()
     for key, word in needs.items():
-        if word not in (flags if key == "flags" else [fields.get(key)]):
+        if word not in fields.get(key, "").split():
             return f"it is for CPUs with {word} among {key}"
     return None
 

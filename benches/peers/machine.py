@@ -14,7 +14,7 @@ def crates(*names):
 
 
 def cpu():
-    """The fields of the first core in /proc/cpuinfo, and its flags."""
+    """The fields of the first core in /proc/cpuinfo."""
     fields = {}
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -23,26 +23,32 @@ def cpu():
                 fields.setdefault(key.strip(), value.strip())
     except OSError:
         pass
-    return fields, set(fields.get("flags", fields.get("Features", "")).split())
+    return fields
+
+
+def flags():
+    """The instruction sets of the CPU, by Linux's names."""
+    fields = cpu()
+    return set(fields.get("flags", fields.get("Features", "")).split())
 
 
 def saturates():
     """Whether x86-64's products of 8-bit codes, as the rivals compute them, saturate: without VNNI they do."""
-    _, flags = cpu()
-    return "avx2" in flags and not flags & {"avx_vnni", "avx512_vnni"}
+    found = flags()
+    return "avx2" in found and not found & {"avx_vnni", "avx512_vnni"}
 
 
 def describe():
-    fields, flags = cpu()
-    name = fields.get("model name", platform.processor() or platform.machine())
+    name = cpu().get("model name", platform.processor() or platform.machine())
     known = {
         "avx2": "AVX2", "avx_vnni": "AVX-VNNI", "avx512f": "AVX-512", "avx512_vnni": "AVX512-VNNI",
         "amx_int8": "AMX", "asimddp": "dotprod", "i8mm": "i8mm",
     }
-    features = [word for flag, word in known.items() if flag in flags]
+    found = flags()
+    features = [word for flag, word in known.items() if flag in found]
     parts = [", ".join(features)] if features else []
     parts += caches()
-    shared = "; a virtual machine" if "hypervisor" in flags else ""
+    shared = "; a virtual machine" if "hypervisor" in found else ""
     return f"{os.cpu_count()} cores of {name} ({'; '.join(parts)}){shared}"
 
 

@@ -149,7 +149,7 @@ mod instances {
 
     block!(avx512_vnni, "avx512f,avx512vnni", 24 x 64, _mm512_setzero_si512(), _mm512_dpbusd_epi32);
     block!(avx_vnni, "avx2,avxvnni", 12 x 32, _mm256_setzero_si256(), _mm256_dpbusd_avx_epi32);
-    // Bytes widened to i16: a sum is an operand too, so that no product is computed but once.
+    // Bytes widened to i16. A sum is an operand of its product, or the compiler computes one for all.
     block!(madd, "avx2", 12 x 16, _mm256_setzero_si256(), |sum, _, b| _mm256_add_epi32(sum, _mm256_madd_epi16(sum, b)));
     block!(avx512, "avx512f", 24 x 16, _mm512_setzero_ps(), |sum, a, b| _mm512_fmadd_ps(a, b, sum));
     block!(fma, "avx2,fma", 12 x 8, _mm256_setzero_ps(), |sum, a, b| _mm256_fmadd_ps(a, b, sum));

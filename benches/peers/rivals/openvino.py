@@ -58,8 +58,9 @@ def compiled(model, inputs):
     # Its more accurate modes take minutes, and make no call faster.
     off = nncf.AdvancedSmoothQuantParameters(matmul=-1, convolution=-1)
     fast = nncf.AdvancedQuantizationParameters(disable_bias_correction=True, smooth_quant_alphas=off)
-    # Weights of 7 bits.
-    fast.overflow_fix = nncf.OverflowFix.ENABLE if machine.saturates() else nncf.OverflowFix.DISABLE
+    if machine.saturates():
+        # All weights of 7 bits; by default those of the first layer.
+        fast.overflow_fix = nncf.OverflowFix.ENABLE
     int8 = nncf.quantize(model, examples, subset_size=1, model_type=nncf.ModelType.TRANSFORMER, advanced_parameters=fast)
     f32 = OPTIONS | {"INFERENCE_PRECISION_HINT": "f32"}
     return {
