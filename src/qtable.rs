@@ -85,7 +85,7 @@ impl QTable {
                 got: table.dims().to_vec(),
             });
         };
-        sizes::elements("quantize table", &[rows, k])?;
+        sizes::weight("quantize table", [rows, k])?;
         let table = as_f32(table, "quantize weight")?;
         let values = tensor::Elements::of(&table);
         let values = values.as_slice()?;

@@ -83,7 +83,7 @@ impl QWeight {
                 got: weight.dims().to_vec(),
             });
         };
-        sizes::elements("quantize weight", &[n, k])?;
+        sizes::weight("quantize weight", [n, k])?;
         if gates == 0 || !n.is_multiple_of(gates) {
             return Err(Error::ShapeMismatch {
                 op: "quantize weight",

@@ -28,6 +28,24 @@ pub(crate) fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
     })
 }
 
+/// The maximum number of rows without columns: no byte of a file stands for them, and each has a scale.
+const EMPTY_ROWS: usize = 1 << 24;
+
+/// [`elements`] of a weight, `[rows, columns]`.
+///
+/// # Errors
+/// As [`elements`], and when there are more than [`EMPTY_ROWS`] rows without columns.
+pub(crate) fn weight(op: &'static str, shape: [usize; 2]) -> Result<usize> {
+    match shape {
+        [rows, 0] if rows > EMPTY_ROWS => Err(Error::ShapeMismatch {
+            op,
+            expected: format!("at most {EMPTY_ROWS} rows without columns"),
+            got: shape.to_vec(),
+        }),
+        _ => elements(op, &shape),
+    }
+}
+
 /// [`elements`] for the kernels, where a wrong size is a panic.
 ///
 /// # Panics
@@ -86,5 +104,12 @@ mod tests {
             let error = elements("forward", wrong).unwrap_err().to_string();
             assert!(error.contains("forward") && error.contains(&format!("{wrong:?}")));
         }
+    }
+
+    #[test]
+    fn rows_without_columns_are_limited() {
+        assert!(weight("quantize weight", [EMPTY_ROWS, 0]).is_ok_and(|count| count == 0));
+        let error = weight("quantize weight", [EMPTY_ROWS + 1, 0]).expect_err("too many");
+        assert!(error.to_string().contains("rows without columns"));
     }
 }

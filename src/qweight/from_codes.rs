@@ -152,7 +152,7 @@ impl<Z> RawCodes<Z> {
                 got: got.to_string(),
             }),
         };
-        let elements = sizes::elements("codes", &[rows, k])?;
+        let elements = sizes::weight("codes", [rows, k])?;
         count("number of codes", elements, self.codes.len())?;
         let scales = match self.qscheme.is_per_channel() {
             true => rows,
@@ -195,7 +195,7 @@ pub(crate) fn less_offset(dtype: QDType, codes: &[i32]) -> Result<Vec<i8>> {
 
 /// Checks that there are as many finite elements as the shape says.
 pub(crate) fn check_halves(shape: [usize; 2], halves: &Halves) -> Result<()> {
-    let elements = sizes::elements("halves", &shape)?;
+    let elements = sizes::weight("halves", shape)?;
     if halves.len() != elements {
         return Err(Error::InvalidArgument {
             what: "number of elements",
