@@ -254,14 +254,19 @@ fn operations_take_empty_views() -> Result<()> {
     Ok(())
 }
 
-/// Checks for an error that names the sizes.
+/// Checks for an error that names the limit, so many of `what`.
 #[track_caller]
-fn too_large<T, E: std::fmt::Display>(result: std::result::Result<T, E>) {
+fn too_many<T, E: std::fmt::Display>(what: &str, result: std::result::Result<T, E>) {
     let message = result.err().expect("too large").to_string();
     assert!(
-        message.contains("at most") && message.contains("elements"),
+        message.contains("at most") && message.contains(what),
         "{message}"
     );
+}
+
+#[track_caller]
+fn too_large<T, E: std::fmt::Display>(result: std::result::Result<T, E>) {
+    too_many("elements", result)
 }
 
 #[test]
@@ -285,14 +290,17 @@ fn what_no_memory_holds_is_refused() -> Result<()> {
         }
         too_large(prepared(&cell, &qconfig).forward(&zeros(&[HUGE, 0])?, None));
     }
-    let huge = nn::Linear::new(zeros(&[HUGE, 0])?, None);
-    for qconfig in qconfigs().iter().flatten() {
-        too_large(huge.quantize(qconfig));
+    // No byte of a file stands for such rows: 2^33 of them are as many as a header says.
+    for rows in [HUGE, 1 << 33, (1 << 24) + 1] {
+        let huge = nn::Linear::new(zeros(&[rows, 0])?, None);
+        for qconfig in qconfigs().iter().flatten() {
+            too_many("rows without columns", huge.quantize(qconfig));
+        }
+        too_many(
+            "rows without columns",
+            QTable::from_float(&zeros(&[rows, 0])?, &QConfig::float16_dynamic().weight),
+        );
     }
-    too_large(QTable::from_float(
-        &zeros(&[HUGE, 0])?,
-        &QConfig::float16_dynamic().weight,
-    ));
     let qs = zeros(&[HUGE, 1, 1, 0])?;
     let v = zeros(&[1, 1, 1, 1])?.broadcast_as((HUGE, 1, 1, 1))?;
     too_large(ops::scaled_dot_product_attention(&qs, &qs, &v, None, 1.));

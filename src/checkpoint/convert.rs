@@ -24,6 +24,7 @@ use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
 use crate::qparams::QScheme;
 use crate::qtable::QTable;
 use crate::qweight::check_sums;
+use crate::sizes;
 use crate::stored::{Codes, Format, Zeros};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
@@ -135,6 +136,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
         saturated: 0,
     }
     .check()?;
+    matrix(source, tensor)?;
     if codes.is_none() {
         let max = max_half(format.halves());
         blocks(source, tensor, BLOCK, |_, values| {
@@ -153,7 +155,9 @@ fn matrix<'a>(source: &'a Opened, name: &str) -> Result<(&'a Shard, &'a Entry, [
         let shape = <[usize; 2]>::try_from(&entry.shape[..]).ok()?;
         Some((shard, entry, shape))
     });
-    found.ok_or_else(|| invalid(name, "a matrix", "none"))
+    let found = found.ok_or_else(|| invalid(name, "a matrix", "none"))?;
+    sizes::weight("quantize weight", found.2)?;
+    Ok(found)
 }
 
 /// Calls `with` with the first row and the elements of each block of rows, about `size` elements.

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use candle_core::{DType, Device};
-use candle_dynquant::{Checkpoint, Error, QConfigSpec, checkpoint};
+use candle_dynquant::checkpoint::Plan;
+use candle_dynquant::{Checkpoint, Error, LayerKind, QConfig, QConfigSpec, checkpoint};
 use serde_json::{Value, json};
 
 use super::model::{Model, quantized, write_float};
@@ -534,6 +535,49 @@ fn tensors_that_do_not_fit_together_are_refused() {
             "{name}: {error}"
         );
     }
+}
+
+#[test]
+fn rows_that_no_byte_stands_for_are_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [path, out] = ["a.safetensors", "out.safetensors"].map(|name| dir.path().join(name));
+    let cases = [
+        ([1u64 << 33, 0], Some("rows without columns")),
+        ([1 << 62, 0], Some("rows without columns")),
+        ([0, 1 << 33], None),
+        ([0, 1 << 62], Some("elements")),
+    ];
+    for (shape, expected) in cases {
+        let lies = tensors(&[("a.weight", "F32", json!(shape), &[])], None);
+        fs::write(&path, lies)?;
+        let source = Checkpoint::open(&path)?;
+        for (preset, kind) in QConfig::PRESETS
+            .into_iter()
+            .flat_map(|preset| [LayerKind::Linear, LayerKind::Embedding].map(|kind| (preset, kind)))
+        {
+            let qconfig = QConfig::preset(preset)?;
+            if kind == LayerKind::Linear && preset == "float_qparams_weight_only" {
+                continue;
+            }
+            let tables = match kind {
+                LayerKind::Embedding => &["a".to_owned()][..],
+                _ => &[],
+            };
+            let spec = QConfigSpec::new().kind(kind, qconfig);
+            let plan = Plan::new(&source, &spec, &[], tables)?;
+            let written = checkpoint::quantize(&source, &plan, &out, |_| ());
+            let Some(expected) = expected else {
+                written?;
+                fs::remove_file(&out)?;
+                continue;
+            };
+            let error = written.unwrap_err().to_string();
+            let named = error.contains("at most") && error.contains(expected);
+            assert!(named && error.contains("a.weight"), "{preset}: {error}");
+            assert!(!out.exists());
+        }
+    }
+    Ok(())
 }
 
 /// A quantized embedding's rows have the dtype of the `VarBuilder`, so this has to be a float.
