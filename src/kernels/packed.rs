@@ -74,6 +74,7 @@ pub struct Packed {
     zero_points: Vec<i32>,
     scales: Vec<f32>,
     bias: Vec<f32>,
+    reduced_range: bool,
     /// Whether the next pass over all panels begins with the last: see [`Packed::turn`].
     backwards: AtomicBool,
 }
@@ -240,6 +241,7 @@ impl Packed {
             zero_points: vec![0; zero_points],
             scales: vec![scale; width],
             bias: vec![0.; width],
+            reduced_range: false,
             backwards: AtomicBool::new(false),
         };
         for place in &packed.places {
@@ -274,7 +276,20 @@ impl Packed {
         if self.zero_points.iter().all(|zero_point| *zero_point == 0) {
             self.zero_points = Vec::new();
         }
+        // Mostly one of the first codes says no.
+        let mut codes = self.weights[self.aligned..].iter();
+        self.reduced_range =
+            self.element == Element::Int8 && codes.all(|code| code.wrapping_add(64) <= 128);
         self
+    }
+
+    /// Whether no int8 code is beyond +-64, so that two products with any u8 add up to an i16.
+    #[allow(
+        dead_code,
+        reason = "most instruction sets add up four products at once"
+    )]
+    pub fn has_reduced_range(&self) -> bool {
+        self.reduced_range
     }
 
     /// Bytes of the weights of a place.

@@ -25,8 +25,8 @@ use random::Random;
 #[derive(Clone, Copy, Debug)]
 enum Codes {
     Uniform,
-    /// All 255 by all -128: the largest sums.
-    Extreme,
+    /// All the greatest code by all the same weight: the largest sums.
+    Extreme(i8),
     OneHot,
     Zero,
 }
@@ -45,7 +45,7 @@ const PER_ROW: ActivationConfig = ActivationConfig::dynamic(Granularity::PerRow,
 fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
     let code = |i: usize, random: &mut Random| match codes {
         Codes::Uniform => random.next() as i8,
-        Codes::Extreme => -128,
+        Codes::Extreme(weight) => weight,
         Codes::OneHot => i8::from(i % k.max(1) == i / k.max(1) % k.max(1)),
         Codes::Zero => 0,
     };
@@ -55,7 +55,7 @@ fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
 fn activations(codes: Codes, m: usize, k: usize, random: &mut Random) -> Vec<f32> {
     let value = |random: &mut Random| match codes {
         Codes::Uniform | Codes::OneHot => random.float() * 3.,
-        Codes::Extreme => 2.55,
+        Codes::Extreme(_) => 2.55,
         Codes::Zero => 0.,
     };
     (0..m * k).map(|_| value(random)).collect()

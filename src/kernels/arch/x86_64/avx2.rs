@@ -1,8 +1,9 @@
 //! AVX2 without VNNI: 8 lanes, products in two steps that cannot saturate.
 //!
-//! `maddubs` would multiply bytes at once, but adds pairs of products into an i16, which
-//! overflows: 2 * 255 * 127 > 32,767. So bytes are widened to i16, even and odd ones separately,
-//! and `madd` adds pairs of products into an i32.
+//! `maddubs` multiplies bytes and adds pairs of products into an i16. That is exact where the codes of
+//! activations have 7 bits, `2 * 127 * 128 < 2^15`, or those of weights a reduced range, `2 * 255 * 64 <
+//! 2^15`, as by some presets. Elsewhere bytes are widened to i16, even and odd ones separately, and
+//! `madd` adds pairs of products into an i32.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -57,12 +58,63 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
     unsafe { attention::attend::<8, 2, f32>(attention, block, out, register) }
 }
 
-/// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.
-///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let exact = product.rhs.has_reduced_range() || {
+        let lhs = product.lhs.of(part.rows.clone(), product.rhs.groups());
+        lhs.groups
+            .as_flattened()
+            .iter()
+            .fold(0, |used, code| used | code)
+            <= 127
+    };
+    // SAFETY: the contract is the same.
+    unsafe {
+        match exact {
+            true => multiply_bytes(product, out, part),
+            false => multiply_widened(product, out, part),
+        }
+    }
+}
+
+/// Codes for which `maddubs` is exact. A tile of 4 x 16: 8 sums, 2 weights, a broadcast, ones and two products of the 16
+/// registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let ones = _mm256_set1_epi16(1);
+    let vector = Closures {
+        start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
+        // SAFETY: the array is 32 bytes to read; no alignment is asked.
+        load: |weights: &[u8; 32]| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
+        splat: |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
+        dot: |acc, a, b| {
+            let pairs = _mm256_maddubs_epi16(a, b);
+            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
+        },
+        add: |left, right| _mm256_add_epi32(left, right),
+        fold: |acc, _| acc,
+        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            finish(acc, row, channels, out)
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 4, _>(product, out, part, vector) }
+}
+
+/// Any codes. A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16
+/// registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let vector = Closures {
         start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
         load: |weights: &[u8; 32]| {
