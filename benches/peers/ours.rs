@@ -42,12 +42,22 @@ fn main() -> Result<()> {
     protocol::serve(Ours { bert: None })
 }
 
-/// `bfloat16()` beside `int8()`.
-const BFLOAT16: &str = "our bfloat16";
+/// `int8()`, and what a user may take in its place. Weights of a reduced range are multiplied by another
+/// instruction where there is no VNNI.
+fn specs() -> Result<Vec<(&'static str, QConfigSpec)>> {
+    let mut specs = vec![
+        ("ours", QConfigSpec::int8()),
+        ("our bfloat16", QConfigSpec::bfloat16()),
+    ];
+    if Isa::active()?.to_string() == "avx2" {
+        specs.push(("our reduce_range", QConfigSpec::int8_reduce_range()));
+    }
+    Ok(specs)
+}
 
 struct Ours {
-    /// The folder that was read last, and its model in float, in int8 and in bfloat16.
-    bert: Option<(String, Arc<[Bert; 3]>)>,
+    /// The folder that was read last, and its model in float, then by each of the specs.
+    bert: Option<(String, Arc<[Bert]>)>,
 }
 
 impl Process for Ours {
@@ -79,9 +89,11 @@ impl Ours {
                 candle_core::safetensors::load(path.join("model.safetensors"), &Device::Cpu)?;
             let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
             let float = Bert::load(&config, false, vb)?;
-            let int8 = quantized(&float, QConfigSpec::int8())?;
-            let bfloat16 = quantized(&float, QConfigSpec::bfloat16())?;
-            self.bert = Some((folder.to_owned(), Arc::new([float, int8, bfloat16])));
+            let mut models = vec![float];
+            for (_, spec) in specs()? {
+                models.push(quantized(&models[0], spec)?);
+            }
+            self.bert = Some((folder.to_owned(), models.into()));
         }
         let (_, models) = self.bert.as_ref().expect("was just read");
         let ids = take(&mut tensors, "ids")?;
@@ -92,8 +104,12 @@ impl Ours {
             let (models, batch) = (models.clone(), batch.clone());
             contender(move || Ok(models[model].hidden(&batch)?))
         };
+        let names = specs()?.into_iter().map(|(name, _)| name);
         Ok(Case {
-            contenders: vec![("ours", call(1)), (BFLOAT16, call(2))],
+            contenders: (1..)
+                .zip(names)
+                .map(|(model, name)| (name, call(model)))
+                .collect(),
             outputs: vec![("float", float)],
         })
     }
@@ -117,13 +133,10 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
     let candle = candle_nn::Linear::new(weight.clone(), tensors.remove("bias"));
     let float = nn::Linear::from(candle.clone());
     let default = quantized(&float, QConfigSpec::default())?.forward(&xs)?;
-    let ours = quantized(&float, QConfigSpec::int8())?;
-    let bfloat16 = quantized(&float, QConfigSpec::bfloat16())?;
-    let mut contenders = vec![
-        ("ours", module(ours, &xs)),
-        (BFLOAT16, module(bfloat16, &xs)),
-        ("candle f32", module(candle.clone(), &xs)),
-    ];
+    let mut contenders = vec![("candle f32", module(candle.clone(), &xs))];
+    for (name, spec) in specs()? {
+        contenders.push((name, module(quantized(&float, spec)?, &xs)));
+    }
     let mut outputs = vec![("default", default)];
     if weight.dim(1)?.is_multiple_of(GgmlDType::Q8_0.block_size()) {
         let q8_0 = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
@@ -228,15 +241,13 @@ fn recurrent(case: &Value, mut tensors: Tensors) -> Result<Case> {
         kind => bail!("unknown kind {kind:?}"),
     };
     let default = quantized(&float, QConfigSpec::default())?.run(&xs)?;
-    let ours = quantized(&float, QConfigSpec::int8())?;
     let batch_first = xs.transpose(0, 1)?.contiguous()?;
     let mut outputs = vec![("default", default)];
-    let bfloat16 = quantized(&float, QConfigSpec::bfloat16())?;
-    let of_bfloat16 = xs.clone();
-    let mut contenders = vec![
-        ("ours", contender(move || ours.run(&xs))),
-        (BFLOAT16, contender(move || bfloat16.run(&of_bfloat16))),
-    ];
+    let mut contenders = Vec::new();
+    for (name, spec) in specs()? {
+        let (layer, xs) = (quantized(&float, spec)?, xs.clone());
+        contenders.push((name, contender(move || layer.run(&xs))));
+    }
     // candle has one layer in one direction, batch first; a GRU's states side by side.
     let (batch, steps, _) = batch_first.dims3()?;
     let steps_first = |states: Tensor| {

@@ -303,7 +303,7 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
     let errors = [
         (
             QConfigSpec::preset("in8").map(|_| ()),
-            r#"unknown preset: expected one of int8, default, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
+            r#"unknown preset: expected one of int8, int8_reduce_range, default, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
         ),
         (
             QConfig::preset("default_dynamc").map(|_| ()),

@@ -28,7 +28,7 @@ pub struct QuantizeArgs {
     /// A spec in YAML or JSON.
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
     spec: Option<PathBuf>,
-    /// int8, default, per_channel, float16, bfloat16 or onnxruntime.
+    /// int8, int8_reduce_range, default, per_channel, float16, bfloat16 or onnxruntime.
     #[arg(long, value_name = "NAME", default_value = "int8")]
     preset: String,
     /// Quantizes embeddings too.
