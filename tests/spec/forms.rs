@@ -210,6 +210,11 @@ fn presets_give_what_they_say() {
     let left = |reason| Outcome::Left { reason };
     let cases = [
         ("int8", QConfig::per_row_dynamic(), 7),
+        (
+            "int8_reduce_range",
+            QConfig::per_row_dynamic().reduce_range(),
+            7,
+        ),
         ("default", QConfig::default_dynamic(), 6),
         ("per_channel", QConfig::per_channel_dynamic(), 6),
         ("float16", QConfig::float16_dynamic(), 7),
