@@ -13,13 +13,14 @@ import re
 import subprocess
 import sys
 
-# kernel, its dot product; dot products and broadcasts of the highest tile, two for each row of AVX2's codes;
+# kernel, its dot product; dot products and broadcasts of the highest tile, two for each row of AVX2's widened codes;
 # other instructions allowed
 TILES = [
     ("avx512_vnni::multiply", "vpdpbusd", 24, 6, 20),
     ("avx512_vnni::multiply_f16", "vfmadd", 24, 6, 24),
     ("avx_vnni::multiply", "vpdpbusd", 12, 6, 18),
-    ("avx2::multiply", "vpmaddwd", 16, 8, 40),
+    ("avx2::multiply_bytes", "vpmaddubsw", 8, 4, 30),
+    ("avx2::multiply_widened", "vpmaddwd", 16, 8, 40),
     ("avx2::multiply_f16", "vfmadd", 8, 4, 14),
 ]
 
