@@ -8,7 +8,15 @@ import json
 import sys
 
 # Max loss of held-out accuracy, in points.
-LOSS = {"int8": 0.3, "int8_reduce_range": 0.4, "default": 0.5, "per_channel": 0.5, "onnxruntime": 0.5, "float16": 0.05, "bfloat16": 0.1}
+LOSS = {
+    "int8": 0.3,
+    "int8_reduce_range": 0.4,
+    "default": 0.5,
+    "per_channel": 0.5,
+    "onnxruntime": 0.5,
+    "float16": 0.05,
+    "bfloat16": 0.1,
+}
 
 # Greatest share of float's bytes: codes or halves, scales and padding.
 SHARE = {"float16": 0.52, "bfloat16": 0.52}

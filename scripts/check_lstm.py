@@ -8,7 +8,15 @@ import math
 import sys
 
 # Greatest rise of held-out perplexity, as a share of the float model's.
-RISE = {"int8": 0.003, "int8_reduce_range": 0.003, "default": 0.003, "per_channel": 0.003, "onnxruntime": 0.003, "float16": 0.0001, "bfloat16": 0.0005}
+RISE = {
+    "int8": 0.003,
+    "int8_reduce_range": 0.003,
+    "default": 0.003,
+    "per_channel": 0.003,
+    "onnxruntime": 0.003,
+    "float16": 0.0001,
+    "bfloat16": 0.0005,
+}
 
 # Greatest share of float's bytes: codes or halves, scales and padding.
 SHARE = {"float16": 0.52, "bfloat16": 0.52}

@@ -136,6 +136,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
         saturated: 0,
     }
     .check()?;
+    // What cannot be quantized is an error before anything is written.
     matrix(source, tensor)?;
     if codes.is_none() {
         let max = max_half(format.halves());

@@ -16,7 +16,7 @@ use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
-use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::loops::tile::{self, Closures, Lanes, Vector};
 use crate::kernels::loops::wide;
 use crate::kernels::packed::Channels;
 
@@ -58,85 +58,67 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
     unsafe { attention::attend::<8, 2, f32>(attention, block, out, register) }
 }
 
+/// By `maddubs` where that is exact for the codes at hand: the bits are the same.
+///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let exact = product.rhs.has_reduced_range() || {
-        let lhs = product.lhs.of(part.rows.clone(), product.rhs.groups());
-        lhs.groups
-            .as_flattened()
-            .iter()
-            .fold(0, |used, code| used | code)
-            <= 127
+    let lhs = product.lhs.of(part.rows.clone(), product.rhs.groups());
+    let has_7_bits = || {
+        let codes = lhs.groups.as_flattened().iter();
+        codes.fold(0, |used, code| used | code) <= 127
     };
     // SAFETY: the contract is the same.
     unsafe {
-        match exact {
+        match product.rhs.has_reduced_range() || has_7_bits() {
             true => multiply_bytes(product, out, part),
             false => multiply_widened(product, out, part),
         }
     }
 }
 
-/// Codes for which `maddubs` is exact. A tile of 4 x 16: 8 sums, 2 weights, a broadcast, ones and two products of the 16
-/// registers.
+/// A tile of 4 x 16: 8 sums, 2 weights, a broadcast, ones and two pairs of products of the 16 registers.
 ///
 /// # Safety
-/// The CPU has these features, and no other thread computes a part that overlaps.
+/// The CPU has these features, no other thread computes a part that overlaps, and products of two codes
+/// add up to an i16.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let ones = _mm256_set1_epi16(1);
-    let vector = Closures {
-        start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
+    let vector = exact(
         // SAFETY: the array is 32 bytes to read; no alignment is asked.
-        load: |weights: &[u8; 32]| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
-        splat: |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
-        dot: |acc, a, b| {
+        |weights| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
+        |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
+        |acc, a, b| {
             let pairs = _mm256_maddubs_epi16(a, b);
             _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
         },
-        add: |left, right| _mm256_add_epi32(left, right),
-        fold: |acc, _| acc,
-        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            finish(acc, row, channels, out)
-        },
-        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
-    };
+    );
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<8, 32, 4, _>(product, out, part, vector) }
 }
 
-/// Any codes. A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16
-/// registers.
+/// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let vector = Closures {
-        start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
-        load: |weights: &[u8; 32]| {
+    let vector = exact(
+        |weights| {
             // SAFETY: the array is 32 bytes to read; no alignment is asked.
             let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) };
             let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
             (even, _mm256_srai_epi16::<8>(bytes))
         },
-        splat: |Wide { even, odd }: Wide| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
-        dot: |acc, a: (__m256i, __m256i), b: (__m256i, __m256i)| {
+        |Wide { even, odd }: Wide| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
+        |acc, a: (__m256i, __m256i), b: (__m256i, __m256i)| {
             let even = _mm256_madd_epi16(a.0, b.0);
             let odd = _mm256_madd_epi16(a.1, b.1);
             _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
         },
-        add: |left, right| _mm256_add_epi32(left, right),
-        fold: |acc, _| acc,
-        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            finish(acc, row, channels, out)
-        },
-        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
-    };
+    );
     let wide = |codes: [u8; 4]| {
         let codes = i32::from_le_bytes(codes);
         Wide {
@@ -149,6 +131,29 @@ unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part:
         wide::multiply(product, out, part, 4, wide, |product, out, part| {
             tile::multiply::<8, 32, 4, _>(product, out, part, vector)
         });
+    }
+}
+
+/// A register of 8 exact sums, in which instruction sets differ by how they multiply.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+pub fn exact<G: tile::Ordered, A: Copy, B: Copy>(
+    load: impl Fn(&[u8; 32]) -> B + Copy,
+    splat: impl Fn(G) -> A + Copy,
+    dot: impl Fn(__m256i, A, B) -> __m256i + Copy,
+) -> impl Vector<8, 32, Group = G> {
+    Closures {
+        start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
+        load,
+        splat,
+        dot,
+        add: |left, right| _mm256_add_epi32(left, right),
+        fold: |acc, _| acc,
+        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            finish(acc, row, channels, out)
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
     }
 }
 
@@ -166,7 +171,7 @@ impl tile::Ordered for Wide {
 /// The value that 8 sums begin with: their correction by zero points.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub fn start(row: Row, channels: Channels<'_, 8>) -> __m256i {
+fn start(row: Row, channels: Channels<'_, 8>) -> __m256i {
     // SAFETY: each array is 32 bytes to read.
     let load = |xs: &[i32; 8]| unsafe { _mm256_loadu_si256(xs.as_ptr().cast()) };
     let zero_point = _mm256_set1_epi32(row.zero_point.wrapping_neg());
@@ -181,7 +186,7 @@ pub fn start(row: Row, channels: Channels<'_, 8>) -> __m256i {
 /// Scale and bias of 8 sums.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub fn finish(acc: __m256i, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>) {
+fn finish(acc: __m256i, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>) {
     // SAFETY: each array is 32 bytes to read.
     let load = |xs: &[f32; 8]| unsafe { _mm256_loadu_ps(xs.as_ptr()) };
     let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), load(channels.scales));

@@ -1,14 +1,10 @@
 //! AVX-VNNI: 8 lanes, four products a lane and instruction.
 
 use std::arch::x86_64::*;
-use std::marker::PhantomData;
 
 use super::avx2;
-use crate::kernels::arch::op::Activate;
-use crate::kernels::loops::activation::Activation;
-use crate::kernels::loops::product::{Part, Product, Row, Sink};
-use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS};
-use crate::kernels::packed::Channels;
+use crate::kernels::loops::product::{Part, Product, Sink};
+use crate::kernels::loops::tile::{self, MAX_ROWS};
 
 pub use super::avx2::{attend, multiply_bf16, multiply_f16, run, widen};
 
@@ -18,20 +14,12 @@ pub use super::avx2::{attend, multiply_bf16, multiply_f16, run, widen};
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma,avxvnni")]
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let vector = Closures {
-        start: |row: Row, channels: Channels<'_, 8>| avx2::start(row, channels),
+    let vector = avx2::exact(
         // SAFETY: the array is 32 bytes to read; no alignment is asked.
-        load: |weights: &[u8; 32]| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
-        splat: |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
-        dot: |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b),
-        add: |left, right| _mm256_add_epi32(left, right),
-        fold: |acc, _| acc,
-        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            avx2::finish(acc, row, channels, out)
-        },
-        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
-    };
+        |weights| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
+        |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
+        |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b),
+    );
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<8, 32, MAX_ROWS, _>(product, out, part, vector) }
 }
