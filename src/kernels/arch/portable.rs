@@ -27,14 +27,14 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     // SAFETY: the contract is the same.
-    unsafe { multiply_by::<8, 32>(product, out, part) }
+    unsafe { multiply_by::<8, 32, 2>(product, out, part) }
 }
 
 /// [`multiply`] by registers of so many lanes and bytes.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_by<const LANES: usize, const BYTES: usize>(
+pub unsafe fn multiply_by<const LANES: usize, const BYTES: usize, const NV: usize>(
     product: &Product<'_, [u8; 4]>,
     out: &Sink<'_>,
     part: Part,
@@ -75,21 +75,21 @@ pub unsafe fn multiply_by<const LANES: usize, const BYTES: usize>(
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<LANES, BYTES, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<LANES, BYTES, NV, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
     // SAFETY: the contract is the same.
-    unsafe { multiply_f16_by::<8, 16>(product, out, part) }
+    unsafe { multiply_f16_by::<8, 16, 2>(product, out, part) }
 }
 
 /// [`multiply_f16`] by registers of so many lanes and bytes.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_f16_by<const LANES: usize, const BYTES: usize>(
+pub unsafe fn multiply_f16_by<const LANES: usize, const BYTES: usize, const NV: usize>(
     product: &Product<'_, f32>,
     out: &Sink<'_>,
     part: Part,
@@ -116,21 +116,21 @@ pub unsafe fn multiply_f16_by<const LANES: usize, const BYTES: usize>(
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<LANES, BYTES, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<LANES, BYTES, NV, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
     // SAFETY: the contract is the same.
-    unsafe { multiply_bf16_by::<8, 32>(product, out, part) }
+    unsafe { multiply_bf16_by::<8, 32, 2>(product, out, part) }
 }
 
 /// [`multiply_bf16`] by registers of so many lanes and bytes.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize>(
+pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize, const NV: usize>(
     product: &Product<'_, Pair>,
     out: &Sink<'_>,
     part: Part,
@@ -167,7 +167,7 @@ pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize>(
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<LANES, BYTES, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<LANES, BYTES, NV, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety

@@ -16,7 +16,8 @@
 //! went over the stack on their way out made a product of 384 inputs 4% slower.
 //! A single row uses each weight once, so bytes are the limit: weights are prefetched.
 //!
-//! An instruction set is a [`Vector`]: eight closures in a function that has its features.
+//! An instruction set is a [`Vector`]: eight closures in a function that has its features. Tiles that it
+//! has no panels or no rows for are not compiled: branches on an inline `const` leave them out.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -39,6 +40,7 @@ pub const MAX_ROWS: usize = 6;
 pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
     /// The order of sums.
     const ORDER: Order;
+    const IN_ANY_ORDER: bool = matches!(Self::ORDER, Order::Any);
     /// Activations that are multiplied in one step.
     type Group: Copy;
     type Acc: Copy;
@@ -217,12 +219,19 @@ fn two_bases<'a, G, const MR: usize>(
 /// Where a register of results goes.
 pub type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
 
-/// Computes a part of a product, in tiles of at most `MR` rows; `MR` is at most [`MAX_ROWS`].
+/// Computes a part of a product, in tiles of at most `MR` rows by `NV` registers, which are those of a
+/// full panel; `MR` is at most [`MAX_ROWS`], `NV` at most 4.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
 #[inline(always)]
-pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, V>(
+pub unsafe fn multiply<
+    const LANES: usize,
+    const BYTES: usize,
+    const NV: usize,
+    const MR: usize,
+    V,
+>(
     product: &Product<'_, V::Group>,
     out: &Sink<'_>,
     part: Part,
@@ -237,7 +246,7 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
     } = part;
     let activate = |activation: Activation, xs: &mut [f32]| vector.activate(activation, xs);
     let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
-    let by_turns = V::ORDER == Order::Any && rows.len() == 1 && pass != Pass::Once;
+    let by_turns = V::IN_ANY_ORDER && rows.len() == 1 && pass != Pass::Once;
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
     let next = |panels: &mut Range<usize>| match by_turns && pass == Pass::Back {
         true => panels.next_back(),
@@ -246,7 +255,7 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
     while let Some(index) = next(&mut panels) {
         let panel = product.rhs.panel(index);
         debug_assert!(
-            panel.sums.len() <= 4 * LANES,
+            panel.sums.len() <= NV * LANES,
             "panels of this instruction set"
         );
         // After the last one a thread mostly goes on with the part beside this one.
@@ -256,7 +265,7 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
         };
         // One row of floats has too few sums to hide the latency of an `fma`, and their order is
         // set: it goes along several panels at once, if they are equally wide.
-        if V::ORDER == Order::Sequence && rows.len() == 1 {
+        if const { matches!(V::ORDER, Order::Sequence) } && rows.len() == 1 {
             let (mut side, mut after) = ([panel; ABREAST], panels.clone());
             for panel in &mut side[1..] {
                 if let Some(index) = after.next() {
@@ -268,10 +277,14 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
                 // SAFETY: the row and the panels are in the part that this thread alone computes.
                 unsafe {
                     match panel.sums.len() / LANES {
-                        1 => abreast::<LANES, BYTES, 1, V>(product, out, side, rows.start, vector),
+                        4 if const { NV >= 4 } => {
+                            abreast::<LANES, BYTES, 4, V>(product, out, side, rows.start, vector);
+                        }
+                        3 if const { NV >= 3 } => {
+                            abreast::<LANES, BYTES, 3, V>(product, out, side, rows.start, vector);
+                        }
                         2 => abreast::<LANES, BYTES, 2, V>(product, out, side, rows.start, vector),
-                        3 => abreast::<LANES, BYTES, 3, V>(product, out, side, rows.start, vector),
-                        _ => abreast::<LANES, BYTES, 4, V>(product, out, side, rows.start, vector),
+                        _ => abreast::<LANES, BYTES, 1, V>(product, out, side, rows.start, vector),
                     }
                     for panel in side {
                         product.activate(out, panel, &rows, activate);
@@ -285,10 +298,14 @@ pub unsafe fn multiply<const LANES: usize, const BYTES: usize, const MR: usize, 
         // SAFETY: the rows and the panel are in the part that this thread alone computes.
         unsafe {
             match panel.sums.len() / LANES {
-                1 => column::<LANES, BYTES, MR, 1, V>(product, out, panel, next, near, all, vector),
-                2 => column::<LANES, BYTES, MR, 2, V>(product, out, panel, next, near, all, vector),
-                3 => column::<LANES, BYTES, MR, 3, V>(product, out, panel, next, near, all, vector),
-                _ => column::<LANES, BYTES, MR, 4, V>(product, out, panel, next, near, all, vector),
+                4 if const { NV >= 4 } => {
+                    column::<LANES, BYTES, 4, MR, V>(product, out, panel, next, near, all, vector);
+                }
+                3 if const { NV >= 3 } => {
+                    column::<LANES, BYTES, 3, MR, V>(product, out, panel, next, near, all, vector);
+                }
+                2 => column::<LANES, BYTES, 2, MR, V>(product, out, panel, next, near, all, vector),
+                _ => column::<LANES, BYTES, 1, MR, V>(product, out, panel, next, near, all, vector),
             }
             product.activate(out, panel, &rows, activate);
         }
@@ -304,7 +321,7 @@ const ABREAST: usize = 4;
 /// # Safety
 /// No other thread writes these rows of this panel.
 #[inline(always)]
-unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const NV: usize, V>(
+unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
     product: &Product<'_, V::Group>,
     out: &Sink<'_>,
     panel: Panel<'_>,
@@ -315,7 +332,7 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
 ) where
     V: Vector<LANES, BYTES>,
 {
-    if V::ORDER == Order::Blocks {
+    if const { matches!(V::ORDER, Order::Blocks) } {
         // SAFETY: the rows and the panel are in the part that this thread alone computes.
         return unsafe { blocks::<LANES, BYTES, NV, V>(product, out, panel, next, rows, vector) };
     }
@@ -333,15 +350,23 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const MR: usize, const 
         // alone computes.
         unsafe {
             match height {
-                1 if near => {
-                    tile::<LANES, BYTES, NV, 1, true, V>(product, out, panel, ahead, row, vector)
+                6 if const { MR >= 6 } => {
+                    tile::<LANES, BYTES, NV, 6, true, V>(product, out, panel, ahead, row, vector);
                 }
-                1 => tile::<LANES, BYTES, NV, 1, false, V>(product, out, panel, ahead, row, vector),
+                5 if const { MR >= 5 } => {
+                    tile::<LANES, BYTES, NV, 5, true, V>(product, out, panel, ahead, row, vector);
+                }
+                4 if const { MR >= 4 } => {
+                    tile::<LANES, BYTES, NV, 4, true, V>(product, out, panel, ahead, row, vector);
+                }
+                3 if const { MR >= 3 } => {
+                    tile::<LANES, BYTES, NV, 3, true, V>(product, out, panel, ahead, row, vector);
+                }
                 2 => tile::<LANES, BYTES, NV, 2, true, V>(product, out, panel, ahead, row, vector),
-                3 => tile::<LANES, BYTES, NV, 3, true, V>(product, out, panel, ahead, row, vector),
-                4 => tile::<LANES, BYTES, NV, 4, true, V>(product, out, panel, ahead, row, vector),
-                5 => tile::<LANES, BYTES, NV, 5, true, V>(product, out, panel, ahead, row, vector),
-                _ => tile::<LANES, BYTES, NV, 6, true, V>(product, out, panel, ahead, row, vector),
+                _ if const { V::IN_ANY_ORDER } && near => {
+                    tile::<LANES, BYTES, NV, 1, true, V>(product, out, panel, ahead, row, vector);
+                }
+                _ => tile::<LANES, BYTES, NV, 1, false, V>(product, out, panel, ahead, row, vector),
             }
         }
         row += height;
@@ -471,7 +496,7 @@ unsafe fn tile<
         }
     }
     let mut group = 0;
-    if MR == 1 && V::ORDER == Order::Any {
+    if const { MR == 1 && V::IN_ANY_ORDER } {
         let mut odd = [channels.map(|channels| vector.start(Row::PLAIN, channels)); MR];
         while group + 1 < groups {
             for (acc, group) in [(&mut acc, group), (&mut odd, group + 1)] {

@@ -38,7 +38,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<4, 16, MAX_ROWS, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<4, 16, 4, MAX_ROWS, _>(product, out, part, vector) }
 }
 
 /// `acc` plus four products in each lane: of the bytes of `weights` with those of `codes`.

@@ -63,7 +63,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<4, 16, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<4, 16, 4, 2, _>(product, out, part, vector) }
 }
 
 /// The products of the upper halves. The intrinsic comes out as two instructions and, with upper
@@ -136,7 +136,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<4, 8, MAX_ROWS, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<4, 8, 4, MAX_ROWS, _>(product, out, part, vector) }
 }
 
 /// A tile of 2 x 16: 16 sums of even and odd inputs, 8 weights and 2 values of the 32 registers. What
@@ -187,7 +187,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<4, 16, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<4, 16, 4, 2, _>(product, out, part, vector) }
 }
 
 /// Four float16 values as f32. `fcvtl` is NEON, but in Rust 1.94 only the feature `fp16` makes

@@ -102,7 +102,7 @@ pub unsafe fn multiply_by<F: Fma>(
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
         wide::multiply(product, out, part, 2, wide, |product, out, part| {
-            tile::multiply::<4, 16, 2, _>(product, out, part, vector)
+            tile::multiply::<4, 16, 2, 2, _>(product, out, part, vector)
         });
     }
 }
@@ -171,7 +171,7 @@ pub unsafe fn multiply_f16_by<F: Fma>(
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<4, 8, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<4, 8, 2, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety
@@ -219,7 +219,7 @@ pub unsafe fn multiply_bf16_by<F: Fma>(
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<4, 16, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<4, 16, 2, 2, _>(product, out, part, vector) }
 }
 
 /// # Safety

@@ -96,7 +96,7 @@ unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: P
         },
     );
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 4, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector) }
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.
@@ -129,7 +129,7 @@ unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part:
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
         wide::multiply(product, out, part, 4, wide, |product, out, part| {
-            tile::multiply::<8, 32, 4, _>(product, out, part, vector)
+            tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector)
         });
     }
 }
@@ -222,7 +222,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 16, 4, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<8, 16, 2, 4, _>(product, out, part, vector) }
 }
 
 /// A tile of 2 x 16: 8 sums of even and odd inputs, 4 weights and 2 values of the 16 registers. What
@@ -267,7 +267,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<8, 32, 2, 2, _>(product, out, part, vector) }
 }
 
 /// Rows become columns: pairs of rows, of pairs, and of halves are interleaved.

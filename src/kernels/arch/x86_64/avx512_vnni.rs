@@ -76,7 +76,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<16, 64, MAX_ROWS, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<16, 64, 4, MAX_ROWS, _>(product, out, part, vector) }
 }
 
 /// The value that 16 sums begin with: their correction by zero points.
@@ -131,7 +131,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<16, 32, MAX_ROWS, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<16, 32, 4, MAX_ROWS, _>(product, out, part, vector) }
 }
 
 /// A tile of 2 x 64: 16 sums of even and odd inputs, 8 weights and 2 values of the 32 registers. What
@@ -178,5 +178,5 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<16, 64, 2, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<16, 64, 4, 2, _>(product, out, part, vector) }
 }

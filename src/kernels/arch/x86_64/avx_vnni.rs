@@ -21,5 +21,5 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b),
     );
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, MAX_ROWS, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<8, 32, 2, MAX_ROWS, _>(product, out, part, vector) }
 }

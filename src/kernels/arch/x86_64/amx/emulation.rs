@@ -30,7 +30,7 @@ macro_rules! on_panels {
         unsafe {
             match cpu::avx512_vnni() {
                 true => avx512_vnni::$function($($argument),*),
-                false => portable::$by::<LINE, $bytes>($($argument),*),
+                false => portable::$by::<LINE, $bytes, 4>($($argument),*),
             }
         }
     };
