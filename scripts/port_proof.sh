@@ -131,10 +131,21 @@ cat >"$scratch/Cargo.toml" <<TOML
 members = [$members]
 resolver = "3"
 
+# As the library's, so that it and its dependencies are compiled once.
+[profile.dev]
+opt-level = 1
+debug = "line-tables-only"
+lto = "off"
+
 [profile.dev.package."*"]
-opt-level = 2
 debug = false
+
+[profile.dev.package.candle-dynquant]
+debug = "line-tables-only"
 TOML
+for member in ${members//[\",]/}; do
+    printf '\n[profile.dev.package.%s]\nopt-level = 0\n' "$member" >>"$scratch/Cargo.toml"
+done
 
 cargo build --quiet --package dynquant --bin dynquant
 target/debug/dynquant port --write --json "$scratch/all/src" >"$scratch/port.json"

@@ -4,20 +4,20 @@
 
 use std::process::Command;
 
-/// The release whose messages are in `tests/ui/rustc`; those of others may differ.
+/// The release whose messages are in `cases/rustc`; those of others may differ.
 const RUSTC: &str = "rustc 1.95.";
 
 #[test]
 fn derive_refuses() {
     let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/ui/*.rs");
+    cases.compile_fail("cases/*.rs");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = Command::new(rustc)
         .arg("--version")
         .output()
         .expect("rustc runs");
     match version.stdout.starts_with(RUSTC.as_bytes()) {
-        true => cases.compile_fail("tests/ui/rustc/*.rs"),
-        false => println!("tests/ui/rustc is for {RUSTC}*: the trait errors were not compared"),
+        true => cases.compile_fail("cases/rustc/*.rs"),
+        false => println!("cases/rustc is for {RUSTC}*: the trait errors were not compared"),
     }
 }
