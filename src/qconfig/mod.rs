@@ -149,6 +149,7 @@ impl QConfig {
     /// use candle_dynquant::{QConfig, QConfigSpec};
     ///
     /// let qconfig = QConfig::per_row_dynamic().reduce_range();
+    /// assert_eq!(qconfig.to_string(), "qint8 of 7 bits per channel, u8 per row");
     /// assert_eq!(QConfigSpec::all_kinds(qconfig), QConfigSpec::int8_reduce_range());
     /// ```
     #[must_use]
@@ -255,6 +256,9 @@ impl fmt::Display for WeightConfig {
             Self::Int8(config) => config,
         };
         config.dtype.fmt(f)?;
+        if config.reduce_range {
+            f.write_str(" of 7 bits")?;
+        }
         f.write_str(match config.qscheme {
             QScheme::PerTensorSymmetric => " per tensor",
             QScheme::PerTensorAffine => " affine per tensor",
