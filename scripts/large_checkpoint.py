@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The memory that `dynquant quantize` takes for a large checkpoint.
 
-    cargo build --release -p dynquant
+    cargo build --release --bin dynquant
     scripts/large_checkpoint.py target/release/dynquant                   # 4 GB in 8 shards
     scripts/large_checkpoint.py target/release/dynquant --shard-mb 16     # in seconds
     scripts/large_checkpoint.py target/release/dynquant --bf16 --shards 1 -- --preset default

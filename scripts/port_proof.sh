@@ -84,7 +84,8 @@ serde = { version = "1.0.171", features = ["derive"] }
 serde_json = "1.0.99"
 serde_plain = "1.0.2"
 tempfile = "3.27"
-# As the library has them, so that candle-core is compiled once for both.
+# As the library's workspace has them, so that candle-core is compiled once for both.
+getrandom = { version = "0.4", features = ["std", "sys_rng"] }
 clap = { version = "4.6", default-features = false, features = ["std", "derive", "help", "usage", "error-context", "suggestions"] }
 tracing = { version = "0.1.37", default-features = false }
 TOML
@@ -147,7 +148,7 @@ for member in ${members//[\",]/}; do
     printf '\n[profile.dev.package.%s]\nopt-level = 0\n' "$member" >>"$scratch/Cargo.toml"
 done
 
-cargo build --quiet --package dynquant --bin dynquant
+cargo build --quiet --bin dynquant
 target/debug/dynquant port --write --json "$scratch/all/src" >"$scratch/port.json"
 if [ -n "$run" ]; then
     sources_of ported

@@ -12,4 +12,5 @@ source "$(dirname "$0")/emulated_tests.sh"
 if grep -qw amx_int8 /proc/cpuinfo; then
     skip "this CPU has AMX, and cargo test runs the kernels on it"
 fi
-cargo test --package candle-dynquant --features emulate-amx "${tests[@]}"
+# With the workspace, whose dependencies have the features of `cargo test --workspace`: candle is compiled once.
+cargo test --workspace --features candle-dynquant/emulate-amx "${tests[@]}"
