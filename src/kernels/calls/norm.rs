@@ -163,8 +163,7 @@ mod tests {
                         let got = layer_norm(isa, &xs, residual, norm);
                         assert_eq!(bits(&got), bits(&oldest), "{isa} {rows} {hidden}");
                     }
-                    for (i, got) in oldest.iter().enumerate() {
-                        let (row, column) = (i / hidden, i % hidden);
+                    for (row, got) in oldest.chunks(hidden).enumerate() {
                         let x = |c: usize| {
                             let i = row * hidden + c;
                             let factor = residual_weight.map_or(1., |w| f64::from(w[c]));
@@ -174,16 +173,18 @@ mod tests {
                         let mean = if centered { mean } else { 0. };
                         let square = |c| (x(c) - mean).powi(2);
                         let variance = (0..hidden).map(square).sum::<f64>() / hidden as f64;
-                        let normal = (x(column) - mean) / (variance + 1e-5).sqrt();
-                        let bias = norm.bias.map_or(0., |b| f64::from(b[column]));
-                        let expected = normal * f64::from(weight[column]) + bias;
-                        // A difference from a mean of 100 has an error of half a unit of 100.
-                        let bound = 3e-6 * (1. + f64::from(offset));
-                        let error = (f64::from(*got) - expected).abs();
-                        assert!(
-                            error <= bound,
-                            "{rows} {hidden} {offset}: {got}, {expected}"
-                        );
+                        for (column, got) in got.iter().enumerate() {
+                            let normal = (x(column) - mean) / (variance + 1e-5).sqrt();
+                            let bias = norm.bias.map_or(0., |b| f64::from(b[column]));
+                            let expected = normal * f64::from(weight[column]) + bias;
+                            // A difference from a mean of 100 has an error of half a unit of 100.
+                            let bound = 3e-6 * (1. + f64::from(offset));
+                            let error = (f64::from(*got) - expected).abs();
+                            assert!(
+                                error <= bound,
+                                "{rows} {hidden} {offset}: {got}, {expected}"
+                            );
+                        }
                     }
                 }
             }
