@@ -31,7 +31,7 @@ fn of_the_command_line_are_named() {
         ),
         (
             &["index", dir, "--preset", "int4"],
-            "expected int8, bfloat16, float16 or none, got \"int4\"",
+            "expected int8, int8_reduce_range, bfloat16, float16 or none, got \"int4\"",
         ),
         (
             &["index", dir, "--model-dir", "/no/such/model"],

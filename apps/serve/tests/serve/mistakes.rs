@@ -19,7 +19,7 @@ fn are_named() {
     let cases: [(&[&str], &str); 9] = [
         (
             &["--preset", "int4"],
-            "expected int8, bfloat16, float16 or none, got \"int4\"",
+            "expected int8, int8_reduce_range, bfloat16, float16 or none, got \"int4\"",
         ),
         (&["--port", "70000"], "--port"),
         (&["--queue", "0"], "expected a whole number from 1"),
