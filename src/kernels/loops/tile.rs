@@ -40,6 +40,7 @@ pub const MAX_ROWS: usize = 6;
 pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
     /// The order of sums.
     const ORDER: Order;
+    /// Whether that is [`Order::Any`], for inline `const`s, in which `==` cannot be called.
     const IN_ANY_ORDER: bool = matches!(Self::ORDER, Order::Any);
     /// Activations that are multiplied in one step.
     type Group: Copy;
