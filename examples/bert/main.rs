@@ -6,12 +6,13 @@
 //!
 //! A folder that `dynquant quantize` wrote is answered by the quantized model alone:
 //!
-//!     cargo run --release -p dynquant -- quantize assets/bert -o target/bert-int8
+//!     cargo run --release --bin dynquant -- quantize assets/bert -o target/bert-int8
 //!     cargo run --release --example bert -- --model-dir target/bert-int8
 //!
 //! `--embeddings` also quantizes the embedding tables, which are off by default; `--equalize` moves range
 //! from the outputs of layer norms to the weights that multiply them, before they are quantized; `--page`
-//! writes a page with pictures, and `--profile` prints the time of each stage. The first command prints, with the times and the instruction set of your machine:
+//! writes a page with pictures, and `--profile` prints the time of each stage. The first command prints,
+//! with the times and the instruction set of your machine:
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
@@ -121,6 +122,10 @@ struct Args {
     #[arg(long, value_name = "N", value_parser = positive)]
     seq_len: Option<usize>,
 
+    /// Minimum number of batches that are timed; if there are fewer, they are repeated
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = positive)]
+    timings: usize,
+
     #[command(flatten)]
     common: Common,
 }
@@ -173,7 +178,7 @@ impl Arguments for Args {
         })?;
 
         let mut progress = Progress::of("batches");
-        let runs = measure::side_by_side(&float, &quantized, &batches, |total| {
+        let runs = measure::side_by_side(&float, &quantized, &batches, self.timings, |total| {
             progress.tick(total);
         })?;
         if let (Some(path), Some(batch)) = (&self.page, batches.first()) {

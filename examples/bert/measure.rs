@@ -8,8 +8,6 @@ use crate::model::{Batch, Bert};
 
 /// Batches that run before the clock counts.
 const WARM_UP: usize = 3;
-/// Minimum number of timings for a percentile; if there are few batches, they are repeated.
-const TIMINGS: usize = 40;
 
 /// The run of one model.
 #[derive(Default)]
@@ -21,11 +19,13 @@ pub struct Run {
 }
 
 /// Runs `float` and `quantized` alternately, batch by batch, so that other load on the machine affects
-/// both. Calls `tick` after every batch, with the total number of batches.
+/// both. If there are fewer batches than `timings`, they are repeated. Calls `tick` after every batch,
+/// with the total number of batches.
 pub fn side_by_side(
     float: &Bert,
     quantized: &Bert,
     batches: &[Batch],
+    timings: usize,
     mut tick: impl FnMut(usize),
 ) -> Result<[Run; 2]> {
     for batch in batches.iter().cycle().take(WARM_UP) {
@@ -33,7 +33,7 @@ pub fn side_by_side(
         quantized.forward(batch)?;
     }
     let mut runs = [Run::default(), Run::default()];
-    let rounds = TIMINGS.div_ceil(batches.len().max(1));
+    let rounds = timings.div_ceil(batches.len().max(1));
     let total = rounds * batches.len();
     for count in 0..total {
         let batch = &batches[count % batches.len()];

@@ -8,7 +8,7 @@
 //!
 //!     mkdir target/lstm-int8
 //!     cp assets/lstm/{config.json,vocab.json,heldout.txt} target/lstm-int8
-//!     cargo run --release -p dynquant -- quantize assets/lstm/lstm.safetensors -o target/lstm-int8/lstm.safetensors
+//!     cargo run --release --bin dynquant -- quantize assets/lstm/lstm.safetensors -o target/lstm-int8/lstm.safetensors
 //!     cargo run --release --example lstm -- --model-dir target/lstm-int8
 //!
 //! The first command prints, with the speeds and the instruction set of your machine:
