@@ -11,6 +11,7 @@
 //!
 //! with groups of four int8 inputs, of two bfloat16 or of one float16, so that one load gives a group
 //! of each of a register's channels, which is what an instruction multiplies by a group of activations.
+//! Two groups of bfloat16 are stored together where pairs are of alternate inputs ([`Pairs::Alternate`]).
 //! Missing inputs and channels are zeros. Stored beside the weights, per channel: the sum of its
 //! codes less their zero point (for the activations' zero point), its zero point, its scale and
 //! its bias. Nothing outside this file indexes weights.
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
 
-use super::isa::{Isa, Registers};
+use super::isa::{Isa, Pairs, Registers};
 use super::reference::Affine;
 use crate::sizes;
 
@@ -51,6 +52,23 @@ impl Element {
         match self {
             Self::Int8 => 1,
             Self::Float16 | Self::BFloat16 => 2,
+        }
+    }
+
+    /// How inputs are paired, where they are.
+    fn pairs(self, isa: Isa) -> Pairs {
+        match self {
+            Self::BFloat16 => isa.registers().pairs,
+            Self::Int8 | Self::Float16 => Pairs::Adjacent,
+        }
+    }
+
+    /// Groups of `k` inputs.
+    fn groups(self, isa: Isa, k: usize) -> usize {
+        let groups = k.div_ceil(self.group());
+        match self.pairs(isa) {
+            Pairs::Adjacent => groups,
+            Pairs::Alternate => groups.next_multiple_of(2),
         }
     }
 }
@@ -90,6 +108,25 @@ struct Place {
     /// First of its places among those of all panels, padding included, and how many it has.
     at: usize,
     width: usize,
+}
+
+/// The order of the elements of a panel.
+#[derive(Clone, Copy)]
+struct Order {
+    width: usize,
+    group: usize,
+    pairs: Pairs,
+}
+
+impl Order {
+    /// The place of a channel's input.
+    fn place(self, input: usize, channel: usize) -> usize {
+        let (group, within) = match self.pairs {
+            Pairs::Adjacent => (self.group, input % self.group),
+            Pairs::Alternate => (4, [1, 3, 0, 2][input % 4]),
+        };
+        (input / group * self.width + channel) * group + within
+    }
 }
 
 /// A panel: consecutive output channels that one tile computes together.
@@ -217,10 +254,11 @@ impl Packed {
     /// # Panics
     /// If `n` is no multiple of `gates`, or memory cannot hold so many weights.
     pub fn zeros(isa: Isa, element: Element, k: usize, gates: usize, bias: &[f32]) -> Self {
-        let (group, n) = (element.group(), bias.len());
+        let n = bias.len();
         let places = places(isa, n, gates);
         let width = places.iter().map(|place| place.width).sum::<usize>();
-        let sizes = [width, k.div_ceil(group), group, element.bytes()];
+        let groups = element.groups(isa, k);
+        let sizes = [width, groups, element.group(), element.bytes()];
         let weights = vec![0; sizes::length("packed weights", &sizes) + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         // Halves have neither scales nor zero points.
@@ -308,10 +346,25 @@ impl Packed {
         let before = |place: &Place| place.start % units + place.channels <= unit;
         let panel = self.panel(self.places.partition_point(before) + gate);
         Channel {
+            order: self.order(panel.sums.len()),
             lane: channel - panel.start,
             panel,
             element: self.element,
             shift: self.isa.registers().shift,
+        }
+    }
+
+    /// How its inputs are paired, where they are.
+    pub(in crate::kernels) fn pairs(&self) -> Pairs {
+        self.element.pairs(self.isa)
+    }
+
+    /// The order of a panel of that width.
+    fn order(&self, width: usize) -> Order {
+        Order {
+            width,
+            group: self.element.group(),
+            pairs: self.pairs(),
         }
     }
 
@@ -355,15 +408,14 @@ impl Packed {
     }
 
     fn unpack<T, const BYTES: usize>(&self, of_bytes: impl Fn([u8; BYTES]) -> T) -> Vec<T> {
-        let group = self.element.group();
         let mut values = Vec::with_capacity(self.n * self.k);
         let of_gate = |gate: usize| (gate..self.panels()).step_by(self.gates);
         for panel in (0..self.gates).flat_map(of_gate).map(|p| self.panel(p)) {
             let (elements, _) = panel.weights.as_chunks::<BYTES>();
+            let order = self.order(panel.sums.len());
             for channel in 0..panel.channels {
-                let at =
-                    |input| (input / group * panel.sums.len() + channel) * group + input % group;
-                values.extend((0..self.k).map(|input| of_bytes(elements[at(input)])));
+                let element = |input| elements[order.place(input, channel)];
+                values.extend((0..self.k).map(|input| of_bytes(element(input))));
             }
         }
         values
@@ -426,7 +478,7 @@ impl Packed {
 
     /// Groups of inputs.
     pub fn groups(&self) -> usize {
-        self.k.div_ceil(self.element.group())
+        self.element.groups(self.isa, self.k)
     }
 
     /// Channels, padding included.
@@ -478,6 +530,7 @@ impl Packed {
 #[derive(Clone, Copy)]
 pub struct Channel<'a> {
     panel: Panel<'a>,
+    order: Order,
     lane: usize,
     pub element: Element,
     shift: u8,
@@ -523,13 +576,12 @@ impl Channel<'_> {
         }
     }
 
-    /// The bfloat16 weights from the input `first` on, a multiple of a group.
-    pub fn bfloats(&self, first: usize, bfloats: &mut [[bf16; 2]]) {
+    /// The bfloat16 weights from the input `first` on.
+    pub fn bfloats(&self, first: usize, bfloats: &mut [bf16]) {
         let (elements, _) = self.panel.weights.as_chunks::<2>();
-        let (groups, _) = elements.as_chunks::<2>();
-        for (i, pair) in bfloats.iter_mut().enumerate() {
-            let group = groups[(first / 2 + i) * self.panel.sums.len() + self.lane];
-            *pair = group.map(bf16::from_le_bytes);
+        for (i, bfloat) in bfloats.iter_mut().enumerate() {
+            let element = elements[self.order.place(first + i, self.lane)];
+            *bfloat = bf16::from_le_bytes(element);
         }
     }
 }

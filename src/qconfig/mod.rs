@@ -165,8 +165,8 @@ impl QConfig {
         Self::new(ActivationConfig::Float, WeightConfig::Float16)
     }
 
-    /// bfloat16 weights and activations, with sums in f32: nearly float's accuracy, and on AMX half of
-    /// int8's peak.
+    /// bfloat16 weights and activations, with sums in f32: nearly float's accuracy, and half of
+    /// int8's peak on AMX and AVX512-BF16.
     ///
     /// Activations and weights are each within 2^-8 of their value, so that a result is within
     /// `k * 2^-7 * max|x| * max|w|` of the float one, `k` being the number of inputs. Every instruction

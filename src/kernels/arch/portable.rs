@@ -151,9 +151,9 @@ pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize, const NV:
             [plus(even, 0), plus(odd, 1)]
         },
         add: |left: [[f32; LANES]; 2], _: [[f32; LANES]; 2]| left,
-        fold: |[sum, _]: [[f32; LANES]; 2], [even, odd]: [[f32; LANES]; 2]| {
+        fold: |[sum, rest]: [[f32; LANES]; 2], [even, odd]: [[f32; LANES]; 2]| {
             let sum = std::array::from_fn(|i| sum[i] + (even[i] + odd[i]));
-            [sum, [0.; LANES]]
+            [sum, rest]
         },
         finish: |[sum, _]: [[f32; LANES]; 2],
                  _,

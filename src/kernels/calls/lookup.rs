@@ -78,9 +78,9 @@ pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32]))
                 widen_row(weight.isa(), &halves[..len], &mut sink);
             }
             Element::BFloat16 => {
-                let mut bfloats = [[bf16::ZERO; 2]; CHUNK / 2];
-                channel.bfloats(first, &mut bfloats[..len.div_ceil(2)]);
-                widen_row(weight.isa(), &bfloats.as_flattened()[..len], &mut sink);
+                let mut bfloats = [bf16::ZERO; CHUNK];
+                channel.bfloats(first, &mut bfloats[..len]);
+                widen_row(weight.isa(), &bfloats[..len], &mut sink);
             }
         }
     }

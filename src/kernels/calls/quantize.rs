@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::kernels::arch::Group;
 use crate::kernels::arch::op::{Extents, Op};
-use crate::kernels::isa::Isa;
+use crate::kernels::isa::{Isa, Pairs};
 use crate::kernels::loops::convert;
 use crate::kernels::loops::number::Number;
 use crate::kernels::loops::product::{Lhs, Pair, Row};
@@ -375,6 +375,8 @@ fn row(qparams: QParams) -> Row {
 pub struct Round<'a> {
     isa: Isa,
     k: usize,
+    width: usize,
+    pairs: Pairs,
     lhs: &'a [f32],
     room: CodesMut<'a, Pair>,
 }
@@ -384,6 +386,8 @@ impl<'a> Round<'a> {
         Self {
             isa: rhs.isa(),
             k: rhs.k(),
+            width: rhs.groups(),
+            pairs: rhs.pairs(),
             lhs,
             room,
         }
@@ -394,23 +398,44 @@ impl<'a> Round<'a> {
         if self.lhs.len() < SERIAL_ELEMENTS || self.k == 0 {
             return self.round_alone();
         }
-        let Self { isa, k, lhs, room } = self;
-        let (m, width) = (room.rows.len(), k.div_ceil(2));
+        let (isa, k, width) = (self.isa, self.k, self.width);
+        let m = self.room.rows.len();
         let tasks = m.min(TASKS_PER_THREAD * threads.count());
         let height = m.div_ceil(tasks.max(1)).max(1);
-        let CodesMut { groups, rows, .. } = room;
-        let parts = lhs.chunks(height * k);
+        let CodesMut { groups, rows, .. } = self.room;
+        let pairs = self.pairs;
+        let parts = self.lhs.chunks(height * k);
         let parts = parts.zip(groups.chunks_mut(height * width));
-        threads.for_each_item(parts, |(lhs, groups)| isa.run(RoundRows { k, lhs, groups }));
+        threads.for_each_item(parts, |(lhs, groups)| {
+            isa.run(RoundRows {
+                k,
+                width,
+                pairs,
+                lhs,
+                groups,
+            });
+        });
         rows.fill(Row::PLAIN);
         Lhs { m, groups, rows }
     }
 
     /// [`round`](Self::round) on this thread.
     pub fn round_alone(self) -> Lhs<'a, Pair> {
-        let Self { isa, k, lhs, room } = self;
-        let groups = &mut *room.groups;
-        isa.run(RoundRows { k, lhs, groups });
+        let Self {
+            isa,
+            k,
+            width,
+            pairs,
+            lhs,
+            room,
+        } = self;
+        isa.run(RoundRows {
+            k,
+            width,
+            pairs,
+            lhs,
+            groups: &mut *room.groups,
+        });
         room.rows.fill(Row::PLAIN);
         room.into_lhs()
     }
@@ -418,6 +443,8 @@ impl<'a> Round<'a> {
 
 struct RoundRows<'a> {
     k: usize,
+    width: usize,
+    pairs: Pairs,
     lhs: &'a [f32],
     groups: &'a mut [Pair],
 }
@@ -428,12 +455,15 @@ impl Op for RoundRows<'_> {
     #[inline(always)]
     fn run<N: Number>(self) {
         let k = self.k.max(1);
-        let groups = self.groups.chunks_exact_mut(k.div_ceil(2));
+        let groups = self.groups.chunks_exact_mut(self.width.max(1));
         for (lhs, groups) in self.lhs.chunks_exact(k).zip(groups) {
             let (to, rest) = groups.as_flattened_mut().split_at_mut(k);
             convert::round_bf16(lhs, to);
-            // What fills up the last pair: any number may have been there.
+            // What fills up the last pairs: any number may have been there.
             rest.fill([0; 2]);
+            if self.pairs == Pairs::Alternate {
+                convert::alternate(groups);
+            }
         }
     }
 }

@@ -22,6 +22,12 @@ pub fn avx512_vnni() -> bool {
         && is_x86_feature_detected!("avx512vnni")
 }
 
+/// AVX512-VNNI, and products of bfloat16.
+#[cfg(target_arch = "x86_64")]
+pub fn avx512_bf16() -> bool {
+    avx512_vnni() && is_x86_feature_detected!("avx512bf16")
+}
+
 /// AMX with AVX512-VNNI, which computes all but the products of several rows.
 #[cfg(target_arch = "x86_64")]
 pub fn amx_int8() -> bool {

@@ -38,6 +38,15 @@ pub fn round_bf16(values: &[f32], out: &mut [[u8; 2]]) {
     }
 }
 
+/// Two groups of adjacent inputs as pairs of the even and of the odd ones, the later one first.
+#[inline(always)]
+pub fn alternate(groups: &mut [[[u8; 2]; 2]]) {
+    for groups in groups.as_chunks_mut::<2>().0 {
+        let [[a, b], [c, d]] = *groups;
+        *groups = [[c, a], [d, b]];
+    }
+}
+
 /// The bits of a bf16, or of 0 with its sign if it is subnormal.
 #[inline(always)]
 pub fn flushed(bits: u16) -> u16 {

@@ -306,6 +306,31 @@ impl<'a> Product<'a, f32> {
     }
 }
 
+impl<'a> Product<'a, Pair> {
+    /// The same with groups of two pairs, where a row has an even number of them.
+    #[allow(
+        dead_code,
+        reason = "most instruction sets add a pair's products to two sums"
+    )]
+    #[inline(always)]
+    pub fn by_twos(self) -> Product<'a, [Pair; 2]> {
+        let Self {
+            lhs,
+            rhs,
+            activation,
+        } = self;
+        Product {
+            lhs: Lhs {
+                m: lhs.m,
+                groups: lhs.groups.as_chunks().0,
+                rows: lhs.rows,
+            },
+            rhs,
+            activation,
+        }
+    }
+}
+
 impl<G> Product<'_, G> {
     /// Calls `apply` with the activation function, if there is one, and rows of a panel's
     /// channels: once a panel, while the sums are in L1.

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use half::{bf16, f16};
 
-use crate::kernels::isa::{Isa, Registers};
+use crate::kernels::isa::{Isa, Pairs, Registers};
 use crate::kernels::packed::{Element, Packed};
 use crate::kernels::reference::Int8;
 use crate::sizes;
@@ -60,15 +60,31 @@ impl Packed {
         for mut panel in packed.panels_mut() {
             for lane in 0..panel.channels {
                 let row = &values[(panel.start + lane) * k..][..k];
-                for (group, pair) in row.chunks(2).enumerate() {
-                    let [a, b] = pair[0].to_le_bytes();
-                    let [c, d] = pair.get(1).map_or([0; 2], |value| value.to_le_bytes());
-                    panel.put(lane, group, [&[[a, b, c, d]]]);
+                let bytes = |input: usize| row.get(input).map_or([0; 2], |x| x.to_le_bytes());
+                match isa.registers().pairs {
+                    Pairs::Adjacent => {
+                        for group in 0..k.div_ceil(2) {
+                            let pair = [0, 1].map(|i| bytes(2 * group + i));
+                            panel.put::<4, 1>(lane, group, [&[flat(pair)]]);
+                        }
+                    }
+                    Pairs::Alternate => {
+                        for group in 0..k.div_ceil(4) {
+                            let pairs = [2, 0, 3, 1].map(|i| bytes(4 * group + i));
+                            panel.put::<8, 1>(lane, group, [&[flat(pairs)]]);
+                        }
+                    }
                 }
             }
         }
         packed.written()
     }
+}
+
+/// The bytes of elements, one after another.
+fn flat<const COUNT: usize, const BYTES: usize>(elements: [[u8; 2]; COUNT]) -> [u8; BYTES] {
+    let bytes = elements.as_flattened().try_into();
+    bytes.expect("two bytes for each element")
 }
 
 /// Gates, channels of each, and inputs.
@@ -196,19 +212,30 @@ fn a_weight_is_where_the_layout_says() {
         let [int8, float16] = [parts.int8(isa, gates, k), parts.float16(isa, gates, k)];
         let bfloat16 = parts.bfloat16(isa, gates, k);
         let (halves, bfloats) = (parts.halves(), parts.bfloats());
+        // Inputs of bfloat16 that are stored together, and their order.
+        let (together, order) = match bfloat16.pairs() {
+            Pairs::Adjacent => (2, &[0, 1][..]),
+            Pairs::Alternate => (4, &[1, 3, 0, 2][..]),
+        };
         assert_eq!(
             (int8.groups(), float16.groups(), bfloat16.groups()),
-            (k.div_ceil(4), k, k.div_ceil(2)),
+            (k.div_ceil(4), k, k.next_multiple_of(together) / 2),
             "{case}"
         );
         for index in 0..int8.panels() {
             let pairs = bfloat16.panel(index);
-            for input in 0..k.next_multiple_of(2) {
+            assert_eq!(
+                pairs.weights.len(),
+                k.next_multiple_of(together) * pairs.sums.len() * 2,
+                "{case}"
+            );
+            for input in 0..k.next_multiple_of(together) {
                 for lane in 0..pairs.sums.len() {
                     let there = input < k && lane < pairs.channels;
                     let value = there.then(|| bfloats[(pairs.start + lane) * k + input]);
                     let expected = value.map_or([0; 2], |value| value.to_le_bytes());
-                    let at = ((input / 2 * pairs.sums.len() + lane) * 2 + input % 2) * 2;
+                    let group = input / together * pairs.sums.len() + lane;
+                    let at = (group * together + order[input % together]) * 2;
                     assert_eq!(
                         pairs.weights[at..at + 2],
                         expected,
@@ -266,7 +293,7 @@ fn channels_and_all_weights_are_read_back_in_order() {
     for (isa, [gates, units, k], case) in cases() {
         let parts = Parts::new(gates * units, k);
         let [int8, float16] = [parts.int8(isa, gates, k), parts.float16(isa, gates, k)];
-        let halves = parts.halves();
+        let (halves, bfloats) = (parts.halves(), parts.bfloats());
         assert_eq!(
             (int8.codes(), int8.halves()),
             (parts.codes.clone(), Vec::new()),
@@ -278,7 +305,7 @@ fn channels_and_all_weights_are_read_back_in_order() {
             "{case}"
         );
         let bfloat16 = parts.bfloat16(isa, gates, k);
-        assert_eq!(bfloat16.bfloats(), parts.bfloats(), "{case}");
+        assert_eq!(bfloat16.bfloats(), bfloats, "{case}");
         assert!(bfloat16.codes().is_empty() && bfloat16.halves().is_empty());
         assert!(int8.bfloats().is_empty() && float16.bfloats().is_empty());
         for channel in 0..gates * units {
@@ -306,6 +333,9 @@ fn channels_and_all_weights_are_read_back_in_order() {
                     expected.zip(codes.as_flattened()).all(|(a, b)| a == *b),
                     "{case}"
                 );
+                let mut got = vec![bf16::ZERO; k - first];
+                bfloat16.channel(channel).bfloats(first, &mut got);
+                assert_eq!(got, bfloats[channel * k + first..][..k - first], "{case}");
                 let mut got = vec![f16::ZERO; k - first];
                 of_half.halves(first, &mut got);
                 assert_eq!(got, halves[channel * k + first..][..k - first], "{case}");

@@ -172,9 +172,9 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             [vfmaq_f32(even, a.0, b.0), vfmaq_f32(odd, a.1, b.1)]
         },
         add: |left: [float32x4_t; 2], _| left,
-        fold: |[sum, _]: [float32x4_t; 2], [even, odd]: [float32x4_t; 2]| {
+        fold: |[sum, rest]: [float32x4_t; 2], [even, odd]: [float32x4_t; 2]| {
             let sum = vaddq_f32(sum, vaddq_f32(even, odd));
-            [sum, vdupq_n_f32(0.)]
+            [sum, rest]
         },
         finish: |[sum, _]: [float32x4_t; 2], _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
             // SAFETY: each array is 16 bytes to read or to write.

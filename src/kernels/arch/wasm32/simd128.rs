@@ -209,8 +209,8 @@ pub unsafe fn multiply_bf16_by<F: Fma>(
             [F::fma(a[0], b[0], even), F::fma(a[1], b[1], odd)]
         },
         add: |left: [v128; 2], _| left,
-        fold: |[sum, _]: [v128; 2], [even, odd]: [v128; 2]| {
-            [f32x4_add(sum, f32x4_add(even, odd)), f32x4_splat(0.)]
+        fold: |[sum, rest]: [v128; 2], [even, odd]: [v128; 2]| {
+            [f32x4_add(sum, f32x4_add(even, odd)), rest]
         },
         finish: |[sum, _]: [v128; 2], _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
             put(f32x4_add(sum, lanes::load(channels.bias)), out);

@@ -252,9 +252,9 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             ]
         },
         add: |left: [__m256; 2], _| left,
-        fold: |[sum, _]: [__m256; 2], [even, odd]: [__m256; 2]| {
+        fold: |[sum, rest]: [__m256; 2], [even, odd]: [__m256; 2]| {
             let sum = _mm256_add_ps(sum, _mm256_add_ps(even, odd));
-            [sum, _mm256_setzero_ps()]
+            [sum, rest]
         },
         finish: |[sum, _]: [__m256; 2], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
             // SAFETY: each array is 32 bytes to read or to write.

@@ -18,7 +18,7 @@ use half::{bf16, f16};
 use super::lookup::for_each_row;
 use crate::error::{Error, Result};
 use crate::kernels::arch::op::Extents;
-use crate::kernels::isa::Isa;
+use crate::kernels::isa::{Isa, Pairs};
 use crate::kernels::loops::encode::{self, Coding, Half};
 use crate::kernels::loops::rows::Extent;
 use crate::kernels::packed::{Element, Packed, PanelMut};
@@ -200,28 +200,50 @@ pub trait Factor: Half {
     ) -> usize;
 }
 
-/// The elements and the bytes of their groups.
-macro_rules! factors {
-    ($($half:ty, $element:ident, $group:literal;)*) => {$(
-        impl Factor for $half {
-            const ELEMENT: Element = Element::$element;
+impl Factor for f16 {
+    const ELEMENT: Element = Element::Float16;
 
-            fn pack<T>(
-                isa: Isa,
-                k: usize,
-                values: &[T],
-                source: impl Source<T>,
-                panel: PanelMut<'_>,
-            ) -> usize {
-                isa.run(Pack::<$group, _, _> { k, values, source, panel })
-            }
-        }
-    )*};
+    fn pack<T>(
+        isa: Isa,
+        k: usize,
+        values: &[T],
+        source: impl Source<T>,
+        panel: PanelMut<'_>,
+    ) -> usize {
+        isa.run(Pack::<2, _, _> {
+            k,
+            values,
+            source,
+            panel,
+        })
+    }
 }
 
-factors! {
-    f16, Float16, 2;
-    bf16, BFloat16, 4;
+impl Factor for bf16 {
+    const ELEMENT: Element = Element::BFloat16;
+
+    fn pack<T>(
+        isa: Isa,
+        k: usize,
+        values: &[T],
+        source: impl Source<T>,
+        panel: PanelMut<'_>,
+    ) -> usize {
+        match isa.registers().pairs {
+            Pairs::Adjacent => isa.run(Pack::<4, _, _> {
+                k,
+                values,
+                source,
+                panel,
+            }),
+            Pairs::Alternate => isa.run(Pack::<8, _, _> {
+                k,
+                values,
+                source,
+                panel,
+            }),
+        }
+    }
 }
 
 /// The codes of `values` in row order, rows of `k`; a code that `coding` gives for a row is a u8.

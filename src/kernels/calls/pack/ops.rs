@@ -4,6 +4,7 @@
 use std::marker::PhantomData;
 
 use crate::kernels::arch::op::Op;
+use crate::kernels::loops::convert;
 use crate::kernels::loops::encode::{self, Coding, Half};
 use crate::kernels::loops::number::Number;
 use crate::kernels::packed::PanelMut;
@@ -130,7 +131,7 @@ impl<H: Half> Source<H> for AsTheyAre {
 }
 
 /// Writes the elements of a panel's channels, in groups of `GROUP` bytes; returns how many were beyond
-/// the range.
+/// the range. Eight bytes are two pairs of alternate inputs.
 pub(super) struct Pack<'a, const GROUP: usize, T, S> {
     pub k: usize,
     pub values: &'a [T],
@@ -160,6 +161,10 @@ impl<const GROUP: usize, T, S: Source<T>> Op for Pack<'_, GROUP, T, S> {
                     let written = self.source.write(lane + i, values, &mut bytes[..len]);
                     // Inputs that fill up the last group are zero.
                     bytes[len..groups * GROUP].fill(0);
+                    if const { GROUP == 8 } {
+                        let (halves, _) = bytes[..groups * GROUP].as_chunks_mut::<2>();
+                        convert::alternate(halves.as_chunks_mut().0);
+                    }
                     let sums = &mut panel.sums[lane + i];
                     *sums = sums.wrapping_add(written.sum);
                     saturated += written.saturated;

@@ -1,0 +1,72 @@
+//! AVX-512 with products of bfloat16: two a lane and instruction.
+
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+pub use super::avx512_vnni::{attend, multiply, multiply_f16, run, widen};
+use crate::kernels::arch::op::Activate;
+use crate::kernels::loops::activation::Activation;
+use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
+use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::packed::Channels;
+
+/// A tile of 2 x 64: 16 sums, 8 weights and 2 broadcasts. What blocks gave is in memory.
+///
+/// `vdpbf16ps` adds the products of a pair to one sum, that of the upper half first, as two `fma` would.
+/// So a pair has two even inputs or two odd ones, and sums have the order that they have on tiles. A
+/// register has both sums of 8 channels, side by side.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        // The sums of a block, or what blocks gave and 0.
+        start: |_, _: Channels<'_, 16>| [_mm512_setzero_ps(); 2],
+        load: |weights: &[u8; 128]| {
+            let (halves, _) = weights.as_chunks::<64>();
+            // SAFETY: a half is 64 bytes to read; no alignment is asked.
+            let load = |half: usize| unsafe { _mm512_loadu_si512(halves[half].as_ptr().cast()) };
+            [load(0), load(1)]
+        },
+        splat: |[even, odd]: [Pair; 2]| {
+            let [low, high] = [even, odd].map(|pair| u64::from(u32::from_le_bytes(bytes(pair))));
+            _mm512_set1_epi64((low | high << 32).cast_signed())
+        },
+        dot: |[low, high]: [__m512; 2], a: __m512i, b: [__m512i; 2]| {
+            [dot(low, a, b[0]), dot(high, a, b[1])]
+        },
+        add: |left: [__m512; 2], _| left,
+        fold: |[sum, rest]: [__m512; 2], [low, high]: [__m512; 2]| {
+            let even = _mm512_shuffle_ps::<0b10_00_10_00>(low, high);
+            let odd = _mm512_shuffle_ps::<0b11_01_11_01>(low, high);
+            let sum = _mm512_add_ps(sum, _mm512_add_ps(even, odd));
+            [sum, rest]
+        },
+        finish: |[sum, _]: [__m512; 2], _: Row, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
+            // By `fold` two channels of the first half come before two of the second.
+            let order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+            let sum = _mm512_castpd_ps(_mm512_permutexvar_pd(order, _mm512_castps_pd(sum)));
+            // SAFETY: each array is 64 bytes to read or to write.
+            unsafe {
+                let bias = _mm512_loadu_ps(channels.bias.as_ptr());
+                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(sum, bias));
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<16, 128, 4, 2, _>(&product.by_twos(), out, part, vector) }
+}
+
+/// `acc` and both products of each lane.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+fn dot(acc: __m512, a: __m512i, b: __m512i) -> __m512 {
+    let [a, b] = [a, b].map(|pairs| {
+        // SAFETY: both types are 64 bytes, and any bits are values of them.
+        unsafe { std::mem::transmute::<__m512i, __m512bh>(pairs) }
+    });
+    _mm512_dpbf16_ps(acc, a, b)
+}
