@@ -91,13 +91,18 @@ formulas!(
 );
 
 /// e^x; below -87.3 and above 88.3 the value there.
+#[inline(always)]
+pub fn exp<N: Number>(x: N) -> N {
+    exp_within(x.at_least(-87.3).at_most(88.3))
+}
+
+/// e^x of an `x` from -87.3 to 88.3; anything elsewhere, but NaN of NaN.
 ///
 /// `x = n ln 2 + r` with an integer `n` and `|r| <= ln 2 / 2`; `e^r` by a polynomial whose
 /// coefficients minimise the max relative error, 3e-9; `2^n` by the exponent's bits.
 #[inline(always)]
-pub fn exp<N: Number>(x: N) -> N {
+pub fn exp_within<N: Number>(x: N) -> N {
     const LN_2_LOW: f32 = -1.904_654_3e-9;
-    let x = x.at_least(-87.3).at_most(88.3);
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - N::from(ROUND);
     let r = n.mul_add(-std::f32::consts::LN_2, x);
@@ -159,7 +164,7 @@ pub fn gelu<N: Number>(x: N) -> N {
     let even = even.mul_add(z, 1.817_214e-1 - 0.5);
     let odd = odd.mul_add(z, -7.978_871e-1);
     let even = even.mul_add(z, -std::f32::consts::LN_2);
-    let q = exp(odd.mul_add(t, even));
+    let q = exp_within(odd.mul_add(t, even).at_least(-87.3));
     (-t).mul_add(q, relu(x))
 }
 

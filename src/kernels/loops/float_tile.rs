@@ -10,6 +10,8 @@
 //! A is read element by element in place, transposed or not; only B is `[depth, width]` as
 //! a whole. Each sum is one chain of fma in the order of depth, so that tile sizes do not show.
 
+use std::ops::Range;
+
 /// Columns of B and C come in multiples of this.
 pub const COLUMNS: usize = 16;
 
@@ -103,19 +105,19 @@ pub fn product<const LANES: usize, const NV: usize>(
 ) {
     // Enough rows for more sums than the latency of an fma.
     if NV * LANES <= COLUMNS {
-        return columns::<LANES, NV, 6>(left, right, register);
+        return columns::<LANES, NV, 6, 5>(left, right, register);
     }
     match right.width / LANES {
-        1 => columns::<LANES, 1, 8>(left, right, register),
-        2 => columns::<LANES, 2, 8>(left, right, register),
-        3 => columns::<LANES, 3, 8>(left, right, register),
-        _ => columns::<LANES, 4, 6>(left, right, register),
+        1 => columns::<LANES, 1, 8, 7>(left, right, register),
+        2 => columns::<LANES, 2, 8, 7>(left, right, register),
+        3 => columns::<LANES, 3, 8, 7>(left, right, register),
+        _ => columns::<LANES, 4, 6, 5>(left, right, register),
     }
 }
 
-/// All tiles of `MR` rows by `NV` registers.
+/// All tiles of `MR` rows, or of `LOW`, one less, by `NV` registers.
 #[inline(always)]
-fn columns<const LANES: usize, const NV: usize, const MR: usize>(
+fn columns<const LANES: usize, const NV: usize, const MR: usize, const LOW: usize>(
     left: Left<'_>,
     mut right: Right<'_>,
     register: impl Register<LANES>,
@@ -129,20 +131,31 @@ fn columns<const LANES: usize, const NV: usize, const MR: usize>(
     assert!(depth == 0 || last < left.values.len());
     assert!(right.b.len() >= depth * width && right.c.len() >= rows * width);
     assert!(width.is_multiple_of(NV * LANES) && right.keep.is_none_or(|k| k.len() >= width));
-    for row in (0..rows).step_by(MR) {
+    // All about equally high, so that few rows are computed twice.
+    let tiles = rows.div_ceil(MR);
+    let mut row = 0;
+    for rest in (1..=tiles).rev() {
+        let height = (rows - row).div_ceil(rest);
         for column in (0..width).step_by(NV * LANES) {
+            let (right, place) = (&mut right, (row..row + height, column));
             // SAFETY: by the assertions every element of a row below `rows`, and of the NV
             // registers from `column` on, is within its slice.
-            unsafe { tile::<LANES, NV, MR>(left, &mut right, row, column, register) };
+            unsafe {
+                match height <= LOW {
+                    true => tile::<LANES, NV, LOW>(left, right, place, register),
+                    false => tile::<LANES, NV, MR>(left, right, place, register),
+                }
+            }
         }
+        row += height;
     }
 }
 
-/// `MR` rows by `NV` registers; rows past the end repeat the last row and are not stored.
+/// Up to `MR` rows by `NV` registers; rows past the end repeat the last row and are not stored.
 ///
 /// # Safety
 /// The elements of `left`'s rows, and NV registers from `column` on in each row of `right`,
-/// are within their slices; `row` is one of `left`'s.
+/// are within their slices; the rows are some of `left`'s.
 // Indices name the same place in several arrays.
 #[allow(clippy::needless_range_loop)]
 // As `tile` of `loops/tile.rs`.
@@ -151,11 +164,10 @@ fn columns<const LANES: usize, const NV: usize, const MR: usize>(
 unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
     left: Left<'_>,
     right: &mut Right<'_>,
-    row: usize,
-    column: usize,
+    (rows, column): (Range<usize>, usize),
     register: impl Register<LANES>,
 ) {
-    let height = MR.min(left.rows - row);
+    let (row, height) = (rows.start, rows.len());
     let zero = register.splat(0.);
     let mut acc = [[zero; NV]; MR];
     // SAFETY: all elements that are read and written are within their slices; an array of floats

@@ -4,8 +4,8 @@
 //! code. Sums are those of 32 interleaved parts, so that every instruction set gives the same
 //! bits.
 
-use super::activation::exp;
-use super::number::{Formula, Number};
+use super::activation::exp_within;
+use super::number::{Formula, FormulaOfThree, Number};
 
 /// The parameters of a norm of rows of `hidden` elements.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ pub fn normalize<N: Number>(row: &mut [f32], residual: Option<&[f32]>, norm: Nor
     let variance = sum_of_powers::<N, 2>(row, mean) / count;
     let scale = 1. / (variance + norm.eps).sqrt();
     match norm.bias {
-        Some(bias) => shift_and_scale::<N>(row, mean, scale, norm.weight, bias),
+        Some(bias) => N::zip(Normal { mean, scale }, row, norm.weight, bias),
         None => {
             for (x, weight) in row.iter_mut().zip(norm.weight) {
                 *x = (*x - mean) * scale * weight;
@@ -62,41 +62,17 @@ pub fn normalize<N: Number>(row: &mut [f32], residual: Option<&[f32]>, norm: Nor
 }
 
 /// `(x - mean) * scale * weight + bias`, the last two in one.
-#[inline(always)]
-fn shift_and_scale<N: Number>(
-    row: &mut [f32],
+#[derive(Clone, Copy)]
+struct Normal {
     mean: f32,
     scale: f32,
-    weight: &[f32],
-    bias: &[f32],
-) {
-    let (chunks, rest) = row.as_chunks_mut::<CHUNK>();
-    let (weights, last_weight) = weight.as_chunks::<CHUNK>();
-    let (biases, last_bias) = bias.as_chunks::<CHUNK>();
-    for ((xs, weight), bias) in chunks.iter_mut().zip(weights).zip(biases) {
-        *xs = N::fma_each(normal(*xs, mean, scale), *weight, *bias);
-    }
-    if !rest.is_empty() {
-        let [xs, weight, bias] = [&*rest, last_weight, last_bias].map(filled);
-        let xs = N::fma_each(normal(xs, mean, scale), weight, bias);
-        rest.copy_from_slice(&xs[..rest.len()]);
-    }
 }
 
-#[inline(always)]
-fn normal(mut xs: [f32; CHUNK], mean: f32, scale: f32) -> [f32; CHUNK] {
-    for x in &mut xs {
-        *x = (*x - mean) * scale;
+impl FormulaOfThree for Normal {
+    #[inline(always)]
+    fn at<N: Number>(self, x: N, weight: N, bias: N) -> N {
+        ((x - N::from(self.mean)) * N::from(self.scale)).mul_add(weight, bias)
     }
-    xs
-}
-
-/// A chunk that begins with these elements; the others are 0.
-#[inline(always)]
-fn filled(xs: &[f32]) -> [f32; CHUNK] {
-    let mut chunk = [0.; CHUNK];
-    chunk[..xs.len()].copy_from_slice(xs);
-    chunk
 }
 
 /// The sum of `(x - origin)^POWER`.
@@ -189,7 +165,7 @@ pub fn softmax_row<N: Number>(row: &mut [f32]) {
     }
 }
 
-/// `e^(x - origin)` of each `x` below its origin; exactly 0 below e^-87, near the min of [`exp`].
+/// `e^(x - origin)` of each `x` below its origin; exactly 0 below e^-87, near the min of [`exp_within`].
 #[inline(always)]
 pub fn exps_below<N: Number, const LEN: usize>(xs: [f32; LEN], origins: [f32; LEN]) -> [f32; LEN] {
     N::map_from(ExpOrZero, xs, origins)
@@ -201,6 +177,6 @@ struct ExpOrZero;
 impl Formula for ExpOrZero {
     #[inline(always)]
     fn at<N: Number>(self, x: N) -> N {
-        x.below(-87., N::from(0.), exp(x))
+        x.below(-87., N::from(0.), exp_within(x))
     }
 }

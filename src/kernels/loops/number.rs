@@ -35,6 +35,9 @@ pub trait Number:
     /// The formula of each element; NaN stays, for every formula.
     fn map<F: Formula, const N: usize>(formula: F, block: [f32; N]) -> [f32; N];
 
+    /// The formula of the elements at each place instead of those of `xs`.
+    fn zip<F: FormulaOfThree>(formula: F, xs: &mut [f32], ys: &[f32], zs: &[f32]);
+
     /// The formula of each element less its origin; NaN stays, for every formula.
     #[inline(always)]
     fn map_from<F: Formula, const N: usize>(
@@ -53,6 +56,11 @@ pub trait Number:
 /// set's features.
 pub trait Formula: Copy {
     fn at<N: Number>(self, x: N) -> N;
+}
+
+/// The same of three numbers.
+pub trait FormulaOfThree: Copy {
+    fn at<N: Number>(self, x: N, y: N, z: N) -> N;
 }
 
 impl Number for f32 {
@@ -112,6 +120,14 @@ impl Number for f32 {
             *x = at(formula, *x);
         }
         block
+    }
+
+    /// Element by element: of blocks, the compiler vectorises over blocks, with gathers and scatters.
+    #[inline(always)]
+    fn zip<F: FormulaOfThree>(formula: F, xs: &mut [f32], ys: &[f32], zs: &[f32]) {
+        for ((x, y), z) in xs.iter_mut().zip(ys).zip(zs) {
+            *x = formula.at(*x, *y, *z);
+        }
     }
 
     /// In one loop: attention is 2 to 4 % slower with a second one.

@@ -4,7 +4,7 @@ use std::arch::wasm32::*;
 use std::marker::PhantomData;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use crate::kernels::loops::number::{Formula, Number};
+use crate::kernels::loops::number::{Formula, FormulaOfThree, Number};
 
 /// `a * b + c` of four lanes, rounded once.
 pub trait Fma: Copy {
@@ -171,6 +171,27 @@ impl<F: Fma> Number for Lanes<F> {
             store(y, xs);
         }
         block
+    }
+
+    #[inline(always)]
+    fn zip<G: FormulaOfThree>(formula: G, xs: &mut [f32], ys: &[f32], zs: &[f32]) {
+        let (full, rest) = xs.as_chunks_mut::<LEN>();
+        let ((ys, last_y), (zs, last_z)) = (ys.as_chunks::<LEN>(), zs.as_chunks::<LEN>());
+        for ((x, y), z) in full.iter_mut().zip(ys).zip(zs) {
+            let [a, b, c] = [&*x, y, z].map(|values| lanes::<F>(load(values)));
+            store(formula.at(a, b, c).0, x);
+        }
+        if !rest.is_empty() {
+            // Filled up with zeros, so that no element is computed by itself.
+            let [a, b, c] = [&*rest, last_y, last_z].map(|values| {
+                let mut block = [0.; LEN];
+                block[..values.len()].copy_from_slice(values);
+                lanes::<F>(load(&block))
+            });
+            let mut block = [0.; LEN];
+            store(formula.at(a, b, c).0, &mut block);
+            rest.copy_from_slice(&block[..rest.len()]);
+        }
     }
 }
 
