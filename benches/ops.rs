@@ -40,6 +40,8 @@ struct Row {
     ratio: f64,
     /// candle's flash attention for the CPU, where there is one.
     candle_flash_us: Option<f64>,
+    /// Ours with factors in bfloat16, where it is an option.
+    bf16_us: Option<f64>,
     /// The maximum difference between ours and candle's.
     difference: f32,
 }
@@ -56,6 +58,7 @@ struct Case {
     ours: Way,
     candle: Way,
     flash: Option<Way>,
+    bf16: Option<Way>,
 }
 
 /// Batch, heads, sequence length and head dimension: BERT-base, its longest input, MiniLM, a
@@ -72,22 +75,17 @@ const ATTENTION: [[usize; 4]; 6] = [
 impl table::Row for Row {
     fn header(_: &Args) -> String {
         format!(
-            "{:>16} {:>14} {:>9} {:>10} {:>8} {:>9} {:>10}",
-            "op", "shape", "ours us", "candle us", "x candle", "flash us", "difference"
+            "{:>16} {:>14} {:>9} {:>9} {:>10} {:>8} {:>9} {:>10}",
+            "op", "shape", "ours us", "bf16 us", "candle us", "x candle", "flash us", "difference"
         )
     }
 
     fn line(&self) -> String {
-        let flash = self.candle_flash_us.map(|us| format!("{us:.1}"));
+        let [flash, bf16] = [self.candle_flash_us, self.bf16_us]
+            .map(|us| us.map_or_else(|| "-".into(), |us| format!("{us:.1}")));
         format!(
-            "{:>16} {:>14} {:>9.1} {:>10.1} {:>8.2} {:>9} {:>10.1e}",
-            self.op,
-            self.shape,
-            self.ours_us,
-            self.candle_us,
-            self.ratio,
-            flash.unwrap_or_else(|| "-".into()),
-            self.difference
+            "{:>16} {:>14} {:>9.1} {bf16:>9} {:>10.1} {:>8.2} {flash:>9} {:>10.1e}",
+            self.op, self.shape, self.ours_us, self.candle_us, self.ratio, self.difference
         )
     }
 }
@@ -120,6 +118,7 @@ fn row_cases() -> Result<Vec<Case>> {
         ours,
         candle,
         flash: None,
+        bf16: None,
     };
     type Pointwise = fn(&Tensor) -> CandleResult<Tensor>;
     let pointwise: [(_, Pointwise, Pointwise); 5] = [
@@ -190,20 +189,21 @@ fn attention_case([batch, heads, seq, head_dim]: [usize; 4]) -> Result<Case> {
     });
     let of_heads = |t: Tensor| t.transpose(1, 2);
     let (q, k, v) = (of_heads(q)?, of_heads(k)?, of_heads(v)?);
-    let (a, b, c, m) = (q.clone(), k.clone(), v.clone(), mask.clone());
+    let ours = |precision| -> Way {
+        let (q, k, v, mask) = (q.clone(), k.clone(), v.clone(), mask.clone());
+        Box::new(move || {
+            let mask = Some(&mask);
+            merged(ops::scaled_dot_product_attention_with(
+                &q, &k, &v, mask, scale, precision,
+            )?)
+        })
+    };
     Ok(Case {
         op: "attention",
         shape: format!("{batch}x{heads}x{seq}x{head_dim}"),
         large: batch * seq > 512,
-        ours: Box::new(move || {
-            merged(ops::scaled_dot_product_attention(
-                &a,
-                &b,
-                &c,
-                Some(&m),
-                scale,
-            )?)
-        }),
+        ours: ours(ops::Precision::Float32),
+        bf16: Some(ours(ops::Precision::BFloat16)),
         candle: Box::new(move || merged(attention(&q, &k, &v, Some(&mask), scale)?)),
         flash,
     })
@@ -224,18 +224,26 @@ fn measure(case: &Case, rounds: usize) -> Result<Row> {
         case.shape
     );
 
-    let ways: Vec<&Way> = [Some(&case.ours), Some(&case.candle), case.flash.as_ref()]
-        .into_iter()
-        .flatten()
-        .collect();
-    let medians = interleaved(&ways, rounds)?;
+    if let Some(bf16) = &case.bf16 {
+        let largest = (bf16()? - &candle)?.abs()?.max_all()?;
+        let largest = largest.to_scalar::<f32>()?;
+        ensure!(largest < 0.05, "{} bf16: {largest}", case.shape);
+    }
+    let (flash, bf16) = (case.flash.as_ref(), case.bf16.as_ref());
+    let ways = [Some(&case.ours), Some(&case.candle), flash, bf16];
+    let there: Vec<&Way> = ways.into_iter().flatten().collect();
+    let mut medians = interleaved(&there, rounds)?.into_iter();
+    let [ours_us, candle_us, candle_flash_us, bf16_us] =
+        ways.map(|way| way.and_then(|_| medians.next()));
+    let (ours_us, candle_us) = (ours_us.unwrap_or_default(), candle_us.unwrap_or_default());
     Ok(Row {
         op: case.op,
         shape: case.shape.clone(),
-        ours_us: medians[0],
-        candle_us: medians[1],
-        ratio: medians[1] / medians[0],
-        candle_flash_us: medians.get(2).copied(),
+        ours_us,
+        candle_us,
+        ratio: candle_us / ours_us,
+        candle_flash_us,
+        bf16_us,
         difference,
     })
 }

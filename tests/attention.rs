@@ -3,7 +3,7 @@
 mod common;
 
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor, Var};
-use candle_dynquant::ops::{self, Mask};
+use candle_dynquant::ops::{self, Mask, Precision};
 use common::tensor;
 
 /// Views `[batch, heads, seq, dim]` of a projection's output.
@@ -260,5 +260,43 @@ fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
         message.contains("a divisor of 4") && message.contains("[1, 3, 3, 4]"),
         "{message}"
     );
+    Ok(())
+}
+
+/// Factors in bfloat16: near the exact result, the same for a query in any batch; f64 keeps its precision.
+#[test]
+fn in_bfloat16_a_query_is_near_and_alone() -> Result<()> {
+    let precision = Precision::BFloat16;
+    for [batch, count, kv, queries, keys] in SIZES {
+        let q = heads([batch, count, queries, 8], 1)?;
+        let (k, v) = (
+            heads([batch, kv, keys, 8], 2)?,
+            heads([batch, kv, keys, 6], 3)?,
+        );
+        let scale = 1. / 8f64.sqrt();
+        let attend = |q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>| {
+            ops::scaled_dot_product_attention_with(q, k, v, mask, scale, precision)
+        };
+        for mask in [Mask::All, Mask::Causal] {
+            if queries > keys {
+                continue;
+            }
+            let case = format!("{:?} {:?} {mask:?}", q.dims(), k.dims());
+            let got = attend(&q, &k, &v, mask)?;
+            let exact = expected(&q, &k, &v, mask, scale)?;
+            assert_close(&case, &got, &exact, 0.1);
+            let of_last = (batch - 1, queries - 1);
+            let [q_last, k_last, v_last] = [&q, &k, &v].map(|t| t.narrow(0, of_last.0, 1));
+            let q_last = q_last?.narrow(2, of_last.1, 1)?;
+            let alone = attend(&q_last, &k_last?, &v_last?, mask)?;
+            let of_query = |t: &Tensor| t.i((of_last.0, .., of_last.1))?.contiguous();
+            let expected = of_query(&got)?.flatten_all()?.to_vec1::<f32>()?;
+            assert_eq!(alone.flatten_all()?.to_vec1::<f32>()?, expected, "{case}");
+        }
+        let [q, k, v] = [&q, &k, &v].map(|t| t.to_dtype(DType::F64));
+        let (q, k, v) = (q?, k?, v?);
+        let exact = expected(&q, &k, &v, Mask::All, scale)?;
+        assert_close("f64", &attend(&q, &k, &v, Mask::All)?, &exact, 1e-12);
+    }
     Ok(())
 }

@@ -20,6 +20,8 @@ pub struct Figures {
     pub embeddings: bool,
     /// Whether layer norms were equalized before.
     pub equalized: bool,
+    /// Whether the quantized model's attention multiplies in bfloat16.
+    pub bf16_attention: bool,
     /// Instruction set of the quantized layers.
     pub isa: String,
     pub threads: usize,
@@ -72,7 +74,7 @@ impl Figures {
     pub fn new(
         model: String,
         preset: String,
-        [embeddings, equalized]: [bool; 2],
+        [embeddings, equalized, bf16_attention]: [bool; 3],
         measured: &Measured<'_>,
     ) -> Self {
         let report = measured.report;
@@ -84,6 +86,7 @@ impl Figures {
             preset,
             embeddings,
             equalized,
+            bf16_attention,
             isa: report.isa.clone(),
             threads: candle_core::utils::get_num_threads(),
             float: Side::new(measured, float, before, total, None),

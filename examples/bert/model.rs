@@ -50,6 +50,13 @@ impl Bert {
         self.classifier.is_some()
     }
 
+    /// Sets the precision of the factors that attention multiplies; at first it is f32.
+    pub fn set_attention(&mut self, precision: ops::Precision) {
+        for layer in &mut self.encoder.layer {
+            layer.attention.self_attention.precision = precision;
+        }
+    }
+
     /// The last hidden state, `[batch, seq, hidden]`; rows of padding hold nothing of use.
     pub fn hidden(&self, batch: &Batch) -> Result<Tensor> {
         // 0 for tokens, as good as minus infinity for padding, added to attention scores.
@@ -176,6 +183,7 @@ struct SelfAttention {
     key: nn::Linear,
     value: nn::Linear,
     heads: usize,
+    precision: ops::Precision,
 }
 
 impl SelfAttention {
@@ -186,6 +194,7 @@ impl SelfAttention {
             key: nn::linear(size, size, vb.pp("key"))?,
             value: nn::linear(size, size, vb.pp("value"))?,
             heads: config.num_attention_heads,
+            precision: ops::Precision::Float32,
         })
     }
 
@@ -199,12 +208,13 @@ impl SelfAttention {
             let heads = projected.reshape((batch, seq, self.heads, head_size))?;
             heads.transpose(1, 2)
         };
-        let context = ops::scaled_dot_product_attention(
+        let context = ops::scaled_dot_product_attention_with(
             &split(query)?,
             &split(key)?,
             &split(value)?,
             Some(mask),
             1. / (head_size as f32).sqrt(),
+            self.precision,
         )?;
         context.transpose(1, 2)?.reshape((batch, seq, size))
     }

@@ -18,6 +18,7 @@ mod threads;
 
 pub use isa::Isa;
 pub use loops::activation::Activation;
+pub use loops::attention::Precision;
 
 pub(crate) use calls::activation::activate;
 pub(crate) use calls::attention::attention;

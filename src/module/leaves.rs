@@ -63,7 +63,7 @@ leaves! {
 
 leaves! {
     Tensor, Var, TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, QMatMul,
-    QTensor, crate::kernels::Activation,
+    QTensor, crate::kernels::Activation, crate::kernels::Precision,
 }
 
 leaves! {

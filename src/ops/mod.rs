@@ -32,7 +32,7 @@ mod norm;
 mod softmax;
 
 pub use activation::{activate, gelu, gelu_erf, gelu_tanh, relu, sigmoid, silu, swiglu, tanh};
-pub use attention::scaled_dot_product_attention;
+pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_with};
 pub use gather::gather;
 pub use mask::Mask;
 pub(crate) use norm::Norm;
@@ -45,7 +45,7 @@ pub use candle_nn::ops::{
     pixel_shuffle, pixel_unshuffle, replication_pad2d, rms_norm_slow, sdpa, selu,
 };
 
-pub use crate::kernels::Activation;
+pub use crate::kernels::{Activation, Precision};
 
 use candle_core::{DType, Tensor};
 

@@ -188,7 +188,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         transpose: |square| transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<8, 2, f32>(attention, block, out, register) }
+    unsafe { attention::attend::<8, 2, f32, _>(attention, block, out, register) }
 }
 
 /// Rows become columns.

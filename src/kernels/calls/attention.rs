@@ -1,10 +1,12 @@
 //! Attention of all heads, cut into blocks of queries.
 
-use crate::kernels::isa::Isa;
-use crate::kernels::loops::attention::{Attention, Block, Heads, QUERIES};
-use crate::kernels::loops::buffer;
+use crate::kernels::arch::op::Op;
+use crate::kernels::isa::{Isa, Pairs};
+use crate::kernels::loops::attention::{Attention, Block, Heads, Precision, QUERIES};
 use crate::kernels::loops::float_tile::COLUMNS;
+use crate::kernels::loops::number::Number;
 use crate::kernels::loops::product::Sink;
+use crate::kernels::loops::{buffer, factors};
 use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
 use crate::sizes;
 
@@ -109,6 +111,102 @@ impl<'a> Attention<'a> {
     }
 }
 
+/// k or v of all heads in bfloat16, as factors.
+struct Factors {
+    values: Vec<f32>,
+    rows: usize,
+    columns: usize,
+}
+
+impl Factors {
+    /// Of k, whose neighbours become pairs, where they do.
+    fn of_k(isa: Isa, attention: &Attention<'_>, threads: &Threads) -> Self {
+        let (k, paired) = (attention.k, isa.registers().pairs == Pairs::Alternate);
+        let columns = if paired {
+            k.columns.div_ceil(2)
+        } else {
+            k.columns
+        };
+        let how = if paired { How::PairColumns } else { How::Round };
+        Self::new(isa, attention, (k, how), [k.rows, columns], threads)
+    }
+
+    /// Of v, whose rows become pairs, where they do.
+    fn of_v(isa: Isa, attention: &Attention<'_>, threads: &Threads) -> Self {
+        let (v, paired) = (attention.v, isa.registers().pairs == Pairs::Alternate);
+        let rows = if paired { v.rows.div_ceil(2) } else { v.rows };
+        let how = if paired { How::PairRows } else { How::Round };
+        Self::new(isa, attention, (v, how), [rows, v.columns], threads)
+    }
+
+    fn new(
+        isa: Isa,
+        attention: &Attention<'_>,
+        (heads, how): (Heads<'_>, How),
+        [rows, columns]: [usize; 2],
+        threads: &Threads,
+    ) -> Self {
+        let count = attention.batch * attention.kv_heads;
+        let mut values = vec![0.; sizes::length("factors", &[count, rows, columns])];
+        let outs = values.chunks_mut((rows * columns).max(1)).enumerate();
+        threads.for_each_item(outs, |(index, out)| {
+            let [of_batch, of_head, stride] = heads.strides;
+            let (batch, head) = (index / attention.kv_heads, index % attention.kv_heads);
+            isa.run(MakeFactors {
+                from: &heads.values[batch * of_batch + head * of_head..],
+                stride,
+                size: [heads.rows, heads.columns],
+                how,
+                out,
+            });
+        });
+        Self {
+            values,
+            rows,
+            columns,
+        }
+    }
+
+    fn heads(&self, kv_heads: usize) -> Heads<'_> {
+        let of_head = self.rows * self.columns;
+        Heads {
+            values: &self.values,
+            strides: [kv_heads * of_head, of_head, self.columns],
+            rows: self.rows,
+            columns: self.columns,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum How {
+    Round,
+    PairColumns,
+    PairRows,
+}
+
+struct MakeFactors<'a> {
+    from: &'a [f32],
+    stride: usize,
+    size: [usize; 2],
+    how: How,
+    out: &'a mut [f32],
+}
+
+impl Op for MakeFactors<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        let (from, columns) = ((self.from, self.stride), self.size[1]);
+        match self.how {
+            How::Round => factors::round_rows(from, columns, self.out),
+            How::PairColumns => factors::pair_columns(from, columns, self.out),
+            How::PairRows => factors::pair_rows(from, self.size, self.out),
+        }
+    }
+}
+
 /// Multiply-adds below which the caller's thread computes alone.
 const SERIAL_MACS: usize = 200_000;
 
@@ -116,7 +214,9 @@ const SERIAL_MACS: usize = 200_000;
 ///
 /// A query that sees no key, by a mask of minus infinity or by `causal`, gives zeros. Each element
 /// is within `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact result, the
-/// maxima over the keys that are not excluded. It does not depend on the number of threads.
+/// maxima over the keys that are not excluded; with factors in bfloat16 it is beyond that by at most
+/// `max |v| (e^(s / 63) - 1 + 2^-6)`, `s` being `max scale sum |q_d k_d|`. It does not depend on the number
+/// of threads.
 ///
 /// # Panics
 /// If the sizes of the operands do not agree, or one exceeds its slice.
@@ -135,6 +235,15 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
     let count = match work < SERIAL_MACS {
         true => 1,
         false => threads.count(),
+    };
+    let of_kv;
+    let attention = match attention.precision {
+        Precision::Float32 => attention,
+        Precision::BFloat16 => {
+            of_kv = [Factors::of_k, Factors::of_v].map(|make| make(isa, &attention, &threads));
+            let [k, v] = of_kv.each_ref().map(|of| of.heads(attention.kv_heads));
+            Attention { k, v, ..attention }
+        }
     };
     let registers = q.rows.div_ceil(COLUMNS);
     let wanted = TASKS_PER_THREAD * count;
@@ -218,13 +327,22 @@ mod tests {
                     dot * f64::from(a.scale) + mask
                 };
                 let scores: Vec<f64> = (0..a.k.rows).map(score).collect();
-                let size = |j| {
+                let of_products = |j| {
                     let term = |d| (at(&a.q, b, h, i, d) * at(&a.k, b, kv(h), j, d)).abs();
-                    let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
-                    f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>() + mask.abs()
+                    f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>()
                 };
-                let finite = (0..a.k.rows).map(size).filter(|size| size.is_finite());
-                let size = finite.fold(0., f64::max);
+                let of_mask = |j| a.mask.map_or(0., |mask| at(&mask, b, h, i, j)).abs();
+                let seen = || (0..a.k.rows).filter(|j| of_mask(*j).is_finite());
+                let size = seen()
+                    .map(|j| of_products(j) + of_mask(j))
+                    .fold(0., f64::max);
+                let of_factors = match a.precision {
+                    Precision::Float32 => 0.,
+                    Precision::BFloat16 => {
+                        let size = seen().map(of_products).fold(0., f64::max);
+                        (size / 63.).exp_m1() + 1. / 64.
+                    }
+                };
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
                 let sum = weights.iter().sum::<f64>();
@@ -236,10 +354,9 @@ mod tests {
                         false => total / sum,
                     };
                     let values = (0..a.k.rows).map(|j| at(&a.v, b, kv(h), j, c).abs());
-                    out.push((
-                        exact,
-                        values.fold(0., f64::max) * (2. + size) / 2f64.powi(21),
-                    ));
+                    let of_sums = (2. + size) / 2f64.powi(21);
+                    let max = values.fold(0., f64::max);
+                    out.push((exact, max * (of_sums + of_factors)));
                 }
             }
         }
@@ -302,7 +419,10 @@ mod tests {
                 Some(mask(&own[..], [0, 0, keys])),
             ];
             let masks = masks.into_iter().map(|mask| (mask, false));
-            for (mask, causal) in masks.chain([(None, true)]) {
+            let masks = masks.chain([(None, true)]);
+            let of = |precision| masks.clone().map(move |mask| (mask, precision));
+            for ((mask, causal), precision) in of(Precision::Float32).chain(of(Precision::BFloat16))
+            {
                 let attention = Attention {
                     q: heads(&q, queries, heads_count, head_dim),
                     k: heads(&k, keys, kv_heads, head_dim),
@@ -313,6 +433,7 @@ mod tests {
                     batch,
                     heads: heads_count,
                     kv_heads,
+                    precision,
                 };
                 let expected = exact(&attention);
                 let mut fused: Option<Vec<u32>> = None;
@@ -354,6 +475,7 @@ mod tests {
                     batch: 1,
                     heads: 1,
                     kv_heads: 1,
+                    precision: Precision::Float32,
                 };
                 super::attention(isa, attention)
             };

@@ -21,6 +21,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::buffer::{self, Aligned};
+use super::factors;
 use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
 use super::norm::exps_below;
 use super::number::{Number, fma};
@@ -47,6 +48,19 @@ pub struct Attention<'a> {
     pub heads: usize,
     /// Heads of k and v; as many neighbouring heads of q share each of them.
     pub kv_heads: usize,
+    /// That of the factors of both products.
+    pub precision: Precision,
+}
+
+/// The precision of the factors that attention multiplies: queries by keys, weights by values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Precision {
+    /// f32.
+    #[default]
+    Float32,
+    /// bfloat16, with sums in f32.
+    BFloat16,
 }
 
 impl Attention<'_> {
@@ -103,17 +117,20 @@ thread_local! {
 
 /// Computes a block and writes it to `out`, `[batch * queries, heads * value_dim]`.
 ///
+/// In bfloat16 k and v are factors already. Where these are pairs, a row of k has pairs of neighbours, a row of v
+/// those of two keys.
+///
 /// # Safety
 /// No other thread computes a block that overlaps.
 #[inline(always)]
-pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number>(
+pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number, R: Register<LANES>>(
     attention: &Attention<'_>,
     block: Block,
     out: &Sink<'_>,
-    register: impl Register<LANES>,
+    register: R,
 ) {
     let (k, v) = (attention.k, attention.v);
-    let (head_dim, value_dim) = (k.columns, v.columns);
+    let (head_dim, value_dim) = (attention.q.columns, v.columns);
     let shared = Block {
         head: block.head / (attention.heads / attention.kv_heads),
         ..block.clone()
@@ -121,11 +138,17 @@ pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number>(
     let width = block.queries.len().next_multiple_of(COLUMNS);
     let mut room = ROOM.take();
     // All but the rows have a column for each query.
-    let sizes = [head_dim, KEYS, KEYS, value_dim, value_dim, 1, 1, 1];
+    let rows_of_q = head_dim.next_multiple_of(2);
+    let sizes = [rows_of_q, KEYS, KEYS, value_dim, value_dim, 1, 1, 1];
     let [q_t, scores, mask, sums, rows, max, sum, keep] =
         room.split(sizes.map(|rows| rows * width));
 
-    scaled_queries(attention, &block, (&mut *q_t, width), register);
+    let of_q = &mut q_t[..head_dim * width];
+    scaled_queries(attention, &block, (of_q, width), register);
+    let depth = match attention.precision {
+        Precision::Float32 => head_dim,
+        Precision::BFloat16 => factors::of_queries(q_t, width, head_dim, R::PAIRED),
+    };
     sums.fill(0.);
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.);
@@ -134,13 +157,14 @@ pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number>(
     let seen = attention.seen(block.queries.end - 1);
     for start in (0..seen).step_by(KEYS) {
         let keys = KEYS.min(seen - start);
-        let scores = &mut scores[..keys * width];
+        let room = &mut *scores;
+        let scores = &mut room[..keys * width];
         let left = Left {
             values: shared.of(&k, start),
             row: k.strides[2],
             step: 1,
             rows: keys,
-            depth: head_dim,
+            depth,
         };
         let right = Right {
             b: q_t,
@@ -156,15 +180,19 @@ pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number>(
             exclude_later(attention, &block, start, (scores, width));
         }
         softmax::<N>(scores, width, max, sum, keep);
+        let depth = match attention.precision {
+            Precision::Float32 => keys,
+            Precision::BFloat16 => factors::of_weights(room, width, keys, register),
+        };
         let left = Left {
-            values: shared.of(&v, start),
+            values: shared.of(&v, if R::PAIRED { start / 2 } else { start }),
             row: 1,
             step: v.strides[2],
             rows: value_dim,
-            depth: keys,
+            depth,
         };
         let right = Right {
-            b: scores,
+            b: room,
             c: sums,
             width,
             keep: Some(keep),
@@ -192,7 +220,7 @@ fn scaled_queries<const LANES: usize>(
         (q, attention.q.strides[2]),
         (&mut *q_t, width),
         block.queries.len(),
-        attention.k.columns,
+        attention.q.columns,
         register,
     );
     for x in q_t.iter_mut() {
@@ -330,9 +358,9 @@ type Columns = [f32; COLUMNS];
 
 #[inline(always)]
 fn block_at(row: &[f32], column: usize) -> Columns {
-    let mut block = [0.; COLUMNS];
-    block.copy_from_slice(&row[column..column + COLUMNS]);
-    block
+    // Rows have whole blocks. A block that is copied from a slice goes by way of the stack.
+    let block = row[column..].first_chunk().copied();
+    block.unwrap_or([0.; COLUMNS])
 }
 
 /// The max of each column; a NaN is left to [`exps_below`].

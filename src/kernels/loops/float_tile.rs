@@ -20,11 +20,23 @@ pub const SQUARE: usize = 8;
 
 /// One instruction set's register of `LANES` f32, as the operations the product needs.
 pub trait Register<const LANES: usize>: Copy {
+    /// Whether factors are pairs of bfloat16.
+    const PAIRED: bool = false;
     type V: Copy;
     fn load(self, from: &[f32; LANES]) -> Self::V;
     fn splat(self, value: f32) -> Self::V;
     /// `a * b + acc`.
     fn fma(self, a: Self::V, b: Self::V, acc: Self::V) -> Self::V;
+    /// `acc` and the product of two factors, or of both where they are pairs.
+    #[inline(always)]
+    fn dot(self, a: Self::V, b: Self::V, acc: Self::V) -> Self::V {
+        self.fma(a, b, acc)
+    }
+    /// The pairs of two registers, none of whose elements is subnormal; not called unless it is `PAIRED`.
+    #[inline(always)]
+    fn pair(self, first: Self::V, _second: Self::V) -> Self::V {
+        first
+    }
     fn store(self, values: Self::V, to: &mut [f32; LANES]);
     fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE];
 }
@@ -74,6 +86,60 @@ where
     #[inline(always)]
     fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] {
         (self.transpose)(square)
+    }
+}
+
+/// A [`Register`] whose factors are pairs, made and multiplied by instructions of their own.
+#[allow(dead_code, reason = "most instruction sets multiply f32 only")]
+#[derive(Clone, Copy)]
+pub struct OfPairs<R, Dot, Pair> {
+    pub register: R,
+    pub dot: Dot,
+    pub pair: Pair,
+}
+
+impl<const LANES: usize, R, Dot, Pair> Register<LANES> for OfPairs<R, Dot, Pair>
+where
+    R: Register<LANES>,
+    Dot: Fn(R::V, R::V, R::V) -> R::V + Copy,
+    Pair: Fn(R::V, R::V) -> R::V + Copy,
+{
+    const PAIRED: bool = true;
+    type V = R::V;
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> R::V {
+        self.register.load(from)
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> R::V {
+        self.register.splat(value)
+    }
+
+    #[inline(always)]
+    fn fma(self, a: R::V, b: R::V, acc: R::V) -> R::V {
+        self.register.fma(a, b, acc)
+    }
+
+    #[inline(always)]
+    fn dot(self, a: R::V, b: R::V, acc: R::V) -> R::V {
+        (self.dot)(a, b, acc)
+    }
+
+    #[inline(always)]
+    fn pair(self, first: R::V, second: R::V) -> R::V {
+        (self.pair)(first, second)
+    }
+
+    #[inline(always)]
+    fn store(self, values: R::V, to: &mut [f32; LANES]) {
+        self.register.store(values, to);
+    }
+
+    #[inline(always)]
+    fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] {
+        self.register.transpose(square)
     }
 }
 
@@ -184,7 +250,7 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
             for r in 0..MR {
                 let a = register.splat(*starts[r].add(d * left.step));
                 for v in 0..NV {
-                    acc[r][v] = register.fma(a, b[v], acc[r][v]);
+                    acc[r][v] = register.dot(a, b[v], acc[r][v]);
                 }
             }
         }

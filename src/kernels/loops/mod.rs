@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod convert;
 pub mod dequantize;
 pub mod encode;
+pub mod factors;
 pub mod float_tile;
 pub mod gates;
 pub mod norm;

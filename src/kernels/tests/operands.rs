@@ -15,7 +15,7 @@ use crate::kernels::calls::quantize::Codes;
 use crate::kernels::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::activation::Activation;
-use crate::kernels::loops::attention::{Attention, Heads};
+use crate::kernels::loops::attention::{Attention, Heads, Precision};
 use crate::kernels::loops::gates::Gates;
 use crate::kernels::loops::norm::Norm;
 use crate::kernels::loops::product::Product;
@@ -235,6 +235,7 @@ fn attention_stays_within_its_slices() {
             batch,
             heads,
             kv_heads: heads,
+            precision: Precision::Float32,
         };
         attention::attention(isa(), attention)
     };
@@ -274,6 +275,7 @@ fn attention_stays_within_its_slices() {
         batch: 1,
         heads: 2,
         kv_heads,
+        precision: Precision::Float32,
     };
     assert_eq!(attention::attention(isa(), shared(1)), values);
     for wrong in [0, 3, 4] {

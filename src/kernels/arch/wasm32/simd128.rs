@@ -241,5 +241,5 @@ pub unsafe fn attend_by<F: Fma>(attention: &Attention<'_>, block: Block, out: &S
         transpose: |square| portable::transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<4, 2, lanes::Lanes<F>>(attention, block, out, register) }
+    unsafe { attention::attend::<4, 2, lanes::Lanes<F>, _>(attention, block, out, register) }
 }

@@ -3,9 +3,12 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-pub use super::avx512_vnni::{attend, multiply, multiply_f16, run, widen};
+use super::avx512_vnni;
+pub use super::avx512_vnni::{multiply, multiply_f16, run, widen};
 use crate::kernels::arch::op::Activate;
 use crate::kernels::loops::activation::Activation;
+use crate::kernels::loops::attention::{self, Attention, Block, Precision};
+use crate::kernels::loops::float_tile::OfPairs;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile::{self, Closures, Lanes};
 use crate::kernels::packed::Channels;
@@ -58,6 +61,40 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<16, 128, 4, 2, _>(&product.by_twos(), out, part, vector) }
+}
+
+/// # Safety
+/// The CPU has these features, and no other thread computes a block that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+    let register = OfPairs {
+        register: avx512_vnni::register(),
+        dot: |a, b, acc| dot(acc, _mm512_castps_si512(a), _mm512_castps_si512(b)),
+        pair: |first, second| pair(first, second),
+    };
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    unsafe {
+        match attention.precision {
+            Precision::Float32 => avx512_vnni::attend(attention, block, out),
+            Precision::BFloat16 => {
+                attention::attend::<16, 4, f32, _>(attention, block, out, register);
+            }
+        }
+    }
+}
+
+/// The bfloat16 of each lane of both, the first in the upper half.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+#[inline]
+fn pair(first: __m512, second: __m512) -> __m512 {
+    let both = _mm512_cvtne2ps_pbh(first, second);
+    // SAFETY: both types are 64 bytes, and any bits are values of them.
+    let both = unsafe { std::mem::transmute::<__m512bh, __m512i>(both) };
+    // 16 of the second are followed by 16 of the first.
+    let order: [u16; 32] = std::array::from_fn(|i| (i / 2 + 16 * (i % 2)) as u16);
+    // SAFETY: the array is 64 bytes to read.
+    let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
+    _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both))
 }
 
 /// `acc` and both products of each lane.

@@ -36,11 +36,11 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
     convert::widen_f16(halves_rest, out_rest);
 }
 
-/// # Safety
-/// The CPU has these features, and no other thread computes a block that overlaps.
+/// The registers of attention.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
-    let register = float_tile::Closures {
+#[inline]
+pub fn register() -> impl float_tile::Register<16, V = __m512> {
+    float_tile::Closures {
         // SAFETY: the array is 64 bytes to read; no alignment is asked.
         load: |from: &[f32; 16]| unsafe { _mm512_loadu_ps(from.as_ptr()) },
         splat: |value| _mm512_set1_ps(value),
@@ -48,9 +48,15 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         // SAFETY: the array is 64 bytes to write.
         store: |values, to: &mut [f32; 16]| unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) },
         transpose: |square| avx2::transpose(square),
-    };
+    }
+}
+
+/// # Safety
+/// The CPU has these features, and no other thread computes a block that overlaps.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<16, 4, f32>(attention, block, out, register) }
+    unsafe { attention::attend::<16, 4, f32, _>(attention, block, out, register()) }
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.
