@@ -1,12 +1,11 @@
 //! Attention of all heads, cut into blocks of queries.
 
-use crate::kernels::arch::op::Op;
-use crate::kernels::isa::{Isa, Pairs};
+use super::factors::Factors;
+use crate::kernels::isa::Isa;
 use crate::kernels::loops::attention::{Attention, Block, Heads, Precision, QUERIES};
+use crate::kernels::loops::buffer;
 use crate::kernels::loops::float_tile::COLUMNS;
-use crate::kernels::loops::number::Number;
 use crate::kernels::loops::product::Sink;
-use crate::kernels::loops::{buffer, factors};
 use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
 use crate::sizes;
 
@@ -111,102 +110,6 @@ impl<'a> Attention<'a> {
     }
 }
 
-/// k or v of all heads in bfloat16, as factors.
-struct Factors {
-    values: Vec<f32>,
-    rows: usize,
-    columns: usize,
-}
-
-impl Factors {
-    /// Of k, whose neighbours become pairs, where they do.
-    fn of_k(isa: Isa, attention: &Attention<'_>, threads: &Threads) -> Self {
-        let (k, paired) = (attention.k, isa.registers().pairs == Pairs::Alternate);
-        let columns = if paired {
-            k.columns.div_ceil(2)
-        } else {
-            k.columns
-        };
-        let how = if paired { How::PairColumns } else { How::Round };
-        Self::new(isa, attention, (k, how), [k.rows, columns], threads)
-    }
-
-    /// Of v, whose rows become pairs, where they do.
-    fn of_v(isa: Isa, attention: &Attention<'_>, threads: &Threads) -> Self {
-        let (v, paired) = (attention.v, isa.registers().pairs == Pairs::Alternate);
-        let rows = if paired { v.rows.div_ceil(2) } else { v.rows };
-        let how = if paired { How::PairRows } else { How::Round };
-        Self::new(isa, attention, (v, how), [rows, v.columns], threads)
-    }
-
-    fn new(
-        isa: Isa,
-        attention: &Attention<'_>,
-        (heads, how): (Heads<'_>, How),
-        [rows, columns]: [usize; 2],
-        threads: &Threads,
-    ) -> Self {
-        let count = attention.batch * attention.kv_heads;
-        let mut values = vec![0.; sizes::length("factors", &[count, rows, columns])];
-        let outs = values.chunks_mut((rows * columns).max(1)).enumerate();
-        threads.for_each_item(outs, |(index, out)| {
-            let [of_batch, of_head, stride] = heads.strides;
-            let (batch, head) = (index / attention.kv_heads, index % attention.kv_heads);
-            isa.run(MakeFactors {
-                from: &heads.values[batch * of_batch + head * of_head..],
-                stride,
-                size: [heads.rows, heads.columns],
-                how,
-                out,
-            });
-        });
-        Self {
-            values,
-            rows,
-            columns,
-        }
-    }
-
-    fn heads(&self, kv_heads: usize) -> Heads<'_> {
-        let of_head = self.rows * self.columns;
-        Heads {
-            values: &self.values,
-            strides: [kv_heads * of_head, of_head, self.columns],
-            rows: self.rows,
-            columns: self.columns,
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum How {
-    Round,
-    PairColumns,
-    PairRows,
-}
-
-struct MakeFactors<'a> {
-    from: &'a [f32],
-    stride: usize,
-    size: [usize; 2],
-    how: How,
-    out: &'a mut [f32],
-}
-
-impl Op for MakeFactors<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let (from, columns) = ((self.from, self.stride), self.size[1]);
-        match self.how {
-            How::Round => factors::round_rows(from, columns, self.out),
-            How::PairColumns => factors::pair_columns(from, columns, self.out),
-            How::PairRows => factors::pair_rows(from, self.size, self.out),
-        }
-    }
-}
-
 /// Multiply-adds below which the caller's thread computes alone.
 const SERIAL_MACS: usize = 200_000;
 
@@ -236,12 +139,12 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
         true => 1,
         false => threads.count(),
     };
-    let of_kv;
+    let factors;
     let attention = match attention.precision {
         Precision::Float32 => attention,
         Precision::BFloat16 => {
-            of_kv = [Factors::of_k, Factors::of_v].map(|make| make(isa, &attention, &threads));
-            let [k, v] = of_kv.each_ref().map(|of| of.heads(attention.kv_heads));
+            factors = Factors::of(isa, &attention, (count > 1).then_some(&threads));
+            let [k, v] = factors.each_ref().map(Factors::heads);
             Attention { k, v, ..attention }
         }
     };

@@ -4,6 +4,7 @@
 pub mod activation;
 pub mod attention;
 pub mod convert;
+mod factors;
 pub mod gemm;
 pub mod linear;
 pub mod lookup;

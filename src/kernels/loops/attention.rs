@@ -153,8 +153,12 @@ pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number, R: Register
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.);
 
-    // Of the keys behind, no query of the block sees any.
+    // Of the keys behind, no query of the block sees any, but where a pair has one: its weight is 0.
     let seen = attention.seen(block.queries.end - 1);
+    let seen = match attention.precision {
+        Precision::Float32 => seen,
+        Precision::BFloat16 => seen.next_multiple_of(2).min(attention.k.rows),
+    };
     for start in (0..seen).step_by(KEYS) {
         let keys = KEYS.min(seen - start);
         let room = &mut *scores;
