@@ -55,6 +55,11 @@ fn specs() -> Result<Vec<(&'static str, QConfigSpec)>> {
     Ok(specs)
 }
 
+/// Whether attention is faster in bfloat16: `int8()` with it is a contender then.
+fn multiplies_bf16() -> Result<bool> {
+    Ok(Isa::active()?.to_string() == "avx512_bf16")
+}
+
 struct Ours {
     /// The folder that was read last, and its model in float, then by each of the specs.
     bert: Option<(String, Arc<[Bert]>)>,
@@ -93,6 +98,11 @@ impl Ours {
             for (_, spec) in specs()? {
                 models.push(quantized(&models[0], spec)?);
             }
+            if multiplies_bf16()? {
+                let mut model = models[1].clone();
+                model.set_attention(ops::Precision::BFloat16);
+                models.push(model);
+            }
             self.bert = Some((folder.to_owned(), models.into()));
         }
         let (_, models) = self.bert.as_ref().expect("was just read");
@@ -105,6 +115,7 @@ impl Ours {
             contender(move || Ok(models[model].hidden(&batch)?))
         };
         let names = specs()?.into_iter().map(|(name, _)| name);
+        let names = names.chain(multiplies_bf16()?.then_some("our bf16 attention"));
         Ok(Case {
             contenders: (1..)
                 .zip(names)

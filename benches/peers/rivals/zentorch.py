@@ -18,6 +18,8 @@ from transformers import BertModel
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 torch.set_grad_enabled(False)
+# Beyond it a case would not be compiled: each has sizes of its own.
+torch._dynamo.config.recompile_limit = 64
 
 
 def compiled(module):

@@ -6,6 +6,7 @@
 //! half a core from a caller that the system has put on the same one.
 
 use std::hint::spin_loop;
+use std::num::NonZero;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, Thread};
@@ -21,6 +22,10 @@ const AWAKE: Duration = Duration::from_micros(500);
 
 /// Looks between two glances at the clock.
 const LOOKS: u32 = 64;
+
+/// Max threads for each core that the process may use, where more are asked for: 32 would take three times as
+/// long as one.
+const PER_CORE: usize = 4;
 
 /// More workers have no bit in [`Shared::asleep`].
 const MAX_WORKERS: usize = 63;
@@ -53,11 +58,16 @@ pub fn threads() -> usize {
     POOL.workers.len() + 1
 }
 
-/// As many threads as candle computes with, by the same variables. Candle's own pool is not asked:
-/// that would start it, and it panics where a thread cannot be started.
+/// As many threads as candle computes with, by the same variables, but no more than the process has cores
+/// for. Candle's own pool is not asked: that would start it, and it panics where a thread cannot be started.
 fn wanted() -> usize {
-    let of_candle = std::env::var("CANDLE_NUM_THREADS").ok();
-    number(of_candle.as_deref()).unwrap_or_else(candle_core::utils::get_num_threads)
+    let asked = number(std::env::var("CANDLE_NUM_THREADS").ok().as_deref());
+    let of_candle = || candle_core::utils::get_num_threads();
+    let cores = thread::available_parallelism().map_or(usize::MAX, NonZero::get);
+    match asked {
+        Some(threads) => threads.min(cores.saturating_mul(PER_CORE)),
+        None => of_candle().min(cores),
+    }
 }
 
 /// The value of a variable, if it is a number of threads.
@@ -186,11 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_threads_as_candle_has() {
+    fn there_are_as_many_threads_as_candle_has_and_cores_for() {
         let values = [None, Some("three"), Some("0"), Some("3")];
         assert_eq!(values.map(number), [None, None, None, Some(3)]);
         if std::env::var_os("CANDLE_NUM_THREADS").is_none() {
-            let of_candle = candle_core::utils::get_num_threads();
+            let cores = thread::available_parallelism().map_or(usize::MAX, NonZero::get);
+            let of_candle = candle_core::utils::get_num_threads().min(cores);
             assert_eq!(threads(), of_candle.min(MAX_WORKERS + 1));
         }
     }
