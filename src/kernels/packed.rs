@@ -80,6 +80,8 @@ pub struct Packed {
     element: Element,
     n: usize,
     k: usize,
+    /// Groups of inputs.
+    groups: usize,
     /// Ranges of channels that are cut alike.
     gates: usize,
     /// In the order of memory: the panels of the same units of all gates follow one another.
@@ -271,6 +273,7 @@ impl Packed {
             element,
             n,
             k,
+            groups,
             gates,
             places,
             weights,
@@ -478,7 +481,7 @@ impl Packed {
 
     /// Groups of inputs.
     pub fn groups(&self) -> usize {
-        self.element.groups(self.isa, self.k)
+        self.groups
     }
 
     /// Channels, padding included.
