@@ -82,8 +82,10 @@ enum Layout {
     Panels,
 }
 
-/// Elements of an output beyond which it is written past the caches: 4 MiB, the second-level caches of
-/// two cores. What reads a smaller one finds it there.
+/// Elements of an output in the second-level caches of two cores: 2 MiB.
+const L2: usize = 1 << 19;
+
+/// Elements of an output beyond which it is written past the caches: 4 MiB. What reads a smaller one finds it there.
 #[cfg(target_arch = "x86_64")]
 const STREAMED: usize = 1 << 20;
 
@@ -206,6 +208,12 @@ impl<'a> Sink<'a> {
             width: columns.len(),
             _out: PhantomData,
         }
+    }
+
+    /// Whether the output is more than two cores' second-level caches hold.
+    #[inline(always)]
+    pub fn exceeds_l2(self) -> bool {
+        self.rows * self.columns > L2
     }
 
     /// Whether the output is better written past the caches, which cannot hold it.

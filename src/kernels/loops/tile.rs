@@ -252,7 +252,6 @@ pub unsafe fn multiply<
         mut panels,
         pass,
     } = part;
-    let activate = |activation: Activation, xs: &mut [f32]| vector.activate(activation, xs);
     let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
     let by_turns = V::IN_ANY_ORDER && rows.len() == 1 && pass != Pass::Once;
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
@@ -295,7 +294,7 @@ pub unsafe fn multiply<
                         _ => abreast::<LANES, BYTES, 1, V>(product, out, side, rows.start, vector),
                     }
                     for panel in side {
-                        product.activate(out, panel, &rows, activate);
+                        activate(product, out, panel, rows.clone(), vector);
                     }
                 }
                 panels = after;
@@ -315,7 +314,6 @@ pub unsafe fn multiply<
                 2 => column::<LANES, BYTES, 2, MR, V>(product, out, panel, next, near, all, vector),
                 _ => column::<LANES, BYTES, 1, MR, V>(product, out, panel, next, near, all, vector),
             }
-            product.activate(out, panel, &rows, activate);
         }
     }
 }
@@ -346,7 +344,8 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const 
     }
     // All about equally high: a low tile has too few sums to hide the latency of a dot product.
     let tiles = rows.len().div_ceil(MR);
-    let mut row = rows.start;
+    let (mut row, mut finished) = (rows.start, rows.start);
+    let far = rows.len() > 1 && out.exceeds_l2();
     let line = product.rhs.groups() * LINE;
     for left in (1..=tiles).rev() {
         let height = (rows.end - row).div_ceil(left);
@@ -357,6 +356,9 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const 
         // SAFETY: the rows of a tile are among these, and the panel is in the part that this thread
         // alone computes.
         unsafe {
+            if far {
+                claim(out, panel, row..row + height);
+            }
             match height {
                 6 if const { MR >= 6 } => {
                     tile::<LANES, BYTES, NV, 6, true, V>(product, out, panel, ahead, row, vector);
@@ -378,7 +380,64 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const 
             }
         }
         row += height;
+        if left == 1 || row - finished >= ACTIVATED {
+            // SAFETY: these rows of the panel are written, and in the part that this thread alone computes.
+            unsafe { activate(product, out, panel, finished..row, vector) };
+            finished = row;
+        }
     }
+}
+
+/// Rows that the activation function is applied to at once: they are still in L1, where all rows of a panel would
+/// not even stay in L2.
+const ACTIVATED: usize = 16;
+
+/// Applies the activation function, if there is one.
+///
+/// # Safety
+/// The rows of the panel are written, and no other thread reads or writes them.
+#[inline(always)]
+unsafe fn activate<const LANES: usize, const BYTES: usize, V>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    panel: Panel<'_>,
+    rows: Range<usize>,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let apply = |activation: Activation, xs: &mut [f32]| vector.activate(activation, xs);
+    // SAFETY: as this function.
+    unsafe { product.activate(out, panel, &rows, apply) };
+}
+
+/// Has the lines that the results of a tile go to brought to this core while its sums are computed: stores to
+/// lines beyond L2 took a tenth of a product of 1,024 rows.
+///
+/// # Safety
+/// No other thread writes these rows of this panel.
+#[inline(always)]
+unsafe fn claim(out: &Sink<'_>, panel: Panel<'_>, rows: Range<usize>) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let count = rows.len();
+        // SAFETY: the part is this thread's.
+        let mut rows = unsafe { out.rows(rows, out.columns(panel)) };
+        for row in 0..count {
+            // SAFETY: the row is one of them.
+            let row = unsafe { rows.row(row) };
+            for offset in (0..size_of_val(row)).step_by(LINE) {
+                let line = row.as_ptr().wrapping_byte_add(offset);
+                // `_mm_prefetch` would make lines of another core shared ones, which cost the stores a message.
+                // SAFETY: every x86-64 CPU has the instruction, which changes nothing, at any address.
+                unsafe {
+                    std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+                }
+            }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (out, panel, rows);
 }
 
 /// Bytes that are fetched at once.
@@ -560,6 +619,10 @@ unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
     for (chunk, first) in rows.clone().step_by(ROWS).enumerate() {
         let count = ROWS.min(rows.end - first);
         let ahead = next.get(chunk * groups * LINE..).unwrap_or(panel.weights);
+        if rows.len() > 1 && out.exceeds_l2() {
+            // SAFETY: the rows of the panel are in the part that this thread alone computes.
+            unsafe { claim(out, panel, first..first + count) };
+        }
         let mut totals = [zeros; ROWS];
         for start in (0..groups).step_by(BLOCK / V::Group::GROUPS) {
             let block = start..groups.min(start + BLOCK / V::Group::GROUPS);
@@ -585,6 +648,8 @@ unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
             // SAFETY: the row and the panel are in the part that this thread alone computes.
             unsafe { store(out, panel, first + row, [total], [Row::PLAIN], vector) };
         }
+        // SAFETY: the same; the rows are written.
+        unsafe { activate(product, out, panel, first..first + count, vector) };
     }
 }
 
