@@ -1,8 +1,7 @@
 //! Attention of all heads, cut into blocks of queries.
 
-use super::factors::Factors;
 use crate::kernels::isa::Isa;
-use crate::kernels::loops::attention::{Attention, Block, Heads, Precision, QUERIES};
+use crate::kernels::loops::attention::{Attention, Block, Heads, TASK};
 use crate::kernels::loops::buffer;
 use crate::kernels::loops::float_tile::COLUMNS;
 use crate::kernels::loops::product::Sink;
@@ -139,18 +138,9 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
         true => 1,
         false => threads.count(),
     };
-    let factors;
-    let attention = match attention.precision {
-        Precision::Float32 => attention,
-        Precision::BFloat16 => {
-            factors = Factors::of(isa, &attention, (count > 1).then_some(&threads));
-            let [k, v] = factors.each_ref().map(Factors::heads);
-            Attention { k, v, ..attention }
-        }
-    };
     let registers = q.rows.div_ceil(COLUMNS);
     let wanted = TASKS_PER_THREAD * count;
-    let blocks = registers.div_ceil(QUERIES / COLUMNS);
+    let blocks = registers.div_ceil(TASK / COLUMNS);
     let blocks = match count {
         1 => blocks,
         _ => blocks.max(registers.min(wanted.div_ceil(batch * heads))),
@@ -188,6 +178,7 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::loops::attention::Precision;
 
     /// A value in [-1, 1) that depends on nothing but `i`.
     fn value(i: usize) -> f32 {
@@ -276,6 +267,7 @@ mod tests {
             (1, 1, 64, 128, 64, 64),
             (1, 2, 65, 129, 20, 33),
             (2, 1, 130, 300, 12, 6),
+            (1, 1, 270, 5, 31, 5),
             (1, 2, 5, 1, 64, 64),
             (2, 6, 3, 140, 8, 5),
             (1, 4, 150, 20, 8, 5),
@@ -352,6 +344,32 @@ mod tests {
                         assert_eq!(fused.get_or_insert_with(|| Clone::clone(&bits)), &bits);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn subnormal_factors_are_zeros() {
+        // The last one would be rounded to a normal number.
+        for x in [1, 0x7f_0000, 0x7f_ffff].map(f32::from_bits) {
+            let (keys, dim) = (3, 33);
+            let (q, k) = (values(1, dim), values(2, keys * dim));
+            let v = vec![x; keys * dim];
+            let of = |values, rows| heads(values, rows, 1, dim);
+            let attention = Attention {
+                q: of(&q, 1),
+                k: of(&k, keys),
+                v: of(&v, keys),
+                mask: None,
+                causal: false,
+                scale: 1.,
+                batch: 1,
+                heads: 1,
+                kv_heads: 1,
+                precision: Precision::BFloat16,
+            };
+            for isa in Isa::available() {
+                assert_eq!(super::attention(isa, attention), [0.; 33], "{isa} {x:e}");
             }
         }
     }

@@ -4,7 +4,6 @@
 pub mod activation;
 pub mod attention;
 pub mod convert;
-mod factors;
 pub mod gemm;
 pub mod linear;
 pub mod lookup;

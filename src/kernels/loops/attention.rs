@@ -1,13 +1,14 @@
 //! Scaled dot-product attention, fused: no matrix of scores, no transposed copy of anything.
 //!
 //! ```text
-//! for each block of up to 64 queries of a head               a task
-//!   q^T of the block, scaled                                 [head_dim, queries]
-//!   for each chunk of 128 keys                               its scores stay in L1 or L2
-//!     s = k q^T + mask                                       [keys, queries]
-//!     new maximum and sum of each query; s = e^(s - maximum)
-//!     o = o e^(old maximum - new) + v^T s                    [value_dim, queries]
-//!   out = (o / sum)^T
+//! for up to 256 queries of a head                            a task
+//!   q^T of each block of up to 64, scaled                    [head_dim, queries]
+//!   for each chunk of 128 keys                               made factors of in bfloat16
+//!     for each block
+//!       s = k q^T + mask                                     [keys, queries], in L1 or L2
+//!       new maximum and sum of each query; s = e^(s - maximum)
+//!       o = o e^(old maximum - new) + v^T s                  [value_dim, queries]
+//!   out = (o / sum)^T of each block
 //! ```
 //!
 //! Queries are the lanes of the registers, so that softmax takes maxima and sums register by
@@ -18,6 +19,7 @@
 //! the mask excludes leave no trace.
 
 use std::cell::Cell;
+use std::hint::black_box;
 use std::ops::Range;
 
 use super::buffer::{self, Aligned};
@@ -89,12 +91,15 @@ pub struct Heads<'a> {
 }
 
 /// Queries of a block: as many as four of the widest registers.
-pub const QUERIES: usize = 4 * COLUMNS;
+const QUERIES: usize = 4 * COLUMNS;
+
+/// Queries of a task: keys and values are read, and made factors of, once for all of its blocks.
+pub const TASK: usize = 4 * QUERIES;
 
 /// Keys that are taken at a time.
 const KEYS: usize = 128;
 
-/// Queries of one head that one task computes.
+/// Queries of one head: those of a task, or some of them that are computed together.
 #[derive(Clone)]
 pub struct Block {
     pub batch: usize,
@@ -103,6 +108,20 @@ pub struct Block {
 }
 
 impl Block {
+    /// The queries in blocks of up to [`QUERIES`], of about as many registers each.
+    #[inline(always)]
+    fn blocks(&self) -> impl Iterator<Item = Self> {
+        let registers = self.queries.len().div_ceil(COLUMNS);
+        let count = registers.div_ceil(QUERIES / COLUMNS);
+        (0..count).map(move |block| {
+            let bound = |block| self.queries.start + block * registers / count * COLUMNS;
+            Self {
+                queries: bound(block)..bound(block + 1).min(self.queries.end),
+                ..*self
+            }
+        })
+    }
+
     /// The matrix of this head from a row on.
     #[inline(always)]
     fn of<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {
@@ -115,98 +134,185 @@ thread_local! {
     static ROOM: Cell<Aligned> = Cell::default();
 }
 
-/// Computes a block and writes it to `out`, `[batch * queries, heads * value_dim]`.
-///
-/// In bfloat16 k and v are factors already. Where these are pairs, a row of k has pairs of neighbours, a row of v
-/// those of two keys.
+/// What is kept of the queries of a task from chunk to chunk of keys; that of each block is adjacent.
+struct States<'a> {
+    /// The first query.
+    start: usize,
+    /// Rows of `q_t` and of `sums`.
+    rows_of_q: usize,
+    value_dim: usize,
+    q_t: &'a mut [f32],
+    sums: &'a mut [f32],
+    max: &'a mut [f32],
+    sum: &'a mut [f32],
+}
+
+/// That of a block, whose queries are filled up to whole registers, `width` in all.
+struct State<'a> {
+    width: usize,
+    /// Queries or factors of them, `[head_dim, width]` and a row of room.
+    q_t: &'a mut [f32],
+    /// Weighted sums of the values, `[value_dim, width]`.
+    sums: &'a mut [f32],
+    /// The maximum of each query's scores, and the sum of its weights.
+    max: &'a mut [f32],
+    sum: &'a mut [f32],
+}
+
+impl States<'_> {
+    #[inline(always)]
+    fn of(&mut self, block: &Block) -> State<'_> {
+        let first = block.queries.start - self.start;
+        let width = block.queries.len().next_multiple_of(COLUMNS);
+        State {
+            width,
+            q_t: &mut self.q_t[first * self.rows_of_q..][..width * self.rows_of_q],
+            sums: &mut self.sums[first * self.value_dim..][..width * self.value_dim],
+            max: &mut self.max[first..][..width],
+            sum: &mut self.sum[first..][..width],
+        }
+    }
+}
+
+/// Computes a task and writes it to `out`, `[batch * queries, heads * value_dim]`.
 ///
 /// # Safety
-/// No other thread computes a block that overlaps.
+/// No other thread computes a task that overlaps.
 #[inline(always)]
-pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number, R: Register<LANES>>(
-    attention: &Attention<'_>,
-    block: Block,
+pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, R: Register<LANES>>(
+    attention: &Attention<'a>,
+    task: Block,
     out: &Sink<'_>,
     register: R,
 ) {
     let (k, v) = (attention.k, attention.v);
     let (head_dim, value_dim) = (attention.q.columns, v.columns);
     let shared = Block {
-        head: block.head / (attention.heads / attention.kv_heads),
-        ..block.clone()
+        head: task.head / (attention.heads / attention.kv_heads),
+        ..task.clone()
     };
-    let width = block.queries.len().next_multiple_of(COLUMNS);
-    let mut room = ROOM.take();
-    // All but the rows have a column for each query.
+    let in_bf16 = attention.precision == Precision::BFloat16;
     let rows_of_q = head_dim.next_multiple_of(2);
-    let sizes = [rows_of_q, KEYS, KEYS, value_dim, value_dim, 1, 1, 1];
-    let [q_t, scores, mask, sums, rows, max, sum, keep] =
-        room.split(sizes.map(|rows| rows * width));
-
-    let of_q = &mut q_t[..head_dim * width];
-    scaled_queries(attention, &block, (of_q, width), register);
-    let depth = match attention.precision {
-        Precision::Float32 => head_dim,
-        Precision::BFloat16 => factors::of_queries(q_t, width, head_dim, R::PAIRED),
-    };
+    let width = task.queries.len().next_multiple_of(COLUMNS);
+    let chunk = if in_bf16 { KEYS } else { 0 };
+    let mut room = ROOM.take();
+    let [q_t, sums, max, sum, keep, scores, mask, rows, of_k, of_v] = room.split([
+        rows_of_q * width,
+        value_dim * width,
+        width,
+        width,
+        QUERIES,
+        KEYS * QUERIES,
+        KEYS * QUERIES,
+        value_dim * QUERIES,
+        chunk * head_dim,
+        chunk * value_dim,
+    ]);
     sums.fill(0.);
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.);
-
-    // Of the keys behind, no query of the block sees any, but where a pair has one: its weight is 0.
-    let seen = attention.seen(block.queries.end - 1);
-    let seen = match attention.precision {
-        Precision::Float32 => seen,
-        Precision::BFloat16 => seen.next_multiple_of(2).min(attention.k.rows),
+    let mut states = States {
+        start: task.queries.start,
+        rows_of_q,
+        value_dim,
+        q_t,
+        sums,
+        max,
+        sum,
     };
-    for start in (0..seen).step_by(KEYS) {
-        let keys = KEYS.min(seen - start);
-        let room = &mut *scores;
-        let scores = &mut room[..keys * width];
-        let left = Left {
-            values: shared.of(&k, start),
-            row: k.strides[2],
-            step: 1,
-            rows: keys,
-            depth,
-        };
-        let right = Right {
-            b: q_t,
-            c: scores,
-            width,
-            keep: None,
-        };
-        product::<LANES, NV>(left, right, register);
-        if let Some(of) = attention.mask {
-            add_mask(of, &block, start, (scores, width), mask, register);
+    let mut depth = head_dim;
+    for block in task.blocks() {
+        let State { q_t, width, .. } = states.of(&block);
+        let of_q = &mut q_t[..head_dim * width];
+        scaled_queries(attention, &block, (of_q, width), register);
+        if in_bf16 {
+            depth = factors::in_place(q_t, width, head_dim, register);
         }
-        if attention.causal {
-            exclude_later(attention, &block, start, (scores, width));
-        }
-        softmax::<N>(scores, width, max, sum, keep);
-        let depth = match attention.precision {
-            Precision::Float32 => keys,
-            Precision::BFloat16 => factors::of_weights(room, width, keys, register),
-        };
-        let left = Left {
-            values: shared.of(&v, if R::PAIRED { start / 2 } else { start }),
-            row: 1,
-            step: v.strides[2],
-            rows: value_dim,
-            depth,
-        };
-        let right = Right {
-            b: room,
-            c: sums,
-            width,
-            keep: Some(keep),
-        };
-        product::<LANES, NV>(left, right, register);
     }
 
-    let rows = (rows, value_dim);
-    // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { write(attention, &block, (sums, width), sum, rows, (out, register)) };
+    // Of the keys behind, no query sees any, but where a pair has one: its weight is 0.
+    let seen = |block: &Block| match attention.seen(block.queries.end - 1) {
+        seen if in_bf16 => seen.next_multiple_of(2).min(k.rows),
+        seen => seen,
+    };
+    let all = seen(&task);
+    for start in (0..all).step_by(KEYS) {
+        let of_chunk = KEYS.min(all - start);
+        let rows_of = |heads: &Heads<'a>| (shared.of(heads, start), heads.strides[2]);
+        let (of_keys, of_values) = match in_bf16 {
+            true => {
+                let row = factors::of_keys(rows_of(&k), [of_chunk, head_dim], of_k, register);
+                factors::of_values(rows_of(&v), [of_chunk, value_dim], of_v, register);
+                ((&*of_k, row), (&*of_v, value_dim))
+            }
+            false => (rows_of(&k), rows_of(&v)),
+        };
+        for block in task.blocks() {
+            let keys = of_chunk.min(seen(&block).saturating_sub(start));
+            if keys == 0 {
+                continue;
+            }
+            let State {
+                width,
+                q_t,
+                sums,
+                max,
+                sum,
+            } = states.of(&block);
+            let keep = &mut keep[..width];
+            let room = &mut *scores;
+            let scores = &mut room[..keys * width];
+            let left = Left {
+                values: of_keys.0,
+                row: of_keys.1,
+                // Told that it is 1, the compiler unrolls the loop, for which there are too few registers.
+                step: black_box(1),
+                rows: keys,
+                depth,
+            };
+            let right = Right {
+                b: q_t,
+                c: scores,
+                width,
+                keep: None,
+            };
+            product::<LANES, NV>(left, right, register);
+            if let Some(of) = attention.mask {
+                add_mask(of, &block, start, (scores, width), mask, register);
+            }
+            if attention.causal {
+                exclude_later(attention, &block, start, (scores, width));
+            }
+            softmax::<N>(scores, width, max, sum, keep);
+            let depth = match in_bf16 {
+                true => factors::in_place(room, width, keys, register),
+                false => keys,
+            };
+            let left = Left {
+                values: of_values.0,
+                row: 1,
+                step: of_values.1,
+                rows: value_dim,
+                depth,
+            };
+            let right = Right {
+                b: room,
+                c: sums,
+                width,
+                keep: Some(keep),
+            };
+            product::<LANES, NV>(left, right, register);
+        }
+    }
+
+    for block in task.blocks() {
+        let State {
+            width, sums, sum, ..
+        } = states.of(&block);
+        let rows = (&mut *rows, value_dim);
+        // SAFETY: blocks of attention are disjoint, and one thread computes each.
+        unsafe { write(attention, &block, (sums, width), sum, rows, (out, register)) };
+    }
     room.keep(&ROOM);
 }
 

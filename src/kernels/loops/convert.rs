@@ -38,19 +38,16 @@ pub fn round_bf16(values: &[f32], out: &mut [[u8; 2]]) {
     }
 }
 
-/// The bits of the f32 that a factor in bfloat16 is, of which the lower half is 0.
+/// The bits of the f32 that a factor in bfloat16 is, of which the lower half is 0: rounded half to even, and 0 of
+/// a subnormal value, as `vcvtne2ps2bf16` has it.
 #[inline(always)]
 pub fn factor(value: f32) -> u32 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
     let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
-    let factor = if is_nan { bits | 0x40_0000 } else { rounded } & 0xffff_0000;
-    let is_normal = factor & 0x7f80_0000 != 0;
-    if is_normal {
-        factor
-    } else {
-        factor & 0x8000_0000
-    }
+    let is_normal = bits & 0x7f80_0000 != 0;
+    let factor = if is_nan { bits | 0x40_0000 } else { rounded };
+    factor & if is_normal { 0xffff_0000 } else { 0x8000_0000 }
 }
 
 /// Two groups of adjacent inputs as pairs of the even and of the odd ones, the later one first.

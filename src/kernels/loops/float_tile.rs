@@ -32,10 +32,15 @@ pub trait Register<const LANES: usize>: Copy {
     fn dot(self, a: Self::V, b: Self::V, acc: Self::V) -> Self::V {
         self.fma(a, b, acc)
     }
-    /// The pairs of two registers, none of whose elements is subnormal; not called unless it is `PAIRED`.
+    /// The pairs of the lanes of two registers; not called unless it is `PAIRED`.
     #[inline(always)]
     fn pair(self, first: Self::V, _second: Self::V) -> Self::V {
         first
+    }
+    /// The pairs of neighbours in two registers, those of `low` first; not called unless it is `PAIRED`.
+    #[inline(always)]
+    fn pair_neighbours(self, low: Self::V, _high: Self::V) -> Self::V {
+        low
     }
     fn store(self, values: Self::V, to: &mut [f32; LANES]);
     fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE];
@@ -92,17 +97,20 @@ where
 /// A [`Register`] whose factors are pairs, made and multiplied by instructions of their own.
 #[allow(dead_code, reason = "most instruction sets multiply f32 only")]
 #[derive(Clone, Copy)]
-pub struct OfPairs<R, Dot, Pair> {
+pub struct OfPairs<R, Dot, Pair, Neighbours> {
     pub register: R,
     pub dot: Dot,
     pub pair: Pair,
+    pub pair_neighbours: Neighbours,
 }
 
-impl<const LANES: usize, R, Dot, Pair> Register<LANES> for OfPairs<R, Dot, Pair>
+impl<const LANES: usize, R, Dot, Pair, Neighbours> Register<LANES>
+    for OfPairs<R, Dot, Pair, Neighbours>
 where
     R: Register<LANES>,
     Dot: Fn(R::V, R::V, R::V) -> R::V + Copy,
     Pair: Fn(R::V, R::V) -> R::V + Copy,
+    Neighbours: Fn(R::V, R::V) -> R::V + Copy,
 {
     const PAIRED: bool = true;
     type V = R::V;
@@ -130,6 +138,11 @@ where
     #[inline(always)]
     fn pair(self, first: R::V, second: R::V) -> R::V {
         (self.pair)(first, second)
+    }
+
+    #[inline(always)]
+    fn pair_neighbours(self, low: R::V, high: R::V) -> R::V {
+        (self.pair_neighbours)(low, high)
     }
 
     #[inline(always)]

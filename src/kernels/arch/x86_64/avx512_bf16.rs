@@ -71,6 +71,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         register: avx512_vnni::register(),
         dot: |a, b, acc| dot(acc, _mm512_castps_si512(a), _mm512_castps_si512(b)),
         pair: |first, second| pair(first, second),
+        pair_neighbours: |low, high| pair_neighbours(low, high),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe {
@@ -87,14 +88,27 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 #[inline]
 fn pair(first: __m512, second: __m512) -> __m512 {
-    let both = _mm512_cvtne2ps_pbh(first, second);
-    // SAFETY: both types are 64 bytes, and any bits are values of them.
-    let both = unsafe { std::mem::transmute::<__m512bh, __m512i>(both) };
     // 16 of the second are followed by 16 of the first.
     let order: [u16; 32] = std::array::from_fn(|i| (i / 2 + 16 * (i % 2)) as u16);
     // SAFETY: the array is 64 bytes to read.
     let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
-    _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both))
+    _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, round(second, first)))
+}
+
+/// The bfloat16 of neighbours in both, the first in the upper half.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+fn pair_neighbours(low: __m512, high: __m512) -> __m512 {
+    _mm512_castsi512_ps(_mm512_rol_epi32::<16>(round(low, high)))
+}
+
+/// The bfloat16 of both, one after the other.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+fn round(low: __m512, high: __m512) -> __m512i {
+    let both = _mm512_cvtne2ps_pbh(high, low);
+    // SAFETY: both types are 64 bytes, and any bits are values of them.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(both) }
 }
 
 /// `acc` and both products of each lane.
