@@ -184,11 +184,11 @@ fn multiply<G: Group, const N: usize>(
     let work = products.iter().map(macs).fold(0, usize::saturating_add);
     let threads = threads.for_multiply_adds(work);
     let count = threads.count();
-    let wanted = parts_of(count, work, SERIAL_MACS).div_ceil(N);
+    let wanted = parts_of(count, work, SERIAL_MACS);
     let grids = products.each_ref().map(|p| {
         let row_bytes = p.rhs.groups() * size_of::<G>();
         let (isa, m, panels) = (p.rhs.isa(), p.lhs.m, p.rhs.panels());
-        Grid::new(isa, count, m, panels, row_bytes, wanted)
+        Grid::new(isa, count, N, m, panels, row_bytes, wanted)
     });
     let compute = |mut index: usize| {
         for ((product, out), grid) in products.iter().zip(outs).zip(&grids) {
@@ -225,10 +225,12 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Cuts into at least `wanted` parts, if there are as many, for `threads` threads.
+    /// Cuts one of several products that are alike, which together have at least `wanted` parts, if there are as
+    /// many, for `threads` threads.
     pub fn new(
         isa: Isa,
         threads: usize,
+        products: usize,
         m: usize,
         panels: usize,
         row_bytes: usize,
@@ -248,6 +250,7 @@ impl Grid {
         // then reads rows it quantized itself); then groups of panels, until there are enough
         // parts; then shorter blocks, of whole tiles.
         let tile_rows = isa.registers().tile_rows;
+        let wanted = wanted.div_ceil(products);
         let in_l2 = (ROW_BLOCK_BYTES / row_bytes.max(1)).max(tile_rows);
         let mut blocks = m.div_ceil(in_l2);
         if wanted > 1 && m / threads >= ROWS_APART {
@@ -256,7 +259,16 @@ impl Grid {
         let columns = wanted.div_ceil(blocks).clamp(1, panels);
         let blocks = blocks.max(wanted.div_ceil(columns));
         let height = m.div_ceil(blocks).next_multiple_of(tile_rows);
-        let width = panels.div_ceil(columns);
+        // As wide as the thread that gets most panels allows: of 9 parts one of two threads would get 5.
+        let widest = panels.div_ceil(columns);
+        let most = |width: &usize| {
+            let parts = products * blocks * panels.div_ceil(*width);
+            parts.div_ceil(threads) * width
+        };
+        let width = match threads {
+            1 => widest,
+            _ => (1..=widest).rev().min_by_key(most).unwrap_or(widest),
+        };
         Self {
             m,
             panels,
