@@ -1,7 +1,7 @@
 //! Attention of all heads, cut into blocks of queries.
 
 use crate::kernels::isa::Isa;
-use crate::kernels::loops::attention::{Attention, Block, Heads, TASK};
+use crate::kernels::loops::attention::{Attention, Block, Heads};
 use crate::kernels::loops::buffer;
 use crate::kernels::loops::float_tile::COLUMNS;
 use crate::kernels::loops::product::Sink;
@@ -140,7 +140,7 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
     };
     let registers = q.rows.div_ceil(COLUMNS);
     let wanted = TASKS_PER_THREAD * count;
-    let blocks = registers.div_ceil(TASK / COLUMNS);
+    let blocks = registers.div_ceil(attention.precision.queries_of_task() / COLUMNS);
     let blocks = match count {
         1 => blocks,
         _ => blocks.max(registers.min(wanted.div_ceil(batch * heads))),

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention, fused: no matrix of scores, no transposed copy of anything.
 //!
 //! ```text
-//! for up to 256 queries of a head                            a task
+//! for some queries of a head                                 a task
 //!   q^T of each block of up to 64, scaled                    [head_dim, queries]
 //!   for each chunk of 128 keys                               made factors of in bfloat16
 //!     for each block
@@ -65,6 +65,17 @@ pub enum Precision {
     BFloat16,
 }
 
+impl Precision {
+    /// The most queries of a task: several blocks, if factors of the keys and values are made once for all of them;
+    /// else short tasks, so that no thread waits long for another's last one.
+    pub(in crate::kernels) fn queries_of_task(self) -> usize {
+        match self {
+            Self::Float32 => QUERIES,
+            Self::BFloat16 => 4 * QUERIES,
+        }
+    }
+}
+
 impl Attention<'_> {
     /// How many keys a query sees, by its index.
     #[inline(always)]
@@ -92,9 +103,6 @@ pub struct Heads<'a> {
 
 /// Queries of a block: as many as four of the widest registers.
 const QUERIES: usize = 4 * COLUMNS;
-
-/// Queries of a task: keys and values are read, and made factors of, once for all of its blocks.
-pub const TASK: usize = 4 * QUERIES;
 
 /// Keys that are taken at a time.
 const KEYS: usize = 128;
