@@ -12,6 +12,7 @@ use crate::kernels::packed::{Packed, Panel};
 pub type Pair = [[u8; 2]; 2];
 
 /// The bytes of a pair, in the order of memory.
+#[allow(dead_code, reason = "some instruction sets take a pair apart")]
 #[inline(always)]
 pub fn bytes([[a, b], [c, d]]: Pair) -> [u8; 4] {
     [a, b, c, d]
