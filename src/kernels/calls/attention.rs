@@ -348,6 +348,23 @@ mod tests {
         }
     }
 
+    /// Attention of one head without mask or scale.
+    fn one_head<'a>(qkv: [&'a [f32]; 3], dim: usize) -> Attention<'a> {
+        let [q, k, v] = qkv.map(|values| heads(values, values.len() / dim, 1, dim));
+        Attention {
+            q,
+            k,
+            v,
+            mask: None,
+            causal: false,
+            scale: 1.,
+            batch: 1,
+            heads: 1,
+            kv_heads: 1,
+            precision: Precision::Float32,
+        }
+    }
+
     #[test]
     fn subnormal_factors_are_zeros() {
         // The last one would be rounded to a normal number.
@@ -355,18 +372,9 @@ mod tests {
             let (keys, dim) = (3, 33);
             let (q, k) = (values(1, dim), values(2, keys * dim));
             let v = vec![x; keys * dim];
-            let of = |values, rows| heads(values, rows, 1, dim);
             let attention = Attention {
-                q: of(&q, 1),
-                k: of(&k, keys),
-                v: of(&v, keys),
-                mask: None,
-                causal: false,
-                scale: 1.,
-                batch: 1,
-                heads: 1,
-                kv_heads: 1,
                 precision: Precision::BFloat16,
+                ..one_head([&q, &k, &v], dim)
             };
             for isa in Isa::available() {
                 assert_eq!(super::attention(isa, attention), [0.; 33], "{isa} {x:e}");
@@ -385,19 +393,7 @@ mod tests {
         );
         for isa in Isa::available() {
             let run = |q: &[f32]| {
-                let of = |values, rows| heads(values, rows, 1, dim);
-                let attention = Attention {
-                    q: of(q, queries),
-                    k: of(&k, keys),
-                    v: of(&v, keys),
-                    mask: None,
-                    causal: false,
-                    scale: 1.,
-                    batch: 1,
-                    heads: 1,
-                    kv_heads: 1,
-                    precision: Precision::Float32,
-                };
+                let attention = one_head([q, &k, &v], dim);
                 super::attention(isa, attention)
             };
             let clean = run(&q);

@@ -304,3 +304,22 @@ pub fn parts_of(threads: usize, work: usize, serial: usize) -> usize {
         threads => TASKS_PER_THREAD * threads,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_get_as_many_panels_of_several_products() {
+        let isa = Isa::active().unwrap();
+        for (products, panels) in [(1, 12), (3, 12), (3, 6), (3, 17), (2, 5)] {
+            let grid = Grid::new(isa, 2, products, 24, panels, 768, 8);
+            let widths = |index| grid.part(index).panels.len();
+            assert_eq!((0..grid.parts()).map(widths).sum::<usize>(), panels);
+            // What the thread that gets most of the widest parts has, of all.
+            let most = (products * grid.parts()).div_ceil(2) * grid.width;
+            let excess = most - (products * panels).div_ceil(2);
+            assert!(excess <= 1, "{products} x {panels}: {excess} panels more");
+        }
+    }
+}

@@ -142,7 +142,7 @@ thread_local! {
     static ROOM: Cell<Aligned> = Cell::default();
 }
 
-/// What is kept of the queries of a task from chunk to chunk of keys; that of each block is adjacent.
+/// The state of a task's queries between chunks of keys; that of each block is adjacent.
 struct States<'a> {
     /// The first query.
     start: usize,
@@ -155,7 +155,7 @@ struct States<'a> {
     sum: &'a mut [f32],
 }
 
-/// That of a block, whose queries are filled up to whole registers, `width` in all.
+/// The state of a block, whose queries are filled up to whole registers, `width` in all.
 struct State<'a> {
     width: usize,
     /// Queries or factors of them, `[head_dim, width]` and a row of room.
