@@ -8,6 +8,7 @@ pub mod convert;
 pub mod dequantize;
 pub mod encode;
 pub mod factors;
+pub mod fetch;
 pub mod float_tile;
 pub mod gates;
 pub mod norm;
