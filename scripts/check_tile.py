@@ -22,6 +22,7 @@ TILES = [
     ("avx512_vnni::multiply", "vpdpbusd", 24, 6, 20),
     ("avx512_vnni::multiply_f16", "vfmadd", 24, 6, 24),
     ("avx512_bf16::multiply_bf16", "vdpbf16ps", 16, 2, 16),
+    ("avx512_bf16::attend", "vdpbf16ps", 16, 4, 24),
     ("avx_vnni::multiply", "vpdpbusd", 12, 6, 18),
     ("avx2::multiply_bytes", "vpmaddubsw", 8, 4, 30),
     ("avx2::multiply_widened", "vpmaddwd", 16, 8, 40),

@@ -178,6 +178,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
     let register = float_tile::Closures {
         load: |from: &[f32; 8]| *from,
         splat: |value| [value; 8],
+        add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
         fma: |a: [f32; 8], b: [f32; 8], acc: [f32; 8]| {
             std::array::from_fn(|i| match fused {
                 true => a[i].mul_add(b[i], acc[i]),
@@ -188,7 +189,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         transpose: |square| transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<8, 2, f32, _>(attention, block, out, register) }
+    unsafe { attention::attend_by::<8, 2, f32, _>(attention, block, out, register) }
 }
 
 /// Rows become columns.

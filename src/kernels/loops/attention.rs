@@ -3,7 +3,7 @@
 //! ```text
 //! for some queries of a head                                 a task
 //!   q^T of each block of up to 64, scaled                    [head_dim, queries]
-//!   for each chunk of 128 keys                               made factors of in bfloat16
+//!   for each chunk of 128 keys                               factors of k and v (`factors`)
 //!     for each block
 //!       s = k q^T + mask                                     [keys, queries], in L1 or L2
 //!       new maximum and sum of each query; s = e^(s - maximum)
@@ -19,12 +19,11 @@
 //! the mask excludes leave no trace.
 
 use std::cell::Cell;
-use std::hint::black_box;
 use std::ops::Range;
 
 use super::buffer::{self, Aligned};
-use super::factors;
-use super::float_tile::{COLUMNS, Left, Register, Right, product, transpose};
+use super::factors::{BFloat16s, Factors, Floats};
+use super::float_tile::{COLUMNS, Left, Register, Right, transpose};
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
@@ -146,9 +145,9 @@ thread_local! {
 struct States<'a> {
     /// The first query.
     start: usize,
-    /// Rows of `q_t` and of `sums`.
+    /// Rows of `q_t` and of `sums`, with those that are computed together.
     rows_of_q: usize,
-    value_dim: usize,
+    rows_of_sums: usize,
     q_t: &'a mut [f32],
     sums: &'a mut [f32],
     max: &'a mut [f32],
@@ -158,9 +157,9 @@ struct States<'a> {
 /// The state of a block, whose queries are filled up to whole registers, `width` in all.
 struct State<'a> {
     width: usize,
-    /// Queries or factors of them, `[head_dim, width]` and a row of room.
+    /// Queries or factors of them, `[head_dim, width]` and room behind it.
     q_t: &'a mut [f32],
-    /// Weighted sums of the values, `[value_dim, width]`.
+    /// Weighted sums of the values, `[value_dim, width]` and room behind it.
     sums: &'a mut [f32],
     /// The maximum of each query's scores, and the sum of its weights.
     max: &'a mut [f32],
@@ -175,9 +174,33 @@ impl States<'_> {
         State {
             width,
             q_t: &mut self.q_t[first * self.rows_of_q..][..width * self.rows_of_q],
-            sums: &mut self.sums[first * self.value_dim..][..width * self.value_dim],
+            sums: &mut self.sums[first * self.rows_of_sums..][..width * self.rows_of_sums],
             max: &mut self.max[first..][..width],
             sum: &mut self.sum[first..][..width],
+        }
+    }
+}
+
+/// [`attend`] by the registers of an instruction set that multiplies f32 only.
+///
+/// # Safety
+/// No other thread computes a task that overlaps.
+#[inline(always)]
+pub unsafe fn attend_by<const LANES: usize, const NV: usize, N: Number, R: Register<LANES>>(
+    attention: &Attention<'_>,
+    task: Block,
+    out: &Sink<'_>,
+    register: R,
+) {
+    // SAFETY: the contract is the same.
+    unsafe {
+        match attention.precision {
+            Precision::Float32 => {
+                attend::<LANES, NV, N, _>(attention, task, out, Floats(register));
+            }
+            Precision::BFloat16 => {
+                attend::<LANES, NV, N, _>(attention, task, out, BFloat16s(register));
+            }
         }
     }
 }
@@ -187,34 +210,34 @@ impl States<'_> {
 /// # Safety
 /// No other thread computes a task that overlaps.
 #[inline(always)]
-pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, R: Register<LANES>>(
+pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>>(
     attention: &Attention<'a>,
     task: Block,
     out: &Sink<'_>,
-    register: R,
+    factors: F,
 ) {
+    let register = factors.register();
     let (k, v) = (attention.k, attention.v);
     let (head_dim, value_dim) = (attention.q.columns, v.columns);
     let shared = Block {
         head: task.head / (attention.heads / attention.kv_heads),
         ..task.clone()
     };
-    let in_bf16 = attention.precision == Precision::BFloat16;
-    let rows_of_q = head_dim.next_multiple_of(2);
+    let rows_of_q = head_dim.next_multiple_of(F::TOGETHER);
+    let rows_of_sums = value_dim.next_multiple_of(F::ROWS);
     let width = task.queries.len().next_multiple_of(COLUMNS);
-    let chunk = if in_bf16 { KEYS } else { 0 };
     let mut room = ROOM.take();
     let [q_t, sums, max, sum, keep, scores, mask, rows, of_k, of_v] = room.split([
         rows_of_q * width,
-        value_dim * width,
+        rows_of_sums * width,
         width,
         width,
         QUERIES,
         KEYS * QUERIES,
         KEYS * QUERIES,
         value_dim * QUERIES,
-        chunk * head_dim,
-        chunk * value_dim,
+        F::room(KEYS, head_dim),
+        F::room(KEYS, value_dim),
     ]);
     sums.fill(0.);
     max.fill(f32::NEG_INFINITY);
@@ -222,39 +245,27 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, R: Regi
     let mut states = States {
         start: task.queries.start,
         rows_of_q,
-        value_dim,
+        rows_of_sums,
         q_t,
         sums,
         max,
         sum,
     };
-    let mut depth = head_dim;
     for block in task.blocks() {
         let State { q_t, width, .. } = states.of(&block);
         let of_q = &mut q_t[..head_dim * width];
         scaled_queries(attention, &block, (of_q, width), register);
-        if in_bf16 {
-            depth = factors::in_place(q_t, width, head_dim, register);
-        }
+        factors.in_place(q_t, width, head_dim);
     }
 
-    // Of the keys behind, no query sees any, but where a pair has one: its weight is 0.
-    let seen = |block: &Block| match attention.seen(block.queries.end - 1) {
-        seen if in_bf16 => seen.next_multiple_of(2).min(k.rows),
-        seen => seen,
-    };
+    // Of the keys behind, no query sees any.
+    let seen = |block: &Block| attention.seen(block.queries.end - 1);
     let all = seen(&task);
     for start in (0..all).step_by(KEYS) {
         let of_chunk = KEYS.min(all - start);
         let rows_of = |heads: &Heads<'a>| (shared.of(heads, start), heads.strides[2]);
-        let (of_keys, of_values) = match in_bf16 {
-            true => {
-                let row = factors::of_keys(rows_of(&k), [of_chunk, head_dim], of_k, register);
-                factors::of_values(rows_of(&v), [of_chunk, value_dim], of_v, register);
-                ((&*of_k, row), (&*of_v, value_dim))
-            }
-            false => (rows_of(&k), rows_of(&v)),
-        };
+        let of_keys = factors.keys(rows_of(&k), [of_chunk, head_dim], of_k);
+        let of_values = factors.values(rows_of(&v), [of_chunk, value_dim], of_v);
         for block in task.blocks() {
             let keys = of_chunk.min(seen(&block).saturating_sub(start));
             if keys == 0 {
@@ -269,22 +280,18 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, R: Regi
             } = states.of(&block);
             let keep = &mut keep[..width];
             let room = &mut *scores;
-            let scores = &mut room[..keys * width];
             let left = Left {
-                values: of_keys.0,
-                row: of_keys.1,
-                // Told that it is 1, the compiler unrolls the loop, for which there are too few registers.
-                step: black_box(1),
                 rows: keys,
-                depth,
+                ..of_keys
             };
             let right = Right {
                 b: q_t,
-                c: scores,
+                c: room,
                 width,
                 keep: None,
             };
-            product::<LANES, NV>(left, right, register);
+            factors.product::<NV>(left, right);
+            let scores = &mut room[..keys * width];
             if let Some(of) = attention.mask {
                 add_mask(of, &block, start, (scores, width), mask, register);
             }
@@ -292,16 +299,10 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, R: Regi
                 exclude_later(attention, &block, start, (scores, width));
             }
             softmax::<N>(scores, width, max, sum, keep);
-            let depth = match in_bf16 {
-                true => factors::in_place(room, width, keys, register),
-                false => keys,
-            };
+            factors.in_place(room, width, keys);
             let left = Left {
-                values: of_values.0,
-                row: 1,
-                step: of_values.1,
-                rows: value_dim,
-                depth,
+                depth: F::depth(keys),
+                ..of_values
             };
             let right = Right {
                 b: room,
@@ -309,7 +310,7 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, R: Regi
                 width,
                 keep: Some(keep),
             };
-            product::<LANES, NV>(left, right, register);
+            factors.product::<NV>(left, right);
         }
     }
 
@@ -317,6 +318,7 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, R: Regi
         let State {
             width, sums, sum, ..
         } = states.of(&block);
+        let sums = &mut sums[..value_dim * width];
         let rows = (&mut *rows, value_dim);
         // SAFETY: blocks of attention are disjoint, and one thread computes each.
         unsafe { write(attention, &block, (sums, width), sum, rows, (out, register)) };

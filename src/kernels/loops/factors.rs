@@ -1,139 +1,302 @@
-//! The factors of attention's products in bfloat16: f32 that are rounded, or pairs of bfloat16 in the place of
-//! an f32, where an instruction set multiplies pairs.
+//! What attention multiplies: f32 as they are, or bfloat16 in the form that an instruction multiplies.
 //!
-//! The first of a pair is in the upper half, which `vdpbf16ps` adds first: sums have the order in which an `fma`
-//! takes one rounded f32 after another, and the same bits.
+//! In bfloat16 a sum has the order of AMX's tiles on every instruction set, and so the same bits: of each 32
+//! inputs the products of the even and of the odd ones are summed separately, from 0 on, one `fma` after another;
+//! both sums together are added to what there is. The inputs that are missing in the last 32 are zeros.
+
+use std::hint::black_box;
 
 use super::convert::factor;
-use super::float_tile::Register;
+use super::float_tile::{self, Left, Register, Right};
 
 /// Rows of a matrix somewhere in a slice, with the distance from one to the next.
 pub type Rows<'a> = (&'a [f32], usize);
 
-/// Writes `rows` rows of keys as factors, pairs being of neighbours; the last one of a row without neighbour is with 0.
-/// Returns how many there are in a row.
-#[inline(always)]
-pub fn of_keys<const LANES: usize, R: Register<LANES>>(
-    (from, stride): Rows<'_>,
-    [rows, columns]: [usize; 2],
-    to: &mut [f32],
-    register: R,
-) -> usize {
-    if const { !R::PAIRED } {
-        round_rows((from, stride), columns, &mut to[..rows * columns]);
-        return columns;
+/// A form of factors, and the products of matrices of them.
+///
+/// The left sides are of rows: keys, whose inputs are in a row, and values, whose inputs are in a column. The right
+/// sides have a row for each input: queries and weights.
+pub trait Factors<const LANES: usize>: Copy {
+    /// Inputs that fill an f32.
+    const INPUTS: usize;
+    /// Inputs that are multiplied together: there are zeros behind the last ones.
+    const TOGETHER: usize;
+    /// Rows that are computed together: sides and results have room for more than there are.
+    const ROWS: usize = 1;
+
+    fn register(self) -> impl Register<LANES>;
+
+    /// The f32 that so many inputs fill.
+    #[inline(always)]
+    fn depth(inputs: usize) -> usize {
+        inputs.next_multiple_of(Self::TOGETHER) / Self::INPUTS
     }
-    let width = columns.div_ceil(2);
-    for (row, to) in to[..rows * width]
-        .chunks_exact_mut(width.max(1))
-        .enumerate()
-    {
-        let from = &from[row * stride..][..columns];
-        let whole = columns / (2 * LANES) * LANES;
-        for column in (0..whole).step_by(LANES) {
-            let at = |half| load(&from[2 * column + half * LANES..], register);
-            store(
-                register.pair_neighbours(at(0), at(1)),
-                &mut to[column..],
-                register,
-            );
-        }
-        let (twos, last) = from[2 * whole..].as_chunks::<2>();
-        let rest = &mut to[whole..];
-        for ([first, second], to) in twos.iter().zip(&mut *rest) {
-            *to = pair(*first, *second);
-        }
-        if let ([last], Some(to)) = (last, rest.last_mut()) {
-            *to = pair(*last, 0.);
-        }
-    }
-    width
+
+    /// How many f32 factors of keys or values, `[rows, columns]`, need.
+    fn room(rows: usize, columns: usize) -> usize;
+
+    /// The factors of keys, `[rows, columns]`.
+    fn keys<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a>;
+
+    /// The factors of values, `[rows, columns]`, as a left side of `columns` rows.
+    fn values<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a>;
+
+    /// Makes factors of queries or weights in place, `[rows, width]`; there is room for all rows that are
+    /// multiplied together.
+    fn in_place(self, xs: &mut [f32], width: usize, rows: usize);
+
+    /// The product of factors, with at most `NV` registers of columns at a time.
+    fn product<const NV: usize>(self, left: Left<'_>, right: Right<'_>);
 }
 
-/// Writes `rows` rows of values as factors, pairs being of two rows; a last one without another is with zeros.
-#[inline(always)]
-pub fn of_values<const LANES: usize, R: Register<LANES>>(
-    (from, stride): Rows<'_>,
-    [rows, columns]: [usize; 2],
-    to: &mut [f32],
-    register: R,
-) {
-    if const { !R::PAIRED } {
-        return round_rows((from, stride), columns, &mut to[..rows * columns]);
+/// f32, used where they are.
+#[derive(Clone, Copy)]
+pub struct Floats<R>(pub R);
+
+impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for Floats<R> {
+    const INPUTS: usize = 1;
+    const TOGETHER: usize = 1;
+
+    #[inline(always)]
+    fn register(self) -> impl Register<LANES> {
+        self.0
     }
-    let rows_to = to.chunks_exact_mut(columns.max(1)).take(rows.div_ceil(2));
-    for (of_two, to) in rows_to.enumerate() {
-        let first = &from[2 * of_two * stride..][..columns];
-        if 2 * of_two + 1 == rows {
-            for (to, first) in to.iter_mut().zip(first) {
-                *to = pair(*first, 0.);
+
+    #[inline(always)]
+    fn room(_: usize, _: usize) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    fn keys<'a>(
+        self,
+        (values, row): Rows<'a>,
+        [rows, depth]: [usize; 2],
+        _: &'a mut [f32],
+    ) -> Left<'a> {
+        Left {
+            values,
+            row,
+            // Told that it is 1, the compiler unrolls the loop, for which there are too few registers.
+            step: black_box(1),
+            rows,
+            depth,
+        }
+    }
+
+    #[inline(always)]
+    fn values<'a>(
+        self,
+        (values, step): Rows<'a>,
+        [depth, rows]: [usize; 2],
+        _: &'a mut [f32],
+    ) -> Left<'a> {
+        Left {
+            values,
+            row: 1,
+            step,
+            rows,
+            depth,
+        }
+    }
+
+    #[inline(always)]
+    fn in_place(self, _: &mut [f32], _: usize, _: usize) {}
+
+    #[inline(always)]
+    fn product<const NV: usize>(self, left: Left<'_>, right: Right<'_>) {
+        float_tile::product::<LANES, NV>(left, right, self.0);
+    }
+}
+
+/// bfloat16 that registers multiply: rounded f32, or two in the place of an f32 where an instruction multiplies pairs.
+///
+/// That instruction, `vdpbf16ps`, adds the products of a pair to one sum, that of the upper half first. So of four
+/// inputs the first and the third are a pair, the first in the upper half, and the second and the fourth.
+#[derive(Clone, Copy)]
+pub struct BFloat16s<R>(pub R);
+
+impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for BFloat16s<R> {
+    const INPUTS: usize = if R::PAIRED { 2 } else { 1 };
+    const TOGETHER: usize = 2 * <Self as Factors<LANES>>::INPUTS;
+
+    #[inline(always)]
+    fn register(self) -> impl Register<LANES> {
+        self.0
+    }
+
+    #[inline(always)]
+    fn room(rows: usize, columns: usize) -> usize {
+        rows.next_multiple_of(Self::TOGETHER) * columns.next_multiple_of(Self::TOGETHER)
+    }
+
+    #[inline(always)]
+    fn keys<'a>(
+        self,
+        (from, stride): Rows<'a>,
+        [rows, columns]: [usize; 2],
+        room: &'a mut [f32],
+    ) -> Left<'a> {
+        let depth = Self::depth(columns);
+        let to = &mut room[..rows * depth];
+        for (row, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
+            let from = &from[row * stride..][..columns];
+            match const { R::PAIRED } {
+                true => pairs_of_row::<LANES, true, R>(from, to, self.0),
+                false => round(from, to),
+            }
+        }
+        Left {
+            values: to,
+            row: depth,
+            step: 1,
+            rows,
+            depth,
+        }
+    }
+
+    #[inline(always)]
+    fn values<'a>(
+        self,
+        from: Rows<'a>,
+        [rows, columns]: [usize; 2],
+        room: &'a mut [f32],
+    ) -> Left<'a> {
+        let depth = Self::depth(rows);
+        let to = &mut room[..depth * columns];
+        let groups = to.chunks_exact_mut((2 * columns).max(1));
+        for (group, to) in groups.enumerate() {
+            let row = |row| row_of(from, group * Self::TOGETHER + row, [rows, columns]);
+            let (even, odd) = to.split_at_mut(columns);
+            if const { R::PAIRED } {
+                pairs([row(0), row(2)], even, self.0);
+                pairs([row(1), row(3)], odd, self.0);
+            } else {
+                round(row(0), even);
+                round(row(1), odd);
+            }
+        }
+        Left {
+            values: to,
+            row: 1,
+            step: columns,
+            rows: columns,
+            depth,
+        }
+    }
+
+    #[inline(always)]
+    fn in_place(self, xs: &mut [f32], width: usize, rows: usize) {
+        let all = rows.next_multiple_of(Self::TOGETHER);
+        xs[rows * width..all * width].fill(0.);
+        if const { !R::PAIRED } {
+            for x in &mut xs[..rows * width] {
+                *x = f32::from_bits(factor(*x));
             }
             return;
         }
-        let second = &from[(2 * of_two + 1) * stride..][..columns];
-        let whole = columns / LANES * LANES;
-        for column in (0..whole).step_by(LANES) {
-            let [first, second] = [first, second].map(|row| load(&row[column..], register));
-            store(register.pair(first, second), &mut to[column..], register);
+        for group in 0..all / Self::TOGETHER {
+            let (to, from) = (2 * group * width, 4 * group * width);
+            for column in (0..width).step_by(LANES) {
+                let row = |row: usize| load(&xs[from + row * width + column..], self.0);
+                let (a, b, c, d) = (row(0), row(1), row(2), row(3));
+                store(self.0.pair(a, c), &mut xs[to + column..], self.0);
+                store(self.0.pair(b, d), &mut xs[to + width + column..], self.0);
+            }
         }
-        for column in whole..columns {
-            to[column] = pair(first[column], second[column]);
-        }
+    }
+
+    #[inline(always)]
+    fn product<const NV: usize>(self, left: Left<'_>, right: Right<'_>) {
+        float_tile::product_of_bf16::<LANES, NV>(left, right, self.0);
     }
 }
 
-/// Makes factors of queries or of weights in place, `[rows, width]`, pairs being of two rows; for a last one without
-/// another there is room for one of zeros. Returns how many rows they are then.
+/// A row of a matrix of `rows` by `columns`; of one behind the last, nothing.
 #[inline(always)]
-pub fn in_place<const LANES: usize, R: Register<LANES>>(
-    xs: &mut [f32],
-    width: usize,
-    rows: usize,
+pub fn row_of((from, stride): Rows<'_>, row: usize, [rows, columns]: [usize; 2]) -> &[f32] {
+    match row < rows {
+        true => &from[row * stride..][..columns],
+        false => &[],
+    }
+}
+
+/// Writes a row, rounded, and zeros behind it.
+#[inline(always)]
+fn round(from: &[f32], to: &mut [f32]) {
+    let (rounded, behind) = to.split_at_mut(from.len());
+    for (x, to) in from.iter().zip(rounded) {
+        *to = f32::from_bits(factor(*x));
+    }
+    behind.fill(0.);
+}
+
+/// Writes the pairs of two rows, that of the first in the upper half; of a row that is empty there are zeros.
+#[inline(always)]
+pub fn pairs<const LANES: usize, R: Register<LANES>>(
+    [first, second]: [&[f32]; 2],
+    to: &mut [f32],
     register: R,
-) -> usize {
-    if const { !R::PAIRED } {
-        for x in &mut xs[..rows * width] {
-            *x = f32::from_bits(factor(*x));
-        }
-        return rows;
+) {
+    let both = first.len().min(second.len());
+    let whole = both / LANES * LANES;
+    for column in (0..whole).step_by(LANES) {
+        let [first, second] = [first, second].map(|row| load(&row[column..], register));
+        store(register.pair(first, second), &mut to[column..], register);
     }
-    if !rows.is_multiple_of(2) {
-        xs[rows * width..][..width].fill(0.);
+    let at = |row: &[f32], column: usize| row.get(column).copied().unwrap_or_default();
+    for (column, to) in to.iter_mut().enumerate().skip(whole) {
+        *to = pair(at(first, column), at(second, column));
     }
-    let twos = rows.div_ceil(2);
-    for two in 0..twos {
-        for column in (0..width).step_by(LANES) {
-            let at = |row: usize| row * width + column;
-            let [first, second] = [2 * two, 2 * two + 1].map(|row| load(&xs[at(row)..], register));
-            store(register.pair(first, second), &mut xs[at(two)..], register);
-        }
-    }
-    twos
 }
 
-/// Writes each row of a matrix, rounded.
+/// Writes the pairs of a row, of each four inputs alternating ones or neighbours, and pairs of zeros behind them.
 #[inline(always)]
-fn round_rows((from, stride): Rows<'_>, columns: usize, to: &mut [f32]) {
-    for (row, to) in to.chunks_exact_mut(columns.max(1)).enumerate() {
-        for (x, to) in from[row * stride..][..columns].iter().zip(to) {
-            *to = f32::from_bits(factor(*x));
+pub fn pairs_of_row<const LANES: usize, const ALTERNATE: bool, R: Register<LANES>>(
+    from: &[f32],
+    to: &mut [f32],
+    register: R,
+) {
+    let mut rest = from;
+    for to in to.chunks_mut(LANES) {
+        let (inputs, behind) = rest.split_at(rest.len().min(2 * LANES));
+        rest = behind;
+        let mut padded = [[0.; LANES]; 2];
+        let [low, high] = match inputs.as_chunks().0 {
+            [low, high] => [low, high],
+            _ => {
+                padded.as_flattened_mut()[..inputs.len()].copy_from_slice(inputs);
+                [&padded[0], &padded[1]]
+            }
+        };
+        let mut pairs = register.round(register.load(low), register.load(high));
+        if const { ALTERNATE } {
+            pairs = register.alternate(pairs);
+        }
+        match to.first_chunk_mut() {
+            Some(to) => register.store(pairs, to),
+            None => {
+                let mut line = [0.; LANES];
+                register.store(pairs, &mut line);
+                to.copy_from_slice(&line[..to.len()]);
+            }
         }
     }
 }
 
 /// Two factors in the place of an f32, which it is not.
 #[inline(always)]
-fn pair(first: f32, second: f32) -> f32 {
+pub fn pair(first: f32, second: f32) -> f32 {
     f32::from_bits(factor(first) | factor(second) >> 16)
 }
 
 #[inline(always)]
-fn load<const LANES: usize, R: Register<LANES>>(xs: &[f32], register: R) -> R::V {
+pub fn load<const LANES: usize, R: Register<LANES>>(xs: &[f32], register: R) -> R::V {
     register.load(xs.first_chunk().unwrap_or(&[0.; LANES]))
 }
 
 #[inline(always)]
-fn store<const LANES: usize, R: Register<LANES>>(values: R::V, to: &mut [f32], register: R) {
+pub fn store<const LANES: usize, R: Register<LANES>>(values: R::V, to: &mut [f32], register: R) {
     if let Some(to) = to.first_chunk_mut() {
         register.store(values, to);
     }

@@ -20,48 +20,60 @@ pub const SQUARE: usize = 8;
 
 /// One instruction set's register of `LANES` f32, as the operations the product needs.
 pub trait Register<const LANES: usize>: Copy {
-    /// Whether factors are pairs of bfloat16.
+    /// Whether factors in bfloat16 are pairs, and the operations of pairs are there.
     const PAIRED: bool = false;
     type V: Copy;
     fn load(self, from: &[f32; LANES]) -> Self::V;
     fn splat(self, value: f32) -> Self::V;
+    fn add(self, left: Self::V, right: Self::V) -> Self::V;
     /// `a * b + acc`.
     fn fma(self, a: Self::V, b: Self::V, acc: Self::V) -> Self::V;
+    fn store(self, values: Self::V, to: &mut [f32; LANES]);
+    fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE];
+
     /// `acc` and the product of two factors, or of both where they are pairs.
     #[inline(always)]
     fn dot(self, a: Self::V, b: Self::V, acc: Self::V) -> Self::V {
         self.fma(a, b, acc)
     }
-    /// The pairs of the lanes of two registers; not called unless it is `PAIRED`.
+
+    /// The pairs of the lanes of two registers, that of the first in the upper half.
     #[inline(always)]
     fn pair(self, first: Self::V, _second: Self::V) -> Self::V {
         first
     }
-    /// The pairs of neighbours in two registers, those of `low` first; not called unless it is `PAIRED`.
+
+    /// All lanes of two registers in bfloat16, one after the other.
     #[inline(always)]
-    fn pair_neighbours(self, low: Self::V, _high: Self::V) -> Self::V {
+    fn round(self, low: Self::V, _high: Self::V) -> Self::V {
         low
     }
-    fn store(self, values: Self::V, to: &mut [f32; LANES]);
-    fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE];
+
+    /// Of each four in bfloat16 the third and first, and the fourth and second.
+    #[inline(always)]
+    fn alternate(self, rounded: Self::V) -> Self::V {
+        rounded
+    }
 }
 
 /// A [`Register`] of closures, which have the features of the function they are written in.
 #[derive(Clone, Copy)]
-pub struct Closures<Load, Splat, Fma, Store, Transpose> {
+pub struct Closures<Load, Splat, Add, Fma, Store, Transpose> {
     pub load: Load,
     pub splat: Splat,
+    pub add: Add,
     pub fma: Fma,
     pub store: Store,
     pub transpose: Transpose,
 }
 
-impl<const LANES: usize, V, Load, Splat, Fma, Store, Transpose> Register<LANES>
-    for Closures<Load, Splat, Fma, Store, Transpose>
+impl<const LANES: usize, V, Load, Splat, Add, Fma, Store, Transpose> Register<LANES>
+    for Closures<Load, Splat, Add, Fma, Store, Transpose>
 where
     V: Copy,
     Load: Fn(&[f32; LANES]) -> V + Copy,
     Splat: Fn(f32) -> V + Copy,
+    Add: Fn(V, V) -> V + Copy,
     Fma: Fn(V, V, V) -> V + Copy,
     Store: Fn(V, &mut [f32; LANES]) + Copy,
     Transpose: Fn([[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] + Copy,
@@ -76,6 +88,11 @@ where
     #[inline(always)]
     fn splat(self, value: f32) -> V {
         (self.splat)(value)
+    }
+
+    #[inline(always)]
+    fn add(self, left: V, right: V) -> V {
+        (self.add)(left, right)
     }
 
     #[inline(always)]
@@ -97,20 +114,22 @@ where
 /// A [`Register`] whose factors are pairs, made and multiplied by instructions of their own.
 #[allow(dead_code, reason = "most instruction sets multiply f32 only")]
 #[derive(Clone, Copy)]
-pub struct OfPairs<R, Dot, Pair, Neighbours> {
+pub struct OfPairs<R, Dot, Pair, Round, Alternate> {
     pub register: R,
     pub dot: Dot,
     pub pair: Pair,
-    pub pair_neighbours: Neighbours,
+    pub round: Round,
+    pub alternate: Alternate,
 }
 
-impl<const LANES: usize, R, Dot, Pair, Neighbours> Register<LANES>
-    for OfPairs<R, Dot, Pair, Neighbours>
+impl<const LANES: usize, R, Dot, Pair, Round, Alternate> Register<LANES>
+    for OfPairs<R, Dot, Pair, Round, Alternate>
 where
     R: Register<LANES>,
     Dot: Fn(R::V, R::V, R::V) -> R::V + Copy,
     Pair: Fn(R::V, R::V) -> R::V + Copy,
-    Neighbours: Fn(R::V, R::V) -> R::V + Copy,
+    Round: Fn(R::V, R::V) -> R::V + Copy,
+    Alternate: Fn(R::V) -> R::V + Copy,
 {
     const PAIRED: bool = true;
     type V = R::V;
@@ -126,8 +145,23 @@ where
     }
 
     #[inline(always)]
+    fn add(self, left: R::V, right: R::V) -> R::V {
+        self.register.add(left, right)
+    }
+
+    #[inline(always)]
     fn fma(self, a: R::V, b: R::V, acc: R::V) -> R::V {
         self.register.fma(a, b, acc)
+    }
+
+    #[inline(always)]
+    fn store(self, values: R::V, to: &mut [f32; LANES]) {
+        self.register.store(values, to);
+    }
+
+    #[inline(always)]
+    fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] {
+        self.register.transpose(square)
     }
 
     #[inline(always)]
@@ -141,18 +175,13 @@ where
     }
 
     #[inline(always)]
-    fn pair_neighbours(self, low: R::V, high: R::V) -> R::V {
-        (self.pair_neighbours)(low, high)
+    fn round(self, low: R::V, high: R::V) -> R::V {
+        (self.round)(low, high)
     }
 
     #[inline(always)]
-    fn store(self, values: R::V, to: &mut [f32; LANES]) {
-        self.register.store(values, to);
-    }
-
-    #[inline(always)]
-    fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] {
-        self.register.transpose(square)
+    fn alternate(self, rounded: R::V) -> R::V {
+        (self.alternate)(rounded)
     }
 }
 
@@ -184,19 +213,44 @@ pub fn product<const LANES: usize, const NV: usize>(
 ) {
     // Enough rows for more sums than the latency of an fma.
     if NV * LANES <= COLUMNS {
-        return columns::<LANES, NV, 6, 5>(left, right, register);
+        return columns::<LANES, NV, 6, 5, false>(left, right, register);
     }
     match right.width / LANES {
-        1 => columns::<LANES, 1, 8, 7>(left, right, register),
-        2 => columns::<LANES, 2, 8, 7>(left, right, register),
-        3 => columns::<LANES, 3, 8, 7>(left, right, register),
-        _ => columns::<LANES, 4, 6, 5>(left, right, register),
+        1 => columns::<LANES, 1, 8, 7, false>(left, right, register),
+        2 => columns::<LANES, 2, 8, 7, false>(left, right, register),
+        3 => columns::<LANES, 3, 8, 7, false>(left, right, register),
+        _ => columns::<LANES, 4, 6, 5, false>(left, right, register),
     }
 }
 
-/// All tiles of `MR` rows, or of `LOW`, one less, by `NV` registers.
+/// The same of factors in bfloat16, in the order of [`factors`](super::factors); the depth is even.
 #[inline(always)]
-fn columns<const LANES: usize, const NV: usize, const MR: usize, const LOW: usize>(
+pub fn product_of_bf16<const LANES: usize, const NV: usize>(
+    left: Left<'_>,
+    right: Right<'_>,
+    register: impl Register<LANES>,
+) {
+    // Two sums for each element.
+    if NV * LANES <= COLUMNS {
+        return columns::<LANES, NV, 2, 2, true>(left, right, register);
+    }
+    match right.width / LANES {
+        1 => columns::<LANES, 1, 8, 7, true>(left, right, register),
+        2 => columns::<LANES, 2, 6, 5, true>(left, right, register),
+        3 => columns::<LANES, 3, 4, 3, true>(left, right, register),
+        _ => columns::<LANES, 4, 2, 2, true>(left, right, register),
+    }
+}
+
+/// All tiles of `MR` rows, or of `LOW`, by `NV` registers; of factors in bfloat16 if `BF16`.
+#[inline(always)]
+fn columns<
+    const LANES: usize,
+    const NV: usize,
+    const MR: usize,
+    const LOW: usize,
+    const BF16: bool,
+>(
     left: Left<'_>,
     mut right: Right<'_>,
     register: impl Register<LANES>,
@@ -210,6 +264,7 @@ fn columns<const LANES: usize, const NV: usize, const MR: usize, const LOW: usiz
     assert!(depth == 0 || last < left.values.len());
     assert!(right.b.len() >= depth * width && right.c.len() >= rows * width);
     assert!(width.is_multiple_of(NV * LANES) && right.keep.is_none_or(|k| k.len() >= width));
+    assert!(!BF16 || depth.is_multiple_of(2));
     // All about equally high, so that few rows are computed twice.
     let tiles = rows.div_ceil(MR);
     let mut row = 0;
@@ -220,9 +275,11 @@ fn columns<const LANES: usize, const NV: usize, const MR: usize, const LOW: usiz
             // SAFETY: by the assertions every element of a row below `rows`, and of the NV
             // registers from `column` on, is within its slice.
             unsafe {
-                match height <= LOW {
-                    true => tile::<LANES, NV, LOW>(left, right, place, register),
-                    false => tile::<LANES, NV, MR>(left, right, place, register),
+                match (height <= LOW, BF16) {
+                    (true, false) => tile::<LANES, NV, LOW>(left, right, place, register),
+                    (false, false) => tile::<LANES, NV, MR>(left, right, place, register),
+                    (true, true) => tile_of_bf16::<LANES, NV, LOW, _>(left, right, place, register),
+                    (false, true) => tile_of_bf16::<LANES, NV, MR, _>(left, right, place, register),
                 }
             }
         }
@@ -263,7 +320,7 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
             for r in 0..MR {
                 let a = register.splat(*starts[r].add(d * left.step));
                 for v in 0..NV {
-                    acc[r][v] = register.dot(a, b[v], acc[r][v]);
+                    acc[r][v] = register.fma(a, b[v], acc[r][v]);
                 }
             }
         }
@@ -277,6 +334,78 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
                     acc[r][v] = register.fma(register.load(c), keep, acc[r][v]);
                 }
                 register.store(acc[r][v], c);
+            }
+        }
+    }
+}
+
+/// The same of factors in bfloat16: a block of 32 inputs after the other, with the sums of even and of odd ones in
+/// registers, and what blocks gave in memory.
+///
+/// # Safety
+/// As of [`tile`]; the depth is even.
+// As above.
+#[allow(clippy::needless_range_loop)]
+#[cfg_attr(target_arch = "wasm32", inline(never))]
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+unsafe fn tile_of_bf16<const LANES: usize, const NV: usize, const MR: usize, R: Register<LANES>>(
+    left: Left<'_>,
+    right: &mut Right<'_>,
+    (rows, column): (Range<usize>, usize),
+    register: R,
+) {
+    let block = const { if R::PAIRED { 16 } else { 32 } };
+    let (row, height) = (rows.start, rows.len());
+    let zero = register.splat(0.);
+    // SAFETY: all elements that are read and written are within their slices; an array of floats
+    // has the alignment of its elements.
+    unsafe {
+        let mut starts = [left.values.as_ptr(); MR];
+        for (r, start) in starts.iter_mut().enumerate() {
+            *start = start.wrapping_add((row + r.min(height - 1)) * left.row);
+        }
+        let b = right.b.as_ptr().wrapping_add(column);
+        let c = right
+            .c
+            .as_mut_ptr()
+            .wrapping_add(row * right.width + column);
+        let mut total = [[zero; NV]; MR];
+        if let Some(keep) = right.keep {
+            let keep = keep.as_ptr().add(column).cast::<[f32; LANES]>();
+            for r in (0..MR).take_while(|r| *r < height) {
+                let c = c.add(r * right.width).cast::<[f32; LANES]>();
+                for v in 0..NV {
+                    let before = register.load(&*c.add(v));
+                    total[r][v] = register.fma(before, register.load(&*keep.add(v)), zero);
+                }
+            }
+        }
+        for first in (0..left.depth).step_by(block) {
+            let mut acc = [[[zero; NV]; MR]; 2];
+            for d in (first..left.depth.min(first + block)).step_by(2) {
+                for (side, acc) in acc.iter_mut().enumerate() {
+                    let d = d + side;
+                    let b = b.add(d * right.width).cast::<[f32; LANES]>();
+                    let b: [_; NV] = std::array::from_fn(|v| register.load(&*b.add(v)));
+                    for r in 0..MR {
+                        let a = register.splat(*starts[r].add(d * left.step));
+                        for v in 0..NV {
+                            acc[r][v] = register.dot(a, b[v], acc[r][v]);
+                        }
+                    }
+                }
+            }
+            let [even, odd] = acc;
+            for r in 0..MR {
+                for v in 0..NV {
+                    total[r][v] = register.add(total[r][v], register.add(even[r][v], odd[r][v]));
+                }
+            }
+        }
+        for r in (0..MR).take_while(|r| *r < height) {
+            let c = c.add(r * right.width).cast::<[f32; LANES]>();
+            for v in 0..NV {
+                register.store(total[r][v], &mut *c.add(v));
             }
         }
     }

@@ -232,13 +232,14 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |from: &[f32; 4]| unsafe { vld1q_f32(from.as_ptr()) },
         splat: |value| vdupq_n_f32(value),
+        add: |left, right| vaddq_f32(left, right),
         fma: |a, b, acc| vfmaq_f32(acc, a, b),
         // SAFETY: the array is 16 bytes to write.
         store: |values, to: &mut [f32; 4]| unsafe { vst1q_f32(to.as_mut_ptr(), values) },
         transpose: |square| transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<4, 4, f32, _>(attention, block, out, register) }
+    unsafe { attention::attend_by::<4, 4, f32, _>(attention, block, out, register) }
 }
 
 /// Rows become columns, in quarters: pairs of rows are interleaved, and pairs of pairs.

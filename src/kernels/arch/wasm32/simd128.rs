@@ -236,10 +236,11 @@ pub unsafe fn attend_by<F: Fma>(attention: &Attention<'_>, block: Block, out: &S
     let register = float_tile::Closures {
         load: |from: &[f32; 4]| lanes::load(from),
         splat: |value| f32x4_splat(value),
+        add: |left, right| f32x4_add(left, right),
         fma: |a, b, acc| F::fma(a, b, acc),
         store: |values, to: &mut [f32; 4]| lanes::store(values, to),
         transpose: |square| portable::transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<4, 2, lanes::Lanes<F>, _>(attention, block, out, register) }
+    unsafe { attention::attend_by::<4, 2, lanes::Lanes<F>, _>(attention, block, out, register) }
 }

@@ -41,21 +41,28 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
     convert::widen_f16(halves_rest, out_rest);
 }
 
-/// # Safety
-/// The CPU has these features, and no other thread computes a block that overlaps.
+/// The registers of attention.
 #[target_feature(enable = "avx2,fma")]
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
-    let register = float_tile::Closures {
+#[inline]
+pub fn register() -> impl float_tile::Register<8, V = __m256> {
+    float_tile::Closures {
         // SAFETY: the array is 32 bytes to read; no alignment is asked.
         load: |from: &[f32; 8]| unsafe { _mm256_loadu_ps(from.as_ptr()) },
         splat: |value| _mm256_set1_ps(value),
+        add: |left, right| _mm256_add_ps(left, right),
         fma: |a, b, acc| _mm256_fmadd_ps(a, b, acc),
         // SAFETY: the array is 32 bytes to write.
         store: |values, to: &mut [f32; 8]| unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
         transpose: |square| transpose(square),
-    };
+    }
+}
+
+/// # Safety
+/// The CPU has these features, and no other thread computes a block that overlaps.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<8, 2, f32, _>(attention, block, out, register) }
+    unsafe { attention::attend_by::<8, 2, f32, _>(attention, block, out, register()) }
 }
 
 /// By `maddubs` where that is exact for the codes at hand: the bits are the same.

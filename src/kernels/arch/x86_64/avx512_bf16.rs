@@ -8,7 +8,8 @@ pub use super::avx512_vnni::{multiply, multiply_f16, run, widen};
 use crate::kernels::arch::op::Activate;
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block, Precision};
-use crate::kernels::loops::float_tile::OfPairs;
+use crate::kernels::loops::factors::BFloat16s;
+use crate::kernels::loops::float_tile::{OfPairs, Register};
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile::{self, Closures, Lanes};
 use crate::kernels::packed::Channels;
@@ -67,20 +68,28 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
 /// The CPU has these features, and no other thread computes a block that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
 pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
-    let register = OfPairs {
-        register: avx512_vnni::register(),
-        dot: |a, b, acc| dot(acc, _mm512_castps_si512(a), _mm512_castps_si512(b)),
-        pair: |first, second| pair(first, second),
-        pair_neighbours: |low, high| pair_neighbours(low, high),
-    };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe {
         match attention.precision {
             Precision::Float32 => avx512_vnni::attend(attention, block, out),
             Precision::BFloat16 => {
-                attention::attend::<16, 4, f32, _>(attention, block, out, register);
+                let factors = BFloat16s(register());
+                attention::attend::<16, 4, f32, _>(attention, block, out, factors);
             }
         }
+    }
+}
+
+/// The registers of attention, with pairs of bfloat16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+#[inline]
+pub fn register() -> impl Register<16, V = __m512> {
+    OfPairs {
+        register: avx512_vnni::register(),
+        dot: |a, b, acc| dot(acc, _mm512_castps_si512(a), _mm512_castps_si512(b)),
+        pair: |first, second| pair(first, second),
+        round: |low, high| _mm512_castsi512_ps(round(low, high)),
+        alternate: |rounded| alternate(rounded),
     }
 }
 
@@ -95,11 +104,13 @@ fn pair(first: __m512, second: __m512) -> __m512 {
     _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, round(second, first)))
 }
 
-/// The bfloat16 of neighbours in both, the first in the upper half.
-#[target_feature(enable = "avx512f,avx512bf16")]
+/// Of each four bfloat16 the third and first, and the fourth and second.
+#[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn pair_neighbours(low: __m512, high: __m512) -> __m512 {
-    _mm512_castsi512_ps(_mm512_rol_epi32::<16>(round(low, high)))
+fn alternate(rounded: __m512) -> __m512 {
+    let (low, high) = (0x0302_0706_0100_0504, 0x0b0a_0f0e_0908_0d0c);
+    let order = _mm512_setr_epi64(low, high, low, high, low, high, low, high);
+    _mm512_castsi512_ps(_mm512_shuffle_epi8(_mm512_castps_si512(rounded), order))
 }
 
 /// The bfloat16 of both, one after the other.

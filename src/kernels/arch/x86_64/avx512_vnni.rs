@@ -44,6 +44,7 @@ pub fn register() -> impl float_tile::Register<16, V = __m512> {
         // SAFETY: the array is 64 bytes to read; no alignment is asked.
         load: |from: &[f32; 16]| unsafe { _mm512_loadu_ps(from.as_ptr()) },
         splat: |value| _mm512_set1_ps(value),
+        add: |left, right| _mm512_add_ps(left, right),
         fma: |a, b, acc| _mm512_fmadd_ps(a, b, acc),
         // SAFETY: the array is 64 bytes to write.
         store: |values, to: &mut [f32; 16]| unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) },
@@ -56,7 +57,7 @@ pub fn register() -> impl float_tile::Register<16, V = __m512> {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend::<16, 4, f32, _>(attention, block, out, register()) }
+    unsafe { attention::attend_by::<16, 4, f32, _>(attention, block, out, register()) }
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.

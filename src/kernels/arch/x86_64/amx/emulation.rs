@@ -10,14 +10,17 @@ use std::sync::OnceLock;
 use half::f16;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
+use super::attention::{self as on_tiles, OnTiles};
 use super::nest::{self, FEW, fills_a_tile, multiply_on_tiles};
-use super::tiles::{Configuration, LINE};
+use super::tiles::{Configuration, Configured, HEIGHT, LINE};
 use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::arch::portable;
 use crate::kernels::arch::x86_64::{avx2, avx512_vnni};
 use crate::kernels::isa::cpu;
 use crate::kernels::loops::activation::Activation;
-use crate::kernels::loops::attention::{Attention, Block};
+use crate::kernels::loops::attention::{self, Attention, Block, Precision};
+use crate::kernels::loops::factors;
+use crate::kernels::loops::float_tile::{OfPairs, Register};
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::kernels::loops::tile::Lanes;
 use crate::kernels::packed::Channels;
@@ -63,7 +66,54 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// # Safety
 /// No other thread computes a block that overlaps.
 pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+    if cpu::amx_int8() {
+        // SAFETY: the CPU has tiles; the contract is the same.
+        return unsafe { on_tiles::attend(attention, block, out) };
+    }
+    if attention.precision == Precision::BFloat16 && cpu::avx2() {
+        // SAFETY: the CPU has these features; the contract is the same.
+        return unsafe { attend_by_avx2(attention, block, out) };
+    }
     on_best!(attend(attention, block, out));
+}
+
+/// Attention on emulated tiles, with factors made lane by lane.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a block that overlaps.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn attend_by_avx2(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+    const LANES: usize = 8;
+    type Lanes = [f32; LANES];
+    let register = avx2::register();
+    let stored = |values| {
+        let mut lanes: Lanes = [0.; LANES];
+        register.store(values, &mut lanes);
+        lanes
+    };
+    let pairs = |first: Lanes, second: Lanes| {
+        let lanes: Lanes = std::array::from_fn(|i| factors::pair(first[i], second[i]));
+        register.load(&lanes)
+    };
+    let register = OfPairs {
+        register,
+        dot: |_, _, acc| acc,
+        pair: |first, second| pairs(stored(first), stored(second)),
+        round: |low, high| {
+            let inputs = [stored(low), stored(high)];
+            let at = |i| inputs.as_flattened()[i];
+            let lanes = |odd| std::array::from_fn(|i| at(2 * i + odd));
+            pairs(lanes(1), lanes(0))
+        },
+        alternate: |rounded| rounded,
+    };
+    assert!(install(), "a handler of SIGILL");
+    // SAFETY: the handler carries out tile instructions, and tiles are configured until the task is
+    // done; blocks of attention are disjoint, and one thread computes each.
+    unsafe {
+        let _configured = Configured::new(HEIGHT);
+        attention::attend::<LANES, 2, f32, _>(attention, block, out, OnTiles::new(register));
+    }
 }
 
 /// # Safety

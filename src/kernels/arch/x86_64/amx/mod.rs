@@ -10,11 +10,12 @@
 //! ```
 //!
 //! Packed weights are read as they are: 16 groups of 16 channels are a tile. Everything but the
-//! products of several rows is AVX512-VNNI's, on the same weights.
+//! products of several rows, and attention in bfloat16, is AVX512-VNNI's, on the same weights.
 //!
 //! Tiles have no type in Rust: they are named in `asm!` only, so the compiler cannot touch them
 //! between the first load of a block and its last store.
 
+mod attention;
 #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
 mod emulation;
 mod nest;
@@ -23,7 +24,9 @@ mod tests;
 mod tiles;
 
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
-pub use super::avx512_vnni::{attend, multiply_f16, run, widen};
+pub use super::avx512_vnni::{multiply_f16, run, widen};
+#[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
+pub use attention::attend;
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
 pub use nest::{multiply, multiply_bf16};
 

@@ -307,7 +307,7 @@ impl<G: Tiled, F: Finish> Column<'_, G, F> {
                 };
                 G::multiply::<R, C>(operands, 1);
             }
-            tiles::store::<R, C>(&mut sums);
+            sums.store::<R, C>();
             self.finish::<R, C>(rows, lane, &sums);
         }
     }

@@ -4,8 +4,10 @@
 use std::cell::Cell;
 
 use super::tiles::Configuration;
+use crate::kernels::calls::attention::attention;
 use crate::kernels::calls::linear::linear;
 use crate::kernels::isa::{Isa, Kind, cpu};
+use crate::kernels::loops::attention::{Attention, Heads, Precision};
 use crate::kernels::loops::product::Product;
 use crate::kernels::packed::Packed;
 use crate::kernels::reference::Int8;
@@ -38,6 +40,29 @@ fn multiply(rows: usize) {
     assert_eq!(linear(operands, activations), expected);
 }
 
+/// Attention of one query and key, too small to be shared with other threads.
+fn attend(precision: Precision) {
+    let one = Heads {
+        values: &[1., 2., 3.],
+        strides: [3; 3],
+        rows: 1,
+        columns: 3,
+    };
+    let operands = Attention {
+        q: one,
+        k: one,
+        v: one,
+        mask: None,
+        causal: false,
+        scale: 1.,
+        batch: 1,
+        heads: 1,
+        kv_heads: 1,
+        precision,
+    };
+    assert_eq!(attention(Isa(Kind::AmxInt8), operands), one.values);
+}
+
 /// Whether there are tiles: of this CPU, or by the handler, which is installed.
 fn available() -> bool {
     #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
@@ -52,7 +77,7 @@ fn products_of_several_rows_are_computed_on_tiles() {
     {
         let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let has = |flag: &str| cpu.split_whitespace().any(|word| word == flag);
-        let all = ["amx_tile", "amx_int8", "avx512_vnni", "avx512bw"];
+        let all = ["amx_tile", "amx_int8", "avx512_bf16", "avx512_vnni"];
         assert!(available() || !all.iter().all(|flag| has(flag)));
     }
     if !available() {
@@ -67,6 +92,18 @@ fn products_of_several_rows_are_computed_on_tiles() {
 }
 
 #[test]
+fn attention_in_bfloat16_is_computed_on_tiles() {
+    if !available() {
+        return;
+    }
+    for (precision, parts) in [(Precision::Float32, 0), (Precision::BFloat16, 1)] {
+        PARTS.set(0);
+        attend(precision);
+        assert_eq!(PARTS.get(), parts, "{precision:?}");
+    }
+}
+
+#[test]
 fn configurations_of_others_are_left_as_they_were() {
     if !available() {
         return;
@@ -77,10 +114,12 @@ fn configurations_of_others_are_left_as_they_were() {
             let others = Configuration::of_products(height);
             others.load();
             multiply(20);
+            attend(Precision::BFloat16);
             assert_eq!(Configuration::current(), others);
         }
         Configuration::NONE.load();
         multiply(20);
+        attend(Precision::BFloat16);
         assert_eq!(Configuration::current(), Configuration::NONE);
     }
 }

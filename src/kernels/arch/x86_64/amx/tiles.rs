@@ -140,6 +140,17 @@ impl Sums {
         Self([[MaybeUninit::uninit(); HEIGHT]; 4])
     }
 
+    /// Stores those of `R` x `C` tiles.
+    ///
+    /// # Safety
+    /// Tiles are configured, and there are at most 4.
+    #[inline(always)]
+    pub unsafe fn store<const R: usize, const C: usize>(&mut self) {
+        let to = self.0.each_mut().map(|tile| tile.as_mut_ptr().cast());
+        // SAFETY: tiles are configured, each of at most 1 KiB, and there is room for four.
+        unsafe { store::<R, C>(to, ROW) }
+    }
+
     /// A row of a tile.
     ///
     /// # Safety
@@ -358,28 +369,60 @@ impl Tiled for Pair {
     }
 }
 
-/// Stores the sums of `R` x `C` tiles.
+/// Loads the sums of `R` x `C` tiles from where each begins, rows being `stride` bytes apart.
 ///
 /// # Safety
-/// Tiles are configured, and there are at most 4.
+/// Tiles are configured, there are at most 4, and there is one to read from each place.
 #[inline(always)]
-pub unsafe fn store<const R: usize, const C: usize>(sums: &mut Sums) {
-    let to = &raw mut *sums;
-    // SAFETY: tiles are configured, each of at most 1 KiB, and `sums` has room for four.
+pub unsafe fn load<const R: usize, const C: usize>(from: [*mut u8; 4], stride: usize) {
+    /// One tile.
+    macro_rules! load {
+        ($tile:literal, $register:tt) => {
+            asm!(concat!("tileloadd ", $register, ", [{from} + {stride}]"),
+                from = in(reg) from[$tile], stride = in(reg) stride, out($register) _,
+                options(nostack, preserves_flags, readonly))
+        };
+    }
+    // SAFETY: tiles are configured, and there is one to read.
     unsafe {
-        asm!("tilestored [{to} + {row}], tmm0", to = in(reg) to, row = in(reg) ROW,
-            options(nostack, preserves_flags));
+        load!(0, "tmm0");
         if R * C > 1 {
-            asm!("tilestored [{to} + {row} + 1024], tmm1", to = in(reg) to, row = in(reg) ROW,
-                options(nostack, preserves_flags));
+            load!(1, "tmm1");
         }
         if R * C > 2 {
-            asm!("tilestored [{to} + {row} + 2048], tmm2", to = in(reg) to, row = in(reg) ROW,
-                options(nostack, preserves_flags));
+            load!(2, "tmm2");
         }
         if R * C > 3 {
-            asm!("tilestored [{to} + {row} + 3072], tmm3", to = in(reg) to, row = in(reg) ROW,
-                options(nostack, preserves_flags));
+            load!(3, "tmm3");
+        }
+    }
+}
+
+/// Stores the sums of `R` x `C` tiles where each begins, rows being `stride` bytes apart.
+///
+/// # Safety
+/// Tiles are configured, there are at most 4, and there is room for one at each place.
+#[inline(always)]
+pub unsafe fn store<const R: usize, const C: usize>(to: [*mut u8; 4], stride: usize) {
+    /// One tile.
+    macro_rules! store {
+        ($tile:literal, $register:tt) => {
+            asm!(concat!("tilestored [{to} + {stride}], ", $register),
+                to = in(reg) to[$tile], stride = in(reg) stride,
+                options(nostack, preserves_flags))
+        };
+    }
+    // SAFETY: tiles are configured, and there is room for one.
+    unsafe {
+        store!(0, "tmm0");
+        if R * C > 1 {
+            store!(1, "tmm1");
+        }
+        if R * C > 2 {
+            store!(2, "tmm2");
+        }
+        if R * C > 3 {
+            store!(3, "tmm3");
         }
     }
 }
