@@ -366,9 +366,12 @@ unsafe fn write<const LANES: usize>(
         // No key had a part in a sum that is zero.
         *sum = if *sum == 0. { 0. } else { 1. / *sum };
     }
-    for sums in sums.chunks_exact_mut(width) {
-        for (x, factor) in sums.iter_mut().zip(&*sum) {
-            *x *= factor;
+    for column in (0..width).step_by(COLUMNS) {
+        let factors = block_at(sum, column);
+        for row in sums.chunks_exact_mut(width) {
+            for (x, factor) in row[column..column + COLUMNS].iter_mut().zip(factors) {
+                *x *= factor;
+            }
         }
     }
     transpose(

@@ -420,15 +420,24 @@ pub fn transpose<const LANES: usize>(
     columns: usize,
     register: impl Register<LANES>,
 ) {
+    let within = |len: usize, rows: usize, stride: usize, columns: usize| {
+        rows == 0 || columns == 0 || (rows - 1) * stride + columns <= len
+    };
+    assert!(within(from.len(), rows, from_stride, columns));
+    assert!(within(to.len(), columns, to_stride, rows));
     let (full_rows, full_columns) = (rows / SQUARE * SQUARE, columns / SQUARE * SQUARE);
     for row in (0..full_rows).step_by(SQUARE) {
         for column in (0..full_columns).step_by(SQUARE) {
-            let mut square = [[0.; SQUARE]; SQUARE];
-            for (r, values) in square.iter_mut().enumerate() {
-                values.copy_from_slice(&from[(row + r) * from_stride + column..][..SQUARE]);
-            }
-            for (c, values) in register.transpose(square).iter().enumerate() {
-                to[(column + c) * to_stride + row..][..SQUARE].copy_from_slice(values);
+            // SAFETY: by the assertions the elements of these rows and columns are within both
+            // slices; an array of floats has the alignment of its elements. A check for each row of
+            // a square takes as long as the square.
+            unsafe {
+                let from = from.as_ptr().add(row * from_stride + column);
+                let to = to.as_mut_ptr().add(column * to_stride + row);
+                let square = std::array::from_fn(|r| *from.add(r * from_stride).cast());
+                for (c, values) in register.transpose(square).into_iter().enumerate() {
+                    *to.add(c * to_stride).cast() = values;
+                }
             }
         }
     }
