@@ -1,4 +1,4 @@
-//! What attention multiplies: f32 as they are, or bfloat16 in the form that an instruction multiplies.
+//! The factors of attention: f32 as they are, or bfloat16 in the form that an instruction multiplies.
 //!
 //! In bfloat16 a sum has the order of AMX's tiles on every instruction set, and so the same bits: of each 32
 //! inputs the products of the even and of the odd ones are summed separately, from 0 on, one `fma` after another;
@@ -131,28 +131,8 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for BFloat16s<R> {
     }
 
     #[inline(always)]
-    fn keys<'a>(
-        self,
-        (from, stride): Rows<'a>,
-        [rows, columns]: [usize; 2],
-        room: &'a mut [f32],
-    ) -> Left<'a> {
-        let depth = Self::depth(columns);
-        let to = &mut room[..rows * depth];
-        for (row, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
-            let from = &from[row * stride..][..columns];
-            match const { R::PAIRED } {
-                true => pairs_of_row::<LANES, true, R>(from, to, self.0),
-                false => round(from, to),
-            }
-        }
-        Left {
-            values: to,
-            row: depth,
-            step: 1,
-            rows,
-            depth,
-        }
+    fn keys<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a> {
+        side_by_side::<LANES, true, R>(from, size, Self::depth(size[1]), room, self.0)
     }
 
     #[inline(always)]
@@ -209,6 +189,33 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for BFloat16s<R> {
     #[inline(always)]
     fn product<const NV: usize>(self, left: Left<'_>, right: Right<'_>) {
         float_tile::product_of_bf16::<LANES, NV>(left, right, self.0);
+    }
+}
+
+/// A left side that has the factors of a row of `from` in a row of its own, `depth` of them: rounded, or pairs as of
+/// [`pairs_of_row`].
+#[inline(always)]
+pub fn side_by_side<'a, const LANES: usize, const ALTERNATE: bool, R: Register<LANES>>(
+    from: Rows<'_>,
+    size: [usize; 2],
+    depth: usize,
+    room: &'a mut [f32],
+    register: R,
+) -> Left<'a> {
+    let rows = size[0];
+    for (row, to) in room.chunks_exact_mut(depth.max(1)).take(rows).enumerate() {
+        let from = row_of(from, row, size);
+        match const { R::PAIRED } {
+            true => pairs_of_row::<LANES, ALTERNATE, R>(from, to, register),
+            false => round(from, to),
+        }
+    }
+    Left {
+        values: room,
+        row: depth,
+        step: 1,
+        rows,
+        depth,
     }
 }
 

@@ -339,8 +339,8 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
     }
 }
 
-/// The same of factors in bfloat16: a block of 32 inputs after the other, with the sums of even and of odd ones in
-/// registers, and what blocks gave in memory.
+/// The same of factors in bfloat16: a block of 32 inputs after the other, whose sums of even and of odd ones begin
+/// with 0 and are added to the total.
 ///
 /// # Safety
 /// As of [`tile`]; the depth is even.
@@ -421,7 +421,9 @@ pub fn transpose<const LANES: usize>(
     register: impl Register<LANES>,
 ) {
     let within = |len: usize, rows: usize, stride: usize, columns: usize| {
-        rows == 0 || columns == 0 || (rows - 1) * stride + columns <= len
+        let last = (rows.max(1) - 1).checked_mul(stride);
+        let end = last.and_then(|last| last.checked_add(columns));
+        rows == 0 || columns == 0 || end.is_some_and(|end| end <= len)
     };
     assert!(within(from.len(), rows, from_stride, columns));
     assert!(within(to.len(), columns, to_stride, rows));

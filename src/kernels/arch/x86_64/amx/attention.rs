@@ -61,19 +61,7 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
 
     #[inline(always)]
     fn keys<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a> {
-        let [rows, columns] = size;
-        let depth = Self::depth(columns);
-        for (row, to) in room.chunks_exact_mut(depth.max(1)).take(rows).enumerate() {
-            let from = factors::row_of(from, row, size);
-            factors::pairs_of_row::<LANES, false, R>(from, to, self.0);
-        }
-        Left {
-            values: room,
-            row: depth,
-            step: 1,
-            rows,
-            depth,
-        }
+        factors::side_by_side::<LANES, false, R>(from, size, Self::depth(size[1]), room, self.0)
     }
 
     #[inline(always)]
@@ -149,7 +137,7 @@ fn scale<const LANES: usize, R: Register<LANES>>(
 /// `c = a b`, or `c += a b` if there is something to keep, by whole tiles.
 ///
 /// # Safety
-/// OnTiles are configured for products of [`HEIGHT`] rows.
+/// Tiles are configured for products of [`HEIGHT`] rows.
 #[inline(always)]
 unsafe fn product(left: Left<'_>, right: Right<'_>) {
     let Left { rows, depth, .. } = left;
@@ -194,7 +182,7 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
 /// `R` x `C` tiles of the result, whose rows are as far apart as those of the right side.
 ///
 /// # Safety
-/// OnTiles are configured; there are so many tiles to read from each side, `steps` of them, and to
+/// Tiles are configured; there are so many tiles to read from each side, `steps` of them, and to
 /// write from `c` on.
 #[inline(always)]
 unsafe fn block<const R: usize, const C: usize>(

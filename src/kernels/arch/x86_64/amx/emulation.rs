@@ -97,7 +97,9 @@ unsafe fn attend_by_avx2(attention: &Attention<'_>, block: Block, out: &Sink<'_>
     };
     let register = OfPairs {
         register,
+        // Tiles multiply, and have neighbours as pairs.
         dot: |_, _, acc| acc,
+        alternate: |rounded| rounded,
         pair: |first, second| pairs(stored(first), stored(second)),
         round: |low, high| {
             let inputs = [stored(low), stored(high)];
@@ -105,7 +107,6 @@ unsafe fn attend_by_avx2(attention: &Attention<'_>, block: Block, out: &Sink<'_>
             let lanes = |odd| std::array::from_fn(|i| at(2 * i + odd));
             pairs(lanes(1), lanes(0))
         },
-        alternate: |rounded| rounded,
     };
     assert!(install(), "a handler of SIGILL");
     // SAFETY: the handler carries out tile instructions, and tiles are configured until the task is
