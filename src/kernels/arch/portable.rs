@@ -10,7 +10,8 @@ use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
-use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::loops::tile;
+use crate::kernels::loops::vector::{Closures, Lanes};
 use crate::kernels::packed::Channels;
 
 /// The door: an op compiled with these features, out of line.

@@ -16,5 +16,6 @@ pub mod number;
 pub mod product;
 pub mod rows;
 pub mod tile;
+pub mod vector;
 #[allow(dead_code, reason = "most instruction sets multiply bytes")]
 pub mod wide;

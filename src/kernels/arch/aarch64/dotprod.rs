@@ -12,7 +12,8 @@ use super::neon;
 use crate::kernels::arch::op::Activate;
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::product::{Part, Product, Row, Sink};
-use crate::kernels::loops::tile::{self, Closures, Lanes, MAX_ROWS};
+use crate::kernels::loops::tile::{self, MAX_ROWS};
+use crate::kernels::loops::vector::{Closures, Lanes};
 use crate::kernels::packed::Channels;
 
 pub use super::neon::{attend, multiply_bf16, multiply_f16, run, widen};

@@ -13,7 +13,8 @@ use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
-use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::loops::tile;
+use crate::kernels::loops::vector::{Closures, Lanes, Order, Ordered};
 use crate::kernels::loops::wide;
 use crate::kernels::packed::Channels;
 
@@ -111,8 +112,8 @@ pub unsafe fn multiply_by<F: Fma>(
 #[derive(Clone, Copy)]
 struct Wide(u64);
 
-impl tile::Ordered for Wide {
-    const ORDER: tile::Order = tile::Order::Any;
+impl Ordered for Wide {
+    const ORDER: Order = Order::Any;
 }
 
 /// The value that 4 sums begin with: their correction by zero points.

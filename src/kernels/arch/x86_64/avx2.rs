@@ -16,7 +16,8 @@ use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
 use crate::kernels::loops::float_tile;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
-use crate::kernels::loops::tile::{self, Closures, Lanes, Vector};
+use crate::kernels::loops::tile;
+use crate::kernels::loops::vector::{Closures, Lanes, Order, Ordered, Vector};
 use crate::kernels::loops::wide;
 use crate::kernels::packed::Channels;
 
@@ -144,7 +145,7 @@ unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part:
 /// A register of 8 exact sums, in which instruction sets differ by how they multiply.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub fn exact<G: tile::Ordered, A: Copy, B: Copy>(
+pub fn exact<G: Ordered, A: Copy, B: Copy>(
     load: impl Fn(&[u8; 32]) -> B + Copy,
     splat: impl Fn(G) -> A + Copy,
     dot: impl Fn(__m256i, A, B) -> __m256i + Copy,
@@ -171,8 +172,8 @@ struct Wide {
     odd: i32,
 }
 
-impl tile::Ordered for Wide {
-    const ORDER: tile::Order = tile::Order::Any;
+impl Ordered for Wide {
+    const ORDER: Order = Order::Any;
 }
 
 /// The value that 8 sums begin with: their correction by zero points.

@@ -11,7 +11,8 @@ use crate::kernels::loops::attention::{self, Attention, Block, Precision};
 use crate::kernels::loops::factors::BFloat16s;
 use crate::kernels::loops::float_tile::{OfPairs, Register};
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
-use crate::kernels::loops::tile::{self, Closures, Lanes};
+use crate::kernels::loops::tile;
+use crate::kernels::loops::vector::{Closures, Lanes};
 use crate::kernels::packed::Channels;
 
 /// A tile of 2 x 64: 16 sums, 8 weights and 2 broadcasts. What blocks gave is in memory.

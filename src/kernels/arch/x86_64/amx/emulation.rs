@@ -22,7 +22,7 @@ use crate::kernels::loops::attention::{self, Attention, Block, Precision};
 use crate::kernels::loops::factors;
 use crate::kernels::loops::float_tile::{OfPairs, Register};
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
-use crate::kernels::loops::tile::Lanes;
+use crate::kernels::loops::vector::Lanes;
 use crate::kernels::packed::Channels;
 
 /// Calls a product of AVX-512, or where the CPU has none a loop with registers as wide: others have no

@@ -12,7 +12,7 @@ use crate::kernels::arch::op::Activate;
 use crate::kernels::arch::x86_64::avx512_vnni;
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
-use crate::kernels::loops::tile::Lanes;
+use crate::kernels::loops::vector::Lanes;
 use crate::kernels::packed::{Channels, Panel};
 
 /// Rows that pass all panels before the next: the ends of as many rows are kept on the stack.
