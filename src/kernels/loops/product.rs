@@ -70,8 +70,8 @@ impl<'a, G> Lhs<'a, G> {
     }
 
     #[inline(always)]
-    pub fn row(&self, row: usize) -> Row {
-        self.rows.get(row).copied().unwrap_or(Row::PLAIN)
+    pub fn row(&self, row: usize) -> &'a Row {
+        self.rows.get(row).unwrap_or(&Row::PLAIN)
     }
 }
 

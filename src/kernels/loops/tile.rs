@@ -314,7 +314,7 @@ unsafe fn tile<
     let mut acc = [[vector.start(Row::PLAIN, channels[0]); NV]; MR];
     for r in 0..MR {
         for v in 0..NV {
-            acc[r][v] = vector.start(of_rows[r], channels[v]);
+            acc[r][v] = vector.start(*of_rows[r], channels[v]);
         }
     }
     let mut group = 0;
@@ -401,7 +401,7 @@ unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
         }
         for (row, total) in totals.into_iter().enumerate().take(count) {
             // SAFETY: the row and the panel are in the part that this thread alone computes.
-            unsafe { store(out, panel, first + row, [total], [Row::PLAIN], vector) };
+            unsafe { store(out, panel, first + row, [total], [&Row::PLAIN], vector) };
         }
         // SAFETY: the same; the rows are written.
         unsafe { activate(product, out, panel, first..first + count, vector) };
@@ -476,7 +476,7 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
     }
     for (acc, panel) in acc.into_iter().zip(panels) {
         // SAFETY: the row and the panels are in the part that this thread alone computes.
-        unsafe { store(out, panel, row, acc, [Row::PLAIN], vector) };
+        unsafe { store(out, panel, row, acc, [&Row::PLAIN], vector) };
     }
 }
 
@@ -492,7 +492,7 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
     panel: Panel<'_>,
     first_row: usize,
     acc: [[V::Acc; NV]; MR],
-    of_rows: [Row; MR],
+    of_rows: [&Row; MR],
     vector: V,
 ) where
     V: Vector<LANES, BYTES>,
@@ -506,7 +506,7 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
             // before is no longer alive.
             let out = unsafe { out.part(row..row + 1, columns.clone()) };
             for (v, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(NV) {
-                vector.finish(acc[r][v], of_rows[r], channels[v], out);
+                vector.finish(acc[r][v], *of_rows[r], channels[v], out);
             }
         }
         return;
@@ -515,7 +515,7 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
     let mut padded = [[[MaybeUninit::uninit(); LANES]; NV]; MR];
     for r in 0..MR {
         for v in 0..NV {
-            vector.finish(acc[r][v], of_rows[r], channels[v], &mut padded[r][v]);
+            vector.finish(acc[r][v], *of_rows[r], channels[v], &mut padded[r][v]);
         }
     }
     for (r, values) in padded.iter().enumerate() {
