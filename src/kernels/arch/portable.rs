@@ -8,7 +8,7 @@ use super::op::{Activate, Op};
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
-use crate::kernels::loops::float_tile;
+use crate::kernels::loops::float_vector;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::kernels::loops::tile;
 use crate::kernels::loops::vector::{Closures, Lanes};
@@ -176,7 +176,7 @@ pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize, const NV:
 pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
     // In one step where the CPU surely has it: the C library's fma is far slower than two.
     let fused = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
-    let register = float_tile::Closures {
+    let register = float_vector::Closures {
         load: |from: &[f32; 8]| *from,
         splat: |value| [value; 8],
         add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),

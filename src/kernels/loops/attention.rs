@@ -23,7 +23,8 @@ use std::ops::Range;
 
 use super::buffer::{self, Aligned};
 use super::factors::{BFloat16s, Factors, Floats};
-use super::float_tile::{COLUMNS, Left, Register, Right, transpose};
+use super::float_tile::{COLUMNS, Left, Right, transpose};
+use super::float_vector::Register;
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;

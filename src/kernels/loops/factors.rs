@@ -7,7 +7,8 @@
 use std::hint::black_box;
 
 use super::convert::factor;
-use super::float_tile::{self, Left, Register, Right};
+use super::float_tile::{self, Left, Right};
+use super::float_vector::Register;
 
 /// Rows of a matrix somewhere in a slice, with the distance from one to the next.
 pub type Rows<'a> = (&'a [f32], usize);

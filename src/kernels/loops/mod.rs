@@ -10,6 +10,7 @@ pub mod encode;
 pub mod factors;
 pub mod fetch;
 pub mod float_tile;
+pub mod float_vector;
 pub mod gates;
 pub mod norm;
 pub mod number;

@@ -16,7 +16,7 @@ use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
-use crate::kernels::loops::float_tile;
+use crate::kernels::loops::float_vector;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile::{self, MAX_ROWS};
 use crate::kernels::loops::vector::{Closures, Lanes};
@@ -229,7 +229,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// The CPU has these features, and no other thread computes a block that overlaps.
 #[target_feature(enable = "neon")]
 pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
-    let register = float_tile::Closures {
+    let register = float_vector::Closures {
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |from: &[f32; 4]| unsafe { vld1q_f32(from.as_ptr()) },
         splat: |value| vdupq_n_f32(value),

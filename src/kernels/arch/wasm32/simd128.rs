@@ -11,7 +11,7 @@ use crate::kernels::arch::portable;
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
-use crate::kernels::loops::float_tile;
+use crate::kernels::loops::float_vector;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile;
 use crate::kernels::loops::vector::{Closures, Lanes, Order, Ordered};
@@ -234,7 +234,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
 /// No other thread computes a block that overlaps.
 #[inline(always)]
 pub unsafe fn attend_by<F: Fma>(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
-    let register = float_tile::Closures {
+    let register = float_vector::Closures {
         load: |from: &[f32; 4]| lanes::load(from),
         splat: |value| f32x4_splat(value),
         add: |left, right| f32x4_add(left, right),

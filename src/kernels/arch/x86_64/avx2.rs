@@ -14,7 +14,7 @@ use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
-use crate::kernels::loops::float_tile;
+use crate::kernels::loops::float_vector;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile;
 use crate::kernels::loops::vector::{Closures, Lanes, Order, Ordered, Vector};
@@ -45,8 +45,8 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// The registers of attention.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub fn register() -> impl float_tile::Register<8, V = __m256> {
-    float_tile::Closures {
+pub fn register() -> impl float_vector::Register<8, V = __m256> {
+    float_vector::Closures {
         // SAFETY: the array is 32 bytes to read; no alignment is asked.
         load: |from: &[f32; 8]| unsafe { _mm256_loadu_ps(from.as_ptr()) },
         splat: |value| _mm256_set1_ps(value),

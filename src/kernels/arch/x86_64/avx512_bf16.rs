@@ -9,7 +9,7 @@ use crate::kernels::arch::op::Activate;
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block, Precision};
 use crate::kernels::loops::factors::BFloat16s;
-use crate::kernels::loops::float_tile::{OfPairs, Register};
+use crate::kernels::loops::float_vector::{OfPairs, Register};
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile;
 use crate::kernels::loops::vector::{Closures, Lanes};

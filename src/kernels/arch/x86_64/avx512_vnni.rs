@@ -10,7 +10,7 @@ use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
-use crate::kernels::loops::float_tile;
+use crate::kernels::loops::float_vector;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::kernels::loops::tile::{self, MAX_ROWS};
 use crate::kernels::loops::vector::{Closures, Lanes};
@@ -40,8 +40,8 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// The registers of attention.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
-pub fn register() -> impl float_tile::Register<16, V = __m512> {
-    float_tile::Closures {
+pub fn register() -> impl float_vector::Register<16, V = __m512> {
+    float_vector::Closures {
         // SAFETY: the array is 64 bytes to read; no alignment is asked.
         load: |from: &[f32; 16]| unsafe { _mm512_loadu_ps(from.as_ptr()) },
         splat: |value| _mm512_set1_ps(value),

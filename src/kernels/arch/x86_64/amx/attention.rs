@@ -4,7 +4,8 @@ use super::tiles::{self, Configured, HEIGHT, K_GROUPS, LINE, Operands, Tiled};
 use crate::kernels::arch::x86_64::{avx512_bf16, avx512_vnni};
 use crate::kernels::loops::attention::{self, Attention, Block, Precision};
 use crate::kernels::loops::factors::{self, Factors, Rows};
-use crate::kernels::loops::float_tile::{Left, Register, Right, transpose};
+use crate::kernels::loops::float_tile::{Left, Right, transpose};
+use crate::kernels::loops::float_vector::Register;
 use crate::kernels::loops::product::{Pair, Sink};
 
 /// # Safety

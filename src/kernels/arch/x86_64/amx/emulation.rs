@@ -20,7 +20,7 @@ use crate::kernels::isa::cpu;
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block, Precision};
 use crate::kernels::loops::factors;
-use crate::kernels::loops::float_tile::{OfPairs, Register};
+use crate::kernels::loops::float_vector::{OfPairs, Register};
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::kernels::loops::vector::Lanes;
 use crate::kernels::packed::Channels;
