@@ -192,7 +192,6 @@ impl<'a> Sink<'a> {
     ///
     /// # Safety
     /// No other part that overlaps this one is alive.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub unsafe fn rows(self, rows: Range<usize>, columns: Range<usize>) -> SinkRows<'a> {
         let rows = self.whole(rows);
@@ -235,7 +234,6 @@ impl<'a> Sink<'a> {
 }
 
 /// Columns of a panel in several rows: see [`Sink::rows`].
-#[cfg(target_arch = "x86_64")]
 pub struct SinkRows<'a> {
     start: *mut MaybeUninit<f32>,
     stride: usize,
@@ -243,9 +241,9 @@ pub struct SinkRows<'a> {
     _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl SinkRows<'_> {
     /// As many of the columns from `first` on, or those that there are.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn narrow(self, first: usize, columns: usize) -> Self {
         let first = first.min(self.width);

@@ -499,12 +499,13 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
 {
     let channels = panel.channels::<LANES, NV>(0);
     let columns = out.columns(panel);
-    if columns.len() == NV * LANES {
+    let width = columns.len();
+    // SAFETY: the tile is in the part that this thread alone computes.
+    let mut out = unsafe { out.rows(first_row..first_row + MR, columns) };
+    if width == NV * LANES {
         for r in 0..MR {
-            let row = first_row + r;
-            // SAFETY: the tile is in the part that this thread alone computes; the slice of the row
-            // before is no longer alive.
-            let out = unsafe { out.part(row..row + 1, columns.clone()) };
+            // SAFETY: there are `MR` rows.
+            let out = unsafe { out.row(r) };
             for (v, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(NV) {
                 vector.finish(acc[r][v], *of_rows[r], channels[v], out);
             }
@@ -519,10 +520,8 @@ unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const M
         }
     }
     for (r, values) in padded.iter().enumerate() {
-        let row = first_row + r;
-        // SAFETY: the tile is in the part that this thread alone computes; the slice of the row
-        // before is no longer alive.
-        let out = unsafe { out.part(row..row + 1, columns.clone()) };
+        // SAFETY: there are `MR` rows.
+        let out = unsafe { out.row(r) };
         out.copy_from_slice(&values.as_flattened()[..out.len()]);
     }
 }
