@@ -21,7 +21,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::buffer::{self, Aligned};
+use super::buffer::{Aligned, RowsMut};
 use super::factors::{BFloat16s, Factors, Floats};
 use super::float_tile::{COLUMNS, Left, Right, transpose};
 use super::float_vector::Register;
@@ -228,7 +228,7 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
     let rows_of_sums = value_dim.next_multiple_of(F::ROWS);
     let width = task.queries.len().next_multiple_of(COLUMNS);
     let mut room = ROOM.take();
-    let [q_t, sums, max, sum, keep, scores, mask, rows, of_k, of_v] = room.split([
+    let [q_t, sums, max, sum, keep, scores, mask, of_k, of_v] = room.split([
         rows_of_q * width,
         rows_of_sums * width,
         width,
@@ -236,7 +236,6 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
         QUERIES,
         KEYS * QUERIES,
         KEYS * QUERIES,
-        value_dim * QUERIES,
         F::room(KEYS, head_dim),
         F::room(KEYS, value_dim),
     ]);
@@ -320,9 +319,17 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
             width, sums, sum, ..
         } = states.of(&block);
         let sums = &mut sums[..value_dim * width];
-        let rows = (&mut *rows, value_dim);
         // SAFETY: blocks of attention are disjoint, and one thread computes each.
-        unsafe { write(attention, &block, (sums, width), sum, rows, (out, register)) };
+        unsafe {
+            write(
+                attention,
+                &block,
+                (sums, width),
+                sum,
+                value_dim,
+                (out, register),
+            )
+        };
     }
     room.keep(&ROOM);
 }
@@ -339,7 +346,7 @@ fn scaled_queries<const LANES: usize>(
     q_t.fill(0.);
     transpose(
         (q, attention.q.strides[2]),
-        (&mut *q_t, width),
+        RowsMut::of(q_t, width),
         block.queries.len(),
         attention.q.columns,
         register,
@@ -349,7 +356,7 @@ fn scaled_queries<const LANES: usize>(
     }
 }
 
-/// Divides the sums by those of the weights and writes them to `out`, by way of `rows`.
+/// Divides the sums by those of the weights and writes them to `out`.
 ///
 /// # Safety
 /// No other thread computes a block that overlaps.
@@ -359,7 +366,7 @@ unsafe fn write<const LANES: usize>(
     block: &Block,
     (sums, width): (&mut [f32], usize),
     sum: &mut [f32],
-    (rows, value_dim): (&mut [f32], usize),
+    value_dim: usize,
     (out, register): (&Sink<'_>, impl Register<LANES>),
 ) {
     let height = block.queries.len();
@@ -375,23 +382,11 @@ unsafe fn write<const LANES: usize>(
             }
         }
     }
-    transpose(
-        (sums, width),
-        (&mut *rows, value_dim),
-        value_dim,
-        height,
-        register,
-    );
     let first = block.batch * attention.q.rows + block.queries.start;
-    for (row, values) in rows.chunks_exact(value_dim).take(height).enumerate() {
-        // SAFETY: blocks of attention are disjoint, and one thread computes each; the slice of the
-        // row before is no longer alive.
-        let part = unsafe {
-            let columns = block.head * value_dim..(block.head + 1) * value_dim;
-            out.part(first + row..first + row + 1, columns)
-        };
-        buffer::copied(values, part);
-    }
+    let columns = block.head * value_dim..(block.head + 1) * value_dim;
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    let rows = unsafe { out.rows(first..first + height, columns) };
+    transpose((sums, width), rows, value_dim, height, register);
 }
 
 /// Adds the mask of the keys from `start` on to their scores, `[keys, width]`; `room` is for as
@@ -419,7 +414,13 @@ fn add_mask<const LANES: usize>(
     }
     let keys = scores.len() / width;
     let height = block.queries.len();
-    transpose((values, stride), (room, width), height, keys, register);
+    transpose(
+        (values, stride),
+        RowsMut::of(room, width),
+        height,
+        keys,
+        register,
+    );
     for (score, add) in scores.iter_mut().zip(room) {
         *score += *add;
     }

@@ -1,5 +1,6 @@
 //! Memory that is not cleared before it is written, which would cost as much as writing it.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 /// A vector of `len` floats that `write` fills.
@@ -49,6 +50,80 @@ pub fn copied<'a>(from: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32]
         let start = to.as_mut_ptr().cast::<f32>();
         start.copy_from_nonoverlapping(from.as_ptr(), from.len());
         std::slice::from_raw_parts_mut(start, from.len())
+    }
+}
+
+/// Rows to write, adjacent or not.
+pub struct RowsMut<'a> {
+    start: *mut MaybeUninit<f32>,
+    count: usize,
+    width: usize,
+    stride: usize,
+    _xs: PhantomData<&'a mut [MaybeUninit<f32>]>,
+}
+
+impl<'a> RowsMut<'a> {
+    /// As many rows of as many elements as `[count, width]`, each `stride` behind the one before.
+    ///
+    /// # Safety
+    /// They are elements that only their borrower accesses for `'a`.
+    #[inline(always)]
+    pub unsafe fn new(
+        start: *mut MaybeUninit<f32>,
+        [count, width]: [usize; 2],
+        stride: usize,
+    ) -> Self {
+        Self {
+            start,
+            count,
+            width,
+            stride,
+            _xs: PhantomData,
+        }
+    }
+
+    /// The rows of a matrix `[.., width]`.
+    #[inline(always)]
+    pub fn of(xs: &'a mut [f32], width: usize) -> Self {
+        let count = xs.len() / width.max(1);
+        // SAFETY: the elements are those of `xs`, or fewer.
+        unsafe { Self::new(as_uninit(xs).as_mut_ptr(), [count, width], width) }
+    }
+
+    /// From a row to the next.
+    #[inline(always)]
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Whether there are `[count, width]` elements.
+    #[inline(always)]
+    pub fn has(&self, [count, width]: [usize; 2]) -> bool {
+        count <= self.count && width <= self.width
+    }
+
+    /// As many of the columns from `first` on, or those that there are.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn narrow(self, first: usize, columns: usize) -> Self {
+        let first = first.min(self.width);
+        Self {
+            // Of no rows it may be any address.
+            start: self.start.wrapping_add(first),
+            width: columns.min(self.width - first),
+            ..self
+        }
+    }
+
+    /// One of the rows.
+    ///
+    /// # Safety
+    /// There are more than `row`.
+    #[inline(always)]
+    pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
+        // SAFETY: the elements of the row are ours, by the contracts, and the exclusive borrow of
+        // all rows borrows them once.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
     }
 }
 

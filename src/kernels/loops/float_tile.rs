@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 
+use super::buffer::RowsMut;
 use super::float_vector::{Register, SQUARE};
 
 /// Columns of B and C come in multiples of this.
@@ -243,42 +244,47 @@ unsafe fn tile_of_bf16<const LANES: usize, const NV: usize, const MR: usize, R: 
     }
 }
 
-/// `to[c, r] = from[r, c]` for `rows` by `columns` elements, each matrix with its row stride.
+/// `to[c, r] = from[r, c]` for `rows` by `columns` elements; `from` has a row stride.
 #[inline(always)]
 pub fn transpose<const LANES: usize>(
-    (from, from_stride): (&[f32], usize),
-    (to, to_stride): (&mut [f32], usize),
+    (from, stride): (&[f32], usize),
+    mut to: RowsMut<'_>,
     rows: usize,
     columns: usize,
     register: impl Register<LANES>,
 ) {
-    let within = |len: usize, rows: usize, stride: usize, columns: usize| {
-        let last = (rows.max(1) - 1).checked_mul(stride);
-        let end = last.and_then(|last| last.checked_add(columns));
-        rows == 0 || columns == 0 || end.is_some_and(|end| end <= len)
-    };
-    assert!(within(from.len(), rows, from_stride, columns));
-    assert!(within(to.len(), columns, to_stride, rows));
+    let last = (rows.max(1) - 1).checked_mul(stride);
+    let end = last.and_then(|last| last.checked_add(columns));
+    assert!(rows == 0 || columns == 0 || end.is_some_and(|end| end <= from.len()));
+    assert!(to.has([columns, rows]));
     let (full_rows, full_columns) = (rows / SQUARE * SQUARE, columns / SQUARE * SQUARE);
-    for row in (0..full_rows).step_by(SQUARE) {
-        for column in (0..full_columns).step_by(SQUARE) {
+    // Rows that lie far apart are often in the same few sets of L1: one is read or written whole, before the next.
+    let far = to.stride() > stride;
+    let (outer, inner) = match far {
+        true => (full_columns, full_rows),
+        false => (full_rows, full_columns),
+    };
+    for outer in (0..outer).step_by(SQUARE) {
+        for inner in (0..inner).step_by(SQUARE) {
+            let (row, column) = if far { (inner, outer) } else { (outer, inner) };
             // SAFETY: by the assertions the elements of these rows and columns are within both
-            // slices; an array of floats has the alignment of its elements. A check for each row of
+            // sides; an array of floats has the alignment of its elements. A check for each row of
             // a square takes as long as the square.
             unsafe {
-                let from = from.as_ptr().add(row * from_stride + column);
-                let to = to.as_mut_ptr().add(column * to_stride + row);
-                let square = std::array::from_fn(|r| *from.add(r * from_stride).cast());
+                let from = from.as_ptr().add(row * stride + column);
+                let square = std::array::from_fn(|r| *from.add(r * stride).cast());
                 for (c, values) in register.transpose(square).into_iter().enumerate() {
-                    *to.add(c * to_stride).cast() = values;
+                    *to.row(column + c).as_mut_ptr().add(row).cast() = values;
                 }
             }
         }
     }
-    for row in 0..rows {
-        let done = if row < full_rows { full_columns } else { 0 };
-        for column in done..columns {
-            to[column * to_stride + row] = from[row * from_stride + column];
+    for column in 0..columns {
+        let done = if column < full_columns { full_rows } else { 0 };
+        for row in done..rows {
+            // SAFETY: by the assertions there is that row.
+            let to = unsafe { to.row(column) };
+            to[row].write(from[row * stride + column]);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activation::{Activation, BLOCK};
+use super::buffer::RowsMut;
 use crate::kernels::packed::{Packed, Panel};
 
 /// Two bfloat16, in bytes: codes of int8 products take the same room.
@@ -193,20 +194,19 @@ impl<'a> Sink<'a> {
     /// # Safety
     /// No other part that overlaps this one is alive.
     #[inline(always)]
-    pub unsafe fn rows(self, rows: Range<usize>, columns: Range<usize>) -> SinkRows<'a> {
+    pub unsafe fn rows(self, rows: Range<usize>, columns: Range<usize>) -> RowsMut<'a> {
+        let count = rows.len();
         let rows = self.whole(rows);
         assert!(columns.start <= columns.end && columns.end <= self.columns);
         let (first, stride) = match self.layout {
             Layout::Panels => (columns.start * self.rows, columns.len()),
             _ => (columns.start, self.columns),
         };
-        SinkRows {
-            // SAFETY: by the assertions it is within the elements that `start` was made from, as in
-            // `part`, or one behind them.
-            start: unsafe { self.start.add(first + rows.start * stride) },
-            stride,
-            width: columns.len(),
-            _out: PhantomData,
+        // SAFETY: by the assertions these elements are within those that `start` was made from, as in
+        // `part`; by the contract nothing aliases them.
+        unsafe {
+            let start = self.start.add(first + rows.start * stride);
+            RowsMut::new(start, [count, columns.len()], stride)
         }
     }
 
@@ -230,40 +230,6 @@ impl<'a> Sink<'a> {
     pub unsafe fn written(self, rows: Range<usize>, columns: Range<usize>) -> &'a mut [f32] {
         // SAFETY: no other part overlaps this one; a written `MaybeUninit<f32>` is an f32.
         unsafe { &mut *(std::ptr::from_mut(self.part(rows, columns)) as *mut [f32]) }
-    }
-}
-
-/// Columns of a panel in several rows: see [`Sink::rows`].
-pub struct SinkRows<'a> {
-    start: *mut MaybeUninit<f32>,
-    stride: usize,
-    width: usize,
-    _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
-}
-
-impl SinkRows<'_> {
-    /// As many of the columns from `first` on, or those that there are.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub fn narrow(self, first: usize, columns: usize) -> Self {
-        let first = first.min(self.width);
-        Self {
-            // SAFETY: the column is one of those of the first row, or the one behind them.
-            start: unsafe { self.start.add(first) },
-            width: columns.min(self.width - first),
-            ..self
-        }
-    }
-
-    /// The columns in one of the rows.
-    ///
-    /// # Safety
-    /// There are more rows than `row`.
-    #[inline(always)]
-    pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
-        // SAFETY: the row is one of those that `Sink::rows` checked; its columns are adjacent,
-        // and the exclusive borrow of all rows borrows them once.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
     }
 }
 

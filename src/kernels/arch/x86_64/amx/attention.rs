@@ -3,6 +3,7 @@
 use super::tiles::{self, Configured, HEIGHT, K_GROUPS, LINE, Operands, Tiled};
 use crate::kernels::arch::x86_64::{avx512_bf16, avx512_vnni};
 use crate::kernels::loops::attention::{self, Attention, Block, Precision};
+use crate::kernels::loops::buffer::RowsMut;
 use crate::kernels::loops::factors::{self, Factors, Rows};
 use crate::kernels::loops::float_tile::{Left, Right, transpose};
 use crate::kernels::loops::float_vector::Register;
@@ -77,7 +78,7 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
         }
         transpose(
             (pairs, columns),
-            (&mut *values, depth),
+            RowsMut::of(values, depth),
             depth,
             columns,
             self.0,
