@@ -102,6 +102,14 @@ impl<'a> RowsMut<'a> {
         count <= self.count && width <= self.width
     }
 
+    /// Whether each row begins at a multiple of so many bytes.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn is_aligned(&self, bytes: usize) -> bool {
+        let stride = self.stride * size_of::<f32>();
+        self.start.addr().is_multiple_of(bytes) && stride.is_multiple_of(bytes)
+    }
+
     /// As many of the columns from `first` on, or those that there are.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]

@@ -76,7 +76,8 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         add: |left, right| _mm512_add_epi32(left, right),
         fold: |acc, _| acc,
         finish: |acc, row: Row, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
-            let values = finish(acc, row, channels);
+            let (scales, bias) = (floats(channels.scales), floats(channels.bias));
+            let values = finish(acc, row, scales, bias);
             // SAFETY: the array is 64 bytes to write.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
         },
@@ -90,26 +91,36 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 /// The value that 16 sums begin with: their correction by zero points.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
-pub fn start(row: Row, channels: Channels<'_, 16>) -> __m512i {
-    // SAFETY: each array is 64 bytes to read.
-    let load = |xs: &[i32; 16]| unsafe { _mm512_loadu_si512(xs.as_ptr().cast()) };
+fn start(row: Row, channels: Channels<'_, 16>) -> __m512i {
     let zero_point = _mm512_set1_epi32(row.zero_point.wrapping_neg());
-    let acc = _mm512_mullo_epi32(zero_point, load(channels.sums));
+    let acc = _mm512_mullo_epi32(zero_point, integers(channels.sums));
     let Some(zero_points) = channels.zero_points else {
         return acc;
     };
     let sum = _mm512_set1_epi32(row.sum);
-    _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, load(zero_points)))
+    _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, integers(zero_points)))
 }
 
 /// Scale and bias of 16 sums.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
-pub fn finish(acc: __m512i, row: Row, channels: Channels<'_, 16>) -> __m512 {
-    // SAFETY: each array is 64 bytes to read.
-    let load = |xs: &[f32; 16]| unsafe { _mm512_loadu_ps(xs.as_ptr()) };
-    let scale = _mm512_mul_ps(_mm512_set1_ps(row.scale), load(channels.scales));
-    _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, load(channels.bias))
+pub fn finish(acc: __m512i, row: Row, scales: __m512, bias: __m512) -> __m512 {
+    let scale = _mm512_mul_ps(_mm512_set1_ps(row.scale), scales);
+    _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, bias)
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn integers(xs: &[i32; 16]) -> __m512i {
+    // SAFETY: the array is 64 bytes to read; no alignment is asked.
+    unsafe { _mm512_loadu_si512(xs.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn floats(xs: &[f32; 16]) -> __m512 {
+    // SAFETY: the array is 64 bytes to read; no alignment is asked.
+    unsafe { _mm512_loadu_ps(xs.as_ptr()) }
 }
 
 /// A tile of 6 x 64 of floats: 24 sums, 4 weights and a broadcast of the 32 registers.

@@ -1,5 +1,7 @@
 //! Attention in bfloat16 on tiles.
 
+use std::ptr::null;
+
 use super::tiles::{self, Configured, HEIGHT, K_GROUPS, LINE, Operands, Tiled};
 use crate::kernels::arch::x86_64::{avx512_bf16, avx512_vnni};
 use crate::kernels::loops::attention::{self, Attention, Block, Precision};
@@ -153,7 +155,7 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
         lhs_stride: size_of::<f32>() * left.row,
         rhs: right.b.as_ptr().cast(),
         rhs_stride: size_of::<f32>() * width,
-        ahead: right.b.as_ptr().cast(),
+        ahead: null(),
     };
     let c = right.c.as_mut_ptr().cast::<u8>();
     for column in (0..width).step_by(2 * LINE) {
@@ -164,48 +166,40 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
                 rhs: operands.rhs.wrapping_add(size_of::<f32>() * column),
                 ..operands
             };
-            let (high, wide) = (all - row > HEIGHT, width - column > LINE);
+            let shape = [
+                1 + usize::from(all - row > HEIGHT),
+                1 + usize::from(width - column > LINE),
+            ];
             let (keep, steps) = (right.keep.is_some(), depth / K_GROUPS);
             let c = c.wrapping_add(row * operands.rhs_stride + size_of::<f32>() * column);
             // SAFETY: tiles are configured; by the assertions the rows and columns of so many tiles
             // are within their slices.
-            unsafe {
-                match (high, wide) {
-                    (true, true) => block::<2, 2>(operands, c, keep, steps),
-                    (true, false) => block::<2, 1>(operands, c, keep, steps),
-                    (false, true) => block::<1, 2>(operands, c, keep, steps),
-                    (false, false) => block::<1, 1>(operands, c, keep, steps),
-                }
-            }
+            unsafe { block(shape, operands, c, keep, steps) };
         }
     }
 }
 
-/// `R` x `C` tiles of the result, whose rows are as far apart as those of the right side.
+/// Tiles of the result, whose rows are as far apart as those of the right side.
 ///
 /// # Safety
 /// Tiles are configured; there are so many tiles to read from each side, `steps` of them, and to
 /// write from `c` on.
 #[inline(always)]
-unsafe fn block<const R: usize, const C: usize>(
-    operands: Operands,
-    c: *mut u8,
-    keep: bool,
-    steps: usize,
-) {
+unsafe fn block(shape: [usize; 2], operands: Operands, c: *mut u8, keep: bool, steps: usize) {
     let stride = operands.rhs_stride;
     let c = std::array::from_fn(|tile| {
-        c.wrapping_add(tile / C * HEIGHT * stride + tile % C * size_of::<[f32; LINE]>())
+        let [row, column] = [tile / shape[1], tile % shape[1]];
+        c.wrapping_add(row * HEIGHT * stride + column * size_of::<[f32; LINE]>())
     });
     // SAFETY: tiles are configured, and there are so many to read and to write.
     unsafe {
         match keep {
-            true => tiles::load::<R, C>(c, stride),
+            true => tiles::load(shape, c, stride),
             false => tiles::clear(),
         }
         if steps > 0 {
-            <Pair as Tiled>::multiply::<R, C>(operands, steps);
+            <Pair as Tiled>::multiply(shape, operands, steps);
         }
-        tiles::store::<R, C>(c, stride);
+        tiles::store(shape, c, stride);
     }
 }

@@ -1,5 +1,6 @@
 //! Tiles on a CPU that has none, for tests: each tile instruction raises SIGILL there, and a
-//! handler carries it out on memory. Slow, and the same bits.
+//! handler carries it out on memory. Slow, and the same bits. What is beside them in a kernel is executed as it is
+//! where the CPU has AVX-512, and elsewhere by loops in plain Rust.
 //!
 //! Source of encodings and operations: Intel 64 and IA-32 Architectures Software Developer's
 //! Manual, volume 2.
@@ -12,32 +13,18 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use super::attention::{self as on_tiles, OnTiles};
 use super::nest::{self, FEW, fills_a_tile, multiply_on_tiles};
-use super::tiles::{Configuration, Configured, HEIGHT, LINE};
+use super::tiles::{Configuration, Configured, HEIGHT, LINE, Line};
 use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::arch::portable;
 use crate::kernels::arch::x86_64::{avx2, avx512_vnni};
 use crate::kernels::isa::cpu;
 use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block, Precision};
+use crate::kernels::loops::buffer::RowsMut;
 use crate::kernels::loops::factors;
 use crate::kernels::loops::float_vector::{OfPairs, Register};
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
-use crate::kernels::loops::vector::Lanes;
 use crate::kernels::packed::Channels;
-
-/// Calls a product of AVX-512, or where the CPU has none a loop with registers as wide: others have no
-/// registers for the panels of AMX.
-macro_rules! on_panels {
-    ($function:ident, $by:ident::<$bytes:literal>, $($argument:expr),*) => {
-        // SAFETY: `cpu` found the features, and the functions have one contract.
-        unsafe {
-            match cpu::avx512_vnni() {
-                true => avx512_vnni::$function($($argument),*),
-                false => portable::$by::<LINE, $bytes, 4>($($argument),*),
-            }
-        }
-    };
-}
 
 /// Calls a function of the best instruction set that this CPU has.
 macro_rules! on_best {
@@ -66,8 +53,9 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// # Safety
 /// No other thread computes a block that overlaps.
 pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
-    if cpu::amx_int8() {
-        // SAFETY: the CPU has tiles; the contract is the same.
+    if cpu::avx512_bf16() {
+        assert!(install(), "a handler of SIGILL");
+        // SAFETY: the CPU has these features, and tiles or the handler; the contract is the same.
         return unsafe { on_tiles::attend(attention, block, out) };
     }
     if attention.precision == Precision::BFloat16 && cpu::avx2() {
@@ -120,29 +108,41 @@ unsafe fn attend_by_avx2(attention: &Attention<'_>, block: Block, out: &Sink<'_>
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
-    on_panels!(multiply_f16, multiply_f16_by::<32>, product, out, part);
+    // SAFETY: `cpu` found the features; the contract is the same.
+    unsafe {
+        match cpu::avx512_vnni() {
+            true => avx512_vnni::multiply_f16(product, out, part),
+            false => portable::multiply_f16_by::<LINE, 32, 4>(product, out, part),
+        }
+    }
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    if cpu::amx_int8() {
-        // SAFETY: the CPU has tiles; parts of a `Grid` are disjoint, and one thread computes each.
+    if cpu::avx512_vnni() {
+        assert!(install(), "a handler of SIGILL");
+        // SAFETY: the CPU has these features, and tiles or the handler; the contract is the same.
         return unsafe { nest::multiply(product, out, part) };
     }
     if !fills_a_tile(&part) {
-        return on_panels!(multiply, multiply_by::<64>, product, out, part);
+        // SAFETY: the contract is the same. Others have no registers for the panels of AMX.
+        return unsafe { portable::multiply_by::<LINE, 64, 4>(product, out, part) };
     }
     // As the oracle says, lane by lane.
     let finish =
-        |sums: &[i32; LINE], row: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
-            for (i, out) in out.iter_mut().enumerate() {
-                let zero_point = channels.zero_points.map_or(0, |zero_points| zero_points[i]);
-                let lhs = row.zero_point.wrapping_mul(channels.sums[i]);
-                let rhs = row.sum.wrapping_mul(zero_point);
-                let sum = sums[i].wrapping_sub(lhs).wrapping_sub(rhs);
-                let scale = row.scale * channels.scales[i];
-                out.write((sum as f32).mul_add(scale, channels.bias[i]));
+        |sums: &[Line], rows: &[Row], channels: Channels<'_, LINE>, mut out: RowsMut<'_>| {
+            for (r, (sums, row)) in sums.iter().zip(rows).enumerate() {
+                // SAFETY: there are as many rows to write as of sums.
+                let out = unsafe { out.row(r) };
+                for (i, out) in out.iter_mut().enumerate() {
+                    let zero_point = channels.zero_points.map_or(0, |zero_points| zero_points[i]);
+                    let lhs = row.zero_point.wrapping_mul(channels.sums[i]);
+                    let rhs = row.sum.wrapping_mul(zero_point);
+                    let sum = sums[i].wrapping_sub(lhs).wrapping_sub(rhs);
+                    let scale = row.scale * channels.scales[i];
+                    out.write((sum as f32).mul_add(scale, channels.bias[i]));
+                }
             }
         };
     let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
@@ -155,19 +155,24 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
-    if cpu::amx_int8() {
-        // SAFETY: the CPU has tiles; parts of a `Grid` are disjoint, and one thread computes each.
+    if cpu::avx512_vnni() {
+        assert!(install(), "a handler of SIGILL");
+        // SAFETY: as in `multiply`.
         return unsafe { nest::multiply_bf16(product, out, part) };
     }
     if part.rows.len() < FEW {
-        return on_panels!(multiply_bf16, multiply_bf16_by::<64>, product, out, part);
+        // SAFETY: as in `multiply`.
+        return unsafe { portable::multiply_bf16_by::<LINE, 64, 4>(product, out, part) };
     }
-    let finish =
-        |sums: &[i32; LINE], _: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
+    let finish = |sums: &[Line], _: &[Row], channels: Channels<'_, LINE>, mut out: RowsMut<'_>| {
+        for (r, sums) in sums.iter().enumerate() {
+            // SAFETY: there are as many rows to write as of sums.
+            let out = unsafe { out.row(r) };
             for (i, out) in out.iter_mut().enumerate() {
                 out.write(f32::from_bits(sums[i].cast_unsigned()) + channels.bias[i]);
             }
-        };
+        }
+    };
     let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
     assert!(install(), "a handler of SIGILL");
     // SAFETY: as in `multiply`.

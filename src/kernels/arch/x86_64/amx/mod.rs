@@ -6,7 +6,8 @@
 //!   for each block of 32 rows               2 x 2 tiles of sums
 //!     for each 16 groups of inputs
 //!       load 2 tiles of activations, 2 of weights; 4 products
-//!     store the tiles in L1; to f32, fma by scale and bias, store
+//!     of the block before: to f32, fma by scale and bias, store
+//!     store the tiles in L1
 //! ```
 //!
 //! Packed weights are read as they are: 16 groups of 16 channels are a tile. Everything but the

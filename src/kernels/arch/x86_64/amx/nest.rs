@@ -1,18 +1,20 @@
 //! The loop nest of tiles: panels, blocks of rows, tiles of inputs.
 
 use std::arch::x86_64::{
-    __m512, _mm_sfence, _mm512_add_epi32, _mm512_add_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_storeu_ps, _mm512_stream_ps,
+    __m512, __m512i, _mm_sfence, _mm512_add_ps, _mm512_castsi512_ps, _mm512_mullo_epi32,
+    _mm512_set1_epi32, _mm512_storeu_ps, _mm512_stream_ps, _mm512_sub_epi32,
 };
 use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::null;
 
-use super::tiles::{self, AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Operands, Sums, Tiled};
+use super::tiles::{self, AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Line, Operands, Sums, Tiled};
 use crate::kernels::arch::Group;
 use crate::kernels::arch::op::Activate;
 use crate::kernels::arch::x86_64::avx512_vnni;
 use crate::kernels::loops::activation::Activation;
+use crate::kernels::loops::buffer::{RowsMut, copied};
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
-use crate::kernels::loops::vector::Lanes;
 use crate::kernels::packed::{Channels, Panel};
 
 /// Rows that pass all panels before the next: the ends of as many rows are kept on the stack.
@@ -23,13 +25,9 @@ const MAX_BLOCK: usize = 512;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let streams = streams(product, out);
-    let finish =
-        |sums: &[i32; LINE], row: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
-            // SAFETY: the array is 64 bytes to read.
-            let sums = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
-            let sums = _mm512_add_epi32(sums, avx512_vnni::start(row, channels));
-            write(avx512_vnni::finish(sums, row, channels), streams, out);
-        };
+    let finish = |sums: &[Line], rows: &[Row], channels: Channels<'_, LINE>, out: RowsMut<'_>| {
+        dequantize(sums, rows, channels, out, streams);
+    };
     let activate = |activation, xs: &mut [f32]| avx512_vnni::run(Activate { activation, xs });
     // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-INT8; parts of a `Grid` are
     // disjoint, and one thread computes each.
@@ -50,15 +48,12 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
     let streams = streams(product, out);
-    let finish =
-        |sums: &[i32; LINE], _: Row, channels: Channels<'_, LINE>, out: &mut Lanes<LINE>| {
-            // SAFETY: each array is 64 bytes to read; a tile of these products has f32.
-            let (sums, bias) = unsafe {
-                let sums = _mm512_loadu_ps(sums.as_ptr().cast());
-                (sums, _mm512_loadu_ps(channels.bias.as_ptr()))
-            };
-            write(_mm512_add_ps(sums, bias), streams, out);
-        };
+    let finish = |sums: &[Line], rows: &[Row], channels: Channels<'_, LINE>, out: RowsMut<'_>| {
+        let bias = avx512_vnni::floats(channels.bias);
+        // A tile of these products has f32.
+        let value = |sums, _: &Row| _mm512_add_ps(_mm512_castsi512_ps(sums), bias);
+        each_row(sums, rows, out, streams, value);
+    };
     let activate = |activation, xs: &mut [f32]| avx512_vnni::run(Activate { activation, xs });
     // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-BF16; parts of a `Grid` are
     // disjoint, and one thread computes each.
@@ -79,16 +74,57 @@ fn streams<G>(product: &Product<'_, G>, out: &Sink<'_>) -> bool {
     product.activation.is_none() && out.exceeds_caches()
 }
 
-/// Writes a register of results.
+/// Dequantizes the sums of a tile. What depends on no row is loaded and asked once.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn dequantize(
+    sums: &[Line],
+    rows: &[Row],
+    channels: Channels<'_, LINE>,
+    out: RowsMut<'_>,
+    streams: bool,
+) {
+    let of_channels = avx512_vnni::integers(channels.sums);
+    let (scales, bias) = (
+        avx512_vnni::floats(channels.scales),
+        avx512_vnni::floats(channels.bias),
+    );
+    let value = |sums, row: &Row| {
+        let zero_point = _mm512_set1_epi32(row.zero_point);
+        let sums = _mm512_sub_epi32(sums, _mm512_mullo_epi32(zero_point, of_channels));
+        avx512_vnni::finish(sums, *row, scales, bias)
+    };
+    let Some(zero_points) = channels.zero_points else {
+        return each_row(sums, rows, out, streams, value);
+    };
+    let zero_points = avx512_vnni::integers(zero_points);
+    each_row(sums, rows, out, streams, |sums, row: &Row| {
+        let sum = _mm512_set1_epi32(row.sum);
+        let sums = _mm512_sub_epi32(sums, _mm512_mullo_epi32(sum, zero_points));
+        value(sums, row)
+    });
+}
+
+/// Writes the value of each line of sums, and streams it if it fills a cache line.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn write(values: __m512, streams: bool, out: &mut Lanes<LINE>) {
-    let out = out.as_mut_ptr();
-    // SAFETY: the array is 64 bytes to write, and a cache line where it is streamed.
-    unsafe {
-        match streams && out.cast::<__m512>().is_aligned() {
-            true => _mm512_stream_ps(out.cast(), values),
-            false => _mm512_storeu_ps(out.cast(), values),
+fn each_row(
+    sums: &[Line],
+    rows: &[Row],
+    mut out: RowsMut<'_>,
+    streams: bool,
+    value: impl Fn(__m512i, &Row) -> __m512,
+) {
+    assert!(out.has([sums.len(), LINE]) && rows.len() == sums.len());
+    let streams = streams && out.is_aligned(size_of::<__m512>());
+    for (r, (sums, row)) in sums.iter().zip(rows).enumerate() {
+        let value = value(avx512_vnni::integers(sums), row);
+        // SAFETY: by the assertion there is that row, of 64 bytes to write.
+        unsafe {
+            let out = out.row(r).as_mut_ptr();
+            match streams {
+                true => _mm512_stream_ps(out.cast(), value),
+                false => _mm512_storeu_ps(out.cast(), value),
+            }
         }
     }
 }
@@ -103,10 +139,11 @@ pub fn fills_a_tile(part: &Part) -> bool {
     part.rows.len() >= HEIGHT
 }
 
-/// Dequantizes a line of sums: scale and bias of its channels, and the parameters of its row.
-pub trait Finish: Fn(&[i32; LINE], Row, Channels<'_, LINE>, &mut Lanes<LINE>) + Copy {}
+/// Finishes the sums of a tile: by the parameters of its rows, and by scale and bias of its channels, to so many rows
+/// of a [`LINE`] each.
+pub trait Finish: Fn(&[Line], &[Row], Channels<'_, LINE>, RowsMut<'_>) + Copy {}
 
-impl<F: Fn(&[i32; LINE], Row, Channels<'_, LINE>, &mut Lanes<LINE>) + Copy> Finish for F {}
+impl<F: Fn(&[Line], &[Row], Channels<'_, LINE>, RowsMut<'_>) + Copy> Finish for F {}
 
 /// The activations of a block of rows as tiles read them.
 struct Activations<'a, G> {
@@ -132,6 +169,9 @@ struct LastTiles([u8; TILES]);
 
 /// Computes a part. If it has fewer rows than a tile, tiles are as low.
 ///
+/// The sums of a block are dequantized behind the instructions of the next block's products, on which they do not
+/// depend: the CPU executes both at once. Behind its own products, a block would wait for the tiles to be stored.
+///
 /// # Safety
 /// The CPU has AMX with these products, and no other thread computes a part that overlaps.
 #[inline(always)]
@@ -150,11 +190,13 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
     super::tests::count_part();
     let mut ends = Ends([MaybeUninit::uninit(); MAX_BLOCK]);
     let mut last_tiles = LastTiles([0; TILES]);
+    let mut sums = Sums::uninit();
+    let mut before: Option<Unfinished<'_>> = None;
     let blocks = rows.len().div_ceil(MAX_BLOCK);
     for block in 0..blocks {
         let bound = |block| rows.start + rows.len() * block / blocks;
-        let block = bound(block)..bound(block + 1);
-        let lhs = &product.lhs.groups[block.start * groups..block.end * groups];
+        let rows = bound(block)..bound(block + 1);
+        let lhs = &product.lhs.groups[rows.start * groups..rows.end * groups];
         let ends = match groups % K_GROUPS {
             0 => &[][..],
             end => {
@@ -163,7 +205,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
                     let group = |i| row.get(i).copied().unwrap_or(G::ZERO);
                     to.write(std::array::from_fn(group));
                 }
-                &ends.0[..block.len()]
+                &ends.0[..rows.len()]
             }
         };
         let activations = Activations {
@@ -173,117 +215,104 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
         };
         for index in panels.clone() {
             let panel = product.rhs.panel(index);
-            let row = 4 * panel.sums.len();
+            let width = panel.sums.len();
+            let row = 4 * width;
             let mut end = &product.rhs.weights_from(index)[groups / K_GROUPS * K_GROUPS * row..];
             if end.len() < K_GROUPS * row {
                 // Behind the last panel there may be nothing to read.
                 last_tiles.0[..end.len()].copy_from_slice(end);
                 end = &last_tiles.0;
             }
-            let column = Column {
-                product,
-                out,
-                activations: &activations,
-                panel,
-                end,
-                next: product
-                    .rhs
-                    .weights_from((index + 1).min(product.rhs.panels() - 1))
-                    .as_ptr(),
-                first_row: block.start,
-                rows: block.len(),
-                finish,
-            };
-            // SAFETY: blocks are about equally high, and so at least as high as tiles are; these rows
-            // of this panel are a part of ours.
-            unsafe {
-                column.multiply();
-                product.activate(out, column.panel, &block, activate);
-            }
-        }
-    }
-}
-
-/// A panel, and the rows that pass it.
-struct Column<'a, G, F> {
-    product: &'a Product<'a, G>,
-    out: &'a Sink<'a>,
-    activations: &'a Activations<'a, G>,
-    panel: Panel<'a>,
-    /// The weights of the groups that fill no tile, and behind them at least as many bytes as make
-    /// one of each register full.
-    end: &'a [u8],
-    /// Where the weights that come next begin.
-    next: *const u8,
-    first_row: usize,
-    rows: usize,
-    finish: F,
-}
-
-impl<G: Tiled, F: Finish> Column<'_, G, F> {
-    /// All tiles. The last of a column may overlap the one before: to compute rows twice takes
-    /// less time than to configure lower tiles.
-    ///
-    /// # Safety
-    /// Tiles are configured, for as many rows as there are if a tile has more, and no other thread
-    /// writes these rows of this panel.
-    #[inline(always)]
-    unsafe fn multiply(&self) {
-        let (rows, width) = (self.rows, self.panel.sums.len());
-        let last = rows.saturating_sub(HEIGHT);
-        let mut ahead = self.next;
-        // The rows that fill no pair of tiles may fit in one tile.
-        let rest = rows % (2 * HEIGHT);
-        let single = (1..=HEIGHT).contains(&rest);
-        let pairs = if single { rows - rest } else { rows };
-        for lane in (0..width).step_by(2 * LINE) {
-            for row in (0..pairs).step_by(2 * HEIGHT) {
-                let rows = [row, last.min(row + HEIGHT)];
-                // SAFETY: tiles are configured, and no other thread writes these rows of this
-                // panel; each tile ends at the last row or before.
+            let next = (index + 1).min(product.rhs.panels() - 1);
+            let next_panel = product.rhs.weights_from(next).as_ptr();
+            let fetched = groups / K_GROUPS * AHEAD;
+            for (i, tiles) in blocks_of(rows.len(), width).enumerate() {
+                // The next panel once: a prefetch takes the place of a load, whatever it finds.
+                let ahead = match i * fetched < groups * row {
+                    true => next_panel.wrapping_add(i * fetched),
+                    false => null(),
+                };
+                let next = Unfinished {
+                    tiles,
+                    panel,
+                    rows: rows.clone(),
+                    completes: false,
+                };
+                // SAFETY: tiles are configured, and blocks are those of this panel and of these rows, which are
+                // about equally many in all columns, and so at least as many as a tile has. They are a part
+                // of ours.
                 unsafe {
-                    match width - lane {
-                        LINE => self.block::<2, 1>(rows, lane, ahead),
-                        _ => self.block::<2, 2>(rows, lane, ahead),
+                    activations.multiply(panel, end, tiles, ahead);
+                    if let Some(before) = before.replace(next) {
+                        before.finish(product, out, &sums, finish, activate);
                     }
+                    sums.store(tiles.shape);
                 }
-                ahead = ahead.wrapping_add(self.activations.stride / K_GROUPS * AHEAD);
             }
-        }
-        for lane in (0..width * usize::from(single)).step_by(4 * LINE) {
-            // SAFETY: tiles are configured, and no other thread writes these rows of this panel;
-            // the tile, which may be low, ends at the last row.
-            unsafe {
-                match (width - lane) / LINE {
-                    1 => self.block::<1, 1>([last; 2], lane, ahead),
-                    2 => self.block::<1, 2>([last; 2], lane, ahead),
-                    3 => self.block::<1, 3>([last; 2], lane, ahead),
-                    _ => self.block::<1, 4>([last; 2], lane, ahead),
-                }
+            if let Some(last) = &mut before {
+                last.completes = true;
             }
         }
     }
+    if let Some(last) = before {
+        // SAFETY: as above.
+        unsafe { last.finish(product, out, &sums, finish, activate) };
+    }
+}
 
-    /// A block of `R` x `C` tiles: those that begin at `rows`, by the channels from `lane` on; on
-    /// the way weights are fetched that come next.
+/// Tiles whose sums are computed together, some rows by some channels of a panel.
+#[derive(Clone, Copy)]
+struct Tiles {
+    /// 2 x 2, 2 x 1, or 1 x 1 to 4.
+    shape: [usize; 2],
+    /// The first row of each tile; of one, twice the same.
+    rows: [usize; 2],
+    /// The first channel.
+    lane: usize,
+}
+
+/// The blocks of a panel of `width` channels: first all pairs of tiles of rows. The last one may overlap the one
+/// before: to compute rows twice takes less time than to configure lower tiles.
+#[inline(always)]
+fn blocks_of(rows: usize, width: usize) -> impl Iterator<Item = Tiles> {
+    let last = rows.saturating_sub(HEIGHT);
+    // The rows that fill no pair may fit in one tile.
+    let rest = rows % (2 * HEIGHT);
+    let single = (1..=HEIGHT).contains(&rest);
+    let pairs = if single { rows - rest } else { rows };
+    let columns = move |lane: usize, most: usize| ((width - lane) / LINE).min(most);
+    let of_pairs = (0..width).step_by(2 * LINE).flat_map(move |lane| {
+        (0..pairs).step_by(2 * HEIGHT).map(move |row| Tiles {
+            shape: [2, columns(lane, 2)],
+            rows: [row, last.min(row + HEIGHT)],
+            lane,
+        })
+    });
+    let singles = (0..width * usize::from(single)).step_by(4 * LINE);
+    of_pairs.chain(singles.map(move |lane| Tiles {
+        shape: [1, columns(lane, 4)],
+        rows: [last; 2],
+        lane,
+    }))
+}
+
+impl<G: Tiled> Activations<'_, G> {
+    /// Computes the sums of some tiles of a panel, and on the way brings weights from `ahead` on to L2, unless it
+    /// is null. `end` are the weights of the groups that fill no tile, and behind them at least as many bytes as
+    /// make one of each register full.
     ///
     /// # Safety
-    /// As of [`multiply`](Self::multiply); `R` is 1 if tiles are low; a tile that begins at each of
-    /// `rows` ends at the last row or before, and there are `C` tiles of channels from `lane` on.
+    /// Tiles are configured, for as many rows as there are if a tile has more; each tile ends at the last row or
+    /// before, and at the last channel or before.
     #[inline(always)]
-    unsafe fn block<const R: usize, const C: usize>(
-        &self,
-        rows: [usize; 2],
-        lane: usize,
-        ahead: *const u8,
-    ) {
-        let Activations {
+    unsafe fn multiply(&self, panel: Panel<'_>, end: &[u8], tiles: Tiles, ahead: *const u8) {
+        let Self {
             groups,
             stride,
             ends,
-        } = *self.activations;
-        let (whole, rhs_stride) = (stride / K_GROUPS, 4 * self.panel.sums.len());
-        let mut sums = Sums::uninit();
+        } = *self;
+        let Tiles { shape, rows, lane } = tiles;
+        let whole = stride / K_GROUPS;
         // SAFETY: a row of activations and the panel have `whole` tiles and, if `ends` is not
         // empty, an end that is one.
         unsafe {
@@ -291,67 +320,81 @@ impl<G: Tiled, F: Finish> Column<'_, G, F> {
             let operands = Operands {
                 lhs: rows.map(|row| groups[row * stride..].as_ptr().cast()),
                 lhs_stride: 4 * stride,
-                rhs: self.panel.weights.as_ptr().wrapping_add(4 * lane),
-                rhs_stride,
+                rhs: panel.weights.as_ptr().wrapping_add(4 * lane),
+                rhs_stride: 4 * panel.sums.len(),
                 ahead,
             };
             if whole > 0 {
-                G::multiply::<R, C>(operands, whole);
+                G::multiply(shape, operands, whole);
             }
             if !ends.is_empty() {
                 let operands = Operands {
                     lhs: rows.map(|row| ends[row..].as_ptr().cast()),
                     lhs_stride: size_of::<End<G>>(),
-                    rhs: self.end[4 * lane..].as_ptr(),
+                    rhs: end[4 * lane..].as_ptr(),
                     ..operands
                 };
-                G::multiply::<R, C>(operands, 1);
+                G::multiply(shape, operands, 1);
             }
-            sums.store::<R, C>();
-            self.finish::<R, C>(rows, lane, &sums);
         }
     }
+}
 
-    /// Dequantizes the sums of a block and stores them.
+/// Tiles of a panel and of some rows of the result, whose sums are not finished.
+struct Unfinished<'a> {
+    tiles: Tiles,
+    panel: Panel<'a>,
+    rows: Range<usize>,
+    /// Whether they are the last ones of this panel and these rows.
+    completes: bool,
+}
+
+impl Unfinished<'_> {
+    /// Finishes the sums; the activation function is applied to all rows after the last ones.
     ///
     /// # Safety
-    /// As of [`block`](Self::block), whose `sums` these are.
+    /// `sums` are those of the tiles, and no other thread writes these rows of this panel.
     #[inline(always)]
-    unsafe fn finish<const R: usize, const C: usize>(
-        &self,
-        rows: [usize; 2],
-        lane: usize,
+    unsafe fn finish<G: Group>(
+        self,
+        product: &Product<'_, G>,
+        out: &Sink<'_>,
         sums: &Sums,
+        finish: impl Finish,
+        activate: impl Fn(Activation, &mut [f32]) + Copy,
     ) {
-        // All checks are before the loop, which has little else in it.
-        let channels = self.panel.channels::<LINE, C>(lane);
-        let columns = self.out.columns(self.panel);
-        let height = self.rows.min(HEIGHT);
-        for (i, first) in rows.into_iter().enumerate().take(R) {
-            let rows = self.first_row + first..self.first_row + first + height;
-            let of_rows = &self.product.lhs.rows[rows.clone()];
-            // SAFETY: no other thread writes these rows of this panel; each row is written before
-            // the next is asked for.
-            let out = unsafe { self.out.rows(rows, columns.clone()) };
-            let mut out = out.narrow(lane, C * LINE);
-            for (r, row) in of_rows.iter().copied().enumerate() {
-                let finish = |j: usize, out: &mut Lanes<LINE>| {
-                    // SAFETY: the tile was stored.
-                    let sums = unsafe { sums.row(i * C + j, r) };
-                    (self.finish)(sums, row, channels[j], out);
-                };
-                // SAFETY: `r` is below `height`, the number of rows that `out` was made of.
-                let out = unsafe { out.row(r) };
-                match out.as_chunks_mut().0.first_chunk_mut::<C>() {
-                    Some(out) => (0..C).for_each(|j| finish(j, &mut out[j])),
-                    // Padding channels are computed like the others and not stored.
-                    None => {
-                        let mut lines = [[MaybeUninit::uninit(); LINE]; C];
-                        (0..C).for_each(|j| finish(j, &mut lines[j]));
-                        out.copy_from_slice(&lines.as_flattened()[..out.len()]);
-                    }
+        let Tiles { shape, rows, lane } = self.tiles;
+        let all = &product.lhs.rows[self.rows.clone()];
+        let height = all.len().min(HEIGHT);
+        for tile in 0..shape[0] * shape[1] {
+            let first = rows[tile / shape[1]];
+            let lane = lane + tile % shape[1] * LINE;
+            let of_rows = &all[first..first + height];
+            let [channels] = self.panel.channels::<LINE, 1>(lane);
+            let first = self.rows.start + first;
+            // SAFETY: the tile was stored; no other thread writes these rows of this panel, and no other of ours
+            // is alive.
+            unsafe {
+                let sums = sums.rows(tile, height);
+                let columns = out.columns(self.panel);
+                let mut out = out.rows(first..first + height, columns).narrow(lane, LINE);
+                if out.has([height, LINE]) {
+                    finish(sums, of_rows, channels, out);
+                    continue;
+                }
+                // Padding channels are computed like the others and not stored.
+                let mut lines = [[0f32; LINE]; HEIGHT];
+                let room = &mut lines.as_flattened_mut()[..height * LINE];
+                finish(sums, of_rows, channels, RowsMut::of(room, LINE));
+                for (r, line) in lines[..height].iter().enumerate() {
+                    let out = out.row(r);
+                    copied(&line[..out.len()], out);
                 }
             }
+        }
+        if self.completes {
+            // SAFETY: all rows of the panel are written.
+            unsafe { product.activate(out, self.panel, &self.rows, activate) };
         }
     }
 }

@@ -14,6 +14,9 @@ pub const K_GROUPS: usize = 16;
 /// Sums in a row of a tile.
 pub const LINE: usize = 16;
 
+/// A row of sums, which are the bits of f32 where products are of bfloat16.
+pub type Line = [i32; LINE];
+
 /// Bytes of a row of a tile.
 const ROW: usize = 64;
 
@@ -130,9 +133,9 @@ impl Drop for Configured {
     }
 }
 
-/// The sums of up to 4 tiles, which are the bits of f32 where products are of bfloat16.
+/// The sums of up to 4 tiles.
 #[repr(C, align(64))]
-pub struct Sums([[MaybeUninit<[i32; LINE]>; HEIGHT]; 4]);
+pub struct Sums([[MaybeUninit<Line>; HEIGHT]; 4]);
 
 impl Sums {
     #[inline(always)]
@@ -140,25 +143,25 @@ impl Sums {
         Self([[MaybeUninit::uninit(); HEIGHT]; 4])
     }
 
-    /// Stores those of `R` x `C` tiles.
+    /// Stores those of tiles of that shape.
     ///
     /// # Safety
     /// Tiles are configured, and there are at most 4.
     #[inline(always)]
-    pub unsafe fn store<const R: usize, const C: usize>(&mut self) {
+    pub unsafe fn store(&mut self, shape: [usize; 2]) {
         let to = self.0.each_mut().map(|tile| tile.as_mut_ptr().cast());
         // SAFETY: tiles are configured, each of at most 1 KiB, and there is room for four.
-        unsafe { store::<R, C>(to, ROW) }
+        unsafe { store(shape, to, ROW) }
     }
 
-    /// A row of a tile.
+    /// The first rows of a tile.
     ///
     /// # Safety
-    /// It has been stored.
+    /// They have been stored.
     #[inline(always)]
-    pub unsafe fn row(&self, tile: usize, row: usize) -> &[i32; LINE] {
-        // SAFETY: the row has been stored.
-        unsafe { self.0[tile][row].assume_init_ref() }
+    pub unsafe fn rows(&self, tile: usize, count: usize) -> &[Line] {
+        // SAFETY: the rows have been stored.
+        unsafe { self.0[tile][..count].assume_init_ref() }
     }
 }
 
@@ -257,6 +260,28 @@ macro_rules! column {
     };
 }
 
+/// The loop of 2 x 2 tiles, with other instructions behind the loads of each tile of activations.
+macro_rules! square {
+    ($dot:literal, $operands:expr, $steps:expr, [$($first:literal),*], [$($second:literal),*]) => {
+        steps!(
+            $operands,
+            $steps,
+            [
+                "tileloadd tmm6, [{b} + {b_stride}]",
+                "tileloaddt1 tmm4, [{a0} + {a_stride}]",
+                $($first,)*
+                concat!($dot, " tmm0, tmm4, tmm6"),
+                "tileloadd tmm7, [{b} + {b_stride} + 64]",
+                concat!($dot, " tmm1, tmm4, tmm7"),
+                "tileloaddt1 tmm5, [{a1} + {a_stride}]",
+                $($second,)*
+                concat!($dot, " tmm2, tmm5, tmm6"),
+                concat!($dot, " tmm3, tmm5, tmm7"),
+            ]
+        )
+    };
+}
+
 /// The memory that tiles are loaded from.
 #[derive(Clone, Copy)]
 pub struct Operands {
@@ -268,41 +293,37 @@ pub struct Operands {
     pub rhs: *const u8,
     /// Bytes between two groups.
     pub rhs_stride: usize,
-    /// Weights that come next: eight lines of them a step are brought to L2. Any address may be
-    /// given.
+    /// Weights that come next, or null: of 2 x 2 tiles each step brings eight lines of them to L2. Any address may
+    /// be given.
     pub ahead: *const u8,
 }
 
 /// Lines that are brought to L2 a step, in bytes.
 pub const AHEAD: usize = 512;
 
-/// The products of `R` x `C` tiles by an instruction.
+/// The products of tiles of a shape by an instruction.
 macro_rules! multiply {
-    ($dot:literal, $r:expr, $c:expr, $operands:expr, $steps:expr) => {
-        match ($r, $c) {
-            (2, 2) => steps!(
+    ($dot:literal, $shape:expr, $operands:expr, $steps:expr) => {
+        match $shape {
+            [2, 2] if $operands.ahead.is_null() => square!($dot, $operands, $steps, [], []),
+            [2, 2] => square!(
+                $dot,
                 $operands,
                 $steps,
                 [
-                    "tileloadd tmm6, [{b} + {b_stride}]",
-                    "tileloaddt1 tmm4, [{a0} + {a_stride}]",
                     "prefetcht1 [{ahead}]",
                     "prefetcht1 [{ahead} + 64]",
                     "prefetcht1 [{ahead} + 128]",
-                    "prefetcht1 [{ahead} + 192]",
-                    concat!($dot, " tmm0, tmm4, tmm6"),
-                    "tileloadd tmm7, [{b} + {b_stride} + 64]",
-                    concat!($dot, " tmm1, tmm4, tmm7"),
-                    "tileloaddt1 tmm5, [{a1} + {a_stride}]",
+                    "prefetcht1 [{ahead} + 192]"
+                ],
+                [
                     "prefetcht1 [{ahead} + 256]",
                     "prefetcht1 [{ahead} + 320]",
                     "prefetcht1 [{ahead} + 384]",
-                    "prefetcht1 [{ahead} + 448]",
-                    concat!($dot, " tmm2, tmm5, tmm6"),
-                    concat!($dot, " tmm3, tmm5, tmm7"),
+                    "prefetcht1 [{ahead} + 448]"
                 ]
             ),
-            (2, _) => steps!(
+            [2, _] => steps!(
                 $operands,
                 $steps,
                 [
@@ -313,7 +334,7 @@ macro_rules! multiply {
                     concat!($dot, " tmm1, tmm5, tmm6"),
                 ]
             ),
-            (_, 4) => steps!(
+            [_, 4] => steps!(
                 $operands,
                 $steps,
                 [
@@ -324,12 +345,12 @@ macro_rules! multiply {
                     column!($dot, 3)
                 ]
             ),
-            (_, 3) => steps!(
+            [_, 3] => steps!(
                 $operands,
                 $steps,
                 [row!(), column!($dot, 0), column!($dot, 1), column!($dot, 2)]
             ),
-            (_, 2) => steps!(
+            [_, 2] => steps!(
                 $operands,
                 $steps,
                 [row!(), column!($dot, 0), column!($dot, 1)]
@@ -341,88 +362,75 @@ macro_rules! multiply {
 
 /// Groups that tiles multiply: of u8 and i8 codes, or of bfloat16.
 pub trait Tiled: Copy {
-    /// Adds the products of `steps` tiles of inputs to the sums of `R` x `C` tiles.
+    /// Adds the products of `steps` tiles of inputs to the sums of tiles of that shape.
     ///
     /// Where two tiles of rows share weights, activations are loaded with a hint that they are not
     /// used again soon: weights stay in L1.
     ///
     /// # Safety
-    /// Tiles are configured, `R` x `C` is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there are
+    /// Tiles are configured, the shape is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there are
     /// so many tiles to read from each of `lhs`, [`ROW`] bytes apart, and from `rhs`, `K_GROUPS`
     /// strides apart.
-    unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize);
+    unsafe fn multiply(shape: [usize; 2], operands: Operands, steps: usize);
 }
 
 impl Tiled for [u8; 4] {
     #[inline(always)]
-    unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize) {
+    unsafe fn multiply(shape: [usize; 2], operands: Operands, steps: usize) {
         // SAFETY: tiles are configured, and there is a tile to read at each step of each operand.
-        unsafe { multiply!("tdpbusd", R, C, operands, steps) }
+        unsafe { multiply!("tdpbusd", shape, operands, steps) }
     }
 }
 
 impl Tiled for Pair {
     #[inline(always)]
-    unsafe fn multiply<const R: usize, const C: usize>(operands: Operands, steps: usize) {
+    unsafe fn multiply(shape: [usize; 2], operands: Operands, steps: usize) {
         // SAFETY: tiles are configured, and there is a tile to read at each step of each operand.
-        unsafe { multiply!("tdpbf16ps", R, C, operands, steps) }
+        unsafe { multiply!("tdpbf16ps", shape, operands, steps) }
     }
 }
 
-/// Loads the sums of `R` x `C` tiles from where each begins, rows being `stride` bytes apart.
+/// Moves the sums of tiles of a shape to or from where each begins, by the instruction before and after the tile.
+macro_rules! move_sums {
+    ([$before:literal, $after:literal], $shape:expr, $at:expr, $stride:expr) => {
+        let [rows, columns] = $shape;
+        move_sums!($before, $after, 0, "tmm0", $at, $stride);
+        if rows * columns > 1 {
+            move_sums!($before, $after, 1, "tmm1", $at, $stride);
+        }
+        if rows * columns > 2 {
+            move_sums!($before, $after, 2, "tmm2", $at, $stride);
+        }
+        if rows * columns > 3 {
+            move_sums!($before, $after, 3, "tmm3", $at, $stride);
+        }
+    };
+    ($before:literal, $after:literal, $tile:literal, $register:tt, $at:expr, $stride:expr) => {
+        asm!(concat!($before, $register, $after), at = in(reg) $at[$tile], stride = in(reg) $stride,
+            out($register) _, options(nostack, preserves_flags))
+    };
+}
+
+/// Loads the sums of tiles of a shape from where each begins, rows being `stride` bytes apart.
 ///
 /// # Safety
 /// Tiles are configured, there are at most 4, and there is one to read from each place.
 #[inline(always)]
-pub unsafe fn load<const R: usize, const C: usize>(from: [*mut u8; 4], stride: usize) {
-    /// One tile.
-    macro_rules! load {
-        ($tile:literal, $register:tt) => {
-            asm!(concat!("tileloadd ", $register, ", [{from} + {stride}]"),
-                from = in(reg) from[$tile], stride = in(reg) stride, out($register) _,
-                options(nostack, preserves_flags, readonly))
-        };
-    }
+pub unsafe fn load(shape: [usize; 2], from: [*mut u8; 4], stride: usize) {
     // SAFETY: tiles are configured, and there is one to read.
     unsafe {
-        load!(0, "tmm0");
-        if R * C > 1 {
-            load!(1, "tmm1");
-        }
-        if R * C > 2 {
-            load!(2, "tmm2");
-        }
-        if R * C > 3 {
-            load!(3, "tmm3");
-        }
+        move_sums!(["tileloadd ", ", [{at} + {stride}]"], shape, from, stride);
     }
 }
 
-/// Stores the sums of `R` x `C` tiles where each begins, rows being `stride` bytes apart.
+/// Stores the sums of tiles of a shape where each begins, rows being `stride` bytes apart.
 ///
 /// # Safety
 /// Tiles are configured, there are at most 4, and there is room for one at each place.
 #[inline(always)]
-pub unsafe fn store<const R: usize, const C: usize>(to: [*mut u8; 4], stride: usize) {
-    /// One tile.
-    macro_rules! store {
-        ($tile:literal, $register:tt) => {
-            asm!(concat!("tilestored [{to} + {stride}], ", $register),
-                to = in(reg) to[$tile], stride = in(reg) stride,
-                options(nostack, preserves_flags))
-        };
-    }
+pub unsafe fn store(shape: [usize; 2], to: [*mut u8; 4], stride: usize) {
     // SAFETY: tiles are configured, and there is room for one.
     unsafe {
-        store!(0, "tmm0");
-        if R * C > 1 {
-            store!(1, "tmm1");
-        }
-        if R * C > 2 {
-            store!(2, "tmm2");
-        }
-        if R * C > 3 {
-            store!(3, "tmm3");
-        }
+        move_sums!(["tilestored [{at} + {stride}], ", ""], shape, to, stride);
     }
 }
