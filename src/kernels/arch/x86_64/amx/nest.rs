@@ -5,7 +5,7 @@ use std::arch::x86_64::{
     _mm512_set1_epi32, _mm512_storeu_ps, _mm512_stream_ps, _mm512_sub_epi32,
 };
 use std::mem::MaybeUninit;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::ptr::null;
 
 use super::tiles::{self, AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Line, Operands, Sums, Tiled};
@@ -167,6 +167,46 @@ const TILES: usize = K_GROUPS * 4 * 4 * LINE;
 #[repr(align(64))]
 struct LastTiles([u8; TILES]);
 
+/// Bytes of a group of two registers' channels.
+const PAIR: usize = 2 * 4 * LINE;
+
+/// Groups of a panel of four registers: of fewer, two registers fit in L1 beside the activations as they are.
+const SPREAD: RangeInclusive<usize> = 97..=192;
+
+/// Rows from which a copy costs less than it gains: four pairs of tiles.
+const MANY: usize = 8 * HEIGHT;
+
+/// The weights of two of a panel's four registers, side by side.
+///
+/// In the panel they are in half the sets of a level-1 cache: 128 of each 256 bytes. 768 inputs of 32 channels fill
+/// these sets of Intel's 48 KiB, and activations, of which there are as many for 32 rows, displace them: tiles
+/// then take 1.2 times as long as from adjacent lines, by a loop over both on Sapphire Rapids. Of more inputs, neither
+/// fits.
+#[repr(align(64))]
+struct SideBySide([MaybeUninit<[u8; PAIR]>; *SPREAD.end()]);
+
+impl SideBySide {
+    /// Whether a copy is worth while for so many rows of a panel.
+    fn gains(rows: usize, panel: Panel<'_>, groups: usize) -> bool {
+        rows >= MANY && SPREAD.contains(&groups) && panel.sums.len() == 4 * LINE
+    }
+
+    /// Those of some tiles; they are copied for the first rows, which come before all others.
+    #[inline(always)]
+    fn of(&mut self, panel: Panel<'_>, tiles: Tiles) -> Weights {
+        if tiles.rows[0] == 0 {
+            let groups = panel.weights.as_chunks::<{ 2 * PAIR }>().0;
+            for (to, group) in self.0.iter_mut().zip(groups) {
+                to.write(group.as_chunks().0[4 * tiles.lane / PAIR]);
+            }
+        }
+        Weights {
+            start: self.0.as_ptr().cast(),
+            stride: PAIR,
+        }
+    }
+}
+
 /// Computes a part. If it has fewer rows than a tile, tiles are as low.
 ///
 /// The sums of a block are dequantized behind the instructions of the next block's products, on which they do not
@@ -190,6 +230,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
     super::tests::count_part();
     let mut ends = Ends([MaybeUninit::uninit(); MAX_BLOCK]);
     let mut last_tiles = LastTiles([0; TILES]);
+    let mut side_by_side = SideBySide([MaybeUninit::uninit(); _]);
     let mut sums = Sums::uninit();
     let mut before: Option<Unfinished<'_>> = None;
     let blocks = rows.len().div_ceil(MAX_BLOCK);
@@ -226,11 +267,20 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
             let next = (index + 1).min(product.rhs.panels() - 1);
             let next_panel = product.rhs.weights_from(next).as_ptr();
             let fetched = groups / K_GROUPS * AHEAD;
+            let copies = SideBySide::gains(rows.len(), panel, groups);
             for (i, tiles) in blocks_of(rows.len(), width).enumerate() {
                 // The next panel once: a prefetch takes the place of a load, whatever it finds.
                 let ahead = match i * fetched < groups * row {
                     true => next_panel.wrapping_add(i * fetched),
                     false => null(),
+                };
+                let of_panel = |weights: &[u8]| Weights {
+                    start: weights.as_ptr().wrapping_add(4 * tiles.lane),
+                    stride: row,
+                };
+                let weights = match copies && tiles.shape == [2, 2] {
+                    true => side_by_side.of(panel, tiles),
+                    false => of_panel(panel.weights),
                 };
                 let next = Unfinished {
                     tiles,
@@ -242,7 +292,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
                 // about equally many in all columns, and so at least as many as a tile has. They are a part
                 // of ours.
                 unsafe {
-                    activations.multiply(panel, end, tiles, ahead);
+                    activations.multiply([weights, of_panel(end)], tiles, ahead);
                     if let Some(before) = before.replace(next) {
                         before.finish(product, out, &sums, finish, activate);
                     }
@@ -296,32 +346,39 @@ fn blocks_of(rows: usize, width: usize) -> impl Iterator<Item = Tiles> {
     }))
 }
 
+/// The weights of some registers.
+#[derive(Clone, Copy)]
+struct Weights {
+    start: *const u8,
+    /// Bytes from a group to the next.
+    stride: usize,
+}
+
 impl<G: Tiled> Activations<'_, G> {
-    /// Computes the sums of some tiles of a panel, and on the way brings weights from `ahead` on to L2, unless it
-    /// is null. `end` are the weights of the groups that fill no tile, and behind them at least as many bytes as
-    /// make one of each register full.
+    /// Computes the sums of some tiles, of the weights of whole tiles and of one more, behind the last group; on the
+    /// way weights from `ahead` on are brought to L2, unless it is null.
     ///
     /// # Safety
     /// Tiles are configured, for as many rows as there are if a tile has more; each tile ends at the last row or
-    /// before, and at the last channel or before.
+    /// before, and there are weights of all registers.
     #[inline(always)]
-    unsafe fn multiply(&self, panel: Panel<'_>, end: &[u8], tiles: Tiles, ahead: *const u8) {
+    unsafe fn multiply(&self, [weights, end]: [Weights; 2], tiles: Tiles, ahead: *const u8) {
         let Self {
             groups,
             stride,
             ends,
         } = *self;
-        let Tiles { shape, rows, lane } = tiles;
+        let Tiles { shape, rows, .. } = tiles;
         let whole = stride / K_GROUPS;
-        // SAFETY: a row of activations and the panel have `whole` tiles and, if `ends` is not
+        // SAFETY: a row of activations and the weights have `whole` tiles and, if `ends` is not
         // empty, an end that is one.
         unsafe {
             tiles::clear();
             let operands = Operands {
                 lhs: rows.map(|row| groups[row * stride..].as_ptr().cast()),
                 lhs_stride: 4 * stride,
-                rhs: panel.weights.as_ptr().wrapping_add(4 * lane),
-                rhs_stride: 4 * panel.sums.len(),
+                rhs: weights.start,
+                rhs_stride: weights.stride,
                 ahead,
             };
             if whole > 0 {
@@ -331,7 +388,8 @@ impl<G: Tiled> Activations<'_, G> {
                 let operands = Operands {
                     lhs: rows.map(|row| ends[row..].as_ptr().cast()),
                     lhs_stride: size_of::<End<G>>(),
-                    rhs: end[4 * lane..].as_ptr(),
+                    rhs: end.start,
+                    rhs_stride: end.stride,
                     ..operands
                 };
                 G::multiply(shape, operands, 1);
