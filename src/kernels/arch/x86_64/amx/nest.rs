@@ -165,7 +165,7 @@ struct Ends<G>([MaybeUninit<End<G>>; MAX_BLOCK]);
 const TILES: usize = K_GROUPS * 4 * 4 * LINE;
 
 #[repr(align(64))]
-struct LastTiles([u8; TILES]);
+struct LastTiles(MaybeUninit<[u8; TILES]>);
 
 /// Bytes of a group of two registers' channels.
 const PAIR: usize = 2 * 4 * LINE;
@@ -229,7 +229,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
     #[cfg(test)]
     super::tests::count_part();
     let mut ends = Ends([MaybeUninit::uninit(); MAX_BLOCK]);
-    let mut last_tiles = LastTiles([0; TILES]);
+    let mut last_tiles = LastTiles(MaybeUninit::uninit());
     let mut side_by_side = SideBySide([MaybeUninit::uninit(); _]);
     let mut sums = Sums::uninit();
     let mut before: Option<Unfinished<'_>> = None;
@@ -259,10 +259,11 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
             let width = panel.sums.len();
             let row = 4 * width;
             let mut end = &product.rhs.weights_from(index)[groups / K_GROUPS * K_GROUPS * row..];
-            if end.len() < K_GROUPS * row {
+            if !ends.is_empty() && end.len() < K_GROUPS * row {
                 // Behind the last panel there may be nothing to read.
-                last_tiles.0[..end.len()].copy_from_slice(end);
-                end = &last_tiles.0;
+                let tiles = last_tiles.0.write([0; TILES]);
+                tiles[..end.len()].copy_from_slice(end);
+                end = tiles;
             }
             let next = (index + 1).min(product.rhs.panels() - 1);
             let next_panel = product.rhs.weights_from(next).as_ptr();
