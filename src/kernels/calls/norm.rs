@@ -1,5 +1,7 @@
 //! Layer norm, RMS norm and softmax of all rows of a slice.
 
+use std::mem::MaybeUninit;
+
 use crate::kernels::arch::op::Op;
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::buffer;
@@ -29,12 +31,13 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
             &[hidden],
         );
     }
-    each_row(&Threads::of_caller(), xs, hidden, |start, row| {
+    each_row(&Threads::of_caller(), xs, hidden, |start, xs, out| {
         let residual = residual.map(|residual| &residual[start..start + hidden]);
         isa.run(Normalize {
-            row,
+            xs,
             residual,
             norm,
+            out,
         });
     })
 }
@@ -44,14 +47,16 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
 /// # Panics
 /// If `xs` has no whole rows.
 pub fn softmax(isa: Isa, xs: &[f32], columns: usize) -> Vec<f32> {
-    let softmax = |_, row: &mut [f32]| isa.run(Softmax { row });
-    each_row(&Threads::of_caller(), xs, columns, softmax)
+    each_row(&Threads::of_caller(), xs, columns, |_, xs, out| {
+        isa.run(Softmax { xs, out });
+    })
 }
 
 struct Normalize<'a> {
-    row: &'a mut [f32],
+    xs: &'a [f32],
     residual: Option<&'a [f32]>,
     norm: Norm<'a>,
+    out: &'a mut [MaybeUninit<f32>],
 }
 
 impl Op for Normalize<'_> {
@@ -59,12 +64,13 @@ impl Op for Normalize<'_> {
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        norm::normalize::<N>(self.row, self.residual, self.norm);
+        norm::normalize::<N>(self.xs, self.residual, self.norm, self.out);
     }
 }
 
 struct Softmax<'a> {
-    row: &'a mut [f32],
+    xs: &'a [f32],
+    out: &'a mut [MaybeUninit<f32>],
 }
 
 impl Op for Softmax<'_> {
@@ -72,20 +78,19 @@ impl Op for Softmax<'_> {
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        norm::softmax_row::<N>(self.row);
+        norm::softmax_row::<N>(self.xs, self.out);
     }
 }
 
 /// Elements below which the caller's thread computes alone.
 const SERIAL_ELEMENTS: usize = 32_768;
 
-/// A copy of `xs` with `change` applied to each row, which it finds in L1; it is told where in
-/// `xs` the row begins.
+/// What `write` makes of each row of `xs`: it is told where in `xs` the row begins, and writes all elements.
 fn each_row(
     threads: &Threads,
     xs: &[f32],
     columns: usize,
-    change: impl Fn(usize, &mut [f32]) + Sync,
+    write: impl Fn(usize, &[f32], &mut [MaybeUninit<f32>]) + Sync,
 ) -> Vec<f32> {
     let rows = xs.len().checked_div(columns).unwrap_or(0);
     sizes::check("xs, [rows, columns]", xs, &[rows, columns]);
@@ -97,14 +102,14 @@ fn each_row(
         false => TASKS_PER_THREAD * threads.count(),
     };
     let height = rows.div_ceil(tasks).max(1);
-    // SAFETY: the parts of both slices are the same, and all rows of each are copied.
+    // SAFETY: all rows of all parts are written.
     unsafe {
         buffer::filled(xs.len(), |out| {
             let parts = out.chunks_mut(height * columns).enumerate();
             threads.for_each_item(parts, |(part, out)| {
                 for (row, out) in out.chunks_exact_mut(columns).enumerate() {
                     let start = (part * height + row) * columns;
-                    change(start, buffer::copied(&xs[start..start + columns], out));
+                    write(start, &xs[start..start + columns], out);
                 }
             });
         })

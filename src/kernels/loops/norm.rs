@@ -4,6 +4,8 @@
 //! code. Sums are those of 32 interleaved parts, so that every instruction set gives the same
 //! bits.
 
+use std::mem::MaybeUninit;
+
 use super::activation::exp_within;
 use super::number::{Formula, FormulaOfThree, Number};
 
@@ -25,31 +27,27 @@ pub struct Norm<'a> {
 /// Parts of a sum: two of the widest registers, so that two chains of sums overlap.
 const CHUNK: usize = 32;
 
-/// Normalizes a row, or its sum with `residual`.
+/// Writes a row, or its sum with `residual`, normalized.
 ///
 /// The variance is that of the differences from the mean: `E[x^2] - mean^2` would lose all its
 /// digits where the mean is large.
 #[inline(always)]
-pub fn normalize<N: Number>(row: &mut [f32], residual: Option<&[f32]>, norm: Norm<'_>) {
-    match (residual, norm.residual_weight) {
-        (None, _) => {}
-        (Some(residual), None) => {
-            for (x, residual) in row.iter_mut().zip(residual) {
-                *x += residual;
-            }
-        }
-        (Some(residual), Some(weight)) => {
-            for ((x, residual), weight) in row.iter_mut().zip(residual).zip(weight) {
-                *x += residual * weight;
-            }
-        }
-    }
-    let count = row.len() as f32;
-    let mean = match norm.centered {
-        true => sum_of_powers::<N, 1>(row, 0.) / count,
-        false => 0.,
+pub fn normalize<N: Number>(
+    xs: &[f32],
+    residual: Option<&[f32]>,
+    norm: Norm<'_>,
+    out: &mut [MaybeUninit<f32>],
+) {
+    let count = xs.len() as f32;
+    let (row, mean, variance) = if norm.centered {
+        let (row, sum) = written::<N, 1>(xs, residual, norm.residual_weight, out);
+        let mean = sum / count;
+        let squares = sum_of_powers::<N, 2>(row, mean);
+        (row, mean, squares / count)
+    } else {
+        let (row, squares) = written::<N, 2>(xs, residual, norm.residual_weight, out);
+        (row, 0., squares / count)
     };
-    let variance = sum_of_powers::<N, 2>(row, mean) / count;
     let scale = 1. / (variance + norm.eps).sqrt();
     match norm.bias {
         Some(bias) => N::zip(Normal { mean, scale }, row, norm.weight, bias),
@@ -59,6 +57,69 @@ pub fn normalize<N: Number>(row: &mut [f32], residual: Option<&[f32]>, norm: Nor
             }
         }
     }
+}
+
+/// Writes a row, or its sum with `residual` times `weight`; returns it, and the sum of its elements to a power.
+#[inline(always)]
+fn written<'a, 'b, N: Number, const POWER: usize>(
+    xs: &[f32],
+    residual: Option<&'b [f32]>,
+    weight: Option<&'b [f32]>,
+    out: &'a mut [MaybeUninit<f32>],
+) -> (&'a mut [f32], f32) {
+    let mut parts = [0f32; CHUNK];
+    let (chunks, rest) = xs.as_chunks::<CHUNK>();
+    let (to, to_rest) = out.as_chunks_mut::<CHUNK>();
+    let chunk_of = |terms: Option<&'b [f32]>, i: usize| terms.map(|xs| &xs.as_chunks().0[i]);
+    for (i, (chunk, to)) in chunks.iter().zip(to).enumerate() {
+        let chunk = plus(*chunk, chunk_of(residual, i), chunk_of(weight, i));
+        parts = add_power::<N, POWER>(parts, &chunk, 0.);
+        to.write_copy_of_slice(&chunk);
+    }
+    if !rest.is_empty() {
+        // Filled up with zeros, and zeros added to them.
+        let last = filled_up(rest, 0.);
+        let [residual, weight] = [residual, weight]
+            .map(|terms| terms.map(|xs| filled_up(&xs[xs.len() - rest.len()..], 0.)));
+        let last = plus(last, residual.as_ref(), weight.as_ref());
+        parts = add_power::<N, POWER>(parts, &last, 0.);
+        to_rest.write_copy_of_slice(&last[..rest.len()]);
+    }
+    // SAFETY: all elements are written.
+    let row = unsafe { out.assume_init_mut() };
+    // As in `sum_of_powers`.
+    (row, together(std::hint::black_box(parts), |a, b| a + b))
+}
+
+/// Each element plus that of the residual times its weight.
+#[inline(always)]
+fn plus(
+    mut chunk: [f32; CHUNK],
+    residual: Option<&[f32; CHUNK]>,
+    weight: Option<&[f32; CHUNK]>,
+) -> [f32; CHUNK] {
+    match (residual, weight) {
+        (None, _) => {}
+        (Some(residual), None) => {
+            for (x, residual) in chunk.iter_mut().zip(residual) {
+                *x += residual;
+            }
+        }
+        (Some(residual), Some(weight)) => {
+            for ((x, residual), weight) in chunk.iter_mut().zip(residual).zip(weight) {
+                *x += residual * weight;
+            }
+        }
+    }
+    chunk
+}
+
+/// A chunk of fewer elements, filled up with another.
+#[inline(always)]
+fn filled_up(xs: &[f32], with: f32) -> [f32; CHUNK] {
+    let mut chunk = [with; CHUNK];
+    chunk[..xs.len()].copy_from_slice(xs);
+    chunk
 }
 
 /// `(x - mean) * scale * weight + bias`, the last two in one.
@@ -85,9 +146,7 @@ fn sum_of_powers<N: Number, const POWER: usize>(row: &[f32], origin: f32) -> f32
     }
     if !rest.is_empty() {
         // Filled up with elements whose difference is 0.
-        let mut last = [origin; CHUNK];
-        last[..rest.len()].copy_from_slice(rest);
-        parts = add_power::<N, POWER>(parts, &last, origin);
+        parts = add_power::<N, POWER>(parts, &filled_up(rest, origin), origin);
     }
     // By way of memory: else the order in which `together` adds the parts has decided how they lie in
     // registers, and the loop above has spent half its time on shuffling them.
@@ -126,11 +185,11 @@ fn together(mut parts: [f32; CHUNK], two: impl Fn(f32, f32) -> f32) -> f32 {
     parts[0]
 }
 
-/// Divides `e^(x - max)` by its sum.
+/// Writes `e^(x - max)`, divided by the sum.
 #[inline(always)]
-pub fn softmax_row<N: Number>(row: &mut [f32]) {
+pub fn softmax_row<N: Number>(xs: &[f32], out: &mut [MaybeUninit<f32>]) {
     let mut greatest = [f32::NEG_INFINITY; CHUNK];
-    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    let (chunks, rest) = xs.as_chunks::<CHUNK>();
     for chunk in chunks {
         for (max, x) in greatest.iter_mut().zip(chunk) {
             *max = if x > max { *x } else { *max };
@@ -142,23 +201,24 @@ pub fn softmax_row<N: Number>(row: &mut [f32]) {
     let max = together(greatest, |a, b| if a > b { a } else { b });
 
     let mut parts = [0f32; CHUNK];
-    let (chunks, rest) = row.as_chunks_mut::<CHUNK>();
-    for chunk in chunks {
-        *chunk = exps_below::<N, _>(*chunk, [max; _]);
-        for (part, exp) in parts.iter_mut().zip(&*chunk) {
-            *part += exp;
-        }
-    }
-    if !rest.is_empty() {
-        // Filled up with -inf, the exp of which is 0, so that no element is computed by itself.
-        let mut last = [f32::NEG_INFINITY; CHUNK];
-        last[..rest.len()].copy_from_slice(rest);
-        let exps = exps_below::<N, _>(last, [max; _]);
+    let (to, to_rest) = out.as_chunks_mut::<CHUNK>();
+    for (chunk, to) in chunks.iter().zip(to) {
+        let exps = exps_below::<N, _>(*chunk, [max; _]);
         for (part, exp) in parts.iter_mut().zip(exps) {
             *part += exp;
         }
-        rest.copy_from_slice(&exps[..rest.len()]);
+        to.write_copy_of_slice(&exps);
     }
+    if !rest.is_empty() {
+        // Filled up with -inf, the exp of which is 0, so that no element is computed by itself.
+        let exps = exps_below::<N, _>(filled_up(rest, f32::NEG_INFINITY), [max; _]);
+        for (part, exp) in parts.iter_mut().zip(exps) {
+            *part += exp;
+        }
+        to_rest.write_copy_of_slice(&exps[..rest.len()]);
+    }
+    // SAFETY: all elements are written.
+    let row = unsafe { out.assume_init_mut() };
     let factor = 1. / together(parts, |a, b| a + b);
     for exp in row {
         *exp *= factor;
