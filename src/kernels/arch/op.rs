@@ -1,5 +1,7 @@
 //! Loops as values, to be compiled for an instruction set.
 
+use std::mem::MaybeUninit;
+
 use crate::kernels::loops::activation::{self, Activation};
 use crate::kernels::loops::number::Number;
 use crate::kernels::loops::rows::{self, Extent};
@@ -26,6 +28,22 @@ impl Op for Activate<'_> {
     #[inline(always)]
     fn run<N: Number>(self) {
         activation::apply::<N>(self.activation, self.xs);
+    }
+}
+
+/// Writes the activation function of each element.
+pub struct ActivateTo<'a> {
+    pub activation: Activation,
+    pub xs: &'a [f32],
+    pub out: &'a mut [MaybeUninit<f32>],
+}
+
+impl Op for ActivateTo<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        activation::apply_to::<N>(self.activation, self.xs, self.out);
     }
 }
 

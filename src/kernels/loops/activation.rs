@@ -7,6 +7,9 @@
 //! below zero, where they vanish, also within 2.5% of their value (gelu), 0.01% (gelu_tanh) and
 //! 4 units (silu), or 1e-36.
 
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+
 use super::number::{Formula, Number};
 use super::rows::ROUND;
 
@@ -31,19 +34,38 @@ pub enum Activation {
 /// Applies the function to each element of a row.
 #[inline(always)]
 pub fn apply<N: Number>(activation: Activation, xs: &mut [f32]) {
-    match activation {
-        // One instruction an element: the compiler would rather transpose blocks than take
-        // them one after the other.
-        Activation::Relu => {
-            for x in xs {
-                *x = relu(*x);
-            }
+    let (row, len) = (xs.as_mut_ptr(), xs.len());
+    // SAFETY: `len` elements of one row.
+    unsafe { apply_between::<N>(activation, row, row, len) }
+}
+
+/// Writes the function of each element.
+#[inline(always)]
+pub fn apply_to<N: Number>(activation: Activation, xs: &[f32], out: &mut [MaybeUninit<f32>]) {
+    assert_eq!(xs.len(), out.len(), "as many elements");
+    // SAFETY: as many elements of two rows.
+    unsafe { apply_between::<N>(activation, xs.as_ptr(), out.as_mut_ptr().cast(), xs.len()) }
+}
+
+/// # Safety
+/// There are `len` elements to read and to write, the same ones or none of them.
+#[inline(always)]
+unsafe fn apply_between<N: Number>(
+    activation: Activation,
+    from: *const f32,
+    to: *mut f32,
+    len: usize,
+) {
+    // SAFETY: the contract is the same.
+    unsafe {
+        match activation {
+            Activation::Relu => blocks::<N>(Relu, from, to, len),
+            Activation::Gelu => blocks::<N>(Gelu, from, to, len),
+            Activation::GeluTanh => blocks::<N>(GeluTanh, from, to, len),
+            Activation::Silu => blocks::<N>(Silu, from, to, len),
+            Activation::Tanh => blocks::<N>(Tanh, from, to, len),
+            Activation::Sigmoid => blocks::<N>(Sigmoid, from, to, len),
         }
-        Activation::Gelu => blocks::<N>(Gelu, xs),
-        Activation::GeluTanh => blocks::<N>(GeluTanh, xs),
-        Activation::Silu => blocks::<N>(Silu, xs),
-        Activation::Tanh => blocks::<N>(Tanh, xs),
-        Activation::Sigmoid => blocks::<N>(Sigmoid, xs),
     }
 }
 
@@ -52,18 +74,32 @@ pub const BLOCK: usize = 16;
 
 /// Takes a row block by block. The last one is filled up, so that no element is computed by
 /// itself.
+///
+/// # Safety
+/// As of [`apply_between`].
 // As `tile` of `loops/tile.rs`.
 #[cfg_attr(target_arch = "wasm32", inline(never))]
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
-fn blocks<N: Number>(formula: impl Formula, xs: &mut [f32]) {
-    let (full, rest) = xs.as_chunks_mut::<BLOCK>();
-    for block in full {
-        *block = N::map(formula, *block);
-    }
-    if !rest.is_empty() {
-        let mut block = [0f32; BLOCK];
-        block[..rest.len()].copy_from_slice(rest);
-        rest.copy_from_slice(&N::map(formula, block)[..rest.len()]);
+unsafe fn blocks<N: Number>(formula: impl Formula, from: *const f32, to: *mut f32, len: usize) {
+    let (full, rest) = (len / BLOCK * BLOCK, len % BLOCK);
+    // SAFETY: each block is within the row and read before it is written; an array of floats has the alignment
+    // of its elements.
+    unsafe {
+        for at in (0..full).step_by(BLOCK) {
+            // Told the place, the compiler takes several blocks at a time, with gathers and scatters.
+            let at = black_box(at);
+            let block: [f32; BLOCK] = from.add(at).cast::<[f32; BLOCK]>().read();
+            let values = N::map(formula, block);
+            to.add(at).cast::<[f32; BLOCK]>().write(values);
+        }
+        if rest > 0 {
+            let mut block = [0f32; BLOCK];
+            block
+                .as_mut_ptr()
+                .copy_from_nonoverlapping(from.add(full), rest);
+            let values = N::map(formula, block);
+            to.add(full).copy_from_nonoverlapping(values.as_ptr(), rest);
+        }
     }
 }
 
@@ -83,6 +119,7 @@ macro_rules! formulas {
 }
 
 formulas!(
+    Relu => relu,
     Gelu => gelu,
     GeluTanh => gelu_tanh,
     Silu => silu,

@@ -41,18 +41,6 @@ pub fn as_uninit(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
     unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) }
 }
 
-/// Copies `from`, of the same length, to `to`, which is then floats.
-pub fn copied<'a>(from: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
-    assert_eq!(from.len(), to.len(), "as many elements");
-    // SAFETY: both have that many elements, and a mutable borrow overlaps nothing; then every
-    // element of `to` is written, and a `MaybeUninit<f32>` is laid out like an `f32`.
-    unsafe {
-        let start = to.as_mut_ptr().cast::<f32>();
-        start.copy_from_nonoverlapping(from.as_ptr(), from.len());
-        std::slice::from_raw_parts_mut(start, from.len())
-    }
-}
-
 /// Rows to write, adjacent or not.
 pub struct RowsMut<'a> {
     start: *mut MaybeUninit<f32>,

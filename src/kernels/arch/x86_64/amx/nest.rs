@@ -13,7 +13,7 @@ use crate::kernels::arch::Group;
 use crate::kernels::arch::op::Activate;
 use crate::kernels::arch::x86_64::avx512_vnni;
 use crate::kernels::loops::activation::Activation;
-use crate::kernels::loops::buffer::{RowsMut, copied};
+use crate::kernels::loops::buffer::RowsMut;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::kernels::packed::{Channels, Panel};
 
@@ -447,7 +447,7 @@ impl Unfinished<'_> {
                 finish(sums, of_rows, channels, RowsMut::of(room, LINE));
                 for (r, line) in lines[..height].iter().enumerate() {
                     let out = out.row(r);
-                    copied(&line[..out.len()], out);
+                    out.write_copy_of_slice(&line[..out.len()]);
                 }
             }
         }
