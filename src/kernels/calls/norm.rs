@@ -85,7 +85,7 @@ impl Op for Softmax<'_> {
 /// Elements below which the caller's thread computes alone.
 const SERIAL_ELEMENTS: usize = 32_768;
 
-/// What `write` makes of each row of `xs`: it is told where in `xs` the row begins, and writes all elements.
+/// Has `write` write all elements of a row for each row of `xs`, and tells it where in `xs` the row begins.
 fn each_row(
     threads: &Threads,
     xs: &[f32],

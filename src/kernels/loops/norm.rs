@@ -67,6 +67,7 @@ fn written<'a, 'b, N: Number, const POWER: usize>(
     weight: Option<&'b [f32]>,
     out: &'a mut [MaybeUninit<f32>],
 ) -> (&'a mut [f32], f32) {
+    assert_eq!(xs.len(), out.len(), "as many elements");
     let mut parts = [0f32; CHUNK];
     let (chunks, rest) = xs.as_chunks::<CHUNK>();
     let (to, to_rest) = out.as_chunks_mut::<CHUNK>();
@@ -188,6 +189,7 @@ fn together(mut parts: [f32; CHUNK], two: impl Fn(f32, f32) -> f32) -> f32 {
 /// Writes `e^(x - max)`, divided by the sum.
 #[inline(always)]
 pub fn softmax_row<N: Number>(xs: &[f32], out: &mut [MaybeUninit<f32>]) {
+    assert_eq!(xs.len(), out.len(), "as many elements");
     let mut greatest = [f32::NEG_INFINITY; CHUNK];
     let (chunks, rest) = xs.as_chunks::<CHUNK>();
     for chunk in chunks {
