@@ -1,0 +1,1 @@
+//! Child processes that end: within a limit, and with their parent.

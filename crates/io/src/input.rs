@@ -1,0 +1,1 @@
+//! Regular files, read within a limit.

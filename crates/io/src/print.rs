@@ -1,0 +1,1 @@
+//! Text for a terminal or a pipe, which may be closed.
