@@ -8,7 +8,65 @@
 //! | [`print`](mod@print) | text for a terminal or a pipe, which may be closed |
 #![forbid(unsafe_code)]
 
+use std::fs::FileType;
+use std::io::{self, ErrorKind};
+use std::{error, fmt};
+
 pub mod child;
 pub mod input;
 pub mod output;
 pub mod print;
+
+/// What a path names is not what is needed: the cause of an [`io::Error`], which says the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unexpected {
+    /// What is needed.
+    pub expected: String,
+    /// What there is.
+    pub got: String,
+}
+
+impl Unexpected {
+    /// The cause of an error, if it is one of these.
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Display for Unexpected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}, got {}", self.expected, self.got)
+    }
+}
+
+impl error::Error for Unexpected {}
+
+fn unexpected(kind: ErrorKind, expected: String, got: String) -> io::Error {
+    io::Error::new(kind, Unexpected { expected, got })
+}
+
+/// What a path names, in words.
+fn kind(of: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let special = [
+            (of.is_fifo(), "a fifo"),
+            (of.is_socket(), "a socket"),
+            (of.is_char_device(), "a character device"),
+            (of.is_block_device(), "a block device"),
+        ];
+        if let Some((_, name)) = special.into_iter().find(|(is, _)| *is) {
+            return name;
+        }
+    }
+    if of.is_dir() {
+        "a folder"
+    } else if of.is_symlink() {
+        "a symbolic link"
+    } else if of.is_file() {
+        "a file"
+    } else {
+        "something else"
+    }
+}
