@@ -9,3 +9,5 @@ mod isa;
 mod layouts;
 mod model;
 mod round_trip;
+#[cfg(unix)]
+mod special;
