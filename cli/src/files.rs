@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
+use candle_dynquant_io::input;
+pub use candle_dynquant_io::output::write;
+
+/// The longest source that is read. As a syntax tree it takes many times its length.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The Rust files that the paths name, each once, in order; and what could not be looked into.
 pub fn collect(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<(PathBuf, anyhow::Error)>) {
@@ -63,9 +67,9 @@ impl Found {
 /// The text of a file.
 ///
 /// # Errors
-/// When it cannot be read, or is not UTF-8; the message has the line.
+/// When it cannot be read, is longer than [`MAX_BYTES`], or is not UTF-8; the message has the line.
 pub fn read(path: &Path) -> Result<String> {
-    let bytes = fs::read(path)?;
+    let bytes = input::read(path, MAX_BYTES)?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = error.as_bytes()[..valid]
@@ -75,24 +79,4 @@ pub fn read(path: &Path) -> Result<String> {
             + 1;
         anyhow!("line {line}: not UTF-8")
     })
-}
-
-/// Writes beside the file and renames, so that it is the old one or the new one at any time.
-///
-/// # Errors
-/// When the file is read-only, or its folder cannot be written to.
-pub fn write(path: &Path, text: &str) -> Result<()> {
-    // A link stays one: what it leads to is written.
-    let path = path.canonicalize()?;
-    let permissions = fs::metadata(&path)?.permissions();
-    if permissions.readonly() {
-        return Err(anyhow!("read-only"));
-    }
-    let folder = path.parent().context("no folder")?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    file.as_file().set_permissions(permissions)?;
-    file.as_file().sync_all()?;
-    file.persist(&path)?;
-    Ok(())
 }

@@ -257,3 +257,50 @@ fn killed_at_any_time_it_leaves_the_old_output_or_the_new() -> Result<()> {
     assert!(left_old > 0, "none was early enough");
     Ok(())
 }
+
+#[cfg(unix)]
+#[test]
+fn no_fifo_is_waited_for_and_no_device_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let float = float(&folder);
+    for name in ["fifo.safetensors", "fifo.yaml"] {
+        let made = Command::new("mkfifo").arg(path(name)).status().unwrap();
+        assert!(made.success());
+    }
+    std::os::unix::fs::symlink("/dev/null", path("null")).unwrap();
+    let (fifo, out) = (path("fifo.safetensors"), path("out"));
+    let spec = path("fifo.yaml");
+    let regular = "expected a regular file, got a fifo";
+    let cases: [(&[&str], &[&Path], &str); 7] = [
+        (&["quantize", "-o"], &[&out, &fifo], regular),
+        (&["dequantize", "-o"], &[&out, &fifo], regular),
+        (&["inspect"], &[&fifo], regular),
+        (&["diff"], &[&float, &fifo], regular),
+        (
+            &["quantize", "--dry-run", "--spec"],
+            &[&spec, &float],
+            regular,
+        ),
+        (
+            &["quantize", "-o"],
+            &[&fifo, &float],
+            "expected a file, got a fifo",
+        ),
+        (
+            &["quantize", "-o"],
+            &[&path("null"), &float],
+            "expected a file, got a character device",
+        ),
+    ];
+    for (args, paths, expected) in cases {
+        let output = dynquant(args, paths);
+        assert!(!output.status.success(), "{args:?}");
+        assert!(
+            text(&output).contains(expected),
+            "{args:?}: {}",
+            text(&output)
+        );
+    }
+    assert!(!out.exists() && path("null").is_symlink());
+}

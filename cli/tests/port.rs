@@ -259,6 +259,19 @@ fn folders_links_and_rights() {
     let output = dynquant(&["port", "--write"], &[&closed]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("read-only"));
+    let fifo = folder.path().join("fifo.rs");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    for arg in ["--check", "--write"] {
+        let output = dynquant(&["port", arg], &[&fifo]);
+        assert_eq!(output.status.code(), Some(1));
+        let message = text(&output.stderr);
+        assert!(
+            message.contains("expected a regular file, got a fifo"),
+            "{message}"
+        );
+    }
+    fs::remove_file(&fifo).unwrap();
     assert_eq!(fs::read_to_string(&closed).unwrap(), SMALL);
     let left: Vec<_> = fs::read_dir(folder.path())
         .unwrap()

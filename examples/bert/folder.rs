@@ -3,13 +3,17 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device};
+use candle_dynquant_io::input;
 use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, check_folder};
 use crate::config::Config;
 use crate::model::Bert;
+
+/// The longest `tokenizer.json` that is read; those of multilingual BERTs have 3 MB.
+const MAX_TOKENIZER: u64 = 64 << 20;
 
 /// All that is needed to answer texts.
 pub struct Folder {
@@ -71,7 +75,9 @@ fn quantized(dir: &Path) -> Option<candle_dynquant::Checkpoint> {
 /// The tokenizer without the truncation and padding its file may ask for: both are done here.
 fn read_tokenizer(path: &Path, config: &Config) -> Result<Tokenizer> {
     let got = |e| anyhow::anyhow!("{}: expected a tokenizer, got {e}", path.display());
-    let mut tokenizer = Tokenizer::from_file(path).map_err(got)?;
+    let bytes = input::read(path, MAX_TOKENIZER)
+        .with_context(|| format!("{}: expected a readable file", path.display()))?;
+    let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(got)?;
     tokenizer.with_truncation(None).map_err(got)?;
     tokenizer.with_padding(None);
     let largest = tokenizer.get_vocab(true).into_values().max();

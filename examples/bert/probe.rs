@@ -1,11 +1,11 @@
 //! Equalisation and inspection: what needs the model to run on a few texts of its own.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use candle_dynquant::inspect::{self, PagePoint};
 use candle_dynquant::{Equalization, EqualizeReport, equalize};
+use candle_dynquant_io::output;
 
 use crate::folder::Folder;
 use crate::model::{Batch, Bert};
@@ -59,5 +59,5 @@ pub fn write_page(
 ) -> Result<()> {
     let inspection = inspect::inspect(float, quantized, |model| model.forward(batch))?;
     let page = inspection.page(title, curve)?;
-    fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
+    output::write(path, page).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,14 +1,17 @@
 //! Texts and their labels, their tokens, and padded batches of them.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
+use candle_dynquant_io::input;
 use tokenizers::{Tokenizer, TruncationParams};
 
 use crate::config::Config;
 use crate::model::Batch;
+
+/// The most bytes of texts.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A line of a file.
 pub struct Text {
@@ -17,12 +20,12 @@ pub struct Text {
     pub label: Option<usize>,
 }
 
-/// Reads a file of one text a line; blank lines are skipped.
+/// Reads a file, or a pipe such as `<(command)`, of one text a line; blank lines are skipped.
 ///
 /// A line `label<TAB>text` has a label if the model knows it. In a `labelled` file every line
 /// must have one; in others a line without one is a text from end to end.
 pub fn read(path: &Path, labels: &[String], labelled: bool) -> Result<Vec<Text>> {
-    let content = fs::read_to_string(path)
+    let content = input::read_stream(path, MAX_BYTES)
         .with_context(|| format!("{}: expected a readable text file", path.display()))?;
     let mut texts = Vec::new();
     for (number, line) in content.lines().enumerate() {

@@ -1,12 +1,15 @@
 //! Characters as numbers, and texts of them.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use candle_dynquant_io::input;
 
 use crate::config::{Config, read_object};
+
+/// The most bytes of a text.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The characters that the model knows.
 pub struct Vocab {
@@ -82,10 +85,10 @@ impl Vocab {
     }
 }
 
-/// Reads a text of two characters or more, one of which can be predicted.
+/// Reads, also from a pipe, a text of two characters or more, one of which can be predicted.
 pub fn read(path: &Path, vocab: &Vocab) -> Result<Vec<u32>> {
     let name = path.display().to_string();
-    let text = fs::read_to_string(path)
+    let text = input::read_stream(path, MAX_BYTES)
         .with_context(|| format!("{name}: expected a readable text file"))?;
     let ids = vocab.encode(&name, &text)?;
     ensure!(

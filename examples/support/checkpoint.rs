@@ -1,13 +1,13 @@
 //! The tensors of a safetensors file, or of a folder's shards, checked before candle sees them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::safetensors::Load;
 use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
+use candle_dynquant_io::input;
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use safetensors::{Dtype, SafeTensors};
@@ -121,8 +121,8 @@ fn read_file(
     tensors: &mut HashMap<String, Tensor>,
 ) -> Result<()> {
     // Read, not mapped: a mapped file that changes under a program is undefined behaviour.
-    let buffer =
-        fs::read(path).with_context(|| format!("{}: expected a readable file", path.display()))?;
+    let buffer = input::read(path, u64::MAX)
+        .with_context(|| format!("{}: expected a readable file", path.display()))?;
     let file = SafeTensors::deserialize(&buffer).with_context(|| {
         format!(
             "{}: expected a complete safetensors file, got {} bytes that are none",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use candle_dynquant_io::output::NewFile;
 
 use crate::{checkpoint, cli};
 
@@ -40,12 +41,15 @@ pub fn fetch(id: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Downloads one file beside its final path, then renames it.
+/// Downloads one file; it is there when it is whole.
 fn get(folder: &Path, id: &str, file: &str) -> Result<()> {
-    let (path, part) = (folder.join(file), folder.join(format!("{file}.part")));
+    let path = folder.join(file);
     if path.exists() {
         return Ok(());
     }
+    let writing = || format!("{}: expected a file to write", path.display());
+    let mut new = NewFile::beside(&path).with_context(writing)?;
+    let stdout = new.file_mut().try_clone().with_context(writing)?;
     let endpoint = std::env::var("HF_ENDPOINT");
     let endpoint = endpoint.as_deref().unwrap_or("https://huggingface.co");
     let progress = match std::io::stderr().is_terminal() {
@@ -55,12 +59,10 @@ fn get(folder: &Path, id: &str, file: &str) -> Result<()> {
     let mut curl = Command::new("curl")
         .args(["--fail", "--location", "--show-error", progress])
         // A token is passed by stdin: other users of the machine can see arguments.
-        .args(["--config", "-", "--output"])
-        .args([
-            part.as_os_str(),
-            format!("{endpoint}/{id}/resolve/main/{file}").as_ref(),
-        ])
+        .args(["--config", "-"])
+        .arg(format!("{endpoint}/{id}/resolve/main/{file}"))
         .stdin(Stdio::piped())
+        .stdout(stdout)
         .spawn()
         .context(
             "--hub: expected the program `curl`; --model-dir reads files downloaded otherwise",
@@ -74,5 +76,5 @@ fn get(folder: &Path, id: &str, file: &str) -> Result<()> {
         status.success(),
         "--hub {id}: expected {file} on {endpoint}, got an error of curl ({status})"
     );
-    fs::rename(&part, &path).with_context(|| format!("{}: cannot be renamed", part.display()))
+    new.put().with_context(writing)
 }

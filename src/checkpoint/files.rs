@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use candle_dynquant_io::{Unexpected, input, output::folder_of};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -80,7 +82,7 @@ impl Files {
     }
 
     fn of_index(path: &Path) -> Result<Self> {
-        let folder = path.parent().unwrap_or(Path::new(""));
+        let folder = folder_of(path);
         let Index { weight_map } = read_index(path).map_err(|e| e.in_file(path))?;
         let names: BTreeSet<&String> = weight_map.0.values().collect();
         let mut shards = Vec::with_capacity(names.len());
@@ -266,17 +268,17 @@ fn read_index(path: &Path) -> Result<Index> {
 
 /// A whole file of at most `max` bytes.
 pub(super) fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let reading = |error| Error::Io {
-        action: "read",
-        error,
-    };
-    let length = fs::metadata(path).map_err(reading)?.len();
-    if length > max {
-        return Err(Error::MalformedCheckpoint {
-            what: "file",
-            expected: format!("at most {max} bytes"),
-            got: length.to_string(),
-        });
-    }
-    fs::read(path).map_err(reading)
+    input::read(path, max).map_err(|error| match Unexpected::of(&error) {
+        Some(Unexpected { expected, got }) if error.kind() == ErrorKind::FileTooLarge => {
+            Error::MalformedCheckpoint {
+                what: "file",
+                expected: expected.clone(),
+                got: got.clone(),
+            }
+        }
+        _ => Error::Io {
+            action: "read",
+            error,
+        },
+    })
 }

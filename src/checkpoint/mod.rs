@@ -47,7 +47,6 @@ mod files;
 mod floats;
 mod header;
 mod layouts;
-mod output;
 mod plan;
 mod record;
 mod rewrite;

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::Path;
 
+use candle_dynquant_io::input;
+use candle_dynquant_io::output::{NewFile, NewFolder};
 use serde_json::{Value, json};
 
 use super::Opened;
 use super::config::{self, MAX_CONFIG};
 use super::files::{CONFIG, INDEX, read_small};
 use super::header::parse;
-use super::output::{replace_file, replace_folder};
 use super::record;
 use super::shard::Shard;
 use super::writer::{Planned, Writer, writing};
@@ -68,30 +69,39 @@ pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> 
         };
         return Err(error.in_file(out));
     }
-    let Some(folder) = &source.files.folder else {
-        let shard = &source.files.shards[0];
-        return replace_file(out, |file| {
-            write_shard(source, 0, shard, file, change).map(|_| ())
-        });
+    let mut write = || match &source.files.folder {
+        Some(folder) => {
+            let new = NewFolder::beside(out).map_err(writing)?;
+            fill(source, folder, new.path(), change)?;
+            new.put().map_err(writing)
+        }
+        None => {
+            let mut file = NewFile::beside(out).map_err(writing)?;
+            write_shard(source, 0, &source.files.shards[0], file.file_mut(), change)?;
+            file.put().map_err(writing)
+        }
     };
-    replace_folder(out, |new| {
-        copy_others(folder, new, 0)?;
-        let mut weight_map = BTreeMap::new();
-        let mut bytes = 0;
-        for (number, shard) in source.files.shards.iter().enumerate() {
-            let name = shard.path.file_name().unwrap_or(shard.path.as_os_str());
-            let mut file = File::create(new.join(name)).map_err(writing)?;
-            for (tensor, of_tensor) in write_shard(source, number, shard, &mut file, change)? {
-                weight_map.insert(tensor, name.to_string_lossy().into_owned());
-                bytes += of_tensor;
-            }
+    write().map_err(|e| e.in_file(out))
+}
+
+/// Writes the changed checkpoint of a folder into a new one.
+fn fill(source: &Opened, folder: &Path, new: &Path, change: &mut dyn Rewrite) -> Result<()> {
+    copy_others(folder, new, 0)?;
+    let mut weight_map = BTreeMap::new();
+    let mut bytes = 0;
+    for (number, shard) in source.files.shards.iter().enumerate() {
+        let name = shard.path.file_name().unwrap_or(shard.path.as_os_str());
+        let mut file = File::create(new.join(name)).map_err(writing)?;
+        for (tensor, of_tensor) in write_shard(source, number, shard, &mut file, change)? {
+            weight_map.insert(tensor, name.to_string_lossy().into_owned());
+            bytes += of_tensor;
         }
-        if source.files.index.is_some() {
-            let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
-            write_json(&new.join(INDEX), &index)?;
-        }
-        write_config(&folder.join(CONFIG), &new.join(CONFIG), change.config())
-    })
+    }
+    if source.files.index.is_some() {
+        let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
+        write_json(&new.join(INDEX), &index)?;
+    }
+    write_config(&folder.join(CONFIG), &new.join(CONFIG), change.config())
 }
 
 /// Writes one file; the tensors that it has now, and their bytes.
@@ -177,10 +187,7 @@ fn copy_others(from: &Path, to: &Path, depth: usize) -> Result<()> {
             // One that held only weights.
             let _ = fs::remove_dir(&target);
         } else if meta.is_file() && !(hidden || is_weight || is_index || is_config) {
-            fs::copy(&path, &target).map_err(|e| failed(e).in_file(&path))?;
-            File::open(&target)
-                .and_then(|f| f.sync_all())
-                .map_err(failed)?;
+            input::copy(&path, &target).map_err(|e| failed(e).in_file(&path))?;
         }
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Device, Tensor};
+use candle_dynquant_io::input;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
@@ -60,19 +61,12 @@ impl Shard {
                 action: "open",
                 error,
             };
-            let mut file = File::open(path).map_err(opening)?;
-            let meta = file.metadata().map_err(opening)?;
-            if !meta.is_file() {
-                return Err(Error::MalformedCheckpoint {
-                    what: "file of tensors",
-                    expected: "a regular file".into(),
-                    got: "something else".into(),
-                });
-            }
-            let header = Header::read(&mut file, meta.len())?;
+            let mut file = input::open(path).map_err(opening)?;
+            let length = file.metadata().map_err(opening)?.len();
+            let header = Header::read(&mut file, length)?;
             Ok((Bytes::Disk(file), header))
         };
-        let (file, header) = open().map_err(|e| e.in_file(path))?;
+        let (file, header) = open().map_err(|e: Error| e.in_file(path))?;
         Ok(Self {
             path: path.to_owned(),
             header,

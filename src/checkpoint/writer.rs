@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 
+use candle_dynquant_io::Unexpected;
 use safetensors::Dtype;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
@@ -116,10 +117,18 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// The error of an output that cannot be begun, written, or put in its place.
 pub(super) fn writing(error: std::io::Error) -> Error {
-    Error::Io {
-        action: "write",
-        error,
+    match Unexpected::of(&error) {
+        Some(Unexpected { expected, got }) => Error::InvalidArgument {
+            what: "output",
+            expected: expected.clone(),
+            got: got.clone(),
+        },
+        None => Error::Io {
+            action: "write",
+            error,
+        },
     }
 }
 

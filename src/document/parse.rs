@@ -1,10 +1,10 @@
 //! From text to tree, within limits: what comes may be anything.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
+use std::io::ErrorKind;
 use std::path::Path;
 
+use candle_dynquant_io::input;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{MessageFormatter, Spanned, UserMessageFormatter};
 
@@ -46,11 +46,10 @@ impl Node {
     /// By the file's extension.
     pub fn from_file(path: &Path) -> Result<Self> {
         let read = |parse: fn(&str) -> Result<Self>| {
-            let mut bytes = Vec::new();
-            File::open(path)
-                .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
-                .map_err(candle_core::Error::from)?;
-            check_length(bytes.len())?;
+            let bytes = match input::read(path, MAX_BYTES as u64) {
+                Err(error) if error.kind() == ErrorKind::FileTooLarge => return Err(too_long()),
+                bytes => bytes.map_err(candle_core::Error::from)?,
+            };
             let text = std::str::from_utf8(&bytes).map_err(|e| {
                 let valid = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
                 let line = valid.matches('\n').count() + 1;
@@ -91,10 +90,14 @@ fn without_mark(text: &str) -> &str {
 }
 
 fn check_length(bytes: usize) -> Result<()> {
-    match bytes > MAX_BYTES {
-        true => Err(fault(1, 1, &format!("expected at most {MAX_BYTES} bytes"))),
-        false => Ok(()),
+    if bytes > MAX_BYTES {
+        return Err(too_long());
     }
+    Ok(())
+}
+
+fn too_long() -> Error {
+    fault(1, 1, &format!("expected at most {MAX_BYTES} bytes"))
 }
 
 fn malformed(error: serde_saphyr::Error) -> Error {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read as _, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use candle_dynquant_io::input;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -13,6 +14,8 @@ use super::units::{Assignment, Precision, Units};
 use crate::error::{Error, Result};
 
 const VERSION: u32 = 1;
+/// The beginning of a history of any version.
+const START: &[u8] = b"{\"version\":";
 /// Bytes of the longest history: a hundred thousand trials of a hundred layers.
 const MAX_BYTES: u64 = 1 << 30;
 
@@ -59,14 +62,31 @@ pub(super) struct History {
 }
 
 impl History {
-    /// A new file; one that exists is replaced.
+    /// A new file; a history that exists is replaced, and no other file.
     pub fn create(path: &Path) -> Result<Self> {
-        let io = |error| Error::Io {
-            action: "create",
-            error,
+        let create = || -> Result<_> {
+            let io = |error| Error::Io {
+                action: "create",
+                error,
+            };
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = input::open_with(path, &mut options).map_err(io)?;
+            let mut start = Vec::new();
+            let read = (&mut file).take(START.len() as u64).read_to_end(&mut start);
+            read.map_err(io)?;
+            if !START.starts_with(&start) {
+                return Err(Error::InvalidArgument {
+                    what: "history",
+                    expected: "a new file, or a history to replace".into(),
+                    got: "another file".into(),
+                });
+            }
+            file.set_len(0).map_err(io)?;
+            file.rewind().map_err(io)?;
+            Ok(Self { file })
         };
-        let file = File::create(path).map_err(|e| io(e).in_file(path))?;
-        Ok(Self { file })
+        create().map_err(|e| e.in_file(path))
     }
 
     /// Reads a file and opens it to be continued; `None` if there is none, or nothing in it.
@@ -78,16 +98,15 @@ impl History {
                 action: "read",
                 error,
             };
-            let mut file = match OpenOptions::new().read(true).write(true).open(path) {
+            let mut options = OpenOptions::new();
+            let mut file = match input::open_with(path, options.read(true).write(true)) {
                 Ok(file) => file,
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
                 Err(e) => return Err(io(e)),
             };
-            let mut text = String::new();
-            (&mut file)
-                .take(MAX_BYTES)
-                .read_to_string(&mut text)
-                .map_err(io)?;
+            let bytes = input::within(&mut file, MAX_BYTES).map_err(io)?;
+            let utf8 = |e| io(std::io::Error::new(ErrorKind::InvalidData, e));
+            let text = String::from_utf8(bytes).map_err(utf8)?;
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             if whole == 0 {
                 return Ok(None);

@@ -161,14 +161,35 @@ fn a_search_can_be_cancelled_after_any_trial() -> Result<()> {
     Ok(())
 }
 
-/// `/dev/full` is a disk without space.
+/// A process that may write no file has a disk without space.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_ends_the_search() -> Result<()> {
+    const CHILD: &str = "DYNQUANT_TEST_FULL_DISK";
+    let dir = tempfile::tempdir().expect("a folder");
+    if std::env::var_os(CHILD).is_none() {
+        let name = "failures::a_full_disk_ends_the_search";
+        let child = std::process::Command::new("sh")
+            .args([
+                "-c",
+                "trap '' XFSZ; ulimit -f 0; exec \"$0\" --exact \"$1\"",
+            ])
+            .arg(std::env::current_exe().expect("this program"))
+            .arg(name)
+            .env(CHILD, "1")
+            .output();
+        let child = child.expect("a shell");
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            child.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return Ok(());
+    }
     let mut model = model(&LOSSES);
-    let (outcome, _) = search(&mut model, &config().history("/dev/full"))?;
+    let (outcome, _) = search(&mut model, &config().history(dir.path().join("history")))?;
     assert!(
-        matches!(&outcome.stopped, Stopped::HistoryFailed { message } if message.contains("space"))
+        matches!(&outcome.stopped, Stopped::HistoryFailed { message } if message.contains("large"))
     );
     is_the_best(&outcome, &model);
     Ok(())

@@ -147,3 +147,50 @@ fn a_history_that_lies_is_an_error_that_names_the_line() -> Result<()> {
     );
     Ok(())
 }
+
+#[cfg(unix)]
+#[test]
+fn a_history_is_a_regular_file_and_no_other_is_replaced() -> Result<()> {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| dir.path().join(name);
+    let fifo = path("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.expect("mkfifo").success());
+    symlink("/dev/null", path("null")).expect("a link");
+    for (name, got) in [("fifo", "a fifo"), ("null", "a character device")] {
+        for config in [
+            config(Strategy::Basic).history(path(name)),
+            config(Strategy::Basic).resume(path(name)),
+        ] {
+            let error = search(&mut model(&LOSSES), &config).map(drop).unwrap_err();
+            let expected = format!("expected a regular file, got {got}");
+            assert!(error.to_string().ends_with(&expected), "{error}");
+        }
+    }
+    fs::write(path("thesis.txt"), "years of work").expect("written");
+    for config in [
+        config(Strategy::Basic).history(path("thesis.txt")),
+        config(Strategy::Basic).resume(path("thesis.txt")),
+    ] {
+        let error = search(&mut model(&LOSSES), &config).map(drop).unwrap_err();
+        let expected = "thesis.txt: invalid history: expected a new file, or a history to replace, \
+                        got another file";
+        assert!(error.to_string().ends_with(expected), "{error}");
+    }
+    assert_eq!(
+        fs::read(path("thesis.txt")).expect("a file"),
+        b"years of work"
+    );
+    // An empty file is none yet; a longer history is cut.
+    fs::write(path("empty"), "").expect("written");
+    for name in ["empty", "empty"] {
+        let (outcome, _) = search(
+            &mut model(&LOSSES),
+            &config(Strategy::Basic).history(path(name)),
+        )?;
+        let lines = fs::read_to_string(path(name)).expect("a history");
+        assert_eq!(lines.lines().count(), outcome.trials.len() + 1);
+    }
+    Ok(())
+}

@@ -10,6 +10,7 @@ use syn::{GenericArgument, PathArguments, Type};
 use super::scopes::{Module, Origin};
 use super::source::Source;
 use super::types::{Declared, Types};
+use crate::files;
 
 /// The files that are ported together, and those that they name.
 #[derive(Default)]
@@ -48,7 +49,7 @@ impl World {
             return types.clone();
         }
         let parse = || {
-            let text = std::fs::read_to_string(&path).ok()?;
+            let text = files::read(&path).ok()?;
             let (_, file) = Source::parse(&text).ok()?;
             Some(Rc::new(Types::of(&file)))
         };

@@ -73,7 +73,12 @@ pub(crate) fn check_regular(meta: &Metadata) -> io::Result<()> {
 /// # Errors
 /// As [`open`], and when there are more bytes ([`ErrorKind::FileTooLarge`]).
 pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
-    within(open(path)?, max)
+    let file = open(path)?;
+    let mut bytes = Vec::new();
+    let length = file.metadata()?.len().min(max);
+    bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
+    append(file, max, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// A regular file of at most `max` bytes, in UTF-8.
@@ -98,15 +103,20 @@ pub fn read_stream(path: &Path, max: u64) -> io::Result<String> {
 ///
 /// # Errors
 /// When it cannot be read, or has more bytes ([`ErrorKind::FileTooLarge`]).
-pub fn within(mut from: impl Read, max: u64) -> io::Result<Vec<u8>> {
+pub fn within(from: impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    (&mut from).take(max).read_to_end(&mut bytes)?;
+    append(from, max, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn append(mut from: impl Read, max: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+    (&mut from).take(max).read_to_end(bytes)?;
     // By a byte that is not kept: at most `max` are in memory.
     if bytes.len() as u64 == max && (&mut from).take(1).read_to_end(&mut Vec::new())? > 0 {
         let expected = format!("at most {max} bytes");
         return Err(unexpected(ErrorKind::FileTooLarge, expected, "more".into()));
     }
-    Ok(bytes)
+    Ok(())
 }
 
 fn text(bytes: Vec<u8>) -> io::Result<String> {
