@@ -57,6 +57,7 @@ sources() {
     rm -rf "$crate"
     mkdir -p "$crate/tests"
     cp -r src stress/sources/Cargo.* "$crate"
+    sed -i "s|\.\./\.\./crates|$PWD/crates|" "$crate/Cargo.toml"
     cp -r tests/common "$crate/tests"
     cp stress/sources/src/others.rs "$crate/src"
     cat >"$crate/src/lib.rs" <<END

@@ -8,12 +8,20 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
+use candle_dynquant_io::{input, output};
 use clap::Parser;
 use dynquant_browser::Classifier;
 use dynquant_encoder::program;
 
-/// The files of a model.
-const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
+/// The files of a model, and the most bytes that are read of them: the encoder's limits.
+const FILES: [(&str, u64); 3] = [
+    ("config.json", 4 << 20),
+    ("tokenizer.json", 64 << 20),
+    ("model.safetensors", u64::MAX),
+];
+
+/// The most bytes of texts.
+const MAX_TEXTS: u64 = 64 << 20;
 
 /// Prepares the model of the page.
 #[derive(Parser)]
@@ -29,7 +37,7 @@ enum Command {
     Answers {
         /// The folder of the model.
         model: PathBuf,
-        /// The file; of a line, what follows the last tab is the text.
+        /// The file, or a pipe; of a line, what follows the last tab is the text.
         texts: PathBuf,
     },
 }
@@ -45,36 +53,32 @@ fn prepare(from: &Path, to: &Path) -> Result<()> {
     let [config, tokenizer, weights] = FILES;
     fs::create_dir_all(to).with_context(|| format!("{}: expected a folder", to.display()))?;
     for file in [config, tokenizer] {
-        let (from, new, to) = (
-            from.join(file),
-            to.join(format!("{file}.new")),
-            to.join(file),
-        );
-        fs::copy(&from, &new)
-            .and_then(|_| fs::rename(&new, &to))
-            .with_context(|| format!("{}: copying it to {}", from.display(), to.display()))?;
+        let to = to.join(file.0);
+        output::write(&to, read(from, file)?)
+            .with_context(|| format!("{}: expected a file to write", to.display()))?;
     }
-    let source = Checkpoint::open(from.join(weights))?;
+    let source = Checkpoint::open(from.join(weights.0))?;
     let spec = QConfigSpec::int8().embeddings();
     let plan = Plan::new(&source, &spec, &[], &[])?;
-    quantize(&source, &plan, to.join(weights), |_| ())?;
+    quantize(&source, &plan, to.join(weights.0), |_| ())?;
     // What a page could not open is found out here.
     open(to).map(|_| ())
 }
 
 fn open(model: &Path) -> Result<Classifier> {
-    let read = |file: &str| {
-        let path = model.join(file);
-        fs::read(&path).with_context(|| format!("{}: expected a readable file", path.display()))
-    };
     let [config, tokenizer, weights] = FILES;
-    let config = String::from_utf8(read(config)?).context("config.json: expected UTF-8")?;
-    Classifier::open(&config, &read(tokenizer)?, read(weights)?)
+    let config = String::from_utf8(read(model, config)?).context("config.json: expected UTF-8")?;
+    Classifier::open(&config, &read(model, tokenizer)?, read(model, weights)?)
+}
+
+fn read(model: &Path, (file, max): (&str, u64)) -> Result<Vec<u8>> {
+    let path = model.join(file);
+    input::read(&path, max).with_context(|| format!("{}: expected a readable file", path.display()))
 }
 
 fn answers(model: &Path, texts: &Path) -> Result<()> {
     let classifier = open(model)?;
-    let lines = fs::read_to_string(texts)
+    let lines = input::read_stream(texts, MAX_TEXTS)
         .with_context(|| format!("{}: expected a readable text file", texts.display()))?;
     let mut out = std::io::stdout().lock();
     for line in lines.lines() {

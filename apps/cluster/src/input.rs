@@ -27,6 +27,11 @@ impl Input {
         let path = path.canonicalize().with_context(|| {
             format!("--input {shown}: expected a Parquet file or a folder of them")
         })?;
+        // A fifo or a device would be read without end.
+        ensure!(
+            path.is_dir() || path.is_file(),
+            "--input {shown}: expected a Parquet file or a folder of them, got no regular file"
+        );
         if path.is_dir() {
             let entries = fs::read_dir(&path).with_context(|| format!("--input {shown}"))?;
             let mut paths = entries.flatten().map(|entry| entry.path());

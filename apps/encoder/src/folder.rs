@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device};
 use candle_dynquant::{Checkpoint, quantize_dynamic};
+use candle_dynquant_io::input;
 use candle_nn::VarBuilder;
 
 use crate::bert::Bert;
@@ -183,7 +184,7 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
         let path = dir.join(&name);
         if path.is_file() {
             let mut hasher = blake3::Hasher::new();
-            (fs::File::open(&path).and_then(|file| hasher.update_reader(file).map(|_| ())))
+            (input::open(&path).and_then(|file| hasher.update_reader(file).map(|_| ())))
                 .with_context(|| format!("{}: expected a readable file", path.display()))?;
             all.update(name.as_os_str().as_encoded_bytes());
             all.update(hasher.finalize().as_bytes());
@@ -216,16 +217,6 @@ fn optional_text(path: &Path) -> Result<Option<String>> {
 }
 
 fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    // One byte more: a length that the system states may be wrong by the time of reading.
-    fs::File::open(path)
-        .and_then(|file| file.take(limit + 1).read_to_end(&mut bytes))
-        .with_context(|| format!("{}: expected a readable file", path.display()))?;
-    ensure!(
-        bytes.len() as u64 <= limit,
-        "{}: expected at most {limit} bytes, got more",
-        path.display()
-    );
-    Ok(bytes)
+    input::read(path, limit)
+        .with_context(|| format!("{}: expected a readable file", path.display()))
 }

@@ -9,11 +9,11 @@
 //! | 32 | BLAKE3 hash of all before |
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use candle_dynquant_io::input;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::Graph;
@@ -62,7 +62,7 @@ impl Index {
     /// When it cannot be read, is of another kind or version, or damaged.
     pub fn read(path: &Path) -> Result<Self> {
         let reading = || format!("{}: expected a readable index", path.display());
-        let mut file = File::open(path).with_context(reading)?;
+        let mut file = input::open(path).with_context(reading)?;
         let mut bytes = Vec::new();
         let head = (MAGIC.len() + VERSION.len()) as u64;
         (&mut file)

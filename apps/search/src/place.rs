@@ -1,10 +1,13 @@
 //! Where an index is: its file, and beside it the lock and the file that is being written.
+//!
+//! The folder that is indexed may come from anywhere, so nothing is written through a link in it.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use candle_dynquant_io::output::{self, NewFile};
 
 /// The folder in an indexed one that holds its index.
 pub const FOLDER: &str = ".dynquant-search";
@@ -32,10 +35,11 @@ impl Place {
         }
     }
 
-    /// A file anywhere.
+    /// A file anywhere; of a link, what it leads to.
     pub fn at(file: &Path) -> Self {
+        let real = file.is_symlink().then(|| file.canonicalize().ok());
         Self {
-            file: file.to_owned(),
+            file: real.flatten().unwrap_or_else(|| file.to_owned()),
             inside: false,
         }
     }
@@ -87,38 +91,41 @@ impl Place {
 
     /// The index that a run which is not at its end leaves beside this one.
     pub fn partial(&self) -> Self {
-        Self::at(&self.beside("partial"))
+        Self {
+            file: self.beside("partial"),
+            inside: false,
+        }
     }
 
     /// Whether `path` is one of the files of the index.
     pub fn owns(&self, path: &Path) -> bool {
-        let names = ["lock", "new", "partial", "partial.new"].map(|it| self.beside(it));
+        let names = ["lock", "partial"].map(|it| self.beside(it));
         let same = |a: &Path, b: &Path| {
             a.file_name() == b.file_name()
                 && matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
         };
-        same(&self.file, path) || names.iter().any(|name| same(name, path))
+        same(&self.file, path)
+            || names.iter().any(|name| same(name, path))
+            || path.file_name().is_some_and(output::is_temporary)
     }
 
     /// Makes the folder of the file, and keeps others from writing it.
     ///
     /// # Errors
-    /// When another process writes it, or it cannot be written.
+    /// When another process writes it, or it cannot be written; when its folder in an indexed one, or one of
+    /// its files, is a link.
     pub fn lock(&self) -> Result<Lock> {
-        ensure!(
-            !self.file.is_dir(),
-            "{}: expected a file, got a folder",
-            self.file.display()
-        );
-        let path = self.beside("lock");
-        let writing = || format!("{}: expected a place to write to", self.file.display());
         if self.inside
             && let Some(folder) = self.file.parent()
         {
-            fs::create_dir_all(folder).with_context(writing)?;
+            output::create_folder_nofollow(folder).with_context(|| writing(folder))?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        let file = file.with_context(writing)?;
+        // Before anything is computed for them.
+        for file in [&self.file, &self.beside("partial")] {
+            NewFile::beside_nofollow(file).with_context(|| writing(file))?;
+        }
+        let path = self.beside("lock");
+        let file = output::open_lock_nofollow(&path).with_context(|| writing(&path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!(
@@ -131,7 +138,7 @@ impl Place {
         }
         // As caches do it: version control leaves out the folder.
         let ignored = path.with_file_name(".gitignore");
-        if self.inside && !ignored.exists() {
+        if self.inside && ignored.symlink_metadata().is_err() {
             replace(&ignored, |file| file.write_all(b"*\n"))?;
         }
         Ok(Lock { _file: file })
@@ -146,37 +153,23 @@ impl Place {
     }
 
     fn beside(&self, extension: &str) -> PathBuf {
-        beside(&self.file, extension)
+        let mut name = self.file.as_os_str().to_owned();
+        name.push(".");
+        name.push(extension);
+        name.into()
     }
-}
-
-fn beside(file: &Path, extension: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".");
-    name.push(extension);
-    name.into()
 }
 
 /// Writes beside `path`, and renames.
 fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
-    let new = beside(path, "new");
     let written = || -> io::Result<()> {
-        let mut file = File::create(&new)?;
-        write(&mut file)?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        // The name, too, is to survive a loss of power.
-        #[cfg(unix)]
-        File::open(match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        })?
-        .sync_all()?;
-        Ok(())
+        let mut new = NewFile::beside_nofollow(path)?;
+        write(new.file_mut())?;
+        new.put()
     };
-    written().with_context(|| {
-        // What is left of it would only take space.
-        let _ = fs::remove_file(&new);
-        format!("{}: expected a file to write", path.display())
-    })
+    written().with_context(|| writing(path))
+}
+
+fn writing(path: &Path) -> String {
+    format!("{}: expected a place to write to", path.display())
 }

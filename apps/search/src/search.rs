@@ -1,12 +1,12 @@
 //! Questions to an index.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use candle_dynquant_io::input;
 use dynquant_encoder::{Encoder, Input, ModelOptions};
 use serde::Serialize;
 
@@ -213,7 +213,7 @@ impl Searcher {
 fn current(path: &Path, passage: &Passage) -> Option<String> {
     let mut bytes = Vec::new();
     let end = passage.bytes.end as u64;
-    (File::open(path).ok()?.take(end).read_to_end(&mut bytes)).ok()?;
+    (input::open(path).ok()?.take(end).read_to_end(&mut bytes)).ok()?;
     let text = bytes.get(passage.bytes.clone())?;
     let before = &bytes[..passage.bytes.start];
     let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;

@@ -1,12 +1,13 @@
 //! Makes an index of a folder, or brings one up to date: only texts that are new are embedded.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use candle_dynquant_io::input;
 use dynquant_encoder::{Encoder, Head, ModelOptions, Task, Tokens};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -188,9 +189,11 @@ impl Update<'_> {
             },
         };
         // A partial one that is damaged or of another index is of no use, and will be replaced.
-        let partial = Index::read(self.place.partial().file()).ok();
-        let usable = |it: &Index| it.catalog == start.catalog && !self.rebuild;
-        Ok(partial.filter(usable).unwrap_or(start))
+        let read = || Index::read(self.place.partial().file()).ok();
+        let partial = (!self.rebuild).then(read).flatten();
+        Ok(partial
+            .filter(|it| it.catalog == start.catalog)
+            .unwrap_or(start))
     }
 
     /// Fills the catalog; the tokens of texts that the graph has not, and the files that are left out.
@@ -241,9 +244,11 @@ impl Update<'_> {
     /// Reads a file, and cuts it into passages if it is not as it was before.
     fn look(&self, path: &Path, before: Option<&Entry>, splitter: &Splitter<'_>) -> Result<Now> {
         let limit = u64::from(self.walk.max_file_mib) << 20;
-        let bytes = match read(path, limit) {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return Ok(Now::Skipped(Reason::TooLarge(self.walk.max_file_mib))),
+        let bytes = match input::read(path, limit) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                return Ok(Now::Skipped(Reason::TooLarge(self.walk.max_file_mib)));
+            }
             Err(error) => return Ok(Now::Skipped(Reason::Unreadable(error.to_string()))),
         };
         let hash = blake3::hash(&bytes).to_string();
@@ -261,14 +266,6 @@ impl Update<'_> {
         let (passages, tokens) = passages.into_iter().unzip();
         Ok(Now::Changed(Entry { hash, passages }, tokens))
     }
-}
-
-/// The bytes of a file; `None` if there are more than `limit`.
-fn read(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    // One byte more: a length that the system states may be wrong by the time of reading.
-    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= limit).then_some(bytes))
 }
 
 /// The same graph, or one without the vectors of texts that are gone if they are a quarter of it.

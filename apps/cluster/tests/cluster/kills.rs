@@ -89,7 +89,7 @@ fn executors_that_end_hand_their_parts_over() {
 /// The temporary file among the names.
 fn part(names: Vec<OsString>) -> Option<OsString> {
     let mut parts = names.into_iter();
-    parts.find(|name| name.to_string_lossy().ends_with(".part"))
+    parts.find(|name| name.to_string_lossy().starts_with(".dynquant-"))
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn in_files_are_named() {
     check(
         &input,
         &dir.join("no/folder"),
-        "expected a folder that can be written to",
+        "expected a place to write to",
     );
     check(&input, &input, "expected a file that is no part of --input");
     check(

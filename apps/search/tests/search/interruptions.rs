@@ -52,20 +52,21 @@ fn killed_at_any_time_the_old_index_answers() {
     assert_eq!(folder.answers(), new);
 }
 
-/// A file that was being written when the process was killed is no obstacle.
+/// A file that was being written when the process was killed is no obstacle, and goes.
 #[test]
-fn what_a_killed_run_left_is_overwritten() {
+fn what_a_killed_run_left_is_removed() {
     let folder = Folder::with_texts("left", 3);
     folder.index(&[]);
     let index = fs::read(folder.index_file()).unwrap();
-    fs::write(
-        folder.path(".dynquant-search/index.new"),
-        &index[..index.len() / 2],
-    )
-    .unwrap();
+    let left = folder.path(".dynquant-search/.dynquant-0123456789abcdef");
+    fs::write(&left, &index[..index.len() / 2]).unwrap();
+    let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+    let file = File::options().write(true).open(&left).unwrap();
+    file.set_modified(hour_ago).unwrap();
+    drop(file);
     folder.write_text(3);
     assert_eq!(numbers(&folder.index(&[]), ["files", "read"]), [4, 1]);
-    assert!(!folder.path(".dynquant-search/index.new").exists());
+    assert!(!left.exists());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod files;
 mod interruptions;
+mod links;
 mod mistakes;
 mod models;
 mod output;
