@@ -25,7 +25,7 @@ pub fn read<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<T> {
         bytes.len() as u64 <= MAX_BYTES,
         "{name}: expected at most {MAX_BYTES} bytes of JSON, got more"
     );
-    let text = String::from_utf8(bytes)
+    let text = String::from_utf8(candle_dynquant_io::json::strict(bytes))
         .with_context(|| format!("{name}: expected a readable text file, in UTF-8"))?;
     serde_json::from_str(&text).with_context(|| format!("{name}: expected {expected}"))
 }

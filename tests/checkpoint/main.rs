@@ -8,4 +8,5 @@ mod hostile;
 mod isa;
 mod layouts;
 mod model;
+mod real_files;
 mod round_trip;
