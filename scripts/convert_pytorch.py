@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""Converts the `state_dict` of a model that PyTorch quantized to a safetensors file for `Checkpoint::open`.
+"""Converts the `state_dict` of a PyTorch model, float or quantized, to a safetensors file for `Checkpoint::open`.
 
     pip install torch==2.9.1 numpy==2.4.6 safetensors==0.8.0
-    scripts/convert_pytorch.py model.pt model.safetensors [--bidirectional NAME ..]
+    scripts/convert_pytorch.py model.pt model.safetensors [--bidirectional NAME ..] [--key KEY]
 
-model.pt is what `torch.save(model.state_dict(), "model.pt")` writes after torch.ao.quantization.quantize_dynamic:
-Linear, LSTM, GRU and cells in qint8 or float16, Embedding in quint8, and layers that are float. It is a pickle
-with objects of its own, which can run code when it is loaded: convert files that you trust.
+model.pt is what `torch.save(model.state_dict(), "model.pt")` writes, of a float model or after
+torch.ao.quantization.quantize_dynamic: Linear, LSTM, GRU and cells in qint8 or float16, Embedding in quint8, and
+layers that are float. It is a pickle, which can run code when it is loaded: convert files that you trust. The device
+on which it was saved does not matter.
+
+What training scripts save beside the weights is left out: the weights are looked for as `state_dict`, `model_state`
+and the like, and --key names another place, such as ema.model. `module.`, with which DistributedDataParallel begins
+all names, is removed.
 
 Codes, scales and zero points are copied, so the model answers as in PyTorch. Tensors have the names of the float
 model. A recurrent layer of two equal weights may have two layers or two directions; --bidirectional says the latter.
@@ -29,9 +34,14 @@ SCHEMES = {
 class Converted:
     def __init__(self):
         self.tensors, self.formats, self.weights = {}, [], {}
+        self.storages = set()
 
     def float(self, name, tensor):
-        self.tensors[name] = tensor.detach().contiguous()
+        tensor = tensor.detach().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        # Tied weights: safetensors takes each tensor in memory of its own.
+        self.tensors[name] = tensor.clone() if storage in self.storages else tensor
+        self.storages.add(storage)
 
     def weight(self, name, weight, activation):
         """A qint8 or quint8 weight, or a float16 one, which PyTorch stores as float32."""
@@ -139,17 +149,60 @@ def convert(state, bidirectional=()):
     return to
 
 
+# Where training scripts save the weights, beside an optimizer and the like; the likeliest first.
+KEYS = ["state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "weights", "params"]
+# Of wrappers around a whole model.
+PREFIXES = ["module.", "_orig_mod."]
+
+
+def is_state(value):
+    """Whether it has tensors by their names, and nothing that may have others."""
+    if not isinstance(value, dict) or any(isinstance(own, (dict, torch.nn.Module)) for own in value.values()):
+        return False
+    return any(isinstance(own, (torch.Tensor, torch.ScriptObject)) for own in value.values())
+
+
+def described(value):
+    if not isinstance(value, dict):
+        return f"a {type(value).__name__}"
+    keys = [str(key) for key in value][:10]
+    return f"a dict of {', '.join(keys)}{', ..' if len(value) > 10 else ''}" if keys else "an empty dict"
+
+
+def state_dict(loaded, key=None):
+    """The weights in what was loaded, by their names in the model."""
+    where = []
+    wanted = key.split(".") if key else []
+    while wanted or not is_state(loaded):
+        if isinstance(loaded, torch.nn.Module):
+            loaded = loaded.state_dict()
+            continue
+        found = [own for own in wanted[:1] or KEYS if isinstance(loaded, dict) and own in loaded]
+        if not found:
+            expected = wanted[0] if wanted else f"tensors, or one of {', '.join(KEYS)}"
+            place = ".".join(where) or "the file"
+            raise SystemExit(f"{place}: expected {expected}, got {described(loaded)}; --key names the place of the weights")
+        wanted = wanted[1:]
+        loaded = loaded[found[0]]
+        where.append(found[0])
+    if where:
+        print(f"weights of {'.'.join(where)}")
+    while prefix := next((own for own in PREFIXES if all(name.startswith(own) for name in loaded)), None):
+        print(f"without the prefix {prefix}")
+        loaded = {name.removeprefix(prefix): value for name, value in loaded.items()}
+    return loaded
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source")
     parser.add_argument("output")
     parser.add_argument("--bidirectional", metavar="NAME", action="append", default=[])
+    parser.add_argument("--key", metavar="KEY")
     args = parser.parse_args()
     # Packed weights of recurrent layers are no tensors.
-    state = torch.load(args.source, weights_only=False)
-    if isinstance(state, torch.nn.Module):
-        state = state.state_dict()
-    converted = convert(state, args.bidirectional)
+    loaded = torch.load(args.source, map_location="cpu", weights_only=False)
+    converted = convert(state_dict(loaded, args.key), args.bidirectional)
     converted.save(args.output)
     print(f"{args.output}: {len(converted.weights)} quantized weights, {len(converted.tensors)} tensors")
 

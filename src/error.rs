@@ -138,7 +138,7 @@ pub enum Error {
     /// An unknown word.
     #[error(
         "unknown {what}: expected one of {expected}, got {got:?}{}",
-        did_you_mean(nearest)
+        did_you_mean(nearest.as_deref())
     )]
     UnknownName {
         /// The kind of word.
@@ -267,7 +267,7 @@ impl Error {
     }
 }
 
-pub(crate) fn did_you_mean(nearest: &Option<String>) -> String {
+pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     match nearest {
         Some(word) => format!("; did you mean `{word}`?"),
         None => String::new(),

@@ -1,6 +1,6 @@
 //! Regexes over names, within limits: specs and checkpoints may come from anywhere.
 
-use regex::{Regex, RegexBuilder};
+use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 use crate::error::{Error, Result};
 use crate::sizes::at_most;
@@ -10,6 +10,8 @@ use crate::words::brief;
 const MAX_COMPILED: usize = 1 << 18;
 /// Bytes that a search may keep besides, to be faster than without.
 const MAX_CACHED: usize = 1 << 18;
+/// The same of all regexes of a file, where they are searched for together.
+const MAX_SET_CACHED: usize = 1 << 22;
 
 /// Regexes of one file or spec, and bytes of their patterns together: each of these takes up to a
 /// tenth of a millisecond to compile.
@@ -34,7 +36,7 @@ impl NameRegex {
     /// A regex that matches from the beginning of a name, as Python's `re.match`.
     pub fn start(pattern: impl Into<String>) -> Self {
         let pattern = pattern.into();
-        let compiled = compile(&format!("^(?:{pattern})"));
+        let compiled = compile(&anchored(&pattern));
         Self { pattern, compiled }
     }
 
@@ -84,6 +86,43 @@ impl PartialEq for NameRegex {
     fn eq(&self, other: &Self) -> bool {
         self.pattern == other.pattern
     }
+}
+
+/// Regexes that match from the beginning of a name, and are searched for together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NameRegexes(RegexSet);
+
+impl NameRegexes {
+    /// # Errors
+    /// When one of them cannot be compiled, or they are too many.
+    pub fn start(patterns: &[String]) -> Result<Self> {
+        let mut totals = RegexTotals::default();
+        for pattern in patterns {
+            let regex = NameRegex::start(&**pattern);
+            totals.add(&regex);
+            totals.check()?;
+            regex.compiled()?;
+        }
+        let anchored = patterns.iter().map(|pattern| anchored(pattern));
+        let mut builder = RegexSetBuilder::new(anchored);
+        builder.size_limit(MAX_COUNT * MAX_COMPILED);
+        builder.dfa_size_limit(MAX_SET_CACHED);
+        let set = builder.build().map_err(|e| Error::InvalidRegex {
+            pattern: brief(&patterns.join("|"), 200),
+            message: brief(reason(&e.to_string()), MESSAGE),
+        });
+        set.map(Self)
+    }
+
+    /// The number of the first that matches.
+    pub fn first(&self, name: &str) -> Option<usize> {
+        self.0.matches(name).iter().next()
+    }
+}
+
+/// A pattern that matches from the beginning only.
+fn anchored(pattern: &str) -> String {
+    format!("^(?:{pattern})")
 }
 
 /// The regexes of one file or spec.

@@ -14,26 +14,19 @@ fn lowercase(word: &str) -> String {
     chars.flat_map(char::to_lowercase).collect()
 }
 
-/// The one of `words` that is most like `word`, and how similar it is.
-fn most_like<S: AsRef<str>>(word: &str, words: impl IntoIterator<Item = S>) -> Option<(f64, S)> {
+/// The one of `words` that was probably meant by `word`.
+pub(crate) fn suggestion<S: AsRef<str>>(
+    word: &str,
+    words: impl IntoIterator<Item = S>,
+) -> Option<S> {
     let word = lowercase(word);
     let likeness = |other: &str| strsim::jaro_winkler(&word, &lowercase(other));
     words
         .into_iter()
         .map(|other| (likeness(other.as_ref()), other))
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
-}
-
-/// The one of `words` that is most like `word`.
-pub(crate) fn nearest<S: AsRef<str>>(word: &str, words: impl IntoIterator<Item = S>) -> Option<S> {
-    most_like(word, words).map(|(_, nearest)| nearest)
-}
-
-/// The one of `words` that was probably meant by `word`.
-pub(crate) fn suggestion(word: &str, words: &[&str]) -> Option<String> {
-    most_like(word, words)
         .filter(|(likeness, _)| *likeness >= ALIKE)
-        .map(|(_, nearest)| (*nearest).to_owned())
+        .map(|(_, nearest)| nearest)
 }
 
 /// The beginning of a text that may be as long as a file.
@@ -50,7 +43,7 @@ pub(crate) fn unknown_name(what: &'static str, got: &str, words: &[&str]) -> Err
         what,
         expected: words.join(", "),
         got: got.to_owned(),
-        nearest: suggestion(got, words),
+        nearest: suggestion(got, words.iter().copied()).map(str::to_owned),
     }
 }
 
@@ -123,10 +116,11 @@ mod tests {
             ("flaot16", Some("float16")),
             ("qwerty", None),
             ("", None),
+            ("nothere", None),
         ];
         for (word, expected) in cases {
-            assert_eq!(suggestion(word, &words).as_deref(), expected, "{word:?}");
+            assert_eq!(suggestion(word, words), expected, "{word:?}");
         }
-        assert_eq!(suggestion("int8", &[]), None);
+        assert_eq!(suggestion::<&str>("int8", []), None);
     }
 }

@@ -115,7 +115,8 @@ fn quantizing() -> Vec<String> {
     let float = |spec: QConfigSpec| text(quantize_dynamic(&mut Model::new(), &spec));
     let per_row = QConfig::per_row_dynamic;
     let mut all = vec![
-        float(int8().exclude("classifier")),
+        float(int8().exclude("heads")),
+        float(int8().exclude("nothere")),
         float(int8().exclude("*.dense")),
         float(int8().name("1", None)),
         float(int8().kind(LayerKind::LSTM, per_row())),
@@ -189,10 +190,20 @@ fn quantizing() -> Vec<String> {
     struct Candles {
         _head: candle_nn::Linear,
     }
-    let weight = tensor(&[2, 2], 1).expect("a tensor");
-    let mut candles = Candles {
-        _head: candle_nn::Linear::new(weight, None),
+    #[derive(Quantizable)]
+    struct Hides {
+        embed: nn::Embedding,
+        _encoder: candle_nn::Linear,
+    }
+    let candles = || candle_nn::Linear::new(tensor(&[2, 2], 1).expect("a tensor"), None);
+    let mut hides = Hides {
+        embed: Model::new().embed,
+        _encoder: candles(),
     };
+    all.push(text(quantize_dynamic(&mut hides, &int8())));
+    let linears = QConfigSpec::new().kind(LayerKind::Linear, per_row());
+    all.push(text(quantize_dynamic(&mut hides, &linears)));
+    let mut candles = Candles { _head: candles() };
     all.push(text(quantize_dynamic(&mut candles, &int8())));
 
     #[derive(Debug)]
@@ -300,6 +311,17 @@ fn checkpoints() -> Vec<String> {
 
     fs::write(path("empty.safetensors"), b"").expect("written");
     fs::write(path("junk.safetensors"), [0xff; 64]).expect("written");
+    fs::write(path("torch.safetensors"), "PK\x03\x04....archive/data.pkl").expect("written");
+    fs::write(
+        path("lfs.safetensors"),
+        "version https://git-lfs.github.com",
+    )
+    .expect("written");
+    fs::create_dir(path("torch")).expect("a folder");
+    fs::write(path("torch").join("pytorch_model.bin"), "PK").expect("written");
+    fs::create_dir(path("page")).expect("a folder");
+    fs::copy(&float, path("page").join("model.safetensors")).expect("copied");
+    fs::write(path("page").join("config.json"), "<!doctype html>").expect("written");
     fs::create_dir(path("none")).expect("a folder");
     fs::create_dir(path("gptq")).expect("a folder");
     fs::copy(&float, path("gptq").join("model.safetensors")).expect("copied");
@@ -325,6 +347,11 @@ fn checkpoints() -> Vec<String> {
         text(Checkpoint::open(path("missing"))),
         text(Checkpoint::open(path("empty.safetensors"))),
         text(Checkpoint::open(path("junk.safetensors"))),
+        text(Checkpoint::open(path("torch.safetensors"))),
+        text(Checkpoint::open(path("lfs.safetensors"))),
+        text(Checkpoint::open(path("torch"))),
+        text(Checkpoint::open(path("page"))),
+        text(candle_core::safetensors::load(&int8, &Device::Cpu)),
         text(Checkpoint::open(path("none"))),
         text(Checkpoint::open(path("gptq"))),
         text(nn::linear_no_bias(8, 5, vb.pp("head"))),

@@ -513,3 +513,80 @@ fn a_model_in_which_nothing_is_found_is_told_where_layers_may_be() {
     }
     assert!(!message.contains("hidden_size"), "{message}");
 }
+
+#[test]
+fn a_parameter_behind_an_arc_without_its_bounds_is_told_them() {
+    #[derive(Quantizable, Clone)]
+    struct Expert<L> {
+        layer: L,
+    }
+    #[derive(Quantizable)]
+    struct Mixture<L> {
+        gate: nn::Linear,
+        expert: Arc<Expert<L>>,
+        direct: Rc<L>,
+    }
+    let advice: Vec<_> = quantized(Mixture {
+        gate: linear(),
+        expert: Arc::new(Expert { layer: linear() }),
+        direct: Rc::new(linear()),
+    })
+    .hidden
+    .iter()
+    .map(|field| field.advice())
+    .collect();
+    assert_eq!(advice.len(), 2, "{advice:?}");
+    let bound = "bound the type parameters behind Arc and Rc by Clone + 'static";
+    assert!(advice.iter().all(|a| a.contains(bound)), "{advice:?}");
+    assert!(advice[1].starts_with(bound), "{advice:?}");
+
+    #[derive(Quantizable)]
+    struct Bounded<L: Clone + 'static> {
+        gate: nn::Linear,
+        expert: Arc<Expert<L>>,
+        direct: Rc<L>,
+    }
+    let report = quantized(Bounded {
+        gate: linear(),
+        expert: Arc::new(Expert { layer: linear() }),
+        direct: Rc::new(linear()),
+    });
+    assert_eq!(
+        (report.swapped().count(), report.hidden.len()),
+        (3, 0),
+        "{report}"
+    );
+}
+
+#[test]
+fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
+    struct Encoder(#[allow(dead_code)] nn::Linear);
+    #[derive(Quantizable)]
+    struct Model {
+        embeddings: nn::Embedding,
+        encoder: Vec<Encoder>,
+    }
+    let message = |spec: &QConfigSpec| {
+        let table = Tensor::zeros((4, 4), DType::F32, &Device::Cpu).expect("a tensor");
+        let mut model = Model {
+            embeddings: nn::Embedding::new(table, 4),
+            encoder: vec![Encoder(linear())],
+        };
+        let error = quantize_dynamic(&mut model, spec).expect_err("nothing matches");
+        error.to_string()
+    };
+    let per_row = QConfig::per_row_dynamic;
+    let all = [
+        message(&QConfigSpec::int8()),
+        message(&QConfigSpec::int8().embeddings().min_params(1_000)),
+        message(&QConfigSpec::new().kind(LayerKind::Linear, per_row())),
+        message(&QConfigSpec::new().regex("query", per_row())),
+        message(&QConfigSpec::new().name("layer.0", per_row())),
+    ];
+    for message in all {
+        let named = "; fields that may hold more: encoder is a alloc::vec::Vec<hidden::";
+        let cure = "::Encoder, or mark the field #[quantizable(skip)]";
+        assert!(message.contains(named), "{message}");
+        assert!(message.ends_with(cure), "{message}");
+    }
+}

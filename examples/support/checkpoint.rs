@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::safetensors::Load;
 use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
-use candle_dynquant_io::input;
+use candle_dynquant_io::{format, input};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use safetensors::{Dtype, SafeTensors};
@@ -124,10 +124,13 @@ fn read_file(
     let buffer = input::read(path, u64::MAX)
         .with_context(|| format!("{}: expected a readable file", path.display()))?;
     let file = SafeTensors::deserialize(&buffer).with_context(|| {
+        let got = match format::of(&buffer) {
+            Some(format) => format.to_string(),
+            None => format!("{} bytes that are none", buffer.len()),
+        };
         format!(
-            "{}: expected a complete safetensors file, got {} bytes that are none",
-            path.display(),
-            buffer.len()
+            "{}: expected a complete safetensors file, got {got}",
+            path.display()
         )
     })?;
     for (key, view) in file.iter() {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use candle_dynquant_io::input;
+use candle_dynquant_io::{input, json};
 use serde::de::DeserializeOwned;
 
 /// The longest file that is read, in bytes. Parsed, JSON takes up to a hundred times its length.
@@ -17,7 +17,7 @@ pub fn read<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<T> {
     let name = path.display();
     let bytes = input::read(path, MAX_BYTES)
         .with_context(|| format!("{name}: expected a readable file"))?;
-    let text = String::from_utf8(bytes)
+    let text = String::from_utf8(json::strict(bytes))
         .with_context(|| format!("{name}: expected a readable text file, in UTF-8"))?;
     serde_json::from_str(&text).with_context(|| format!("{name}: expected {expected}"))
 }

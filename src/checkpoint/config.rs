@@ -1,15 +1,16 @@
 //! The entry `quantization_config` of a `config.json`, as compressed-tensors has it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use candle_dynquant_io::json;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::header::parse;
+use super::header::{parse, parse_file};
 use super::layouts::libraries;
 use crate::error::{Error, Result};
-use crate::name_regex::{NameRegex, RegexTotals};
+use crate::name_regex::NameRegexes;
 use crate::qconfig::{ActivationConfig, Granularity};
 use crate::qparams::QScheme;
 use crate::stored::Format;
@@ -17,31 +18,28 @@ use crate::words::brief;
 
 /// The maximum length of a `config.json`.
 pub(super) const MAX_CONFIG: u64 = 4 << 20;
-pub(super) const ENTRY: &str = "quantization_config";
+const ENTRY: &str = "quantization_config";
+/// Of older files.
+const OLD_ENTRY: &str = "compression_config";
 const METHOD: &str = "compressed-tensors";
 const FORMATS: [&str; 3] = ["int-quantized", "naive-quantized", "dense"];
 
 /// How a folder that others wrote is quantized.
 #[derive(Debug, Default)]
 pub(super) struct Quantization {
-    groups: Vec<Group>,
+    /// The treatment of activations in each group.
+    groups: Vec<Option<ActivationConfig>>,
+    /// The first group that has a module, or a class of modules, as a target.
+    names: HashMap<String, usize>,
+    /// The first group that has any.
+    of_class: Option<usize>,
+    /// The targets that are regexes, and the group of each, in order.
+    regexes: NameRegexes,
+    of_regexes: Vec<usize>,
     /// The configuration of modules, by the tensors that they have.
     modules: BTreeMap<String, Option<ActivationConfig>>,
     /// The entry of another library, by its name.
     pub foreign: Option<(String, Value)>,
-}
-
-#[derive(Debug)]
-struct Group {
-    targets: Vec<Target>,
-    activation: Option<ActivationConfig>,
-}
-
-#[derive(Debug)]
-enum Target {
-    /// Of a class of modules, or a module.
-    Name(String),
-    Regex(regex::Regex),
 }
 
 #[derive(Deserialize)]
@@ -83,14 +81,14 @@ struct RawActivations {
 
 impl Quantization {
     /// Of the text of a `config.json`; empty if it has no such entry.
-    pub fn read(json: &[u8]) -> Result<Self> {
+    pub fn read(json: Vec<u8>) -> Result<Self> {
         let malformed = |got: String| Error::MalformedCheckpoint {
             what: "config.json",
             expected: "an object, with `quantization_config` as compressed-tensors writes it"
                 .into(),
             got,
         };
-        let config: Config = parse(json).map_err(malformed)?;
+        let config: Config = parse_file(json).map_err(malformed)?;
         let Some(entry) = config.quantization_config.or(config.compression_config) else {
             return Ok(Self::default());
         };
@@ -117,13 +115,24 @@ impl Quantization {
                 return Err(unsupported("format", &FORMATS.join(", "), format));
             }
         }
-        let mut regexes = RegexTotals::default();
-        let groups = raw.config_groups.into_values();
-        let groups = groups.map(|group| Group::read(group, &mut regexes));
-        Ok(Self {
-            groups: groups.collect::<Result<_>>()?,
-            ..Self::default()
-        })
+        let mut read = Self::default();
+        let mut patterns = Vec::new();
+        for (number, group) in raw.config_groups.into_values().enumerate() {
+            let activation = group.input_activations.map(|a| a.read());
+            read.groups.push(activation.transpose()?);
+            for target in group.targets {
+                if let Some(pattern) = target.strip_prefix("re:") {
+                    patterns.push(pattern.to_owned());
+                    read.of_regexes.push(number);
+                } else {
+                    // Of a class it is not known which modules are of it.
+                    read.of_class.get_or_insert(number);
+                    read.names.entry(target).or_insert(number);
+                }
+            }
+        }
+        read.regexes = NameRegexes::start(&patterns)?;
+        Ok(read)
     }
 
     /// Adds what a layout's own tensors say of the activations of a weight.
@@ -138,16 +147,10 @@ impl Quantization {
         if let Some(activation) = self.modules.get(module) {
             return *activation;
         }
-        let is = |target: &Target| match target {
-            Target::Name(name) => name == module,
-            Target::Regex(regex) => regex.is_match(module),
-        };
-        let named = self.groups.iter().find(|g| g.targets.iter().any(is));
-        // Names of classes, which the tensors do not tell.
-        let classes = |target: &Target| matches!(target, Target::Name(_));
-        let of_class = || self.groups.iter().find(|g| g.targets.iter().any(classes));
-        match named.or_else(of_class) {
-            Some(group) => group.activation,
+        let named = self.names.get(module).copied();
+        let matched = self.regexes.first(module).map(|i| self.of_regexes[i]);
+        match named.into_iter().chain(matched).min().or(self.of_class) {
+            Some(group) => self.groups[group],
             None => Some(ActivationConfig::dynamic(Granularity::PerRow, false)),
         }
     }
@@ -156,26 +159,6 @@ impl Quantization {
 /// The module of a weight.
 fn module(weight: &str) -> &str {
     weight.strip_suffix(".weight").unwrap_or(weight)
-}
-
-impl Group {
-    fn read(raw: RawGroup, regexes: &mut RegexTotals) -> Result<Self> {
-        let target = |target: String| match target.strip_prefix("re:") {
-            None => Ok(Target::Name(target)),
-            Some(pattern) => {
-                let regex = NameRegex::start(pattern);
-                regexes.add(&regex);
-                regexes.check()?;
-                Ok(Target::Regex(regex.compiled()?.clone()))
-            }
-        };
-        let targets = raw.targets.into_iter().map(target);
-        let activation = raw.input_activations.map(|a| a.read()).transpose()?;
-        Ok(Self {
-            targets: targets.collect::<Result<_>>()?,
-            activation,
-        })
-    }
 }
 
 impl RawActivations {
@@ -250,6 +233,40 @@ pub(super) fn entry(linears: &[Module], embeddings: &[Module], ignore: &[String]
     })
 }
 
+/// The text of a `config.json` with another entry for its quantization, or none. All other values are those
+/// of the text, to the byte: also those that are no JSON, and numbers that are no f64.
+pub(super) fn with_entry(text: &[u8], entry: Option<Value>) -> Result<Vec<u8>> {
+    let strict = json::strict(text.to_owned());
+    let values: BTreeMap<String, &RawValue> =
+        serde_json::from_slice(&strict).map_err(|e| Error::MalformedCheckpoint {
+            what: "config.json",
+            expected: "an object".into(),
+            got: brief(&e.to_string(), 300),
+        })?;
+    let own = |value: &RawValue| {
+        let start = value.get().as_ptr() as usize - strict.as_ptr() as usize;
+        text[start..start + value.get().len()].to_owned()
+    };
+    let values = values.into_iter().map(|(key, value)| (key, own(value)));
+    let mut values: BTreeMap<String, Vec<u8>> = values.collect();
+    for name in [ENTRY, OLD_ENTRY] {
+        values.remove(name);
+    }
+    if let Some(entry) = entry {
+        let entry = format!("{entry:#}").replace('\n', "\n  ");
+        values.insert(ENTRY.into(), entry.into());
+    }
+    let mut new = b"{".to_vec();
+    for (i, (key, value)) in values.into_iter().enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        let start = format!("{comma}\n  {}: ", Value::String(key));
+        new.extend(start.into_bytes());
+        new.extend(value);
+    }
+    new.extend(b"\n}\n");
+    Ok(new)
+}
+
 fn group(targets: &[&str], format: Format) -> Value {
     let args = |dynamic: bool, strategy: &str, symmetric: bool, observer: Value| {
         json!({
@@ -286,4 +303,37 @@ fn group(targets: &[&str], format: Format) -> Value {
         "targets": targets,
         "weights": weights,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_group_that_names_a_module_is_its_own() {
+        let activations = |strategy: &str| json!({"num_bits": 8, "type": "int", "dynamic": true, "strategy": strategy});
+        let (token, tensor) = (activations("token"), activations("tensor"));
+        let groups = json!({
+            "a": {"targets": ["re:.*key", "re:x"], "input_activations": tensor},
+            "b": {"targets": ["m.query", "m.key", "Linear"], "input_activations": null},
+            "c": {"targets": ["re:m\\.", "m.query", "re:.*key"], "input_activations": token},
+        });
+        let config = json!({"quantization_config": {"config_groups": groups}});
+        let config = Quantization::read(config.to_string().into()).expect("a configuration");
+        let dynamic = |granularity| Some(ActivationConfig::dynamic(granularity, false));
+        let cases = [
+            // A regex before a name, a name before a regex, and a regex alone.
+            ("m.key.weight", dynamic(Granularity::PerTensor)),
+            ("m.query.weight", None),
+            ("m.value.weight", dynamic(Granularity::PerRow)),
+            // From the beginning only; then by the first group with a class.
+            ("a.m.value.weight", None),
+            ("xm.weight_ih_l0", dynamic(Granularity::PerTensor)),
+        ];
+        for (weight, expected) in cases {
+            assert_eq!(config.activation(weight), expected, "{weight}");
+        }
+        let others = Quantization::default().activation("a.weight");
+        assert_eq!(others, dynamic(Granularity::PerRow));
+    }
 }

@@ -29,6 +29,8 @@ use crate::stored::{Codes, Format, Zeros};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
 const BLOCK: usize = 1 << 22;
+/// Elements that take as much memory as what is known of a row meanwhile: its range, scale and zero point.
+const ROW: usize = 32;
 
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](super::save).
@@ -137,10 +139,10 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
     }
     .check()?;
     // What cannot be quantized is an error before anything is written.
-    matrix(source, tensor)?;
+    let (_, _, [_, k]) = matrix(source, tensor)?;
     if codes.is_none() {
         let max = max_half(format.halves());
-        blocks(source, tensor, BLOCK, |_, values| {
+        blocks(source, tensor, rows_of_block(k), |_, values| {
             let beyond = |value: &&f32| max.is_some_and(|max| value.abs() > max);
             format.saturated += values.iter().filter(beyond).count();
             Ok(())
@@ -161,19 +163,22 @@ fn matrix<'a>(source: &'a Opened, name: &str) -> Result<(&'a Shard, &'a Entry, [
     Ok(found)
 }
 
-/// Calls `with` with the first row and the elements of each block of rows, about `size` elements.
+/// Rows that are read and quantized at once: of short rows fewer, because each has parameters besides.
+fn rows_of_block(k: usize) -> usize {
+    (BLOCK / k.max(ROW)).max(1)
+}
+
+/// Calls `with` with the first row and the elements of each block of so many rows.
 fn blocks(
     source: &Opened,
     name: &str,
-    size: usize,
+    rows: usize,
     mut with: impl FnMut(usize, Vec<f32>) -> Result<()>,
 ) -> Result<()> {
     let (shard, entry, [n, k]) = matrix(source, name)?;
-    let rows = (size / k.max(1)).max(1);
-    for row in (0..n).step_by(rows) {
+    for row in (0..n).step_by(rows.max(1)) {
         let end = n.min(row.saturating_add(rows));
-        let values = shard.floats(name, entry, row * k..end * k)?;
-        with(row, values).map_err(|error| below(error, row))?;
+        with(row, shard.floats(name, entry, row * k..end * k)?)?;
     }
     Ok(())
 }
@@ -184,14 +189,18 @@ fn block(values: Vec<f32>, first: usize, [n, k]: [usize; 2]) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, (rows, k), &Device::Cpu)?)
 }
 
-/// The error of a block of rows that begins at `first`.
-fn below(mut error: Error, first: usize) -> Error {
+/// The error of a block of rows of a weight, which begins at `first`: at the place in the source.
+fn fault(mut error: Error, source: &Opened, name: &str, first: usize) -> Error {
     match &mut error {
+        Error::InFile { .. } => return error,
         Error::NonFiniteWeight { index, .. } => index.iter_mut().take(1).for_each(|i| *i += first),
         Error::AccumulatorOverflow { channel, .. } => *channel += first,
         _ => {}
     }
-    error
+    match source.files.find(name) {
+        Some((shard, _)) => error.at(name).in_file(&shard.path),
+        None => error.at(name),
+    }
 }
 
 /// The parameters of a weight with one scale, if its observer needs no more than a block at a time.
@@ -204,8 +213,9 @@ fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option
     }
     let (_, _, shape) = matrix(source, name)?;
     let mut observer = config.build()?;
-    blocks(source, name, BLOCK, |row, values| {
-        observer.observe(&block(values, row, shape)?)
+    blocks(source, name, rows_of_block(shape[1]), |row, values| {
+        let seen = block(values, row, shape).and_then(|block| observer.observe(&block));
+        seen.map_err(|e| fault(e, source, name, row))
     })?;
     observer.calculate_qparams().map(Some)
 }
@@ -226,37 +236,31 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
         let Some((qconfig, format)) = self.weights.get(name) else {
             return Ok(());
         };
-        let (_, _, [n, k]) = matrix(self.source, name)?;
+        let (_, _, shape) = matrix(self.source, name)?;
+        let at = |error| fault(error, self.source, name, 0);
+        let observed = observed(self.source, name, &qconfig.weight).map_err(at)?;
         let per_channel = |codes: Codes| codes.qscheme.is_per_channel();
-        let observed = observed(self.source, name, &qconfig.weight).map_err(|e| e.at(name))?;
         let whole = observed.is_none() && !format.codes.is_none_or(per_channel);
-        let size = if whole { n * k } else { BLOCK };
-        let mut qparams = QParams::default();
-        let written = blocks(self.source, name, size, |row, values| {
-            let block = block(values, row, [n, k])?;
-            let rows = block.dims()[0];
-            let table = QTable::from_observed(&block, &qconfig.weight, observed.as_ref())?;
-            drop(block);
-            if let Some(halves) = table.stored_halves() {
-                return to.write(name, &halves.to_bytes());
+        let rows = if whole {
+            shape[0]
+        } else {
+            rows_of_block(shape[1])
+        };
+        blocks(self.source, name, rows, |row, values| {
+            let quantized = || {
+                let block = block(values, row, shape)?;
+                let table = QTable::from_observed(&block, &qconfig.weight, observed.as_ref())?;
+                Quantized::of(&table, *format, row)
+            };
+            match quantized().map_err(|e| fault(e, self.source, name, row))? {
+                Quantized::Halves(bytes) => to.write(name, &bytes),
+                Quantized::Codes(codes, scales, zeros) => {
+                    let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+                    to.write(name, &bytes)?;
+                    write_qparams(name, &scales, &zeros, to)
+                }
             }
-            let codes: Vec<i8> = table.stored_codes().collect();
-            qparams.add(&table, &codes, rows, k, *format)?;
-            let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
-            to.write(name, &bytes)
-        });
-        written.map_err(|e| e.at(name))?;
-        match format.codes {
-            Some(codes) => {
-                let zeros = match codes.qscheme {
-                    QScheme::PerChannelAffineFloatQParams => Zeros::Float(qparams.float_zeros),
-                    qscheme if qscheme.is_symmetric() => Zeros::None,
-                    _ => Zeros::Int(qparams.zeros),
-                };
-                write_qparams(name, &qparams.scales, &zeros, to)
-            }
-            None => Ok(()),
-        }
+        })
     }
 
     fn formats(&self) -> BTreeMap<String, Format> {
@@ -274,67 +278,52 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
     }
 }
 
-/// Scales and zero points of the rows so far, or of the whole weight.
-#[derive(Default)]
-struct QParams {
-    scales: Vec<f32>,
-    /// Less the offset of the dtype.
-    zeros: Vec<i32>,
-    float_zeros: Vec<f32>,
+/// A block of rows as it is written.
+enum Quantized {
+    Halves(Vec<u8>),
+    /// Codes, scales and zero points: where one scale is for all rows, those are of the first block.
+    Codes(Vec<i8>, Vec<f32>, Zeros),
 }
 
-impl QParams {
-    fn add(
-        &mut self,
-        table: &QTable,
-        codes: &[i8],
-        rows: usize,
-        k: usize,
-        format: Format,
-    ) -> Result<()> {
-        let offset = format
-            .codes
-            .map_or(0, |codes| crate::codes::offset(codes.dtype));
-        let per_channel = format
-            .codes
-            .is_some_and(|codes| codes.qscheme.is_per_channel());
-        let is_first = self.scales.is_empty();
-        let repeat = |len: usize| match per_channel {
+impl Quantized {
+    fn of(table: &QTable, format: Format, first: usize) -> Result<Self> {
+        if let Some(halves) = table.stored_halves() {
+            return Ok(Self::Halves(halves.to_bytes()));
+        }
+        let codes: Vec<i8> = table.stored_codes().collect();
+        let [rows, k] = table.shape();
+        let qscheme = format.codes.map(|codes| codes.qscheme);
+        let repeat = |len: usize| match qscheme.is_some_and(QScheme::is_per_channel) {
             // An observer may choose one value for all rows of a block.
             true if len == 1 => rows,
             true => 1,
-            false => usize::from(is_first),
+            false => usize::from(first == 0),
         };
-        let scales = table.scales();
-        for _ in 0..repeat(scales.len()) {
-            self.scales.extend(scales);
-        }
-        match table.zero_points() {
-            Some(ZeroPoints::Float(zeros)) => {
-                for _ in 0..repeat(zeros.len()) {
-                    self.float_zeros.extend(zeros);
-                }
-            }
+        let offset = format
+            .codes
+            .map_or(0, |codes| crate::codes::offset(codes.dtype));
+        let zeros = match table.zero_points() {
+            Some(ZeroPoints::Float(zeros)) => Zeros::Float(zeros.repeat(repeat(zeros.len()))),
             Some(ZeroPoints::Int(zeros)) => {
                 let zeros: Vec<i32> = zeros.iter().map(|zero| zero - offset).collect();
                 if format.activation.is_some() {
-                    let of = |row: usize| {
-                        if zeros.len() == 1 {
-                            zeros[0]
-                        } else {
-                            zeros[row]
-                        }
-                    };
-                    let each: Vec<i32> = (0..rows).map(of).collect();
-                    check_sums(codes, k, &each)?;
+                    let each = if zeros.len() == 1 { rows } else { 1 };
+                    check_sums(&codes, k, &zeros.repeat(each))?;
                 }
-                for _ in 0..repeat(zeros.len()) {
-                    self.zeros.extend(&zeros);
+                if qscheme.is_some_and(QScheme::is_symmetric) {
+                    Zeros::None
+                } else {
+                    Zeros::Int(zeros.repeat(repeat(zeros.len())))
                 }
             }
-            None => {}
-        }
-        Ok(())
+            None => Zeros::None,
+        };
+        let scales = table.scales();
+        Ok(Self::Codes(
+            codes,
+            scales.repeat(repeat(scales.len())),
+            zeros,
+        ))
     }
 }
 
@@ -361,7 +350,11 @@ impl<F: FnMut(u64)> Rewrite for Dequantize<'_, F> {
         let Some(kind) = self.source.weights.get(name) else {
             return Ok(());
         };
-        let values = kind.dequantize(&self.source.files, name)?;
+        let values = kind.dequantize(&self.source.files, name);
+        let values = values.map_err(|e| match self.source.files.find(name) {
+            Some((shard, _)) => e.in_file(&shard.path),
+            None => e,
+        })?;
         for chunk in values.chunks(BLOCK) {
             let bytes: Vec<u8> = chunk.iter().flat_map(|value| value.to_le_bytes()).collect();
             to.write(name, &bytes)?;

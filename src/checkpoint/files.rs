@@ -10,7 +10,7 @@ use candle_dynquant_io::{Unexpected, input, output::folder_of};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::header::{Entry, invalid, parse};
+use super::header::{Entry, invalid, parse_file};
 use super::shard::Shard;
 use crate::error::{Error, Result};
 use crate::words::brief;
@@ -176,31 +176,56 @@ impl Files {
     }
 }
 
+/// Extensions of files that hold weights.
+const WEIGHTS: [&str; 9] = [
+    "safetensors",
+    "bin",
+    "pt",
+    "pth",
+    "h5",
+    "msgpack",
+    "onnx",
+    "gguf",
+    "ot",
+];
+
+/// Whether a file holds weights, as safetensors or in another form.
+pub(super) fn is_weights(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| WEIGHTS.iter().any(|own| extension == *own))
+}
+
 /// The only safetensors file of a folder.
 fn only_file(folder: &Path) -> Result<PathBuf> {
     let reading = |error| {
         let action = "read the folder";
         Error::Io { action, error }.in_file(folder)
     };
-    let mut found = Vec::new();
+    let (mut found, mut others) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder).map_err(reading)? {
         let path = entry.map_err(reading)?.path();
         if path.extension().is_some_and(|e| e == "safetensors") {
             found.push(path);
+        } else if is_weights(&path) {
+            others.push(path);
         }
     }
     found.sort();
+    others.sort();
     match &found[..] {
         [path] => Ok(path.clone()),
         _ => {
-            let names = found.iter().filter_map(|path| path.file_name()?.to_str());
-            let names: Vec<_> = names.collect();
+            let names = |paths: &[PathBuf]| {
+                let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
+                brief(&names.collect::<Vec<_>>().join(", "), 300)
+            };
             Err(Error::MalformedCheckpoint {
                 what: "folder",
                 expected: format!("{SINGLE}, {INDEX}, or one other safetensors file"),
-                got: match names.is_empty() {
-                    true => "none".into(),
-                    false => brief(&names.join(", "), 300),
+                got: match (&found[..], &others[..]) {
+                    ([], []) => "none".into(),
+                    ([], others) => format!("none, but {}", names(others)),
+                    (found, _) => names(found),
                 },
             }
             .in_file(folder))
@@ -259,7 +284,7 @@ impl<'de> Deserialize<'de> for WeightMap {
 
 fn read_index(path: &Path) -> Result<Index> {
     let json = read_small(path, MAX_INDEX)?;
-    parse(&json).map_err(|got| Error::MalformedCheckpoint {
+    parse_file(json).map_err(|got| Error::MalformedCheckpoint {
         what: "index",
         expected: "an object `weight_map` from tensors to files".into(),
         got,

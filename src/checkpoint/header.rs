@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
+use candle_dynquant_io::{format, json};
 use safetensors::Dtype;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -45,6 +46,17 @@ impl Header {
     /// When it is none, or if a tensor's bytes are not where the file has them: in the order of
     /// their offsets tensors follow one another without a gap and end where the file ends.
     pub fn read(from: &mut impl Read, length: u64) -> Result<Self> {
+        let mut first = Vec::new();
+        let read = from.take(format::LENGTH as u64).read_to_end(&mut first);
+        read.map_err(reading)?;
+        if let Some(format) = format::of(&first) {
+            return Err(Error::MalformedCheckpoint {
+                what: "file of tensors",
+                expected: "safetensors".into(),
+                got: format.to_string(),
+            });
+        }
+        let from = &mut first.chain(from);
         let mut prefix = [0; LENGTH as usize];
         if length < LENGTH {
             return Err(malformed(
@@ -136,6 +148,13 @@ pub(super) fn bytes(dtype: Dtype, shape: &[usize]) -> Option<u64> {
 /// A type from JSON; an error in few words.
 pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     serde_json::from_slice(json).map_err(|e| brief(&e.to_string(), 300))
+}
+
+/// The same from a whole file, which Python or an editor may have written.
+pub(super) fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
+    let other = format::of(&text).filter(|format| *format != format::JSON);
+    let parsed = parse(&json::strict(text));
+    parsed.map_err(|error| other.map_or(error, |format| format.to_string()))
 }
 
 fn malformed(expected: impl Into<String>, got: impl Into<String>) -> Error {

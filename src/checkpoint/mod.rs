@@ -34,7 +34,7 @@
 //! Products are float where the library keeps activations float, all or some: layers get the
 //! dequantized weight. So they do where a scale belongs to a group of inputs. Weights of fewer
 //! bits, codes in another order than rows and static activations are errors.
-//! `scripts/convert_pytorch.py` converts PyTorch's own quantized `state_dict`.
+//! `scripts/convert_pytorch.py` converts a `state_dict` of PyTorch, quantized by it or float.
 //!
 //! # Models that are not ported
 //! Layers of candle's own get the dequantized weight as a float tensor.
@@ -200,6 +200,6 @@ fn read_config(path: &Path) -> Result<Quantization> {
         return Ok(Quantization::default());
     }
     let json = files::read_small(path, config::MAX_CONFIG);
-    let config = json.and_then(|json| Quantization::read(&json));
+    let config = json.and_then(Quantization::read);
     config.map_err(|e| e.in_file(path))
 }

@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use super::Opened;
 use super::config::{self, MAX_CONFIG};
-use super::files::{CONFIG, INDEX, read_small};
-use super::header::parse;
+use super::files::{CONFIG, INDEX, is_weights, read_small};
 use super::record;
 use super::shard::Shard;
 use super::writer::{Planned, Writer, writing};
@@ -20,18 +19,6 @@ use crate::stored::Format;
 
 /// How deep the folders are from which files are copied.
 const MAX_DEPTH: usize = 8;
-/// Files that hold weights in another form.
-const WEIGHTS: [&str; 9] = [
-    "safetensors",
-    "bin",
-    "pt",
-    "pth",
-    "h5",
-    "msgpack",
-    "onnx",
-    "gguf",
-    "ot",
-];
 
 /// A change of a checkpoint.
 pub(super) trait Rewrite {
@@ -175,9 +162,6 @@ fn copy_others(from: &Path, to: &Path, depth: usize) -> Result<()> {
         };
         let text = name.to_string_lossy();
         let hidden = text.starts_with('.');
-        let is_weight = path
-            .extension()
-            .is_some_and(|e| WEIGHTS.iter().any(|own| e == *own));
         let is_index = text.ends_with(".index.json");
         let is_config = depth == 0 && text == CONFIG;
         let target = to.join(&name);
@@ -186,7 +170,7 @@ fn copy_others(from: &Path, to: &Path, depth: usize) -> Result<()> {
             copy_others(&path, &target, depth + 1)?;
             // One that held only weights.
             let _ = fs::remove_dir(&target);
-        } else if meta.is_file() && !(hidden || is_weight || is_index || is_config) {
+        } else if meta.is_file() && !(hidden || is_weights(&path) || is_index || is_config) {
             input::copy(&path, &target).map_err(|e| failed(e).in_file(&path))?;
         }
     }
@@ -200,29 +184,19 @@ fn write_config(from: &Path, to: &Path, entry: Option<Value>) -> Result<()> {
     }
     let read = || {
         let json = read_small(from, MAX_CONFIG)?;
-        let config: serde_json::Map<String, Value> =
-            parse(&json).map_err(|got| Error::MalformedCheckpoint {
-                what: "config.json",
-                expected: "an object".into(),
-                got,
-            })?;
-        Ok(config)
+        config::with_entry(&json, entry)
     };
-    let mut config = read().map_err(|e: Error| e.in_file(from))?;
-    for name in [config::ENTRY, "compression_config"] {
-        config.remove(name);
-    }
-    if let Some(entry) = entry {
-        config.insert(config::ENTRY.into(), entry);
-    }
-    write_json(to, &Value::Object(config))
+    write_text(to, &read().map_err(|e: Error| e.in_file(from))?)
 }
 
 fn write_json(path: &Path, value: &Value) -> Result<()> {
-    let json = format!("{value:#}\n");
+    write_text(path, format!("{value:#}\n").as_bytes())
+}
+
+fn write_text(path: &Path, text: &[u8]) -> Result<()> {
     let write = || {
         let mut file = File::create(path)?;
-        std::io::Write::write_all(&mut file, json.as_bytes())?;
+        std::io::Write::write_all(&mut file, text)?;
         file.sync_all()
     };
     write().map_err(|e| writing(e).in_file(path))

@@ -43,6 +43,11 @@ pub(super) fn find(files: &Files, config: &Quantization) -> Result<Weights> {
         for (name, format) in recorded {
             let checked = check(files, &name, format);
             checked.map_err(|e| e.in_file(&shard.path))?;
+            let known = weights.get(&name);
+            if known.is_some_and(|known| *known != Kind::Whole(format)) {
+                let expected = "one format in the metadata of all files";
+                return Err(invalid(&name, expected, "two").in_file(&shard.path));
+            }
             weights.insert(name, Kind::Whole(format));
         }
     }

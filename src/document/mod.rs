@@ -141,7 +141,7 @@ impl Node {
         for (key, _) in entries {
             let text = key.text("a key")?;
             if !known.contains(&text) {
-                let hint = did_you_mean(&suggestion(text, known));
+                let hint = did_you_mean(suggestion(text, known.iter().copied()));
                 let keys = keys();
                 return Err(key.fault(format!(
                     "unknown key `{text}`: expected one of {keys}{hint}"

@@ -68,10 +68,17 @@ impl HiddenField {
             HiddenReason::Borrowed => "hold it by value, Box, or an Arc of what is Clone".into(),
             HiddenReason::NotDerived { of } => {
                 let shared = ["Arc<", "Rc<"].iter().any(|p| self.type_name.contains(p));
-                let clone = if shared { " and Clone" } else { "" };
-                format!(
-                    "derive Quantizable{clone} for {of}, or mark the field #[quantizable(skip)]"
-                )
+                let is_generic = self.type_name.contains(&format!("{of}<"));
+                let derive = match shared {
+                    // Of a parameter that is a layer: there is no type to derive for.
+                    true if *of == self.type_name => BOUND.to_owned(),
+                    true if is_generic => {
+                        format!("derive Quantizable and Clone for {of}; if it does, {BOUND}")
+                    }
+                    true => format!("derive Quantizable and Clone for {of}"),
+                    false => format!("derive Quantizable for {of}"),
+                };
+                format!("{derive}, or mark the field #[quantizable(skip)]")
             }
         }
     }
@@ -83,6 +90,9 @@ impl fmt::Display for HiddenField {
         write!(f, "{path} is a {type_name}; {}", self.advice())
     }
 }
+
+/// What the derive cannot know of a parameter: that an `Arc` or `Rc` of it can be exchanged.
+const BOUND: &str = "bound the type parameters behind Arc and Rc by Clone + 'static";
 
 /// Layers of candle's that `nn` has too.
 const NAMESAKES: [&str; 5] = ["Linear", "LSTM", "GRU", "Embedding", "Sequential"];
@@ -327,6 +337,14 @@ mod tests {
             (
                 "alloc::rc::Rc<m::Toy>",
                 "derive Quantizable and Clone for m::Toy, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "alloc::sync::Arc<m::Expert<candle_dynquant::nn::linear::Linear>>",
+                "derive Quantizable and Clone for m::Expert; if it does, bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "alloc::sync::Arc<candle_dynquant::nn::linear::Linear>",
+                "bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]",
             ),
         ];
         let field = |type_name: &str| OpaqueField {

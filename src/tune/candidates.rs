@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
 use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
 use crate::quantize::progress::Reporter;
-use crate::quantize::spec::Decision;
+use crate::quantize::spec::{Decision, with_hidden};
 use crate::quantize::survey::{Found, Survey};
 use crate::quantize::swap::{self, Quantized, Replacements};
 use crate::quantize::{LeftReason, Progress, QConfigSpec};
@@ -29,9 +29,9 @@ impl Candidates {
         let survey = Survey::of(model)?;
         let decisions = spec.resolve(&survey)?;
         if !decisions.iter().any(|d| matches!(d, Decision::Swap(_))) {
-            return Err(Error::NothingMatched {
-                hint: "all layers that the spec matches are quantized already".into(),
-            });
+            let hint = "all layers that the spec matches are quantized already";
+            let hint = with_hidden(hint.into(), &survey);
+            return Err(Error::NothingMatched { hint });
         }
         let mut waiting = BTreeMap::new();
         let mut sharing = BTreeMap::new();

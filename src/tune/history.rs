@@ -1,6 +1,6 @@
 //! A search as a file of JSON lines, which is appended to as it runs and read when it is resumed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::trial::Trial;
 use super::units::{Assignment, Precision, Units};
 use crate::error::{Error, Result};
+use crate::words::brief;
 
 const VERSION: u32 = 1;
 /// The beginning of a history of any version.
@@ -167,84 +168,178 @@ fn number(value: f64) -> Box<RawValue> {
     RawValue::from_string(text).unwrap_or_default()
 }
 
-fn value(raw: &RawValue) -> Option<f64> {
-    raw.get().trim_matches('"').parse().ok()
+/// A number as [`number`] writes it.
+fn value(line: usize, key: &str, raw: &RawValue) -> Result<f64> {
+    let read = match raw.get() {
+        "\"NaN\"" => Some(f64::NAN),
+        "\"inf\"" => Some(f64::INFINITY),
+        "\"-inf\"" => Some(f64::NEG_INFINITY),
+        text => text.parse().ok().filter(|value: &f64| value.is_finite()),
+    };
+    let got = || fault(line, key, &format!("expected a number, got {}", raw.get()));
+    read.ok_or_else(got)
 }
 
-fn parse(text: &str, model: &str, units: &Units) -> Result<Recorded> {
-    let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
-    let fault = |line: usize, column: usize, message: String| Error::InvalidConfig {
+fn seconds(line: usize, seconds: f64) -> Result<f64> {
+    if seconds.is_finite() && seconds >= 0. {
+        return Ok(seconds);
+    }
+    let message = format!("expected a finite number, 0 or more, got {seconds:?}");
+    Err(fault(line, "seconds", &message))
+}
+
+fn fault(line: usize, key: &str, message: &str) -> Error {
+    Error::InvalidConfig {
         line,
-        column,
-        key: String::new(),
-        message,
-    };
-    let malformed = |line: usize, e: &serde_json::Error| {
+        column: 1,
+        key: key.to_owned(),
+        message: brief(message, 300),
+    }
+}
+
+/// A line from JSON.
+fn read<'a, T: Deserialize<'a>>(line: usize, text: &'a str) -> Result<T> {
+    serde_json::from_str(text).map_err(|e| {
         let message = e.to_string();
         let message = message
             .rsplit_once(" at line ")
             .map_or(&*message, |(m, _)| m);
-        fault(
+        Error::InvalidConfig {
             line,
-            e.column().max(1),
-            format!("malformed history: {message}"),
-        )
-    };
-    let number = |line: usize, raw: &RawValue| {
-        let got = || fault(line, 1, format!("expected a number, got {}", raw.get()));
-        value(raw).ok_or_else(got)
-    };
-    let header = lines.next().map_or("", |(_, line)| line);
-    let header: Header = serde_json::from_str(header).map_err(|e| malformed(1, &e))?;
+            column: e.column().max(1),
+            key: String::new(),
+            message: brief(&format!("malformed history: {message}"), 300),
+        }
+    })
+}
+
+/// What is written for each layer of the model, with a unit each of whose layers comes once.
+struct Layers<'a> {
+    units: &'a Units,
+    by_path: HashMap<&'a str, usize>,
+}
+
+impl<'a> Layers<'a> {
+    fn of(units: &'a Units) -> Self {
+        let units_of_paths = (units.0.iter().enumerate())
+            .flat_map(|(i, unit)| unit.paths.iter().map(move |path| (path.as_str(), i)));
+        Self {
+            by_path: units_of_paths.collect(),
+            units,
+        }
+    }
+
+    fn unit(&self, line: usize, key: &str, path: &str) -> Result<usize> {
+        let unknown = || {
+            let path = brief(path, 200);
+            let message = format!("expected a layer of the model, got {path:?}");
+            fault(line, key, &message)
+        };
+        self.by_path.get(path).copied().ok_or_else(unknown)
+    }
+
+    /// All units, in an order of their own.
+    fn ranking(&self, ranking: &[(String, Box<RawValue>)]) -> Result<Vec<(usize, f64)>> {
+        let mut seen = HashSet::new();
+        let mut read = Vec::with_capacity(ranking.len());
+        for (i, (path, db)) in ranking.iter().enumerate() {
+            let key = format!("ranking[{i}]");
+            let unit = self.unit(1, &key, path)?;
+            let db = value(1, &key, db)?;
+            if db.is_nan() {
+                return Err(fault(1, &key, "expected decibels, got NaN"));
+            }
+            if !seen.insert(unit) {
+                let message = format!("expected each layer once, got {path:?} again");
+                return Err(fault(1, &key, &message));
+            }
+            read.push((unit, db));
+        }
+        let missing = (0..self.units.len()).find(|unit| !seen.contains(unit));
+        match missing {
+            None => Ok(read),
+            Some(unit) => Err(self.missing(1, "ranking", &self.units.0[unit].paths[0])),
+        }
+    }
+
+    /// A precision for each unit, which all its layers have.
+    fn assignment(
+        &self,
+        line: usize,
+        layers: &BTreeMap<Precision, Vec<String>>,
+    ) -> Result<Assignment> {
+        let mut precisions = vec![None; self.units.len()];
+        let mut seen = HashSet::new();
+        for (precision, paths) in layers {
+            let key = format!("layers.{precision}");
+            for path in paths {
+                let unit = self.unit(line, &key, path)?;
+                if !seen.insert(path.as_str()) {
+                    let message = format!("expected each layer once, got {path:?} again");
+                    return Err(fault(line, &key, &message));
+                }
+                let possible = &self.units.0[unit].precisions;
+                let others = *precisions[unit].get_or_insert(*precision);
+                if others != *precision || !possible.contains(precision) {
+                    let message = format!("expected a precision that {path:?} can have");
+                    return Err(fault(line, &key, &message));
+                }
+            }
+        }
+        let paths = self.units.0.iter().flat_map(|unit| &unit.paths);
+        match paths.into_iter().find(|path| !seen.contains(path.as_str())) {
+            None => Ok(Assignment(precisions.into_iter().flatten().collect())),
+            Some(path) => Err(self.missing(line, "layers", path)),
+        }
+    }
+
+    fn missing(&self, line: usize, key: &str, path: &str) -> Error {
+        let message = format!("expected every layer of the model, got none called {path:?}");
+        fault(line, key, &message)
+    }
+}
+
+fn parse(text: &str, model: &str, units: &Units) -> Result<Recorded> {
+    let mut lines = text.lines().zip(1..);
+    let header = lines.next().map_or("", |(line, _)| line);
+    let header: Header = read(1, header)?;
     if header.version != VERSION {
         let got = header.version;
-        return Err(fault(
-            1,
-            1,
-            format!("expected a history of version {VERSION}, got {got}"),
-        ));
+        let message = format!("expected a history of version {VERSION}, got {got}");
+        return Err(fault(1, "version", &message));
     }
     if header.model != model {
-        let got = header.model;
+        let got = brief(&header.model, 100);
         let message = format!("expected the history of this model and spec, {model}, got {got}");
-        return Err(fault(1, 1, message));
+        return Err(fault(1, "model", &message));
     }
-    let by_path: HashMap<&str, usize> = (units.0.iter().enumerate())
-        .flat_map(|(i, unit)| unit.paths.iter().map(move |path| (path.as_str(), i)))
-        .collect();
-    let unit = |line: usize, path: &str| {
-        let unknown = || {
-            fault(
-                line,
-                1,
-                format!("expected a layer of the model, got {path:?}"),
-            )
-        };
-        by_path.get(path).copied().ok_or_else(unknown)
-    };
-    let ranking = header.ranking.map(|ranking| {
-        let read = |(path, db): (String, Box<RawValue>)| Ok((unit(1, &path)?, number(1, &db)?));
-        ranking.into_iter().map(read).collect::<Result<Vec<_>>>()
-    });
+    let layers = Layers::of(units);
+    let baseline = value(1, "baseline", &header.baseline)?;
+    if !baseline.is_finite() {
+        let message = format!("expected a finite number, got {baseline}");
+        return Err(fault(1, "baseline", &message));
+    }
+    let ranking = header.ranking.map(|ranking| layers.ranking(&ranking));
     let baseline = Baseline {
-        value: number(1, &header.baseline)?,
-        seconds: header.seconds,
+        value: baseline,
+        seconds: seconds(1, header.seconds)?,
         ranking: ranking.transpose()?,
     };
     let mut trials = HashMap::new();
-    for (at, line) in lines {
-        let line: Line = serde_json::from_str(line).map_err(|e| malformed(at, &e))?;
-        let mut precisions = vec![None; units.len()];
-        for (precision, paths) in &line.layers {
-            for path in paths {
-                precisions[unit(at, path)?] = Some(*precision);
-            }
+    for (line, at) in lines {
+        let line: Line = read(at, line)?;
+        // A search that is resumed with another strategy counts its own trials.
+        let most = trials.len() + 1;
+        if !(1..=most).contains(&line.trial) {
+            let message = format!("expected a number from 1 to {most}, got {}", line.trial);
+            return Err(fault(at, "trial", &message));
         }
-        let all: Option<Vec<_>> = precisions.into_iter().collect();
-        let Some(all) = all else {
-            return Err(fault(at, 1, "expected a precision for every layer".into()));
-        };
-        trials.insert(Assignment(all), (number(at, &line.value)?, line.seconds));
+        let measured = (value(at, "value", &line.value)?, seconds(at, line.seconds)?);
+        let assignment = layers.assignment(at, &line.layers)?;
+        if trials.insert(assignment, measured).is_some() {
+            let message = "expected a mix of precisions that no line before has";
+            return Err(fault(at, "layers", message));
+        }
     }
     Ok(Recorded { baseline, trials })
 }

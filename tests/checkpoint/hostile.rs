@@ -754,3 +754,34 @@ fn folders_that_lie_are_refused() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn files_that_disagree_on_a_weight_are_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let scale = f32s(&[1., 2.]);
+    let own = [
+        ("a.weight", "I8", json!([2, 3]), &[0u8; 6][..]),
+        ("a.weight_scale", "F32", json!([2, 1]), &scale[..]),
+    ];
+    let other = [("b", "F32", json!([1]), &scale[..4])];
+    let record = |granularity: &str| {
+        let codes = json!({"dtype": "qint8", "qscheme": "per_channel_symmetric"});
+        let format = json!({"codes": codes, "activation": {"granularity": granularity}});
+        Some(json!({"version": 1, "formats": [format], "weights": {"a.weight": 0}}))
+    };
+    let map = json!({"a.weight": "1.safetensors", "a.weight_scale": "1.safetensors", "b": "2.safetensors"});
+    let index = json!({"weight_map": map}).to_string();
+    fs::write(dir.path().join("model.safetensors.index.json"), index)?;
+    fs::write(
+        dir.path().join("1.safetensors"),
+        tensors(&own, record("per_row")),
+    )?;
+    let second = dir.path().join("2.safetensors");
+    fs::write(&second, tensors(&other, record("per_row")))?;
+    read(dir.path())?;
+    fs::write(&second, tensors(&other, record("per_tensor")))?;
+    let error = read(dir.path()).expect_err("they disagree").to_string();
+    let expected = "2.safetensors: tensor \"a.weight\": expected one format in the metadata of all files, got two";
+    assert!(error.ends_with(expected), "{error}");
+    Ok(())
+}

@@ -8,6 +8,7 @@ mod hostile;
 mod isa;
 mod layouts;
 mod model;
+mod real_files;
 mod round_trip;
 #[cfg(unix)]
 mod special;

@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::ControlFlow;
 
 use candle_dynquant::tune::{Stopped, Strategy, Trial, tune_with};
-use candle_dynquant::{Result, TuningConfig, TuningOutcome};
+use candle_dynquant::{Result, TuningConfig, TuningOutcome, tune};
 
 use crate::model::{Model, accuracy, becomes, initials, model, search};
 
@@ -82,62 +82,224 @@ fn a_line_that_was_being_written_is_cut_off() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_history_that_lies_is_an_error_that_names_the_line() -> Result<()> {
+/// Resumes changed histories of one search, each of which has to be an error that names the line.
+fn assert_lies(config: &TuningConfig, lies: &[(&str, &str, &str)]) -> Result<()> {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("history.jsonl");
-    let basic = config(Strategy::Basic);
-    search(&mut model(&LOSSES), &basic.clone().history(&path))?;
+    search(&mut model(&LOSSES), &config.clone().history(&path))?;
     let whole = fs::read_to_string(&path).expect("a history");
-    let changes: [(&str, &str, &str); 8] = [
-        (
-            "{\"version\":1",
-            "{\"version\":9",
-            "line 1, column 1: expected a history of version 1, got 9",
-        ),
-        ("{\"version\"", "\"version\"", "line 1, column "),
-        (
-            "\"baseline\":1.0",
-            "\"baseline\":\"x\"",
-            "line 1, column 1: expected a number, got \"x\"",
-        ),
-        (
-            "\"model\":\"",
-            "\"model\":\"z",
-            "expected the history of this model and spec",
-        ),
-        ("\n{\"trial\":2,", "\n{\"trial\":2;", "line 3, column "),
-        (
-            "\n{\"trial\":3,\"value\":0",
-            "\n{\"trial\":3,\"value\":[0",
-            "line 4, column ",
-        ),
-        (
-            "\"float16\":[\"5\"]",
-            "\"float16\":[\"nine\"]",
-            "line 3, column 1: expected a layer of the model, got \"nine\"",
-        ),
-        (
-            "\"float16\":[\"5\"]",
-            "\"float16\":[]",
-            "line 3, column 1: expected a precision for every layer",
-        ),
-    ];
-    for (from, to, message) in changes {
+    for (from, to, message) in lies {
         let changed = whole.replacen(from, to, 1);
         assert_ne!(changed, whole, "{from}");
         fs::write(&path, &changed).expect("written");
         let mut model = model(&LOSSES);
-        let error = search(&mut model, &basic.clone().resume(&path))
-            .unwrap_err()
+        let error = search(&mut model, &config.clone().resume(&path))
+            .expect_err(message)
             .to_string();
         assert!(error.contains("history.jsonl: line "), "{error}");
         assert!(error.contains(message), "{message}: {error}");
         assert_eq!(becomes(&model), ["float"; 6]);
         assert_eq!(fs::read_to_string(&path).expect("as it was"), changed);
     }
-    // Of another model.
+    Ok(())
+}
+
+#[test]
+fn a_history_that_lies_is_an_error_that_names_line_and_key() -> Result<()> {
+    let seconds = "expected a finite number, 0 or more, got -";
+    assert_lies(
+        &config(Strategy::Basic),
+        &[
+            (
+                "{\"version\":1",
+                "{\"version\":9",
+                "line 1, column 1, version: expected a history of version 1, got 9",
+            ),
+            ("{\"version\"", "\"version\"", "line 1, column "),
+            (
+                "\"model\":\"",
+                "\"model\":\"z",
+                "line 1, column 1, model: expected the history of this model and spec",
+            ),
+            ("\"seconds\":", "\"seconds\":-1e300,\"_\":", seconds),
+            (
+                "\"seconds\":",
+                "\"seconds\":1e999,\"_\":",
+                "line 1, column ",
+            ),
+            ("\"seconds\":", "\"seconds\":NaN,\"_\":", "line 1, column "),
+            ("\n{\"trial\":2,", "\n{\"trial\":2;", "line 3, column "),
+            (
+                "\n{\"trial\":2,",
+                "\n{\"trial\":3,",
+                "line 3, column 1, trial: expected a number from 1 to 2, got 3",
+            ),
+            (
+                "\n{\"trial\":2,",
+                "\n{\"trial\":0,",
+                "line 3, column 1, trial: ",
+            ),
+            (
+                "\n{\"trial\":3,\"value\":0",
+                "\n{\"trial\":3,\"value\":[0",
+                "line 4, column ",
+            ),
+            (
+                "\n{\"trial\":3,\"value\":",
+                "\n{\"trial\":3,\"value\":\"0.5\",\"_\":",
+                "line 4, column 1, value: expected a number, got \"0.5\"",
+            ),
+            (
+                "\n{\"trial\":3,\"value\":",
+                "\n{\"trial\":3,\"value\":1e999,\"_\":",
+                "line 4, column 1, value: expected a number, got 1e999",
+            ),
+            (
+                "\"float16\":[\"5\"]",
+                "\"float16\":[\"nine\"]",
+                "line 3, column 1, layers.float16: expected a layer of the model, got \"nine\"",
+            ),
+            (
+                "\"float16\":[\"5\"]",
+                "\"float16\":[]",
+                "line 3, column 1, layers: expected every layer of the model, got none called \"5\"",
+            ),
+            (
+                "\"float16\":[\"5\"]",
+                "\"float16\":[\"5\",\"5\"]",
+                "line 3, column 1, layers.float16: expected each layer once, got \"5\" again",
+            ),
+            (
+                "\"float16\":[\"5\"]",
+                "\"float16\":[\"5\"],\"float\":[\"5\"]",
+                "line 3, column 1, layers.float: expected each layer once, got \"5\" again",
+            ),
+            (
+                "\"float16\":[\"5\"]",
+                "\"int8_per_row\":[\"5\"]",
+                "line 3, column 1, layers.int8_per_row: expected a precision that \"5\" can have",
+            ),
+            ("\"float16\":[\"5\"]", "\"int7\":[\"5\"]", "line 3, column "),
+        ],
+    )
+}
+
+#[test]
+fn a_baseline_that_is_no_finite_number_is_an_error() -> Result<()> {
+    let lies = [
+        "\"x\"",
+        "1e999",
+        "-1e999",
+        "\"infinity\"",
+        "\"+1.0\"",
+        "\"1.0\"",
+        "true",
+    ];
+    for lie in lies {
+        let message = format!("line 1, column 1, baseline: expected a number, got {lie}");
+        let to = format!("\"baseline\":{lie}");
+        let lies = [("\"baseline\":1.0", to.as_str(), message.as_str())];
+        assert_lies(&config(Strategy::Basic), &lies)?;
+    }
+    for lie in ["NaN", "inf", "-inf"] {
+        let message = format!("line 1, column 1, baseline: expected a finite number, got {lie}");
+        let to = format!("\"baseline\":\"{lie}\"");
+        let lies = [("\"baseline\":1.0", to.as_str(), message.as_str())];
+        assert_lies(&config(Strategy::Basic), &lies)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_ranking_has_each_layer_once() -> Result<()> {
+    let key = "line 1, column 1, ranking";
+    let again = format!("{key}[1]: expected each layer once, got \"2\" again");
+    let unknown = format!("{key}[0]: expected a layer of the model, got \"nine\"");
+    let missing = format!("{key}: expected every layer of the model, got none called \"0\"");
+    let (nan, text) = (
+        format!("{key}[0]: expected decibels, got NaN"),
+        format!("{key}[0]: expected a number, got \"loud\""),
+    );
+    assert_lies(
+        &config(Strategy::Sensitivity),
+        &[
+            (
+                "\"ranking\":[[",
+                "\"ranking\":[[\"2\",1.0],[\"2\",1.0],[",
+                &again,
+            ),
+            ("\"ranking\":[[", "\"ranking\":[[\"nine\",1.0],[", &unknown),
+            ("\"ranking\":[[", "\"ranking\":[],\"_\":[[", &missing),
+            ("\"ranking\":[[", "\"ranking\":[[\"2\",\"NaN\"],[", &nan),
+            ("\"ranking\":[[", "\"ranking\":[[\"2\",\"loud\"],[", &text),
+        ],
+    )
+}
+
+#[test]
+fn a_trial_that_comes_twice_is_an_error() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("history.jsonl");
+    let basic = config(Strategy::Basic);
+    search(&mut model(&LOSSES), &basic.clone().history(&path))?;
+    let mut whole = fs::read_to_string(&path).expect("a history");
+    let (lines, last) = (whole.lines().count(), whole.lines().last());
+    let last = last
+        .expect("a line")
+        .replace("\"value\":", "\"value\":1.0,\"_\":");
+    whole.push_str(&format!("{last}\n"));
     fs::write(&path, &whole).expect("written");
+    let error = search(&mut model(&LOSSES), &basic.resume(&path)).expect_err("it lies");
+    let expected = format!(
+        "line {}, column 1, layers: expected a mix of precisions that no line before has",
+        lines + 1
+    );
+    assert!(error.to_string().ends_with(&expected), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_history_goes_on_with_another_strategy() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("history.jsonl");
+    let strategies = [Strategy::Basic, Strategy::ByKind, Strategy::Sensitivity];
+    for strategy in strategies.into_iter().cycle().take(6) {
+        let (alone, _) = search(&mut model(&LOSSES), &config(strategy))?;
+        let (outcome, _) = search(&mut model(&LOSSES), &config(strategy).resume(&path))?;
+        assert_eq!(trials(&outcome), trials(&alone), "{strategy}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_trial_that_was_no_number_is_read_back() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("history.jsonl");
+    let config = config(Strategy::Basic).history(&path);
+    for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let mut calls = 0;
+        let mut eval = |_: &Model| {
+            calls += 1;
+            candle_core::Result::Ok(if calls == 1 { 1. } else { value })
+        };
+        let first = tune(&mut model(&LOSSES), &config, &mut eval)?;
+        let resumed = config.clone().resume(&path);
+        let again = tune(&mut model(&LOSSES), &resumed, &mut eval)?;
+        assert_eq!(again.evals, 0);
+        let values = |outcome: &TuningOutcome| -> Vec<u64> {
+            outcome.trials.iter().map(|t| t.value.to_bits()).collect()
+        };
+        assert_eq!(values(&again), values(&first));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_history_of_another_model_is_an_error() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("history.jsonl");
+    let basic = config(Strategy::Basic);
+    search(&mut model(&LOSSES), &basic.clone().history(&path))?;
     let other = search(&mut model(&LOSSES[1..]), &basic.resume(&path)).unwrap_err();
     assert!(
         other

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::Activation;
+use candle_dynquant_io::json;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// The parameters of a BERT, under the names that `config.json` has for them.
 #[derive(Clone, Debug)]
@@ -99,7 +101,7 @@ pub(crate) struct Texts<'a> {
 impl Config {
     pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
         let path = format!("{}/config.json", texts.name);
-        let file: File = serde_json::from_str(texts.config)
+        let file: File = parse(texts.config)
             .with_context(|| format!("{path}: expected the configuration of a BERT"))?;
         let expect_word = |key, got: &str, expected| {
             ensure!(
@@ -142,6 +144,11 @@ impl Config {
             layer_norm_eps: file.layer_norm_eps,
         })
     }
+}
+
+/// A file from JSON, as Python or an editor may have written it.
+fn parse<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    serde_json::from_slice(&json::strict(text.into()))
 }
 
 fn check_sizes(path: &str, file: &File) -> Result<()> {
@@ -213,7 +220,7 @@ fn pooling(texts: &Texts<'_>) -> Result<Pooling> {
         return Ok(Pooling::Mean);
     };
     let path = format!("{}/1_Pooling/config.json", texts.name);
-    let file: File = serde_json::from_str(text)
+    let file: File = parse(text)
         .with_context(|| format!("{path}: expected the pooling of sentence-transformers"))?;
     match (file.pooling_mode_cls_token, file.pooling_mode_mean_tokens) {
         (true, false) => Ok(Pooling::Cls),
@@ -233,7 +240,7 @@ fn max_tokens(texts: &Texts<'_>, positions: usize) -> Result<usize> {
         return Ok(positions);
     };
     let path = format!("{}/sentence_bert_config.json", texts.name);
-    let file: File = serde_json::from_str(text).with_context(|| {
+    let file: File = parse(text).with_context(|| {
         format!("{path}: expected the sentence configuration of sentence-transformers")
     })?;
     match file.max_seq_length {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
+use candle_dynquant_io::json::strict;
 use tokenizers::{TruncationDirection, TruncationParams};
 
 /// An input of the tokenizer.
@@ -92,7 +93,7 @@ impl Tokenizer {
     /// for are left out: both depend on the request.
     pub(crate) fn parse(path: &str, json: &[u8], config: &crate::Config) -> Result<Self> {
         let fault = |e: tokenizers::Error| anyhow::anyhow!("{path}: expected a tokenizer, got {e}");
-        let mut whole = tokenizers::Tokenizer::from_bytes(json).map_err(fault)?;
+        let mut whole = tokenizers::Tokenizer::from_bytes(strict(json.to_vec())).map_err(fault)?;
         whole.with_truncation(None).map_err(fault)?;
         whole.with_padding(None);
         let largest = whole.get_vocab(true).into_values().max();

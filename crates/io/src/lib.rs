@@ -1,4 +1,4 @@
-//! Files, child processes and pipes, as the library, the command and the applications use them.
+//! Files, child processes and pipes, and what comes in them, as the library, the command and the applications use them.
 //!
 //! | module | what it promises |
 //! |---|---|
@@ -6,6 +6,8 @@
 //! | [`output`] | a file or a folder that is replaced whole |
 //! | [`child`] | a child process that ends: within a limit, and with its parent |
 //! | [`print`](mod@print) | text for a terminal or a pipe, which may be closed |
+//! | [`format`](mod@format) | which format a file has that is given as another |
+//! | [`json`] | JSON as Python writes it, for a strict parser |
 #![forbid(unsafe_code)]
 
 use std::fs::FileType;
@@ -13,7 +15,9 @@ use std::io::{self, ErrorKind};
 use std::{error, fmt};
 
 pub mod child;
+pub mod format;
 pub mod input;
+pub mod json;
 pub mod output;
 pub mod print;
 

@@ -7,7 +7,7 @@ use super::{Decision, LeftReason};
 use crate::name_regex::NameRegex;
 use crate::quantize::survey::{Found, Survey};
 use crate::quantize::{HiddenField, OpaqueField};
-use crate::words::nearest;
+use crate::words::suggestion;
 
 impl Pattern {
     /// The pattern that was probably meant.
@@ -15,6 +15,11 @@ impl Pattern {
         if survey.layers.is_empty() {
             return nothing_matched(survey, &[]);
         }
+        with_hidden(self.near(survey), survey)
+    }
+
+    /// What there is instead.
+    fn near(&self, survey: &Survey) -> String {
         match self {
             Self::Kind(_) => {
                 let mut kinds: Vec<_> = survey.layers.iter().map(|l| &l.kind).collect();
@@ -46,20 +51,20 @@ impl Pattern {
                 let mut seen = HashSet::new();
                 let names = survey.layers.iter().flat_map(Found::names);
                 let names = names.flat_map(ancestors).filter(|name| seen.insert(*name));
-                let nearest = nearest(name, names).unwrap_or_default();
-                format!("the nearest name is {nearest:?}")
+                suggestion(name, names).map_or_else(
+                    || examples(survey),
+                    |nearest| format!("the nearest name is {nearest:?}"),
+                )
             }
-            Self::Regex(_) => {
-                let some: Vec<_> = survey
-                    .layers
-                    .iter()
-                    .take(3)
-                    .map(|l| l.path.as_str())
-                    .collect();
-                format!("the model has layers such as {}", some.join(", "))
-            }
+            Self::Regex(_) => examples(survey),
         }
     }
+}
+
+fn examples(survey: &Survey) -> String {
+    let some = survey.layers.iter().take(3).map(|l| l.path.as_str());
+    let some: Vec<_> = some.collect();
+    format!("the model has layers such as {}", some.join(", "))
 }
 
 /// The regex that a pattern which names no path may have meant, such as `*.dense` or `dense`, if it
@@ -109,41 +114,48 @@ fn in_order(pieces: &[&str], mut name: &str) -> bool {
 pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String {
     let mut reasons = decisions.iter().zip(&survey.layers);
     let small = reasons.find_map(|(decision, layer)| match decision {
-        Decision::Leave(reason @ LeftReason::TooSmall { .. }) => Some((reason, layer)),
-        _ => None,
-    });
-    if let Some((
-        LeftReason::TooSmall {
+        Decision::Leave(LeftReason::TooSmall {
             parameters,
             min_params,
-        },
-        layer,
-    )) = small
-    {
-        return format!(
+        }) => Some(format!(
             "min_params is {min_params}, and what rules match is smaller, such as {} with {parameters} weight elements",
             layer.path
-        );
-    }
-    if let Some(layer) = survey.layers.first() {
-        return format!(
+        )),
+        _ => None,
+    });
+    let reason = small.or_else(|| {
+        let layer = survey.layers.first()?;
+        Some(format!(
             "no rule gives a qconfig to any of the model's {} layers, such as {} ({})",
             survey.layers.len(),
             layer.path,
             layer.kind
-        );
+        ))
+    });
+    if let Some(reason) = reason {
+        return with_hidden(reason, survey);
     }
+    match hidden(survey) {
+        Some(fields) => format!("the model has no layers, but fields that may hold some: {fields}"),
+        None => "the model has no layers; use those of candle_dynquant::nn and derive Quantizable"
+            .into(),
+    }
+}
+
+/// A reason, and where the layers that were meant may be.
+pub(crate) fn with_hidden(reason: String, survey: &Survey) -> String {
+    match hidden(survey) {
+        Some(fields) => format!("{reason}; fields that may hold more: {fields}"),
+        None => reason,
+    }
+}
+
+/// Fields that may hold layers, and what to do about them.
+fn hidden(survey: &Survey) -> Option<String> {
     let hidden: Vec<_> = survey.opaque.iter().filter_map(HiddenField::of).collect();
-    if hidden.is_empty() {
-        return "the model has no layers; use those of candle_dynquant::nn and derive Quantizable"
-            .into();
-    }
     let mut fields: Vec<_> = hidden.iter().take(3).map(HiddenField::to_string).collect();
     if hidden.len() > fields.len() {
         fields.push(format!("and {} more", hidden.len() - fields.len()));
     }
-    format!(
-        "the model has no layers, but fields that may hold some: {}",
-        fields.join("; ")
-    )
+    (!fields.is_empty()).then(|| fields.join("; "))
 }

@@ -16,6 +16,7 @@ use crate::name_regex::{NameRegex, RegexTotals};
 use crate::qconfig::{OnnxRuntimeOptions, QConfig};
 use crate::sizes::at_most;
 use crate::words::unknown_name;
+pub(crate) use hint::with_hidden;
 use rule::{Matcher, Pattern, Rank, Rule};
 pub use target::{OneOrMany, Target};
 

@@ -309,7 +309,7 @@ fn check_approach(node: &Node) -> Result<()> {
             "approach `{other}` is not offered: expected `{DYNAMIC}`"
         ))),
         other => {
-            let hint = did_you_mean(&suggestion(other, &APPROACHES));
+            let hint = did_you_mean(suggestion(other, APPROACHES));
             Err(node.fault(format!(
                 "unknown approach {other:?}: expected `{DYNAMIC}`{hint}"
             )))
