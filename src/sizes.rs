@@ -28,6 +28,24 @@ pub(crate) fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
     })
 }
 
+/// The maximum number of elements that are computed from an input without any: no memory stands for them yet.
+const FROM_NONE: usize = 1 << 24;
+
+/// [`elements`] of what is computed from an input of so many.
+///
+/// # Errors
+/// As [`elements`], and when there are more than [`FROM_NONE`] from none.
+pub(crate) fn computed(op: &'static str, shape: &[usize], input: usize) -> Result<usize> {
+    match elements(op, shape)? {
+        count if input == 0 && count > FROM_NONE => Err(Error::ShapeMismatch {
+            op,
+            expected: format!("at most {FROM_NONE} elements from an input without any"),
+            got: shape.to_vec(),
+        }),
+        count => Ok(count),
+    }
+}
+
 /// The maximum number of rows without columns: no byte of a file stands for them, and each has a scale.
 const EMPTY_ROWS: usize = 1 << 24;
 

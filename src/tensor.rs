@@ -55,6 +55,17 @@ pub(crate) fn readable(tensor: &Tensor) -> Result<Tensor> {
     })
 }
 
+/// The tensor without the copies that a broadcast shows of it.
+pub(crate) fn unrepeated(tensor: &Tensor) -> Result<Tensor> {
+    let mut own = tensor.clone();
+    for (dim, stride) in tensor.stride().iter().enumerate() {
+        if *stride == 0 && tensor.dims()[dim] > 1 {
+            own = own.narrow(dim, 0, 1)?;
+        }
+    }
+    Ok(own)
+}
+
 /// A float tensor on the CPU as f32; one that is f32 keeps its strides.
 pub(crate) fn to_f32(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
     check_cpu_float(tensor, op)?;

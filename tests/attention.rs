@@ -171,6 +171,77 @@ fn later_keys_are_not_read() -> Result<()> {
     Ok(())
 }
 
+/// What is not finite at a key is of those queries that see it, on any number of threads, for every dtype, and
+/// with gradients.
+#[test]
+fn what_is_not_finite_at_a_key_reaches_no_query_that_does_not_see_it() -> Result<()> {
+    let shape = [1, 2, 128, 8];
+    let (q, k, v) = (heads(shape, 1)?, heads(shape, 2)?, heads(shape, 3)?);
+    let key = 40;
+    let of_key = |xs: &Tensor, poison: f32| -> Result<Tensor> {
+        let poison = Tensor::full(poison, (1, 2, 1, 8), &Device::Cpu)?;
+        let (before, after) = (xs.narrow(2, 0, key)?, xs.narrow(2, key + 1, 127 - key)?);
+        Tensor::cat(&[&before, &poison, &after], 2)
+    };
+    let later = |query: usize| (0..128).map(move |key| u8::from(key > query));
+    let later: Vec<u8> = (0..128).flat_map(later).collect();
+    let later = Tensor::from_vec(later, (128, 128), &Device::Cpu)?;
+    let seen = later.eq(0u8)?;
+    let zero = Tensor::zeros((128, 128), DType::F32, &Device::Cpu)?;
+    let added = masked_fill(&zero, &later)?;
+    let attend = |[q, k, v]: [&Tensor; 3], mask: Mask<'_>, precision| {
+        ops::scaled_dot_product_attention_with(q, k, v, mask, 0.3, precision)
+    };
+    let bits = |ys: &Tensor, queries: std::ops::Range<usize>| -> Result<Vec<u64>> {
+        let ys = ys.i((.., .., queries))?.to_dtype(DType::F64)?;
+        let ys = ys.flatten_all()?.to_vec1::<f64>()?;
+        Ok(ys.into_iter().map(f64::to_bits).collect())
+    };
+    for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let (poisoned_k, poisoned_v) = (of_key(&k, poison)?, of_key(&v, poison)?);
+        for mask in [
+            Mask::Causal,
+            Mask::Exclude(&later),
+            Mask::Include(&seen),
+            Mask::Add(&added),
+        ] {
+            for threads in [1, 2, 7] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                pool.expect("a pool").install(|| -> Result<()> {
+                    let check = |dtype: DType, tracks: bool, precision| -> Result<()> {
+                        let of = |xs: &Tensor| -> Result<Tensor> {
+                            let xs = xs.to_dtype(dtype)?;
+                            if tracks {
+                                Ok(Var::from_tensor(&xs)?.as_tensor().clone())
+                            } else {
+                                Ok(xs)
+                            }
+                        };
+                        let (q, clean_k, clean_v) = (of(&q)?, of(&k)?, of(&v)?);
+                        let clean = attend([&q, &clean_k, &clean_v], mask, precision)?;
+                        for (k, v) in [(&poisoned_k, &v), (&k, &poisoned_v)] {
+                            let ys = attend([&q, &of(k)?, &of(v)?], mask, precision)?;
+                            let case = format!("{poison} {mask:?} {threads} {dtype:?} {tracks}");
+                            assert_eq!(bits(&ys, 0..key)?, bits(&clean, 0..key)?, "{case}");
+                            let with = ys.i((.., .., key..))?.to_dtype(DType::F64)?;
+                            let with = with.flatten_all()?.to_vec1::<f64>()?;
+                            let of_v = std::ptr::eq(v, &poisoned_v);
+                            assert!(!of_v || with.iter().all(|y| !y.is_finite()), "{case}");
+                        }
+                        Ok(())
+                    };
+                    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+                        check(dtype, false, Precision::Float32)?;
+                    }
+                    check(DType::F32, false, Precision::BFloat16)?;
+                    check(DType::F32, true, Precision::Float32)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn more_queries_than_keys_and_queries_that_see_nothing() -> Result<()> {
     for dtype in [DType::F32, DType::F64] {

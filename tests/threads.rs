@@ -5,8 +5,10 @@
 
 mod common;
 
-use std::sync::Mutex;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_dynquant::nn::{self, Nonlinearity};
@@ -131,6 +133,12 @@ fn cases() -> Result<Vec<Case>> {
     cases.push(Case::new("attention", move || {
         ops::scaled_dot_product_attention(&xs, &xs, &xs, None, 0.2)?.contiguous()
     })?);
+    let xs = randn((2, 4, 96, 32))?;
+    cases.push(Case::new("attention, bfloat16", move || {
+        let precision = ops::Precision::BFloat16;
+        let mask = ops::Mask::Causal;
+        ops::scaled_dot_product_attention_with(&xs, &xs, &xs, mask, 0.2, precision)?.contiguous()
+    })?);
     let (xs, weight) = (randn((128, 384))?, randn(384)?);
     let flat = xs.clone();
     cases.push(Case::new("layer norm", move || {
@@ -239,6 +247,53 @@ fn a_large_recurrence_ends_in_a_pool() -> Result<()> {
             }
         });
         println!("{calls} calls on {threads} threads");
+    }
+    Ok(())
+}
+
+/// Calls a function as its thread ends.
+struct AtEnd(Cell<Option<Box<dyn FnOnce()>>>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call();
+        }
+    }
+}
+
+thread_local! {
+    static AT_END: AtEnd = const { AtEnd(Cell::new(None)) };
+}
+
+/// Thread-locals are destroyed from the last one to the first: the crate's are gone where the thread began
+/// with the caller's, and are made in the end where it made no other call.
+#[test]
+fn a_call_in_a_destructor_of_a_thread_has_the_same_bits() -> Result<()> {
+    let watchdog = Watchdog::start();
+    let cases = Arc::new(cases()?);
+    for (index, case) in cases.iter().enumerate() {
+        for (calls_before, calls_after) in [(false, true), (true, false), (false, false)] {
+            watchdog.step(&case.name);
+            let (sender, receiver) = mpsc::channel();
+            let (of_end, of_thread) = (Arc::clone(&cases), Arc::clone(&cases));
+            let at_end = move || {
+                let got = (of_end[index].run)().and_then(|ys| bits(&ys));
+                _ = sender.send(got.expect("a result"));
+            };
+            let thread = thread::spawn(move || {
+                if calls_before {
+                    of_thread[index].check();
+                }
+                AT_END.with(|own| own.0.set(Some(Box::new(at_end))));
+                if calls_after {
+                    of_thread[index].check();
+                }
+            });
+            thread.join().expect("no panic");
+            let got = receiver.recv().expect("bits");
+            assert!(got == case.expected, "{}: other bits", case.name);
+        }
     }
     Ok(())
 }

@@ -126,20 +126,131 @@ pub fn linear_bf16(lhs: &[f32], m: usize, rhs: &[bf16], bias: &[f32]) -> Vec<f32
     let mut out = Vec::with_capacity(m * bias.len());
     for m in 0..m {
         for (n, bias) in bias.iter().enumerate() {
-            let blocks = lhs[m * k..][..k]
-                .chunks(32)
-                .zip(rhs[n * k..][..k].chunks(32));
-            let sum = blocks.fold(0f32, |sum, (xs, weights)| {
-                let mut sums = [0f32; 2];
-                for (i, (x, weight)) in xs.iter().zip(weights).enumerate() {
-                    sums[i % 2] = x.to_f32().mul_add(weight.to_f32(), sums[i % 2]);
-                }
-                sum + (sums[0] + sums[1])
-            });
+            let pairs = lhs[m * k..][..k].iter().zip(&rhs[n * k..]);
+            let sum = add_blocks(0., pairs.map(|(x, weight)| (x.to_f32(), weight.to_f32())));
             out.push(sum + bias);
         }
     }
     out
+}
+
+/// The products of pairs in the order of [`linear_bf16`], added to `sum`.
+fn add_blocks(sum: f32, pairs: impl Iterator<Item = (f32, f32)>) -> f32 {
+    let pairs: Vec<_> = pairs.collect();
+    pairs.chunks(32).fold(sum, |sum, pairs| {
+        let mut sums = [0f32; 2];
+        for (i, (a, b)) in pairs.iter().enumerate() {
+            sums[i % 2] = a.mul_add(*b, sums[i % 2]);
+        }
+        sum + (sums[0] + sums[1])
+    })
+}
+
+/// Keys of which the weights and the weighted values are taken together.
+const CHUNK: usize = 128;
+
+/// Attention of one query: `softmax(q k^T scale + mask) v`, `[value_dim]`.
+///
+/// `q` is `[head_dim]`, `k` `[keys, head_dim]`, `v` `[keys, value_dim]` and `mask` `[keys]`. A key whose
+/// score is minus infinity, as a mask of that makes it whatever `k` holds, is excluded: nothing of it
+/// reaches the result. A query without a key gives zeros.
+///
+/// Of each 128 keys come first their scores, then the greatest score so far, `m`, and weights
+/// `e^(score - m)`, exactly 0 below e^-87; what earlier keys gave is multiplied by `e^(old m - m)`. Products are
+/// summed by one `fma` after another from 0 on. Values that are not finite are added to that by themselves, so
+/// that where one is excluded no `0 * inf` is. The quotient by the sum of the weights is a product with its reciprocal.
+pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
+    let factors = Factors {
+        round: |x| x,
+        sum: |[before, keep], pairs| {
+            let fma = |sum, (a, b): &(f32, f32)| a.mul_add(*b, sum);
+            before.mul_add(keep, pairs.iter().fold(0f32, fma))
+        },
+    };
+    factors.attention([q, k, v], mask, scale)
+}
+
+/// [`attention`] of factors that are rounded to bfloat16 by [`round_bf16`]: queries, keys, weights and values.
+///
+/// Products are summed in the order of [`linear_bf16`], of which what there was before is the first term.
+/// Where an intermediate sum is subnormal, an instruction set may take it as 0.
+pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
+    let factors = Factors {
+        round: |x| round_bf16(x).to_f32(),
+        sum: |[before, keep], pairs| add_blocks(before * keep, pairs.iter().copied()),
+    };
+    factors.attention([q, k, v], mask, scale)
+}
+
+/// How attention rounds its factors, and adds the products of pairs of them to `before * keep`.
+struct Factors {
+    round: fn(f32) -> f32,
+    sum: fn([f32; 2], &[(f32, f32)]) -> f32,
+}
+
+impl Factors {
+    fn attention(&self, [q, k, v]: [&[f32]; 3], mask: &[f32], scale: f32) -> Vec<f32> {
+        let Self { round, sum } = self;
+        let (head_dim, value_dim) = (q.len(), v.len().checked_div(mask.len()).unwrap_or(0));
+        let score = |key: usize| {
+            let pair = |d: usize| (round(k[key * head_dim + d]), round(q[d] * scale));
+            let pairs: Vec<_> = (0..head_dim).map(pair).collect();
+            match mask[key] {
+                f32::NEG_INFINITY => f32::NEG_INFINITY,
+                added => sum([0.; 2], &pairs) + added,
+            }
+        };
+        let scores: Vec<f32> = (0..mask.len()).map(score).collect();
+
+        let (mut max, mut total, mut sums) = (f32::NEG_INFINITY, 0f32, vec![0f32; value_dim]);
+        for (chunk, scores) in scores.chunks(CHUNK).enumerate() {
+            let greater = |max: f32, score: &f32| if *score > max { *score } else { max };
+            let old = max;
+            max = scores.iter().fold(max, greater);
+            let origin = if max == f32::NEG_INFINITY { 0. } else { max };
+            let weights: Vec<f32> = scores.iter().map(|s| exp_below(s - origin)).collect();
+            let keep = exp_below(old - origin);
+            let of_chunk = weights.iter().fold(0f32, |sum, weight| sum + weight);
+            total = total.mul_add(keep, of_chunk);
+            for (column, to) in sums.iter_mut().enumerate() {
+                let value = |key: usize| round(v[(chunk * CHUNK + key) * value_dim + column]);
+                let finite = |key: usize| match value(key) {
+                    value if value.is_finite() => value,
+                    _ => 0.,
+                };
+                let pairs = weights.iter().enumerate();
+                let pairs: Vec<_> = pairs.map(|(key, w)| (finite(key), round(*w))).collect();
+                *to = sum([*to, keep], &pairs);
+                for (key, weight) in weights.iter().enumerate() {
+                    if !value(key).is_finite() && scores[key] != f32::NEG_INFINITY {
+                        *to += weight * value(key);
+                    }
+                }
+            }
+        }
+        let factor = if total == 0. { 0. } else { 1. / total };
+        // The sign of a sum that is zero may be that of an excluded value.
+        sums.into_iter().map(|sum| sum * factor + 0.).collect()
+    }
+}
+
+/// `e^x` of an `x` that is 0 or less, by `x = n ln 2 + r` and a polynomial; exactly 0 below -87.
+fn exp_below(x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.;
+    if x < -87. {
+        return 0.;
+    }
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = n.mul_add(-std::f32::consts::LN_2, x);
+    let r = n.mul_add(1.904_654_3e-9, r);
+    let square = r * r;
+    let high = 8.368_71e-3f32.mul_add(r, 4.166_839e-2);
+    let high = 1.381_461e-3f32.mul_add(square, high);
+    let low = 1.666_652_1e-1f32.mul_add(r, 4.999_999_4e-1);
+    let tail = square.mul_add(high.mul_add(square, low), r);
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    power.mul_add(tail, power)
 }
 
 /// A factor of a product in bfloat16: rounded half to even, and 0 where that is subnormal.

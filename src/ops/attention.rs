@@ -119,7 +119,8 @@ fn attend(
 
     let operands: Vec<_> = [q, k, v].into_iter().chain(&added).collect();
     let ours = is_ours(OP, &operands)?;
-    sizes::elements(OP, &[batch, queries, heads, value_dim])?;
+    let of_queries = q.elem_count();
+    sizes::computed(OP, &[batch, queries, heads, value_dim], of_queries)?;
     if [batch, heads, queries, keys, value_dim].contains(&0) {
         let zeros = Tensor::zeros((batch, queries, heads, value_dim), q.dtype(), q.device())?;
         return Ok(zeros.transpose(1, 2)?);
@@ -247,12 +248,18 @@ fn composite(
     );
     let scores = (q_heads.matmul(&k.t()?)? * scale)?;
     let mut scores = scores.reshape((batch, heads, queries, sizes.keys))?;
-    if let Some(added) = added {
-        scores = (scores + added.to_dtype(dtype)?)?;
-    }
-    if is_causal {
-        let added = causal(queries, sizes.keys, q.device())?;
-        scores = scores.broadcast_add(&added.to_dtype(dtype)?)?;
+    let added = match is_causal {
+        true => {
+            let added = causal(queries, sizes.keys, q.device())?;
+            Some(added.broadcast_as(scores.shape())?)
+        }
+        false => added,
+    };
+    if let Some(added) = &added {
+        let added = added.to_dtype(dtype)?;
+        // Excluded, whatever the score is.
+        let excluded = added.eq(f64::NEG_INFINITY)?;
+        scores = excluded.where_cond(&added, &(scores + &added)?)?;
     }
     // A query without keys: every weight is 0 then, and not NaN.
     let max = scores.max_keepdim(D::Minus1)?;
@@ -261,11 +268,37 @@ fn composite(
     let weights = scores.broadcast_sub(&origin)?.exp()?;
     let sum = weights.sum_keepdim(D::Minus1)?;
     let sum = excluded.where_cond(&sum.ones_like()?, &sum)?;
-    let ys = weights.reshape(shared)?.matmul(&v)?;
+    let weights = weights.reshape(shared)?;
+    let ys = match added {
+        None => weights.matmul(&v)?,
+        Some(_) => weighted(&weights, &v, &scores.reshape(shared)?)?,
+    };
     let ys = ys
         .reshape((batch, heads, queries, sizes.value_dim))?
         .broadcast_div(&sum)?;
     let ys = ys.to_dtype(q.dtype())?;
     // The same layout as that of the fused result.
     ys.transpose(1, 2)?.contiguous()?.transpose(1, 2)
+}
+
+/// The product of weights and values. Values that are not finite are added by themselves to the queries whose
+/// scores do not exclude their keys: a product of 0 and one of them is NaN.
+fn weighted(weights: &Tensor, v: &Tensor, scores: &Tensor) -> Result<Tensor> {
+    let zeros = v.zeros_like()?.detach();
+    let is_finite = (v.detach() * 0.)?.eq(&zeros)?;
+    if is_finite.min_all()?.to_scalar::<u8>()? > 0 {
+        return weights.matmul(v);
+    }
+    let mut ys = weights.matmul(&is_finite.where_cond(v, &zeros)?)?;
+    let seen = scores.ne(f64::NEG_INFINITY)?.to_dtype(v.dtype())?;
+    for (value, is_value) in [
+        (f64::INFINITY, v.eq(f64::INFINITY)?),
+        (f64::NEG_INFINITY, v.eq(f64::NEG_INFINITY)?),
+        (f64::NAN, v.ne(v)?),
+    ] {
+        let count = seen.matmul(&is_value.to_dtype(v.dtype())?)?;
+        let value = Tensor::full(value, count.dims(), v.device())?.to_dtype(v.dtype())?;
+        ys = (ys + count.gt(0.)?.where_cond(&value, &count.zeros_like()?)?)?;
+    }
+    Ok(ys)
 }

@@ -33,6 +33,9 @@ use crate::tensor::{Elements, readable};
 /// When the shapes do not agree, or an index is none of the dimension's.
 pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
     let dim = dim.to_index(xs.shape(), "gather")?;
+    if is_empty(xs, indexes, dim) {
+        return Tensor::zeros(indexes.shape(), xs.dtype(), xs.device());
+    }
     let ys = match is_ours(xs, indexes, dim) {
         true => of_rows(xs, indexes)?,
         false => None,
@@ -44,6 +47,15 @@ pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
             .contiguous()?
             .gather(&readable(indexes)?.contiguous()?, dim),
     }
+}
+
+/// Whether there is nothing to gather, over whose rows candle's operation goes all the same, and no mistake.
+fn is_empty(xs: &Tensor, indexes: &Tensor, dim: usize) -> bool {
+    let mut dims = xs.dims().iter().zip(indexes.dims()).enumerate();
+    let fits =
+        xs.rank() == indexes.rank() && dims.all(|(d, (of_xs, own))| d == dim || own <= of_xs);
+    let is_index = matches!(indexes.dtype(), DType::U8 | DType::U32 | DType::I64);
+    indexes.elem_count() == 0 && fits && is_index
 }
 
 fn is_ours(xs: &Tensor, indexes: &Tensor, dim: usize) -> bool {

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::error::{self, Error};
-use crate::tensor::{mismatch, readable, to_f32};
+use crate::tensor::{mismatch, readable, to_f32, unrepeated};
 
 /// Which keys a query of [`scaled_dot_product_attention`](super::scaled_dot_product_attention) sees.
 ///
@@ -78,12 +78,7 @@ impl Mask<'_> {
 
 /// The tensor without the copies that a broadcast shows of it, in f32 if it is half that.
 fn compact(mask: &Tensor) -> error::Result<Tensor> {
-    let mut compact = mask.clone();
-    for (dim, stride) in mask.stride().iter().enumerate() {
-        if *stride == 0 && mask.dims()[dim] > 1 {
-            compact = compact.narrow(dim, 0, 1)?;
-        }
-    }
+    let compact = unrepeated(mask)?;
     Ok(match compact.dtype() {
         DType::F16 | DType::BF16 if compact.device().is_cpu() && !compact.track_op() => {
             to_f32(&compact, "mask")?

@@ -9,6 +9,7 @@ use crate::kernels::loops::activation::Activation;
 use crate::kernels::loops::attention::{self, Attention, Block};
 use crate::kernels::loops::convert;
 use crate::kernels::loops::float_vector;
+use crate::kernels::loops::number::fma_by_f64;
 use crate::kernels::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::kernels::loops::tile;
 use crate::kernels::loops::vector::{Closures, Lanes};
@@ -174,16 +175,16 @@ pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize, const NV:
 /// # Safety
 /// No other thread computes a block that overlaps.
 pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
-    // In one step where the CPU surely has it: the C library's fma is far slower than two.
-    let fused = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+    // By an instruction where the CPU surely has it: the C library's is a call for each element.
+    let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
     let register = float_vector::Closures {
         load: |from: &[f32; 8]| *from,
         splat: |value| [value; 8],
         add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
         fma: |a: [f32; 8], b: [f32; 8], acc: [f32; 8]| {
-            std::array::from_fn(|i| match fused {
+            std::array::from_fn(|i| match has_fma {
                 true => a[i].mul_add(b[i], acc[i]),
-                false => a[i] * b[i] + acc[i],
+                false => fma_by_f64(a[i], b[i], acc[i]),
             })
         },
         store: |values, to: &mut [f32; 8]| *to = values,

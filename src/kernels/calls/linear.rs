@@ -85,6 +85,8 @@ fn linear_uninit<const N: usize>(
     outs: [&mut [MaybeUninit<f32>]; N],
 ) {
     let threads = Threads::of_caller();
+    // Rows of nothing, of which there may be any number, are not quantized.
+    let is_empty = outs.iter().all(|out| out.is_empty());
     match activations {
         ActivationConfig::Float => {
             let outs = sinks::<f32, N>(products, outs);
@@ -92,11 +94,17 @@ fn linear_uninit<const N: usize>(
         }
         ActivationConfig::Dynamic(config) => {
             let outs = sinks::<[u8; 4], N>(products, outs);
+            if is_empty {
+                return;
+            }
             let products = quantized(&threads, products, config, room(&products, codes));
             multiply(&threads, &products, &outs);
         }
         ActivationConfig::BFloat16 => {
             let outs = sinks::<Pair, N>(products, outs);
+            if is_empty {
+                return;
+            }
             let products = rounded(&threads, products, room(&products, codes));
             multiply(&threads, &products, &outs);
         }

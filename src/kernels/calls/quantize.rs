@@ -7,10 +7,10 @@ use std::ops::Range;
 use crate::kernels::arch::Group;
 use crate::kernels::arch::op::{Extents, Op};
 use crate::kernels::isa::{Isa, Pairs};
-use crate::kernels::loops::convert;
 use crate::kernels::loops::number::Number;
 use crate::kernels::loops::product::{Lhs, Pair, Row};
 use crate::kernels::loops::rows::{self, Extent};
+use crate::kernels::loops::{buffer, convert};
 use crate::kernels::packed::Packed;
 use crate::kernels::threads::{Shared, TASKS_PER_THREAD, Threads};
 use crate::qparams::QParams;
@@ -73,13 +73,13 @@ impl<G> Default for Codes<G> {
 impl Codes {
     /// This thread's. A nested call, as rayon can make one, finds an empty one and fills it.
     pub fn take() -> Self {
-        CODES.take()
+        buffer::take(&CODES)
     }
 
     /// Gives it back for the next call.
     pub fn keep(self) {
         if self.groups.len() <= KEPT_GROUPS {
-            CODES.set(self);
+            buffer::keep(&CODES, self);
         }
     }
 }

@@ -16,13 +16,16 @@
 //! online softmax of Milakov and Gimelshein (2018), which FlashAttention is built on.
 //!
 //! A query's result depends on no other query, on no thread count and on no tile size; keys that
-//! the mask excludes leave no trace.
+//! the mask excludes leave no trace. A product of a weight of 0 and a value that is not finite would
+//! be one: where a task's results are not all finite, the task is computed again with
+//! [care](pass), which takes such values out of the product.
 
 use std::cell::Cell;
+use std::hint::black_box;
 use std::ops::Range;
 
 use super::buffer::{Aligned, RowsMut};
-use super::factors::{BFloat16s, Factors, Floats};
+use super::factors::{BFloat16s, Factors, Floats, Rows};
 use super::float_tile::{COLUMNS, Left, Right, transpose};
 use super::float_vector::Register;
 use super::norm::exps_below;
@@ -211,12 +214,36 @@ pub unsafe fn attend_by<const LANES: usize, const NV: usize, N: Number, R: Regis
 /// # Safety
 /// No other thread computes a task that overlaps.
 #[inline(always)]
-pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>>(
-    attention: &Attention<'a>,
+pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>>(
+    attention: &Attention<'_>,
     task: Block,
     out: &Sink<'_>,
     factors: F,
 ) {
+    let mut careful = false;
+    // SAFETY: the contract is the same.
+    while !unsafe { pass::<LANES, NV, N, F>(attention, &task, out, factors, careful) } {
+        // A constant would make the compiler compile the pass twice.
+        careful = black_box(true);
+    }
+}
+
+/// Computes a task; whether the result stands, which it does if it is finite or was computed with care.
+///
+/// With care, values that are not finite count as 0 in the product of weights and values, and are added to
+/// the sums of the queries that see their keys by themselves. Where a result is finite, there was no such
+/// value, and both are the same.
+///
+/// # Safety
+/// As of [`attend`].
+#[inline(always)]
+unsafe fn pass<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>>(
+    attention: &Attention<'a>,
+    task: &Block,
+    out: &Sink<'_>,
+    factors: F,
+    careful: bool,
+) -> bool {
     let register = factors.register();
     let (k, v) = (attention.k, attention.v);
     let (head_dim, value_dim) = (attention.q.columns, v.columns);
@@ -227,8 +254,8 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
     let rows_of_q = head_dim.next_multiple_of(F::TOGETHER);
     let rows_of_sums = value_dim.next_multiple_of(F::ROWS);
     let width = task.queries.len().next_multiple_of(COLUMNS);
-    let mut room = ROOM.take();
-    let [q_t, sums, max, sum, keep, scores, mask, of_k, of_v] = room.split([
+    let mut room = Aligned::take(&ROOM);
+    let [q_t, sums, max, sum, keep, scores, mask, of_k, of_v, finite] = room.split([
         rows_of_q * width,
         rows_of_sums * width,
         width,
@@ -238,6 +265,7 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
         KEYS * QUERIES,
         F::room(KEYS, head_dim),
         F::room(KEYS, value_dim),
+        if careful { KEYS * value_dim } else { 0 },
     ]);
     sums.fill(0.);
     max.fill(f32::NEG_INFINITY);
@@ -260,12 +288,17 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
 
     // Of the keys behind, no query sees any.
     let seen = |block: &Block| attention.seen(block.queries.end - 1);
-    let all = seen(&task);
+    let all = seen(task);
     for start in (0..all).step_by(KEYS) {
         let of_chunk = KEYS.min(all - start);
         let rows_of = |heads: &Heads<'a>| (shared.of(heads, start), heads.strides[2]);
         let of_keys = factors.keys(rows_of(&k), [of_chunk, head_dim], of_k);
-        let of_values = factors.values(rows_of(&v), [of_chunk, value_dim], of_v);
+        let size = [of_chunk, value_dim];
+        let values = match careful {
+            true => finite_values(rows_of(&v), size, F::rounded, finite),
+            false => rows_of(&v),
+        };
+        let of_values = factors.values(values, size, of_v);
         for block in task.blocks() {
             let keys = of_chunk.min(seen(&block).saturating_sub(start));
             if keys == 0 {
@@ -298,7 +331,14 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
             if attention.causal {
                 exclude_later(attention, &block, start, (scores, width));
             }
+            let weights = &mut mask[..keys * width];
+            if careful {
+                weights.copy_from_slice(scores);
+            }
             softmax::<N>(scores, width, max, sum, keep);
+            if careful {
+                weights_of_seen(weights, scores);
+            }
             factors.in_place(room, width, keys);
             let left = Left {
                 depth: F::depth(keys),
@@ -306,21 +346,26 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
             };
             let right = Right {
                 b: room,
-                c: sums,
+                c: &mut *sums,
                 width,
                 keep: Some(keep),
             };
             factors.product::<NV>(left, right);
+            if careful {
+                let (weights, size) = (&mask[..keys * width], [keys, value_dim]);
+                add_not_finite(rows_of(&v), size, F::rounded, (weights, width), sums);
+            }
         }
     }
 
+    let mut stands = true;
     for block in task.blocks() {
         let State {
             width, sums, sum, ..
         } = states.of(&block);
         let sums = &mut sums[..value_dim * width];
         // SAFETY: blocks of attention are disjoint, and one thread computes each.
-        unsafe {
+        stands &= unsafe {
             write(
                 attention,
                 &block,
@@ -332,6 +377,64 @@ pub unsafe fn attend<'a, const LANES: usize, const NV: usize, N: Number, F: Fact
         };
     }
     room.keep(&ROOM);
+    stands || careful
+}
+
+/// Copies values, `[rows, columns]`, with 0 for those of which the factor is not finite.
+#[inline(never)]
+fn finite_values<'a>(
+    (from, stride): Rows<'_>,
+    [rows, columns]: [usize; 2],
+    factor: fn(f32) -> f32,
+    to: &'a mut [f32],
+) -> Rows<'a> {
+    let to = &mut to[..rows * columns];
+    for (row, to) in to.chunks_exact_mut(columns.max(1)).enumerate() {
+        for (x, to) in from[row * stride..].iter().zip(to) {
+            *to = if factor(*x).is_finite() { *x } else { 0. };
+        }
+    }
+    (to, columns)
+}
+
+/// Puts in the place of each score the weight that it became, or -1 for one that excludes its key.
+#[inline(never)]
+fn weights_of_seen(scores: &mut [f32], weights: &[f32]) {
+    for (score, weight) in scores.iter_mut().zip(weights) {
+        *score = if *score == f32::NEG_INFINITY {
+            -1.
+        } else {
+            *weight
+        };
+    }
+}
+
+/// Adds to the sums, `[value_dim, width]`, the factors of values, `[keys, value_dim]`, that are not finite,
+/// times the weights of the queries that see their keys, `[keys, width]`.
+#[inline(never)]
+fn add_not_finite(
+    (values, stride): Rows<'_>,
+    [keys, value_dim]: [usize; 2],
+    factor: fn(f32) -> f32,
+    (weights, width): (&[f32], usize),
+    sums: &mut [f32],
+) {
+    for (key, weights) in weights.chunks_exact(width).take(keys).enumerate() {
+        let values = values[key * stride..].iter().take(value_dim);
+        for (value, sums) in values.zip(sums.chunks_exact_mut(width)) {
+            let value = factor(*value);
+            if value.is_finite() {
+                continue;
+            }
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum = if *weight < 0. {
+                    *sum
+                } else {
+                    *sum + weight * value
+                };
+            }
+        }
+    }
 }
 
 /// Writes the queries of a block to the columns of `q_t`, times the scale.
@@ -356,7 +459,7 @@ fn scaled_queries<const LANES: usize>(
     }
 }
 
-/// Divides the sums by those of the weights and writes them to `out`.
+/// Divides the sums by those of the weights and writes them to `out`; whether they are all finite.
 ///
 /// # Safety
 /// No other thread computes a block that overlaps.
@@ -368,29 +471,37 @@ unsafe fn write<const LANES: usize>(
     sum: &mut [f32],
     value_dim: usize,
     (out, register): (&Sink<'_>, impl Register<LANES>),
-) {
+) -> bool {
     let height = block.queries.len();
     for sum in sum.iter_mut() {
         // No key had a part in a sum that is zero.
         *sum = if *sum == 0. { 0. } else { 1. / *sum };
     }
+    let mut finite = true;
     for column in (0..width).step_by(COLUMNS) {
         let factors = block_at(sum, column);
+        let mut greatest = [0; COLUMNS];
         for row in sums.chunks_exact_mut(width) {
-            for (x, factor) in row[column..column + COLUMNS].iter_mut().zip(factors) {
-                *x *= factor;
+            let row = row[column..column + COLUMNS].iter_mut();
+            for ((x, factor), greatest) in row.zip(factors).zip(&mut greatest) {
+                // The sign of a sum that is zero may be that of an excluded value.
+                *x = *x * factor + 0.;
+                *greatest = x.abs().to_bits().max(*greatest);
             }
         }
+        let of_queries = greatest.iter().take(height - column);
+        finite &= of_queries.into_iter().all(|x| *x < f32::INFINITY.to_bits());
     }
     let first = block.batch * attention.q.rows + block.queries.start;
     let columns = block.head * value_dim..(block.head + 1) * value_dim;
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     let rows = unsafe { out.rows(first..first + height, columns) };
     transpose((sums, width), rows, value_dim, height, register);
+    finite
 }
 
 /// Adds the mask of the keys from `start` on to their scores, `[keys, width]`; `room` is for as
-/// many.
+/// many. Minus infinity excludes, whatever the score is.
 #[inline(always)]
 fn add_mask<const LANES: usize>(
     mask: Heads<'_>,
@@ -404,10 +515,11 @@ fn add_mask<const LANES: usize>(
     let stride = mask.strides[2];
     if stride == 0 {
         // The same for all queries. Most keys are no padding: a softmax is the same of 0.0 and -0.0.
-        let some = |(_, add): &(_, &f32)| **add != 0.;
-        for (scores, add) in scores.chunks_exact_mut(width).zip(values).filter(some) {
-            for score in scores {
-                *score += add;
+        for (scores, add) in scores.chunks_exact_mut(width).zip(values) {
+            match *add {
+                0. => {}
+                f32::NEG_INFINITY => scores.fill(f32::NEG_INFINITY),
+                add => scores.iter_mut().for_each(|score| *score += add),
             }
         }
         return;
@@ -422,7 +534,8 @@ fn add_mask<const LANES: usize>(
         register,
     );
     for (score, add) in scores.iter_mut().zip(room) {
-        *score += *add;
+        let excluded = *add == f32::NEG_INFINITY;
+        *score = if excluded { *add } else { *score + *add };
     }
 }
 

@@ -1,7 +1,9 @@
 //! Memory that is not cleared before it is written, which would cost as much as writing it.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::thread::LocalKey;
 
 /// A vector of `len` floats that `write` fills.
 ///
@@ -160,10 +162,27 @@ impl Aligned {
         })
     }
 
+    /// What this thread keeps there.
+    pub fn take(at: &'static LocalKey<Cell<Self>>) -> Self {
+        take(at)
+    }
+
     /// Gives it back for the next call on this thread.
-    pub fn keep(self, at: &'static std::thread::LocalKey<std::cell::Cell<Self>>) {
+    pub fn keep(self, at: &'static LocalKey<Cell<Self>>) {
         if self.0.len() <= KEPT_LINES {
-            at.set(self);
+            keep(at, self);
         }
     }
+}
+
+/// What this thread keeps from call to call; a new one in a call within another one, or while the thread
+/// ends and what it kept is gone.
+pub fn take<T: Default>(at: &'static LocalKey<Cell<T>>) -> T {
+    at.try_with(Cell::take).unwrap_or_default()
+}
+
+/// Keeps it on this thread for the next call, if there can be one.
+pub fn keep<T>(at: &'static LocalKey<Cell<T>>, value: T) {
+    // An error says that the thread ends.
+    _ = at.try_with(|kept| kept.set(value));
 }

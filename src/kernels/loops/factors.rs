@@ -27,6 +27,9 @@ pub trait Factors<const LANES: usize>: Copy {
 
     fn register(self) -> impl Register<LANES>;
 
+    /// The factor of a number, as f32.
+    fn rounded(x: f32) -> f32;
+
     /// The f32 that so many inputs fill.
     #[inline(always)]
     fn depth(inputs: usize) -> usize {
@@ -61,6 +64,10 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for Floats<R> {
     #[inline(always)]
     fn register(self) -> impl Register<LANES> {
         self.0
+    }
+
+    fn rounded(x: f32) -> f32 {
+        x
     }
 
     #[inline(always)]
@@ -124,6 +131,10 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for BFloat16s<R> {
     #[inline(always)]
     fn register(self) -> impl Register<LANES> {
         self.0
+    }
+
+    fn rounded(x: f32) -> f32 {
+        f32::from_bits(factor(x))
     }
 
     #[inline(always)]

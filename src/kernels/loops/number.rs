@@ -173,9 +173,8 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
 /// was not on or beyond before (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums",
 /// 2008). Subnormal results have fewer bits still. An infinity or NaN has no error that is greater
 /// than 0, and stays.
-#[cfg(any(test, target_arch = "wasm32"))]
 #[inline(always)]
-fn fma_by_f64(a: f32, b: f32, c: f32) -> f32 {
+pub fn fma_by_f64(a: f32, b: f32, c: f32) -> f32 {
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let of_c = sum - product;

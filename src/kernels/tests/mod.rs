@@ -1,5 +1,6 @@
 //! Every instruction set against the oracle, at the seams of sizes and of codes.
 
+mod attention;
 mod convert;
 mod layout;
 mod lookup;

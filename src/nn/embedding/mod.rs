@@ -19,7 +19,7 @@ use crate::qweight::QWeight;
 use crate::sizes;
 use crate::stored::{Quantized as StoredRows, StoredWeight, Value, find};
 use crate::tap::{self, Replay, Tap};
-use crate::tensor::{Elements, mismatch, readable};
+use crate::tensor::{Elements, mismatch, readable, unrepeated};
 use crate::trace;
 use quantized::{Quantized, Rows};
 
@@ -134,7 +134,12 @@ impl Embedding {
     fn select(&self, indexes: &Tensor) -> Result<Tensor> {
         let rows = self.rows()?;
         let shape = [indexes.dims(), &[self.hidden_size]].concat();
-        sizes::elements("embedding", &shape)?;
+        let count = sizes::elements("embedding", &shape)?;
+        // Of rows without elements one view of an index may show any number.
+        let indexes = match count {
+            0 => &unrepeated(indexes)?,
+            _ => indexes,
+        };
         let flat = readable(indexes)?.flatten_all()?.contiguous()?;
         let selected = match &self.table {
             Table::Float(table) => select_float(table, &flat, rows)?,
@@ -142,7 +147,10 @@ impl Embedding {
                 quantized.select(Elements::of(&flat).as_indexes("embedding")?, rows)?
             }
         };
-        Ok(selected.reshape(shape)?)
+        Ok(match count {
+            0 => Tensor::zeros(shape, selected.dtype(), selected.device())?,
+            _ => selected.reshape(shape)?,
+        })
     }
 
     /// The weight of an output projection that it shares with a checkpoint's other layers.

@@ -31,7 +31,7 @@ impl Projection {
         let Some((_, batch)) = xs.dims().split_last().filter(|(last, _)| **last == k) else {
             return Err(mismatch("forward", format!("[.., {k}]"), xs));
         };
-        let (rows, shape) = rows_and_shape(batch, n)?;
+        let (rows, shape) = rows_and_shape(batch, n, xs)?;
         match &self.weight {
             Weight::Float(weight) => self.forward_float(weight, xs, (rows, k), &shape),
             Weight::Quantized {
@@ -82,7 +82,7 @@ impl Projection {
                 let mut rows = 0;
                 let mut shapes = Vec::with_capacity(N);
                 for weight in weights {
-                    let of_one = rows_and_shape(batch, weight.shape()[0])?;
+                    let of_one = rows_and_shape(batch, weight.shape()[0], xs)?;
                     rows = of_one.0;
                     shapes.push(of_one.1);
                 }
@@ -246,9 +246,9 @@ impl Module for Projection {
 /// The rows of an input and the shape of the output, with `n` features.
 ///
 /// # Errors
-/// When there are more elements than memory can hold.
-fn rows_and_shape(batch: &[usize], n: usize) -> Result<(usize, Vec<usize>)> {
+/// As [`sizes::computed`].
+fn rows_and_shape(batch: &[usize], n: usize, xs: &Tensor) -> Result<(usize, Vec<usize>)> {
     let shape = [batch, &[n]].concat();
-    sizes::elements("forward", &shape)?;
+    sizes::computed("forward", &shape, xs.elem_count())?;
     Ok((batch.iter().product(), shape))
 }

@@ -118,7 +118,7 @@ impl RNN for GRU {
         let h = state.h.unsqueeze(0)?;
         let ys = on_single(&self.stack, "GRU", |stack| {
             let xs = stack.input(input, Axes::BatchFirst, None)?;
-            Ok(stack.run(&xs, Some(&h), None)?.ys)
+            Ok(stack.run_each(&xs, Some(&h), None)?.0)
         })?;
         let state = |step| Ok(GRUState { h: row(&ys, step)? });
         (0..input.dim(1)?).map(state).collect()

@@ -95,8 +95,10 @@ impl<K: Kind> Cell<K> {
             Some(_) => check_cpu_float(xs, "forward")?,
             None => check_float(xs, "forward")?,
         }
+        let products = self.shape.gates.count() * self.shape.hidden;
         match *xs.dims() {
             [batch, last] if last == self.shape.input => {
+                sizes::computed("forward", &[batch, products], xs.elem_count())?;
                 Ok((batch, vec![batch, self.shape.hidden]))
             }
             [last] if last == self.shape.input => Ok((1, vec![self.shape.hidden])),

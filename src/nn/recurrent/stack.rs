@@ -249,6 +249,9 @@ impl<K: Kind> Stack<K> {
             self.output_size(),
         ] {
             sizes::elements("forward", &[steps, batch, width])?;
+            // Each sequence has a state, each step a schedule.
+            let computed = [steps.max(1), batch, width.max(1)];
+            sizes::computed("forward", &computed, xs.elem_count())?;
         }
         Ok(Input {
             xs,
@@ -281,6 +284,8 @@ impl<K: Kind> Stack<K> {
         h_0: Option<&Tensor>,
         c_0: Option<&K::Cell>,
     ) -> Result<(Tensor, K::Cell)> {
+        // Each step has a state of its own.
+        sizes::computed("forward", &[input.steps], input.xs.elem_count())?;
         let (ys, cs) = match self.is_ours(input, h_0, c_0) {
             true => self.each_by_kernels(input, h_0, c_0)?,
             false => {

@@ -45,7 +45,7 @@ pub fn run<G: Group>(
         rows.max().unwrap_or(0)
     };
     let (shared, own) = (max_rows(true), max_rows(false));
-    let (mut memory, mut room) = (MEMORY.take(), Codes::default());
+    let (mut memory, mut room) = (Aligned::take(&MEMORY), Codes::default());
     let width = hh.groups();
     let steps = Steps {
         steps,

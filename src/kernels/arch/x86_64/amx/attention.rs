@@ -6,6 +6,7 @@ use super::tiles::{self, Configured, HEIGHT, K_GROUPS, LINE, Operands, Tiled};
 use crate::kernels::arch::x86_64::{avx512_bf16, avx512_vnni};
 use crate::kernels::loops::attention::{self, Attention, Block, Precision};
 use crate::kernels::loops::buffer::RowsMut;
+use crate::kernels::loops::convert::factor;
 use crate::kernels::loops::factors::{self, Factors, Rows};
 use crate::kernels::loops::float_tile::{Left, Right, transpose};
 use crate::kernels::loops::float_vector::Register;
@@ -55,6 +56,10 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
     #[inline(always)]
     fn register(self) -> impl Register<LANES> {
         self.0
+    }
+
+    fn rounded(x: f32) -> f32 {
+        f32::from_bits(factor(x))
     }
 
     #[inline(always)]

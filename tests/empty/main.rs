@@ -1,6 +1,8 @@
 //! Tensors without elements: views that begin beyond their storage, which candle accepts, and
 //! shapes whose output no memory holds.
 
+mod huge;
+
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{

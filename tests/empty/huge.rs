@@ -1,0 +1,326 @@
+//! Shapes without elements that have 2^40 rows all the same: an error, or a result in bounded memory and
+//! time. Where it is neither, the process is aborted, or does not end.
+
+use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::ops::{self, Activation, Mask};
+use candle_dynquant::{Layer, QConfig, QDType, QScheme, QTable, QWeight, nn};
+use candle_nn::{RNN, VarBuilder, VarMap};
+
+use super::{FLOATS, prepared, qconfigs, too_many};
+
+const HUGE: usize = 1 << 40;
+
+fn zeros(shape: &[usize], dtype: DType) -> Result<Tensor> {
+    Tensor::zeros(shape, dtype, &Device::Cpu)
+}
+
+/// Checks for an error that says how many elements come from an input of none.
+#[track_caller]
+fn too_many_from_none<T, E: std::fmt::Display>(result: std::result::Result<T, E>) {
+    too_many("elements from an input without any", result);
+}
+
+#[test]
+fn linear_layers() -> Result<()> {
+    for dtype in FLOATS {
+        for qconfig in qconfigs() {
+            // Outputs without inputs.
+            let bias = Tensor::ones(4, dtype, &Device::Cpu)?;
+            let layer = nn::Linear::new(zeros(&[4, 0], dtype)?, Some(bias));
+            let layer = prepared(&layer.with_activation(Activation::Relu), &qconfig);
+            for shape in [&[HUGE, 0][..], &[2, HUGE, 0], &[1 << 20, 1 << 20, 0]] {
+                let xs = zeros(shape, dtype)?;
+                too_many_from_none(layer.forward(&xs));
+                too_many_from_none(nn::Linear::forward_each([&layer, &layer], &xs));
+                too_many_from_none(layer.projection().try_forward(&xs));
+            }
+            let xs = zeros(&[HUGE, 0, 0], dtype)?;
+            assert_eq!(layer.forward(&xs)?.dims(), [HUGE, 0, 4]);
+            // Neither, and no outputs.
+            for [n, k] in [[0, 0], [0, 3]] {
+                let layer = nn::Linear::new(zeros(&[n, k], dtype)?, None);
+                let layer = prepared(&layer, &qconfig);
+                let xs = zeros(&[HUGE, 0, k], dtype)?;
+                assert_eq!(layer.forward(&xs)?.dims(), [HUGE, 0, n]);
+                let xs = zeros(&[HUGE, 0], dtype)?;
+                match k {
+                    0 => assert_eq!(layer.forward(&xs)?.dims(), [HUGE, 0]),
+                    _ => assert!(layer.forward(&xs).is_err()),
+                }
+                nn::Linear::forward_each([&layer, &layer], &zeros(&[5, HUGE, 0, k], dtype)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn weights_and_tables() -> Result<()> {
+    for shape in [[HUGE, 0], [0, HUGE], [0, 0]] {
+        let weight = zeros(&shape, DType::F32)?;
+        for qconfig in qconfigs().iter().flatten() {
+            let result = QWeight::from_float(&weight, None, &qconfig.weight);
+            match shape {
+                [HUGE, 0] => too_many("rows without columns", result),
+                _ => {
+                    let qweight = result.expect("quantizes");
+                    assert_eq!(qweight.dequantize()?.dims(), shape);
+                    let layer = nn::Linear::new(weight.clone(), None);
+                    let quantized = layer.quantize(qconfig)?;
+                    quantized.projection().weight_error(layer.projection())?;
+                    assert_eq!(quantized.weight().dims(), shape);
+                    let xs = zeros(&[0, shape[1]], DType::F32)?;
+                    assert_eq!(quantized.forward(&xs)?.dims(), [0, 0]);
+                }
+            }
+        }
+        for config in [
+            QConfig::float_qparams_weight_only(),
+            QConfig::float16_dynamic(),
+            QConfig::bfloat16_dynamic(),
+        ] {
+            let result = QTable::from_float(&weight, &config.weight);
+            match shape {
+                [HUGE, 0] => too_many("rows without columns", result),
+                _ => assert_eq!(result?.dequantize()?.dims(), shape),
+            }
+        }
+        for (kind, qscheme) in [
+            (ObserverKind::MinMax, QScheme::PerTensorAffine),
+            (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
+            (
+                ObserverKind::Histogram { bins: 8 },
+                QScheme::PerTensorAffine,
+            ),
+        ] {
+            let config = ObserverConfig::new(kind, QDType::QInt8, qscheme);
+            // An error, or nothing to observe.
+            _ = config.build()?.observe(&weight);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn embeddings() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let huge = nn::embedding(HUGE, 0, vb.pp("huge"))?;
+    let indexes = Tensor::new(&[3u32, 1 << 30], &Device::Cpu)?;
+    assert_eq!(huge.forward(&indexes)?.dims(), [2, 0]);
+    assert_eq!(huge.embeddings().dims(), [HUGE, 0]);
+    let wide = nn::embedding(0, HUGE, vb.pp("wide"))?;
+    let plain = nn::embedding(5, 3, vb.pp("plain"))?;
+    for qconfig in [
+        None,
+        Some(QConfig::float_qparams_weight_only()),
+        Some(QConfig::float16_dynamic()),
+    ] {
+        if let Some(qconfig) = &qconfig {
+            too_many("rows without columns", huge.quantize(qconfig));
+        }
+        let (wide, plain) = (prepared(&wide, &qconfig), prepared(&plain, &qconfig));
+        for dtype in [DType::U8, DType::U32, DType::I64] {
+            let none = zeros(&[0], dtype)?;
+            assert_eq!(wide.forward(&none)?.dims(), [0, HUGE]);
+            for shape in [&[HUGE, 0][..], &[0, HUGE], &[2, HUGE, 0]] {
+                let ys = plain.forward(&zeros(shape, dtype)?)?;
+                assert_eq!(ys.dims(), [shape, &[3]].concat());
+            }
+        }
+        // Rows without elements, of an index that a view repeats.
+        let narrow = prepared(&nn::embedding(5, 0, vb.pp("narrow"))?, &qconfig);
+        let index = |index: u32| Tensor::new(index, &Device::Cpu)?.broadcast_as((2, HUGE));
+        assert_eq!(narrow.forward(&index(4)?)?.dims(), [2, HUGE, 0]);
+        assert!(narrow.forward(&index(5)?).is_err());
+        // So many rows of a length that no memory holds.
+        let indexes = zeros(&[1 << 21, 0], DType::U32)?;
+        assert!(wide.forward(&indexes).is_err(), "2^61 elements");
+    }
+    Ok(())
+}
+
+#[test]
+fn recurrent_layers() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let both = nn::RecurrentConfig {
+        num_layers: 2,
+        bidirectional: true,
+        ..Default::default()
+    };
+    let projected = nn::RecurrentConfig {
+        proj_size: 1,
+        ..both
+    };
+    // Without inputs, and without units as well.
+    let tanh = nn::Nonlinearity::Tanh;
+    for (hidden, config) in [(2, both), (2, projected), (0, both)] {
+        let name = |layer: &str| vb.pp(format!("{layer}{hidden}{}", config.proj_size));
+        let lstm = nn::LSTM::new(0, hidden, config, name("lstm"))?;
+        let config = nn::RecurrentConfig {
+            proj_size: 0,
+            ..config
+        };
+        let gru = nn::GRU::new(0, hidden, config, name("gru"))?;
+        let rnn = nn::RNN::new(0, hidden, tanh, config, name("rnn"))?;
+        for qconfig in qconfigs() {
+            let (lstm, gru) = (prepared(&lstm, &qconfig), prepared(&gru, &qconfig));
+            let rnn = prepared(&rnn, &qconfig);
+            for shape in [
+                &[HUGE, 0][..],
+                &[HUGE, 1, 0],
+                &[1, HUGE, 0],
+                &[0, HUGE, 0],
+                &[1 << 20, 1 << 20, 0],
+            ] {
+                let xs = zeros(shape, DType::F32)?;
+                too_many_from_none(lstm.forward(&xs, None));
+                too_many_from_none(gru.forward(&xs, None));
+                too_many_from_none(rnn.forward(&xs, None));
+                if let [_, 1, _] = shape {
+                    too_many_from_none(lstm.forward_lengths(&xs, &[3], None));
+                }
+            }
+            let (ys, _) = gru.forward(&zeros(&[HUGE, 0, 0], DType::F32)?, None)?;
+            assert_eq!(ys.dims(), [HUGE, 0, 2 * hidden]);
+        }
+    }
+    // No steps of so many sequences: each has a state.
+    let lstm = nn::LSTM::new(3, 2, both, vb.pp("inputs"))?;
+    for qconfig in qconfigs() {
+        let lstm = prepared(&lstm, &qconfig);
+        too_many_from_none(lstm.forward(&zeros(&[0, HUGE, 3], DType::F32)?, None));
+        lstm.forward(&zeros(&[HUGE, 0, 3], DType::F32)?, None)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn cells_and_single_layers() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let tanh = nn::Nonlinearity::Tanh;
+    let zero = VarBuilder::zeros(DType::F32, &Device::Cpu);
+    for hidden in [2, 0] {
+        let name = |layer: &str| vb.pp(format!("{layer}{hidden}"));
+        let lstm = nn::LSTMCell::new(0, hidden, true, name("lstm"))?;
+        let gru = nn::GRUCell::new(0, hidden, true, name("gru"))?;
+        let rnn = nn::RNNCell::new(0, hidden, true, tanh, name("rnn"))?;
+        let single = nn::lstm(0, hidden, Default::default(), zero.clone())?;
+        let single_gru = nn::gru(0, hidden, Default::default(), zero.clone())?;
+        for qconfig in qconfigs() {
+            let xs = zeros(&[HUGE, 0], DType::F32)?;
+            let of_lstm = prepared(&lstm, &qconfig).forward(&xs, None);
+            let of_gru = prepared(&gru, &qconfig).forward(&xs, None);
+            let of_rnn = prepared(&rnn, &qconfig).forward(&xs, None);
+            match hidden {
+                0 => {
+                    let state = of_lstm?;
+                    assert_eq!(
+                        (state.h.dims(), state.c.dims()),
+                        (&[HUGE, 0][..], &[HUGE, 0][..])
+                    );
+                    assert_eq!(
+                        (of_gru?.dims(), of_rnn?.dims()),
+                        (&[HUGE, 0][..], &[HUGE, 0][..])
+                    );
+                }
+                _ => {
+                    too_many_from_none(of_lstm);
+                    too_many_from_none(of_gru);
+                    too_many_from_none(of_rnn);
+                }
+            }
+            // A state for each step, of no sequence.
+            let (single, single_gru) =
+                (prepared(&single, &qconfig), prepared(&single_gru, &qconfig));
+            let xs = zeros(&[0, HUGE, 0], DType::F32)?;
+            too_many_from_none(single.seq(&xs));
+            too_many_from_none(single_gru.seq(&xs));
+            let xs = zeros(&[HUGE, 2, 0], DType::F32)?;
+            let state = nn::LSTMState::new(
+                zeros(&[HUGE, 0], DType::F32)?,
+                zeros(&[HUGE, 0], DType::F32)?,
+            );
+            too_many_from_none(single.seq_init(&xs, &state));
+            if hidden == 0 {
+                single.zero_state(HUGE)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn operations() -> Result<()> {
+    for dtype in FLOATS {
+        let none = zeros(&[0], dtype)?;
+        for shape in [&[HUGE, 0][..], &[0, HUGE, 0], &[3, HUGE, 0]] {
+            let xs = zeros(shape, dtype)?;
+            let norm = nn::LayerNorm::new(none.clone(), none.clone(), 1e-5);
+            let rms = nn::RmsNorm::new(none.clone(), 1e-5);
+            let all = [
+                ops::layer_norm(&xs, &none, &none, 1e-5)?,
+                ops::add_layer_norm(&xs, &xs, &none, None, 1e-5)?,
+                ops::rms_norm(&xs, &none, 1e-5)?,
+                norm.forward_add(&xs, &xs)?,
+                norm.forward(&xs)?,
+                rms.forward(&xs)?,
+                rms.forward_diff(&xs)?,
+                ops::softmax_last_dim(&xs)?,
+                ops::softmax(&xs, 0)?,
+                ops::gelu(&xs)?,
+                ops::activate(&xs, Activation::Tanh)?,
+                ops::swiglu(&xs)?,
+                nn::Activation::HardSwish.forward(&xs)?,
+                nn::Activation::Relu2.forward(&xs)?,
+                nn::seq().add(nn::Activation::Elu(1.)).forward(&xs)?,
+            ];
+            for ys in all {
+                assert_eq!((ys.dims(), ys.dtype()), (shape, dtype));
+            }
+            let indexes = zeros(shape, DType::U32)?;
+            assert_eq!(ops::gather(&xs, &indexes, D::Minus1)?.dims(), shape);
+            assert_eq!(ops::gather(&xs, &indexes, 0)?.dims(), shape);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn attention() -> Result<()> {
+    for dtype in FLOATS {
+        let attend = |shapes: [[usize; 4]; 3], mask: Mask<'_>| {
+            let [q, k, v] = shapes.map(|shape| zeros(&shape, dtype));
+            ops::scaled_dot_product_attention(&q?, &k?, &v?, mask, 1.)
+        };
+        let shapes = |[batch, heads, queries, keys]: [usize; 4], head_dim, value_dim| {
+            [
+                [batch, heads, queries, head_dim],
+                [batch, heads, keys, head_dim],
+                [batch, heads, keys, value_dim],
+            ]
+        };
+        for mask in [Mask::All, Mask::Causal] {
+            for (sizes, head_dim, value_dim) in [
+                ([1, 1, HUGE, HUGE], 0, 0),
+                ([HUGE, 1, 1, 1], 0, 0),
+                ([1, HUGE, 1, 0], 0, 0),
+                ([0, 2, HUGE, HUGE], 4, 4),
+                ([HUGE, 2, 0, 0], 4, 4),
+                ([1, 2, 0, HUGE], 0, 0),
+            ] {
+                let ys = attend(shapes(sizes, head_dim, value_dim), mask)?;
+                let [batch, heads, queries, _] = sizes;
+                assert_eq!(ys.dims(), [batch, heads, queries, value_dim]);
+            }
+            too_many_from_none(attend(shapes([1, 1, HUGE, 3], 0, 2), mask));
+            // No key has a value: zeros.
+            too_many_from_none(attend(shapes([1, HUGE, 1, 0], 0, 2), mask));
+            too_many_from_none(attend(shapes([HUGE, 1, 1, 0], 0, 2), mask));
+        }
+    }
+    Ok(())
+}

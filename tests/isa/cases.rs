@@ -1,0 +1,425 @@
+//! A computation for each function of `ops` and each layer of `nn`, and its bits.
+//!
+//! What is exported without a case, and is not exempt with a reason, fails a test.
+
+use std::collections::{BTreeSet, HashMap};
+
+use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_dynquant::ops::{self, Mask, Precision};
+use candle_dynquant::{Layer, QConfig, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use candle_nn::{RNN, VarBuilder};
+
+use crate::common::tensor;
+
+/// Names of a case, the checksum of its results on every instruction set, and how they are computed.
+type Case = (&'static str, &'static str, fn() -> Result<Vec<Tensor>>);
+
+pub const CASES: &[Case] = &[
+    ("ops::activate ops::Activation", "", || {
+        use ops::Activation::*;
+        let all = [Relu, Gelu, GeluTanh, Silu, Tanh, Sigmoid];
+        let each = all.map(|activation| each_dtype(|xs| ops::activate(xs, activation)));
+        Ok(each.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    }),
+    ("ops::gelu", "", || each_dtype(ops::gelu)),
+    ("ops::gelu_erf", "", || each_dtype(ops::gelu_erf)),
+    ("ops::gelu_tanh", "", || each_dtype(ops::gelu_tanh)),
+    ("ops::relu", "", || each_dtype(ops::relu)),
+    ("ops::sigmoid", "", || each_dtype(ops::sigmoid)),
+    ("ops::silu", "", || each_dtype(ops::silu)),
+    ("ops::swiglu", "", || each_dtype(ops::swiglu)),
+    ("ops::tanh", "", || each_dtype(ops::tanh)),
+    ("ops::softmax", "", || {
+        each_dtype(|xs| ops::softmax(xs, D::Minus1))
+    }),
+    ("ops::softmax_last_dim", "", || {
+        each_dtype(ops::softmax_last_dim)
+    }),
+    ("ops::layer_norm", "", || {
+        let (weight, bias) = (tensor(&[COLUMNS], 2)?, tensor(&[COLUMNS], 3)?);
+        let plain = each_dtype(|xs| ops::layer_norm(xs, &weight, None, 1e-5))?;
+        let biased = each_dtype(|xs| ops::layer_norm(xs, &weight, &bias, 1e-5))?;
+        Ok([plain, biased].concat())
+    }),
+    ("ops::add_layer_norm", "", || {
+        let (weight, bias) = (tensor(&[COLUMNS], 2)?, tensor(&[COLUMNS], 3)?);
+        let residual = tensor(&[ROWS, COLUMNS], 4)?;
+        each_dtype(|xs| ops::add_layer_norm(xs, &residual, &weight, &bias, 1e-5))
+    }),
+    ("ops::rms_norm", "", || {
+        let weight = tensor(&[COLUMNS], 2)?;
+        each_dtype(|xs| ops::rms_norm(xs, &weight, 1e-5))
+    }),
+    ("ops::gather", "", || {
+        let indexes = (0..ROWS * 40).map(|i| (i * 7 % COLUMNS) as u32);
+        let indexes = Tensor::from_iter(indexes, &Device::Cpu)?.reshape((ROWS, 40))?;
+        Ok(vec![ops::gather(
+            &tensor(&[ROWS, COLUMNS], 1)?,
+            &indexes,
+            1,
+        )?])
+    }),
+    ("ops::scaled_dot_product_attention ops::Mask", "", || {
+        attention(Precision::Float32)
+    }),
+    (
+        "ops::scaled_dot_product_attention_with ops::Precision",
+        "",
+        || attention(Precision::BFloat16),
+    ),
+    ("nn::Activation", "", || {
+        use nn::Activation::*;
+        let all = [
+            Gelu,
+            NewGelu,
+            Relu,
+            Relu2,
+            Silu,
+            Sigmoid,
+            Swiglu,
+            Swish,
+            GeluPytorchTanh,
+        ];
+        let each = all.map(|activation| each_dtype(|xs| activation.forward(xs)));
+        Ok(each.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    }),
+    (
+        "nn::LayerNorm nn::layer_norm nn::layer_norm_no_bias",
+        "",
+        || {
+            let vb = of_tensors(&[("weight", &[COLUMNS]), ("bias", &[COLUMNS])])?;
+            let plain = nn::layer_norm_no_bias(COLUMNS, 1e-5, vb.clone())?;
+            let biased = nn::layer_norm(COLUMNS, 1e-5, vb)?;
+            let residual = tensor(&[ROWS, COLUMNS], 4)?;
+            let ys = [
+                each_dtype(|xs| plain.forward(xs))?,
+                each_dtype(|xs| biased.forward(xs))?,
+                vec![biased.forward_add(&tensor(&[ROWS, COLUMNS], 1)?, &residual)?],
+            ];
+            Ok(ys.concat())
+        },
+    ),
+    ("nn::RmsNorm nn::rms_norm", "", || {
+        let norm = nn::rms_norm(COLUMNS, 1e-5, of_tensors(&[("weight", &[COLUMNS])])?)?;
+        let ys = norm.forward_diff(&tensor(&[ROWS, COLUMNS], 1)?)?;
+        Ok([each_dtype(|xs| norm.forward(xs))?, vec![ys]].concat())
+    }),
+    (
+        "nn::Linear nn::linear nn::linear_b nn::linear_no_bias nn::Projection",
+        "",
+        || {
+            let vb = of_tensors(&[("weight", &[131, COLUMNS]), ("bias", &[131])])?;
+            let biased = nn::linear_b(COLUMNS, 131, true, vb.clone())?;
+            let layers = (
+                nn::linear(COLUMNS, 131, vb.clone())?,
+                biased.with_activation(ops::Activation::Gelu),
+                nn::linear_no_bias(COLUMNS, 131, vb)?,
+            );
+            // One row, a few and many.
+            let xs = [1, 5, 140].map(|rows| integers(&[rows, COLUMNS]));
+            let xs = xs.into_iter().collect::<Result<Vec<_>>>()?;
+            each_qconfig(layers, |(plain, activated, without_bias)| {
+                let mut ys = Vec::new();
+                for xs in &xs {
+                    ys.push(plain.forward(xs)?);
+                    ys.push(activated.projection().forward(xs)?);
+                    ys.extend(nn::Linear::forward_each([plain, without_bias], xs)?);
+                }
+                Ok(ys)
+            })
+        },
+    ),
+    ("nn::Embedding nn::embedding", "", || {
+        let table = nn::embedding(50, 131, of_tensors(&[("weight", &[50, 131])])?)?;
+        let indexes = Tensor::from_iter((0..70u32).map(|i| i * 7 % 50), &Device::Cpu)?;
+        let mut ys = vec![table.forward(&indexes)?];
+        for qconfig in [
+            QConfig::float_qparams_weight_only(),
+            QConfig::float16_dynamic(),
+        ] {
+            ys.push(table.quantize(&qconfig)?.forward(&indexes)?);
+        }
+        // The rows of an output projection.
+        let tied = nn::Linear::tied(&table, None)?;
+        each_qconfig((tied, table), |(_, table)| {
+            Ok(vec![table.forward(&indexes)?])
+        })
+        .map(|tied| [ys, tied].concat())
+    }),
+    ("nn::Sequential nn::seq", "", || {
+        let linear = || {
+            let shapes: [(&str, &[usize]); 2] =
+                [("weight", &[COLUMNS, COLUMNS]), ("bias", &[COLUMNS])];
+            nn::linear(COLUMNS, COLUMNS, of_tensors(&shapes)?)
+        };
+        let layers = || {
+            let layers = nn::seq().add(linear()?).add(nn::Activation::Relu);
+            Ok(layers.add(linear()?))
+        };
+        let xs = integers(&[ROWS, COLUMNS])?;
+        each_made(layers, |layers| layers.forward_all(&xs))
+    }),
+    ("nn::LSTM nn::lstm", "", || {
+        let layer = nn::LSTM::new(INPUTS, HIDDEN, BOTH, recurrent(4)?)?;
+        let single = nn::lstm(INPUTS, HIDDEN, Default::default(), recurrent(4)?)?;
+        let xs = integers(&[7, 33, INPUTS])?;
+        each_qconfig((layer, single), |(layer, single)| {
+            let (ys, state) = layer.forward(&xs, None)?;
+            let (of_lengths, _) = layer.forward_lengths(&xs, &lengths(), Some(&state))?;
+            let states = single.states_to_tensor(&single.seq(&xs)?)?;
+            Ok(vec![ys, state.h, state.c, of_lengths, states])
+        })
+    }),
+    ("nn::GRU nn::gru", "", || {
+        let layer = nn::GRU::new(INPUTS, HIDDEN, BOTH, recurrent(3)?)?;
+        let single = nn::gru(INPUTS, HIDDEN, Default::default(), recurrent(3)?)?;
+        let xs = integers(&[7, 33, INPUTS])?;
+        each_qconfig((layer, single), |(layer, single)| {
+            let (ys, h) = layer.forward(&xs, None)?;
+            let (of_lengths, _) = layer.forward_lengths(&xs, &lengths(), Some(&h))?;
+            let states = single.states_to_tensor(&single.seq(&xs)?)?;
+            Ok(vec![ys, h, of_lengths, states])
+        })
+    }),
+    ("nn::RNN", "", || {
+        let layer = |of| nn::RNN::new(INPUTS, HIDDEN, of, BOTH, recurrent(1)?);
+        let tanh = layer(nn::Nonlinearity::Tanh).map_err(candle_core::Error::wrap)?;
+        let relu = layer(nn::Nonlinearity::Relu).map_err(candle_core::Error::wrap)?;
+        let xs = integers(&[7, 33, INPUTS])?;
+        each_qconfig((tanh, relu), |(tanh, relu)| {
+            let (ys, h) = tanh.forward(&xs, None)?;
+            Ok(vec![ys, h, relu.forward_lengths(&xs, &lengths(), None)?.0])
+        })
+    }),
+    ("nn::LSTMCell nn::GRUCell nn::RNNCell", "", || {
+        let relu = nn::Nonlinearity::Relu;
+        let cells = (
+            nn::LSTMCell::new(INPUTS, HIDDEN, true, recurrent(4)?)?,
+            nn::GRUCell::new(INPUTS, HIDDEN, true, recurrent(3)?)?,
+            nn::RNNCell::new(INPUTS, HIDDEN, true, relu, recurrent(1)?)?,
+        );
+        let xs = integers(&[5, INPUTS])?;
+        each_qconfig(cells, |(lstm, gru, rnn)| {
+            let state = lstm.forward(&xs, None)?;
+            let state = lstm.forward(&xs, Some(&state))?;
+            let gru = gru.forward(&xs, Some(&gru.forward(&xs, None)?))?;
+            let rnn = rnn.forward(&xs, Some(&rnn.forward(&xs, None)?))?;
+            Ok(vec![state.h, state.c, gru, rnn])
+        })
+    }),
+];
+
+/// What computes nothing, and why.
+const EXEMPT: &[(&str, &str)] = &[
+    ("nn::ops", "the module, whose functions have cases"),
+    ("nn::GRUConfig", "candle's configuration"),
+    ("nn::LSTMConfig", "candle's configuration"),
+    ("nn::RecurrentConfig", "a configuration"),
+    ("nn::Nonlinearity", "a configuration of RNN"),
+    ("nn::GRUState", "tensors"),
+    ("nn::LSTMState", "tensors"),
+    ("nn::WeightError", "a report in f64"),
+];
+
+const ROWS: usize = 37;
+const COLUMNS: usize = 150;
+const INPUTS: usize = 70;
+const HIDDEN: usize = 131;
+
+const BOTH: nn::RecurrentConfig = nn::RecurrentConfig {
+    num_layers: 1,
+    bias: true,
+    batch_first: false,
+    bidirectional: true,
+    proj_size: 0,
+};
+
+/// The results of f32, float16 and bfloat16.
+fn each_dtype(op: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Vec<Tensor>> {
+    let xs = tensor(&[ROWS, COLUMNS], 1)?;
+    let dtypes = [DType::F32, DType::F16, DType::BF16];
+    let ys = dtypes.map(|dtype| op(&xs.to_dtype(dtype)?));
+    ys.into_iter().collect()
+}
+
+/// Small integers: float products, which go through `gemm`, are exact in any order of their sums.
+fn integers(shape: &[usize]) -> Result<Tensor> {
+    tensor(shape, 5)?.round()
+}
+
+fn of_tensors(shapes: &[(&str, &[usize])]) -> Result<VarBuilder<'static>> {
+    let named = |(name, shape): &(&str, &[usize])| Ok(((*name).to_owned(), integers(shape)?));
+    let tensors = shapes
+        .iter()
+        .map(named)
+        .collect::<Result<HashMap<_, _>>>()?;
+    Ok(VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu))
+}
+
+/// The weights of layers and cells. Each gate of a unit reads one unit of the state, so that float
+/// products have one term that is not 0.
+fn recurrent(gates: usize) -> Result<VarBuilder<'static>> {
+    let mut tensors = HashMap::new();
+    let rows = gates * HIDDEN;
+    let one_hot = |i: usize| {
+        if i % HIDDEN == i / HIDDEN * 5 % HIDDEN {
+            0.75f32
+        } else {
+            0.
+        }
+    };
+    let hh = Tensor::from_iter((0..rows * HIDDEN).map(one_hot), &Device::Cpu)?;
+    let (ih, hh) = (
+        (integers(&[rows, INPUTS])? / 16.)?,
+        hh.reshape((rows, HIDDEN))?,
+    );
+    let bias = (integers(&[rows])? / 8.)?;
+    for suffix in ["", "_l0", "_l0_reverse"] {
+        let own = [
+            ("weight_ih", &ih),
+            ("weight_hh", &hh),
+            ("bias_ih", &bias),
+            ("bias_hh", &bias),
+        ];
+        tensors.extend(own.map(|(name, tensor)| (format!("{name}{suffix}"), tensor.clone())));
+    }
+    Ok(VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu))
+}
+
+/// Of the 33 sequences of a batch.
+fn lengths() -> Vec<usize> {
+    (0..33).map(|sequence| sequence % 8).collect()
+}
+
+/// [`each_made`] of clones.
+fn each_qconfig<L: Quantizable + Clone>(
+    layer: L,
+    run: impl Fn(&L) -> Result<Vec<Tensor>>,
+) -> Result<Vec<Tensor>> {
+    each_made(|| Ok(layer.clone()), run)
+}
+
+/// The results of a layer, float and by every way to quantize what is multiplied.
+fn each_made<L: Quantizable>(
+    make: impl Fn() -> Result<L>,
+    run: impl Fn(&L) -> Result<Vec<Tensor>>,
+) -> Result<Vec<Tensor>> {
+    let mut ys = run(&make()?)?;
+    for qconfig in [
+        QConfig::default_dynamic(),
+        QConfig::per_channel_dynamic(),
+        QConfig::per_row_dynamic(),
+        QConfig::float16_dynamic(),
+        QConfig::bfloat16_dynamic(),
+        QConfig::onnxruntime(Default::default()),
+    ] {
+        let mut layer = make()?;
+        let spec = QConfigSpec::all_kinds(qconfig);
+        quantize_dynamic(&mut layer, &spec).map_err(candle_core::Error::wrap)?;
+        ys.extend(run(&layer)?);
+    }
+    Ok(ys)
+}
+
+/// By every kind of mask, of one query and of several blocks.
+fn attention(precision: Precision) -> Result<Vec<Tensor>> {
+    let mut ys = Vec::new();
+    for (queries, keys) in [(1, 140), (70, 200), (5, 9)] {
+        let heads = |heads, rows, columns, seed| tensor(&[2, heads, rows, columns], seed);
+        let (q, k) = (heads(4, queries, 33, 1)?, heads(2, keys, 33, 2)?);
+        let v = heads(2, keys, 18, 3)?;
+        let own = tensor(&[queries, keys], 4)?;
+        let (excluded, padding) = (own.gt(2.)?, tensor(&[2, 1, 1, keys], 5)?.gt(2.)?);
+        for mask in [
+            Mask::All,
+            Mask::Causal,
+            Mask::Add(&own),
+            Mask::Exclude(&excluded),
+            Mask::Include(&excluded),
+            Mask::Exclude(&padding),
+        ] {
+            let attended = match precision {
+                Precision::Float32 => ops::scaled_dot_product_attention(&q, &k, &v, mask, 0.2)?,
+                _ => ops::scaled_dot_product_attention_with(&q, &k, &v, mask, 0.2, precision)?,
+            };
+            ys.push(attended);
+        }
+    }
+    Ok(ys)
+}
+
+/// A checksum over the bits of each element, one NaN being as good as another.
+pub fn checksum(tensors: &[Tensor]) -> Result<String> {
+    let mut sum = 0u64;
+    for tensor in tensors {
+        for x in tensor
+            .to_dtype(DType::F32)?
+            .flatten_all()?
+            .to_vec1::<f32>()?
+        {
+            let bits = if x.is_nan() {
+                f32::NAN.to_bits()
+            } else {
+                x.to_bits()
+            };
+            sum = sum.rotate_left(5) ^ u64::from(bits);
+        }
+    }
+    Ok(format!("{sum:016x}"))
+}
+
+/// The first name of each case and the checksum of its results.
+pub fn checksums() -> Result<Vec<(&'static str, String)>> {
+    let of = |(names, _, run): &Case| Ok((first(names), checksum(&run()?)?));
+    CASES.iter().map(of).collect()
+}
+
+pub fn first(names: &'static str) -> &'static str {
+    names.split(' ').next().unwrap_or_default()
+}
+
+/// The names that a module exports but those of candle_nn.
+fn exported(module: &str, source: &str) -> BTreeSet<String> {
+    let code: Vec<_> = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    let code = code.join(" ");
+    let uses = code
+        .split(';')
+        .filter_map(|statement| statement.split_once("pub use "));
+    let uses = uses
+        .map(|(_, path)| path)
+        .filter(|path| !path.starts_with("candle_nn"));
+    let names = uses.flat_map(|path| {
+        let (_, names) = path
+            .split_once('{')
+            .or_else(|| path.rsplit_once("::"))
+            .unwrap_or(("", path));
+        names.trim_end_matches(['}', ' ']).split(',').map(str::trim)
+    });
+    names
+        .filter(|name| !name.is_empty())
+        .map(|name| format!("{module}::{name}"))
+        .collect()
+}
+
+#[test]
+fn every_function_and_layer_has_a_case() {
+    let mut all = exported("ops", include_str!("../../src/ops/mod.rs"));
+    all.extend(exported("nn", include_str!("../../src/nn/mod.rs")));
+    assert!(
+        all.len() > 50 && all.contains("nn::LSTM") && all.contains("ops::gelu"),
+        "{all:?}"
+    );
+    let cases = CASES.iter().flat_map(|(names, ..)| names.split(' '));
+    let exempt = EXEMPT.iter().map(|(name, _)| *name);
+    let known: BTreeSet<_> = cases.chain(exempt).map(str::to_owned).collect();
+    let missing: Vec<_> = all.difference(&known).collect();
+    assert!(
+        missing.is_empty(),
+        "without a case in tests/isa/cases.rs: {missing:?}"
+    );
+    let gone: Vec<_> = known.difference(&all).collect();
+    assert!(gone.is_empty(), "cases of what is not exported: {gone:?}");
+}
