@@ -16,6 +16,7 @@ use super::shard::Shard;
 use super::weights::belongs;
 use super::writer::{Planned, Writer};
 use super::{Checkpoint, Opened};
+use crate::codes::offset;
 use crate::error::{Error, Result};
 use crate::halves::max_half;
 use crate::module::LayerKind;
@@ -194,6 +195,55 @@ fn below(mut error: Error, first: usize) -> Error {
     error
 }
 
+/// Calls `with` with each block of rows of a matrix, quantized.
+fn quantized_blocks(
+    source: &Opened,
+    name: &str,
+    config: &WeightConfig,
+    mut with: impl FnMut(&QTable) -> Result<()>,
+) -> Result<()> {
+    let (_, _, [n, k]) = matrix(source, name)?;
+    let observed = observed(source, name, config)?;
+    let one_scale = match config {
+        WeightConfig::Int8(config) => !config.qscheme.is_per_channel(),
+        WeightConfig::Float16 | WeightConfig::BFloat16 => false,
+    };
+    let whole = observed.is_none() && one_scale;
+    let size = if whole { n * k } else { BLOCK };
+    blocks(source, name, size, |row, values| {
+        let block = block(values, row, [n, k])?;
+        let table = QTable::from_observed(&block, config, observed.as_ref())?;
+        drop(block);
+        with(&table)
+    })
+}
+
+/// Checks that the products of a weight, quantized so, stay within an i32.
+///
+/// # Errors
+/// When they do not, the weight cannot be read, or it holds a NaN or an infinity.
+pub(super) fn check_products(source: &Opened, name: &str, config: &WeightConfig) -> Result<()> {
+    let (_, _, [_, k]) = matrix(source, name)?;
+    let is_int8 = matches!(config, WeightConfig::Int8(_));
+    // Few inputs need no look at the weight.
+    if !is_int8 || (k as u64).saturating_mul(255 * 255) <= i32::MAX as u64 {
+        return Ok(());
+    }
+    quantized_blocks(source, name, config, check_block)
+}
+
+/// The same of a block of rows that is quantized.
+fn check_block(table: &QTable) -> Result<()> {
+    let (Some(ZeroPoints::Int(zeros)), Some(dtype)) = (table.zero_points(), table.dtype()) else {
+        return Ok(());
+    };
+    let [rows, k] = table.shape();
+    let of = |row: usize| zeros[if zeros.len() == 1 { 0 } else { row }] - offset(dtype);
+    let zeros: Vec<i32> = (0..rows).map(of).collect();
+    let codes: Vec<i8> = table.stored_codes().collect();
+    check_sums(&codes, k, &zeros)
+}
+
 /// The parameters of a weight with one scale, if its observer needs no more than a block at a time.
 fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option<WeightQParams>> {
     let WeightConfig::Int8(config) = config else {
@@ -226,23 +276,13 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
         let Some((qconfig, format)) = self.weights.get(name) else {
             return Ok(());
         };
-        let (_, _, [n, k]) = matrix(self.source, name)?;
-        let per_channel = |codes: Codes| codes.qscheme.is_per_channel();
-        let observed = observed(self.source, name, &qconfig.weight).map_err(|e| e.at(name))?;
-        let whole = observed.is_none() && !format.codes.is_none_or(per_channel);
-        let size = if whole { n * k } else { BLOCK };
         let mut qparams = QParams::default();
-        let written = blocks(self.source, name, size, |row, values| {
-            let block = block(values, row, [n, k])?;
-            let rows = block.dims()[0];
-            let table = QTable::from_observed(&block, &qconfig.weight, observed.as_ref())?;
-            drop(block);
+        let written = quantized_blocks(self.source, name, &qconfig.weight, |table| {
             if let Some(halves) = table.stored_halves() {
                 return to.write(name, &halves.to_bytes());
             }
-            let codes: Vec<i8> = table.stored_codes().collect();
-            qparams.add(&table, &codes, rows, k, *format)?;
-            let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+            qparams.add(table, *format)?;
+            let bytes: Vec<u8> = table.stored_codes().map(i8::cast_unsigned).collect();
             to.write(name, &bytes)
         });
         written.map_err(|e| e.at(name))?;
@@ -284,17 +324,12 @@ struct QParams {
 }
 
 impl QParams {
-    fn add(
-        &mut self,
-        table: &QTable,
-        codes: &[i8],
-        rows: usize,
-        k: usize,
-        format: Format,
-    ) -> Result<()> {
-        let offset = format
-            .codes
-            .map_or(0, |codes| crate::codes::offset(codes.dtype));
+    fn add(&mut self, table: &QTable, format: Format) -> Result<()> {
+        if format.activation.is_some() {
+            check_block(table)?;
+        }
+        let [rows, _] = table.shape();
+        let offset = format.codes.map_or(0, |codes| offset(codes.dtype));
         let per_channel = format
             .codes
             .is_some_and(|codes| codes.qscheme.is_per_channel());
@@ -317,17 +352,6 @@ impl QParams {
             }
             Some(ZeroPoints::Int(zeros)) => {
                 let zeros: Vec<i32> = zeros.iter().map(|zero| zero - offset).collect();
-                if format.activation.is_some() {
-                    let of = |row: usize| {
-                        if zeros.len() == 1 {
-                            zeros[0]
-                        } else {
-                            zeros[row]
-                        }
-                    };
-                    let each: Vec<i32> = (0..rows).map(of).collect();
-                    check_sums(codes, k, &each)?;
-                }
                 for _ in 0..repeat(zeros.len()) {
                     self.zeros.extend(&zeros);
                 }
