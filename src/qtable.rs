@@ -9,7 +9,7 @@ use crate::codes::{observe, offset};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::Affine;
-use crate::kernels::{self, Isa};
+use crate::kernels::{self, Isa, OutOfRange};
 use crate::observer::{ObserverConfig, WeightQParams, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
@@ -54,7 +54,7 @@ enum Elements {
     },
     Halves {
         halves: Halves,
-        saturated: usize,
+        out_of_range: OutOfRange,
     },
 }
 
@@ -93,17 +93,20 @@ impl QTable {
             WeightConfig::Int8(config) => int8(isa, &table, values, config, observed)?,
             WeightConfig::Float16 | WeightConfig::BFloat16 => {
                 kernels::check_finite(isa, k, values)?;
-                let (halves, saturated) = match config {
+                let (halves, out_of_range) = match config {
                     WeightConfig::BFloat16 => {
-                        let (halves, saturated) = kernels::halve_rows(k, values);
-                        (Halves::BFloat16(halves), saturated)
+                        let (halves, out_of_range) = kernels::halve_rows(k, values);
+                        (Halves::BFloat16(halves), out_of_range)
                     }
                     _ => {
-                        let (halves, saturated) = kernels::halve_rows(k, values);
-                        (Halves::Float16(halves), saturated)
+                        let (halves, out_of_range) = kernels::halve_rows(k, values);
+                        (Halves::Float16(halves), out_of_range)
                     }
                 };
-                Elements::Halves { halves, saturated }
+                Elements::Halves {
+                    halves,
+                    out_of_range,
+                }
             }
         };
         Ok(Self {
@@ -193,9 +196,20 @@ impl QTable {
 
     /// How many elements were beyond the range of float16 or bfloat16.
     pub fn saturated(&self) -> usize {
+        self.out_of_range().saturated
+    }
+
+    /// How many elements lost precision, or became 0, because all of their row is below the normal
+    /// range of float16 (6.1e-5) or bfloat16 (1.2e-38); not known of a table that was read from a
+    /// checkpoint.
+    pub fn underflowed(&self) -> usize {
+        self.out_of_range().underflowed
+    }
+
+    fn out_of_range(&self) -> OutOfRange {
         match self.elements {
-            Elements::Int8 { .. } => 0,
-            Elements::Halves { saturated, .. } => saturated,
+            Elements::Int8 { .. } => OutOfRange::default(),
+            Elements::Halves { out_of_range, .. } => out_of_range,
         }
     }
 

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use crate::codes::{Parameters, offset};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
-use crate::kernels::{self, Channels, Element, Factor, Isa, Packed};
+use crate::kernels::{self, Channels, Element, Factor, Isa, OutOfRange, Packed};
 use crate::observer::ObserverConfig;
 use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
@@ -45,7 +45,7 @@ pub struct QWeight {
 #[derive(Clone, Copy, Debug)]
 enum Format {
     Int8 { dtype: QDType, qscheme: QScheme },
-    Halves { saturated: usize },
+    Halves(OutOfRange),
 }
 
 impl QWeight {
@@ -140,8 +140,8 @@ impl QWeight {
         let weight = as_f32(weight, "quantize weight")?;
         let elements = Elements::of(&weight);
         let values = elements.as_slice()?;
-        let (packed, saturated) = kernels::pack_floats::<H>(isa, k, gates, values, bias)?;
-        Ok(Self::new(packed, Format::Halves { saturated }))
+        let (packed, out_of_range) = kernels::pack_floats::<H>(isa, k, gates, values, bias)?;
+        Ok(Self::new(packed, Format::Halves(out_of_range)))
     }
 
     fn new(packed: Packed, format: Format) -> Self {
@@ -161,7 +161,7 @@ impl QWeight {
     pub fn dtype(&self) -> Option<QDType> {
         match self.format {
             Format::Int8 { dtype, .. } => Some(dtype),
-            Format::Halves { .. } => None,
+            Format::Halves(_) => None,
         }
     }
 
@@ -169,7 +169,7 @@ impl QWeight {
     pub fn qscheme(&self) -> Option<QScheme> {
         match self.format {
             Format::Int8 { qscheme, .. } => Some(qscheme),
-            Format::Halves { .. } => None,
+            Format::Halves(_) => None,
         }
     }
 
@@ -238,9 +238,20 @@ impl QWeight {
 
     /// How many elements were beyond the range of float16 or bfloat16.
     pub fn saturated(&self) -> usize {
+        self.out_of_range().saturated
+    }
+
+    /// How many elements lost precision, or became 0, because all of their output channel is below
+    /// the normal range of float16 (6.1e-5) or bfloat16 (1.2e-38); not known of a weight that was
+    /// read from a checkpoint.
+    pub fn underflowed(&self) -> usize {
+        self.out_of_range().underflowed
+    }
+
+    fn out_of_range(&self) -> OutOfRange {
         match self.format {
-            Format::Int8 { .. } => 0,
-            Format::Halves { saturated } => saturated,
+            Format::Int8 { .. } => OutOfRange::default(),
+            Format::Halves(out_of_range) => out_of_range,
         }
     }
 

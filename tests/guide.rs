@@ -44,7 +44,7 @@ fn the_chapter_has_every_error_and_every_reason() {
         (
             include_str!("../src/quantize/report/mod.rs"),
             "LeftReason",
-            5,
+            6,
         ),
         (include_str!("../src/quantize/hidden.rs"), "HiddenReason", 4),
         (include_str!("../src/tune/stop.rs"), "Stopped", 9),
@@ -470,6 +470,7 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
         small: nn::Linear,
         kept: nn::Linear,
         done: nn::Linear,
+        wide: nn::Linear,
         embed: nn::Embedding,
         _namesake: candle_nn::Linear,
         _dynamic: Option<Box<dyn Block>>,
@@ -485,6 +486,7 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
         small: linear(2, 2),
         kept: linear(8, 8),
         done,
+        wide: nn::Linear::new(Tensor::ones((1, 70_000), DType::F32, &Device::Cpu)?, None),
         embed: nn::Embedding::new(tensor(&[10, 8], 2)?, 8),
         _namesake: candle_nn::Linear::new(tensor(&[2, 2], 1)?, None),
         _dynamic: None,
@@ -495,6 +497,7 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
     let spec = QConfigSpec::int8().exclude("kept").min_params(10);
     let report = quantize_dynamic(&mut model, &spec)?;
     println!("{report}");
+    assert_eq!(report.left().count(), 5);
     let reasons = report.left().map(|layer| layer.outcome.to_string());
     let mut two = Model::new();
     let one_rule = QConfigSpec::new().name("head", QConfig::per_row_dynamic());

@@ -301,7 +301,8 @@ fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
             good: layer(4, 3)?,
             bad: nn::Linear::new(weight, bias),
         };
-        let spec = QConfigSpec::default_kinds(QConfig::per_row_dynamic());
+        // By its exact name, so that an overflow is an error, too.
+        let spec = QConfigSpec::int8().name("bad", QConfig::per_row_dynamic());
         let result = quantize_dynamic(&mut model, &spec);
         let error = result.expect_err("must fail").to_string();
         assert!(error.starts_with("bad: "), "{error}");

@@ -94,7 +94,8 @@ fn a_dry_run_shows_every_layer_and_writes_nothing() -> Result<()> {
             .to_owned()
     };
     assert!(line("gru").contains("GRU") && line("gru").contains("qint8 per channel, u8 per row"));
-    assert!(line("head").contains("Linear") && line("head").ends_with("the same"));
+    let left = "left: kept float by name \"head\"";
+    assert!(line("head").contains("Linear") && line("head").ends_with(left));
     assert!(line("word_embeddings").contains("Embedding"));
     assert!(output.contains("4 other tensors are copied"), "{output}");
     assert_eq!(fs::read_dir(folder.path())?.count(), 1);
@@ -108,6 +109,65 @@ fn a_dry_run_shows_every_layer_and_writes_nothing() -> Result<()> {
             || output.contains("word_embeddings  Linear"),
         "{output}"
     );
+    Ok(())
+}
+
+/// 70,000 inputs with the greatest code, whose sums can leave an i32.
+#[test]
+fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = folder.path().join("float.safetensors");
+    let ones = |rows: usize| Tensor::ones((rows, 70_000), DType::F32, &Device::Cpu);
+    let head = Tensor::randn(0f32, 1., (64, 64), &Device::Cpu)?;
+    let tensors = HashMap::from([
+        ("head.weight", head),
+        ("rnn.weight_ih", ones(3)?),
+        (
+            "rnn.weight_hh",
+            Tensor::ones((3, 1), DType::F32, &Device::Cpu)?,
+        ),
+        ("wide.weight", ones(2)?),
+        ("wide_embeddings.weight", ones(2)?),
+    ]);
+    safetensors::save(&tensors, &float)?;
+    let out = folder.path().join("out.safetensors");
+    let left = "left: output channel 0 can overflow the i32 accumulator";
+    let dry = text(&dynquant(
+        &["quantize", "--embeddings", "--dry-run"],
+        &[&float],
+    ));
+    let lines = dry.lines().filter(|line| line.ends_with(left)).count();
+    assert_eq!(lines, 3, "two layers, one of which has two weights: {dry}");
+    let output = dynquant(&["quantize", "--embeddings", "-o"], &[&out, &float]);
+    let said = text(&output);
+    assert!(
+        output.status.success() && said.contains("2 of 4 layers quantized"),
+        "{said}"
+    );
+    assert!(said.contains(&format!("wide: {left}")), "{said}");
+    assert!(said.contains(&format!("rnn: {left}")), "{said}");
+    let float16 = dynquant(&["quantize", "--preset", "float16", "-o"], &[&out, &float]);
+    assert!(
+        text(&float16).contains("3 of 4 layers quantized"),
+        "{}",
+        text(&float16)
+    );
+    // Alone, or by its exact name, it is what was asked for.
+    let spec = folder.path().join("spec.yaml");
+    for rules in [
+        "kinds: {GRUCell: per_row_dynamic}",
+        "rules: [{name: wide, qconfig: per_row_dynamic}]",
+    ] {
+        fs::write(&spec, rules)?;
+        let args = ["quantize", "--spec", spec.to_str().unwrap(), "-o"];
+        let output = dynquant(&args, &[&out, &float]);
+        let said = text(&output);
+        assert!(
+            !output.status.success() && said.contains("float.safetensors: "),
+            "{said}"
+        );
+        assert!(said.contains(": output channel 0 can overflow"), "{said}");
+    }
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use super::shard::Shard;
 use super::weights::belongs;
 use super::writer::{Planned, Writer};
 use super::{Checkpoint, Opened};
+use crate::codes::offset;
 use crate::error::{Error, Result};
 use crate::halves::max_half;
 use crate::module::LayerKind;
@@ -178,7 +179,8 @@ fn blocks(
     let (shard, entry, [n, k]) = matrix(source, name)?;
     for row in (0..n).step_by(rows.max(1)) {
         let end = n.min(row.saturating_add(rows));
-        with(row, shard.floats(name, entry, row * k..end * k)?)?;
+        let values = shard.floats(name, entry, row * k..end * k)?;
+        with(row, values).map_err(|error| below(error, row))?;
     }
     Ok(())
 }
@@ -189,18 +191,76 @@ fn block(values: Vec<f32>, first: usize, [n, k]: [usize; 2]) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, (rows, k), &Device::Cpu)?)
 }
 
-/// The error of a block of rows of a weight, which begins at `first`: at the place in the source.
-fn fault(mut error: Error, source: &Opened, name: &str, first: usize) -> Error {
+/// The error of a block of rows that begins at `first`.
+fn below(mut error: Error, first: usize) -> Error {
     match &mut error {
-        Error::InFile { .. } => return error,
         Error::NonFiniteWeight { index, .. } => index.iter_mut().take(1).for_each(|i| *i += first),
         Error::AccumulatorOverflow { channel, .. } => *channel += first,
         _ => {}
     }
-    match source.files.find(name) {
-        Some((shard, _)) => error.at(name).in_file(&shard.path),
-        None => error.at(name),
+    error
+}
+
+/// The error of a weight, at its place in the source.
+fn fault(error: Error, source: &Opened, name: &str) -> Error {
+    match (error, source.files.find(name)) {
+        // Of a file already: the source, or what is written.
+        (error @ (Error::InFile { .. } | Error::Io { .. }), _) => error,
+        (error, Some((shard, _))) => error.at(name).in_file(&shard.path),
+        (error, None) => error.at(name),
     }
+}
+
+/// Calls `with` with the first row and the codes of each block of rows of a matrix.
+fn quantized_blocks(
+    source: &Opened,
+    name: &str,
+    config: &WeightConfig,
+    mut with: impl FnMut(usize, &QTable) -> Result<()>,
+) -> Result<()> {
+    let (_, _, shape) = matrix(source, name)?;
+    let observed = observed(source, name, config)?;
+    let one_scale = match config {
+        WeightConfig::Int8(config) => !config.qscheme.is_per_channel(),
+        WeightConfig::Float16 | WeightConfig::BFloat16 => false,
+    };
+    let rows = if observed.is_none() && one_scale {
+        shape[0]
+    } else {
+        rows_of_block(shape[1])
+    };
+    blocks(source, name, rows, |row, values| {
+        let block = block(values, row, shape)?;
+        let table = QTable::from_observed(&block, config, observed.as_ref())?;
+        drop(block);
+        with(row, &table)
+    })
+}
+
+/// Checks that the products of a weight, quantized so, stay within an i32.
+///
+/// # Errors
+/// When they do not, the weight cannot be read, or it holds a NaN or an infinity.
+pub(super) fn check_products(source: &Opened, name: &str, config: &WeightConfig) -> Result<()> {
+    let (_, _, [_, k]) = matrix(source, name)?;
+    let is_int8 = matches!(config, WeightConfig::Int8(_));
+    // Few inputs need no look at the weight.
+    if !is_int8 || (k as u64).saturating_mul(255 * 255) <= i32::MAX as u64 {
+        return Ok(());
+    }
+    quantized_blocks(source, name, config, |_, table| check_block(table))
+}
+
+/// The same of a block of rows that is quantized.
+fn check_block(table: &QTable) -> Result<()> {
+    let (Some(ZeroPoints::Int(zeros)), Some(dtype)) = (table.zero_points(), table.dtype()) else {
+        return Ok(());
+    };
+    let [rows, k] = table.shape();
+    let of = |row: usize| zeros[if zeros.len() == 1 { 0 } else { row }] - offset(dtype);
+    let zeros: Vec<i32> = (0..rows).map(of).collect();
+    let codes: Vec<i8> = table.stored_codes().collect();
+    check_sums(&codes, k, &zeros)
 }
 
 /// The parameters of a weight with one scale, if its observer needs no more than a block at a time.
@@ -214,8 +274,7 @@ fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option
     let (_, _, shape) = matrix(source, name)?;
     let mut observer = config.build()?;
     blocks(source, name, rows_of_block(shape[1]), |row, values| {
-        let seen = block(values, row, shape).and_then(|block| observer.observe(&block));
-        seen.map_err(|e| fault(e, source, name, row))
+        observer.observe(&block(values, row, shape)?)
     })?;
     observer.calculate_qparams().map(Some)
 }
@@ -236,23 +295,8 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
         let Some((qconfig, format)) = self.weights.get(name) else {
             return Ok(());
         };
-        let (_, _, shape) = matrix(self.source, name)?;
-        let at = |error| fault(error, self.source, name, 0);
-        let observed = observed(self.source, name, &qconfig.weight).map_err(at)?;
-        let per_channel = |codes: Codes| codes.qscheme.is_per_channel();
-        let whole = observed.is_none() && !format.codes.is_none_or(per_channel);
-        let rows = if whole {
-            shape[0]
-        } else {
-            rows_of_block(shape[1])
-        };
-        blocks(self.source, name, rows, |row, values| {
-            let quantized = || {
-                let block = block(values, row, shape)?;
-                let table = QTable::from_observed(&block, &qconfig.weight, observed.as_ref())?;
-                Quantized::of(&table, *format, row)
-            };
-            match quantized().map_err(|e| fault(e, self.source, name, row))? {
+        let written = quantized_blocks(self.source, name, &qconfig.weight, |row, table| {
+            match Quantized::of(table, *format, row)? {
                 Quantized::Halves(bytes) => to.write(name, &bytes),
                 Quantized::Codes(codes, scales, zeros) => {
                     let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
@@ -260,7 +304,8 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
                     write_qparams(name, &scales, &zeros, to)
                 }
             }
-        })
+        });
+        written.map_err(|error| fault(error, self.source, name))
     }
 
     fn formats(&self) -> BTreeMap<String, Format> {
@@ -290,8 +335,11 @@ impl Quantized {
         if let Some(halves) = table.stored_halves() {
             return Ok(Self::Halves(halves.to_bytes()));
         }
+        if format.activation.is_some() {
+            check_block(table)?;
+        }
         let codes: Vec<i8> = table.stored_codes().collect();
-        let [rows, k] = table.shape();
+        let [rows, _] = table.shape();
         let qscheme = format.codes.map(|codes| codes.qscheme);
         let repeat = |len: usize| match qscheme.is_some_and(QScheme::is_per_channel) {
             // An observer may choose one value for all rows of a block.
@@ -299,17 +347,11 @@ impl Quantized {
             true => 1,
             false => usize::from(first == 0),
         };
-        let offset = format
-            .codes
-            .map_or(0, |codes| crate::codes::offset(codes.dtype));
+        let offset = format.codes.map_or(0, |codes| offset(codes.dtype));
         let zeros = match table.zero_points() {
             Some(ZeroPoints::Float(zeros)) => Zeros::Float(zeros.repeat(repeat(zeros.len()))),
             Some(ZeroPoints::Int(zeros)) => {
                 let zeros: Vec<i32> = zeros.iter().map(|zero| zero - offset).collect();
-                if format.activation.is_some() {
-                    let each = if zeros.len() == 1 { rows } else { 1 };
-                    check_sums(&codes, k, &zeros.repeat(each))?;
-                }
                 if qscheme.is_some_and(QScheme::is_symmetric) {
                     Zeros::None
                 } else {

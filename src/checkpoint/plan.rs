@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 
 use super::Checkpoint;
+use super::convert::check_products;
 use super::shard::is_float;
 use crate::error::{Error, Result};
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
 use crate::qconfig::QConfig;
-use crate::quantize::{QConfigSpec, quantize_dynamic};
+use crate::quantize::{LeftReason, Outcome, QConfigSpec, quantize_dynamic};
 use crate::words::unknown_name;
 
 /// Ends of a module's name that make it a table: see [`Plan::new`].
@@ -47,7 +48,9 @@ pub struct PlannedLayer {
     pub tensors: Vec<String>,
     /// `None` where it stays float.
     pub qconfig: Option<QConfig>,
-    elements: usize,
+    /// Why it stays float.
+    pub left: Option<LeftReason>,
+    shapes: Vec<[usize; 2]>,
 }
 
 impl Plan {
@@ -63,8 +66,9 @@ impl Plan {
     /// from a Linear: exclude it.
     ///
     /// # Errors
-    /// When a rule matches no layer, nothing is quantized, a layer is quantized already, or one of
-    /// the names is that of no layer.
+    /// When a rule matches no layer, nothing is quantized, a layer is quantized already, one of the
+    /// names is that of no layer, or a weight of so many inputs that its codes have to be looked at
+    /// cannot be read or holds a NaN or an infinity.
     pub fn new(
         source: &Checkpoint,
         spec: &QConfigSpec,
@@ -97,10 +101,25 @@ impl Plan {
                 got: format!("the quantized weight {name:?}"),
             });
         }
-        let mut tree = Tree(found.into_iter().map(Leaf).collect());
-        quantize_dynamic(&mut tree, spec)?;
+        let leaf = |layer| Leaf {
+            layer,
+            source: source.clone(),
+        };
+        let mut tree = Tree(found.into_iter().map(leaf).collect());
+        let report = quantize_dynamic(&mut tree, spec).map_err(|error| match error {
+            error @ Error::At { .. } => error.in_file(source.opened.files.path()),
+            error => error,
+        })?;
+        let layers = tree.0.into_iter().zip(report.layers);
+        let layers = layers.map(|(leaf, report)| PlannedLayer {
+            left: match report.outcome {
+                Outcome::Left { reason } => Some(reason),
+                Outcome::Swapped { .. } | Outcome::Shared { .. } => None,
+            },
+            ..leaf.layer
+        });
         Ok(Self {
-            layers: tree.0.into_iter().map(|leaf| leaf.0).collect(),
+            layers: layers.collect(),
         })
     }
 
@@ -137,10 +156,11 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
                 kind,
                 tensors: Vec::new(),
                 qconfig: None,
-                elements: 0,
+                left: None,
+                shapes: Vec::new(),
             });
         layer.tensors.push(name.to_owned());
-        layer.elements += rows * columns;
+        layer.shapes.push([rows, columns]);
     }
     found.into_values().collect()
 }
@@ -184,28 +204,42 @@ fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) ->
 /// The layers as a model whose quantization is to be remembered.
 struct Tree(Vec<Leaf>);
 
-struct Leaf(PlannedLayer);
+struct Leaf {
+    layer: PlannedLayer,
+    source: Checkpoint,
+}
 
 #[diagnostic::do_not_recommend]
 impl Layer for Leaf {
     fn kind(&self) -> LayerKind {
-        self.0.kind.clone()
+        self.layer.kind.clone()
     }
 
     fn weights(&self) -> Vec<WeightInfo> {
-        let dtype = match self.0.qconfig {
+        let dtype = match self.layer.qconfig {
             None => WeightDType::F32,
             Some(_) => WeightDType::QInt8,
         };
-        let elements = self.0.elements;
-        vec![WeightInfo::new("weight", &[elements], dtype, elements)]
+        let of = |shape: &[usize; 2]| WeightInfo::new("weight", shape, dtype, 0);
+        self.layer.shapes.iter().map(of).collect()
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
-        Ok(Self(PlannedLayer {
-            qconfig: Some(qconfig.clone()),
-            ..self.0.clone()
-        }))
+        // A table is looked up, not multiplied.
+        if self.layer.kind != LayerKind::Embedding {
+            for tensor in &self.layer.tensors {
+                let checked = check_products(&self.source.opened, tensor, &qconfig.weight);
+                let own = tensor.rsplit('.').next().unwrap_or(tensor);
+                checked.map_err(|error| error.at(own))?;
+            }
+        }
+        Ok(Self {
+            layer: PlannedLayer {
+                qconfig: Some(qconfig.clone()),
+                ..self.layer.clone()
+            },
+            source: self.source.clone(),
+        })
     }
 }
 
@@ -222,7 +256,7 @@ impl Quantizable for Leaf {
 impl Quantizable for Tree {
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
         let mut leaves = self.0.iter();
-        leaves.try_for_each(|leaf| match &*leaf.0.name {
+        leaves.try_for_each(|leaf| match &*leaf.layer.name {
             "" => walk.layer(leaf),
             name => walk.child(name, leaf),
         })
@@ -230,7 +264,7 @@ impl Quantizable for Tree {
 
     fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
         let mut leaves = self.0.iter_mut();
-        leaves.try_for_each(|leaf| match &*leaf.0.name.clone() {
+        leaves.try_for_each(|leaf| match &*leaf.layer.name.clone() {
             "" => walk.layer(leaf),
             name => walk.child(name, leaf),
         })

@@ -28,7 +28,7 @@ pub(crate) use calls::linear::{linear, linear_each, linear_into};
 pub(crate) use calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};
 pub(crate) use calls::norm::{layer_norm, softmax};
 pub(crate) use calls::pack::{
-    Channels, Factor, PART, check_finite, encode_rows, extents, halve_rows, pack_codes,
+    Channels, Factor, OutOfRange, PART, check_finite, encode_rows, extents, halve_rows, pack_codes,
     pack_floats, pack_halves, pack_int8,
 };
 pub(crate) use calls::quantize::Codes;

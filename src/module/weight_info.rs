@@ -75,6 +75,9 @@ pub struct WeightInfo {
     pub quantized: bool,
     /// Elements that were clamped to the range of its dtype when it was quantized.
     pub saturated: usize,
+    /// Elements that lost precision or became 0 then, because all of their channel is below the
+    /// normal range of its dtype.
+    pub underflowed: usize,
     /// Its memory, if the layer gives it: memory that several layers hold is counted once, and a
     /// view counts the whole memory.
     #[serde(skip)]
@@ -91,6 +94,7 @@ impl WeightInfo {
             bytes,
             quantized: dtype.is_quantized(),
             saturated: 0,
+            underflowed: 0,
             id: None,
         }
     }
@@ -110,6 +114,15 @@ impl WeightInfo {
         Self {
             quantized: true,
             saturated,
+            ..self
+        }
+    }
+
+    /// The same with elements whose channels are below the normal range.
+    #[must_use]
+    pub fn with_underflowed(self, underflowed: usize) -> Self {
+        Self {
+            underflowed,
             ..self
         }
     }

@@ -61,7 +61,7 @@ pub struct ObserverConfig {
     pub reduce_range: bool,
     /// Minimum and maximum code, if not all codes of the dtype are used.
     pub quant_range: Option<[i32; 2]>,
-    /// Minimum scale.
+    /// Minimum scale, at least [`QConfig::MIN_EPS`](crate::QConfig::MIN_EPS); PyTorch's is 2^-23.
     pub eps: f32,
 }
 

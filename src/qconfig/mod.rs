@@ -133,12 +133,35 @@ impl QConfig {
     }
 
     /// The recommended configuration: a weight scale per output channel, an 8-bit activation scale
-    /// per row.
+    /// per row, and [no minimum](Self::MIN_EPS) of either scale.
     pub const fn per_row_dynamic() -> Self {
         Self::new(
             ActivationConfig::dynamic(Granularity::PerRow, false),
             WeightConfig::PER_CHANNEL,
         )
+        .eps(Self::MIN_EPS)
+    }
+
+    /// The minimum scale that leaves small weights as they are: the least normal f32, 1.2e-38, since
+    /// the inverse of a smaller one may be infinite.
+    pub const MIN_EPS: f32 = f32::MIN_POSITIVE;
+
+    /// The same with another minimum scale of int8 weights, PyTorch's `eps`.
+    ///
+    /// PyTorch's is 2^-23: weights below 1e-5 lose bits by it, and those below 1e-7 become 0.
+    ///
+    /// ```
+    /// use candle_dynquant::QConfig;
+    ///
+    /// let qconfig = QConfig::per_channel_dynamic().eps(QConfig::MIN_EPS);
+    /// assert_eq!(qconfig.weight, QConfig::per_row_dynamic().weight);
+    /// ```
+    #[must_use]
+    pub const fn eps(mut self, eps: f32) -> Self {
+        if let WeightConfig::Int8(config) = &mut self.weight {
+            config.eps = eps;
+        }
+        self
     }
 
     /// The same with half of the codes of int8 weights: ONNX Runtime's `reduce_range`.

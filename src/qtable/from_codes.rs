@@ -3,7 +3,7 @@
 use super::{Elements, QTable};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
-use crate::kernels::Isa;
+use crate::kernels::{Isa, OutOfRange};
 use crate::observer::ZeroPoints;
 use crate::qparams::{QDType, QScheme};
 use crate::qweight::{RawCodes, check_codes, check_halves, less_offset};
@@ -96,11 +96,18 @@ impl QTable {
     pub(crate) fn of_halves(shape: [usize; 2], halves: Halves, saturated: usize) -> Result<Self> {
         let isa = Isa::active()?;
         check_halves(shape, &halves)?;
+        let out_of_range = OutOfRange {
+            saturated,
+            underflowed: 0,
+        };
         Ok(Self {
             isa,
             rows: shape[0],
             k: shape[1],
-            elements: Elements::Halves { halves, saturated },
+            elements: Elements::Halves {
+                halves,
+                out_of_range,
+            },
         })
     }
 

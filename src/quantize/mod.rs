@@ -46,7 +46,8 @@ use survey::Survey;
 ///
 /// # Errors
 /// When a rule or the whole spec matches nothing, a regex is malformed, two layers have one
-/// path, or a matched weight cannot be quantized. The model is then as it was.
+/// path, or a matched weight cannot be quantized. The model is then as it was. A layer whose int8
+/// products could leave an i32 is left, unless a rule has its exact name or it is the only one.
 pub fn quantize_dynamic<M>(model: &mut M, spec: &QConfigSpec) -> Result<Report>
 where
     M: Quantizable + ?Sized,
@@ -90,10 +91,11 @@ where
 {
     let isa = Isa::active()?;
     let survey = Survey::of(model)?;
-    let decisions = spec.resolve(&survey)?;
+    let mut decisions = spec.resolve(&survey)?;
     let reporter = Reporter::new(&survey, &decisions, &mut progress);
     trace::quantize!(isa, reporter.total());
-    let quantized = swap::quantize(model, &survey, &decisions, reporter)?;
+    let mut quantized = swap::quantize(model, &survey, &decisions, reporter)?;
+    quantized.settle(&survey, &mut decisions)?;
     let report = Report::new(isa, survey, decisions, &quantized);
     swap::rehearse(model, &quantized.replacements)?;
     swap::install(model, quantized.replacements)?;

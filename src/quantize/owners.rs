@@ -70,11 +70,11 @@ impl Owners {
         counts.map(|(_, count)| count.bytes).sum()
     }
 
-    /// Elements clamped to the float16 range in the weights that the layer counts.
-    pub fn saturated(&self, layer: usize) -> usize {
+    /// The sum of a count of elements over the weights that the layer counts.
+    pub fn count(&self, layer: usize, of: fn(&WeightInfo) -> usize) -> usize {
         let weights = self.layers[layer].iter().enumerate();
         let own = weights.filter(|(weight, _)| self.owner((layer, *weight)) == (layer, *weight));
-        own.map(|(_, info)| info.saturated).sum()
+        own.map(|(_, info)| of(info)).sum()
     }
 
     /// The layer that counts a weight of this one, if it is another.

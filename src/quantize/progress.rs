@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::module::WeightInfo;
 
 /// How far a call of [`quantize_dynamic_with`](crate::quantize_dynamic_with) is: one more layer has
-/// been quantized.
+/// been quantized, or turned out to be one that is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress<'a> {
@@ -38,7 +38,7 @@ impl<'a> Reporter<'a> {
         call: &'a mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Self {
         let layers = survey.layers.iter().zip(decisions);
-        let swapped = layers.filter(|(_, decision)| matches!(decision, Decision::Swap(_)));
+        let swapped = layers.filter(|(_, decision)| matches!(decision, Decision::Swap { .. }));
         let bytes = swapped.map(|(layer, _)| bytes(&layer.weights));
         let (total_layers, total_bytes) =
             bytes.fold((0, 0), |(layers, sum), bytes| (layers + 1, sum + bytes));
@@ -65,7 +65,7 @@ impl<'a> Reporter<'a> {
         self.cancelled
     }
 
-    /// The layer at `path`, which had these weights, has been quantized.
+    /// The layer at `path`, which had these weights, is done.
     pub fn advance(&mut self, path: &str, weights: &[WeightInfo]) {
         self.now.layers += 1;
         self.now.bytes += bytes(weights);

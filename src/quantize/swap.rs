@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::LeftReason;
 use super::progress::Reporter;
 use super::spec::Decision;
 use super::survey::Survey;
@@ -21,6 +22,35 @@ pub(crate) struct Quantized {
     pub replacements: Replacements,
     /// Layers that read the quantized weight of another, by path, and the path of the other.
     pub sharing: BTreeMap<String, String>,
+    /// Layers that int8 has no room for, by path, and the error that says so.
+    pub refused: BTreeMap<String, Error>,
+}
+
+impl Quantized {
+    /// Turns the decisions for layers that were refused into the reasons why they are left.
+    ///
+    /// # Errors
+    /// The first refusal, where nothing is quantized because of it.
+    pub fn settle(&mut self, survey: &Survey, decisions: &mut [Decision]) -> Result<()> {
+        let mut first = None;
+        for (layer, decision) in survey.layers.iter().zip(&mut *decisions) {
+            let Some(error) = self.refused.remove(&layer.path) else {
+                continue;
+            };
+            if let Some(reason) = LeftReason::of_limit(&error) {
+                *decision = Decision::Leave(reason);
+            }
+            first.get_or_insert_with(|| error.at(&layer.path));
+        }
+        let quantized = |d: &Decision| match d {
+            Decision::Swap { .. } | Decision::Leave(LeftReason::AlreadyQuantized) => true,
+            Decision::Leave(_) => false,
+        };
+        match first {
+            Some(error) if !decisions.iter().any(quantized) => Err(error),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Quantizes every layer that was decided for.
@@ -34,7 +64,8 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
     reporter: Reporter<'_>,
 ) -> Result<Quantized> {
     struct Quantize<'a, 'r> {
-        qconfigs: BTreeMap<&'a str, &'a QConfig>,
+        /// By path, with whether an error of the layer's is one of the call.
+        qconfigs: BTreeMap<&'a str, (&'a QConfig, bool)>,
         /// Whether this walk is that of the embeddings.
         embeddings: bool,
         /// Weights lent by quantized layers, with their paths, by the float matrix they were made
@@ -46,7 +77,7 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
 
     impl Visitor for Quantize<'_, '_> {
         fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
-            let Some(qconfig) = self.qconfigs.get(path) else {
+            let Some(&(qconfig, exact)) = self.qconfigs.get(path) else {
                 return Ok(());
             };
             let embedding = layer.kind() == LayerKind::Embedding;
@@ -66,7 +97,14 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
                     quantized
                 }
                 None => {
-                    let quantized = layer.quantize_boxed(qconfig)?;
+                    let quantized = match layer.quantize_boxed(qconfig) {
+                        Err(error) if !exact && LeftReason::of_limit(&error).is_some() => {
+                            self.done.refused.insert(path.to_owned(), error);
+                            self.reporter.advance(path, &weights);
+                            return Ok(());
+                        }
+                        quantized => quantized?,
+                    };
                     for weight in &weights {
                         if let (Some(id), Some(lent)) = (&weight.id, quantized.lend(&weight.name)) {
                             let lender = || (path.to_owned(), lent);
@@ -88,7 +126,7 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
             .iter()
             .zip(decisions)
             .filter_map(|(layer, decision)| match decision {
-                Decision::Swap(qconfig) => Some((layer.path.as_str(), qconfig)),
+                Decision::Swap { qconfig, exact } => Some((layer.path.as_str(), (qconfig, *exact))),
                 Decision::Leave(_) => None,
             })
             .collect(),

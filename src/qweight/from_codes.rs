@@ -5,7 +5,7 @@ use crate::codes::offset;
 use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::Int8;
-use crate::kernels::{self, Isa};
+use crate::kernels::{self, Isa, OutOfRange};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{mismatch, to_f32_vec};
@@ -112,21 +112,21 @@ impl QWeight {
                 };
                 Self::of_codes(1, self.shape(), raw, Some(bias))
             }
-            Format::Halves { saturated } => {
+            Format::Halves(out_of_range) => {
                 // Of a format of halves there are some.
                 let halves = self.stored_halves();
                 let halves = halves.unwrap_or(Halves::Float16(Vec::new()));
-                Self::of_halves(1, self.shape(), &halves, saturated, Some(bias))
+                Self::of_halves(1, self.shape(), &halves, out_of_range, Some(bias))
             }
         }
     }
 
-    /// A weight of halves in row order, `saturated` of which were clamped when they were made.
+    /// A weight of halves in row order, some of which were out of range when they were made.
     pub(crate) fn of_halves(
         gates: usize,
         shape: [usize; 2],
         halves: &Halves,
-        saturated: usize,
+        out_of_range: OutOfRange,
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = Isa::active()?;
@@ -137,7 +137,7 @@ impl QWeight {
             Halves::Float16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
             Halves::BFloat16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
         };
-        Ok(Self::new(packed, Format::Halves { saturated }))
+        Ok(Self::new(packed, Format::Halves(out_of_range)))
     }
 }
 

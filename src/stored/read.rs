@@ -8,6 +8,7 @@ use super::{EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZER
 use crate::codes::offset;
 use crate::error::Result;
 use crate::halves::Halves;
+use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
 use crate::qparams::QScheme;
 use crate::qtable::QTable;
@@ -59,8 +60,11 @@ impl Found<'_> {
                 QWeight::of_codes(gates, shape, raw, bias)
             }
             None => {
-                let saturated = self.format.saturated;
-                QWeight::of_halves(gates, shape, &self.halves(shape)?, saturated, bias)
+                let out_of_range = OutOfRange {
+                    saturated: self.format.saturated,
+                    underflowed: 0,
+                };
+                QWeight::of_halves(gates, shape, &self.halves(shape)?, out_of_range, bias)
             }
         };
         read().map_err(|e| e.at(&self.path()))

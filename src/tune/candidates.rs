@@ -28,24 +28,29 @@ impl Candidates {
     pub fn of<M: Quantizable + ?Sized>(model: &mut M, spec: &QConfigSpec) -> Result<Self> {
         let survey = Survey::of(model)?;
         let decisions = spec.resolve(&survey)?;
-        if !decisions.iter().any(|d| matches!(d, Decision::Swap(_))) {
+        if !decisions.iter().any(|d| matches!(d, Decision::Swap { .. })) {
             let hint = "all layers that the spec matches are quantized already";
             let hint = with_hidden(hint.into(), &survey);
             return Err(Error::NothingMatched { hint });
         }
         let mut waiting = BTreeMap::new();
         let mut sharing = BTreeMap::new();
+        let mut refused = BTreeMap::new();
         for precision in [Precision::Int8, Precision::Int8PerRow, Precision::Float16] {
             let wanted = decisions.iter().zip(&survey.layers);
             let wanted = wanted.map(|(d, layer)| of_precision(d, &layer.kind, precision));
             let quantized = quantize(model, &survey, wanted.collect(), &decisions)?;
             sharing.extend(quantized.sharing);
+            refused.extend(quantized.refused);
             waiting.insert(precision, quantized.replacements);
         }
         for replacements in waiting.values() {
             swap::rehearse(model, replacements)?;
         }
         let units = units(&survey, &sharing, &waiting);
+        if let (true, Some((path, error))) = (units.0.is_empty(), refused.pop_first()) {
+            return Err(error.at(&path));
+        }
         Ok(Self {
             fingerprint: fingerprint(&survey, &waiting),
             installed: units.uniform(Precision::Float),
@@ -109,7 +114,7 @@ impl Candidates {
 /// The configuration of a layer in a precision; `None` if the layer has no such precision, or the
 /// spec decides on it already.
 fn of_precision(decision: &Decision, kind: &LayerKind, precision: Precision) -> Option<QConfig> {
-    let Decision::Swap(qconfig) = decision else {
+    let Decision::Swap { qconfig, .. } = decision else {
         return None;
     };
     let halves = matches!(
@@ -141,11 +146,18 @@ fn quantize<M: Quantizable + ?Sized>(
     // Nothing reads the reason.
     let left = || Decision::Leave(LeftReason::NoRule);
     let is_own: Vec<bool> = (wanted.iter().zip(own))
-        .map(|(wanted, own)| matches!(own, Decision::Swap(q) if wanted.as_ref() == Some(q)))
+        .map(|(wanted, own)| {
+            matches!(own, Decision::Swap { qconfig, .. } if wanted.as_ref() == Some(qconfig))
+        })
         .collect();
-    let decisions = wanted
-        .into_iter()
-        .map(|w| w.map_or_else(left, Decision::Swap));
+    let exact = |own: &Decision| matches!(own, Decision::Swap { exact: true, .. });
+    let decisions = wanted.into_iter().zip(own).zip(&is_own);
+    let decisions = decisions.map(|((wanted, own), is_own)| {
+        wanted.map_or_else(left, |qconfig| Decision::Swap {
+            qconfig,
+            exact: *is_own && exact(own),
+        })
+    });
     let mut decisions: Vec<_> = decisions.collect();
     loop {
         let mut go_on = |_: &Progress<'_>| ControlFlow::Continue(());
@@ -159,7 +171,7 @@ fn quantize<M: Quantizable + ?Sized>(
             .iter()
             .position(|layer| is_at(&error, &layer.path));
         match refused {
-            Some(layer) if !is_own[layer] && matches!(decisions[layer], Decision::Swap(_)) => {
+            Some(layer) if !is_own[layer] && matches!(decisions[layer], Decision::Swap { .. }) => {
                 decisions[layer] = left();
             }
             _ => return Err(error),

@@ -211,7 +211,7 @@ fn what_is_left_out_is_as_in_pytorch() {
             QConfig::per_channel_dynamic(),
         ),
         (
-            "{weight: {observer: PerChannelMinMaxObserver}, activation: {granularity: per_row}}",
+            "{weight: {observer: PerChannelMinMaxObserver, eps: 1.1754944e-38}, activation: {granularity: per_row}}",
             QConfig::per_row_dynamic(),
         ),
         (

@@ -234,7 +234,7 @@ fn presets_give_what_they_say() {
         assert_eq!(spec.to_string().lines().count(), kinds, "{name}");
         assert_eq!(to(&spec, "head"), swapped_to(qconfig), "{name}");
         assert_eq!(to(&spec, "table"), left(LeftReason::OffByDefault), "{name}");
-        let table = swapped_to(QConfig::float_qparams_weight_only());
+        let table = swapped_to(QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS));
         assert_eq!(to(&spec.embeddings(), "table"), table, "{name}");
     }
     assert_eq!(

@@ -71,7 +71,10 @@ fn layers_are_chosen_by_type_and_by_regex() {
     let cases = [
         (
             "  optype_wise: {Embedding: {weight: {dtype: [uint8]}, activation: {dtype: [fp32]}}}",
-            int8().kind(LayerKind::Embedding, QConfig::float_qparams_weight_only()),
+            int8().kind(
+                LayerKind::Embedding,
+                QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS),
+            ),
         ),
         (
             "  optype_wise: {LSTM: {weight: {dtype: fp32}, activation: {dtype: fp32}}}",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
-use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, WeightConfig};
+use candle_dynquant::{Checkpoint, LeftReason, QConfigSpec, WeightConfig};
 
 use super::progress::Progress;
 use super::table::{megabytes, table};
@@ -37,6 +37,11 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         megabytes(before),
         megabytes(after),
     );
+    for layer in plan.layers() {
+        if let Some(reason @ LeftReason::AccumulatorOverflow { .. }) = &layer.left {
+            println!("{}: {reason}", layer.name);
+        }
+    }
     Ok(())
 }
 
@@ -77,10 +82,7 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
                 layer.kind.to_string(),
                 format!("{:?}", info.shape),
                 info.dtype.clone(),
-                layer
-                    .qconfig
-                    .as_ref()
-                    .map_or("the same".into(), QConfig::to_string),
+                becomes(layer),
             ]);
         }
     }
@@ -97,6 +99,15 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
         megabytes(all),
         megabytes(all - before + after),
     )
+}
+
+/// What becomes of a layer, or why it stays.
+fn becomes(layer: &PlannedLayer) -> String {
+    match (&layer.qconfig, &layer.left) {
+        (Some(qconfig), _) => qconfig.to_string(),
+        (None, Some(reason)) => reason.to_string(),
+        (None, None) => "the same".into(),
+    }
 }
 
 fn bytes_after(layer: &PlannedLayer, info: &TensorInfo) -> u64 {

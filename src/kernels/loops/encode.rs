@@ -101,6 +101,8 @@ const PART: usize = 512;
 /// A float of two bytes that weights can have.
 pub trait Half: Copy + Send + Sync + Default {
     const MAX: f32;
+    /// The least number with all bits of precision.
+    const MIN_POSITIVE: f32;
 
     /// Writes each value, which is within the range, rounded half to even.
     fn narrow(values: &[f32], halves: &mut [Self]);
@@ -110,6 +112,7 @@ pub trait Half: Copy + Send + Sync + Default {
 
 impl Half for f16 {
     const MAX: f32 = f16::MAX.to_f32_const();
+    const MIN_POSITIVE: f32 = f16::MIN_POSITIVE.to_f32_const();
 
     #[inline(always)]
     fn narrow(values: &[f32], halves: &mut [Self]) {
@@ -124,6 +127,7 @@ impl Half for f16 {
 
 impl Half for bf16 {
     const MAX: f32 = bf16::MAX.to_f32_const();
+    const MIN_POSITIVE: f32 = bf16::MIN_POSITIVE.to_f32_const();
 
     #[inline(always)]
     fn narrow(values: &[f32], halves: &mut [Self]) {

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::{Pool, Random, some};
 use crate::error::Error;
 use crate::kernels::calls::pack::{
-    Channels, encode_rows, halve_rows, pack_codes, pack_floats, pack_halves, pack_int8,
+    Channels, OutOfRange, encode_rows, halve_rows, pack_codes, pack_floats, pack_halves, pack_int8,
 };
 use crate::kernels::isa::Isa;
 use crate::kernels::loops::encode::Coding;
@@ -106,7 +106,10 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
             .iter()
             .map(|x| f16::from_f32(x.clamp(-max, max)))
             .collect();
-        let beyond = values.iter().filter(|x| x.abs() > max).count();
+        let out_of_range = OutOfRange {
+            saturated: values.iter().filter(|x| x.abs() > max).count(),
+            underflowed: 0,
+        };
         let bfloats: Vec<_> = values.iter().map(|x| bf16::from_f32(*x)).collect();
         let flushed = bfloats.iter().map(|x| round_bf16(x.to_f32()));
         let flushed: Vec<_> = flushed.collect();
@@ -135,18 +138,26 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
                     let (got, saturated) =
                         pack_floats::<f16>(isa, k, gates, &values, &bias).expect("finite values");
                     assert_same(&got, &float16, &of);
-                    assert_eq!(saturated, beyond, "{of}");
+                    assert_eq!(saturated, out_of_range, "{of}");
                     let (got, saturated) =
                         pack_floats::<bf16>(isa, k, gates, &values, &bias).expect("finite values");
                     assert_same(&got, &bfloat16, &format!("{of}, bfloat16"));
-                    assert_eq!(saturated, 0, "{of}");
+                    assert_eq!(saturated, OutOfRange::default(), "{of}");
                     let got = pack_halves(isa, k, gates, &bfloats, &bias);
                     assert_same(&got, &bfloat16, &format!("{of}, bfloats"));
-                    assert_eq!(halve_rows(k, &values), (bfloats.clone(), 0), "{of}");
+                    assert_eq!(
+                        halve_rows(k, &values),
+                        (bfloats.clone(), OutOfRange::default()),
+                        "{of}"
+                    );
                     let rows = encode_rows(isa, k, &values, |row| codings[row].moved(128));
                     let expected = codes.iter().map(|code| code.cast_unsigned() ^ 128);
                     assert!(rows.into_iter().eq(expected), "{of}: rows");
-                    assert_eq!(halve_rows(k, &values), (halves.clone(), beyond), "{of}");
+                    assert_eq!(
+                        halve_rows(k, &values),
+                        (halves.clone(), out_of_range),
+                        "{of}"
+                    );
                 });
             }
         }
@@ -210,7 +221,7 @@ fn floats_beyond_bfloat16_are_clamped_and_counted() {
     ];
     for isa in Isa::available() {
         let packed = pack_floats::<bf16>(isa, 3, 1, &values, &[0.; 2]);
-        let (packed, saturated) = packed.expect("finite values");
+        let (packed, out_of_range) = packed.expect("finite values");
         let expected = [
             bf16::MAX,
             bf16::MAX,
@@ -220,6 +231,10 @@ fn floats_beyond_bfloat16_are_clamped_and_counted() {
             bf16::NEG_ZERO,
         ];
         assert_eq!(packed.bfloats(), expected, "{isa}");
-        assert_eq!(saturated, 3, "{isa}");
+        let expected = OutOfRange {
+            saturated: 3,
+            underflowed: 0,
+        };
+        assert_eq!(out_of_range, expected, "{isa}");
     }
 }

@@ -71,6 +71,38 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
     }
 }
 
+/// No instruction set takes a subnormal number as 0.
+#[test]
+fn products_of_small_scales_equal_the_oracle() {
+    let mut random = Random(13);
+    let config = dynamic(Granularity::PerRow, Arithmetic::PyTorch);
+    let (m, n, k) = (7, 70, 33);
+    for (size, scale) in [
+        (1., f32::MIN_POSITIVE),
+        (1e-30, 1e-8),
+        (1e-20, 1e-24),
+        (1e-38, 1.),
+        (1e-44, 1.),
+    ] {
+        let codes = weights(Codes::Uniform, n, k, &mut random);
+        let scales: Vec<f32> = (0..n).map(|i| scale * (1 + i % 3) as f32).collect();
+        let lhs: Vec<f32> = (0..m * k).map(|_| random.float() * size).collect();
+        let (bias, zero_points) = (vec![0.; n], vec![0; n]);
+        let rhs = Int8 {
+            codes: &codes,
+            scales: &scales,
+            zero_points: &zero_points,
+        };
+        let expected = expected(&lhs, m, rhs, &bias, config);
+        assert!(expected.iter().any(|x| *x != 0.), "{size:e} by {scale:e}");
+        for isa in Isa::available() {
+            let packed = Packed::int8(isa, k, 1, rhs, &bias);
+            let got = linear(Product::of(&lhs, m, &packed, None), PER_ROW);
+            same_bits(&got, &expected, &format!("{isa}: {size:e} by {scale:e}"));
+        }
+    }
+}
+
 #[test]
 fn float16_products_equal_the_oracle_at_the_seams() {
     let mut random = Random(11);

@@ -145,6 +145,7 @@ impl Quantized {
                 let dtype = WeightDType::of_quantized(table.dtype(), table.half_dtype());
                 WeightInfo::new(name, &table.shape(), dtype, table.bytes())
                     .quantized(table.saturated())
+                    .with_underflowed(table.underflowed())
                     .held_as(WeightId::of_shared(self))
             }
         }

@@ -313,5 +313,6 @@ pub(super) fn weight_info(weight: &Arc<QWeight>, name: &str) -> WeightInfo {
     let dtype = WeightDType::of_quantized(weight.dtype(), weight.half_dtype());
     WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
         .quantized(weight.saturated())
+        .with_underflowed(weight.underflowed())
         .held_as(WeightId::of_shared(weight))
 }

@@ -12,6 +12,7 @@ use super::owners::{Held, Owners};
 use super::spec::Decision;
 use super::survey::{Found, Survey};
 use super::swap::Quantized;
+use crate::error::Error;
 use crate::kernels::Isa;
 use crate::module::LayerKind;
 use crate::qconfig::{QConfig, serialize_named};
@@ -65,6 +66,10 @@ pub struct LayerReport {
     /// Weights that exceeded the range of float16 or bfloat16 and were clamped to it.
     #[serde(skip_serializing_if = "is_zero")]
     pub saturated: usize,
+    /// Weights that lost precision or became 0, because all of their channel is below the normal range
+    /// of float16 or bfloat16.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub underflowed: usize,
 }
 
 fn is_zero(count: &usize) -> bool {
@@ -118,6 +123,26 @@ pub enum LeftReason {
         /// The minimum for quantization.
         min_params: usize,
     },
+    /// Its products could leave the range of an i32: see [`Error::AccumulatorOverflow`].
+    AccumulatorOverflow {
+        /// The first such output channel.
+        channel: usize,
+        /// The bound that it reaches.
+        got: i64,
+    },
+}
+
+impl LeftReason {
+    /// The reason that a layer's error is, if it tells a limit of int8 and no mistake.
+    pub(super) fn of_limit(error: &Error) -> Option<Self> {
+        match error {
+            Error::At { error, .. } => Self::of_limit(error),
+            &Error::AccumulatorOverflow { channel, got } => {
+                Some(Self::AccumulatorOverflow { channel, got })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A field that is not a module tree.
@@ -153,21 +178,20 @@ impl Report {
         let after = Owners::of(after.collect());
         let layers = survey.layers.into_iter().zip(decisions).enumerate();
         let layers = layers.map(|(index, (found, decision))| {
-            let swapped = matches!(decision, Decision::Swap(_));
+            let swapped = matches!(decision, Decision::Swap { .. });
+            let count = |of| if swapped { after.count(index, of) } else { 0 };
             LayerReport {
                 parameters: found.parameters(),
                 bytes_before: before.bytes(index),
                 bytes_after: after.bytes(index),
                 tied_to: before.other(index).map(|owner| paths[owner].clone()),
-                saturated: match swapped {
-                    true => after.saturated(index),
-                    false => 0,
-                },
+                saturated: count(|info| info.saturated),
+                underflowed: count(|info| info.underflowed),
                 outcome: match (decision, quantized.sharing.get(&found.path)) {
                     (_, Some(lender)) => Outcome::Shared {
                         with: lender.clone(),
                     },
-                    (Decision::Swap(to), None) => Outcome::Swapped { to },
+                    (Decision::Swap { qconfig, .. }, None) => Outcome::Swapped { to: qconfig },
                     (Decision::Leave(reason), None) => Outcome::Left { reason },
                 },
                 path: found.path,
@@ -237,6 +261,10 @@ impl fmt::Display for LeftReason {
             } => write!(
                 f,
                 "left: {parameters} weight elements, fewer than min_params = {min_params}"
+            ),
+            Self::AccumulatorOverflow { channel, .. } => write!(
+                f,
+                "left: output channel {channel} can overflow the i32 accumulator"
             ),
         }
     }

@@ -17,7 +17,7 @@ impl fmt::Display for Report {
         if !self.layers.is_empty() {
             writeln!(f, "{}", table(&self.rows(f.alternate())).trim_fmt())?;
         }
-        self.fmt_clamped(f)?;
+        self.fmt_out_of_range(f)?;
         self.fmt_tied(f)?;
         self.fmt_opaque(f)
     }
@@ -145,20 +145,21 @@ impl Report {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    fn fmt_clamped(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt_out_of_range(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for LayerReport {
             path,
             saturated,
+            underflowed,
             outcome,
             ..
         } in &self.layers
         {
             let path = shown(path);
-            let (dtype, max) = match outcome {
+            let (dtype, max, least) = match outcome {
                 Outcome::Swapped { to } if to.weight == WeightConfig::BFloat16 => {
-                    ("bfloat16", "3.39e38")
+                    ("bfloat16", "3.39e38", "1.2e-38")
                 }
-                _ => ("float16", "65504"),
+                _ => ("float16", "65504", "6.1e-5"),
             };
             match saturated {
                 0 => {}
@@ -170,6 +171,18 @@ impl Report {
                     f,
                     "{path}: {count} weights exceeded the {dtype} range and were clamped to ±{max}"
                 )?,
+            }
+            if *underflowed > 0 {
+                let weights = if *underflowed == 1 {
+                    "weight"
+                } else {
+                    "weights"
+                };
+                writeln!(
+                    f,
+                    "{path}: {underflowed} {weights} in channels below the {dtype} range, {least}, \
+                     lost precision or became 0"
+                )?;
             }
         }
         Ok(())

@@ -247,7 +247,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
                 break;
             }
         }
-        let tables = QConfig::float_qparams_weight_only();
+        let tables = QConfigSpec::tables();
         let embeddings = kinds.get(&LayerKind::Embedding) == Some(&&tables);
         if embeddings {
             kinds.remove(&LayerKind::Embedding);

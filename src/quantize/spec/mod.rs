@@ -55,7 +55,11 @@ const MAX_RULES: usize = 10_000;
 /// The decision for one layer.
 #[derive(Clone)]
 pub(crate) enum Decision {
-    Swap(QConfig),
+    Swap {
+        qconfig: QConfig,
+        /// Whether a rule asks for it by the layer's exact name.
+        exact: bool,
+    },
     Leave(LeftReason),
 }
 
@@ -162,14 +166,16 @@ impl QConfigSpec {
         }
     }
 
-    /// Adds embeddings, which are off by default:
-    /// [`QConfig::float_qparams_weight_only`] for all of them; the model need not have any.
+    /// Adds embeddings, which are off by default: [`QConfig::float_qparams_weight_only`] without its
+    /// [minimum](QConfig::MIN_EPS) of the scale for all of them; the model need not have any.
     #[must_use]
     pub fn embeddings(self) -> Self {
-        self.presets(
-            [LayerKind::Embedding],
-            &QConfig::float_qparams_weight_only(),
-        )
+        self.presets([LayerKind::Embedding], &Self::tables())
+    }
+
+    /// The configuration of [`embeddings`](Self::embeddings).
+    const fn tables() -> QConfig {
+        QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS)
     }
 
     fn presets(mut self, kinds: impl IntoIterator<Item = LayerKind>, qconfig: &QConfig) -> Self {
@@ -265,7 +271,7 @@ impl QConfigSpec {
             .map(|layer| self.decide(&matchers, layer))
             .collect();
         let matched = |d: &Decision| match d {
-            Decision::Swap(_) | Decision::Leave(LeftReason::AlreadyQuantized) => true,
+            Decision::Swap { .. } | Decision::Leave(LeftReason::AlreadyQuantized) => true,
             Decision::Leave(_) => false,
         };
         match decisions.iter().any(matched) {
@@ -309,7 +315,8 @@ impl QConfigSpec {
                 min_params: self.min_params,
             })
         } else {
-            Decision::Swap(qconfig.clone())
+            let qconfig = qconfig.clone();
+            Decision::Swap { qconfig, exact }
         }
     }
 }

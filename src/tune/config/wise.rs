@@ -125,7 +125,9 @@ impl Options {
             (Some(DType::BFloat16), _) => {
                 return (!embedding).then(QConfig::bfloat16_dynamic);
             }
-            _ if embedding => return Some(QConfig::float_qparams_weight_only()),
+            _ if embedding => {
+                return Some(QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS));
+            }
             (_, Some(DType::Float | DType::Float16 | DType::BFloat16)) => return None,
             (Some(DType::Codes(dtype)), _) => dtype,
             (None, _) => QDType::QInt8,
@@ -141,10 +143,11 @@ impl Options {
             Some(false) => Granularity::PerTensor,
             _ => Granularity::PerRow,
         };
-        Some(QConfig::new(
+        let qconfig = QConfig::new(
             ActivationConfig::dynamic(granularity, false),
             WeightConfig::Int8(ObserverConfig::new(observer, dtype, qscheme)),
-        ))
+        );
+        Some(qconfig.eps(QConfig::MIN_EPS))
     }
 }
 

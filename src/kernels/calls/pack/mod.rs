@@ -134,7 +134,24 @@ pub fn pack_codes(isa: Isa, k: usize, gates: usize, int8: Int8<'_>, bias: &[f32]
     packed.written()
 }
 
-/// Packs `values`, `[n, k]`, as halves; returns how many were beyond their range as well.
+/// Values that halves have no room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutOfRange {
+    /// Clamped to the maximum.
+    pub saturated: usize,
+    /// Not 0 and, with all of their channel, below what has all bits of precision.
+    pub underflowed: usize,
+}
+
+/// [`OutOfRange::underflowed`] of a channel: few values of an ordinary one are looked at.
+fn underflowed<H: Half>(channel: &[f32]) -> usize {
+    match channel.iter().any(|x| x.abs() >= H::MIN_POSITIVE) {
+        true => 0,
+        false => channel.iter().filter(|x| **x != 0.).count(),
+    }
+}
+
+/// Packs `values`, `[n, k]`, as halves; returns how many were out of their range as well.
 ///
 /// # Errors
 /// When a value is NaN or infinite.
@@ -147,10 +164,10 @@ pub fn pack_floats<H: Factor>(
     gates: usize,
     values: &[f32],
     bias: &[f32],
-) -> Result<(Packed, usize)> {
+) -> Result<(Packed, OutOfRange)> {
     sizes::check("values, [n, k]", values, &[bias.len(), k]);
     let mut packed = Packed::zeros(isa, H::ELEMENT, k, gates, bias);
-    let saturated = AtomicUsize::new(0);
+    let (saturated, below) = (AtomicUsize::new(0), AtomicUsize::new(0));
     each_panel(&mut packed, values, |range, values, panel| {
         let channels = Channels {
             range,
@@ -161,9 +178,15 @@ pub fn pack_floats<H: Factor>(
         channels.extents()?;
         let of_panel = H::pack(isa, k, values, Halved::<H>(PhantomData), panel);
         saturated.fetch_add(of_panel, Ordering::Relaxed);
+        let underflowed = values.chunks_exact(k.max(1)).map(underflowed::<H>).sum();
+        below.fetch_add(underflowed, Ordering::Relaxed);
         Ok::<_, Error>(())
     })?;
-    Ok((packed.written(), saturated.into_inner()))
+    let out_of_range = OutOfRange {
+        saturated: saturated.into_inner(),
+        underflowed: below.into_inner(),
+    };
+    Ok((packed.written(), out_of_range))
 }
 
 /// Packs halves in row order, `[n, k]`, with a bias per channel.
@@ -268,18 +291,23 @@ pub fn encode_rows(
     codes
 }
 
-/// `values` in row order as halves, rows of `k`; returns how many were beyond their range as well.
+/// `values` in row order as halves, rows of `k`; returns how many were out of their range as well.
 ///
 /// # Panics
 /// If there are no whole rows.
-pub fn halve_rows<H: Half>(k: usize, values: &[f32]) -> (Vec<H>, usize) {
+pub fn halve_rows<H: Half>(k: usize, values: &[f32]) -> (Vec<H>, OutOfRange) {
     let mut halves = vec![H::default(); values.len()];
-    let saturated = AtomicUsize::new(0);
+    let (saturated, below) = (AtomicUsize::new(0), AtomicUsize::new(0));
     for_each_row(&mut halves, k, |row, halves| {
-        let of_row = encode::halve(&values[row * k..][..k], halves);
-        saturated.fetch_add(of_row, Ordering::Relaxed);
+        let values = &values[row * k..][..k];
+        saturated.fetch_add(encode::halve(values, halves), Ordering::Relaxed);
+        below.fetch_add(underflowed::<H>(values), Ordering::Relaxed);
     });
-    (halves, saturated.into_inner())
+    let out_of_range = OutOfRange {
+        saturated: saturated.into_inner(),
+        underflowed: below.into_inner(),
+    };
+    (halves, out_of_range)
 }
 
 /// The extent of each `k` values and of the rest, on several threads if that is faster.

@@ -1,0 +1,128 @@
+//! Layers that are left with a reason although a rule gives them a configuration.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::tune::Precision;
+use candle_dynquant::{
+    Error, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Report, Result,
+    TuningConfig, nn, quantize_dynamic, tune,
+};
+
+use common::tensor;
+
+fn linear(rows: usize, columns: usize) -> nn::Linear {
+    let weight = tensor(&[rows, columns], 1).expect("a tensor");
+    nn::Linear::new(weight, None)
+}
+
+fn ones(rows: usize, columns: usize) -> Tensor {
+    Tensor::ones((rows, columns), DType::F32, &Device::Cpu).expect("a tensor")
+}
+
+/// Two layers of 70,000 inputs with the greatest code everywhere, whose sums can leave an i32, and a
+/// layer that can be quantized.
+#[derive(Quantizable, Clone)]
+struct Wide {
+    wide: nn::Linear,
+    rnn: nn::GRU,
+    head: nn::Linear,
+}
+
+fn wide() -> Wide {
+    let vb = candle_nn::VarBuilder::from_tensors(
+        [
+            ("weight_ih_l0", ones(3, 70_000)),
+            ("weight_hh_l0", ones(3, 1)),
+            ("bias_ih_l0", ones(1, 3).flatten_all().expect("a vector")),
+            ("bias_hh_l0", ones(1, 3).flatten_all().expect("a vector")),
+        ]
+        .map(|(name, tensor)| (name.to_owned(), tensor))
+        .into(),
+        DType::F32,
+        &Device::Cpu,
+    );
+    Wide {
+        wide: nn::Linear::new(ones(1, 70_000), None),
+        rnn: nn::GRU::new(70_000, 1, Default::default(), vb).expect("a GRU"),
+        head: linear(64, 64),
+    }
+}
+
+fn reason<'a>(report: &'a Report, path: &str) -> Option<&'a LeftReason> {
+    let layer = report.layers.iter().find(|layer| layer.path == path);
+    match &layer.expect("the layer").outcome {
+        Outcome::Left { reason } => Some(reason),
+        _ => None,
+    }
+}
+
+#[test]
+fn sums_that_can_leave_an_i32_leave_their_layer_and_no_other() -> Result<()> {
+    for preset in QConfigSpec::PRESETS {
+        let mut model = wide();
+        let report = quantize_dynamic(&mut model, &QConfigSpec::preset(preset)?)?;
+        let halves = ["float16", "bfloat16"].contains(&preset);
+        assert_eq!(reason(&report, "head"), None, "{preset}");
+        for path in ["wide", "rnn"] {
+            match reason(&report, path) {
+                None => assert!(halves || preset == "int8_reduce_range", "{preset}: {path}"),
+                Some(reason) => {
+                    let text = "left: output channel 0 can overflow the i32 accumulator";
+                    assert!(
+                        !halves && reason.to_string() == text,
+                        "{preset}, {path}: {reason}"
+                    );
+                }
+            }
+        }
+        // Again with the same spec, there is nothing new to say.
+        let again = quantize_dynamic(&mut model, &QConfigSpec::preset(preset)?)?;
+        assert_eq!(again.left().count(), 3, "{preset}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_rule_names_exactly_or_what_is_all_there_is_stays_an_error() {
+    let overflows = |result: Result<Report>, path: &str| match result {
+        Err(Error::At { path: at, error }) => {
+            assert_eq!(at, path);
+            assert!(
+                matches!(*error, Error::AccumulatorOverflow { .. }),
+                "{error}"
+            );
+        }
+        other => panic!("{other:?}"),
+    };
+    let named = |name: &str| QConfigSpec::int8().name(name, QConfig::per_row_dynamic());
+    overflows(quantize_dynamic(&mut wide(), &named("wide")), "wide");
+    overflows(
+        quantize_dynamic(&mut wide(), &named("rnn")),
+        "rnn.weight_ih_l0",
+    );
+    let kind = QConfigSpec::new().kind(LayerKind::GRU, QConfig::per_row_dynamic());
+    overflows(quantize_dynamic(&mut wide(), &kind), "rnn.weight_ih_l0");
+    // A mistake of the caller's is an error, whatever the rule.
+    let mut model = wide();
+    model.head = nn::Linear::new(ones(2, 2).affine(f64::NAN, 0.).expect("a tensor"), None);
+    let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("a NaN");
+    assert!(error.to_string().starts_with("head: non-finite"), "{error}");
+}
+
+#[test]
+fn tuning_gives_a_layer_the_precisions_that_it_can_have() -> Result<()> {
+    let config = TuningConfig::default();
+    let outcome = tune(&mut wide(), &config, |_| candle_core::Result::Ok(1.))?;
+    let int8 = outcome
+        .trials
+        .iter()
+        .filter_map(|trial| trial.layers.get(&Precision::Int8));
+    assert!(int8.flatten().all(|path| path == "head"), "{outcome}");
+    assert!(
+        outcome.met && outcome.layers[2].precision == Precision::Int8,
+        "{outcome}"
+    );
+    Ok(())
+}

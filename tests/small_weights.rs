@@ -1,0 +1,283 @@
+//! Weights that are small, all of them or those of single channels: `int8` has a scale for them, down
+//! to the smallest that f32 can invert, and half precision says what it loses.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::{
+    Checkpoint, QConfig, QConfigSpec, Quantizable, Result, checkpoint, nn, quantize_dynamic,
+};
+use candle_nn::VarBuilder;
+
+use common::tensor;
+
+/// Down to where a product of two values of the range of 1 is subnormal.
+const MAGNITUDES: [f64; 7] = [1e-4, 1e-6, 1e-7, 1e-8, 1e-20, 1e-30, 1e-34];
+
+/// SQNR in dB, in f64: the squares of small numbers are 0 in f32.
+fn sqnr(expected: &Tensor, got: &Tensor) -> Result<f64> {
+    let f64s = |t: &Tensor| t.to_dtype(DType::F64);
+    let energy = |t: &Tensor| t.sqr()?.sum_all()?.to_scalar::<f64>();
+    let noise = energy(&(f64s(expected)? - f64s(got)?)?)?;
+    Ok(10. * (energy(&f64s(expected)?)? / noise).log10())
+}
+
+fn scaled(shape: &[usize], seed: u64, magnitude: f64) -> Result<Tensor> {
+    Ok((tensor(shape, seed)?.to_dtype(DType::F64)? * magnitude)?.to_dtype(DType::F32)?)
+}
+
+#[derive(Quantizable, Clone)]
+struct Model {
+    embed: nn::Embedding,
+    lstm: nn::LSTM,
+    gru: nn::GRU,
+    head: nn::Linear,
+}
+
+/// A model whose weights have that magnitude, or channels `single` of each, and no bias.
+fn tensors(magnitude: f64, single: Option<usize>) -> Result<HashMap<String, Tensor>> {
+    let shapes: [(&str, &[usize]); 10] = [
+        ("embed.weight", &[40, 32]),
+        ("lstm.weight_ih_l0", &[128, 32]),
+        ("lstm.weight_hh_l0", &[128, 32]),
+        ("lstm.bias_ih_l0", &[128]),
+        ("lstm.bias_hh_l0", &[128]),
+        ("gru.weight_ih_l0", &[96, 32]),
+        ("gru.weight_hh_l0", &[96, 32]),
+        ("gru.bias_ih_l0", &[96]),
+        ("gru.bias_hh_l0", &[96]),
+        ("head.weight", &[24, 32]),
+    ];
+    let mut tensors = HashMap::new();
+    for (seed, (name, shape)) in shapes.into_iter().enumerate() {
+        let whole = scaled(
+            shape,
+            seed as u64,
+            if shape.len() == 1 { 0. } else { magnitude },
+        )?;
+        let tensor = match (single, shape) {
+            (Some(channel), [rows, columns]) => {
+                let good = scaled(shape, seed as u64, 0.1)?;
+                let one = whole.narrow(0, channel, 1)?;
+                let after = good.narrow(0, channel + 1, rows - channel - 1)?;
+                let parts = [&good.narrow(0, 0, channel)?, &one, &after];
+                assert_eq!(one.dims(), [1, *columns]);
+                Tensor::cat(&parts, 0)?
+            }
+            _ => whole,
+        };
+        tensors.insert(name.to_owned(), tensor);
+    }
+    Ok(tensors)
+}
+
+impl Model {
+    fn load(vb: &VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            embed: nn::embedding(40, 32, vb.pp("embed"))?,
+            lstm: nn::LSTM::new(32, 32, Default::default(), vb.pp("lstm"))?,
+            gru: nn::GRU::new(32, 32, Default::default(), vb.pp("gru"))?,
+            head: nn::linear_no_bias(32, 24, vb.pp("head"))?,
+        })
+    }
+
+    fn of(tensors: &HashMap<String, Tensor>) -> Result<Self> {
+        Self::load(&VarBuilder::from_tensors(
+            tensors.clone(),
+            DType::F32,
+            &Device::Cpu,
+        ))
+    }
+
+    /// What each layer makes of inputs of the range of 1.
+    fn outputs(&self) -> Result<[(&'static str, Tensor); 4]> {
+        let ids = Tensor::arange(0u32, 40, &Device::Cpu)?;
+        let xs = scaled(&[2, 5, 32], 77, 0.25)?;
+        Ok([
+            ("embed", self.embed.forward(&ids)?),
+            ("lstm", self.lstm.forward(&xs, None)?.0),
+            ("gru", self.gru.forward(&xs, None)?.0),
+            ("head", self.head.forward(&xs)?),
+        ])
+    }
+}
+
+fn int8() -> QConfigSpec {
+    QConfigSpec::int8().embeddings()
+}
+
+#[test]
+fn int8_keeps_weights_of_any_magnitude() -> Result<()> {
+    for magnitude in MAGNITUDES {
+        let float = Model::of(&tensors(magnitude, None)?)?;
+        let mut model = float.clone();
+        quantize_dynamic(&mut model, &int8())?;
+        for ((name, expected), (_, got)) in float.outputs()?.iter().zip(model.outputs()?) {
+            let sqnr = sqnr(expected, &got)?;
+            assert!(sqnr >= 36., "{name} of {magnitude:e}: {sqnr} dB");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn int8_keeps_a_small_channel_beside_large_ones() -> Result<()> {
+    for magnitude in MAGNITUDES {
+        let float = tensors(magnitude, Some(3))?;
+        let mut model = Model::of(&float)?;
+        quantize_dynamic(&mut model, &int8())?;
+        let weights = [
+            ("embed.weight", model.embed.embeddings().clone()),
+            ("head.weight", model.head.weight().clone()),
+        ];
+        for (name, weight) in weights {
+            let row = |weight: &Tensor| weight.narrow(0, 3, 1);
+            let sqnr = sqnr(&row(&float[name])?, &row(&weight)?)?;
+            assert!(sqnr >= 40., "{name} of {magnitude:e}: {sqnr} dB");
+        }
+    }
+    Ok(())
+}
+
+/// A float layer's own products are subnormal below about 1e-38; until then the product of the two
+/// scales has bits enough.
+#[test]
+fn int8_keeps_small_activations_with_small_weights() -> Result<()> {
+    for (inputs, weights) in [
+        (1e-7, 1.),
+        (1e-30, 1.),
+        (1e-10, 1e-20),
+        (1e-36, 1.),
+        (1e-18, 1e-18),
+    ] {
+        let xs = scaled(&[7, 64], 3, inputs)?;
+        let float = nn::Linear::new(scaled(&[20, 64], 4, weights)?, None);
+        let mut layer = float.clone();
+        quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+        let sqnr = sqnr(&float.forward(&xs)?, &layer.forward(&xs)?)?;
+        assert!(sqnr >= 36., "{inputs:e} by {weights:e}: {sqnr} dB");
+    }
+    Ok(())
+}
+
+#[test]
+fn presets_of_others_keep_their_minimum_scale() -> Result<()> {
+    let weight = scaled(&[20, 64], 4, 1e-8)?;
+    for (preset, least) in [("default", f32::EPSILON), ("per_channel", f32::EPSILON)] {
+        let mut layer = nn::Linear::new(weight.clone(), None);
+        quantize_dynamic(&mut layer, &QConfigSpec::preset(preset)?)?;
+        let scales = layer.projection().qweight().expect("quantized").scales();
+        assert!(
+            scales.iter().all(|scale| *scale == least),
+            "{preset}: {scales:?}"
+        );
+    }
+    let table = QConfig::float_qparams_weight_only();
+    assert_ne!(table, table.clone().eps(QConfig::MIN_EPS));
+    // ONNX Runtime has none.
+    let mut layer = nn::Linear::new(weight, None);
+    quantize_dynamic(&mut layer, &QConfigSpec::onnxruntime())?;
+    assert!(layer.projection().qweight().expect("quantized").scales()[0] < 1e-9);
+    Ok(())
+}
+
+#[test]
+fn channels_of_zeros_and_of_subnormals_have_the_minimum_scale() -> Result<()> {
+    let rows = [[0f32, 0.], [1e-40, -3e-39], [1e-38, 3e-38], [0.5, -1.]];
+    let weight = Tensor::new(&rows, &Device::Cpu)?;
+    let mut layer = nn::Linear::new(weight, Some(Tensor::ones(4, DType::F32, &Device::Cpu)?));
+    quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    let qweight = layer.projection().qweight().expect("quantized");
+    assert_eq!(qweight.scales()[..3], [f32::MIN_POSITIVE; 3]);
+    assert_eq!(qweight.codes(), [0, 0, 0, 0, 1, 3, 64, -127]);
+    let ys = layer.forward(&Tensor::new(&[[2f32, -1.]], &Device::Cpu)?)?;
+    assert_eq!(ys.to_vec2::<f32>()?[0][..3], [1.; 3]);
+    Ok(())
+}
+
+#[test]
+fn small_scales_are_saved_and_loaded() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (float, saved) = (
+        dir.path().join("f.safetensors"),
+        dir.path().join("q.safetensors"),
+    );
+    for single in [None, Some(3)] {
+        let tensors = tensors(1e-34, single)?;
+        candle_core::safetensors::save(&tensors, &float)?;
+        let source = Checkpoint::open(&float)?;
+        let cpu = Device::Cpu;
+        let mut model = Model::load(&source.var_builder(DType::F32, &cpu))?;
+        quantize_dynamic(&mut model, &int8())?;
+        checkpoint::save(&model, &source, &saved)?;
+        let vb = Checkpoint::open(&saved)?.var_builder(DType::F32, &cpu);
+        let loaded = Model::load(&vb)?;
+        for ((name, expected), (_, got)) in model.outputs()?.iter().zip(loaded.outputs()?) {
+            let bits = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
+            let equal = bits(expected)? == bits(&got)?;
+            assert!(equal && bits(&got)?.iter().any(|x| *x != 0.), "{name}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_spec_may_name_the_minimum_scale() -> Result<()> {
+    let eps = |eps: f32| QConfigSpec::new().name("head", QConfig::per_channel_dynamic().eps(eps));
+    for spec in [
+        eps(QConfig::MIN_EPS),
+        eps(1e-20),
+        int8(),
+        int8().name("head", None),
+    ] {
+        assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec);
+        assert_eq!(QConfigSpec::from_json(&spec.to_json()?)?, spec);
+    }
+    assert_eq!(int8().to_yaml()?, "preset: int8\nembeddings: true\n");
+    Ok(())
+}
+
+#[test]
+fn half_precision_counts_the_weights_of_channels_below_its_range() -> Result<()> {
+    let rows = [
+        [1e-6f32, 0., -3e-8],
+        [1e-6, 1., 1e-9],
+        [6.2e-5, 0., 0.],
+        [0., 0., 0.],
+    ];
+    let weight = Tensor::new(&rows, &Device::Cpu)?;
+    let mut model = vec![nn::Linear::new(weight.clone(), None)];
+    let report = quantize_dynamic(&mut model, &QConfigSpec::float16())?;
+    assert_eq!(
+        (report.layers[0].underflowed, report.layers[0].saturated),
+        (2, 0)
+    );
+    let note =
+        "0: 2 weights in channels below the float16 range, 6.1e-5, lost precision or became 0";
+    assert!(
+        report.to_string().lines().any(|line| line == note),
+        "{report}"
+    );
+
+    let mut table = vec![nn::Embedding::new(weight, 3)];
+    let spec = QConfigSpec::new().name(
+        "0",
+        QConfig::new(
+            candle_dynquant::ActivationConfig::Float,
+            candle_dynquant::WeightConfig::Float16,
+        ),
+    );
+    let report = quantize_dynamic(&mut table, &spec)?;
+    assert_eq!(report.layers[0].underflowed, 2);
+
+    let weight = Tensor::new(&[[1e-39f32, 0.], [1., 1e-39]], &Device::Cpu)?;
+    let mut model = nn::Linear::new(weight, None);
+    let report = quantize_dynamic(&mut model, &QConfigSpec::bfloat16())?;
+    assert_eq!(report.layers[0].underflowed, 1);
+    let note = "1 weight in channels below the bfloat16 range, 1.2e-38, lost precision or became 0";
+    assert!(report.to_string().contains(note), "{report}");
+    Ok(())
+}
