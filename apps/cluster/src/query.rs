@@ -28,6 +28,8 @@ use crate::{session, signal};
 const ATTEMPTS: usize = 3;
 /// Time between two lines of progress.
 const TICK: Duration = Duration::from_millis(250);
+/// How long a scheduler may take to end a query that is interrupted.
+const CANCELLING: Duration = Duration::from_secs(10);
 
 /// Runs the query and writes its result, whole or not at all.
 ///
@@ -154,7 +156,9 @@ async fn cancel(scheduler: Option<&SchedulerUrl>, plan: &Arc<dyn ExecutionPlan>)
         client.cancel_job(CancelJobParams { job_id }).await?;
         Ok::<_, Error>(())
     };
-    if let Err(error) = cancel.await {
+    let cancelled = tokio::time::timeout(CANCELLING, cancel).await;
+    let late = || Error::msg(format!("no answer within {} s", CANCELLING.as_secs()));
+    if let Err(error) = cancelled.unwrap_or_else(|_| Err(late())) {
         tracing::warn!("the scheduler goes on: {error:#}");
     }
 }

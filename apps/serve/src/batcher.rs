@@ -64,7 +64,6 @@ impl Batcher {
             tokens += job.tokens.len();
             batch.push(job);
         }
-        self.metrics.waiting.dec_by(batch.len() as i64);
         batch.retain(|job| !job.is_abandoned());
         Some(batch)
     }
@@ -87,7 +86,11 @@ impl Batcher {
             Ok(Err(error)) => Err(format!("the model failed: {error:#}")),
             Err(_) => Err("the model panicked".to_owned()),
         };
-        self.metrics.batch(&batch, start);
+        let tokens = batch.iter().map(|job| job.tokens.len()).sum();
+        let waited = batch
+            .iter()
+            .map(|job| start.saturating_duration_since(job.since));
+        self.metrics.batch(start, tokens, waited);
         match answers {
             Ok(answers) => {
                 for (job, answer) in batch.into_iter().zip(answers) {

@@ -1,47 +1,85 @@
-//! Bodies of requests, within a limit.
+//! Bodies of requests and of answers, within the limits.
 
-use std::error::Error;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::http::header::CONTENT_LENGTH;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tower_http::timeout::TimeoutError;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::Refusal;
+use crate::limits::{Admission, Limits};
 
-/// How long the next part of a body may take.
-pub const PART_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Of a body that is too large, as many times the limit are read and dropped: a client that writes before
-/// it reads would not see the answer on a connection that is closed in between.
+/// Of a refused body, as many times the limit are read and dropped: a client that writes before it reads
+/// would not see the answer on a connection that is closed in between.
 const DRAINED: usize = 8;
 
-/// Reads a body of JSON, whatever its content type says: `curl -d` states that of a form.
-pub async fn json<T: DeserializeOwned>(request: Request, limit: usize) -> Result<T, Refusal> {
+/// Lets a request in and reads its body of JSON, whatever its content type says: `curl -d` states that of a
+/// form. The body has to arrive within `time`, and before the server is `stopping`.
+pub async fn json<T: DeserializeOwned + Send + 'static>(
+    request: Request,
+    limits: &Limits,
+    time: Duration,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<(T, Admission), Refusal> {
+    let end = Instant::now() + time;
     let stated = request.headers().get(CONTENT_LENGTH);
-    let stated = stated.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let stated = stated.and_then(|length| length.to_str().ok()?.parse().ok());
     let mut body = request.into_body();
+    let read = tokio::select! {
+        biased;
+        _ = stopping.wait_for(|stopping| *stopping) => Err(Refusal::shutting_down()),
+        read = read(&mut body, stated, limits) => read,
+        () = sleep_until(end) => return Err(Refusal::body_too_slow(time.as_secs())),
+    };
+    match read {
+        Ok((bytes, admission)) => {
+            let length = bytes.len();
+            let parse = move || (serde_json::from_slice(&bytes), admission);
+            let (parsed, admission) = limits.workers.run(length, parse).await?;
+            let parsed = parsed.map_err(|error| {
+                Refusal::malformed(format!("the body: expected JSON for this route: {error}"))
+            })?;
+            Ok((parsed, admission))
+        }
+        Err(refusal) => {
+            // A body that ends late is no other fault than the first.
+            let _ = timeout_at(end, drain(&mut body, limits.body_bytes)).await;
+            Err(refusal)
+        }
+    }
+}
+
+/// The body, each part counted before it is kept.
+async fn read(
+    body: &mut Body,
+    stated: Option<u64>,
+    limits: &Limits,
+) -> Result<(Vec<u8>, Admission), Refusal> {
+    let mut admission = limits.admit()?;
+    let limit = limits.body_bytes;
     if stated.is_some_and(|stated| stated > limit as u64) {
-        drain(&mut body, limit).await;
         return Err(Refusal::body_too_large(limit, stated));
     }
-    let bytes = match Limited::new(&mut body, limit).collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) if is::<LengthLimitError>(&*error) => {
-            drain(&mut body, limit).await;
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Refusal::malformed(format!("the body: {error}")))?;
+        // Trailers say nothing here.
+        let Some(part) = frame.data_ref() else {
+            continue;
+        };
+        if part.len() > limit - bytes.len() {
             return Err(Refusal::body_too_large(limit, stated));
         }
-        Err(error) if is::<TimeoutError>(&*error) => {
-            return Err(Refusal::body_too_slow(PART_TIMEOUT.as_secs()));
-        }
-        Err(error) => return Err(Refusal::malformed(format!("the body: {error}"))),
-    };
-    serde_json::from_slice(&bytes).map_err(|error| {
-        Refusal::malformed(format!("the body: expected JSON for this route: {error}"))
-    })
+        admission.hold(part.len())?;
+        bytes.extend_from_slice(part);
+    }
+    Ok((bytes, admission))
 }
 
 async fn drain(body: &mut Body, limit: usize) {
@@ -55,14 +93,25 @@ async fn drain(body: &mut Body, limit: usize) {
     }
 }
 
-/// Whether the error, or one that caused it, is an `E`.
-fn is<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if error.is::<E>() {
-            return true;
-        }
-        cause = error.source();
+/// An answer of JSON. The request is in until the last byte of it is written, or its connection closed.
+pub fn answer(mut admission: Admission, answer: &impl Serialize) -> Result<Response, Refusal> {
+    struct Answer {
+        json: Vec<u8>,
+        _admission: Admission,
     }
-    false
+
+    impl AsRef<[u8]> for Answer {
+        fn as_ref(&self) -> &[u8] {
+            &self.json
+        }
+    }
+
+    let json = serde_json::to_vec(answer);
+    let json = json.map_err(|error| Refusal::failed(format!("the answer: {error}")))?;
+    admission.hold(json.len())?;
+    let bytes = Bytes::from_owner(Answer {
+        json,
+        _admission: admission,
+    });
+    Ok(([(CONTENT_TYPE, "application/json")], bytes).into_response())
 }

@@ -1,38 +1,162 @@
-//! Connections that are closed when they are silent for too long.
+//! Connections: how many there are, and what they have time for.
 
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Router;
 use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_io_timeout::TimeoutStream;
+use tokio::time::{Sleep, sleep};
 
-/// Accepts connections of which every read and write ends within `silence`.
-///
-/// The server reads also while it computes an answer, to learn of a client that has gone: `silence`
-/// has to be longer than an answer takes.
-pub struct Connections {
-    pub listener: TcpListener,
-    pub silence: Duration,
+use crate::limits::LARGE;
+use crate::places::Places;
+
+/// Connections that are told that they are too many, at a time, and the time for that.
+const REFUSED: (usize, Duration) = (64, Duration::from_secs(1));
+
+/// How connections are served.
+pub struct Terms {
+    places: Places,
+    router: TowerToHyperService<Router>,
+    http: http1::Builder,
+    transfer: Duration,
 }
 
-impl Listener for Connections {
-    type Io = Pin<Box<TimeoutStream<TcpStream>>>;
-    type Addr = SocketAddr;
+impl Terms {
+    /// As many as there are places. The head of each request has to be there within `idle`, counted from the
+    /// last answer, and an answer has to be read within `transfer`.
+    pub fn new(places: Places, router: Router, idle: Duration, transfer: Duration) -> Self {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(idle)
+            // Of what is read ahead, and of a head.
+            .max_buf_size(LARGE);
+        Self {
+            places,
+            router: TowerToHyperService::new(router),
+            http,
+            transfer,
+        }
+    }
 
-    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
-        let (stream, address) = Listener::accept(&mut self.listener).await;
+    /// Those in excess, which `router` refuses.
+    pub fn in_excess(router: Router) -> Self {
+        let (count, time) = REFUSED;
+        let mut terms = Self::new(Places::new(count), router, time, time);
+        terms.http.keep_alive(false);
+        terms
+    }
+}
+
+/// Accepts connections until `stop`, each on the first terms that have a place, and returns those that are
+/// open then. One without a place is closed.
+pub async fn accept(
+    mut listener: TcpListener,
+    terms: [Terms; 2],
+    stop: impl Future<Output = ()>,
+) -> GracefulShutdown {
+    let open = GracefulShutdown::new();
+    let mut stop = pin!(stop);
+    loop {
+        let (stream, _) = tokio::select! {
+            accepted = Listener::accept(&mut listener) => accepted,
+            () = &mut stop => return open,
+        };
+        let mut free = (terms.iter()).filter_map(|terms| Some((terms, terms.places.take(1)?)));
+        let Some((terms, place)) = free.next() else {
+            continue;
+        };
         // Answers are written whole, so there is nothing to wait for and send along. A connection
         // that refuses the option works without it.
         let _ = stream.set_nodelay(true);
-        let mut stream = TimeoutStream::new(stream);
-        stream.set_read_timeout(Some(self.silence));
-        stream.set_write_timeout(Some(self.silence));
-        (Box::pin(stream), address)
+        let io = TokioIo::new(Impatient::new(stream, terms.transfer));
+        let connection = terms.http.serve_connection(io, terms.router.clone());
+        let connection = open.watch(connection);
+        tokio::spawn(async move {
+            // A client that hangs up, or is late, is no fault of the server.
+            let _ = connection.await;
+            drop(place);
+        });
+    }
+}
+
+/// A connection on which what is written has to be read in time: all of it, not only its next part.
+struct Impatient {
+    stream: TcpStream,
+    time: Duration,
+    /// Runs out while there is something to write.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl Impatient {
+    fn new(stream: TcpStream, time: Duration) -> Self {
+        let late = None;
+        Self { stream, time, late }
     }
 
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+    fn in_time<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            return written;
+        }
+        let time = self.time;
+        let late = self.late.get_or_insert_with(|| Box::pin(sleep(time)));
+        let timed_out = || Err(ErrorKind::TimedOut.into());
+        late.as_mut().poll(context).map(|()| timed_out())
+    }
+}
+
+impl AsyncRead for Impatient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Impatient {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.in_time(context, written)
+    }
+
+    /// What makes hyper write an answer from where it is, without a copy that nobody counts.
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.in_time(context, written)
+    }
+
+    /// hyper flushes when it has nothing left to write.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.late = None;
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

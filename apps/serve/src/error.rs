@@ -75,7 +75,7 @@ impl Refusal {
     pub fn body_too_slow(seconds: u64) -> Self {
         Self::new(
             Kind::BodyTooSlow,
-            format!("the body: expected its next part within {seconds} s, got none"),
+            format!("the body: expected all of it within {seconds} s, got a part"),
         )
     }
 
@@ -116,6 +116,24 @@ impl Refusal {
         Self::new(
             Kind::Overloaded,
             format!("overloaded: expected at most {limit} requests at a time, got one more"),
+        )
+    }
+
+    /// As many connections are open as may be at a time.
+    pub fn too_many_connections(limit: usize) -> Self {
+        Self::new(
+            Kind::Overloaded,
+            format!("overloaded: expected at most {limit} connections at a time, got one more"),
+        )
+    }
+
+    /// Bodies and answers take as much memory as they may.
+    pub fn too_many_bytes(limit: usize) -> Self {
+        Self::new(
+            Kind::Overloaded,
+            format!(
+                "overloaded: expected at most {limit} bytes of large requests at a time, got more"
+            ),
         )
     }
 

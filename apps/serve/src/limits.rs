@@ -1,21 +1,29 @@
-//! Limits of requests, and of how many run at a time.
-
-use std::sync::Arc;
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+//! How much the server takes on at a time.
 
 use crate::error::Refusal;
 use crate::options::Options;
+use crate::places::{Permit, Places};
+use crate::workers::Workers;
 
-/// The limits of requests. That of a text's tokens is the tokenizer's.
+/// Bytes from which a request is large. Up to there its memory is bounded by the number of requests, so that
+/// large ones do not crowd out others.
+pub const LARGE: usize = 64 << 10;
+
+/// The limits of requests, and the places that they take. The limit of a text's tokens is the tokenizer's.
 pub struct Limits {
     /// Texts of a request.
     pub texts: usize,
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// Requests at a time.
-    pub requests: usize,
-    free: Arc<Semaphore>,
+    /// Connections.
+    pub connections: Places,
+    /// Requests of the model, from their head to the last byte of their answer.
+    pub requests: Places,
+    /// Bytes of bodies and answers in memory, of what each request has beyond [`LARGE`].
+    pub bytes: Places,
+    /// Texts that are tokenized, wait, or are computed.
+    pub queue: Places,
+    pub workers: Workers,
 }
 
 impl Limits {
@@ -25,15 +33,24 @@ impl Limits {
             // More would never find room in the queue.
             texts: options.max_texts.min(options.queue),
             body_bytes: options.max_body_bytes,
-            requests: options.max_requests,
-            free: Arc::new(Semaphore::new(options.max_requests)),
+            connections: Places::new(options.max_connections),
+            requests: Places::new(options.max_requests),
+            bytes: Places::new(options.bytes()),
+            queue: Places::new(options.queue),
+            workers: Workers::new(),
         }
     }
 
-    /// Lets a request in, before its body takes memory, until the permit is dropped.
-    pub fn admit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        let permit = Arc::clone(&self.free).try_acquire_owned();
-        permit.map_err(|_| Refusal::too_many_requests(self.requests))
+    /// Lets a request in, before its body takes memory.
+    pub fn admit(&self) -> Result<Admission, Refusal> {
+        let request = self.requests.take(1);
+        let too_many = || Refusal::too_many_requests(self.requests.total);
+        Ok(Admission {
+            _request: request.ok_or_else(too_many)?,
+            size: 0,
+            held: None,
+            bytes: self.bytes.clone(),
+        })
     }
 
     /// Checks the number of texts of a request, which came under the name `param`.
@@ -46,5 +63,37 @@ impl Limits {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+/// A request that was let in, with all that it holds of the limits.
+pub struct Admission {
+    _request: Permit,
+    /// Bytes in memory, and the permit for those beyond [`LARGE`].
+    size: usize,
+    held: Option<Permit>,
+    bytes: Places,
+}
+
+impl Admission {
+    /// Counts so many bytes more in memory. One request is let to have more than all, when no other is large.
+    pub fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.size += bytes;
+        let total = self.bytes.total;
+        let wanted = self.size.saturating_sub(LARGE).min(total);
+        let held = self.held.as_ref().map_or(0, Permit::num_permits);
+        let permit = self.bytes.take(wanted - held);
+        let permit = permit.ok_or_else(|| Refusal::too_many_bytes(total))?;
+        match &mut self.held {
+            Some(held) => held.merge(permit),
+            none => *none = Some(permit),
+        }
+        Ok(())
+    }
+
+    /// The bytes that were counted are in memory no more.
+    pub fn release(&mut self) {
+        self.size = 0;
+        self.held = None;
     }
 }

@@ -8,9 +8,11 @@ mod limits;
 mod logs;
 mod metrics;
 mod options;
+mod places;
 mod queue;
 mod routes;
 mod server;
+mod workers;
 
 use std::process::ExitCode;
 

@@ -1,15 +1,14 @@
 //! The metrics of `/metrics`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::queue::Job;
+use crate::limits::Limits;
 
 /// A route and the status that it answered with.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -29,10 +28,6 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<Outcome, Counter>,
     latency: Family<Route, Histogram>,
-    /// Requests that are being answered.
-    pub in_flight: Gauge,
-    /// Texts that wait for the model.
-    pub waiting: Gauge,
     wait: Histogram,
     batch_texts: Histogram,
     batch_tokens: Histogram,
@@ -47,14 +42,12 @@ fn times() -> Histogram {
 }
 
 impl Metrics {
-    /// All at 0.
-    pub fn new() -> Self {
+    /// All at 0, but for the places that are taken of `limits`.
+    pub fn new(limits: &Limits) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("dynquant"),
             requests: Family::default(),
             latency: Family::new_with_constructor(times),
-            in_flight: Gauge::default(),
-            waiting: Gauge::default(),
             wait: times(),
             batch_texts: Histogram::new(exponential_buckets(1., 2., 11)),
             batch_tokens: Histogram::new(exponential_buckets(4., 2., 12)),
@@ -62,11 +55,11 @@ impl Metrics {
             texts: Counter::default(),
             tokens: Counter::default(),
         };
-        metrics.register();
+        metrics.register(limits);
         metrics
     }
 
-    fn register(&mut self) {
+    fn register(&mut self, limits: &Limits) {
         let all = &mut self.registry;
         let help = "Requests answered, by route and status";
         all.register("requests", help, self.requests.clone());
@@ -77,10 +70,14 @@ impl Metrics {
             Unit::Seconds,
             self.latency.clone(),
         );
-        let help = "Requests being answered";
-        all.register("requests_in_flight", help, self.in_flight.clone());
-        let help = "Texts waiting for the model";
-        all.register("queue_length", help, self.waiting.clone());
+        let help = "Connections";
+        all.register("connections", help, limits.connections.clone());
+        let help = "Requests of the model, from their head to the last byte of their answer";
+        all.register("requests_in_flight", help, limits.requests.clone());
+        let help = "Bytes of large bodies and answers in memory";
+        all.register("bytes_held", help, limits.bytes.clone());
+        let help = "Texts that are tokenized, wait, or are computed";
+        all.register("queue_length", help, limits.queue.clone());
         let help = "Time that texts waited for the model";
         all.register_with_unit("queue_duration", help, Unit::Seconds, self.wait.clone());
         let help = "Texts of a batch";
@@ -112,16 +109,19 @@ impl Metrics {
         self.requests.get_or_create(&outcome).inc();
     }
 
-    /// A batch was computed from `start` on.
-    pub fn batch(&self, batch: &[Job], start: Instant) {
-        let tokens: usize = batch.iter().map(|job| job.tokens.len()).sum();
+    /// A batch of so many tokens was computed from `start` on; each of its texts had waited.
+    pub fn batch(
+        &self,
+        start: Instant,
+        tokens: usize,
+        waited: impl ExactSizeIterator<Item = Duration>,
+    ) {
         self.batch_time.observe(start.elapsed().as_secs_f64());
-        self.batch_texts.observe(batch.len() as f64);
+        self.batch_texts.observe(waited.len() as f64);
         self.batch_tokens.observe(tokens as f64);
-        self.texts.inc_by(batch.len() as u64);
+        self.texts.inc_by(waited.len() as u64);
         self.tokens.inc_by(tokens as u64);
-        for job in batch {
-            let waited = start.saturating_duration_since(job.since);
+        for waited in waited {
             self.wait.observe(waited.as_secs_f64());
         }
     }

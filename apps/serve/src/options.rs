@@ -40,6 +40,15 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 2 << 20, value_parser = positive)]
     pub max_body_bytes: usize,
 
+    /// Bytes of bodies and answers at a time; requests beyond it are answered with status 429 [default: 16
+    /// times --max-body-bytes]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_bytes: Option<usize>,
+
+    /// Connections at a time; more are answered with status 429, or closed
+    #[arg(long, value_name = "N", default_value_t = 768, value_parser = positive)]
+    pub max_connections: usize,
+
     /// Requests at a time; more are answered with status 429
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
     pub max_requests: usize,
@@ -56,9 +65,13 @@ pub struct Options {
     #[arg(long)]
     pub auto_truncate: bool,
 
-    /// Seconds after which a silent connection is closed, be it idle or waiting for its answer
-    #[arg(long, value_name = "N", default_value_t = 120, value_parser = positive)]
-    pub silence_seconds: usize,
+    /// Seconds within which the head of a connection's next request has to be there, else it is closed
+    #[arg(long, value_name = "N", default_value_t = 75, value_parser = positive)]
+    pub idle_seconds: usize,
+
+    /// Seconds that a body may take to arrive, and an answer to be read
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = positive)]
+    pub transfer_seconds: usize,
 
     /// Seconds that accepted requests may take after SIGINT or SIGTERM
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = positive)]
@@ -71,6 +84,14 @@ pub struct Options {
     /// Least level to log: error, warn, info, debug (each request) or off
     #[arg(long, value_name = "LEVEL", default_value_t = LevelFilter::INFO)]
     pub log_level: LevelFilter,
+}
+
+impl Options {
+    /// Bytes of bodies and answers at a time.
+    pub fn bytes(&self) -> usize {
+        let by_body = || self.max_body_bytes.saturating_mul(16);
+        self.max_bytes.unwrap_or_else(by_body)
+    }
 }
 
 /// Parses a number of 1 or more.

@@ -1,13 +1,12 @@
 //! The texts that wait for the model: bounded, in the order they came.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use dynquant_encoder::{Head, Tokens};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Refusal;
-use crate::metrics::Metrics;
+use crate::places::{Permit, Places};
 
 /// The answer to a text, or why there is none.
 pub type Answer = Result<Vec<f32>, String>;
@@ -19,7 +18,7 @@ pub struct Job {
     pub since: Instant,
     reply: oneshot::Sender<Answer>,
     /// Its place in the queue, free when the job is dropped.
-    _slot: Option<OwnedSemaphorePermit>,
+    _place: Option<Permit>,
 }
 
 impl Job {
@@ -34,29 +33,18 @@ impl Job {
     }
 }
 
-/// Places for the texts of a request.
-pub struct Slots(OwnedSemaphorePermit);
-
 /// The entry of the queue.
 pub struct Queue {
     jobs: mpsc::UnboundedSender<Job>,
-    slots: Arc<Semaphore>,
-    capacity: usize,
-    metrics: Arc<Metrics>,
+    places: Places,
 }
 
 impl Queue {
-    /// A queue with places for `capacity` texts, and its other end.
-    pub fn new(capacity: usize, metrics: Arc<Metrics>) -> (Self, mpsc::UnboundedReceiver<Job>) {
-        // The semaphore is the bound.
+    /// A queue with these places, and its other end.
+    pub fn new(places: Places) -> (Self, mpsc::UnboundedReceiver<Job>) {
+        // The places are the bound.
         let (jobs, receiver) = mpsc::unbounded_channel();
-        let queue = Self {
-            jobs,
-            slots: Arc::new(Semaphore::new(capacity)),
-            capacity,
-            metrics,
-        };
-        (queue, receiver)
+        (Self { jobs, places }, receiver)
     }
 
     /// Whether the model takes texts.
@@ -65,17 +53,16 @@ impl Queue {
     }
 
     /// Takes places for that many texts before anything is computed for them.
-    pub fn reserve(&self, texts: usize) -> Result<Slots, Refusal> {
-        let full = || Refusal::queue_full(self.capacity, self.slots.available_permits(), texts);
-        let count = u32::try_from(texts).map_err(|_| full())?;
-        let slots = Arc::clone(&self.slots).try_acquire_many_owned(count);
-        slots.map(Slots).map_err(|_| full())
+    pub fn reserve(&self, texts: usize) -> Result<Permit, Refusal> {
+        let (total, free) = (self.places.total, self.places.free());
+        let places = self.places.take(texts);
+        places.ok_or_else(|| Refusal::queue_full(total, free, texts))
     }
 
     /// Queues the texts and waits for their answers, which come in the same order.
     pub async fn answer(
         &self,
-        Slots(mut slots): Slots,
+        mut places: Permit,
         head: Head,
         texts: Vec<Tokens>,
     ) -> Result<Vec<Vec<f32>>, Refusal> {
@@ -88,13 +75,10 @@ impl Queue {
                 head,
                 since,
                 reply,
-                _slot: slots.split(1),
+                _place: places.split(1),
             };
-            self.metrics.waiting.inc();
-            if self.jobs.send(job).is_err() {
-                self.metrics.waiting.dec();
-                return Err(Refusal::failed("the model's thread has ended"));
-            }
+            let sent = self.jobs.send(job);
+            sent.map_err(|_| Refusal::failed("the model's thread has ended"))?;
             replies.push(receiver);
         }
         let mut answers = Vec::with_capacity(replies.len());

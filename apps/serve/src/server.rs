@@ -4,21 +4,30 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use dynquant_encoder::Encoder;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use crate::batcher;
-use crate::connections::Connections;
+use crate::connections::{self, Terms};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::queue::Queue;
-use crate::routes::{App, router};
+use crate::routes::{self, App};
+
+/// The time that refused requests have at the end to read why.
+const REFUSAL: Duration = Duration::from_secs(1);
 
 /// Serves until SIGINT or SIGTERM, then until what was accepted is answered.
 pub fn run(options: &Options) -> Result<()> {
+    let (bytes, of_body) = (options.bytes(), options.max_body_bytes);
+    ensure!(
+        bytes >= of_body,
+        "--max-bytes: expected at least {of_body}, which --max-body-bytes allows a body, got {bytes}"
+    );
     let encoder = open(options)?;
     tracing::info!(
         model = encoder.name,
@@ -32,20 +41,21 @@ pub fn run(options: &Options) -> Result<()> {
             "texts are computed one by one: in these weights the bits of an answer depend on its batch"
         );
     }
+    let limits = Limits::new(options);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        // Tokenization uses them. More threads than cores would gain nothing.
-        .max_blocking_threads(std::thread::available_parallelism().map_or(1, usize::from))
+        .max_blocking_threads(limits.workers.count())
         .build()
         .context("cannot start the threads of the server")?;
     let (stop, stopping) = watch::channel(false);
-    let (app, model) = start(options, encoder, stopping)?;
+    let (app, model) = start(options, encoder, limits, stopping)?;
     let served = runtime.block_on(serve(options, app, stop));
-    // The last job's sender went with the routes, so the model ends with its last job.
+    // Connections that are still open have no request that was accepted.
+    runtime.shutdown_background();
+    // The last job's sender goes with the routes, so the model ends with its last job.
     if served.is_ok() && model.join().is_err() {
         bail!("the model's thread panicked");
     }
-    runtime.shutdown_background();
     served
 }
 
@@ -53,7 +63,7 @@ fn open(options: &Options) -> Result<Encoder> {
     let mut encoder = options.model.open()?;
     if let Some(limit) = options.max_tokens {
         let most = encoder.config.max_tokens;
-        anyhow::ensure!(
+        ensure!(
             limit <= most,
             "--max-tokens: expected at most {most}, which the model takes, got {limit}"
         );
@@ -66,10 +76,11 @@ fn open(options: &Options) -> Result<Encoder> {
 fn start(
     options: &Options,
     encoder: Encoder,
+    limits: Limits,
     stopping: watch::Receiver<bool>,
 ) -> Result<(Arc<App>, JoinHandle<()>)> {
-    let metrics = Arc::new(Metrics::new());
-    let (queue, jobs) = Queue::new(options.queue, Arc::clone(&metrics));
+    let metrics = Arc::new(Metrics::new(&limits));
+    let (queue, jobs) = Queue::new(limits.queue.clone());
     let names = match options.model_name.as_slice() {
         [] => vec![encoder.name],
         names => names.to_vec(),
@@ -85,7 +96,8 @@ fn start(
         is_classifier,
         dtype: encoder.dtype,
         tokenizer: Arc::new(encoder.tokenizer),
-        limits: Limits::new(options),
+        limits,
+        transfer: Duration::from_secs(options.transfer_seconds as u64),
         max_batch_tokens: options.max_batch_tokens,
         auto_truncate: options.auto_truncate,
         queue,
@@ -108,32 +120,35 @@ async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> R
     let address = listener.local_addr().context("the address of the server")?;
     tracing::info!(%address, "listening");
 
-    let mut stopping = app.stopping.clone();
-    let connections = Connections {
-        listener,
-        silence: Duration::from_secs(options.silence_seconds as u64),
-    };
-    let server = axum::serve(connections, router(app)).with_graceful_shutdown(async move {
+    let places = &app.limits.connections;
+    let router = routes::router(Arc::clone(&app));
+    let idle = Duration::from_secs(options.idle_seconds as u64);
+    let served = Terms::new(places.clone(), router, idle, app.transfer);
+    let in_excess = Terms::in_excess(routes::refusal(places.total));
+    let stopped = async {
         let signal = signal.await;
         tracing::info!(
             signal,
             "shutting down: no new requests, accepted ones are answered"
         );
         stop.send_replace(true);
-    });
-    let limit = Duration::from_secs(options.shutdown_seconds as u64);
-    let too_late = async {
-        // The sender is dropped only after it has sent.
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-        tokio::time::sleep(limit).await;
     };
-    tokio::select! {
-        served = server => served.context("the server failed")?,
-        () = too_late => bail!(
+    let open = connections::accept(listener, [served, in_excess], stopped).await;
+
+    let limit = Duration::from_secs(options.shutdown_seconds as u64);
+    let end = Instant::now() + limit;
+    // Idle connections end at once, others with their answer.
+    let closed = tokio::spawn(open.shutdown());
+    let answered = timeout_at(end, app.limits.requests.all_free()).await;
+    if answered.is_err() {
+        bail!(
             "--shutdown-seconds: expected accepted requests to be answered within {} s, got some that were not",
             limit.as_secs()
-        ),
+        );
     }
+    // Time for those that were refused to read it; nobody has to wait for one that sends no request.
+    let refused = Instant::now() + REFUSAL;
+    let _ = timeout_at(end.min(refused), closed).await;
     tracing::info!("all accepted requests are answered");
     Ok(())
 }

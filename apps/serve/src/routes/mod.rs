@@ -6,7 +6,7 @@ mod operations;
 mod tei;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
@@ -14,13 +14,12 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use dynquant_encoder::{Config, Direction, Head, Tokenizer, Tokens};
-use prometheus_client::metrics::gauge::Gauge;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tower_http::timeout::RequestBodyTimeoutLayer;
 
-use crate::body::PART_TIMEOUT;
+use crate::body;
 use crate::error::{OpenAi, Refusal, Tei};
-use crate::limits::Limits;
+use crate::limits::{Admission, Limits};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use inputs::Text;
@@ -35,6 +34,8 @@ pub struct App {
     pub dtype: String,
     pub tokenizer: Arc<Tokenizer>,
     pub limits: Limits,
+    /// For a body to arrive.
+    pub transfer: Duration,
     pub max_batch_tokens: usize,
     pub auto_truncate: bool,
     pub queue: Queue,
@@ -59,8 +60,17 @@ pub fn router(app: Arc<App>) -> Router {
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(&app), observe))
-        .layer(RequestBodyTimeoutLayer::new(PART_TIMEOUT))
         .with_state(app)
+}
+
+/// Refuses every request of a connection that is one too many.
+pub fn refusal(connections: usize) -> Router {
+    Router::new().fallback(move |request: Request| async move {
+        in_format_of(
+            request.uri().path(),
+            Refusal::too_many_connections(connections),
+        )
+    })
 }
 
 async fn no_such_route(request: Request) -> Response {
@@ -81,26 +91,9 @@ fn in_format_of(path: &str, refusal: Refusal) -> Response {
     }
 }
 
-/// One request more in flight, until it is dropped: also if the client hangs up.
-struct InFlight(Gauge);
-
-impl InFlight {
-    fn new(gauge: &Gauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
 /// Counts and logs each request.
 async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
-    let _in_flight = InFlight::new(&app.metrics.in_flight);
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
     let response = next.run(request).await;
@@ -123,40 +116,50 @@ impl App {
         }
     }
 
-    /// Tokenizes the texts, which came under the name `param`, and asks the model; the answers, with the
-    /// number of tokens of all.
+    /// Lets a request in, with its body of JSON.
+    async fn receive<T: DeserializeOwned + Send + 'static>(
+        &self,
+        request: Request,
+    ) -> Result<(T, Admission), Refusal> {
+        body::json(request, &self.limits, self.transfer, self.stopping.clone()).await
+    }
+
+    /// Tokenizes the texts, which came under the name `param`, and asks the model.
     async fn ask(
         &self,
+        admission: Admission,
         head: Head,
         param: &'static str,
         texts: Vec<Text>,
         cut: Option<Direction>,
-    ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+    ) -> Result<Answered, Refusal> {
         self.check_open()?;
         self.limits.check_texts(param, texts.len())?;
-        let slots = self.queue.reserve(texts.len())?;
-        let tokens = self.tokenize(param, texts, cut).await?;
-        let count = tokens.iter().map(Tokens::len).sum();
-        let answers = self.queue.answer(slots, head, tokens).await?;
-        Ok((answers, count))
-    }
-
-    async fn tokenize(
-        &self,
-        param: &'static str,
-        texts: Vec<Text>,
-        cut: Option<Direction>,
-    ) -> Result<Vec<Tokens>, Refusal> {
-        /// Up to here, a hop to another thread would take about as long.
-        const SHORT: usize = 1024;
+        let places = self.queue.reserve(texts.len())?;
         let tokenizer = Arc::clone(&self.tokenizer);
-        let bytes: usize = texts.iter().map(Text::bytes).sum();
-        let tokenize = move || inputs::tokenize(&tokenizer, param, &texts, cut);
-        match bytes <= SHORT {
-            true => tokenize(),
-            false => tokio::task::spawn_blocking(tokenize)
-                .await
-                .map_err(|error| Refusal::failed(format!("the tokenizer failed: {error}")))?,
-        }
+        let bytes = texts.iter().map(Text::bytes).sum();
+        let tokenize = move || {
+            let tokens = inputs::tokenize(&tokenizer, param, &texts, cut);
+            (tokens, places, admission)
+        };
+        let (tokens, places, mut admission) = self.limits.workers.run(bytes, tokenize).await?;
+        let tokens = tokens?;
+        admission.release();
+        let count = tokens.iter().map(Tokens::len).sum();
+        let vectors = self.queue.answer(places, head, tokens).await?;
+        Ok(Answered {
+            vectors,
+            tokens: count,
+            admission,
+        })
     }
+}
+
+/// What the model answered to a request.
+struct Answered {
+    /// One for each text.
+    vectors: Vec<Vec<f32>>,
+    /// Number of tokens of all texts.
+    tokens: usize,
+    admission: Admission,
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
+use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use dynquant_encoder::{Direction, Head};
@@ -23,7 +24,7 @@ pub struct EmbeddingsRequest {
 }
 
 #[derive(Serialize)]
-pub struct EmbeddingsResponse {
+struct EmbeddingsResponse {
     object: &'static str,
     data: Vec<Embedding>,
     model: String,
@@ -51,12 +52,8 @@ struct Usage {
 }
 
 /// `POST /v1/embeddings`: embeddings at length 1.
-pub async fn embeddings(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Result<Json<EmbeddingsResponse>, OpenAi> {
-    let _permit = app.limits.admit()?;
-    let request: EmbeddingsRequest = body::json(request, app.limits.body_bytes).await?;
+pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result<Response, OpenAi> {
+    let (request, admission) = app.receive::<EmbeddingsRequest>(request).await?;
     if let Some(model) = &request.model {
         check_model(&app, model)?;
     }
@@ -68,8 +65,9 @@ pub async fn embeddings(
     }
     let cut = app.auto_truncate.then_some(Direction::Right);
     let texts = request.input.into_list();
-    let (answers, tokens) = app.ask(Head::Embedding, "input", texts, cut).await?;
-    let data = answers
+    let asked = app.ask(admission, Head::Embedding, "input", texts, cut);
+    let answered = asked.await?;
+    let data = (answered.vectors)
         .into_iter()
         .enumerate()
         .map(|(index, answer)| Embedding {
@@ -77,15 +75,16 @@ pub async fn embeddings(
             index,
             embedding: encode(normalize(answer)),
         });
-    Ok(Json(EmbeddingsResponse {
+    let response = EmbeddingsResponse {
         object: "list",
         data: data.collect(),
         model: stated_name(&app),
         usage: Usage {
-            prompt_tokens: tokens,
-            total_tokens: tokens,
+            prompt_tokens: answered.tokens,
+            total_tokens: answered.tokens,
         },
-    }))
+    };
+    Ok(body::answer(answered.admission, &response)?)
 }
 
 fn encoding(format: Option<&str>) -> Result<fn(Vec<f32>) -> Numbers, Refusal> {

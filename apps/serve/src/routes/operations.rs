@@ -21,7 +21,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         "model_dtype": app.dtype,
         "served_model_name": app.names.first(),
         "model_type": model_type(&app),
-        "max_concurrent_requests": app.limits.requests,
+        "max_concurrent_requests": app.limits.requests.total,
         "max_input_length": app.tokenizer.max_tokens(),
         "max_batch_tokens": app.max_batch_tokens,
         "max_batch_requests": null,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
+use axum::response::Response;
 use dynquant_encoder::{Direction, Head};
 use serde::{Deserialize, Serialize};
 
@@ -44,12 +44,8 @@ pub struct EmbedRequest {
 }
 
 /// `POST /embed`: embeddings, at length 1 unless `normalize` is false.
-pub async fn embed(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Result<Json<Vec<Vec<f32>>>, Tei> {
-    let _permit = app.limits.admit()?;
-    let request: EmbedRequest = body::json(request, app.limits.body_bytes).await?;
+pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
+    let (request, admission) = app.receive::<EmbedRequest>(request).await?;
     if let Some(got) = request.prompt_name {
         let message = format!("prompt_name: the model has no prompts, got {got:?}");
         return Err(Refusal::invalid("prompt_name", message).into());
@@ -61,11 +57,13 @@ pub async fn embed(
     }
     let cut = request.truncation_direction.cut(request.truncate, &app);
     let texts = request.inputs.into_list();
-    let (answers, _) = app.ask(Head::Embedding, "inputs", texts, cut).await?;
-    Ok(Json(match request.normalize.unwrap_or(true) {
-        true => answers.into_iter().map(normalize).collect(),
-        false => answers,
-    }))
+    let asked = app.ask(admission, Head::Embedding, "inputs", texts, cut);
+    let mut answered = asked.await?;
+    if request.normalize.unwrap_or(true) {
+        let vectors = answered.vectors.into_iter();
+        answered.vectors = vectors.map(normalize).collect();
+    }
+    Ok(body::answer(answered.admission, &answered.vectors)?)
 }
 
 #[derive(Deserialize)]
@@ -92,25 +90,21 @@ enum PredictInputs {
 }
 
 #[derive(Serialize)]
-pub struct Prediction {
+struct Prediction {
     score: f32,
     label: String,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-pub enum Predictions {
+enum Predictions {
     Single(Vec<Prediction>),
     Batch(Vec<Vec<Prediction>>),
 }
 
 /// `POST /predict`: every class with its score, the best first.
-pub async fn predict(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Result<Json<Predictions>, Tei> {
-    let _permit = app.limits.admit()?;
-    let request: PredictRequest = body::json(request, app.limits.body_bytes).await?;
+pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
+    let (request, admission) = app.receive::<PredictRequest>(request).await?;
     if !app.is_classifier {
         return Err(Refusal::no_classifier().into());
     }
@@ -122,14 +116,17 @@ pub async fn predict(
         PredictInputs::Pair((first, second)) => (vec![Text::Pair(first, second)], false),
         PredictInputs::Batch(batch) => (each_text(batch)?, true),
     };
-    let (answers, _) = app.ask(Head::Classes, "inputs", texts, cut).await?;
+    let asked = app.ask(admission, Head::Classes, "inputs", texts, cut);
+    let answered = asked.await?;
     let labels = &app.config.labels;
     let ranked = |logits| ranked(labels, scores(logits, request.raw_scores));
-    let mut predictions = answers.into_iter().map(ranked);
-    Ok(Json(match is_batch {
-        true => Predictions::Batch(predictions.collect()),
-        false => Predictions::Single(predictions.next().unwrap_or_default()),
-    }))
+    let mut predictions = answered.vectors.into_iter().map(ranked);
+    let predictions = if is_batch {
+        Predictions::Batch(predictions.collect())
+    } else {
+        Predictions::Single(predictions.next().unwrap_or_default())
+    };
+    Ok(body::answer(answered.admission, &predictions)?)
 }
 
 fn each_text(batch: Vec<Vec<String>>) -> Result<Vec<Text>, Refusal> {

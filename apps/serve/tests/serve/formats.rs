@@ -220,6 +220,8 @@ fn metrics_count_what_happens() {
         "dynquant_batch_duration_seconds histogram",
         "dynquant_batch_texts histogram",
         "dynquant_batch_tokens histogram",
+        "dynquant_bytes_held gauge",
+        "dynquant_connections gauge",
         "dynquant_queue_duration_seconds histogram",
         "dynquant_queue_length gauge",
         "dynquant_request_duration_seconds histogram",
@@ -233,8 +235,10 @@ fn metrics_count_what_happens() {
     assert_eq!(server.metric("dynquant_texts_total"), 4.);
     assert_eq!(server.metric("dynquant_batch_texts_sum"), 4.);
     assert_eq!(server.metric("dynquant_queue_length"), 0.);
-    // The request for the metrics itself.
-    assert_eq!(server.metric("dynquant_requests_in_flight"), 1.);
+    assert_eq!(server.metric("dynquant_requests_in_flight"), 0.);
+    assert_eq!(server.metric("dynquant_bytes_held"), 0.);
+    // That of the request for the metrics.
+    assert_eq!(server.metric("dynquant_connections"), 1.);
     let requests = |labels: &str| server.metric(&format!("dynquant_requests_total{{{labels}}}"));
     assert_eq!(requests("route=\"/embed\",status=\"200\""), 2.);
     assert_eq!(requests("route=\"other\",status=\"404\""), 1.);

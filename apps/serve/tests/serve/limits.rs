@@ -2,11 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::process::{PATIENCE, Server, rest};
+use crate::process::{Server, rest};
 
 fn text_of(words: usize) -> String {
     "word ".repeat(words)
@@ -86,21 +85,6 @@ fn bytes_of_a_body() {
         reply.contains("the body: expected at most 1000 bytes, got more"),
         "{reply}"
     );
-}
-
-#[test]
-fn silence_on_a_connection() {
-    let server = Server::start(&["--silence-seconds", "1"]);
-    for head in ["", "POST /embed HTTP/1.1\r\nHost: "] {
-        let mut stream = TcpStream::connect(&server.address).unwrap();
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let start = Instant::now();
-        // A reset is an end, too.
-        assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "{head:?}");
-        assert!(start.elapsed() < PATIENCE, "{head:?}");
-        server.ok("/embed", &json!({"inputs": "a"}));
-    }
 }
 
 #[test]

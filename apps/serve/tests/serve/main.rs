@@ -1,9 +1,13 @@
 //! The server as its clients use it: the real program on a free port, spoken to over HTTP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+// Memory is read from /proc.
+#[cfg(target_os = "linux")]
+mod attack;
 mod bits;
 mod formats;
 mod limits;
 mod mistakes;
 mod process;
 mod shutdown;
+mod slow;

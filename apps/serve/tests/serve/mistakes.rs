@@ -16,13 +16,17 @@ fn run(options: &[&str]) -> Output {
 #[test]
 fn are_named() {
     let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets");
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (
             &["--preset", "int4"],
             "expected int8, int8_reduce_range, bfloat16, float16 or none, got \"int4\"",
         ),
         (&["--port", "70000"], "--port"),
         (&["--queue", "0"], "expected a whole number from 1"),
+        (
+            &["--max-bytes", "2000000"],
+            "--max-bytes: expected at least 2097152, which --max-body-bytes allows a body, got 2000000",
+        ),
         (&["--log-level", "loud"], "--log-level"),
         (
             &["--model-dir", "/no/such/folder"],

@@ -93,6 +93,12 @@ impl Server {
         reply_of(reply.unwrap())
     }
 
+    /// The status of an answer, if there is one.
+    pub fn status(&self, path: &str) -> Option<u16> {
+        let reply = self.agent.get(self.url(path)).call();
+        reply.ok().map(|reply| reply.status().as_u16())
+    }
+
     pub fn post(&self, path: &str, body: &Value) -> Reply {
         self.post_text(path, &body.to_string())
     }
@@ -149,6 +155,14 @@ impl Server {
         stream.read_exact(&mut interim).unwrap();
         assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
         (stream, rest.to_owned())
+    }
+
+    /// Its memory, in MB.
+    pub fn resident_mb(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kb: f64 = line.unwrap().trim_end_matches("kB").trim().parse().unwrap();
+        kb / 1e3
     }
 
     pub fn signal(&self, name: &str) {

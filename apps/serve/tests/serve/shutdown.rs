@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::process::{Server, rest};
+use crate::slow::{LONG_ANSWERS, long_answer};
 
 fn logged(logs: &[String], message: &str) -> bool {
     let logs = logs
@@ -76,8 +77,12 @@ fn sigint_ends_idle_connections() {
 
 #[test]
 fn the_time_for_the_end_is_limited() {
-    let server = Server::start(&["--shutdown-seconds", "1"]);
-    let (_stream, _) = server.begin();
+    let mut options = vec!["--shutdown-seconds", "1"];
+    options.extend(LONG_ANSWERS);
+    let server = Server::start(&options);
+    // It was accepted, and is not answered as long as nobody reads it.
+    let mut stream = long_answer(&server, 1);
+    stream.read_exact(&mut [0]).unwrap();
     server.signal("TERM");
     let (status, logs) = server.wait();
     assert_eq!(status.code(), Some(1), "{logs:?}");
@@ -86,4 +91,15 @@ fn the_time_for_the_end_is_limited() {
         last.contains("--shutdown-seconds: expected accepted requests to be answered within 1 s"),
         "{last}"
     );
+}
+
+#[test]
+fn who_sends_no_request_is_not_waited_for() {
+    let server = Server::start(&[]);
+    let mut slow = std::net::TcpStream::connect(&server.address).unwrap();
+    slow.write_all(b"POST /embed HTTP/1.1\r\nHost: ").unwrap();
+    server.ok("/embed", &json!({"inputs": "a"}));
+    server.signal("TERM");
+    let (status, logs) = server.wait();
+    assert!(status.success(), "{status} {logs:?}");
 }

@@ -1,0 +1,62 @@
+//! The threads for work that would keep the clients of others waiting: parsing and tokenizing.
+
+use std::thread::available_parallelism;
+
+use crate::error::Refusal;
+use crate::limits::LARGE;
+use crate::places::Places;
+
+/// Bytes of a request up to which a hop to another thread would take about as long as the work.
+const SHORT: usize = 1024;
+
+/// Threads of the runtime, in two groups, so that large requests keep smaller ones not waiting.
+pub struct Workers {
+    small: Places,
+    /// Work of seconds and of some hundred megabytes: few do it.
+    large: Places,
+}
+
+impl Workers {
+    /// As many as there are cores, and half as many for large requests: more would gain nothing.
+    pub fn new() -> Self {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Self {
+            small: Places::new(cores),
+            large: Places::new((cores / 2).max(1)),
+        }
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        self.small.total + self.large.total
+    }
+
+    /// Does work on so many bytes of a request.
+    ///
+    /// If its client hangs up before it begins, it is dropped. Once it has begun it goes on to its end, with
+    /// all the permits that were moved into `work`.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        if bytes <= SHORT {
+            return Ok(work());
+        }
+        let group = if bytes <= LARGE {
+            &self.small
+        } else {
+            &self.large
+        };
+        // Who waits here holds the work: it goes with the request. The runtime has a thread for each
+        // worker, so nothing waits in a queue of its own, from which nobody could take it.
+        let worker = group.wait().await;
+        let work = move || {
+            let result = work();
+            drop(worker);
+            result
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|error| Refusal::failed(format!("a thread of the server failed: {error}")))
+    }
+}

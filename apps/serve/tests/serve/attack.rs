@@ -1,0 +1,232 @@
+//! Clients that hang up, and floods: the memory of the server stays bounded, and others are answered as
+//! always or refused with a status. `DYNQUANT_LONG=1` keeps each attack up for a minute.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::process::{PATIENCE, Server};
+
+/// Threads that attack.
+const ATTACKERS: usize = 4;
+
+/// The most memory, in MB: of the idle server, of 16 bodies, and of tokenizing one of them for each two cores.
+fn most_mb() -> f64 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    250. + 450. * (cores / 2).max(1) as f64
+}
+
+fn time() -> Duration {
+    let long = std::env::var_os("DYNQUANT_LONG").is_some();
+    Duration::from_secs(if long { 60 } else { 4 })
+}
+
+/// A request of more bytes than are tokenized between others.
+fn of_others() -> Value {
+    json!({"inputs": "a text editor ".repeat(86), "truncate": true})
+}
+
+/// As large as a body may be.
+fn large_body() -> String {
+    json!({"inputs": "word ".repeat(400_000), "truncate": true}).to_string()
+}
+
+fn post(body: &str) -> String {
+    let length = body.len();
+    format!("POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+/// The server may close the connection meanwhile, or be late.
+fn send(stream: &mut TcpStream, request: &str) {
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let _ = stream.write_all(request.as_bytes());
+}
+
+/// What others saw during an attack.
+#[derive(Debug)]
+struct Seen {
+    answered: usize,
+    refused: usize,
+    attacks: usize,
+    /// The most memory of the server.
+    most_mb: f64,
+}
+
+/// Attacks by several threads, while another client asks one request after the other.
+fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
+    let expected = server.post("/embed", &of_others());
+    assert_eq!(expected.status, 200, "{}", expected.body);
+    let (over, attacks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let is_over = || over.load(Ordering::Relaxed);
+    let mut seen = scope(|scope| {
+        for _ in 0..ATTACKERS {
+            scope.spawn(|| {
+                while !is_over() {
+                    attack();
+                    attacks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let memory = scope.spawn(|| {
+            let mut most = 0_f64;
+            while !is_over() {
+                most = most.max(server.resident_mb());
+                sleep(Duration::from_millis(20));
+            }
+            most
+        });
+        let start = Instant::now();
+        let (mut answered, mut refused) = (0, 0);
+        while start.elapsed() < time() {
+            let reply = server.post("/embed", &of_others());
+            match reply.status {
+                200 => {
+                    assert_eq!(reply.body, expected.body);
+                    answered += 1;
+                }
+                429 | 503 => refused += 1,
+                status => panic!("{status} {}", reply.body),
+            }
+            sleep(Duration::from_millis(10));
+        }
+        over.store(true, Ordering::Relaxed);
+        Seen {
+            answered,
+            refused,
+            attacks: 0,
+            most_mb: memory.join().unwrap(),
+        }
+    });
+    seen.attacks = attacks.into_inner();
+    println!("{seen:?}");
+    // Nothing is left of it.
+    assert_eq!(server.post("/embed", &of_others()).body, expected.body);
+    for gauge in [
+        "dynquant_queue_length",
+        "dynquant_requests_in_flight",
+        "dynquant_bytes_held",
+    ] {
+        server.wait_until(gauge, |server| server.metric(gauge) == 0.);
+    }
+    seen
+}
+
+/// Large requests whose clients hang up. Others are not even refused: no large request takes their room.
+fn hang_ups(options: &[&str], request: &str) {
+    let server = Server::start(options);
+    let seen = under(&server, || {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        send(&mut stream, request);
+        sleep(Duration::from_millis(20));
+        let _ = stream.shutdown(Shutdown::Both);
+    });
+    assert!(seen.attacks > ATTACKERS, "{seen:?}");
+    assert!(seen.answered > 0 && seen.refused == 0, "{seen:?}");
+    assert!(seen.most_mb < most_mb(), "{seen:?}");
+    server.signal("TERM");
+    let (status, logs) = server.wait();
+    assert!(status.success(), "{status} {logs:?}");
+}
+
+#[test]
+fn clients_that_hang_up() {
+    hang_ups(&[], &post(&large_body()));
+}
+
+/// With a part of their next request on its way the server does not see that they have gone.
+#[test]
+fn clients_that_hang_up_unseen() {
+    let of_four_bodies = ["--max-bytes", "8388608"];
+    hang_ups(&of_four_bodies, &(post(&large_body()) + "POST"));
+}
+
+#[test]
+fn requests_beyond_all_limits() {
+    let limits = [
+        "--queue",
+        "64",
+        "--max-requests",
+        "8",
+        "--max-bytes",
+        "4000000",
+    ];
+    let server = Server::start(&limits);
+    let short = |index: usize| format!("{index} {}", "word ".repeat(50));
+    let texts: Vec<String> = (0..60).map(short).collect();
+    // Of which 8 are more bytes, or more texts, than there is room for.
+    let bodies = [
+        json!({"inputs": texts}).to_string(),
+        json!({"inputs": "word ".repeat(120_000), "truncate": true}).to_string(),
+    ];
+    let alone = bodies
+        .each_ref()
+        .map(|body| server.post_text("/embed", body).body);
+    let next = AtomicUsize::new(0);
+    let refused = AtomicUsize::new(0);
+    let seen = under(&server, || {
+        scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let index = next.fetch_add(1, Ordering::Relaxed) % bodies.len();
+                    let reply = server.post_text("/embed", &bodies[index]);
+                    match reply.status {
+                        200 => assert_eq!(reply.body, alone[index]),
+                        status => {
+                            assert_eq!(status, 429, "{}", reply.body);
+                            assert_eq!(reply.retry_after.as_deref(), Some("1"));
+                            refused.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+    });
+    assert!(refused.into_inner() > 0, "{seen:?}");
+    assert!(seen.most_mb < most_mb(), "{seen:?}");
+}
+
+#[test]
+fn the_end_comes_in_the_middle_of_it() {
+    let server = Server::start(&["--shutdown-seconds", "10"]);
+    let request = post(&large_body());
+    let over = AtomicBool::new(false);
+    // None of these ends by itself within that time.
+    let idle = begun(&server, b"");
+    let slow_head = begun(&server, b"POST /embed HTTP/1.1\r\nHost: a");
+    let (slow_body, _) = server.begin();
+    let slow_reader = begun(&server, &b"GET /metrics HTTP/1.1\r\n\r\n".repeat(10_000));
+    let address = server.address.clone();
+    scope(|scope| {
+        for _ in 0..ATTACKERS {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    // From the signal on there is none.
+                    if let Ok(mut stream) = TcpStream::connect(&address) {
+                        send(&mut stream, &request);
+                        sleep(Duration::from_millis(20));
+                    }
+                }
+            });
+        }
+        sleep(Duration::from_secs(1));
+        server.signal("TERM");
+        let (status, logs) = server.wait();
+        over.store(true, Ordering::Relaxed);
+        assert!(status.success(), "{status} {logs:?}");
+    });
+    drop((idle, slow_head, slow_body, slow_reader));
+}
+
+/// A connection on which so much was sent as the server takes at once.
+fn begun(server: &Server, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream
+        .set_write_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    let _ = stream.write_all(bytes);
+    stream
+}

@@ -1,0 +1,178 @@
+//! Clients that take their time: their connections end, and others are answered meanwhile.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::process::{PATIENCE, Server, rest};
+
+/// So long that nobody is taken for slow who is not.
+const PAUSE: Duration = Duration::from_millis(50);
+
+fn others_are_answered(server: &Server) {
+    server.ok("/embed", &json!({"inputs": "a"}));
+}
+
+/// Sends a part again and again, until the server ends the connection; what it said.
+fn drip(mut stream: TcpStream, part: &[u8]) -> String {
+    let start = Instant::now();
+    stream.set_read_timeout(Some(PAUSE)).unwrap();
+    let mut said = Vec::new();
+    loop {
+        assert!(start.elapsed() < PATIENCE, "the server goes on reading");
+        let written = stream.write_all(part);
+        let mut buffer = [0; 1024];
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => said.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if written.is_err() {
+                    break;
+                }
+            }
+            // A reset is an end, too.
+            Err(_) => break,
+        }
+    }
+    String::from_utf8(said).unwrap()
+}
+
+#[test]
+fn silence() {
+    let server = Server::start(&["--idle-seconds", "1"]);
+    for head in ["", "POST /embed HTTP/1.1\r\nHost: "] {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let start = Instant::now();
+        // A reset is an end, too.
+        assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "{head:?}");
+        assert!(start.elapsed() < PATIENCE, "{head:?}");
+        others_are_answered(&server);
+    }
+}
+
+#[test]
+fn heads() {
+    let server = Server::start(&["--idle-seconds", "1"]);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.write_all(b"POST /embed HTTP/1.1\r\n").unwrap();
+    assert_eq!(drip(stream, b"x: y\r\n"), "");
+    others_are_answered(&server);
+}
+
+#[test]
+fn bodies() {
+    let server = Server::start(&["--transfer-seconds", "1", "--max-requests", "2"]);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let head = "POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: 2000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let dripping = std::thread::spawn(|| drip(stream, b" "));
+    others_are_answered(&server);
+    let reply = dripping.join().unwrap();
+    assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
+    let message = "the body: expected all of it within 1 s, got a part";
+    assert!(reply.contains(message), "{reply}");
+}
+
+/// A request for an answer of some 6 MB, which no socket holds.
+pub fn long_answer(server: &Server, requests: usize) -> TcpStream {
+    let body = json!({"inputs": vec!["a"; 4096]}).to_string();
+    let length = body.len();
+    let head = format!("POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n");
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let requests = format!("{head}{body}").repeat(requests);
+    stream.write_all(requests.as_bytes()).unwrap();
+    stream
+}
+
+pub const LONG_ANSWERS: [&str; 8] = [
+    "--max-texts",
+    "4096",
+    "--queue",
+    "8192",
+    "--transfer-seconds",
+    "2",
+    "--max-requests",
+    "1",
+];
+
+/// An answer that nobody reads is still a request, until its time is over.
+#[test]
+fn readers() {
+    let server = Server::start(&LONG_ANSWERS);
+    // The second request of a connection is not begun before the first is answered.
+    for requests in [1, 2] {
+        let mut stream = long_answer(&server, requests);
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200");
+        assert_eq!(server.metric("dynquant_requests_in_flight"), 1.);
+        assert!(server.metric("dynquant_bytes_held") > 4e6);
+        let reply = server.post("/embed", &json!({"inputs": "a"}));
+        assert_eq!(reply.status, 429, "{}", reply.body);
+
+        // Some of it from time to time, as long as there is something.
+        let start = Instant::now();
+        let mut part = [0; 1024];
+        while stream.read(&mut part).unwrap_or(0) > 0 && server.metric("dynquant_bytes_held") > 0. {
+            assert!(start.elapsed() < PATIENCE, "the server goes on writing");
+            sleep(PAUSE);
+        }
+        server.wait_until("the request has ended", |server| {
+            server.metric("dynquant_requests_in_flight") == 0.
+        });
+        others_are_answered(&server);
+    }
+}
+
+/// Who reads in time gets all of it, however long it is.
+#[test]
+fn a_long_answer_is_read_whole() {
+    let server = Server::start(&LONG_ANSWERS);
+    let body = json!({"inputs": vec!["a"; 4096]});
+    let reply = server.ok("/embed", &body);
+    assert_eq!(reply.as_array().unwrap().len(), 4096);
+}
+
+#[test]
+fn connections_that_are_too_many() {
+    const MOST: usize = 20;
+    let server = Server::start(&["--max-connections", "20", "--idle-seconds", "2"]);
+    let connect = || TcpStream::connect(&server.address).unwrap();
+    let idle: Vec<TcpStream> = (0..MOST).map(|_| connect()).collect();
+    let ask = |path: &str| {
+        let mut stream = connect();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        rest(stream)
+    };
+    for (path, kind) in [
+        ("/health", "\"error_type\":\"Overloaded\""),
+        ("/v1/models", "\"code\":\"rate_limit_exceeded\""),
+    ] {
+        let reply = ask(path);
+        assert!(reply.starts_with("HTTP/1.1 429"), "{reply}");
+        assert!(
+            reply.contains("overloaded: expected at most 20 connections at a time"),
+            "{reply}"
+        );
+        assert!(
+            reply.contains(kind) && reply.contains("retry-after: 1"),
+            "{reply}"
+        );
+    }
+    // More than are told so.
+    let more: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
+    for mut stream in idle.into_iter().chain(more) {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+    }
+    server.wait_until("a place is free", |server| {
+        server.status("/health") == Some(200)
+    });
+    others_are_answered(&server);
+}
