@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::Refusal;
-use crate::limits::{Admission, Limits};
+use crate::limits::{Admission, LARGE, Limits};
 
 /// Of a refused body, as many times the limit are read and dropped: a client that writes before it reads
 /// would not see the answer on a connection that is closed in between.
@@ -41,7 +41,12 @@ pub async fn json<T: DeserializeOwned + Send + 'static>(
         Ok((bytes, admission)) => {
             let length = bytes.len();
             let parse = move || (serde_json::from_slice(&bytes), admission);
-            let (parsed, admission) = limits.workers.run(length, parse).await?;
+            // Up to there it is a matter of microseconds.
+            let (parsed, admission) = if length <= LARGE {
+                parse()
+            } else {
+                limits.workers.run(length, parse).await?
+            };
             let parsed = parsed.map_err(|error| {
                 Refusal::malformed(format!("the body: expected JSON for this route: {error}"))
             })?;
