@@ -38,11 +38,11 @@ pub async fn json<T: DeserializeOwned + Send + 'static>(
         () = sleep_until(end) => return Err(Refusal::body_too_slow(time.as_secs())),
     };
     match read {
-        Ok((bytes, admission)) => {
+        Ok((bytes, Admission { request, memory })) => {
             let length = bytes.len();
-            let parse = move || (serde_json::from_slice(&bytes), admission);
+            let parse = move || (serde_json::from_slice(&bytes), memory);
             // Up to there it is a matter of microseconds.
-            let (parsed, admission) = if length <= LARGE {
+            let (parsed, memory) = if length <= LARGE {
                 parse()
             } else {
                 limits.workers.run(length, parse).await?
@@ -50,7 +50,7 @@ pub async fn json<T: DeserializeOwned + Send + 'static>(
             let parsed = parsed.map_err(|error| {
                 Refusal::malformed(format!("the body: expected JSON for this route: {error}"))
             })?;
-            Ok((parsed, admission))
+            Ok((parsed, Admission { request, memory }))
         }
         Err(refusal) => {
             // A body that ends late is no other fault than the first.
@@ -81,7 +81,7 @@ async fn read(
         if part.len() > limit - bytes.len() {
             return Err(Refusal::body_too_large(limit, stated));
         }
-        admission.hold(part.len())?;
+        admission.memory.hold(part.len())?;
         bytes.extend_from_slice(part);
     }
     Ok((bytes, admission))
@@ -113,7 +113,7 @@ pub fn answer(mut admission: Admission, answer: &impl Serialize) -> Result<Respo
 
     let json = serde_json::to_vec(answer);
     let json = json.map_err(|error| Refusal::failed(format!("the answer: {error}")))?;
-    admission.hold(json.len())?;
+    admission.memory.hold(json.len())?;
     let bytes = Bytes::from_owner(Answer {
         json,
         _admission: admission,
