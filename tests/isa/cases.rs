@@ -11,7 +11,8 @@ use candle_nn::{RNN, VarBuilder};
 
 use crate::common::tensor;
 
-/// Names of a case, the checksum of its results on every instruction set, and how they are computed.
+/// Names of a case, the checksum of its results on every instruction set, and how they are
+/// computed.
 type Case = (&'static str, &'static str, fn() -> Result<Vec<Tensor>>);
 
 pub const CASES: &[Case] = &[
