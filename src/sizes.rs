@@ -28,7 +28,8 @@ pub(crate) fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
     })
 }
 
-/// The maximum number of elements that are computed from an input without any: no memory stands for them yet.
+/// The maximum number of elements that are computed from an input without any: no memory stands for
+/// them yet.
 const FROM_NONE: usize = 1 << 24;
 
 /// [`elements`] of what is computed from an input of so many.

@@ -266,8 +266,8 @@ thread_local! {
     static AT_END: AtEnd = const { AtEnd(Cell::new(None)) };
 }
 
-/// Thread-locals are destroyed from the last one to the first: the crate's are gone where the thread began
-/// with the caller's, and are made in the end where it made no other call.
+/// Thread-locals are destroyed from the last one to the first: the crate's are gone where the
+/// thread began with the caller's, and are made in the end where it made no other call.
 #[test]
 fn a_call_in_a_destructor_of_a_thread_has_the_same_bits() -> Result<()> {
     let watchdog = Watchdog::start();

@@ -152,13 +152,14 @@ const CHUNK: usize = 128;
 /// Attention of one query: `softmax(q k^T scale + mask) v`, `[value_dim]`.
 ///
 /// `q` is `[head_dim]`, `k` `[keys, head_dim]`, `v` `[keys, value_dim]` and `mask` `[keys]`. A key whose
-/// score is minus infinity, as a mask of that makes it whatever `k` holds, is excluded: nothing of it
-/// reaches the result. A query without a key gives zeros.
+/// score is minus infinity, as a mask of that makes it whatever `k` holds, is excluded: nothing of
+/// it reaches the result. A query without a key gives zeros.
 ///
 /// Of each 128 keys come first their scores, then the greatest score so far, `m`, and weights
 /// `e^(score - m)`, exactly 0 below e^-87; what earlier keys gave is multiplied by `e^(old m - m)`. Products are
-/// summed by one `fma` after another from 0 on. Values that are not finite are added to that by themselves, so
-/// that where one is excluded no `0 * inf` is. The quotient by the sum of the weights is a product with its reciprocal.
+/// summed by one `fma` after another from 0 on. Values that are not finite are added to that by
+/// themselves, so that where one is excluded no `0 * inf` is. The quotient by the sum of the
+/// weights is a product with its reciprocal.
 pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
     let factors = Factors {
         round: |x| x,
@@ -170,10 +171,11 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> V
     factors.attention([q, k, v], mask, scale)
 }
 
-/// [`attention`] of factors that are rounded to bfloat16 by [`round_bf16`]: queries, keys, weights and values.
+/// [`attention`] of factors that are rounded to bfloat16 by [`round_bf16`]: queries, keys, weights
+/// and values.
 ///
-/// Products are summed in the order of [`linear_bf16`], of which what there was before is the first term.
-/// Where an intermediate sum is subnormal, an instruction set may take it as 0.
+/// Products are summed in the order of [`linear_bf16`], of which what there was before is the first
+/// term. Where an intermediate sum is subnormal, an instruction set may take it as 0.
 pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
     let factors = Factors {
         round: |x| round_bf16(x).to_f32(),

@@ -28,9 +28,11 @@ use crate::trace;
 ///
 /// Scores are never stored as a whole. Each element of the result is within
 /// `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact one, the maxima over the
-/// keys that the mask does not exclude, and depends on its own query only. A query that the mask
-/// excludes from every key gives zeros, as in PyTorch; a NaN, or an infinite score, makes its query
-/// NaN.
+/// keys that the mask does not exclude, and depends on its own query and the keys that this sees
+/// only: nothing of another key reaches it, be it finite or not. A query that the mask excludes
+/// from every key gives zeros, as in PyTorch; a NaN in its scores, or plus infinity, makes a query
+/// NaN, and what is not finite in `v` is so in the results of the queries that see its key. The
+/// bits are those of [`kernels::reference`](crate::kernels::reference) on every CPU.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -52,7 +54,8 @@ use crate::trace;
 /// ```
 ///
 /// # Errors
-/// When the shapes do not agree, or a dtype is no float, but for a u8 mask that says what it means.
+/// When the shapes do not agree, a dtype is no float, but for a u8 mask that says what it means, or
+/// a `q` without elements is to have millions of results.
 pub fn scaled_dot_product_attention<'a>(
     q: &Tensor,
     k: &Tensor,
@@ -281,8 +284,8 @@ fn composite(
     ys.transpose(1, 2)?.contiguous()?.transpose(1, 2)
 }
 
-/// The product of weights and values. Values that are not finite are added by themselves to the queries whose
-/// scores do not exclude their keys: a product of 0 and one of them is NaN.
+/// The product of weights and values. Values that are not finite are added by themselves to the
+/// queries whose scores do not exclude their keys: a product of 0 and one of them is NaN.
 fn weighted(weights: &Tensor, v: &Tensor, scores: &Tensor) -> Result<Tensor> {
     let zeros = v.zeros_like()?.detach();
     let is_finite = (v.detach() * 0.)?.eq(&zeros)?;

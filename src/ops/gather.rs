@@ -49,7 +49,8 @@ pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
     }
 }
 
-/// Whether there is nothing to gather, over whose rows candle's operation goes all the same, and no mistake.
+/// Whether there is nothing to gather, over whose rows candle's operation goes all the same, and no
+/// mistake.
 fn is_empty(xs: &Tensor, indexes: &Tensor, dim: usize) -> bool {
     let mut dims = xs.dims().iter().zip(indexes.dims()).enumerate();
     let fits =

@@ -1,5 +1,5 @@
-//! Shapes without elements that have 2^40 rows all the same: an error, or a result in bounded memory and
-//! time. Where it is neither, the process is aborted, or does not end.
+//! Shapes without elements that have 2^40 rows all the same: an error, or a result in bounded
+//! memory and time. Where it is neither, the process is aborted, or does not end.
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};

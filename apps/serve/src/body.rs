@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::Refusal;
-use crate::limits::{Admission, Limits};
+use crate::limits::{Admission, LARGE, Limits};
 
 /// Of a refused body, as many times the limit are read and dropped: a client that writes before it reads
 /// would not see the answer on a connection that is closed in between.
@@ -38,14 +38,19 @@ pub async fn json<T: DeserializeOwned + Send + 'static>(
         () = sleep_until(end) => return Err(Refusal::body_too_slow(time.as_secs())),
     };
     match read {
-        Ok((bytes, admission)) => {
+        Ok((bytes, Admission { request, memory })) => {
             let length = bytes.len();
-            let parse = move || (serde_json::from_slice(&bytes), admission);
-            let (parsed, admission) = limits.workers.run(length, parse).await?;
+            let parse = move || (serde_json::from_slice(&bytes), memory);
+            // Up to there it is a matter of microseconds.
+            let (parsed, memory) = if length <= LARGE {
+                parse()
+            } else {
+                limits.workers.run(length, parse).await?
+            };
             let parsed = parsed.map_err(|error| {
                 Refusal::malformed(format!("the body: expected JSON for this route: {error}"))
             })?;
-            Ok((parsed, admission))
+            Ok((parsed, Admission { request, memory }))
         }
         Err(refusal) => {
             // A body that ends late is no other fault than the first.
@@ -76,7 +81,7 @@ async fn read(
         if part.len() > limit - bytes.len() {
             return Err(Refusal::body_too_large(limit, stated));
         }
-        admission.hold(part.len())?;
+        admission.memory.hold(part.len())?;
         bytes.extend_from_slice(part);
     }
     Ok((bytes, admission))
@@ -108,7 +113,7 @@ pub fn answer(mut admission: Admission, answer: &impl Serialize) -> Result<Respo
 
     let json = serde_json::to_vec(answer);
     let json = json.map_err(|error| Refusal::failed(format!("the answer: {error}")))?;
-    admission.hold(json.len())?;
+    admission.memory.hold(json.len())?;
     let bytes = Bytes::from_owner(Answer {
         json,
         _admission: admission,

@@ -5,6 +5,9 @@ use axum::http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+/// Bytes of a message. It may quote what came, which can be as long as a body, and nobody may read it.
+const LONGEST: usize = 1000;
+
 /// Why a request is refused, or could not be answered.
 #[derive(Debug)]
 pub struct Refusal {
@@ -31,9 +34,14 @@ enum Kind {
 
 impl Refusal {
     fn new(kind: Kind, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > LONGEST {
+            message.truncate(message.floor_char_boundary(LONGEST));
+            message.push_str("..");
+        }
         Self {
             kind,
-            message: message.into(),
+            message,
             param: None,
         }
     }

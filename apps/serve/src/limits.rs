@@ -46,10 +46,12 @@ impl Limits {
         let request = self.requests.take(1);
         let too_many = || Refusal::too_many_requests(self.requests.total);
         Ok(Admission {
-            _request: request.ok_or_else(too_many)?,
-            size: 0,
-            held: None,
-            bytes: self.bytes.clone(),
+            request: request.ok_or_else(too_many)?,
+            memory: Memory {
+                size: 0,
+                held: None,
+                bytes: self.bytes.clone(),
+            },
         })
     }
 
@@ -66,16 +68,22 @@ impl Limits {
     }
 }
 
-/// A request that was let in, with all that it holds of the limits.
+/// A request that was let in.
 pub struct Admission {
-    _request: Permit,
-    /// Bytes in memory, and the permit for those beyond [`LARGE`].
+    /// Its place, as long as somebody waits for the answer.
+    pub request: Permit,
+    pub memory: Memory,
+}
+
+/// The bytes of a request that are in memory. It goes where they are.
+pub struct Memory {
     size: usize,
+    /// For those beyond [`LARGE`].
     held: Option<Permit>,
     bytes: Places,
 }
 
-impl Admission {
+impl Memory {
     /// Counts so many bytes more in memory. One request is let to have more than all, when no other is large.
     pub fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.size += bytes;

@@ -17,8 +17,7 @@ pub struct Places {
 
 /// Places that are taken until this is dropped.
 ///
-/// They belong to what takes the room: a permit moves with its data, to another thread too, so that it
-/// outlives a client that hangs up.
+/// A permit moves with what takes the room, to another thread too, so that it outlives a client that hangs up.
 pub type Permit = OwnedSemaphorePermit;
 
 impl Places {

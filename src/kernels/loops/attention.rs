@@ -16,8 +16,8 @@
 //! online softmax of Milakov and Gimelshein (2018), which FlashAttention is built on.
 //!
 //! A query's result depends on no other query, on no thread count and on no tile size; keys that
-//! the mask excludes leave no trace. A product of a weight of 0 and a value that is not finite would
-//! be one: where a task's results are not all finite, the task is computed again with
+//! the mask excludes leave no trace. A product of a weight of 0 and a value that is not finite
+//! would be one: where a task's results are not all finite, the task is computed again with
 //! [care](pass), which takes such values out of the product.
 
 use std::cell::Cell;
@@ -228,11 +228,12 @@ pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number, F: Factors<
     }
 }
 
-/// Computes a task; whether the result stands, which it does if it is finite or was computed with care.
+/// Computes a task; whether the result stands, which it does if it is finite or was computed with
+/// care.
 ///
-/// With care, values that are not finite count as 0 in the product of weights and values, and are added to
-/// the sums of the queries that see their keys by themselves. Where a result is finite, there was no such
-/// value, and both are the same.
+/// With care, values that are not finite count as 0 in the product of weights and values, and are
+/// added to the sums of the queries that see their keys by themselves. Where a result is finite,
+/// there was no such value, and both are the same.
 ///
 /// # Safety
 /// As of [`attend`].
@@ -409,8 +410,8 @@ fn weights_of_seen(scores: &mut [f32], weights: &[f32]) {
     }
 }
 
-/// Adds to the sums, `[value_dim, width]`, the factors of values, `[keys, value_dim]`, that are not finite,
-/// times the weights of the queries that see their keys, `[keys, width]`.
+/// Adds to the sums, `[value_dim, width]`, the factors of values, `[keys, value_dim]`, that are not
+/// finite, times the weights of the queries that see their keys, `[keys, width]`.
 #[inline(never)]
 fn add_not_finite(
     (values, stride): Rows<'_>,
@@ -519,7 +520,11 @@ fn add_mask<const LANES: usize>(
             match *add {
                 0. => {}
                 f32::NEG_INFINITY => scores.fill(f32::NEG_INFINITY),
-                add => scores.iter_mut().for_each(|score| *score += add),
+                add => {
+                    for score in scores {
+                        *score += add;
+                    }
+                }
             }
         }
         return;

@@ -175,8 +175,8 @@ impl Aligned {
     }
 }
 
-/// What this thread keeps from call to call; a new one in a call within another one, or while the thread
-/// ends and what it kept is gone.
+/// What this thread keeps from call to call; a new one in a call within another one, or while the
+/// thread ends and what it kept is gone.
 pub fn take<T: Default>(at: &'static LocalKey<Cell<T>>) -> T {
     at.try_with(Cell::take).unwrap_or_default()
 }

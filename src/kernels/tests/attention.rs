@@ -215,7 +215,8 @@ fn what_is_not_finite_reaches_the_queries_that_see_its_key_and_no_others() {
     }
 }
 
-/// A sum that became too small for f32 keeps its sign, which an excluded value of another one would turn.
+/// A sum that became too small for f32 keeps its sign, which an excluded value of another one would
+/// turn.
 #[test]
 fn an_excluded_key_leaves_no_sign() {
     const KEYS: usize = 300;

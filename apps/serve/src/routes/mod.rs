@@ -138,19 +138,20 @@ impl App {
         let places = self.queue.reserve(texts.len())?;
         let tokenizer = Arc::clone(&self.tokenizer);
         let bytes = texts.iter().map(Text::bytes).sum();
+        let Admission { request, memory } = admission;
         let tokenize = move || {
             let tokens = inputs::tokenize(&tokenizer, param, &texts, cut);
-            (tokens, places, admission)
+            (tokens, places, memory)
         };
-        let (tokens, places, mut admission) = self.limits.workers.run(bytes, tokenize).await?;
+        let (tokens, places, mut memory) = self.limits.workers.run(bytes, tokenize).await?;
         let tokens = tokens?;
-        admission.release();
+        memory.release();
         let count = tokens.iter().map(Tokens::len).sum();
         let vectors = self.queue.answer(places, head, tokens).await?;
         Ok(Answered {
             vectors,
             tokens: count,
-            admission,
+            admission: Admission { request, memory },
         })
     }
 }

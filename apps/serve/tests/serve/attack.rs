@@ -17,7 +17,7 @@ const ATTACKERS: usize = 4;
 /// The most memory, in MB: of the idle server, of 16 bodies, and of tokenizing one of them for each two cores.
 fn most_mb() -> f64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    250. + 450. * (cores / 2).max(1) as f64
+    250. * (1 + (cores / 2).max(1)) as f64
 }
 
 fn time() -> Duration {

@@ -164,3 +164,25 @@ fn places_in_the_queue() {
     );
     assert_eq!(server.ok("/embed", &body), expected);
 }
+
+/// What a message quotes may be as long as a body, and its answer be read by nobody.
+#[test]
+fn length_of_a_message() {
+    let server = Server::start(&[]);
+    let long = "\u{1}é\"".repeat(20_000);
+    for reply in [
+        server.post("/v1/embeddings", &json!({"input": "a", "model": long})),
+        server.post("/embed", &json!({"inputs": "a", "prompt_name": long})),
+        server.post(
+            "/embed",
+            &json!({"inputs": "a", "truncation_direction": long}),
+        ),
+        server.get(&format!("/v1/models/{}", "a".repeat(50_000))),
+        server.get(&format!("/{}", "a".repeat(50_000))),
+    ] {
+        assert!((400..500).contains(&reply.status), "{}", reply.status);
+        let message = reply.message();
+        let end = &message[message.len() - 2..];
+        assert_eq!((message.len() / 100, end), (10, ".."));
+    }
+}

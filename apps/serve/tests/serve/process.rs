@@ -158,6 +158,7 @@ impl Server {
     }
 
     /// Its memory, in MB.
+    #[cfg(target_os = "linux")]
     pub fn resident_mb(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -81,7 +81,7 @@ fn the_time_for_the_end_is_limited() {
     options.extend(LONG_ANSWERS);
     let server = Server::start(&options);
     // It was accepted, and is not answered as long as nobody reads it.
-    let mut stream = long_answer(&server, 1);
+    let mut stream = long_answer(&server, 4096, 1);
     stream.read_exact(&mut [0]).unwrap();
     server.signal("TERM");
     let (status, logs) = server.wait();
