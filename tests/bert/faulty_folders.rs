@@ -565,6 +565,33 @@ fn texts_and_labels() -> Result<()> {
     )
 }
 
+/// Each file of a folder as a fifo without a writer; a fifo of texts has one.
+#[cfg(unix)]
+#[test]
+fn only_texts_may_be_a_pipe() -> Result<()> {
+    let fifo = |path: &Path| {
+        let _ = fs::remove_file(path);
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.expect("mkfifo").success());
+    };
+    for name in ["config.json", "tokenizer.json", WEIGHTS] {
+        let sample = Sample::new(&classifier())?;
+        fifo(&sample.0.path().join(name));
+        sample.refuses(&[name, "expected a regular file, got a fifo"])?;
+    }
+    let sample = Sample::new(&classifier())?;
+    let path = sample.0.path().join("texts");
+    fifo(&path);
+    let writer = std::thread::spawn({
+        let path = path.clone();
+        move || fs::write(path, "red\ta b\n")
+    });
+    let texts = texts::read(&path, &["red".to_owned()], true)?;
+    assert_eq!((texts.len(), texts[0].label), (1, Some(0)));
+    writer.join().expect("no panic")?;
+    Ok(())
+}
+
 #[test]
 fn lengths_and_batches() -> Result<()> {
     let folder = Folder::read(Sample::new(&classifier())?.0.path())?;

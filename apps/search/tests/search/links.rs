@@ -99,6 +99,14 @@ fn no_fifo_is_waited_for() {
         &[],
     ));
     assert_eq!(numbers(&report, ["files"]), [2]);
+    let model = Folder::new("fifo-model");
+    let made = Command::new("mkfifo")
+        .arg(model.path("config.json"))
+        .status();
+    assert!(made.unwrap().success());
+    let of_model = ["--rebuild", "--model-dir", model.0.to_str().unwrap()];
+    let index = run(["index".as_ref(), folder.0.as_os_str()], &of_model);
+    assert!(fault(&index).contains("expected a regular file, got a fifo"));
     fs::remove_file(folder.index_file()).unwrap();
     make(".dynquant-search/index");
     let index = run(["index".as_ref(), folder.0.as_os_str()], &["--rebuild"]);
