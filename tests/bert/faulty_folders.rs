@@ -246,7 +246,7 @@ fn malformed_config() -> Result<()> {
         let sample = Sample::new(&classifier())?;
         std::fs::remove_file(sample.0.path().join("model.safetensors"))?;
         sample.write(name, &too_long)?;
-        sample.refuses(&[name, "expected at most 4194304 bytes of JSON, got more"])?;
+        sample.refuses(&[name, "expected at most 4194304 bytes, got more"])?;
     }
 
     let id2label = "an object that names the classes";
@@ -364,7 +364,7 @@ fn files_that_are_no_safetensors() -> Result<()> {
     // A folder in the file's place.
     fs::remove_file(sample.0.path().join(WEIGHTS))?;
     fs::create_dir(sample.0.path().join(WEIGHTS))?;
-    sample.refuses(&[WEIGHTS, "expected a readable file", "directory"])
+    sample.refuses(&[WEIGHTS, "expected a readable file", "expected a regular file, got a folder"])
 }
 
 #[test]
