@@ -364,7 +364,11 @@ fn files_that_are_no_safetensors() -> Result<()> {
     // A folder in the file's place.
     fs::remove_file(sample.0.path().join(WEIGHTS))?;
     fs::create_dir(sample.0.path().join(WEIGHTS))?;
-    sample.refuses(&[WEIGHTS, "expected a readable file", "expected a regular file, got a folder"])
+    sample.refuses(&[
+        WEIGHTS,
+        "expected a readable file",
+        "expected a regular file, got a folder",
+    ])
 }
 
 #[test]
