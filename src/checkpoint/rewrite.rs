@@ -39,7 +39,7 @@ pub(super) trait Rewrite {
 }
 
 /// Writes the changed checkpoint: a file for a file, a folder for a folder, with a shard for a shard
-/// and all other files but weights in other formats.
+/// and all other files but hidden ones and weights in other formats.
 pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
     let own = source

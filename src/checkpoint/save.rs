@@ -24,8 +24,9 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 ///
 /// Every tensor that no quantized layer replaces is copied as it is, but for those of norms and layers
 /// that were [equalized](crate::equalize()), which are the model's. A file is written for a file,
-/// a folder for a folder: then with all its other files but weights in other formats, and with
-/// `quantization_config` in its `config.json`. `out` is replaced whole, or not at all.
+/// a folder for a folder: then with all its other files but hidden ones and weights in other formats, and
+/// with `quantization_config` in its `config.json`. `out` is replaced whole, or not at all: what a link leads
+/// to, with the permissions that it had.
 ///
 /// A layer's weight is found by the name under which the layer was loaded, else by its path in the
 /// model. Layers that share a weight need one tensor between them.
@@ -61,8 +62,8 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 ///
 /// # Errors
 /// When a quantized layer has no tensor in the source, or one of another shape; when a layer
-/// cannot be saved; when `out` cannot be written, is the source, or is a folder with other files.
-/// Then nothing is changed.
+/// cannot be saved; when `out` cannot be written, is the source, is a device, fifo or socket, or a folder with
+/// other files. Then nothing is changed.
 pub fn save<M>(model: &M, source: &Checkpoint, out: impl AsRef<Path>) -> Result<()>
 where
     M: Quantizable + ?Sized,

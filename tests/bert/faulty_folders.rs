@@ -246,7 +246,7 @@ fn malformed_config() -> Result<()> {
         let sample = Sample::new(&classifier())?;
         std::fs::remove_file(sample.0.path().join("model.safetensors"))?;
         sample.write(name, &too_long)?;
-        sample.refuses(&[name, "expected at most 4194304 bytes of JSON, got more"])?;
+        sample.refuses(&[name, "expected at most 4194304 bytes, got more"])?;
     }
 
     let id2label = "an object that names the classes";
@@ -364,7 +364,11 @@ fn files_that_are_no_safetensors() -> Result<()> {
     // A folder in the file's place.
     fs::remove_file(sample.0.path().join(WEIGHTS))?;
     fs::create_dir(sample.0.path().join(WEIGHTS))?;
-    sample.refuses(&[WEIGHTS, "expected a readable file", "directory"])
+    sample.refuses(&[
+        WEIGHTS,
+        "expected a readable file",
+        "expected a regular file, got a folder",
+    ])
 }
 
 #[test]
@@ -563,6 +567,33 @@ fn texts_and_labels() -> Result<()> {
         texts::read(&path, &labels, true),
         &["texts", "line 3", "expected a label", "blue"],
     )
+}
+
+/// Each file of a folder as a fifo without a writer; a fifo of texts has one.
+#[cfg(unix)]
+#[test]
+fn only_texts_may_be_a_pipe() -> Result<()> {
+    let fifo = |path: &Path| {
+        let _ = fs::remove_file(path);
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.expect("mkfifo").success());
+    };
+    for name in ["config.json", "tokenizer.json", WEIGHTS] {
+        let sample = Sample::new(&classifier())?;
+        fifo(&sample.0.path().join(name));
+        sample.refuses(&[name, "expected a regular file, got a fifo"])?;
+    }
+    let sample = Sample::new(&classifier())?;
+    let path = sample.0.path().join("texts");
+    fifo(&path);
+    let writer = std::thread::spawn({
+        let path = path.clone();
+        move || fs::write(path, "red\ta b\n")
+    });
+    let texts = texts::read(&path, &["red".to_owned()], true)?;
+    assert_eq!((texts.len(), texts[0].label), (1, Some(0)));
+    writer.join().expect("no panic")?;
+    Ok(())
 }
 
 #[test]

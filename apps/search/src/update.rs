@@ -209,7 +209,7 @@ impl Update<'_> {
         let found = walk(self.dir, self.place, self.walk, || {
             // To be interrupted here gains nothing: reading begins with a look at the flag.
             let _ = progress.advance(1);
-        });
+        })?;
         progress.phase("reading files", Some(found.files.len()));
         let splitter = Splitter::new(&encoder.tokenizer)?;
         let files = found.files.into_par_iter().map(|(name, path)| {

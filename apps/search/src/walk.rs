@@ -1,12 +1,19 @@
 //! The files of a folder, found as ripgrep finds them, and those that are left out, with the reason.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::{Result, bail};
+use candle_dynquant_io::input;
 use ignore::{DirEntry, Error, WalkBuilder};
 use serde::{Serialize, Serializer};
 
 use crate::place::{FOLDER, Place};
+
+/// The most bytes of a file that says what is ignored.
+const MAX_IGNORE: u64 = 4 << 20;
 
 /// The files to take.
 #[derive(Clone, Debug, clap::Args)]
@@ -80,14 +87,36 @@ pub struct Found {
 }
 
 /// The files in `root` that are not ignored; `each` is told after each.
-pub fn walk(root: &Path, place: &Place, options: &WalkOptions, each: impl Fn()) -> Found {
+///
+/// # Errors
+/// When what says what is ignored, there or in a folder above it, is no regular file.
+pub fn walk(root: &Path, place: &Place, options: &WalkOptions, each: impl Fn()) -> Result<Found> {
     let mut found = Found::default();
+    let faults = Arc::new(Mutex::new(Vec::new()));
     let mut builder = WalkBuilder::new(root);
     builder
         .standard_filters(!options.no_ignore)
         .hidden(!options.hidden)
-        .follow_links(options.follow)
-        .filter_entry(|entry| entry.file_name() != FOLDER);
+        .follow_links(options.follow);
+    if options.no_ignore {
+        builder.filter_entry(|entry| entry.file_name() != FOLDER);
+    } else {
+        for dir in root.canonicalize()?.ancestors() {
+            if let Err(Skipped { path, reason }) = check_ignore_files(dir) {
+                bail!("{path}: {reason}; --no-ignore does not read it");
+            }
+        }
+        let faults = Arc::clone(&faults);
+        builder.filter_entry(move |entry| {
+            let is_dir = entry.file_type().is_some_and(|kind| kind.is_dir());
+            let fault = is_dir.then(|| check_ignore_files(entry.path()).err());
+            let fault = fault.flatten();
+            let taken = entry.file_name() != FOLDER && fault.is_none();
+            let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
+            faults.extend(fault);
+            taken
+        });
+    }
     for entry in builder.build() {
         let entry = match entry {
             Ok(entry) => entry,
@@ -112,7 +141,63 @@ pub fn walk(root: &Path, place: &Place, options: &WalkOptions, each: impl Fn()) 
         }
     }
     found.files.sort();
-    found
+    let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
+    found.skipped.append(&mut faults);
+    Ok(found)
+}
+
+/// Looks at the files by which a folder says what is ignored: `ignore` would wait for a fifo without end, and
+/// read a device to the end of the memory.
+fn check_ignore_files(dir: &Path) -> Result<(), Skipped> {
+    for path in ignore_files(dir) {
+        let reason = match input::open(&path) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput && !path.is_dir() => {
+                error.to_string()
+            }
+            Ok(file) if file.metadata().is_ok_and(|meta| meta.len() > MAX_IGNORE) => {
+                format!("expected at most {MAX_IGNORE} bytes, got more")
+            }
+            _ => continue,
+        };
+        return Err(Skipped {
+            path: path.display().to_string(),
+            reason: Reason::Unreadable(reason),
+        });
+    }
+    Ok(())
+}
+
+/// The files that `ignore` reads in a folder, and those that they name.
+fn ignore_files(dir: &Path) -> Vec<PathBuf> {
+    let git = dir.join(".git");
+    let mut files = vec![dir.join(".ignore"), dir.join(".gitignore")];
+    if git.is_dir() {
+        files.push(git.join("info/exclude"));
+        return files;
+    }
+    // Of a worktree: a file that names a folder, in which a file names the repository.
+    let first_line = |path: &Path| {
+        let bytes = input::read(path, MAX_IGNORE).ok()?;
+        let line = bytes.split(|byte| *byte == b'\n').next()?;
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        Some(String::from_utf8_lossy(line).into_owned())
+    };
+    files.push(git.clone());
+    if let Some(line) = first_line(&git)
+        && let Some(real) = line.strip_prefix("gitdir: ")
+    {
+        let named = Path::new(real).join("commondir");
+        if let Some(line) = first_line(&named) {
+            let common = if line.starts_with('.') {
+                Path::new(real).join(line)
+            } else {
+                PathBuf::from(line)
+            };
+            files.push(common.join("info/exclude"));
+        }
+        files.push(named);
+    }
+    files
 }
 
 fn is_file(entry: &DirEntry) -> bool {

@@ -140,7 +140,7 @@ impl TuningConfig {
         self
     }
 
-    /// Writes each trial to a file of JSON lines, which is replaced if it exists.
+    /// Writes each trial to a file of JSON lines. A history that exists is replaced; another file is an error.
     #[must_use]
     pub fn history(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();

@@ -99,6 +99,14 @@ fn no_fifo_is_waited_for() {
         &[],
     ));
     assert_eq!(numbers(&report, ["files"]), [2]);
+    let model = Folder::new("fifo-model");
+    let made = Command::new("mkfifo")
+        .arg(model.path("config.json"))
+        .status();
+    assert!(made.unwrap().success());
+    let of_model = ["--rebuild", "--model-dir", model.0.to_str().unwrap()];
+    let index = run(["index".as_ref(), folder.0.as_os_str()], &of_model);
+    assert!(fault(&index).contains("expected a regular file, got a fifo"));
     fs::remove_file(folder.index_file()).unwrap();
     make(".dynquant-search/index");
     let index = run(["index".as_ref(), folder.0.as_os_str()], &["--rebuild"]);
@@ -114,4 +122,52 @@ fn no_fifo_is_waited_for() {
     make(".dynquant-search/index.lock");
     let index = run(["index".as_ref(), folder.0.as_os_str()], &[]);
     assert!(fault(&index).contains("expected a regular file, got a fifo"));
+}
+
+/// Files that say what is ignored are read by another crate.
+#[test]
+fn no_fifo_that_says_what_is_ignored_is_waited_for() {
+    let names = [
+        ".gitignore",
+        ".ignore",
+        ".git/info/exclude",
+        "far/commondir",
+        "common/info/exclude",
+    ];
+    for name in names {
+        let folder = Folder::with_texts("fifo-ignore", 2);
+        folder.write("sub/text.txt", "A text.\n");
+        let sub = folder.path("sub");
+        if name.starts_with("far") || name.starts_with("common") {
+            let far = sub.join("far").display().to_string();
+            folder.write("sub/.git", format!("gitdir: {far}\n"));
+            let common = sub.join("common").display().to_string();
+            folder.write("sub/far/commondir", format!("{common}\n"));
+        }
+        let fifo = sub.join(name);
+        fs::create_dir_all(fifo.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&fifo);
+        assert!(
+            Command::new("mkfifo")
+                .arg(&fifo)
+                .status()
+                .unwrap()
+                .success()
+        );
+
+        let report = folder.index(&[]);
+        assert_eq!(numbers(&report, ["files"]), [2], "{name}");
+        let skipped = report["skipped"].to_string();
+        assert!(
+            skipped.contains(name) && skipped.contains("expected a regular file, got a fifo"),
+            "{name}: {skipped}"
+        );
+        let inside = fault(&run(["index".as_ref(), sub.as_os_str()], &[]));
+        assert!(
+            inside.contains(name) && inside.contains("got a fifo"),
+            "{name}: {inside}"
+        );
+        let report = folder.index(&["--no-ignore"]);
+        assert!(numbers(&report, ["files"]) >= [3], "{name}");
+    }
 }
