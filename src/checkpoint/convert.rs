@@ -250,6 +250,7 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
             let quantized = || {
                 let block = block(values, row, shape)?;
                 let table = QTable::from_observed(&block, &qconfig.weight, observed.as_ref())?;
+                drop(block);
                 Quantized::of(&table, *format, row)
             };
             match quantized().map_err(|e| fault(e, self.source, name, row))? {
