@@ -80,6 +80,54 @@ fn a_file_is_that_of_a_saved_model() -> Result<()> {
     Ok(())
 }
 
+/// The most memory that a process had, in kB.
+#[cfg(target_os = "linux")]
+fn peak(mut child: std::process::Child) -> Result<u64> {
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    while child.try_wait()?.is_none() {
+        // One that has just ended has none.
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let number = line.and_then(|line| line.trim().split(' ').next()?.parse().ok());
+        peak = number.unwrap_or(peak);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    assert!(child.wait()?.success());
+    Ok(peak)
+}
+
+/// What is known of each row takes more than its elements.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_weight_of_short_rows_is_quantized_in_little_memory() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| folder.path().join(name));
+    let rows = 1 << 22;
+    let entry =
+        serde_json::json!({"dtype": "F32", "shape": [rows, 1], "data_offsets": [0, 4 * rows]});
+    let header = serde_json::json!({"head.weight": entry}).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.into_bytes());
+    file.extend((0..rows).flat_map(|i: u32| (i as f32).sin().to_le_bytes()));
+    fs::write(&float, file)?;
+    for args in [
+        &["--preset", "int8"][..],
+        &["--preset", "default"],
+        &["--embedding", "head", "--embeddings"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
+        command
+            .arg("quantize")
+            .args(args)
+            .arg("-o")
+            .args([&out, &float]);
+        let peak = peak(command.stdout(std::process::Stdio::null()).spawn()?)?;
+        assert!(peak < 60_000, "{args:?}: {peak} kB");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_dry_run_shows_every_layer_and_writes_nothing() -> Result<()> {
     let folder = tempfile::tempdir()?;

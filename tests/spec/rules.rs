@@ -480,8 +480,14 @@ fn a_pattern_that_names_no_path_is_answered_with_the_regex() {
             "*.0.output",
             r#".regex(r"(^|\.)0\.output$", ..) matches 1 layer"#,
         ),
-        ("*.qeury", r#"the nearest name is "#),
-        ("*", r#"the nearest name is "#),
+        (
+            "*.qeury",
+            "the model has layers such as layer.0.attention.query, ",
+        ),
+        (
+            "*",
+            "the model has layers such as layer.0.attention.query, ",
+        ),
     ] {
         let mut model = model();
         let error = quantize_dynamic(&mut model, &QConfigSpec::int8().exclude(name));

@@ -15,18 +15,14 @@ impl Pattern {
         if survey.layers.is_empty() {
             return nothing_matched(survey, &[]);
         }
-        with_hidden(self.near(survey), survey)
-    }
-
-    /// What there is instead.
-    fn near(&self, survey: &Survey) -> String {
         match self {
             Self::Kind(_) => {
                 let mut kinds: Vec<_> = survey.layers.iter().map(|l| &l.kind).collect();
                 kinds.sort();
                 kinds.dedup();
                 let kinds: Vec<_> = kinds.iter().map(|k| k.to_string()).collect();
-                format!("the model has layers of kind {}", kinds.join(", "))
+                let reason = format!("the model has layers of kind {}", kinds.join(", "));
+                with_hidden(reason, survey)
             }
             Self::Name(name) => {
                 let holds = |f: &&OpaqueField| {
@@ -61,10 +57,12 @@ impl Pattern {
     }
 }
 
+/// Layers there are, where nothing is like the pattern.
 fn examples(survey: &Survey) -> String {
     let some = survey.layers.iter().take(3).map(|l| l.path.as_str());
     let some: Vec<_> = some.collect();
-    format!("the model has layers such as {}", some.join(", "))
+    let reason = format!("the model has layers such as {}", some.join(", "));
+    with_hidden(reason, survey)
 }
 
 /// The regex that a pattern which names no path may have meant, such as `*.dense` or `dense`, if it
