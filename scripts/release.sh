@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 step() { printf '\n== %s\n' "$*"; }
 
 version="$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
-crates=(candle-dynquant-derive candle-dynquant dynquant)
+crates=(candle-dynquant-derive candle-dynquant-io candle-dynquant dynquant)
 out="target/release-artefacts"
 rm -rf "$out" && mkdir -p "$out"
 
@@ -51,6 +51,9 @@ selected=()
 for crate in "${crates[@]}"; do selected+=(--package "$crate"); done
 cargo package "${selected[@]}"
 for crate in "${crates[@]}"; do cp "target/package/$crate-$version.crate" "$out"; done
+
+step "the library's package runs its own tests"
+scripts/test_package.sh "$out/candle-dynquant-$version.crate"
 
 step "the command"
 cargo build --release --package dynquant

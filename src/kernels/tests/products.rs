@@ -152,7 +152,7 @@ fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
     ];
     for [m, k, n] in sizes.map(|size| {
         if cfg!(miri) {
-            size.map(|n| n.div_ceil(30))
+            size.map(|n: usize| n.div_ceil(30))
         } else {
             size
         }
