@@ -52,6 +52,9 @@ for crate in "${crates[@]}"; do selected+=(--package "$crate"); done
 cargo package "${selected[@]}"
 for crate in "${crates[@]}"; do cp "target/package/$crate-$version.crate" "$out"; done
 
+step "the library's package runs its own tests"
+scripts/test_package.sh "$out/candle-dynquant-$version.crate"
+
 step "the command"
 cargo build --release --package dynquant
 host="$(rustc -vV | sed -n 's/^host: //p')"

@@ -18,6 +18,30 @@ protocol=(--manifest-path stress/protocol/Cargo.toml --target-dir target/protoco
 # All that needs no candle.
 sources=(--manifest-path stress/sources/Cargo.toml --target-dir target/sources --lib)
 
+# each LIMIT WITHOUT COMMAND..: the tests that `cargo test` or `cargo miri test` has, but those whose names
+# have WITHOUT, each in a process of its own, which may take so many seconds of the CPU. Prints a line for
+# each, and fails at the end if one did.
+each() {
+    local limit="$1" without="$2" failed=0 log name names start told
+    shift 2
+    log="$(mktemp)"
+    names="$("$@" -- --list | sed -n 's/: test$//p' | grep -v "$without")"
+    [ -n "$names" ] || return 1
+    for name in $names; do
+        start=$SECONDS
+        if (ulimit -t "$limit" && "$@" -- --exact "$name") >"$log" 2>&1; then
+            told="$(sed -n 's/^test .* \.\.\. //p' "$log" | head -1)"
+        else
+            told="FAILED, or took more than $limit s"
+            failed=1
+            cat "$log"
+        fi
+        printf '%5d s  %s: %s\n' $((SECONDS - start)) "$name" "$told"
+    done
+    rm "$log"
+    return "$failed"
+}
+
 nightly() {
     rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
     rustup component add --toolchain nightly "$@"
@@ -35,8 +59,9 @@ asan() {
     # Without optimization the recurrences alone take an hour.
     cargo +nightly test "${build[@]}" --config profile.dev.opt-level=1 "${sources[@]}"
     build+=(--target-dir target/asan --config 'profile.dev.package."*".opt-level=0')
-    cargo +nightly test "${build[@]}" --no-default-features --lib -- tensor::
-    cargo +nightly test "${build[@]}" --no-default-features --test empty --test isa
+    build+=(--no-default-features --package candle-dynquant)
+    cargo +nightly test "${build[@]}" --lib -- tensor::
+    cargo +nightly test "${build[@]}" --test empty --test isa
 }
 
 # The standard library and rayon are built with the sanitizer too: it has to see how locks and
@@ -48,12 +73,12 @@ tsan() {
 }
 
 # By tree borrows: crossbeam, inside rayon, breaks the rules of stacked borrows. Tests take fewer cases
-# there. Left out: the accuracy of functions, which are safe and tried at millions of points.
+# there, or are ignored with a reason.
 miri() {
     nightly miri rust-src
     export MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation"
-    cargo +nightly miri test "${protocol[@]}"
-    cargo +nightly miri test "${sources[@]}" -- --skip kernels::threads --skip loops::activation
+    each 600 'none' cargo +nightly miri test "${protocol[@]}"
+    each 600 kernels::threads cargo +nightly miri test "${sources[@]}"
 }
 
 case "${1:-}" in

@@ -1,5 +1,4 @@
-//! The chapters of the guide in `docs`: their Rust blocks are compiled and run with the doctests. The
-//! package does not have them.
+//! The chapters of the guide in `docs`: their Rust blocks are compiled and run with the doctests.
 
 macro_rules! chapters {
     ($($name:ident $file:literal)*) => {

@@ -58,3 +58,34 @@ fn one_scale_is_that_of_the_whole_weight() -> Result<()> {
     assert!(named, "{error}");
     Ok(())
 }
+
+#[test]
+fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
+    // Each input adds 255 * 255 at most. A block is 126 of these rows; only the last one, of the
+    // second block, has other elements than 0.
+    let (rows, columns) = (127, 33_100);
+    let zeros = Tensor::zeros((rows - 1, columns), DType::BF16, &Device::Cpu)?;
+    let ones = Tensor::ones((1, columns), DType::BF16, &Device::Cpu)?;
+    let dir = tempfile::tempdir()?;
+    let [float, written] = ["float", "written"].map(|name| dir.path().join(name));
+    let weight = Tensor::cat(&[&zeros, &ones], 0)?;
+    candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    for (observer, qscheme) in [
+        (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
+        (ObserverKind::MinMax, QScheme::PerTensorAffine),
+    ] {
+        let affine = ObserverConfig::new(observer, QDType::QUInt8, qscheme);
+        let mut qconfig = QConfig::default_dynamic();
+        qconfig.weight = WeightConfig::Int8(affine);
+        let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
+        let plan = Plan::new(&source, &spec, &[], &[])?;
+        let error = checkpoint::quantize(&source, &plan, &written, |_| ()).unwrap_err();
+        let error = error.to_string();
+        let expected = "head.weight: output channel 126 can overflow the i32 accumulator";
+        assert!(error.contains(expected), "{qscheme:?}: {error}");
+        assert!(error.contains("got 2152327500"), "{qscheme:?}: {error}");
+        assert!(!written.exists());
+    }
+    Ok(())
+}

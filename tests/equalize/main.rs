@@ -431,3 +431,70 @@ fn halves_and_f64_fold_exactly_too() {
         assert_eq!(outs[0], outs[1], "{dtype:?}");
     }
 }
+
+#[test]
+fn a_residual_that_broadcasts_is_multiplied_by_its_factors() {
+    let mut model = Reads {
+        norm: norm(),
+        first: linear(HIDDEN, HIDDEN),
+        second: linear(HIDDEN, HIDDEN),
+        rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
+        last: norm(),
+        reads: |model, xs| {
+            let hidden = model.norm.forward(&xs.narrow(0, 0, 1)?)?;
+            let rows = xs.broadcast_mul(&model.first.forward(&hidden)?)?;
+            model.last.forward_add(&rows, &hidden)
+        },
+    };
+    // A weight that broadcasts too, which candle's own norm takes.
+    let scalar = Tensor::new(&[0.7f32], &Device::Cpu).unwrap();
+    let scalar = nn::LayerNorm::new_no_bias(scalar, 1e-5);
+    for last in [model.last.clone(), scalar] {
+        model.last = last;
+        let (float, reads) = (model.clone(), model.reads);
+        // In the probe shapes are equal, so that the residual is seen.
+        let one = random(&[1, HIDDEN]);
+        let config = Equalization::default().unused("second|rms");
+        let report = equalize(&mut model, &config, |model| reads(model, &one)).unwrap();
+        assert_eq!(paths(&report), [("norm", vec!["first"], vec!["last"])]);
+        for xs in [one, random(&[5, HIDDEN])] {
+            let [got, expected] = [&model, &float].map(|model| bits(&reads(model, &xs).unwrap()));
+            assert_eq!(got, expected);
+        }
+        model = float;
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_compared_undoes_the_folding() {
+    let mut model = PostNorm::new();
+    let float = model.clone();
+    let xs = random(&[3, HIDDEN]);
+    let config = Equalization::default().unused("pooler");
+    let not_finite = |at: usize| {
+        let values = (0..3 * HIDDEN).map(|i| if i == at { f32::NAN } else { 0. });
+        Tensor::from_iter(values, &Device::Cpu)?.reshape((3, HIDDEN))
+    };
+    for changed in [
+        (&|ys: Tensor| ys + not_finite(0)?) as &dyn Fn(Tensor) -> Result<Tensor>,
+        &|ys| ys + not_finite(3 * HIDDEN - 1)?,
+        &|ys| ys.narrow(0, 0, 2),
+        &|ys| Tensor::cat(&[&ys, &ys], 0),
+    ] {
+        let mut calls = 0;
+        let report = equalize(&mut model, &config, |model| {
+            calls += 1;
+            let ys = model.forward(&xs)?;
+            if calls > 1 { changed(ys) } else { Ok(ys) }
+        });
+        let report = report.unwrap();
+        assert!(
+            report.pairs.is_empty() && report.left.len() == 4,
+            "{report}"
+        );
+        let by = f64::INFINITY;
+        let all = |reason: &Unfoldable| *reason == Unfoldable::ChangesOutput { by };
+        assert!(report.left.iter().all(|left| all(&left.reason)), "{report}");
+        assert_eq!(bits(model.embed.weight()), bits(float.embed.weight()));
+    }
+}

@@ -78,6 +78,9 @@ fn a_line_that_was_being_written_is_cut_off() -> Result<()> {
         assert_eq!(rest.len(), seen.len() - known, "cut at {end}");
         let again = fs::read_to_string(&path).expect("a history");
         assert_eq!(again.lines().count(), seen.len());
+        // What was cut is not in the way of the lines that followed.
+        let (outcome, rest) = search(&mut model(&LOSSES), &basic.clone().resume(&path))?;
+        assert_eq!((outcome.evals, rest.len()), (0, 0), "cut at {end}");
     }
     Ok(())
 }

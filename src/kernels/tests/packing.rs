@@ -165,7 +165,7 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "takes hours")]
+#[cfg_attr(miri, ignore = "as the others, but for 4 million weights")]
 fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
     let (n, k) = (130, 34_000);
     let mut values = vec![1f32; n * k];

@@ -33,10 +33,10 @@ fn documents_are_read_or_refused() {
         .map(|entry| entry.expect("an entry").path())
         .collect();
     paths.sort();
-    // Miri is a thousand times as slow.
+    // Miri is a thousand times as slow; among those that it reads are both kinds.
     let step = if cfg!(miri) { 4 } else { 1 };
     let mut read = [0, 0];
-    for path in paths.iter().step_by(step) {
+    for path in paths.iter().skip(step / 4).step_by(step) {
         let text = std::fs::read_to_string(path).expect("a text");
         let documents = [document::Node::from_yaml, document::Node::from_json];
         for (read, document) in read.iter_mut().zip(documents.map(|from| from(&text))) {

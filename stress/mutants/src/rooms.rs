@@ -1,0 +1,41 @@
+//! The rooms of the house whose code is changed.
+
+/// A name, and beginnings of the paths of its files; `-` before one leaves files out.
+pub const ROOMS: [(&str, &[&str]); 16] = [
+    ("checkpoint", &["src/checkpoint/"]),
+    ("tune", &["src/tune/"]),
+    ("ops", &["src/ops/"]),
+    ("nn", &["src/nn/", "-src/nn/recurrent/schedule.rs"]),
+    ("equalize", &["src/equalize/"]),
+    ("inspect", &["src/inspect/"]),
+    ("cli", &["cli/src/"]),
+    ("io", &["crates/io/src/"]),
+    ("quantize", &["src/quantize/", "-src/quantize/hidden.rs"]),
+    ("hidden", &["src/quantize/hidden.rs"]),
+    ("module", &["src/module/"]),
+    ("names", &["src/name_regex.rs"]),
+    ("qparams", &["src/qparams/"]),
+    ("schedule", &["src/nn/recurrent/schedule.rs"]),
+    ("packed", &["src/kernels/packed.rs"]),
+    ("threads", &["src/kernels/threads/"]),
+];
+
+pub fn of(path: &str) -> Option<&'static str> {
+    let is_test = path.ends_with("/tests.rs") || path.contains("/tests/");
+    let has = |files: &[&str]| {
+        let without = |file: &&str| {
+            file.strip_prefix('-')
+                .is_some_and(|file| path.starts_with(file))
+        };
+        files.iter().any(|file| path.starts_with(file)) && !files.iter().any(without)
+    };
+    let mut rooms = ROOMS.iter().filter(|(_, files)| !is_test && has(files));
+    rooms.next().map(|(room, _)| *room)
+}
+
+/// The crates of the tree: their folders, and the file that declares their modules.
+pub const CRATES: [(&str, &str); 3] = [
+    ("src/", "src/lib.rs"),
+    ("cli/src/", "cli/src/main.rs"),
+    ("crates/io/src/", "crates/io/src/lib.rs"),
+];
