@@ -295,16 +295,20 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
         let Some((qconfig, format)) = self.weights.get(name) else {
             return Ok(());
         };
-        let written = quantized_blocks(self.source, name, &qconfig.weight, |row, table| {
-            match Quantized::of(table, *format, row)? {
-                Quantized::Halves(bytes) => to.write(name, &bytes),
-                Quantized::Codes(codes, scales, zeros) => {
-                    let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
-                    to.write(name, &bytes)?;
-                    write_qparams(name, &scales, &zeros, to)
-                }
-            }
-        });
+        let written =
+            quantized_blocks(
+                self.source,
+                name,
+                &qconfig.weight,
+                |row, table| match Quantized::of(table, *format, row)? {
+                    Quantized::Halves(bytes) => to.write(name, &bytes),
+                    Quantized::Codes(codes, scales, zeros) => {
+                        let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+                        to.write(name, &bytes)?;
+                        write_qparams(name, &scales, &zeros, to)
+                    }
+                },
+            );
         written.map_err(|error| fault(error, self.source, name))
     }
 
