@@ -3,7 +3,7 @@
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Module, Tensor, Var};
-use candle_dynquant::{QConfigSpec, Quantizable, Result, nn, quantize_dynamic};
+use candle_dynquant::{QConfigSpec, Quantizable, Result, nn, ops, quantize_dynamic};
 use candle_nn::{RNN as _, VarBuilder, VarMap};
 
 fn values(tensor: &Tensor) -> Result<Vec<f64>> {
@@ -337,4 +337,14 @@ fn a_backward_pass_through_a_quantized_layer_is_an_error() -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[test]
+fn gradients_flow_through_gather() -> Result<()> {
+    let xs = Var::randn(0f32, 1., (3, 6), &Device::Cpu)?;
+    let indexes = Tensor::new(&[[0u32, 5, 5], [1, 2, 3], [4, 4, 4]], &Device::Cpu)?;
+    let [ours, theirs] = [ops::gather(&xs, &indexes, 1)?, xs.gather(&indexes, 1)?];
+    let [ours, theirs] = [ours.sqr()?.backward()?, theirs.sqr()?.backward()?];
+    let expected = gradient(&theirs, &xs, "candle");
+    assert_close(gradient(&ours, &xs, "gather"), expected, 0., "gather")
 }

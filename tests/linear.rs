@@ -694,3 +694,38 @@ fn an_observer_s_choice_has_to_fit_its_scheme() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn errors_of_weights_are_those_by_hand() -> Result<()> {
+    let float = layer(5, 7)?;
+    let int8 = float.projection().quantize(&QConfig::per_row_dynamic())?;
+    let got = int8.weight_error(float.projection())?;
+    let differences = (float.weight() - int8.weight())?.to_dtype(DType::F64)?;
+    let mean = |tensor: Tensor| tensor.mean_all()?.to_scalar::<f64>();
+    let noise = mean(differences.sqr()?)?;
+    let signal = mean(float.weight().to_dtype(DType::F64)?.sqr()?)?;
+    let expected = [
+        differences.abs()?.max_all()?.to_scalar::<f64>()?,
+        mean(differences.abs()?)?,
+        10. * (signal / noise).log10(),
+    ];
+    let got = [got.max_abs, got.mean_abs, got.sqnr_db].map(f64::from);
+    for (got, expected) in got.into_iter().zip(expected) {
+        assert!((got / expected - 1.).abs() < 1e-5, "{got}, {expected}");
+    }
+    Ok(())
+}
+
+/// Whatever the weight is, and before anything is computed.
+#[test]
+fn a_bias_of_another_shape_is_named() -> Result<()> {
+    for bias in [randn(&[4])?, randn(&[1])?, randn(&[5, 1])?] {
+        let mut wrong = nn::Linear::new(randn(&[5, 7])?, Some(bias.clone()));
+        let expected = format!("bias: expected [5], got {:?}", bias.dims());
+        let error = wrong.forward(&randn(&[2, 7])?).unwrap_err().to_string();
+        assert!(error.contains(&expected), "{error}");
+        let error = quantize_dynamic(&mut wrong, &QConfigSpec::int8()).unwrap_err();
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+    Ok(())
+}

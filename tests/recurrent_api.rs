@@ -352,3 +352,29 @@ fn a_size_beyond_all_memory_is_an_error() {
         );
     }
 }
+
+#[test]
+fn a_cell_names_the_input_that_it_takes() -> Result<()> {
+    let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    let mut cell = nn::LSTMCell::new(5, 4, true, vb)?;
+    for _ in ["float", "int8"] {
+        for (shape, good) in [
+            (&[5][..], true),
+            (&[2, 5], true),
+            (&[4], false),
+            (&[2, 4], false),
+            (&[2, 1, 5], false),
+        ] {
+            match cell.forward(&randn(shape)?, None) {
+                Ok(_) => assert!(good, "{shape:?}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    let expected = format!("expected [batch, 5] or [5], got {shape:?}");
+                    assert!(!good && error.contains(&expected), "{error}");
+                }
+            }
+        }
+        quantize_dynamic(&mut cell, &QConfigSpec::int8())?;
+    }
+    Ok(())
+}

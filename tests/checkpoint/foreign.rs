@@ -4,7 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, nn};
+use candle_dynquant::{Checkpoint, QScheme, nn};
+use serde_json::{Value, json};
+
+use super::hostile::{f32s, tensors};
 
 fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     Ok((a - b)?.abs()?.max_all()?.to_scalar()?)
@@ -38,5 +41,192 @@ fn int8_linears_are_built_from_their_codes() -> Result<()> {
     let error = difference(&ys, &expected["output"])?;
     let most = expected["output"].abs()?.max_all()?.to_scalar::<f32>()?;
     assert!(error < 0.02 * most, "{error} of {most}");
+    Ok(())
+}
+
+#[test]
+fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
+    use QScheme::{PerChannelAffine, PerChannelSymmetric, PerTensorAffine, PerTensorSymmetric};
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    // Codes 1 to 4 in each row.
+    let expected = |scales: [f32; 4], zeros: [f32; 4]| -> Vec<f32> {
+        (0..4)
+            .map(|i| ((i + 1) as f32 - zeros[i]) * scales[i])
+            .collect()
+    };
+    let cases: [(usize, Value, &[i8], Option<QScheme>, Vec<f32>); 10] = [
+        (
+            2,
+            json!([]),
+            &[],
+            Some(PerTensorSymmetric),
+            expected([2.; 4], [0.; 4]),
+        ),
+        (
+            2,
+            json!([1]),
+            &[],
+            Some(PerTensorSymmetric),
+            expected([2.; 4], [0.; 4]),
+        ),
+        (
+            2,
+            json!([1, 1]),
+            &[-3],
+            Some(PerTensorAffine),
+            expected([2.; 4], [-3.; 4]),
+        ),
+        (
+            2,
+            json!([2]),
+            &[],
+            Some(PerChannelSymmetric),
+            expected([2.; 4], [0.; 4]),
+        ),
+        (
+            2,
+            json!([2, 1]),
+            &[5, 6],
+            Some(PerChannelAffine),
+            expected([2.; 4], [5.; 4]),
+        ),
+        // One row: the same by either name.
+        (
+            1,
+            json!([1, 1]),
+            &[],
+            Some(PerChannelSymmetric),
+            expected([2.; 4], [0.; 4]),
+        ),
+        (
+            1,
+            json!([1]),
+            &[-3],
+            Some(PerChannelAffine),
+            expected([2.; 4], [-3.; 4]),
+        ),
+        // Groups of two inputs: floats.
+        (
+            2,
+            json!([2, 2]),
+            &[],
+            None,
+            expected([2., 2., 3., 3.], [0.; 4]),
+        ),
+        (
+            2,
+            json!([2, 2]),
+            &[7, 8, 9, 1],
+            None,
+            expected([2., 2., 3., 3.], [7., 7., 8., 8.]),
+        ),
+        (
+            1,
+            json!([1, 4]),
+            &[7, 8, 9, 1],
+            None,
+            expected([2., 3., 4., 5.], [7., 8., 9., 1.]),
+        ),
+    ];
+    for (rows, shape, zeros, qscheme, first) in cases {
+        let case = format!("{rows} x 4, scales {shape}, zero points {zeros:?}");
+        let codes: Vec<u8> = [1, 2, 3, 4].repeat(rows);
+        let count = shape.as_array().map_or(1, |shape| {
+            shape
+                .iter()
+                .map(|n| n.as_u64().unwrap_or(0) as usize)
+                .product()
+        });
+        let scales: Vec<f32> = (0..count).map(|i| (i + 2) as f32).collect();
+        let (scales, zeros) = (f32s(&scales), zeros.iter().map(|z| z.cast_unsigned()));
+        let zeros: Vec<u8> = zeros.collect();
+        let mut all = vec![
+            ("a.weight", "I8", json!([rows, 4]), &codes[..]),
+            ("a.weight_scale", "F32", shape.clone(), &scales[..]),
+        ];
+        if !zeros.is_empty() {
+            all.push(("a.weight_zero_point", "I8", shape, &zeros[..]));
+        }
+        std::fs::write(&path, tensors(&all, None))?;
+        let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
+        let ours = nn::linear_no_bias(4, rows, vb.pp("a"))?;
+        let got = ours
+            .projection()
+            .qweight()
+            .and_then(|weight| weight.qscheme());
+        assert_eq!(got, qscheme, "{case}");
+        let theirs = candle_nn::linear_no_bias(4, rows, vb.pp("a"))?;
+        for weight in [ours.weight(), theirs.weight()] {
+            assert_eq!(weight.get(0)?.to_vec1::<f32>()?, first, "{case}");
+        }
+    }
+    // A scale of a group that is none.
+    for scale in [0., -1., f32::NAN, f32::INFINITY] {
+        let scales = f32s(&[1., 1., scale, 1.]);
+        let all = [
+            ("a.weight", "I8", json!([2, 4]), &[1; 8][..]),
+            ("a.weight_scale", "F32", json!([2, 2]), &scales[..]),
+        ];
+        std::fs::write(&path, tensors(&all, None))?;
+        let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
+        let error = candle_nn::linear_no_bias(4, 2, vb.pp("a"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("expected finite positive numbers"),
+            "{scale}: {error}"
+        );
+    }
+    Ok(())
+}
+
+/// What a config says of activations holds for the layers that it names.
+#[test]
+fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let scales = f32s(&[0.5; 4]);
+    let mut all = Vec::new();
+    let names = ["a", "b", "model.c", "d"];
+    let names: Vec<[String; 2]> = names
+        .iter()
+        .map(|name| [format!("{name}.weight"), format!("{name}.weight_scale")])
+        .collect();
+    for [weight, scale] in &names {
+        all.push((&**weight, "I8", json!([4, 3]), &[1u8; 12][..]));
+        all.push((&**scale, "F32", json!([4, 1]), &scales[..]));
+    }
+    std::fs::write(dir.path().join("model.safetensors"), tensors(&all, None))?;
+    let group = |targets: Value, strategy: &str| {
+        let activations =
+            json!({"num_bits": 8, "type": "int", "dynamic": true, "strategy": strategy});
+        json!({"targets": targets, "input_activations": activations})
+    };
+    let config = json!({"quantization_config": {
+        "quant_method": "compressed-tensors",
+        "config_groups": {
+            "group_0": group(json!(["b"]), "token"),
+            "group_1": group(json!(["a", r"re:.*\.c"]), "tensor"),
+            "group_2": group(json!(["Linear"]), "tensor"),
+        },
+    }});
+    std::fs::write(dir.path().join("config.json"), config.to_string())?;
+    let vb = Checkpoint::open(dir.path())?.var_builder(DType::F32, &Device::Cpu);
+    // By the first row alone it is told whether rows share a scale.
+    let (row, large) = (
+        [[0.3f32, -0.7, 0.9]],
+        [[0.3f32, -0.7, 0.9], [90., 5., -90.]],
+    );
+    let [row, both] = [
+        Tensor::new(&row, &Device::Cpu)?,
+        Tensor::new(&large, &Device::Cpu)?,
+    ];
+    // The class of `d` is in a name that no tensor tells: that of the first group with names.
+    for (name, per_row) in [("a", false), ("b", true), ("model.c", false), ("d", true)] {
+        let layer = nn::linear_no_bias(3, 4, vb.pp(name))?;
+        let alone = layer.forward(&row)?.get(0)?;
+        let same = difference(&alone, &layer.forward(&both)?.get(0)?)? == 0.;
+        assert_eq!(same, per_row, "{name}");
+    }
     Ok(())
 }

@@ -316,7 +316,7 @@ fn file_bytes(header: &[u8]) -> Vec<u8> {
 }
 
 /// A file of tensors that follow one another.
-fn tensors(tensors: &[(&str, &str, Value, &[u8])], metadata: Option<Value>) -> Vec<u8> {
+pub fn tensors(tensors: &[(&str, &str, Value, &[u8])], metadata: Option<Value>) -> Vec<u8> {
     let (mut header, mut body) = (serde_json::Map::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
         let offsets = [body.len(), body.len() + bytes.len()];
@@ -333,7 +333,7 @@ fn tensors(tensors: &[(&str, &str, Value, &[u8])], metadata: Option<Value>) -> V
     file(&Value::Object(header).to_string(), &body)
 }
 
-fn f32s(values: &[f32]) -> Vec<u8> {
+pub fn f32s(values: &[f32]) -> Vec<u8> {
     values
         .iter()
         .flat_map(|value| value.to_le_bytes())

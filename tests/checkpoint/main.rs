@@ -2,6 +2,7 @@
 
 mod blocks;
 mod codes;
+mod convert;
 mod files;
 mod foreign;
 mod hostile;

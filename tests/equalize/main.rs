@@ -5,7 +5,7 @@ mod saved;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::equalize::Unfoldable;
+use candle_dynquant::equalize::{LeftNorm, Unfoldable};
 use candle_dynquant::inspect::Deviation;
 use candle_dynquant::{
     Equalization, EqualizeReport, QConfigSpec, Quantizable, equalize, nn, quantize_dynamic,
@@ -348,6 +348,15 @@ fn pairs_can_be_named() {
     let (report, same) = equalized_by(&config.clone().pair("n(or)m", "(first|$1)"), reads);
     assert_eq!(paths(&report), [("norm", vec!["first"], vec![])]);
     assert!(same);
+    // None but those that are named.
+    let both: fn(&Reads, &Tensor) -> Result<Tensor> = |model, xs| {
+        let ys = model.first.forward(&model.norm.forward(xs)?)?;
+        model.second.forward(&model.rms.forward(&ys)?)
+    };
+    let last = Equalization::default().unused("last");
+    let (report, _) = equalized_by(&last.pair("rms", "second"), both);
+    assert_eq!(paths(&report), [("rms", vec!["second"], vec![])]);
+    assert!(report.left.is_empty());
     // Named wrongly, it is undone.
     let (report, same) = equalized_by(&config.clone().pair("norm", "second"), reads);
     assert!(report.pairs.is_empty() && same);
@@ -497,4 +506,76 @@ fn an_output_that_cannot_be_compared_undoes_the_folding() {
         assert!(report.left.iter().all(|left| all(&left.reason)), "{report}");
         assert_eq!(bits(model.embed.weight()), bits(float.embed.weight()));
     }
+}
+
+/// `s = max|y|^alpha / max|W|^(1 - alpha)`, as powers of two whose geometric mean is about 1.
+#[test]
+fn factors_are_those_of_the_formula() {
+    let reads: fn(&Reads, &Tensor) -> Result<Tensor> = |model, xs| {
+        let ys = model.first.forward(&model.norm.forward(xs)?)?;
+        model.second.forward(&model.rms.forward(&ys)?)
+    };
+    for alpha in [0.3f64, 0.5, 0.9] {
+        let mut model = Reads {
+            norm: norm(),
+            first: linear(HIDDEN, HIDDEN),
+            second: linear(HIDDEN, HIDDEN),
+            rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
+            last: norm(),
+            reads,
+        };
+        let float = model.clone();
+        let xs = random(&[6, HIDDEN]);
+        let config = Equalization::default().alpha(alpha).unused("last");
+        equalize(&mut model, &config, |model| reads(model, &xs)).unwrap();
+        let columns = |matrix: &Tensor| -> Vec<f32> {
+            matrix.abs().unwrap().max(0).unwrap().to_vec1().unwrap()
+        };
+        let outputs = columns(&float.norm.forward(&xs).unwrap());
+        let exponents = outputs.iter().zip(columns(float.first.weight()));
+        let exponents = exponents
+            .map(|(y, w)| alpha * f64::from(*y).log2() - (1. - alpha) * f64::from(w).log2());
+        let exponents: Vec<f64> = exponents.collect();
+        let mean = exponents.iter().sum::<f64>() / HIDDEN as f64;
+        let ratio = (float.norm.weight() / model.norm.weight()).unwrap();
+        for (got, exponent) in ratio.to_vec1::<f32>().unwrap().into_iter().zip(exponents) {
+            assert_eq!(got, (exponent - mean).round().exp2() as f32, "{alpha}");
+        }
+    }
+}
+
+#[test]
+fn a_difference_is_told_in_units_of_the_output() {
+    let mut told = Vec::new();
+    let mut model = PostNorm::new();
+    let xs = random(&[3, HIDDEN]);
+    for scale in [1e-4, 1., 1e4] {
+        // A residual outside of a norm.
+        let report = equalize(
+            &mut model,
+            &Equalization::default().unused("pooler|blocks.*"),
+            |model| {
+                let hidden = model.embed.forward(&xs)?;
+                let ys = (&hidden + model.blocks[0].query.forward(&hidden)?)?;
+                ys * scale
+            },
+        );
+        let report = report.unwrap();
+        match &report.left[..] {
+            [
+                LeftNorm {
+                    reason: Unfoldable::ChangesOutput { by },
+                    ..
+                },
+            ] => told.push(*by),
+            _ => panic!("{report}"),
+        }
+    }
+    let [small, one, large] = told[..] else {
+        panic!("{told:?}")
+    };
+    assert!(
+        (small / one - 1.).abs() < 1e-3 && (large / one - 1.).abs() < 1e-3,
+        "{told:?}"
+    );
 }

@@ -227,3 +227,46 @@ fn norms_that_have_no_tensor_or_share_one_are_errors() -> Result<()> {
     assert!(out.exists());
     Ok(())
 }
+
+/// Two layers of one name, as in a model whose code loads a module twice.
+#[test]
+fn a_norm_that_the_source_has_otherwise_or_twice_is_an_error() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, other, out] =
+        ["float", "other", "out"].map(|name| dir.path().join(name).with_extension("safetensors"));
+    write_float(&float, DType::F32)?;
+    let source = Checkpoint::open(&float)?;
+    let mut model = Model::open(&float, DType::F32)?;
+    let twin = model.clone();
+    model.equalize()?;
+    let save = |model: &(Model, Model), source: &Checkpoint| {
+        let saved = checkpoint::save(model, source, &out);
+        saved.map_err(|error| error.to_string())
+    };
+    // Equal ones are one; others are contested, whichever is folded.
+    save(&(model.clone(), model.clone()), &source).expect("equal layers");
+    for pair in [(model.clone(), twin.clone()), (twin.clone(), model.clone())] {
+        let error = save(&pair, &source).unwrap_err();
+        assert!(error.contains("block."), "{error}");
+    }
+    let mut moved = model.clone();
+    moved.equalize()?;
+    let bias = (moved.old.bias().expect("a bias") + 1.)?;
+    let weight = moved.old.weight().clone();
+    moved.old = nn::LayerNorm::new(weight, bias, 1e-5);
+    assert!(save(&(moved, model.clone()), &source).is_err());
+
+    let mut tensors = candle_core::safetensors::load(&float, &Device::Cpu)?;
+    for changed in [
+        Tensor::ones(HIDDEN - 1, DType::F32, &Device::Cpu)?,
+        Tensor::ones(HIDDEN, DType::U8, &Device::Cpu)?,
+    ] {
+        tensors.insert("block.norm.weight".to_owned(), changed);
+        candle_core::safetensors::save(&tensors, &other)?;
+        let error = checkpoint::save(&model, &Checkpoint::open(&other)?, &out).unwrap_err();
+        let error = error.to_string();
+        let named = error.contains("block.norm.weight") && error.contains("floats [32]");
+        assert!(named, "{error}");
+    }
+    Ok(())
+}

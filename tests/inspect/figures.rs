@@ -2,7 +2,11 @@
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::inspect::{Deviation, Inspection, inspect};
-use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::{
+    LayerKind, QConfig, QConfigSpec, QDType, QScheme, Quantizable, WeightConfig, nn,
+    quantize_dynamic,
+};
 
 fn random(shape: &[usize], deviation: f32) -> Tensor {
     Tensor::randn(0f32, deviation, shape, &Device::Cpu).unwrap()
@@ -193,8 +197,82 @@ fn the_cosine_of_equal_tensors_is_1() {
 }
 
 #[test]
-fn clipped_weights_are_counted() {
-    // The histogram observer cuts off a single far value.
+fn deviations_are_those_by_hand() {
+    let tensor = |values: [f32; 2]| Tensor::new(&values, &Device::Cpu).unwrap();
+    let mut deviation = Deviation::default();
+    deviation.add(&tensor([3., 4.]), &tensor([3., 3.])).unwrap();
+    assert!((deviation.sqnr_db() - 10. * 25f64.log10()).abs() < 1e-9);
+    assert!((deviation.cosine() - 21. / (5. * 18f64.sqrt())).abs() < 1e-9);
+    let mut other = Deviation::default();
+    other.add(&tensor([1., 0.]), &tensor([-1., 0.])).unwrap();
+    assert_eq!((other.cosine(), other.max_abs()), (-1., 2.));
+    // Together they are as one of all elements.
+    deviation
+        .add(&tensor([1., 0.]), &tensor([-1., 0.]))
+        .unwrap();
+    assert!((deviation.sqnr_db() - 10. * (26f64 / 5.).log10()).abs() < 1e-9);
+    assert!((deviation.cosine() - 20. / (26f64 * 19.).sqrt()).abs() < 1e-9);
+    let mut merged = Deviation::default();
+    merged.add(&tensor([3., 4.]), &tensor([3., 3.])).unwrap();
+    merged.merge(&other);
+    assert_eq!(merged, deviation);
+    assert_eq!((merged.count(), merged.max_abs()), (4, 2.));
+}
+
+#[test]
+fn values_that_an_observer_cuts_off_are_counted() {
+    // So many others are more precise where the range ends before 3 and -4.
+    let mut values: Vec<f32> = (0..1 << 20)
+        .map(|i| (i % 2_001) as f32 / 1e3 - 1.)
+        .collect();
+    (values[7], values[77]) = (3., -4.);
+    let weight = Tensor::from_vec(values, (1 << 10, 1 << 10), &Device::Cpu).unwrap();
+    let mut float = nn::Linear::new(weight, None);
+    let mut quantized = float.clone();
+    let mut qconfig = QConfig::default_dynamic();
+    qconfig.weight = WeightConfig::Int8(ObserverConfig::new(
+        ObserverKind::Histogram { bins: 2_048 },
+        QDType::QInt8,
+        QScheme::PerTensorAffine,
+    ));
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
+    quantize_dynamic(&mut quantized, &spec).unwrap();
+    let xs = random(&[2, 1 << 10], 1.);
+    let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
+    let clipped = inspection.layers[0].weights[0].clipped * f64::from(1 << 20);
+    // Farther off than rounding takes any.
+    let scale = quantized.projection().qweight().unwrap().scales()[0];
+    let distance = (float.weight() - quantized.weight())
+        .unwrap()
+        .abs()
+        .unwrap();
+    let distance: Vec<f32> = distance.flatten_all().unwrap().to_vec1().unwrap();
+    let farther = distance
+        .iter()
+        .filter(|distance| **distance > 0.501 * scale);
+    assert_eq!(clipped, farther.count() as f64);
+    assert!(clipped > 1. && clipped < 10_000., "{clipped}");
+}
+
+#[test]
+fn the_table_has_the_means_of_a_layers_weights() {
+    let (_, _, inspection) = inspected(&QConfigSpec::int8());
+    let lstm = &inspection.layers[3];
+    let unused = lstm
+        .weights
+        .iter()
+        .map(|weight| weight.unused_codes.unwrap());
+    let mean = format!("{:.2} %", 100. * unused.sum::<f64>() / 2.);
+    let text = inspection.to_string();
+    let line = text.lines().find(|line| line.contains("lstm ")).unwrap();
+    assert!(
+        line.contains(&mean) && line.contains(" 0 % "),
+        "{mean}: {text}"
+    );
+}
+
+#[test]
+fn a_far_value_leaves_few_codes_to_all_others() {
     let mut values = vec![0f32; 4096];
     for (at, value) in values.iter_mut().enumerate() {
         *value = ((at * 37) % 101) as f32 / 101. - 0.5;
@@ -203,10 +281,7 @@ fn clipped_weights_are_counted() {
     let weight = Tensor::from_vec(values, (64, 64), &Device::Cpu).unwrap();
     let mut float = nn::Linear::new(weight, None);
     let mut quantized = float.clone();
-    let qconfig: QConfig = serde_json::from_value(serde_json::json!({
-        "preset": "default_dynamic",
-    }))
-    .unwrap_or_else(|_| QConfig::default_dynamic());
+    let qconfig = QConfig::default_dynamic();
     let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
     quantize_dynamic(&mut quantized, &spec).unwrap();
     let xs = random(&[3, 64], 1.);

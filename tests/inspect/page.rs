@@ -39,6 +39,10 @@ fn it_has_a_picture_for_each_figure_and_loads_nothing() {
     assert_eq!(html.matches("</svg>").count(), 3 + 2 * 3);
     assert!(html.contains("3 of 3 layers quantized") && html.contains("end to end: "));
     assert!(html.contains("best so far") && html.contains("along the run"));
+    // A row of bars for each layer, below and above a frame, and the table again.
+    assert!(html.contains("height=\"200\""));
+    assert_eq!(html.matches("<tr><td>").count(), 3);
+    assert!(html.contains("<tr><th>") && html.contains("<summary>2</summary>"));
     for foreign in ["<script", " src=", "@import", "<iframe"] {
         assert!(!html.contains(foreign), "{foreign}");
     }
@@ -51,4 +55,21 @@ fn without_a_search_or_codes_it_is_a_page_too() {
     let html = page("halves", &QConfigSpec::float16(), &[]);
     assert_eq!(html.matches("<svg").count(), 2 + 2 * 3);
     assert!(!html.contains("best so far") && !html.contains("NaN"));
+}
+
+#[test]
+fn a_model_that_is_a_layer_has_a_name_and_histograms_have_values() {
+    let weight = Tensor::randn(0f32, 1., (64, 16), &Device::Cpu).unwrap();
+    let mut float = nn::Linear::new(weight, None);
+    let mut quantized = float.clone();
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8()).unwrap();
+    let xs = Tensor::randn(0f32, 1., (8, 16), &Device::Cpu).unwrap();
+    let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
+    let html = inspection.page("one", &[]).unwrap();
+    assert!(html.contains("<summary>(the model itself)</summary>"));
+    let bins = inspection.layers[0].weights[0].histogram.bins();
+    let step = bins.len().div_ceil(7).max(1);
+    for (value, _) in bins.iter().step_by(step) {
+        assert!(html.contains(&format!("{value:.3}")), "{value}");
+    }
 }

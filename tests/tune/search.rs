@@ -1,12 +1,13 @@
 //! The trials of each strategy, and their results.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use candle_dynquant::tune::{Precision, Stopped, Strategy};
+use candle_dynquant::tune::{Precision, Stopped, Strategy, tune_with};
 use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, TuningConfig};
 
 use crate::common::random::Random;
-use crate::model::{QUANTIZED, accuracy, becomes, initials, model, search};
+use crate::model::{Model, QUANTIZED, accuracy, becomes, initials, model, search};
 
 const STRATEGIES: [Strategy; 3] = [Strategy::Basic, Strategy::Sensitivity, Strategy::ByKind];
 
@@ -286,4 +287,81 @@ fn the_outcome_is_printed_as_neural_compressor_does() -> Result<()> {
         serde_json::json!(["1", "2"])
     );
     Ok(())
+}
+
+#[test]
+fn progress_tells_how_far_a_search_is() -> Result<()> {
+    let losses = [0.02, 0.05, 0.01, 0.04, 0.03, 0.1 / 3.];
+    // One start, two fallbacks, six layers of one kind: at most 2 * 6 - 1 of each fallback, ilog2(6) + 3
+    // evaluations but for the float one and the first, or a start and two fallbacks of a kind.
+    for (strategy, most, expected) in [
+        (Strategy::Basic, usize::MAX, 1 + 2 * 11),
+        (Strategy::Basic, 3, 3),
+        (Strategy::Sensitivity, usize::MAX, 1 + 5 - 2),
+        (Strategy::ByKind, usize::MAX, 1 + 3),
+    ] {
+        let config = TuningConfig::default().strategy(strategy).absolute(0.06);
+        let config = if most == 3 {
+            config.max_trials(3)
+        } else {
+            config
+        };
+        let mut seconds = Vec::new();
+        let eval = |model: &Model| {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            candle_core::Result::Ok(accuracy(model))
+        };
+        let outcome = tune_with(&mut model(&losses), &config, eval, |progress| {
+            seconds.push(progress.trial.seconds);
+            let trials = seconds.len();
+            assert_eq!(
+                (progress.trials, progress.expected_trials),
+                (trials, expected)
+            );
+            let mean = seconds.iter().sum::<f64>() / trials as f64;
+            let left = mean * expected.saturating_sub(trials) as f64;
+            assert!(
+                (progress.time_left.as_secs_f64() - left).abs() < 1e-6,
+                "{strategy}"
+            );
+            let of = expected.max(trials);
+            let bar = format!(
+                "[{:<20}] trial {trials}/{of}, ",
+                "=".repeat(20 * trials / of)
+            );
+            assert!(progress.to_string().starts_with(&bar), "{progress}");
+            ControlFlow::Continue(())
+        })?;
+        let labels: Vec<String> = outcome
+            .curve()
+            .into_iter()
+            .map(|point| point.label)
+            .collect();
+        let numbers: Vec<String> = (1..=seconds.len()).map(|n| n.to_string()).collect();
+        assert_eq!(labels, numbers);
+    }
+    Ok(())
+}
+
+#[test]
+fn goals_that_no_accuracy_can_meet_are_refused() {
+    let default = TuningConfig::default;
+    for (config, expected) in [
+        (
+            default().relative(1.),
+            "relative goal: expected between -1 and 1, got 1",
+        ),
+        (
+            default().relative(-1.),
+            "relative goal: expected between -1 and 1, got -1",
+        ),
+        (default().relative(f64::NAN), "got NaN"),
+        (
+            default().absolute(f64::INFINITY),
+            "absolute goal: expected a finite number, got inf",
+        ),
+    ] {
+        let error = search(&mut model(&[0.1]), &config).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }

@@ -269,3 +269,27 @@ fn mistakes_have_a_place() {
         assert!(error.contains(message), "{text}\n  {message}\n  {error}");
     }
 }
+
+#[test]
+fn sizes_of_a_calibration_are_whole_numbers_in_any_form() {
+    let read = |sizes: &str| {
+        let calibration = format!("  calibration: {{sampling_size: {sizes}}}\n");
+        TuningConfig::from_yaml(&dynamic(&calibration))
+    };
+    for good in [
+        "8", "[8, 16]", "'8'", "8, 16", "'8, 16'", "8 16 32", "'8,16'",
+    ] {
+        // A comma ends an entry within braces.
+        let quoted = good.starts_with(['\'', '[']) || !good.contains(',');
+        assert_eq!(read(good).is_ok(), quoted, "{good}");
+    }
+    for wrong in [
+        "0", "[8, 0]", "''", "' , '", "'8, 0'", "'0'", "'8, x'", "'-8'", "8.5", "{a: 1}",
+    ] {
+        let error = read(wrong).unwrap_err().to_string();
+        assert!(
+            error.contains("one or several whole numbers, 1 or more"),
+            "{wrong}: {error}"
+        );
+    }
+}

@@ -49,9 +49,12 @@ struct Source {
 pub fn build(root: &Path, work: &Path, options: &Options) -> Result<Built> {
     let tree = work.join("tree");
     fs::create_dir_all(&tree)?;
-    let dropped_file = work.join("dropped");
+    let (dropped_file, rooms_file) = (work.join("dropped"), work.join("rooms"));
     let mut dropped: HashSet<u32> = HashSet::new();
+    let mut built_rooms = options.rooms.clone();
     if options.keep {
+        let rooms = fs::read_to_string(&rooms_file).context("no build is there to be kept")?;
+        built_rooms = rooms.lines().map(str::to_owned).collect();
         let numbers = fs::read_to_string(&dropped_file).unwrap_or_default();
         dropped = numbers
             .lines()
@@ -59,8 +62,9 @@ pub fn build(root: &Path, work: &Path, options: &Options) -> Result<Built> {
             .collect();
     } else {
         let _ = fs::remove_dir_all(work.join("results"));
+        fs::write(&rooms_file, built_rooms.join("\n"))?;
     }
-    let mut sources = copy(root, &tree, options)?;
+    let mut sources = copy(root, &tree, &built_rooms)?;
     for source in &mut sources {
         source.write(&tree, &dropped)?;
     }
@@ -104,6 +108,9 @@ pub fn build(root: &Path, work: &Path, options: &Options) -> Result<Built> {
             }
         }
     }
+    let lines = mutants.iter();
+    let lines = lines.map(|m| format!("{} {} (line {})\n", m.number, m.title(), m.line));
+    fs::write(work.join("list"), lines.collect::<String>())?;
     Ok(Built {
         mutants,
         tests: tests(&tree, options)?,
@@ -120,7 +127,7 @@ fn write(path: &Path, text: &[u8]) -> Result<()> {
 }
 
 /// Copies what Git knows; returns the files that get mutants.
-fn copy(root: &Path, tree: &Path, options: &Options) -> Result<Vec<Source>> {
+fn copy(root: &Path, tree: &Path, built: &[String]) -> Result<Vec<Source>> {
     let list = Command::new("git")
         .args([
             "ls-files",
@@ -138,7 +145,9 @@ fn copy(root: &Path, tree: &Path, options: &Options) -> Result<Vec<Source>> {
         let Ok(bytes) = fs::read(root.join(path)) else {
             continue;
         };
-        if rooms::of(path).is_some_and(|room| options.has(room)) && path.ends_with(".rs") {
+        if rooms::of(path).is_some_and(|room| built.iter().any(|built| built == room))
+            && path.ends_with(".rs")
+        {
             let text = String::from_utf8(bytes)?;
             let found = find(&text).with_context(|| path.to_owned())?;
             let count: usize = found.sites.iter().map(|site| site.names.len()).sum();

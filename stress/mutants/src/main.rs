@@ -71,8 +71,9 @@ impl Options {
         Ok(options)
     }
 
-    fn has(&self, room: &str) -> bool {
-        self.rooms.iter().any(|own| own == room)
+    /// The place of a room among those that were asked for.
+    fn place(&self, room: &str) -> Option<usize> {
+        self.rooms.iter().position(|own| own == room)
     }
 }
 

@@ -219,11 +219,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         let name = match &item.trait_ {
             None => of,
             Some(implemented) => {
-                let path = self.source(&implemented.1);
-                // For people who debug only.
-                if path.ends_with("Debug") {
-                    return;
-                }
+                let path = self.source(&implemented.0);
                 format!("<impl {path} for {of}>")
             }
         };

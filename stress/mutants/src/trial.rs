@@ -62,9 +62,13 @@ pub fn run<'a>(work: &Path, built: &'a Built, options: &Options) -> Result<Vec<&
         .append(true)
         .open(&known_file)?;
     let known = Mutex::new((known, file));
-    let tried: Vec<&Mutant> = (built.mutants.iter())
-        .filter(|mutant| options.has(mutant.room) && mutant.number as usize % options.sample == 0)
+    let mut tried: Vec<&Mutant> = (built.mutants.iter())
+        .filter(|mutant| mutant.number as usize % options.sample == 0)
+        .filter(|mutant| options.place(mutant.room).is_some())
+        // For people who debug only.
+        .filter(|mutant| !mutant.name.contains("Debug for "))
         .collect();
+    tried.sort_by_key(|mutant| options.place(mutant.room));
     each(options.jobs, &tried, |mutant| {
         if known
             .lock()

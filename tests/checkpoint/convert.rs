@@ -1,0 +1,191 @@
+//! Checkpoints that are quantized without a model are those of a model: tensors and `config.json`.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::checkpoint::{self, Plan};
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
+use candle_dynquant::{Checkpoint, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig};
+use serde_json::{Value, json};
+
+use super::model::{quantized, specs, write_float};
+
+fn folder(dir: &Path) -> Result<PathBuf> {
+    let float = dir.join("float");
+    fs::create_dir(&float)?;
+    write_float(&float)?;
+    fs::write(float.join("config.json"), r#"{"hidden_size": 24}"#)?;
+    Ok(float)
+}
+
+/// The tensors and the config of the folder that `spec` makes, by a model and without one: they
+/// are the same.
+fn written(dir: &Path, spec: &QConfigSpec, name: &str) -> Result<(Vec<u8>, Value)> {
+    let float = dir.join("float");
+    let [saved, converted] = ["saved", "converted"].map(|name| dir.join(name));
+    let source = Checkpoint::open(&float)?;
+    let table = ["table".to_owned()];
+    let plan = Plan::new(&source, spec, &[], &table)?;
+    checkpoint::quantize(&source, &plan, &converted, |_| ())?;
+    checkpoint::save(&quantized(&float, spec)?, &source, &saved)?;
+    let read = |file: &str| -> Result<Vec<u8>> {
+        let [saved, converted] = [&saved, &converted].map(|folder| fs::read(folder.join(file)));
+        let (saved, converted) = (saved?, converted?);
+        assert!(saved == converted, "{name}: {file}");
+        Ok(saved)
+    };
+    let tensors = read("model.safetensors")?;
+    Ok((tensors, serde_json::from_slice(&read("config.json")?)?))
+}
+
+#[test]
+fn folders_with_and_without_a_model_are_the_same() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    folder(dir.path())?;
+    let mut histogram = QConfig::default_dynamic();
+    histogram.weight = WeightConfig::Int8(ObserverConfig::new(
+        ObserverKind::Histogram { bins: 64 },
+        QDType::QInt8,
+        QScheme::PerTensorAffine,
+    ));
+    let others = [
+        ("without a layer", QConfigSpec::int8().exclude("narrow")),
+        ("histograms", QConfigSpec::all_kinds(histogram)),
+    ];
+    for (name, spec) in specs().into_iter().chain(others) {
+        let (_, config) = written(dir.path(), &spec, name)?;
+        assert_eq!(config["hidden_size"], 24, "{name}");
+        let is_int8 = !name.contains("float16");
+        assert_eq!(
+            config.get("quantization_config").is_some(),
+            is_int8,
+            "{name}"
+        );
+    }
+    Ok(())
+}
+
+/// Class, strategies of weights and activations, whether symmetric, and the dtype of zero points.
+fn groups(config: &Value) -> Vec<Value> {
+    let groups = config["quantization_config"]["config_groups"].as_object();
+    let groups = groups.into_iter().flat_map(|groups| groups.values());
+    let brief = |group: &Value| {
+        let (weights, activations) = (&group["weights"], &group["input_activations"]);
+        json!([
+            group["targets"],
+            weights["strategy"],
+            weights["symmetric"],
+            weights["zp_dtype"],
+            activations["strategy"]
+        ])
+    };
+    groups.map(brief).collect()
+}
+
+#[test]
+fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    folder(dir.path())?;
+    let int8 = || QConfigSpec::int8();
+    let linear = json!([["Linear"], "channel", true, null, "token"]);
+    let table = json!([["Embedding"], "channel", false, "torch.float32", null]);
+    let per_tensor = QConfig::default_dynamic();
+    let cases = [
+        (int8(), vec![linear.clone()], json!([])),
+        (int8().embeddings(), vec![linear.clone(), table], json!([])),
+        (
+            int8().exclude("narrow"),
+            vec![linear.clone()],
+            json!(["narrow"]),
+        ),
+        (
+            int8().name("narrow", QConfig::float16_dynamic()),
+            vec![linear],
+            json!(["narrow"]),
+        ),
+        // Two treatments of Linears: each names its own.
+        (
+            int8().name("narrow", per_tensor),
+            vec![
+                json!([["narrow"], "tensor", true, null, "tensor"]),
+                json!([["wide"], "channel", true, null, "token"]),
+            ],
+            json!([]),
+        ),
+    ];
+    for (spec, expected, ignored) in cases {
+        let (_, config) = written(dir.path(), &spec, &spec.to_string())?;
+        assert_eq!(groups(&config), expected, "{spec}");
+        let entry = &config["quantization_config"];
+        assert_eq!(entry["ignore"], ignored, "{spec}");
+    }
+    // Written as floats, none is left.
+    let (int8, float) = (dir.path().join("saved"), dir.path().join("again"));
+    checkpoint::dequantize(&Checkpoint::open(&int8)?, &float, |_| ())?;
+    let config: Value = serde_json::from_slice(&fs::read(float.join("config.json"))?)?;
+    assert_eq!(config, json!({"hidden_size": 24}));
+    Ok(())
+}
+
+#[test]
+fn values_beyond_a_half_are_counted_as_a_model_counts_them() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = folder(dir.path())?.join("model.safetensors");
+    let mut tensors = candle_core::safetensors::load(&float, &Device::Cpu)?;
+    let wide = (&tensors["wide.weight"] * 1e6)?;
+    tensors.insert("wide.weight".into(), wide);
+    candle_core::safetensors::save(&tensors, &float)?;
+    let (bytes, _) = written(dir.path(), &QConfigSpec::float16(), "float16")?;
+    // The record of the format, in the file's metadata.
+    assert!(String::from_utf8_lossy(&bytes[..4_000]).contains("saturated"));
+    Ok(())
+}
+
+#[test]
+fn layers_are_known_by_the_names_and_shapes_of_their_tensors() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    let matrix =
+        |rows: usize, columns: usize| Tensor::ones((rows, columns), DType::F32, &Device::Cpu);
+    // Each with its hidden size of 2, but for the last two.
+    let kinds = [
+        ("lstm", "_l0", 8, Some(LayerKind::LSTM)),
+        ("gru", "_l0_reverse", 6, Some(LayerKind::GRU)),
+        ("rnn", "_l12", 2, Some(LayerKind::RNN)),
+        ("lstm_cell", "", 8, Some(LayerKind::LSTMCell)),
+        ("gru_cell", "", 6, Some(LayerKind::GRUCell)),
+        ("rnn_cell", "", 2, Some(LayerKind::RNNCell)),
+        ("none", "_l0", 4, None),
+        ("no_number", "_lx", 8, None),
+    ];
+    let mut tensors = HashMap::from([("head.weight".to_owned(), matrix(5, 7)?)]);
+    for (name, suffix, rows, _) in &kinds {
+        tensors.insert(format!("{name}.weight_ih{suffix}"), matrix(*rows, 3)?);
+        tensors.insert(format!("{name}.weight_hh{suffix}"), matrix(*rows, 2)?);
+    }
+    candle_core::safetensors::save(&tensors, &path)?;
+    let source = Checkpoint::open(&path)?;
+    let spec = QConfigSpec::int8();
+    let plan = Plan::new(&source, &spec, &[], &[])?;
+    let got = |name: &str| plan.layers().iter().find(|layer| layer.name == name);
+    for (name, _, _, kind) in kinds {
+        assert_eq!(got(name).map(|layer| layer.kind.clone()), kind, "{name}");
+    }
+    // Layers are as large as all their weights: 8 x 3 and 8 x 2 of the LSTM.
+    for (limit, quantized) in [(35, true), (36, false), (40, false), (41, false)] {
+        let plan = Plan::new(&source, &spec.clone().min_params(limit), &[], &[]);
+        let head = plan.map(|plan| {
+            let mut layers = plan.layers().iter();
+            layers.any(|layer| layer.name == "head" && layer.qconfig.is_some())
+        });
+        assert_eq!(head.unwrap_or(false), quantized, "{limit}");
+    }
+    let plan = Plan::new(&source, &spec.min_params(40), &[], &[])?;
+    let large = plan.layers().iter().filter(|layer| layer.qconfig.is_some());
+    let large: Vec<&str> = large.map(|layer| layer.name.as_str()).collect();
+    assert_eq!(large, ["lstm", "lstm_cell"]);
+    Ok(())
+}
