@@ -4,10 +4,11 @@
 //! |---|---|
 //! | [`input`] | a regular file, read within a limit |
 //! | [`output`] | a file or a folder that is replaced whole |
-//! | [`child`] | a child process that ends: within a limit, and with its parent |
+//! | `child` | a child process that ends: within a limit, and with its parent (feature `child`) |
 //! | [`print`](mod@print) | text for a terminal or a pipe, which may be closed |
 #![forbid(unsafe_code)]
 
+#[cfg(all(feature = "child", not(target_family = "wasm")))]
 pub mod child;
 pub mod input;
 pub mod output;
