@@ -1,7 +1,6 @@
 //! Writes the model that the page loads, and answers as the page should: see README.md.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +9,7 @@ use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use clap::Parser;
 use dynquant_browser::Classifier;
-use dynquant_encoder::program;
+use dynquant_encoder::program::{self, print};
 
 /// The files of a model.
 const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
@@ -76,11 +75,9 @@ fn answers(model: &Path, texts: &Path) -> Result<()> {
     let classifier = open(model)?;
     let lines = fs::read_to_string(texts)
         .with_context(|| format!("{}: expected a readable text file", texts.display()))?;
-    let mut out = std::io::stdout().lock();
     for line in lines.lines() {
         let text = line.rsplit('\t').next().unwrap_or(line);
-        let answer = serde_json::to_string(&classifier.classify(text)?)?;
-        writeln!(out, "{answer}").context("standard output")?;
+        print::data(serde_json::to_string(&classifier.classify(text)?)?)?;
     }
     Ok(())
 }

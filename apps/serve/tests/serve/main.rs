@@ -5,5 +5,6 @@ mod bits;
 mod formats;
 mod limits;
 mod mistakes;
+mod pipes;
 mod process;
 mod shutdown;
