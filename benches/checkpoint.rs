@@ -9,16 +9,18 @@
 //! Each load is a process of its own, in turns; the table gives medians. Memory is the peak of resident
 //! memory (Linux), less that of a process that loads nothing. `DYNQUANT_MINILM` names another folder.
 #![allow(missing_docs)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use args::Args;
 use candle_core::{DType, Device};
 use candle_dynquant::checkpoint::{self, Plan};
 use candle_dynquant::{Checkpoint, QConfigSpec, quantize_dynamic};
+use candle_dynquant_io::{child, print};
 use config::Config;
 use model::Bert;
 use serde::Serialize;
@@ -40,6 +42,8 @@ mod threads;
 
 /// The first argument of a process that loads a model and prints milliseconds and kilobytes.
 const LOAD: &str = "load";
+/// Far more than a load takes.
+const LIMIT: Duration = Duration::from_secs(3600);
 const FILE: &str = "model.safetensors";
 
 #[derive(Serialize)]
@@ -116,10 +120,10 @@ fn measure(
         .map(|(how, folder)| (how, folder, Vec::new(), Vec::new()));
     for _ in 0..args.rounds() {
         for (how, folder, ms, kilobytes) in &mut runs {
-            let output = Command::new(std::env::current_exe()?)
-                .args([LOAD, how])
-                .arg(folder)
-                .output()?;
+            let mut load = Command::new(std::env::current_exe()?);
+            load.args([LOAD, how]).arg(folder);
+            load.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let output = child::run(&mut load, b"", LIMIT)?;
             let text = String::from_utf8_lossy(&output.stdout);
             let error = String::from_utf8_lossy(&output.stderr);
             ensure!(output.status.success(), "{how}: {error}");
@@ -164,7 +168,7 @@ fn load(how: &str, folder: &Path) -> Result<ExitCode> {
         _ => Some(quantized(int8.embeddings())?),
     };
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    println!("{ms:.3} {}", peak_kilobytes()?);
+    print::line(format_args!("{ms:.3} {}", peak_kilobytes()?))?;
     drop(model);
     Ok(ExitCode::SUCCESS)
 }

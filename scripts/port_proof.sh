@@ -75,6 +75,7 @@ anyhow = "1.0"
 byteorder = "1.4.3"
 candle = { version = "$version", package = "candle-core", default-features = false }
 candle-dynquant = { path = "$root" }
+candle-dynquant-io = { path = "$root/crates/io", features = ["child"] }
 candle-nn = { version = "$version", default-features = false }
 fancy-regex = "0.19.0"
 num-traits = "0.2.15"

@@ -1,9 +1,11 @@
 //! The frame of a benchmark: arguments, threads, a header and a line per row, or one JSON object.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use candle_dynquant::kernels::Isa;
+use candle_dynquant_io::print;
 use serde::Serialize;
 
 use crate::args::Args;
@@ -25,8 +27,20 @@ struct Results<R> {
 
 /// Runs a benchmark: `measure` passes each row to its second argument.
 ///
-/// `about` is for `--help`; `title` precedes the instruction set in the first line.
+/// `about` is for `--help`; `title` precedes the instruction set in the first line. A reader that has
+/// seen enough is no fault.
 pub fn run<R: Row>(
+    about: &'static str,
+    title: &str,
+    measure: impl FnOnce(&Args, &mut dyn FnMut(R)) -> Result<()>,
+) -> Result<ExitCode> {
+    match print_rows(about, title, measure) {
+        Err(error) if print::is_closed(error.as_ref()) => Ok(ExitCode::SUCCESS),
+        ended => ended,
+    }
+}
+
+fn print_rows<R: Row>(
     about: &'static str,
     title: &str,
     measure: impl FnOnce(&Args, &mut dyn FnMut(R)) -> Result<()>,
@@ -41,22 +55,24 @@ pub fn run<R: Row>(
         rows: Vec::new(),
     };
     if !args.json {
-        println!(
+        print::line(format_args!(
             "{title} on {}, {} threads, medians of {} rounds",
             results.isa,
             args.threads,
             args.rounds()
-        );
-        println!("{}", R::header(&args));
+        ))?;
+        print::line(R::header(&args))?;
     }
+    let mut printed = Ok(());
     measure(&args, &mut |row: R| {
-        if !args.json {
-            println!("{}", row.line());
+        if !args.json && printed.is_ok() {
+            printed = print::line(row.line());
         }
         results.rows.push(row);
     })?;
+    printed?;
     if args.json {
-        println!("{}", serde_json::to_string(&results)?);
+        print::data(serde_json::to_string(&results)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

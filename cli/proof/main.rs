@@ -20,6 +20,7 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::{Checkpoint, checkpoint};
+use candle_dynquant_io::print;
 use serde_json::json;
 
 use random::{Asked, Named};
@@ -107,7 +108,7 @@ fn quantized<M: candle_dynquant::Quantizable>(
     }
     let report = candle_dynquant::quantize_dynamic(model, &spec)?;
     if std::env::var_os("PROOF_REPORT").is_some() {
-        eprintln!("{report}");
+        print::note(&report);
     }
     let swapped = report.swapped().count();
     let left = report.left().count();
@@ -272,10 +273,7 @@ fn main() -> Result<()> {
             }
             Ok(row)
         });
-        println!(
-            "{}",
-            row.unwrap_or_else(|e| json!({"model": name, "error": format!("{e:#}")}))
-        );
+        print::data(row.unwrap_or_else(|e| json!({"model": name, "error": format!("{e:#}")})))?;
     }
     Ok(())
 }

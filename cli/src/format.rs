@@ -1,47 +1,72 @@
 //! rustfmt, for files that were formatted by it before.
 
-use std::io::Write;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// The text as rustfmt writes it, if it wrote the file as it was; else the text as it is.
-pub fn as_before(path: &Path, before: &str, text: String) -> String {
-    if before == text {
-        return text;
+use candle_dynquant_io::child;
+
+/// The text as rustfmt writes it, if it wrote the file as it was; else the text as it is. All runs
+/// together end within the limit, since rustfmt's time is exponential in the depth of closures and
+/// patterns; if they do not, that is said beside the text.
+pub fn as_before(
+    path: &Path,
+    before: &str,
+    text: String,
+    limit: Duration,
+) -> (String, Option<String>) {
+    if before == text || limit.is_zero() {
+        return (text, None);
     }
+    match formatted(path, before, &text, Instant::now() + limit) {
+        Ok(formatted) => (formatted.unwrap_or(text), None),
+        Err(_) => {
+            let note = format!("not formatted: rustfmt was ended after {limit:?}");
+            (text, Some(note))
+        }
+    }
+}
+
+/// `None` where rustfmt did not write the file.
+///
+/// # Errors
+/// When the time is over.
+fn formatted(path: &Path, before: &str, text: &str, end: Instant) -> io::Result<Option<String>> {
     // The editions differ in the order of imports.
     for edition in ["2021", "2024"] {
-        match rustfmt(path, before, edition) {
-            Some(same) if same == before => return rustfmt(path, &text, edition).unwrap_or(text),
+        match rustfmt(path, before, edition, end)? {
+            Some(same) if same == before => return rustfmt(path, text, edition, end),
             Some(_) => {}
             None => break,
         }
     }
-    text
+    Ok(None)
 }
 
 /// `None` where there is no rustfmt, or it does not understand the text.
-fn rustfmt(path: &Path, text: &str, edition: &str) -> Option<String> {
+///
+/// # Errors
+/// When the time is over.
+fn rustfmt(path: &Path, text: &str, edition: &str, end: Instant) -> io::Result<Option<String>> {
     let mut command = Command::new("rustfmt");
     command.args(["--edition", edition, "--emit", "stdout", "--quiet"]);
-    let path = path.canonicalize().ok()?;
+    let Ok(path) = path.canonicalize() else {
+        return Ok(None);
+    };
     let configs = path
         .ancestors()
         .flat_map(|folder| ["rustfmt.toml", ".rustfmt.toml"].map(|name| folder.join(name)));
     if let Some(config) = configs.into_iter().find(|config| config.is_file()) {
         command.arg("--config-path").arg(config);
     }
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
-    let mut input = child.stdin.take()?;
-    let text = text.to_owned();
-    // Beside the reading, since a pipe holds little.
-    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
-    let output = child.wait_with_output().ok()?;
-    writer.join().ok()?.ok()?;
-    let formatted = String::from_utf8(output.stdout).ok()?;
-    (output.status.success() && !formatted.is_empty()).then_some(formatted)
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let left = end.saturating_duration_since(Instant::now());
+    let output = match child::run(&mut command, text.as_bytes(), left) {
+        Ok(output) if output.status.success() => output,
+        Err(error) if error.kind() == ErrorKind::TimedOut => return Err(error),
+        _ => return Ok(None),
+    };
+    let formatted = String::from_utf8(output.stdout).ok();
+    Ok(formatted.filter(|formatted| !formatted.is_empty()))
 }

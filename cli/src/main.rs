@@ -1,4 +1,5 @@
 //! `dynquant`: ports candle models to candle-dynquant, and quantizes checkpoints.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod checkpoint;
 mod files;
@@ -9,6 +10,7 @@ mod show;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use candle_dynquant_io::print;
 use clap::{Parser, Subcommand};
 
 /// Ports candle models to candle-dynquant, and quantizes checkpoints.
@@ -45,9 +47,19 @@ pub struct PortArgs {
     /// Exits with 1 where something is left to port, and prints only what.
     #[arg(long, conflicts_with = "write")]
     check: bool,
-    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}]}`.
+    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}]}`, with `error`
+    /// and `note` where there is one.
     #[arg(long)]
     json: bool,
+    /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0: rustfmt is
+    /// not run.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = seconds())]
+    rustfmt_seconds: u64,
+}
+
+/// Up to a day, so that no time overflows.
+fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(..=86_400)
 }
 
 impl Command {
@@ -67,7 +79,10 @@ impl Command {
 const STACK: usize = 1 << 30;
 
 fn main() -> ExitCode {
-    let command = Args::parse().command;
+    let command = match Args::try_parse() {
+        Ok(args) => args.command,
+        Err(text) => return print::usage(text.render(), text.use_stderr().then_some(2)),
+    };
     let run = move || command.run();
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(run);
     let done = thread.map_err(anyhow::Error::from).and_then(|thread| {
@@ -75,11 +90,5 @@ fn main() -> ExitCode {
             .join()
             .unwrap_or_else(|_| Err(anyhow::anyhow!("an error of dynquant's own")))
     });
-    match done {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    print::ended(done)
 }

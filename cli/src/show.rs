@@ -1,10 +1,12 @@
 //! Runs the command and shows what it did.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use candle_dynquant_io::print;
 use serde::Serialize;
 use similar::{ChangeTag, TextDiff};
 
@@ -21,6 +23,8 @@ struct FileReport {
     todo: Vec<Todo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -35,20 +39,25 @@ struct Report {
 pub fn run(args: &PortArgs) -> Result<ExitCode> {
     let (paths, errors) = files::collect(&args.paths);
     let world = World::new(paths.iter().map(AsRef::as_ref));
-    let mut out = std::io::stdout().lock();
-    let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let is_terminal = io::stdout().is_terminal();
+    let color = is_terminal && std::env::var_os("NO_COLOR").is_none();
     let mut report = Report { files: Vec::new() };
     for (path, error) in errors {
         report.files.push(failed(&path, &error));
     }
     for path in &paths {
         let file = match one(path, args, &world) {
-            Ok((before, ported)) => {
+            Ok((before, ported, note)) => {
                 let diff = TextDiff::from_lines(&before, &ported.text);
                 if !args.json && !args.check && !args.write {
                     let name = path.display().to_string();
                     let text = diff.unified_diff().header(&name, &name).to_string();
-                    print_diff(&mut out, &text, color)?;
+                    if is_terminal {
+                        print::data(on_terminal(&text, color))?;
+                    } else if !text.is_empty() {
+                        // A patch, as it is.
+                        print::data(text.strip_suffix('\n').unwrap_or(&text))?;
+                    }
                 }
                 let count = |tag| diff.iter_all_changes().filter(|c| c.tag() == tag).count();
                 FileReport {
@@ -58,6 +67,7 @@ pub fn run(args: &PortArgs) -> Result<ExitCode> {
                     lines_removed: count(ChangeTag::Delete),
                     todo: ported.todos,
                     error: None,
+                    note,
                 }
             }
             Err(error) => failed(path, &error),
@@ -65,11 +75,13 @@ pub fn run(args: &PortArgs) -> Result<ExitCode> {
         report.files.push(file);
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        match print::data(serde_json::to_string_pretty(&report)?) {
+            // The files are written; their errors stay errors.
+            Err(error) if !print::is_closed(&error) => return Err(error.into()),
+            _ => {}
+        }
     } else {
-        out.flush()?;
-        print_summary(&report, args)?;
+        print_summary(&report, args);
     }
     let error = report.files.iter().any(|file| file.error.is_some());
     let left = report
@@ -91,25 +103,30 @@ fn failed(path: &Path, error: &anyhow::Error) -> FileReport {
         lines_removed: 0,
         todo: Vec::new(),
         error: Some(format!("{error:#}")),
+        note: None,
     }
 }
 
-/// The text of a file and what it becomes; written where that is asked for.
-fn one(path: &Path, args: &PortArgs, world: &World) -> Result<(String, Ported)> {
+/// The text of a file, what it becomes, and a note; written where that is asked for.
+fn one(path: &Path, args: &PortArgs, world: &World) -> Result<(String, Ported, Option<String>)> {
     let before = files::read(path)?;
     let fault = |fault: port::Fault| anyhow!("line {}: {}", fault.line, fault.message);
     let mut ported = port::port(path, &before, world).map_err(fault)?;
-    ported.text = format::as_before(path, &before, ported.text);
+    let limit = Duration::from_secs(args.rustfmt_seconds);
+    let note;
+    (ported.text, note) = format::as_before(path, &before, ported.text, limit);
     if args.write && before != ported.text {
         files::write(path, &ported.text)?;
         // Lines of the file as it is now.
         ported.todos = port::port(path, &ported.text, world).map_err(fault)?.todos;
     }
-    Ok((before, ported))
+    Ok((before, ported, note))
 }
 
-fn print_diff(out: &mut impl Write, text: &str, color: bool) -> Result<()> {
-    for line in text.split_inclusive('\n') {
+/// A diff for a terminal, which obeys none of the source's characters.
+fn on_terminal(diff: &str, color: bool) -> String {
+    let line = |line: &str| {
+        let text = print::escaped(line);
         let paint = match line.as_bytes().first() {
             _ if !color => None,
             Some(b'+') => Some("32"),
@@ -118,53 +135,65 @@ fn print_diff(out: &mut impl Write, text: &str, color: bool) -> Result<()> {
             _ => None,
         };
         match paint {
-            Some(paint) => writeln!(
-                out,
-                "\u{1b}[{paint}m{}\u{1b}[0m",
-                line.trim_end_matches('\n')
-            )?,
-            None => write!(out, "{line}")?,
+            Some(paint) => format!("\u{1b}[{paint}m{text}\u{1b}[0m"),
+            None => text.into_owned(),
         }
-    }
-    Ok(())
+    };
+    diff.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Errors and what is left, on stderr, so that a diff can go to a file.
-fn print_summary(report: &Report, args: &PortArgs) -> Result<()> {
-    let mut err = std::io::stderr().lock();
+fn print_summary(report: &Report, args: &PortArgs) {
     for file in &report.files {
+        let name = print::on_one_line(&file.file);
         if let Some(error) = &file.error {
             // "FILE:LINE: message", where the message begins with its line.
             let place = error
                 .strip_prefix("line ")
                 .and_then(|rest| rest.split_once(": "));
             match place {
-                Some((line, message)) => writeln!(err, "{}:{line}: error: {message}", file.file)?,
-                None => writeln!(err, "{}: error: {error}", file.file)?,
+                Some((line, message)) => {
+                    print::note(format_args!("{name}:{line}: error: {message}"));
+                }
+                None => print::note(format_args!("{name}: error: {error}")),
             }
         }
-        for todo in &file.todo {
-            writeln!(
-                err,
-                "{}:{}: {}\n    {}",
-                file.file, todo.line, todo.what, todo.advice
-            )?;
+        for Todo { line, what, advice } in &file.todo {
+            print::note(format_args!("{name}:{line}: {what}\n    {advice}"));
+        }
+        if let Some(note) = &file.note {
+            print::note(format_args!("{name}: {note}"));
         }
         if args.check && file.changed {
-            writeln!(err, "{}: not ported", file.file)?;
+            print::note(format_args!("{name}: not ported"));
         }
     }
     let changed = report.files.iter().filter(|file| file.changed).count();
     let sum = |count: fn(&FileReport) -> usize| report.files.iter().map(count).sum::<usize>();
     let verb = if args.write { "changed" } else { "to change" };
-    writeln!(
-        err,
+    print::note(format_args!(
         "{changed} of {} files {verb} (+{} -{}), {} places left to you, {} errors",
         report.files.len(),
         sum(|file| file.lines_added),
         sum(|file| file.lines_removed),
         sum(|file| file.todo.len()),
         sum(|file| usize::from(file.error.is_some())),
-    )?;
-    Ok(())
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::on_terminal;
+
+    #[test]
+    fn a_diff_on_a_terminal_is_coloured_and_escaped() {
+        let diff = "--- a\n+++ a\n@@ -1 +1 @@\n-\u{1b}[2J\r\n+b\n c\n";
+        let plain = "--- a\n+++ a\n@@ -1 +1 @@\n-\\u{1b}[2J\n+b\n c";
+        assert_eq!(on_terminal(diff, false), plain);
+        let colored = on_terminal(diff, true);
+        let lines: Vec<_> = colored.lines().collect();
+        assert_eq!(lines[2], "\u{1b}[36m@@ -1 +1 @@\u{1b}[0m");
+        assert_eq!(lines[3], "\u{1b}[31m-\\u{1b}[2J\u{1b}[0m");
+        assert_eq!(lines[4..], ["\u{1b}[32m+b\u{1b}[0m", " c"]);
+    }
 }

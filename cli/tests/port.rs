@@ -143,11 +143,13 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
     let folder = folder();
     let deep = format!("fn f() {{ {} }}", "(".repeat(100_000));
     let long = format!("fn f() {{ {}1 }}", "1+".repeat(200_000));
+    let many = (0..=100_000).map(|i| format!("struct A{i};")).collect();
     let cases = [
         ("no_rust.rs", "fn f() {}\n\nstruct {\n".to_owned(), 3),
         ("open.rs", "fn f() {\n".to_owned(), 1),
         ("deep.rs", deep, 1),
         ("long.rs", long, 1),
+        ("types.rs", many, 1),
         ("twice.rs", "struct A;\nstruct A {}\n".to_owned(), 2),
         ("macro.rs", format!("{SMALL}\n{MACRO}"), 10),
     ];

@@ -35,6 +35,7 @@
 //! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the BERT, `texts`
 //! makes batches, `measure` runs them, `figures` prints the results; `probe` is for `--equalize` and
 //! `--page`, `profile` for `--profile`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[allow(dead_code)] // each example uses its part
 #[path = "../support/checkpoint.rs"]
@@ -65,6 +66,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::quantize_dynamic_with;
+use candle_dynquant_io::print;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
@@ -172,7 +174,7 @@ impl Arguments for Args {
         if self.equalize {
             let equalized = probe::equalized(&mut quantized, &folder)?;
             if self.common.report {
-                eprintln!("{equalized}");
+                print::note(equalized);
             }
         }
         if self.bf16_attention {
@@ -226,27 +228,23 @@ impl Args {
         }
         let figures = LoadedFigures::new(self.model_name(), folder, texts, answers);
         if self.common.json {
-            println!("{}", serde_json::to_string(&figures)?);
-            return Ok(());
+            return Ok(print::data(serde_json::to_string(&figures)?)?);
         }
         if folder.model.is_classifier() {
             for (text, answer) in texts.iter().zip(&figures.answers).take(12) {
                 let (class, probability) = measure::class(answer);
-                println!(
-                    "{probability:.2} {} {}",
-                    folder.config.labels[class], text.text
-                );
+                let label = &folder.config.labels[class];
+                print::line(format_args!("{probability:.2} {label} {}", text.text))?;
             }
         }
         if let Some(accuracy) = figures.accuracy {
-            println!("accuracy {:.2} %", 100. * accuracy);
+            print::line(format_args!("accuracy {:.2} %", 100. * accuracy))?;
         }
-        println!(
+        Ok(print::line(format_args!(
             "{} texts, {:.2} MB of tensors",
             texts.len(),
             figures.total_bytes as f64 / 1e6
-        );
-        Ok(())
+        ))?)
     }
 
     /// The folder of the model, downloaded if it is on the hub.

@@ -35,6 +35,7 @@
 //! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the network, `text`
 //! turns characters into numbers, `generate` writes text, `measure` runs both models, `figures` prints the
 //! results.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[allow(dead_code)] // each example uses its part
 #[path = "../support/checkpoint.rs"]
@@ -60,6 +61,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use candle_dynquant::quantize_dynamic;
+use candle_dynquant_io::print;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
@@ -199,16 +201,16 @@ impl Args {
         }
         let [reading, _] = measure::read(&folder.model, &folder.model, streams, || {})?;
         let perplexity = reading.perplexity();
-        match self.common.json {
-            true => println!(
-                "{}",
-                serde_json::json!({"perplexity": perplexity, "total_bytes": folder.bytes, "text": text})
-            ),
-            false => println!(
+        if self.common.json {
+            print::data(
+                serde_json::json!({"perplexity": perplexity, "total_bytes": folder.bytes, "text": text}),
+            )?;
+        } else {
+            print::line(format_args!(
                 "{}{text}\nperplexity {perplexity:.4} per character, {:.2} MB of tensors",
                 self.prompt,
                 folder.bytes as f64 / 1e6
-            ),
+            ))?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! The command line that the examples share: common options, exit codes, progress, output.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use candle_dynquant::{QConfigSpec, Report};
+use candle_dynquant_io::print;
 use clap::Parser;
 use serde::Serialize;
 
@@ -41,19 +42,9 @@ pub trait Arguments: Parser {
 pub fn main<A: Arguments>() -> ExitCode {
     let arguments = match A::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Help and version are not failures. If printing fails there is nothing left to do.
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
+        Err(text) => return print::usage(text.render(), text.use_stderr().then_some(1)),
     };
-    match start(&arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    print::ended(start(&arguments))
 }
 
 fn start(arguments: &impl Arguments) -> Result<ExitCode> {
@@ -79,15 +70,15 @@ impl Common {
         figures: &impl Serialize,
         text: impl FnOnce() -> String,
     ) -> Result<()> {
-        let mut stdout = std::io::stdout();
         match (self.report, self.json) {
-            (true, true) => writeln!(std::io::stderr(), "{report}")?,
-            (true, false) => writeln!(stdout, "{report}")?,
+            (true, true) => print::note(report),
+            (true, false) => print::line(report)?,
             (false, _) => {}
         }
-        match self.json {
-            true => writeln!(stdout, "{}", serde_json::to_string(figures)?)?,
-            false => writeln!(stdout, "{}", text())?,
+        if self.json {
+            print::data(serde_json::to_string(figures)?)?;
+        } else {
+            print::line(text())?;
         }
         Ok(())
     }
@@ -113,13 +104,13 @@ impl Progress {
     /// One more step is done, of `total`.
     pub fn tick(&mut self, total: usize) {
         self.done += 1;
-        let mut stderr = std::io::stderr();
-        if stderr.is_terminal() {
-            // The line is cleared with the last step.
-            let _ = match self.done < total {
-                true => write!(stderr, "\r{}/{total} {}", self.done, self.what),
-                false => write!(stderr, "\r\x1b[K"),
-            };
+        if std::io::stderr().is_terminal() {
+            if self.done < total {
+                print::progress(format_args!("\r{}/{total} {}", self.done, self.what));
+            } else {
+                // The line is cleared with the last step.
+                print::progress("\r\x1b[K");
+            }
         }
     }
 }

@@ -1,15 +1,19 @@
 //! Downloads a model's files from the Hugging Face Hub with `curl`.
 
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use candle_dynquant_io::child;
 use candle_dynquant_io::output::NewFile;
 
 use crate::{checkpoint, cli};
 
+/// A download that is slow takes hours; one that stands still is ended by curl, after a minute.
+const LIMIT: Duration = Duration::from_secs(24 * 3600);
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Downloads the model `id`, for example `owner/name`, to `target/hub/owner/name` and returns that folder.
@@ -56,22 +60,26 @@ fn get(folder: &Path, id: &str, file: &str) -> Result<()> {
         true => "--progress-bar",
         false => "--silent",
     };
-    let mut curl = Command::new("curl")
-        .args(["--fail", "--location", "--show-error", progress])
+    let token = match std::env::var("HF_TOKEN") {
+        Ok(token) => {
+            let token = token.escape_default();
+            format!("header = \"Authorization: Bearer {token}\"\n")
+        }
+        Err(_) => String::new(),
+    };
+    let mut curl = Command::new("curl");
+    curl.args(["--fail", "--location", "--show-error", progress])
+        .args(["--connect-timeout", "60"])
+        .args(["--speed-limit", "1000", "--speed-time", "60"])
         // A token is passed by stdin: other users of the machine can see arguments.
         .args(["--config", "-"])
         .arg(format!("{endpoint}/{id}/resolve/main/{file}"))
-        .stdin(Stdio::piped())
-        .stdout(stdout)
-        .spawn()
+        .stdout(stdout);
+    let status = child::run(&mut curl, token.as_bytes(), LIMIT)
         .context(
             "--hub: expected the program `curl`; --model-dir reads files downloaded otherwise",
-        )?;
-    if let (Some(mut stdin), Ok(token)) = (curl.stdin.take(), std::env::var("HF_TOKEN")) {
-        let token = token.escape_default();
-        writeln!(stdin, "header = \"Authorization: Bearer {token}\"")?;
-    }
-    let status = curl.wait()?;
+        )?
+        .status;
     ensure!(
         status.success(),
         "--hub {id}: expected {file} on {endpoint}, got an error of curl ({status})"

@@ -2,8 +2,9 @@
 
 use std::process::{Command, ExitCode};
 
-/// Runs this program again with `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` set to `threads`,
-/// unless they are already, and returns its exit code.
+/// Becomes this program again, with `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` set to `threads`,
+/// unless they are already; where a process cannot become another program, waits for a second one and returns
+/// its exit code.
 ///
 /// The pools read the variables when they start, and a running process cannot set its own
 /// environment safely.
@@ -17,11 +18,20 @@ pub fn respawn(threads: usize) -> std::io::Result<Option<ExitCode>> {
     if VARIABLES.into_iter().all(set) {
         return Ok(None);
     }
-    let status = Command::new(std::env::current_exe()?)
+    let mut again = Command::new(std::env::current_exe()?);
+    again
         .args(std::env::args_os().skip(1))
-        .envs(VARIABLES.map(|name| (name, &threads)))
-        .status()?;
-    // A child that was ended by a signal has no code.
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(Some(code.map_or(ExitCode::FAILURE, ExitCode::from)))
+        .envs(VARIABLES.map(|name| (name, &threads)));
+    #[cfg(unix)]
+    {
+        // No child, so none that a signal to this process would leave running.
+        use std::os::unix::process::CommandExt;
+        Err(again.exec())
+    }
+    #[cfg(not(unix))]
+    {
+        let code = again.status()?.code();
+        let code = code.and_then(|code| u8::try_from(code).ok());
+        Ok(Some(code.map_or(ExitCode::FAILURE, ExitCode::from)))
+    }
 }

@@ -31,6 +31,7 @@
 //! ```
 //!
 //! `metric` evaluates, the rest is `examples/bert`'s.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[allow(dead_code)] // each example uses its part
 #[path = "../support/checkpoint.rs"]
@@ -64,7 +65,7 @@ mod threads;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -74,6 +75,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::tune::{Precision, Stopped, Strategy, tune_with};
 use candle_dynquant::{Checkpoint, TuningConfig, TuningOutcome};
+use candle_dynquant_io::print;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use serde::Serialize;
@@ -184,11 +186,12 @@ impl Arguments for Args {
             &config,
             |model| evaluation.of(model),
             |progress| {
-                // If stderr is closed, the search goes on.
-                let _ = match on_terminal {
-                    true => write!(std::io::stderr(), "\r\x1b[K{progress}"),
-                    false => writeln!(std::io::stderr(), "{progress}"),
-                };
+                if on_terminal {
+                    let progress = progress.to_string();
+                    print::progress(format_args!("\r\x1b[K{}", print::on_one_line(&progress)));
+                } else {
+                    print::note(progress);
+                }
                 match interrupted.load(Ordering::Relaxed) {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
@@ -196,7 +199,7 @@ impl Arguments for Args {
             },
         )?;
         if on_terminal {
-            eprintln!();
+            print::progress("\n");
         }
         let best = outcome.best().map_or(outcome.baseline, |trial| trial.value);
         if let Some(sample) = evaluation.sample() {
@@ -270,15 +273,13 @@ impl Args {
         best: f64,
         [history, page, checkpoint]: [&Path; 3],
     ) -> Result<()> {
-        let mut stdout = std::io::stdout();
         if !self.common.json {
-            writeln!(stdout, "{outcome}")?;
-            writeln!(stdout, "{}: every trial", history.display())?;
+            let [history, page, name] = [history, page, checkpoint].map(Path::display);
             let of_page = "the search, and errors, sizes and distributions of each layer";
-            writeln!(stdout, "{}: {of_page}", page.display())?;
-            let name = checkpoint.display();
-            writeln!(stdout, "{name}: loads to the same {metric}, {best:.5}")?;
-            return Ok(());
+            return Ok(print::line(format_args!(
+                "{outcome}\n{history}: every trial\n{page}: {of_page}\n\
+                 {name}: loads to the same {metric}, {best:.5}"
+            ))?);
         }
         let mut layers = BTreeMap::new();
         for layer in &outcome.layers {
@@ -298,7 +299,6 @@ impl Args {
             checkpoint,
             layers,
         };
-        writeln!(stdout, "{}", serde_json::to_string(&figures)?)?;
-        Ok(())
+        Ok(print::data(serde_json::to_string(&figures)?)?)
     }
 }

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::QConfig;
+use candle_dynquant_io::print;
 use common::load::{Load, leaks_nothing, quantize_and_drop};
 
 const CALLERS: usize = 64;
@@ -111,14 +112,13 @@ fn main() -> Result<()> {
     let each = Duration::from_secs(seconds.unwrap_or(600)) / (WAYS.len() as u32 + 1);
     for (way, run) in WAYS {
         let load = Arc::new(Load::new(QConfig::default_dynamic())?);
-        println!("{way}");
+        print::line(way)?;
         leaks_nothing(each.mul_f64(5. / 6.), |duration| {
             run(&load, duration).expect("no failure");
         });
-        println!("{} calls", load.done.load(Ordering::Relaxed));
+        print::line(format_args!("{} calls", load.done.load(Ordering::Relaxed)))?;
     }
-    println!("quantize and drop");
+    print::line("quantize and drop")?;
     leaks_nothing(each.mul_f64(5. / 6.), quantize_and_drop);
-    println!("no fault");
-    Ok(())
+    Ok(print::line("no fault")?)
 }

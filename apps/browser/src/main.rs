@@ -1,7 +1,6 @@
 //! Writes the model that the page loads, and answers as the page should: see README.md.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,7 +10,7 @@ use candle_dynquant::{Checkpoint, QConfigSpec};
 use candle_dynquant_io::{input, output};
 use clap::Parser;
 use dynquant_browser::Classifier;
-use dynquant_encoder::program;
+use dynquant_encoder::program::{self, print};
 
 /// The files of a model, and the most bytes that are read of them: the encoder's limits.
 const FILES: [(&str, u64); 3] = [
@@ -80,11 +79,9 @@ fn answers(model: &Path, texts: &Path) -> Result<()> {
     let classifier = open(model)?;
     let lines = input::read_stream(texts, MAX_TEXTS)
         .with_context(|| format!("{}: expected a readable text file", texts.display()))?;
-    let mut out = std::io::stdout().lock();
     for line in lines.lines() {
         let text = line.rsplit('\t').next().unwrap_or(line);
-        let answer = serde_json::to_string(&classifier.classify(text)?)?;
-        writeln!(out, "{answer}").context("standard output")?;
+        print::data(serde_json::to_string(&classifier.classify(text)?)?)?;
     }
     Ok(())
 }

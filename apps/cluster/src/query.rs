@@ -1,6 +1,6 @@
 //! A query, from the command line to the file with its result.
 
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{IsTerminal, stderr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion_proto::protobuf::LogicalPlanNode;
+use dynquant_encoder::program::print;
 use futures::StreamExt;
 use serde_json::json;
 
@@ -166,30 +167,33 @@ async fn cancel(scheduler: Option<&SchedulerUrl>, plan: &Arc<dyn ExecutionPlan>)
 /// For people who watch a terminal.
 fn show_progress(rows: usize, time: Duration) {
     if stderr().is_terminal() {
-        // Progress that cannot be shown changes nothing.
-        let _ = write!(stderr(), "\r\x1b[K{rows} rows, {} s", time.as_secs());
+        print::progress(format_args!("\r\x1b[K{rows} rows, {} s", time.as_secs()));
     }
 }
 
 fn clear_progress() {
     if stderr().is_terminal() {
-        let _ = write!(stderr(), "\r\x1b[K");
+        print::progress("\r\x1b[K");
     }
 }
 
 fn report(options: &RunOptions, model: &LoadedModel, rows: usize, time: Duration) -> Result<()> {
     let (seconds, output) = (time.as_secs_f64(), options.output.display());
     let rate = rows as f64 / seconds;
-    let line = match options.json {
-        true => json!({
+    if options.json {
+        print::data(json!({
             "rows": rows,
             "seconds": seconds,
             "rows_per_second": rate,
             "model": model.identity.to_string(),
             "output": output.to_string(),
-        })
-        .to_string(),
-        false => format!("{rows} rows in {seconds:.1} s, {rate:.0} rows/s: {output}"),
-    };
-    writeln!(stdout(), "{line}").context("the report")
+        }))?;
+    } else {
+        let output = output.to_string();
+        let output = print::on_one_line(&output);
+        print::line(format_args!(
+            "{rows} rows in {seconds:.1} s, {rate:.0} rows/s: {output}"
+        ))?;
+    }
+    Ok(())
 }

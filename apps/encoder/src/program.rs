@@ -1,9 +1,9 @@
 //! The frame of a program: its options, its last line and its status.
 
-use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
+pub use candle_dynquant_io::print;
 use clap::Parser;
 
 /// The status after SIGINT, as shells have it.
@@ -21,40 +21,14 @@ pub struct Interrupted(pub &'static str);
 pub fn main<O: Parser>(run: impl FnOnce(&O) -> Result<()>) -> ExitCode {
     let options = match O::try_parse() {
         Ok(options) => options,
-        Err(error) => {
-            // Help and version are not failures. If printing fails there is nothing left to do.
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
+        Err(text) => return print::usage(text.render(), text.use_stderr().then_some(1)),
     };
-    let Err(error) = run(&options) else {
-        return ExitCode::SUCCESS;
-    };
-    let is_closed = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
-    if error.downcast_ref().is_some_and(is_closed) {
-        return ExitCode::SUCCESS;
+    let done = run(&options).map(|()| ExitCode::SUCCESS);
+    let is_interrupted = done.as_ref().is_err_and(|error| error.is::<Interrupted>());
+    let status = print::ended(done);
+    if is_interrupted {
+        ExitCode::from(INTERRUPTED)
+    } else {
+        status
     }
-    let _ = complain(&error);
-    match error.is::<Interrupted>() {
-        true => ExitCode::from(INTERRUPTED),
-        false => ExitCode::FAILURE,
-    }
-}
-
-/// Prints an error with all that led to it on one line of stderr.
-///
-/// # Errors
-/// When stderr cannot be written.
-pub fn complain(error: &anyhow::Error) -> io::Result<()> {
-    writeln!(io::stderr(), "error: {}", printable(&format!("{error:#}")))
-}
-
-/// Without characters that a terminal would obey: files and their names may come from anywhere.
-pub fn printable(text: &str) -> String {
-    let replace = |c: char| match c {
-        '\t' => c,
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
-        c => c,
-    };
-    text.chars().map(replace).collect()
 }

@@ -1,10 +1,10 @@
 //! Measures an index of a folder: the time to make it and to bring it up to date, that of a query, and how
 //! many of the nearest 10 passages are found. `run.sh` calls it.
 
-use std::error::Error;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use dynquant_encoder::ModelOptions;
+use dynquant_encoder::program::{self, print};
 use dynquant_search::place::Place;
 use dynquant_search::progress::Progress;
 use dynquant_search::search::Searcher;
@@ -81,15 +82,17 @@ struct Spread {
     p99: f64,
 }
 
-fn main() -> std::result::Result<(), Box<dyn Error>> {
-    let options = Options::parse();
-    let figures = measure(&options)?;
-    match options.json {
-        true => println!("{}", serde_json::to_string(&figures)?),
-        false => print(&figures),
-    }
-    check(&figures, &options)?;
-    Ok(())
+fn main() -> ExitCode {
+    program::main(|options: &Options| {
+        let figures = measure(options)?;
+        let text = if options.json {
+            serde_json::to_string(&figures)?
+        } else {
+            table(&figures)
+        };
+        print::data(text)?;
+        check(&figures, options)
+    })
 }
 
 fn measure(options: &Options) -> Result<Figures> {
@@ -207,36 +210,39 @@ fn spread(values: impl Iterator<Item = f64>) -> Spread {
     }
 }
 
-fn print(it: &Figures) {
-    println!("model               {}", it.model);
-    println!(
-        "passages            {} in {} files, index {:.1} MB",
-        it.passages, it.files, it.megabytes
-    );
-    println!(
-        "made in             {:.1} s, {:.0} passages/s",
-        it.index_seconds, it.passages_per_second
-    );
-    println!(
-        "a file changed      {:.2} s, {} passages embedded",
-        it.update_seconds, it.updated_passages
-    );
-    println!("nothing changed     {:.2} s", it.nothing_new_seconds);
-    println!("start of a query    {:.2} s", it.start_seconds);
+fn table(it: &Figures) -> String {
+    let mut lines = vec![
+        format!("model               {}", it.model),
+        format!(
+            "passages            {} in {} files, index {:.1} MB",
+            it.passages, it.files, it.megabytes
+        ),
+        format!(
+            "made in             {:.1} s, {:.0} passages/s",
+            it.index_seconds, it.passages_per_second
+        ),
+        format!(
+            "a file changed      {:.2} s, {} passages embedded",
+            it.update_seconds, it.updated_passages
+        ),
+        format!("nothing changed     {:.2} s", it.nothing_new_seconds),
+        format!("start of a query    {:.2} s", it.start_seconds),
+    ];
     for (name, spread) in [
         ("query", &it.query_ms),
         ("  embedding", &it.embedding_ms),
         ("  graph", &it.search_ms),
     ] {
-        println!(
+        lines.push(format!(
             "{name:<20}{:.2} ms median, {:.2} ms p99",
             spread.median, spread.p99
-        );
+        ));
     }
-    println!(
+    lines.push(format!(
         "recall at {COUNT}        {:.4} of {} queries",
         it.recall, it.queries
-    );
+    ));
+    lines.join("\n")
 }
 
 fn check(it: &Figures, options: &Options) -> Result<()> {

@@ -1,12 +1,12 @@
 //! Search by meaning in a folder of text files, from the terminal, in int8: see README.md.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use dynquant_encoder::program::{self, INTERRUPTED, complain, printable};
+use dynquant_encoder::program::{self, INTERRUPTED, print};
 use dynquant_search::options::{Color, Command, IndexOptions, Options, QueryOptions};
 use dynquant_search::place::Place;
 use dynquant_search::progress::Progress;
@@ -49,18 +49,17 @@ fn index(options: &IndexOptions) -> Result<()> {
         rebuild: options.rebuild,
     };
     let outcome = update.run(&Progress::new(stop))?;
-    report(&outcome.skipped, options.verbose)?;
-    let mut stdout = io::stdout().lock();
-    match options.json {
-        true => writeln!(stdout, "{}", serde_json::to_string(&outcome)?)?,
-        false => summary(&outcome, &mut stdout)?,
+    report(&outcome.skipped, options.verbose);
+    if options.json {
+        print::data(serde_json::to_string(&outcome)?)?;
+    } else {
+        summary(&outcome)?;
     }
     Ok(())
 }
 
-fn summary(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
-    writeln!(
-        out,
+fn summary(outcome: &Outcome) -> io::Result<()> {
+    print::line(format_args!(
         "{} files ({} read, {} removed), {} passages ({} embedded) in {:.1} s",
         outcome.files,
         outcome.read,
@@ -68,31 +67,31 @@ fn summary(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
         outcome.passages,
         outcome.embedded,
         outcome.seconds,
-    )?;
-    let index = printable(&outcome.index);
+    ))?;
+    let index = print::on_one_line(&outcome.index);
     let megabytes = outcome.bytes as f64 / 1e6;
-    writeln!(out, "{index}: {megabytes:.1} MB, model {}", outcome.model)
+    print::line(format_args!(
+        "{index}: {megabytes:.1} MB, model {}",
+        outcome.model
+    ))
 }
 
 /// Names the files that could not be read; others that are left out are counted, and named if `all`.
-fn report(skipped: &[Skipped], all: bool) -> io::Result<()> {
-    let mut stderr = io::stderr().lock();
+fn report(skipped: &[Skipped], all: bool) {
     let mut others = 0;
     for Skipped { path, reason } in skipped {
         if all || matches!(reason, Reason::Unreadable(_)) {
             let line = format!("left out: {path}: {reason}");
-            writeln!(stderr, "{}", printable(&line))?;
+            print::note(print::on_one_line(&line));
         } else {
             others += 1;
         }
     }
     if others > 0 {
-        writeln!(
-            stderr,
+        print::note(format_args!(
             "left out: {others} files that are not text or too large; --verbose names them"
-        )?;
+        ));
     }
-    Ok(())
 }
 
 fn query(options: &QueryOptions) -> Result<()> {
@@ -101,13 +100,12 @@ fn query(options: &QueryOptions) -> Result<()> {
         None => Place::find()?,
     };
     let searcher = Searcher::open(&place, &options.model)?;
-    let stdout = io::stdout();
     let color = match options.color {
         Color::Always => true,
         Color::Never => false,
         Color::Auto => {
             let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            stdout.is_terminal() && !unwanted
+            io::stdout().is_terminal() && !unwanted
         }
     };
     let show = Show {
@@ -116,7 +114,7 @@ fn query(options: &QueryOptions) -> Result<()> {
     };
     let answer = |query: &str| -> Result<()> {
         let answer = searcher.answer(query, options.count)?;
-        print(&answer, options.json, show, searcher.len())
+        print_answer(&answer, options.json, show, searcher.len())
     };
     if !options.words.is_empty() {
         return answer(&options.words.join(" "));
@@ -127,13 +125,12 @@ fn query(options: &QueryOptions) -> Result<()> {
 /// Answers each line of the standard input.
 fn interactive(answer: impl Fn(&str) -> Result<()>) -> Result<()> {
     let stdin = io::stdin();
-    let prompt = || -> io::Result<()> {
+    let prompt = || {
         if stdin.is_terminal() {
-            write!(io::stderr(), "> ")?;
+            print::progress("> ");
         }
-        Ok(())
     };
-    prompt()?;
+    prompt();
     for line in stdin.lock().lines() {
         let line = line.context("the standard input")?;
         if !line.trim().is_empty()
@@ -143,27 +140,26 @@ fn interactive(answer: impl Fn(&str) -> Result<()>) -> Result<()> {
                 return Err(error);
             }
             // The next question may well be answered.
-            complain(&error)?;
+            print::fault(error.as_ref());
         }
-        prompt()?;
+        prompt();
     }
     Ok(())
 }
 
-fn print(answer: &Answer, json: bool, show: Show, passages: usize) -> Result<()> {
-    let mut stdout = io::stdout().lock();
+fn print_answer(answer: &Answer, json: bool, show: Show, passages: usize) -> Result<()> {
     if json {
-        writeln!(stdout, "{}", serde_json::to_string(answer)?)?;
-        stdout.flush()?;
-        return Ok(());
+        return Ok(print::data(serde_json::to_string(answer)?)?);
     }
-    stdout.write_all(show.answer(answer).as_bytes())?;
-    stdout.flush()?;
-    writeln!(
-        io::stderr(),
+    let text = show.answer(answer);
+    if let Some(text) = text.strip_suffix('\n') {
+        // Escaped, and in colours.
+        print::data(text)?;
+    }
+    print::note(format_args!(
         "{} of {passages} passages in {:.1} ms",
         answer.results.len(),
         answer.milliseconds
-    )?;
+    ));
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use anstyle::{AnsiColor, Style};
-use dynquant_encoder::program::printable;
+use dynquant_encoder::program::print;
 
 use crate::highlight::Words;
 use crate::search::{Answer, Hit, Occurrence};
@@ -74,7 +74,7 @@ impl Show {
     }
 
     fn line(&self, line: &str, words: &Words) -> String {
-        let line = clip(&printable(line), words);
+        let line = clip(&print::escaped(line), words);
         let mut out = String::new();
         let mut end = 0;
         for word in words.find(&line) {
@@ -95,7 +95,7 @@ impl Show {
 }
 
 fn place(place: &Occurrence) -> String {
-    let path = printable(&place.path);
+    let path = print::on_one_line(&place.path);
     match place.first_line == place.last_line {
         true => format!("{path}:{}", place.first_line),
         false => format!("{path}:{}-{}", place.first_line, place.last_line),

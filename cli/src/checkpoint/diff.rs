@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use candle_dynquant::Checkpoint;
+use candle_dynquant_io::print;
 
 use super::table::table;
 use super::{DiffArgs, weights};
@@ -58,17 +59,51 @@ pub fn run(args: &DiffArgs) -> Result<()> {
         }
     }
     if rows.len() > 1 {
-        print!("{}", table(&rows));
+        print::line(table(&rows))?;
     }
-    println!("{same} tensors are the same");
-    Ok(())
+    Ok(print::line(format_args!("{same} tensors are the same"))?)
 }
 
 /// `10 log10(sum a^2 / sum (a - b)^2)`, and the maximum difference.
 fn sqnr(a: &[f32], b: &[f32]) -> (f64, f64) {
     let pairs = || a.iter().zip(b).map(|(a, b)| (f64::from(*a), f64::from(*b)));
     let signal: f64 = pairs().map(|(a, _)| a * a).sum();
-    let noise: f64 = pairs().map(|(a, b)| (a - b) * (a - b)).sum();
-    let max = pairs().map(|(a, b)| (a - b).abs()).fold(0., f64::max);
+    let noise: f64 = pairs().map(|(a, b)| difference(a, b).powi(2)).sum();
+    let differences = pairs().map(|(a, b)| difference(a, b));
+    // A NaN stays, which `f64::max` would leave out.
+    let max = differences.fold(0f64, |max, next| {
+        if max.is_nan() || next <= max {
+            max
+        } else {
+            next
+        }
+    });
     (10. * (signal / noise).log10(), max)
+}
+
+/// An infinity differs by nothing from itself, and so does a NaN.
+fn difference(a: f64, b: f64) -> f64 {
+    if a == b || a.is_nan() && b.is_nan() {
+        0.
+    } else {
+        (a - b).abs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_are_no_numbers_are_compared_too() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        let max = |a: &[f32], b: &[f32]| sqnr(a, b).1;
+        assert_eq!(max(&[1., nan, inf, -inf], &[1., nan, inf, -inf]), 0.);
+        assert!(max(&[1., 2., 3.], &[1., nan, 5.]).is_nan());
+        assert!(max(&[nan, 1.], &[0., 9.]).is_nan());
+        assert_eq!(max(&[inf, 1.], &[-inf, 2.]), f64::INFINITY);
+        assert_eq!(max(&[1., -2., 3.], &[1., 2., 3.5]), 4.);
+        // 25 to 1.
+        assert_eq!(format!("{:.2}", sqnr(&[3., 4.], &[3., 3.]).0), "13.98");
+    }
 }

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use candle_dynquant::Checkpoint;
+use candle_dynquant_io::print;
 use serde::Serialize;
 
 use super::table::{megabytes, table};
@@ -43,8 +44,9 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     });
     let shown = shown.collect::<Result<Vec<_>>>()?;
     if args.json {
-        println!("{}", serde_json::json!({"tensors": shown, "bytes": bytes}));
-        return Ok(());
+        return Ok(print::data(
+            serde_json::json!({"tensors": shown, "bytes": bytes}),
+        )?);
     }
     let header = ["tensor", "dtype", "shape", "size", "scales"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
@@ -60,10 +62,9 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         ]);
     }
     let quantized = shown.iter().filter(|tensor| tensor.quantized).count();
-    print!("{}", table(&rows));
-    println!(
-        "{count} tensors, {}; {quantized} quantized weights",
-        megabytes(bytes)
-    );
-    Ok(())
+    let table = table(&rows);
+    let bytes = megabytes(bytes);
+    Ok(print::line(format_args!(
+        "{table}\n{count} tensors, {bytes}; {quantized} quantized weights"
+    ))?)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
 use candle_dynquant::{Checkpoint, LeftReason, QConfigSpec, WeightConfig};
+use candle_dynquant_io::print;
 
 use super::progress::Progress;
 use super::table::{megabytes, table};
@@ -15,8 +16,7 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     let plan = Plan::new(&source, &spec(args)?, &args.linear, &args.embedding)?;
     let tensors: BTreeMap<_, _> = source.tensors().map(|t| (t.name.clone(), t)).collect();
     if args.dry_run {
-        print!("{}", dry_run(&plan, &tensors));
-        return Ok(());
+        return Ok(print::line(dry_run(&plan, &tensors))?);
     }
     let output = args.output.as_ref().context("no output")?;
     let before = tensors.values().map(|tensor| tensor.bytes).sum();
@@ -29,17 +29,18 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         .map(|tensor| tensor.bytes)
         .sum();
     let swapped = plan.layers().iter().filter(|layer| layer.qconfig.is_some());
-    println!(
+    print::line(format_args!(
         "{}: {} of {} layers quantized, {} -> {}",
-        output.display(),
+        print::on_one_line(&output.display().to_string()),
         swapped.count(),
         plan.layers().len(),
         megabytes(before),
         megabytes(after),
-    );
+    ))?;
     for layer in plan.layers() {
         if let Some(reason @ LeftReason::AccumulatorOverflow { .. }) = &layer.left {
-            println!("{}: {reason}", layer.name);
+            let name = print::on_one_line(&layer.name);
+            print::line(format_args!("{name}: {reason}"))?;
         }
     }
     Ok(())
@@ -94,7 +95,7 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
         .count();
     let rest = tensors.len() - layers;
     format!(
-        "{}{rest} other tensors are copied\n{} -> {}\n",
+        "{}\n{rest} other tensors are copied\n{} -> {}",
         table(&rows),
         megabytes(all),
         megabytes(all - before + after),

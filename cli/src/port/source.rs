@@ -18,6 +18,7 @@ pub struct Source<'t> {
     /// Bytes before the syntax tree's first: a byte order mark and a `#!` line.
     prefix: usize,
     lines: Vec<usize>,
+    newline: &'static str,
 }
 
 /// Tokens on the way down to any one: what bounds the recursion over a syntax tree.
@@ -33,6 +34,7 @@ impl<'t> Source<'t> {
             text,
             prefix: prefix(text),
             lines: lines.collect(),
+            newline: if text.contains("\r\n") { "\r\n" } else { "\n" },
         };
         if text.len() > MAX_BYTES {
             return Err(source.fault(0, format!("larger than {} MiB", MAX_BYTES >> 20)));
@@ -127,11 +129,7 @@ impl<'t> Source<'t> {
 
     /// The line's end as this text has it.
     pub fn newline(&self) -> &'static str {
-        if self.text.contains("\r\n") {
-            "\r\n"
-        } else {
-            "\n"
-        }
+        self.newline
     }
 
     /// The whole lines of a range, if nothing else stands on them; else the range.

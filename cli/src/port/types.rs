@@ -1,6 +1,7 @@
 //! The types of a file and what their fields hold.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use syn::visit::{self, Visit};
 use syn::{Attribute, Fields, Item, ItemMod, Type};
@@ -10,6 +11,9 @@ use super::scopes::{Module, Origin, Scopes};
 use super::source::{Fault, Source};
 use super::syntax::words;
 use super::table;
+
+/// The most types of a file: the searches recurse from one to those in its fields.
+const MAX_TYPES: usize = 100_000;
 
 /// A declared type.
 #[derive(Clone)]
@@ -64,6 +68,8 @@ impl Declared {
 
 /// The types of a file.
 pub struct Types {
+    /// No other file has it, nor the same one read again.
+    pub id: usize,
     pub scopes: Scopes,
     pub declared: BTreeMap<(Module, String), Vec<Declared>>,
     /// Names of methods that this file's own types and traits have.
@@ -77,9 +83,11 @@ pub struct Types {
 impl Types {
     /// Of a parsed file.
     pub fn of(file: &syn::File) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut collect = Collect {
             module: Vec::new(),
             types: Self {
+                id: NEXT.fetch_add(1, Ordering::Relaxed),
                 scopes: Scopes::of(file),
                 declared: BTreeMap::new(),
                 methods: BTreeSet::new(),
@@ -92,9 +100,18 @@ impl Types {
     }
 
     /// # Errors
-    /// When a macro declares types with layers, or two types of one module have one name and no `cfg`
+    /// When there are more than [`MAX_TYPES`], a macro declares types with layers, or two types of one module have one name and no `cfg`
     /// says that there is one of them.
     pub fn check(&self, source: &Source<'_>) -> Result<(), Fault> {
+        if self.declared.len() > MAX_TYPES {
+            return Err(Fault {
+                line: 1,
+                message: format!(
+                    "expected at most {MAX_TYPES} types, got {}",
+                    self.declared.len()
+                ),
+            });
+        }
         for call in &self.macros {
             let tokens = call.tokens.to_string();
             let has = |wanted: &dyn Fn(&str) -> bool| words(&tokens).any(wanted);

@@ -1,7 +1,7 @@
 //! Other files: where the modules are that a file names, and what their types hold.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -17,15 +17,26 @@ use crate::files;
 pub struct World {
     given: BTreeSet<PathBuf>,
     read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
+    /// Whether a type holds a layer, where that is known.
+    known: RefCell<HashMap<Place, bool>>,
+    /// The number of types that were looked into.
+    #[cfg(test)]
+    looked: std::cell::Cell<usize>,
 }
 
-/// A type of some file.
-pub type Place = (PathBuf, Module, String);
+/// A type of some file, or a name that the file passes on: [`Types::id`], the module and the name.
+type Place = (usize, Module, String);
 
-/// Types with layers, and what hides some of them.
+/// A search for layers in types that may hold each other in a circle. Each is visited once: Tarjan's
+/// strongly connected components, whose types hold a layer together or not at all.
 #[derive(Default)]
-pub struct Search {
-    seen: BTreeSet<Place>,
+struct Search {
+    /// Types that are not decided, the next one in a field of the one before or of one in a circle with it.
+    open: Vec<Place>,
+    /// Where they are in `open`.
+    depths: HashMap<Place, usize>,
+    /// The first of them that was met again, by the type that is visited.
+    low: usize,
 }
 
 impl World {
@@ -61,6 +72,40 @@ impl World {
     /// Whether a type holds a layer, however deep; `types` are those of the file at `path`.
     pub fn holds(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
         self.search(&mut Search::default(), path, types, module, ty)
+    }
+
+    /// Whether the type at a place holds a layer; `look` looks into it.
+    fn visit(
+        &self,
+        search: &mut Search,
+        place: Place,
+        look: impl FnOnce(&mut Search) -> bool,
+    ) -> bool {
+        if let Some(known) = self.known.borrow().get(&place) {
+            return *known;
+        }
+        if let Some(depth) = search.depths.get(&place) {
+            search.low = search.low.min(*depth);
+            return false;
+        }
+        #[cfg(test)]
+        self.looked.set(self.looked.get() + 1);
+        let depth = search.open.len();
+        search.open.push(place.clone());
+        search.depths.insert(place, depth);
+        let low = std::mem::replace(&mut search.low, usize::MAX);
+        let found = look(search);
+        if found || search.low >= depth {
+            // What is open above leads to this type or to one that leads here.
+            for place in search.open.drain(depth..) {
+                search.depths.remove(&place);
+                self.known.borrow_mut().insert(place, found);
+            }
+            search.low = low;
+        } else {
+            search.low = search.low.min(low);
+        }
+        found
     }
 
     fn search(
@@ -130,34 +175,33 @@ impl World {
     ) -> bool {
         match origin {
             Origin::Local(at, name) => {
-                let place = (real(path), at.clone(), name.clone());
-                if !search.seen.insert(place) {
-                    return false;
-                }
+                let place = (types.id, at.clone(), name.clone());
                 let declared = types.declared.get(&(at.clone(), name.clone()));
-                declared.into_iter().flatten().any(|one| {
-                    let own = |ty: &Type| {
-                        matches!(ty, Type::Path(p) if p.path.get_ident()
-                        .is_some_and(|ident| one.params.contains(&ident.to_string())))
-                    };
-                    let mut fields = one.fields.iter().map(|field| &field.ty);
-                    fields.any(|ty| !own(ty) && self.search(search, path, types, at, ty))
+                self.visit(search, place, |search| {
+                    declared.into_iter().flatten().any(|one| {
+                        let own = |ty: &Type| {
+                            matches!(ty, Type::Path(p) if p.path.get_ident()
+                            .is_some_and(|ident| one.params.contains(&ident.to_string())))
+                        };
+                        let mut fields = one.fields.iter().map(|field| &field.ty);
+                        fields.any(|ty| !own(ty) && self.search(search, path, types, at, ty))
+                    })
                 })
             }
             Origin::Crate(segments) => {
                 let Some((file, name)) = self.find(path, module, segments) else {
                     return false;
                 };
-                // As something that a file passes on, which is not what it declares.
-                let passed = (file.clone(), vec!["use".to_owned()], name.clone());
-                if !search.seen.insert(passed) {
-                    return false;
-                }
                 let Some(types) = self.types(&file) else {
                     return false;
                 };
+                // As something that a file passes on, which is not what it declares.
+                let passed = (types.id, vec!["use".to_owned()], name.clone());
                 let origin = types.scopes.resolve(&[], &[name]);
-                origin.layer().is_some() || self.search_at(search, &file, &types, &[], &origin)
+                origin.layer().is_some()
+                    || self.visit(search, passed, |search| {
+                        self.search_at(search, &file, &types, &[], &origin)
+                    })
             }
             _ => false,
         }
@@ -287,4 +331,56 @@ fn crate_root(from: &Path, first: Option<&str>) -> Option<PathBuf> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether each of the types, in this order, holds a layer, and the types that were looked into for it.
+    fn held(text: &str, names: &[&str]) -> (Vec<bool>, usize) {
+        let (_, file) = Source::parse(text).unwrap_or_else(|fault| panic!("{}", fault.message));
+        let (world, types) = (World::default(), Types::of(&file));
+        let held = |name: &&str| {
+            let ty = syn::parse_str(name).expect("a type");
+            world.holds(Path::new("a.rs"), &types, &[], &ty)
+        };
+        let held = names.iter().map(held).collect();
+        (held, world.looked.get())
+    }
+
+    #[test]
+    fn each_type_is_looked_into_once() {
+        const COUNT: usize = 300;
+        let names: Vec<_> = (0..COUNT).map(|i| format!("A{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for (last, expected) in [("candle_nn::Linear", true), ("u8", false)] {
+            let held_by = |i: usize| match i + 1 {
+                COUNT => last.to_owned(),
+                next => format!("Option<A{next}>"),
+            };
+            let structs = (0..COUNT).map(|i| format!("struct A{i} {{ a: {} }}", held_by(i)));
+            let text = structs.collect::<String>();
+            assert_eq!(held(&text, &names), (vec![expected; COUNT], COUNT));
+        }
+    }
+
+    #[test]
+    fn types_in_a_circle_hold_a_layer_together_or_not_at_all() {
+        // B and C lead round to A before A's own layer is met; E and F lead to it only.
+        let text = "struct A { b: Box<B>, d: D, l: candle_nn::Linear }
+                    struct B { c: Box<C>, d: D }
+                    struct C { a: Box<A>, b: Box<B> }
+                    struct D { d: Vec<D>, e: Option<E> }
+                    struct E { d: Vec<D>, f: u8 }
+                    struct F { d: D, a: Box<A> }";
+        let names = ["A", "B", "C", "D", "E", "F"];
+        let expected = [true, true, true, false, false, true];
+        for first in 0..names.len() {
+            let turned = |i: usize| (i + first) % names.len();
+            let order: Vec<_> = (0..names.len()).map(|i| names[turned(i)]).collect();
+            let expected: Vec<_> = (0..names.len()).map(|i| expected[turned(i)]).collect();
+            assert_eq!(held(text, &order), (expected, 6), "{order:?}");
+        }
+    }
 }

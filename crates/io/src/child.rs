@@ -1,1 +1,313 @@
 //! Child processes that end: within a limit, and with their parent.
+//!
+//! A child leads a process group of its own, so that all that it starts is ended with it. Ctrl-c at a
+//! terminal does not reach that group: where this process is ended by SIGINT, SIGTERM or SIGHUP while
+//! children run, it ends them first, then itself by the signal, as it would have. A program that handles
+//! one of these signals otherwise is ended nevertheless while a child runs.
+//!
+//! SIGKILL cannot be handled. After it a child ends, on Linux, when it has computed for its limit.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The most bytes that a child may write to a pipe.
+pub const MAX_OUTPUT: u64 = 64 << 20;
+
+/// The longest time between two looks at a child.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Runs a command until it ends, or kills it. It reads `stdin`; what it writes to stdout and stderr is
+/// returned where these are [`Stdio::piped`]. On Linux the processor time of each of its processes is
+/// limited too, by the same limit.
+///
+/// # Errors
+/// When it cannot be started, writes more than [`MAX_OUTPUT`], or has not ended within `limit`
+/// ([`ErrorKind::TimedOut`]).
+pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<Output> {
+    let start = Instant::now();
+    let left = || limit.saturating_sub(start.elapsed());
+    let mut running = Running::start(command.stdin(Stdio::piped()), limit)?;
+    // Each pipe has a thread: it holds little, and a child may write before it reads, or not read at all.
+    if let Some(mut pipe) = running.child.stdin.take() {
+        let stdin = stdin.to_vec();
+        // A child that ends without reading breaks the pipe; its status says whether that is a fault.
+        spawn(move || drop(pipe.write_all(&stdin)))?;
+    }
+    let stdout = running.child.stdout.take().map(read).transpose()?;
+    let stderr = running.child.stderr.take().map(read).transpose()?;
+    let mut tick = Duration::from_millis(1);
+    let status = loop {
+        if let Some(status) = running.status()? {
+            break status;
+        }
+        if left().is_zero() {
+            return Err(too_long(limit));
+        }
+        thread::sleep(tick.min(left()));
+        tick = (2 * tick).min(TICK);
+    };
+    let text = |pipe: Option<Receiver<io::Result<Vec<u8>>>>| match pipe {
+        // Processes that the child has left behind may still write.
+        Some(pipe) => pipe.recv_timeout(left()).map_err(|_| too_long(limit))?,
+        None => Ok(Vec::new()),
+    };
+    let (stdout, stderr) = (text(stdout)?, text(stderr)?);
+    running.has_ended = true;
+    Ok(Output {
+        status,
+        stdout,
+        stderr,
+    })
+}
+
+fn too_long(limit: Duration) -> io::Error {
+    let message = format!("not ended within {} s", limit.as_secs_f64());
+    io::Error::new(ErrorKind::TimedOut, message)
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().spawn(work).map(drop)
+}
+
+/// All that comes from a pipe, read beside the caller.
+fn read(pipe: impl Read + Send + 'static) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
+    let (sender, receiver) = mpsc::channel();
+    spawn(move || {
+        let mut bytes = Vec::new();
+        let read = pipe.take(MAX_OUTPUT + 1).read_to_end(&mut bytes);
+        let is_too_long = bytes.len() as u64 > MAX_OUTPUT;
+        let bytes = read.and_then(|_| {
+            if is_too_long {
+                let message = format!("expected at most {MAX_OUTPUT} bytes of output, got more");
+                return Err(io::Error::new(ErrorKind::FileTooLarge, message));
+            }
+            Ok(bytes)
+        });
+        // Nobody waits for it once the limit has passed.
+        let _ = sender.send(bytes);
+    })?;
+    Ok(receiver)
+}
+
+/// A child that is killed, with its group, unless it has ended.
+struct Running {
+    child: Child,
+    has_ended: bool,
+}
+
+impl Running {
+    fn start(command: &mut Command, limit: Duration) -> io::Result<Self> {
+        let child = group::start(command, limit)?;
+        Ok(Self {
+            child,
+            has_ended: false,
+        })
+    }
+
+    fn status(&mut self) -> io::Result<Option<ExitStatus>> {
+        group::heed_signals();
+        self.child.try_wait()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            group::kill(&mut self.child);
+            // It is killed; without this it would stay as a zombie.
+            let _ = self.child.wait();
+        }
+        group::forget(&self.child);
+    }
+}
+
+#[cfg(unix)]
+mod group {
+    use std::os::unix::process::CommandExt;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use rustix::process::{Pid, Signal, kill_process_group};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::{flag, low_level};
+
+    use super::*;
+
+    /// The signal that has arrived while children ran.
+    static RECEIVED: AtomicUsize = AtomicUsize::new(0);
+    /// While no child runs, signals do what they do by default.
+    static IDLE: AtomicBool = AtomicBool::new(true);
+    /// The children that run, once one did.
+    static RUNNING: Mutex<Option<Vec<Pid>>> = Mutex::new(None);
+
+    fn running() -> MutexGuard<'static, Option<Vec<Pid>>> {
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn start(command: &mut Command, limit: Duration) -> io::Result<Child> {
+        let mut running = running();
+        if running.is_none() {
+            for signal in [SIGINT, SIGTERM, SIGHUP] {
+                // By nohup, for one.
+                if !is_ignored(signal) {
+                    flag::register_conditional_default(signal, &IDLE)?;
+                    flag::register_usize(signal, &RECEIVED, signal as usize)?;
+                }
+            }
+        }
+        let children = running.get_or_insert_default();
+        IDLE.store(false, Ordering::SeqCst);
+        match command.process_group(0).spawn() {
+            Ok(child) => {
+                let pid = Pid::from_child(&child);
+                children.push(pid);
+                limit_processor_time(pid, limit);
+                Ok(child)
+            }
+            Err(error) => {
+                IDLE.store(children.is_empty(), Ordering::SeqCst);
+                drop(running);
+                heed_signals();
+                Err(error)
+            }
+        }
+    }
+
+    fn is_ignored(signal: i32) -> bool {
+        // Where there is no such file, it is not known.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn limit_processor_time(pid: Pid, limit: Duration) {
+        use rustix::process::{Resource, Rlimit, prlimit};
+        let seconds = Some(limit.as_secs().saturating_add(1));
+        let limit = Rlimit {
+            current: seconds,
+            maximum: seconds,
+        };
+        // It may have ended, or have a lower limit.
+        let _ = prlimit(Some(pid), Resource::Cpu, limit);
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn limit_processor_time(_: Pid, _: Duration) {}
+
+    /// Ends the children and this process if a signal said so.
+    pub fn heed_signals() {
+        let signal = RECEIVED.load(Ordering::SeqCst);
+        if signal != 0 {
+            let running = running();
+            for pid in running.iter().flatten() {
+                let _ = kill_process_group(*pid, Signal::KILL);
+            }
+            // It returns for unknown signals only.
+            let _ = low_level::emulate_default_handler(signal as i32);
+        }
+    }
+
+    pub fn kill(child: &mut Child) {
+        let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+        // It may have left the group.
+        let _ = child.kill();
+    }
+
+    pub fn forget(child: &Child) {
+        let pid = Pid::from_child(child);
+        {
+            let mut running = running();
+            let children = running.get_or_insert_default();
+            children.retain(|other| *other != pid);
+            IDLE.store(children.is_empty(), Ordering::SeqCst);
+        }
+        // One that came before that is heeded by nobody else.
+        heed_signals();
+    }
+}
+
+#[cfg(not(unix))]
+mod group {
+    use super::*;
+
+    pub fn start(command: &mut Command, _: Duration) -> io::Result<Child> {
+        command.spawn()
+    }
+
+    pub fn heed_signals() {}
+
+    pub fn kill(child: &mut Child) {
+        // It may have ended.
+        let _ = child.kill();
+    }
+
+    pub fn forget(_: &Child) {}
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Far more than any of these takes, also on a busy machine.
+    const LONG: Duration = Duration::from_secs(120);
+    const SHORT: Duration = Duration::from_millis(300);
+
+    fn kind(script: &str, stdin: &[u8]) -> ErrorKind {
+        run(&mut sh(script), stdin, SHORT).unwrap_err().kind()
+    }
+
+    #[test]
+    fn it_reads_and_writes_more_than_pipes_hold() {
+        let text = b"0123456789abcde\n".repeat(1 << 16);
+        let output = run(&mut sh("tee /dev/stderr"), &text, LONG).unwrap();
+        assert!(output.status.success());
+        assert!(output.stdout == text && output.stderr == text);
+    }
+
+    #[test]
+    fn it_may_leave_its_input_and_fail() {
+        let output = run(&mut sh("echo no >&2; exit 3"), &vec![0; 1 << 20], LONG).unwrap();
+        assert_eq!(output.status.code(), Some(3));
+        assert!(output.stdout.is_empty() && output.stderr == b"no\n");
+    }
+
+    #[test]
+    fn it_is_killed_at_the_limit_with_all_that_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark");
+        let script = format!("(sleep 1; touch {}) & sleep 1000", mark.display());
+        assert_eq!(kind(&script, b""), ErrorKind::TimedOut);
+        assert_eq!(
+            kind("while :; do :; done", &vec![0; 1 << 20]),
+            ErrorKind::TimedOut
+        );
+        // Neither does one that it has left behind hold its output open.
+        assert_eq!(kind("sleep 1000 & exit 0", b""), ErrorKind::TimedOut);
+        thread::sleep(Duration::from_millis(900));
+        assert!(!mark.exists());
+    }
+
+    #[test]
+    fn output_without_end_is_not_kept() {
+        let error = run(&mut sh("exec cat /dev/zero"), b"", LONG).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn one_that_is_not_there_is_an_error() {
+        let error = run(&mut Command::new("/nothing/here"), b"", LONG).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}

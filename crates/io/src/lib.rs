@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`input`] | a regular file, read within a limit |
 //! | [`output`] | a file or a folder that is replaced whole |
-//! | [`child`] | a child process that ends: within a limit, and with its parent |
+//! | `child` | a child process that ends: within a limit, and with its parent (feature `child`) |
 //! | [`print`](mod@print) | text for a terminal or a pipe, which may be closed |
 //! | [`format`](mod@format) | which format a file has that is given as another |
 //! | [`json`] | JSON as Python writes it, for a strict parser |
@@ -14,6 +14,7 @@ use std::fs::FileType;
 use std::io::{self, ErrorKind};
 use std::{error, fmt};
 
+#[cfg(all(feature = "child", not(target_family = "wasm")))]
 pub mod child;
 pub mod format;
 pub mod input;

@@ -1,1 +1,207 @@
 //! Text for a terminal or a pipe, which may be closed.
+//!
+//! A reader of stdout that has seen enough, as `head` has, is no fault: by [`ended`] the status is then
+//! 0, so that `set -o pipefail` does not take it for one. Any other failure, such as a full device, is an
+//! error. Notes on stderr cannot fail: a program that has work to do goes on without them.
+//!
+//! Names and texts may come from anywhere, so what a terminal would obey is escaped in all but
+//! [`data`] and [`progress`].
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt::{self, Display};
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+/// Prints a line, or several, on stdout, for people.
+///
+/// # Errors
+/// When stdout is closed ([`is_closed`]) or cannot be written.
+pub fn line(text: impl Display) -> io::Result<()> {
+    data(escaped(&text.to_string()))
+}
+
+/// The same as it is, for programs and files, or in colours: no part of it may come from elsewhere
+/// unless it is quoted, as in JSON.
+///
+/// # Errors
+/// When stdout is closed ([`is_closed`]) or cannot be written.
+pub fn data(text: impl Display) -> io::Result<()> {
+    let text = format!("{text}\n");
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes());
+    // Whatever is still in a buffer at the end of the process is lost in silence.
+    let written = written.and_then(|()| stdout.flush());
+    written.map_err(|error| io::Error::new(error.kind(), Stdout(error)))
+}
+
+/// Prints a line on stderr, where that is possible.
+pub fn note(text: impl Display) {
+    progress(format_args!("{}\n", escaped(&text.to_string())));
+}
+
+/// Prints text as it is on stderr, where that is possible; `\r` and a line's deletion are what it is for.
+pub fn progress(text: impl Display) {
+    // In one call, so that the lines of several threads or processes stay lines.
+    let _ = io::stderr().write_all(text.to_string().as_bytes());
+}
+
+/// Prints an error, with all that led to it, on one line of stderr.
+pub fn fault(error: &(dyn Error + 'static)) {
+    let mut line = "error".to_owned();
+    for error in chain(error) {
+        line += &format!(": {error}");
+    }
+    note(on_one_line(&line));
+}
+
+/// The status of a program that has ended so; an error is printed. A closed stdout is none.
+pub fn ended<E: AsRef<dyn Error>>(done: Result<ExitCode, E>) -> ExitCode {
+    match done {
+        Ok(status) => status,
+        Err(error) if is_closed(error.as_ref()) => ExitCode::SUCCESS,
+        Err(error) => {
+            fault(error.as_ref());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints what a parser of arguments says, and gives the status: 0 for help, on stdout, or that of a mistake,
+/// on stderr.
+pub fn usage(text: impl Display, mistake: Option<u8>) -> ExitCode {
+    let text = text.to_string();
+    let text = text.trim_end();
+    match mistake {
+        Some(status) => {
+            note(text);
+            ExitCode::from(status)
+        }
+        None => ended(
+            line(text)
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(Box::<dyn Error>::from),
+        ),
+    }
+}
+
+/// Whether an error, or one that led to it, is that the reader of stdout has gone.
+pub fn is_closed(error: &(dyn Error + 'static)) -> bool {
+    chain(error).any(|error| {
+        let error = error.downcast_ref::<io::Error>();
+        error.is_some_and(|error| {
+            // Other pipes break too, those of children for one.
+            let of_stdout = error.get_ref().is_some_and(|inner| inner.is::<Stdout>());
+            error.kind() == ErrorKind::BrokenPipe && of_stdout
+        })
+    })
+}
+
+fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    let mut next = Some(error);
+    std::iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    })
+}
+
+/// An error of stdout.
+#[derive(Debug)]
+struct Stdout(io::Error);
+
+impl Display for Stdout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stdout: {}", self.0)
+    }
+}
+
+impl Error for Stdout {}
+
+/// A text with `\u{1b}` in place of what a terminal would obey, or by which it would show the
+/// characters around in another order. Lines and tabs stay.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    escape(text, |c| is_obeyed(c) && !matches!(c, '\n' | '\t'))
+}
+
+/// The same with lines and tabs escaped too: a name, or a message.
+pub fn on_one_line(text: &str) -> Cow<'_, str> {
+    escape(text, is_obeyed)
+}
+
+fn is_obeyed(c: char) -> bool {
+    // Marks, embeddings, overrides and isolates of direction, and the separators of lines.
+    let directs = matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+    );
+    c.is_control() || directs || matches!(c, '\u{2066}'..='\u{2069}')
+}
+
+fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_escaped(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_escaped_and_nothing_else() {
+        let cases = [
+            ("encoder.layer.0 größe 層 👩‍💻\t\n\\", None),
+            ("\u{1b}[2J", Some("\\u{1b}[2J")),
+            ("a\rb\u{8}\0", Some("a\\rb\\u{8}\\u{0}")),
+            ("\u{9b}31m\u{7f}", Some("\\u{9b}31m\\u{7f}")),
+            (
+                "a\u{202e}b\u{2066}c\u{200f}",
+                Some("a\\u{202e}b\\u{2066}c\\u{200f}"),
+            ),
+            ("a\u{2028}b", Some("a\\u{2028}b")),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(escaped(text), expected.unwrap_or(text), "{text:?}");
+        }
+        assert_eq!(on_one_line("a\n\tb"), "a\\n\\tb");
+    }
+
+    #[test]
+    fn only_a_stdout_that_is_closed_is_no_fault() {
+        let of_stdout = |kind: ErrorKind| io::Error::new(kind, Stdout(kind.into()));
+        assert!(is_closed(&of_stdout(ErrorKind::BrokenPipe)));
+        assert!(!is_closed(&of_stdout(ErrorKind::StorageFull)));
+        assert!(!is_closed(&io::Error::from(ErrorKind::BrokenPipe)));
+        assert!(!is_closed(&io::Error::new(
+            ErrorKind::BrokenPipe,
+            "a child's"
+        )));
+
+        #[derive(Debug)]
+        struct Context(io::Error);
+        impl Display for Context {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the report")
+            }
+        }
+        impl Error for Context {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let error = Context(of_stdout(ErrorKind::BrokenPipe));
+        assert!(is_closed(&error));
+        let boxed: Box<dyn Error> = Box::new(error);
+        assert_eq!(ended(Err(boxed)), ExitCode::SUCCESS);
+    }
+}

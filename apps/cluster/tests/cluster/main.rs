@@ -1,5 +1,10 @@
 //! The program as it is used: processes on loopback, Parquet files in and out.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout
+)]
 
 mod data;
 mod kills;

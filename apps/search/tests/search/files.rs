@@ -157,7 +157,7 @@ fn names_may_be_any() {
     );
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        !text.contains('\u{1b}') && text.contains("\u{fffd}[31m.txt:1"),
+        !text.contains('\u{1b}') && text.contains("\\u{1b}[31m.txt:1"),
         "{text}"
     );
 }

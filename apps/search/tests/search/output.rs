@@ -144,3 +144,71 @@ fn a_reader_that_has_seen_enough_is_no_fault() {
         assert!(!stderr.contains("error"), "{stderr}");
     }
 }
+
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// Commands that print something.
+fn printing(folder: &Folder) -> [std::process::Command; 6] {
+    let with = |args: &[&str], last: &[&std::ffi::OsStr]| {
+        let mut command = command();
+        command.args(args).args(last);
+        command
+    };
+    let path = folder.0.as_os_str();
+    [
+        with(&["index"], &[path]),
+        with(&["index", "--json"], &[path]),
+        with(&["query", "zebra", "--index"], &[path]),
+        with(&["query", "zebra", "--json", "--index"], &[path]),
+        with(&["--help"], &[]),
+        with(&["query", "--help"], &[]),
+    ]
+}
+
+#[test]
+fn a_stdout_that_is_closed_is_no_fault() {
+    let folder = folder("closed-stdout");
+    for mut command in printing(&folder) {
+        let output = command.stdout(closed()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {stderr}");
+        assert!(!stderr.contains("error"), "{command:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_stderr_that_is_closed_changes_nothing() {
+    let folder = folder("closed-stderr");
+    folder.write("left-out.txt", [0, 1, 2]);
+    for mut command in printing(&folder) {
+        let output = command.stderr(closed()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command:?}");
+        assert!(!output.stdout.is_empty(), "{command:?}");
+    }
+    let output = command()
+        .arg("query")
+        .arg("--wrong")
+        .stderr(closed())
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(1));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_device_is_an_error() {
+    let folder = folder("full");
+    for mut command in printing(&folder) {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let output = command.stdout(full.unwrap()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
+        assert!(
+            stderr.contains("error: stdout: No space left"),
+            "{command:?}: {stderr}"
+        );
+    }
+}

@@ -8,6 +8,7 @@ mod bits;
 mod formats;
 mod limits;
 mod mistakes;
+mod pipes;
 mod process;
 mod shutdown;
 mod slow;

@@ -1,0 +1,359 @@
+//! What the commands say of checkpoints and sources, figure by figure.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use candle_dynquant::QConfigSpec;
+use candle_dynquant::candle_core::{DType, Device, Result, Tensor, safetensors};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
+    command.args(args).args(paths).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn save<const N: usize>(folder: &TempDir, name: &str, tensors: [(&str, Tensor); N]) -> PathBuf {
+    let path = folder.path().join(name);
+    safetensors::save(&HashMap::from(tensors), &path).unwrap();
+    path
+}
+
+fn tensor(values: &[f32]) -> Tensor {
+    Tensor::new(values, &Device::Cpu).unwrap()
+}
+
+fn random(shape: &[usize]) -> Result<Tensor> {
+    Tensor::randn(0f32, 1., shape, &Device::Cpu)
+}
+
+/// Matrices whose scales and zero points take more than the two decimals that are printed.
+fn float(folder: &TempDir) -> Result<PathBuf> {
+    let tensors = [
+        ("embed.weight", random(&[20_000, 4])?),
+        ("head.weight", random(&[30_000, 4])?),
+        ("lstm.weight_ih_l0", random(&[400, 50])?),
+        ("lstm.weight_hh_l0", random(&[400, 100])?),
+        ("norm.weight", random(&[10_000])?),
+    ];
+    Ok(save(folder, "float", tensors))
+}
+
+/// `X MB -> Y MB` at the end of what is printed.
+fn sizes(text: &str) -> &str {
+    let line = text.trim_end().lines().last().unwrap();
+    let at = line.rfind(", ").map_or(0, |at| at + 2);
+    &line[at..]
+}
+
+#[test]
+fn a_dry_run_knows_the_sizes() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let (float, out) = (float(&folder)?, folder.path().join("out"));
+    for preset in QConfigSpec::PRESETS {
+        for embeddings in [&[][..], &["--embeddings"], &["--exclude", "head"]] {
+            let args = [&["quantize", "--preset", preset], embeddings].concat();
+            let dry = dynquant(&[&args[..], &["--dry-run"]].concat(), &[&float]);
+            let written = dynquant(&[&args[..], &["-o"]].concat(), &[&out, &float]);
+            let (dry, written) = (stdout(&dry), stdout(&written));
+            assert_eq!(sizes(&dry), sizes(&written), "{preset}, {embeddings:?}");
+            assert!(sizes(&dry).starts_with("1.08 MB -> "), "{dry}");
+            let count = if embeddings == ["--embeddings"] { 3 } else { 2 };
+            let count = count - usize::from(embeddings.len() == 2);
+            let said = format!("{}: {count} of 3 layers quantized, ", out.display());
+            assert!(
+                written.starts_with(&said),
+                "{preset}, {embeddings:?}: {written}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dry_run_shows_a_row_for_each_matrix() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let float = float(&folder)?;
+    let args = ["quantize", "--dry-run", "--embedding", "head"];
+    let printed = stdout(&dynquant(&args, &[&float]));
+    let rows: Vec<_> = printed.lines().collect();
+    let expected = "\
+layer  kind       shape       is   becomes
+embed  Embedding  [20000, 4]  F32  the same
+head   Embedding  [30000, 4]  F32  the same
+lstm   LSTM       [400, 100]  F32  qint8 per channel, u8 per row
+       LSTM       [400, 50]   F32  qint8 per channel, u8 per row
+1 other tensors are copied";
+    assert_eq!(rows[..6], expected.lines().collect::<Vec<_>>(), "{printed}");
+    assert_eq!(rows.len(), 7);
+    Ok(())
+}
+
+#[test]
+fn a_spec_is_that_of_its_options() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let (float, spec) = (float(&folder)?, folder.path().join("spec.yaml"));
+    let [a, b, c] = ["a", "b", "c"].map(|name| folder.path().join(name));
+    fs::write(
+        &spec,
+        "preset: float16\nembeddings: true\nexclude: [head]\n",
+    )?;
+    let options = [
+        "quantize",
+        "--preset",
+        "float16",
+        "--embeddings",
+        "--exclude",
+        "head",
+        "-o",
+    ];
+    stdout(&dynquant(&options, &[&a, &float]));
+    let spec = spec.to_str().unwrap();
+    stdout(&dynquant(
+        &["quantize", "--spec", spec, "-o"],
+        &[&b, &float],
+    ));
+    assert!(fs::read(&a)? == fs::read(&b)?);
+    // The preset that needs no name.
+    stdout(&dynquant(&["quantize", "-o"], &[&b, &float]));
+    stdout(&dynquant(
+        &["quantize", "--preset", "int8", "-o"],
+        &[&c, &float],
+    ));
+    assert!(fs::read(&b)? == fs::read(&c)? && fs::read(&a)? != fs::read(&b)?);
+    Ok(())
+}
+
+/// The entries of a safetensors file's header, and the bytes behind it.
+fn parts(path: &Path) -> (BTreeMap<String, Value>, Vec<u8>) {
+    let bytes = fs::read(path).unwrap();
+    let (length, rest) = bytes.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().unwrap()) as usize;
+    let mut header: BTreeMap<String, Value> = serde_json::from_slice(&rest[..length]).unwrap();
+    header.remove("__metadata__");
+    (header, rest[length..].to_vec())
+}
+
+fn place(entry: &Value) -> std::ops::Range<usize> {
+    let offset = |i: usize| entry["data_offsets"][i].as_u64().unwrap() as usize;
+    offset(0)..offset(1)
+}
+
+/// The minimum and the maximum.
+fn extent(floats: &[u8]) -> [f32; 2] {
+    let floats = floats
+        .chunks(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+    let fold = |of: fn(f32, f32) -> f32| floats.clone().reduce(of).unwrap();
+    [fold(f32::min), fold(f32::max)]
+}
+
+#[test]
+fn inspect_has_each_weight_once_with_its_figures() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let (float, out) = (float(&folder)?, folder.path().join("out"));
+    for preset in QConfigSpec::PRESETS {
+        let args = ["quantize", "--embeddings", "--preset", preset, "-o"];
+        stdout(&dynquant(&args, &[&out, &float]));
+        let (entries, bytes) = parts(&out);
+        let shown = stdout(&dynquant(&["inspect", "--json"], &[&out]));
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(shown["bytes"], bytes.len(), "{preset}");
+        let tensors = shown["tensors"].as_array().unwrap();
+        let mut names: Vec<_> = tensors
+            .iter()
+            .map(|t| t["name"].as_str().unwrap())
+            .collect();
+        names.sort_unstable();
+        let expected = [
+            "embed.weight",
+            "head.weight",
+            "lstm.weight_hh_l0",
+            "lstm.weight_ih_l0",
+            "norm.weight",
+        ];
+        assert_eq!(names, expected, "{preset}");
+        for shown in tensors {
+            let name = shown["name"].as_str().unwrap();
+            let entry = &entries[name];
+            assert_eq!(shown["shape"], entry["shape"], "{preset}: {name}");
+            assert_eq!(shown["dtype"], entry["dtype"], "{preset}: {name}");
+            assert_eq!(shown["bytes"], place(entry).len(), "{preset}: {name}");
+            assert_eq!(
+                shown["quantized"],
+                name != "norm.weight",
+                "{preset}: {name}"
+            );
+            let scales = entries.get(&format!("{name}_scale"));
+            let scales = scales.filter(|_| entry["dtype"] == "I8");
+            let scales = scales.map(|entry| extent(&bytes[place(entry)]));
+            // Parsed as f64, they are off by the last of its bits.
+            let shown: Option<[f32; 2]> = serde_json::from_value(shown["scales"].clone()).unwrap();
+            assert_eq!(shown, scales, "{preset}: {name}");
+        }
+        let text = stdout(&dynquant(&["inspect"], &[&out]));
+        let megabytes = bytes.len() as f64 / 1e6;
+        let last = format!(
+            "{} tensors, {megabytes:.2} MB; 4 quantized weights",
+            entries.len()
+        );
+        assert_eq!(text.lines().last(), Some(last.as_str()), "{preset}");
+    }
+    Ok(())
+}
+
+#[test]
+fn inspect_shows_a_row_for_each_tensor() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let ones = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
+    let float = save(&folder, "float", [("a.weight", ones), ("b", tensor(&[1.]))]);
+    let out = folder.path().join("out");
+    stdout(&dynquant(
+        &["quantize", "--preset", "default", "-o"],
+        &[&out, &float],
+    ));
+    let shown = stdout(&dynquant(&["inspect"], &[&out]));
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = shown.lines().map(words).collect();
+    assert_eq!(rows[0], ["tensor", "dtype", "shape", "size", "scales"]);
+    let (entries, bytes) = parts(&out);
+    let [scale, _] = extent(&bytes[place(&entries["a.weight_scale"])]);
+    let scale = format!("{scale:.3e}");
+    let first = [
+        "a.weight", "I8", "[2,", "3]", "0.00", "MB", &scale, "to", &scale,
+    ];
+    assert_eq!(rows[1], first);
+    assert_eq!(rows[2], ["b", "F32", "[1]", "0.00", "MB"]);
+    Ok(())
+}
+
+#[test]
+fn diff_has_a_row_for_each_difference() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let numbers = |values: &[u32]| Tensor::new(values, &Device::Cpu);
+    let a = [
+        ("changed", tensor(&[3., 4.])),
+        ("integers", numbers(&[1, 2])?),
+        ("nan", tensor(&[1., 2.])),
+        ("only_a", tensor(&[1.])),
+        ("same", tensor(&[1., f32::NAN, f32::INFINITY])),
+        ("shape", tensor(&[1., 2.])),
+    ];
+    let b = [
+        ("changed", tensor(&[3., 3.])),
+        ("integers", numbers(&[1, 3])?),
+        ("nan", tensor(&[1., f32::NAN])),
+        ("only_b", tensor(&[1.]).to_dtype(DType::F16)?),
+        ("same", tensor(&[1., f32::NAN, f32::INFINITY])),
+        ("shape", tensor(&[1.])),
+    ];
+    let (a, b) = (save(&folder, "a", a), save(&folder, "b", b));
+    let printed = stdout(&dynquant(&["diff"], &[&a, &b]));
+    let expected = "\
+tensor   A     B     SQNR dB  max difference
+changed  F32   F32   13.98    1.000e0
+nan      F32   F32   NaN      NaN
+only_a   F32   none
+shape    F32   F32            [1], not [2]
+only_b   none  F16
+1 tensors are the same
+";
+    assert_eq!(printed, expected);
+    assert_eq!(
+        stdout(&dynquant(&["diff"], &[&a, &a])),
+        "5 tensors are the same\n"
+    );
+    Ok(())
+}
+
+#[test]
+fn port_counts_lines_files_and_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let one = file(
+        "a.rs",
+        "use candle_nn::Linear;\n\npub struct A {\n    a: Linear,\n}\n",
+    );
+    let left = file("b.rs", "pub struct B {\n    b: Box<dyn Module>,\n}\n");
+    let broken = file("c.rs", "fn f() {\n");
+    let all = [&one, &left, &broken].map(PathBuf::as_path);
+    let names = all.map(|path| path.display().to_string());
+
+    let output = dynquant(&["port"], &all);
+    assert_eq!(output.status.code(), Some(1));
+    let diff = String::from_utf8(output.stdout.clone()).unwrap();
+    let expected = format!(
+        "--- {0}\n+++ {0}\n@@ -1,5 +1,7 @@\n-use candle_nn::Linear;\n+use candle_dynquant::nn::Linear;\n\
+         +use candle_dynquant::Quantizable;\n \n+#[derive(Quantizable)]\n pub struct A {{\n     \
+         a: Linear,\n }}\n",
+        names[0]
+    );
+    assert_eq!(diff, expected);
+    let said = stderr(&output);
+    let last = "1 of 3 files to change (+3 -1), 1 places left to you, 1 errors";
+    assert_eq!(said.lines().last(), Some(last));
+    assert!(
+        said.contains(&format!(
+            "{}:2: `dyn Module` hides the layers in it\n    take an enum",
+            names[1]
+        )),
+        "{said}"
+    );
+    assert!(said.contains(&format!("{}:1: error: ", names[2])), "{said}");
+    assert!(
+        !said.contains("not ported") && !said.contains("not formatted"),
+        "{said}"
+    );
+
+    let output = dynquant(&["port", "--check"], &all[..1]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    assert!(stderr(&output).starts_with(&format!("{}: not ported\n", names[0])));
+
+    let output = dynquant(&["port", "--json"], &all);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let first = json!({
+        "file": names[0], "changed": true, "lines_added": 3, "lines_removed": 1, "todo": [],
+    });
+    assert_eq!(report["files"][0], first);
+    assert_eq!(report["files"][1]["todo"][0]["line"], 2);
+    let third = &report["files"][2];
+    assert_eq!(
+        (&third["changed"], &third["lines_added"]),
+        (&json!(false), &json!(0))
+    );
+    assert!(third["error"].is_string());
+    assert_eq!(
+        (output.status.code(), stderr(&output)),
+        (Some(1), String::new())
+    );
+
+    let output = dynquant(&["port", "--write"], &all[..1]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+    let said = "1 of 1 files changed (+3 -1), 0 places left to you, 0 errors\n";
+    assert_eq!(stderr(&output), said);
+    let output = dynquant(&["port"], &all[..2]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+    assert!(
+        stderr(&output)
+            .ends_with("0 of 2 files to change (+0 -0), 1 places left to you, 0 errors\n")
+    );
+}
