@@ -1,11 +1,11 @@
 """The accuracy of every preset on real checkpoints, in one table (benches/peers/RESULTS.md has it).
 
-    python3 scripts/presets.py [--minilm DIR] [--json]
+    python3 scripts/presets.py [--minilm DIR] [--spec FILE] [--json]
 
 Runs the bert and lstm examples with each preset: sentence embeddings of all-MiniLM-L6-v2 (fetched by
 scripts/fetch_minilm.sh into target/minilm unless DIR is given) against its float self, accuracy of
-assets/bert on held-out texts, perplexity of assets/lstm on held-out text. Prints a table in Markdown, or
-one JSON object. Takes some minutes; needs cargo, and pip for the download.
+assets/bert on held-out texts, perplexity of assets/lstm on held-out text; with rules in a FILE as well.
+Prints a table in Markdown, or one JSON object. Takes some minutes; needs cargo, and pip for the download.
 """
 
 import argparse
@@ -26,10 +26,10 @@ def example(name, *options):
     return json.loads(subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE).stdout)
 
 
-def measure(minilm, preset, *options):
+def measure(minilm, preset, *options, by="--preset"):
     """The figures of one preset; float's too, which are the same in every run."""
-    embeddings = example("bert", "--model-dir", minilm, "--preset", preset, *options)
-    bert = example("bert", "--preset", preset, *options)
+    embeddings = example("bert", "--model-dir", minilm, by, preset, *options)
+    bert = example("bert", by, preset, *options)
     row = {
         "weights": embeddings["quantized"]["weight_bytes"] / embeddings["float"]["weight_bytes"],
         "model": embeddings["quantized"]["total_bytes"] / embeddings["float"]["total_bytes"],
@@ -39,7 +39,7 @@ def measure(minilm, preset, *options):
     float_ = {"weights": 1, "model": 1, "accuracy": bert["float"]["accuracy"]}
     if not options:
         for kind, flags in {"lstm": [], "gru": ["--gru"]}.items():
-            result = example("lstm", "--preset", preset, *flags)
+            result = example("lstm", by, preset, *flags)
             row[kind], float_[kind] = (result[side]["perplexity"] for side in ("quantized", "float"))
     return float_, row
 
@@ -65,6 +65,7 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--minilm", metavar="DIR", help="all-MiniLM-L6-v2")
+    parser.add_argument("--spec", metavar="FILE", help="rules in YAML or JSON, one more row")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     args = parser.parse_args()
     minilm = str(Path(args.minilm or ROOT / "target/minilm").resolve())
@@ -74,6 +75,8 @@ def main():
     for preset in PRESETS:
         rows["float"], rows[f"`{preset}`"] = measure(minilm, preset)
     _, rows["`int8` and `embeddings()`"] = measure(minilm, "int8", "--embeddings")
+    if args.spec:
+        _, rows[f"`{args.spec}`"] = measure(minilm, str(Path(args.spec).resolve()), by="--spec")
     print(json.dumps(rows)) if args.json else table(rows)
 
 

@@ -193,7 +193,7 @@ impl Arguments for Args {
             progress.tick(total);
         })?;
         if let (Some(path), Some(batch)) = (&self.page, batches.first()) {
-            let title = format!("{}, {}", self.model_name(), self.common.preset);
+            let title = format!("{}, {}", self.model_name(), self.common.name());
             probe::write_page(path, &title, [&mut before, &mut quantized], batch, &[])?;
         }
         if let Some(out) = &self.save {
@@ -207,7 +207,7 @@ impl Arguments for Args {
             float_bytes: folder.bytes,
             is_classifier: float.is_classifier(),
         };
-        let preset = self.common.preset.clone();
+        let preset = self.common.name();
         let options = [self.embeddings, self.equalize, self.bf16_attention];
         let mut figures = Figures::new(self.model_name(), preset, options, &measured);
         if self.profile {

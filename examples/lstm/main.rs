@@ -171,7 +171,7 @@ impl Arguments for Args {
         let figures = Figures::new(
             model,
             if self.gru { "gru" } else { "lstm" },
-            self.common.preset.clone(),
+            self.common.name(),
             Measured {
                 readings: &readings,
                 writings: &writings,

@@ -19,6 +19,10 @@ pub struct Common {
     #[arg(long, value_name = "NAME", default_value = "int8")]
     pub preset: String,
 
+    /// Rules in YAML or JSON in place of a preset
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    pub spec: Option<PathBuf>,
+
     /// Threads of this run [default: set by the environment, else all cores]
     #[arg(long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
@@ -58,9 +62,20 @@ fn start(arguments: &impl Arguments) -> Result<ExitCode> {
 }
 
 impl Common {
-    /// The preset as a spec.
+    /// The preset, or the file, as a spec.
     pub fn spec(&self) -> Result<QConfigSpec> {
-        QConfigSpec::preset(&self.preset).context("--preset")
+        match &self.spec {
+            Some(file) => QConfigSpec::from_file(file).context("--spec"),
+            None => QConfigSpec::preset(&self.preset).context("--preset"),
+        }
+    }
+
+    /// What the spec is called.
+    pub fn name(&self) -> String {
+        match &self.spec {
+            Some(file) => file.display().to_string(),
+            None => self.preset.clone(),
+        }
     }
 
     /// Prints the figures as JSON or as `text`, and the report if it was requested.

@@ -1,0 +1,96 @@
+//! `nn::Linear` int8 against candle's own f32 `Linear` where there are few inputs or outputs, in one
+//! run: from which shapes on a layer gains by `int8()`.
+//!
+//! ```text
+//! cargo bench --bench narrow [-- --threads N] [--quick] [--json]
+//! ```
+//!
+//! Every round times each contender once; the table gives candle's median time over ours, for each
+//! number of rows, and the bytes of the quantized weight over those of the f32 one.
+#![allow(missing_docs)]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use args::Args;
+use candle_core::{Device, Module, Tensor};
+use candle_dynquant::{LayerKind, QConfig, QConfigSpec, nn, quantize_dynamic};
+use interleaved::interleaved;
+use serde::Serialize;
+
+#[path = "support/args.rs"]
+mod args;
+#[path = "support/interleaved.rs"]
+mod interleaved;
+#[path = "support/table.rs"]
+mod table;
+#[path = "../examples/support/threads.rs"]
+mod threads;
+
+/// Rows of a call.
+const ROWS: [usize; 3] = [1, 32, 4096];
+const INPUTS: [usize; 7] = [8, 16, 32, 64, 128, 256, 768];
+const OUTPUTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// One layer.
+#[derive(Serialize)]
+struct Row {
+    k: usize,
+    n: usize,
+    /// Candle's time over ours, by [`ROWS`].
+    ratios: [f64; ROWS.len()],
+    /// Bytes of the quantized weight over those of the float one.
+    bytes: f64,
+}
+
+impl table::Row for Row {
+    fn header(_: &Args) -> String {
+        let rows = ROWS.map(|m| format!("{:>12}", format!("x f32, {m}")));
+        format!("{:>12} {} {:>8}", "k, n", rows.join(" "), "bytes")
+    }
+
+    fn line(&self) -> String {
+        let ratios = self.ratios.map(|ratio| format!("{ratio:>12.2}"));
+        let shape = format!("{}, {}", self.k, self.n);
+        format!("{shape:>12} {} {:>8.2}", ratios.join(" "), self.bytes)
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let about = "Time narrow int8 layers against candle's f32 Linear";
+    table::run(
+        about,
+        "narrow Linear, whole call, int8() preset",
+        |args, show| {
+            for k in INPUTS {
+                for n in OUTPUTS {
+                    show(measure(k, n, args.rounds())?);
+                }
+            }
+            Ok(())
+        },
+    )
+}
+
+fn measure(k: usize, n: usize, rounds: usize) -> Result<Row> {
+    let device = Device::Cpu;
+    let weight = Tensor::randn(0f32, 1. / (k as f32).sqrt(), (n, k), &device)?;
+    let bias = Tensor::randn(0f32, 0.1, n, &device)?;
+    let float = candle_nn::Linear::new(weight, Some(bias));
+    let mut ours = nn::Linear::from(float.clone());
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::per_row_dynamic());
+    let report = quantize_dynamic(&mut ours, &spec)?;
+    let mut ratios = [0.; ROWS.len()];
+    for (ratio, m) in ratios.iter_mut().zip(ROWS) {
+        let xs = Tensor::randn(0f32, 1., (m, k), &device)?;
+        let contenders: [&dyn Module; 2] = [&ours, &float];
+        let us = interleaved(&contenders.map(|module| module.forward(&xs)), rounds)?;
+        *ratio = us[1] / us[0];
+    }
+    Ok(Row {
+        k,
+        n,
+        ratios,
+        bytes: report.bytes_after() as f64 / report.bytes_before() as f64,
+    })
+}
