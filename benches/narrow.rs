@@ -84,7 +84,8 @@ fn measure(k: usize, n: usize, rounds: usize) -> Result<Row> {
     for (ratio, m) in ratios.iter_mut().zip(ROWS) {
         let xs = Tensor::randn(0f32, 1., (m, k), &device)?;
         let contenders: [&dyn Module; 2] = [&ours, &float];
-        let us = interleaved(&contenders.map(|module| module.forward(&xs)), rounds)?;
+        let calls = contenders.map(|module| || module.forward(&xs));
+        let us = interleaved(&calls, rounds)?;
         *ratio = us[1] / us[0];
     }
     Ok(Row {
