@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device};
-use candle_dynquant_io::input;
+use candle_dynquant_io::{input, json};
 use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, check_folder};
@@ -77,7 +77,7 @@ fn read_tokenizer(path: &Path, config: &Config) -> Result<Tokenizer> {
     let got = |e| anyhow::anyhow!("{}: expected a tokenizer, got {e}", path.display());
     let bytes = input::read(path, MAX_TOKENIZER)
         .with_context(|| format!("{}: expected a readable file", path.display()))?;
-    let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(got)?;
+    let mut tokenizer = Tokenizer::from_bytes(json::strict(bytes)).map_err(got)?;
     tokenizer.with_truncation(None).map_err(got)?;
     tokenizer.with_padding(None);
     let largest = tokenizer.get_vocab(true).into_values().max();

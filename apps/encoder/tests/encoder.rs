@@ -403,12 +403,20 @@ fn files_as_python_and_editors_write_them_are_read() -> Result<()> {
     })?;
     mark("tokenizer.json", |text| text)?;
     fs::create_dir_all(dir.join("1_Pooling"))?;
-    fs::write(dir.join("1_Pooling/config.json"), r#"{"pooling_mode_cls_token": true, "a": NaN}"#)?;
-    fs::write(dir.join("sentence_bert_config.json"), "\u{feff}{\"max_seq_length\": 7}")?;
+    fs::write(
+        dir.join("1_Pooling/config.json"),
+        r#"{"pooling_mode_cls_token": true, "a": NaN}"#,
+    )?;
+    fs::write(
+        dir.join("sentence_bert_config.json"),
+        "\u{feff}{\"max_seq_length\": 7}",
+    )?;
     let encoder = Encoder::open(&dir, Some(Preset::None))?;
     assert_eq!(encoder.config.max_tokens, 7);
     // What is needed as a number is no other.
-    mark("config.json", |text| text.replacen("\"hidden_size\": ", "\"hidden_size\": NaN, \"b\": ", 1))?;
+    mark("config.json", |text| {
+        text.replacen("\"hidden_size\": ", "\"hidden_size\": NaN, \"b\": ", 1)
+    })?;
     let error = Encoder::open(&dir, None).err().context("an error")?;
     ensure!(format!("{error:#}").contains("config.json"), "{error:#}");
     Ok(())
