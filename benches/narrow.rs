@@ -37,6 +37,8 @@ const OUTPUTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 struct Row {
     k: usize,
     n: usize,
+    /// Our median microseconds, by [`ROWS`].
+    us: [f64; ROWS.len()],
     /// Candle's time over ours, by [`ROWS`].
     ratios: [f64; ROWS.len()],
     /// Bytes of the quantized weight over those of the float one.
@@ -80,17 +82,17 @@ fn measure(k: usize, n: usize, rounds: usize) -> Result<Row> {
     let mut ours = nn::Linear::from(float.clone());
     let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::per_row_dynamic());
     let report = quantize_dynamic(&mut ours, &spec)?;
-    let mut ratios = [0.; ROWS.len()];
-    for (ratio, m) in ratios.iter_mut().zip(ROWS) {
+    let (mut ours_us, mut ratios) = ([0.; ROWS.len()], [0.; ROWS.len()]);
+    for (i, m) in ROWS.into_iter().enumerate() {
         let xs = Tensor::randn(0f32, 1., (m, k), &device)?;
         let contenders: [&dyn Module; 2] = [&ours, &float];
-        let calls = contenders.map(|module| || module.forward(&xs));
-        let us = interleaved(&calls, rounds)?;
-        *ratio = us[1] / us[0];
+        let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
+        (ours_us[i], ratios[i]) = (us[0], us[1] / us[0]);
     }
     Ok(Row {
         k,
         n,
+        us: ours_us,
         ratios,
         bytes: report.bytes_after() as f64 / report.bytes_before() as f64,
     })
