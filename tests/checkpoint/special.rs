@@ -26,8 +26,13 @@ fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
+/// Makes something that never ends.
+type Special = fn(&Path);
+/// Opens something in a folder; the error.
+type Open = fn(&Path) -> String;
+
 /// Replaces the file `name` of a folder by something that never ends, and opens the folder.
-fn refused(name: &str, special: fn(&Path), open: fn(&Path) -> String) -> Result<String> {
+fn refused(name: &str, special: Special, open: Open) -> Result<String> {
     let dir = tempfile::tempdir()?;
     write_float(dir.path())?;
     let path = dir.path().join(name);
@@ -58,7 +63,7 @@ fn inputs_that_never_end_are_refused() -> Result<()> {
         let error = TuningConfig::from_file(folder.join("a.yaml"));
         error.unwrap_err().to_string()
     };
-    let cases: [(&str, fn(&Path) -> String); 6] = [
+    let cases: [(&str, Open); 6] = [
         ("config.json", open),
         ("model.safetensors", open),
         ("model.safetensors.index.json", by_index),
@@ -68,7 +73,7 @@ fn inputs_that_never_end_are_refused() -> Result<()> {
     ];
     let zero = |path: &Path| symlink("/dev/zero", path).unwrap();
     for (name, open) in cases {
-        let kinds: [(fn(&Path), &str); 2] = [(fifo, "a fifo"), (zero, "a character device")];
+        let kinds: [(Special, &str); 2] = [(fifo, "a fifo"), (zero, "a character device")];
         for (special, got) in kinds {
             let error = refused(name, special, open)?;
             let expected = format!("expected a regular file, got {got}");
