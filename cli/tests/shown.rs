@@ -90,8 +90,8 @@ fn a_dry_run_shows_a_row_for_each_matrix() -> Result<()> {
     let rows: Vec<_> = printed.lines().collect();
     let expected = "\
 layer  kind       shape       is   becomes
-embed  Embedding  [20000, 4]  F32  the same
-head   Embedding  [30000, 4]  F32  the same
+embed  Embedding  [20000, 4]  F32  left: off by default, see `.embeddings()`
+head   Embedding  [30000, 4]  F32  left: off by default, see `.embeddings()`
 lstm   LSTM       [400, 100]  F32  qint8 per channel, u8 per row
        LSTM       [400, 50]   F32  qint8 per channel, u8 per row
 1 other tensors are copied";

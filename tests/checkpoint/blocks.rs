@@ -67,7 +67,7 @@ fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
     let zeros = Tensor::zeros((rows - 1, columns), DType::BF16, &Device::Cpu)?;
     let ones = Tensor::ones((1, columns), DType::BF16, &Device::Cpu)?;
     let dir = tempfile::tempdir()?;
-    let [float, written] = ["float", "written"].map(|name| dir.path().join(name));
+    let float = dir.path().join("float");
     let weight = Tensor::cat(&[&zeros, &ones], 0)?;
     candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), &float)?;
     let source = Checkpoint::open(&float)?;
@@ -79,13 +79,11 @@ fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
         let mut qconfig = QConfig::default_dynamic();
         qconfig.weight = WeightConfig::Int8(affine);
         let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
-        let plan = Plan::new(&source, &spec, &[], &[])?;
-        let error = checkpoint::quantize(&source, &plan, &written, |_| ()).unwrap_err();
-        let error = error.to_string();
+        // The only layer: with others it would be left.
+        let error = Plan::new(&source, &spec, &[], &[]).unwrap_err().to_string();
         let expected = "head.weight: output channel 126 can overflow the i32 accumulator";
         assert!(error.contains(expected), "{qscheme:?}: {error}");
         assert!(error.contains("got 2152327500"), "{qscheme:?}: {error}");
-        assert!(!written.exists());
     }
     Ok(())
 }
