@@ -728,3 +728,16 @@ fn a_bias_of_another_shape_is_named() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_projection_tells_its_activation_float_and_quantized() -> Result<()> {
+    let mut plain = layer(3, 4)?;
+    let mut gelu = layer(3, 4)?.with_activation(Activation::Gelu);
+    for _ in ["float", "int8"] {
+        assert_eq!(plain.projection().activation(), None);
+        assert_eq!(gelu.projection().activation(), Some(Activation::Gelu));
+        quantize_dynamic(&mut plain, &QConfigSpec::int8())?;
+        quantize_dynamic(&mut gelu, &QConfigSpec::int8())?;
+    }
+    Ok(())
+}

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, QTable, checkpoint, nn, quantize_dynamic};
+use candle_dynquant::{
+    ActivationConfig, Checkpoint, Granularity, QConfig, QConfigSpec, QTable, Quantizable,
+    checkpoint, nn, quantize_dynamic,
+};
 use safetensors::SafeTensors;
 
 use super::model::{Model, quantized, specs, write_float};
@@ -386,5 +389,48 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
         error.starts_with("head: ") && error.contains("tied to an embedding"),
         "{error}"
     );
+    Ok(())
+}
+
+#[test]
+fn layers_of_one_name_are_quantized_alike() -> Result<()> {
+    #[derive(Quantizable)]
+    struct Twice {
+        first: nn::Linear,
+        second: nn::Linear,
+    }
+
+    let dir = tempfile::tempdir()?;
+    let [float, other, out] = ["float", "other", "out"].map(|name| dir.path().join(name));
+    for path in [&float, &other] {
+        let weight = Tensor::randn(0f32, 1., (6, 8), &Device::Cpu)?;
+        candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), path)?;
+    }
+    let (source, other) = (Checkpoint::open(&float)?, Checkpoint::open(&other)?);
+    let load = |from: &Checkpoint| {
+        let vb = from.var_builder(DType::F32, &Device::Cpu);
+        nn::linear_no_bias(8, 6, vb.pp("head"))
+    };
+    let row = QConfig::per_row_dynamic();
+    let per_tensor = ActivationConfig::dynamic(Granularity::PerTensor, false);
+    let per_tensor = QConfig::new(per_tensor, row.weight.clone());
+    for (from, qconfig, same) in [
+        (&source, row.clone(), true),
+        // Other activations, another format, other codes.
+        (&source, per_tensor, false),
+        (&source, QConfig::default_dynamic(), false),
+        (&other, row.clone(), false),
+    ] {
+        let mut model = Twice {
+            first: load(&source)?,
+            second: load(from)?,
+        };
+        let spec = QConfigSpec::new()
+            .name("first", row.clone())
+            .name("second", qconfig);
+        quantize_dynamic(&mut model, &spec)?;
+        let saved = checkpoint::save(&model, &source, &out);
+        assert_eq!(saved.is_ok(), same, "{spec}: {saved:?}");
+    }
     Ok(())
 }
