@@ -741,3 +741,14 @@ fn a_projection_tells_its_activation_float_and_quantized() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn new_parameters_are_drawn_as_pytorch_draws_them() -> Result<()> {
+    let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    let layer = nn::linear(100, 400, vb)?;
+    // Both uniform up to 1 / sqrt(100) at most.
+    let bias = values(layer.bias().expect("a bias"));
+    let greatest = bias.iter().fold(0f32, |max, value| max.max(value.abs()));
+    assert!((0.09..=0.1).contains(&greatest), "{greatest}");
+    Ok(())
+}

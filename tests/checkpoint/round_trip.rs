@@ -434,3 +434,32 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
     }
     Ok(())
 }
+
+/// For readers of signed codes, which are 128 less than PyTorch's, zero points are so too.
+#[test]
+fn float_zero_points_are_written_for_both_kinds_of_codes() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let out = dir.path().join("out");
+    let model = quantized(&float, &QConfigSpec::int8().embeddings())?;
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let floats = |(_, _, bytes): &Raw| -> Vec<f32> {
+        let values = bytes.chunks_exact(4);
+        values
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()
+    };
+    let tensors = tensors(&out)?;
+    let zeros = tensors
+        .iter()
+        .filter(|(name, _)| name.starts_with("table.weight") && name.contains("zero_point"));
+    let zeros: Vec<Vec<f32>> = zeros.map(|(_, raw)| floats(raw)).collect();
+    let [a, b] = &zeros[..] else {
+        panic!("two sets of zero points, got {}", zeros.len());
+    };
+    assert!(
+        a.iter().zip(b).all(|(a, b)| (a - b).abs() == 128.),
+        "{a:?} {b:?}"
+    );
+    Ok(())
+}
