@@ -35,9 +35,10 @@ pub enum Kind {
     },
     /// Behind a pattern, where a guard could be.
     Arm(usize),
-    /// A guard: true, or false; `Some` is an arm that has one.
-    Guard(Range<usize>),
+    /// An arm that has this guard.
     GuardedArm(Range<usize>),
+    /// A guard: true, or false.
+    Guard(Range<usize>),
 }
 
 pub struct Binary {
