@@ -10,7 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Several, on a machine of one core as well.
-export CANDLE_NUM_THREADS=4
+# Panics on purpose have no backtrace, which takes Miri minutes.
+export CANDLE_NUM_THREADS=4 RUST_BACKTRACE=0
 
 host="$(rustc -vV | sed -n 's/^host: //p')"
 # The library's own sources of threads, without the kernels: built in a minute.

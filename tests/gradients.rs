@@ -348,3 +348,18 @@ fn gradients_flow_through_gather() -> Result<()> {
     let expected = gradient(&theirs, &xs, "candle");
     assert_close(gradient(&ours, &xs, "gather"), expected, 0., "gather")
 }
+
+#[test]
+fn gradients_reach_a_mask_that_is_added_in_any_dtype() -> Result<()> {
+    let xs = Tensor::randn(0f32, 1., (1, 2, 3, 4), &Device::Cpu)?;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let mask = Tensor::randn(0f32, 1., (1, 1, 3, 3), &Device::Cpu)?;
+        let mask = Var::from_tensor(&mask.to_dtype(dtype)?)?;
+        let added = ops::Mask::Add(&mask);
+        let ys = ops::scaled_dot_product_attention(&xs, &xs, &xs, added, 0.5)?;
+        let gradients = ys.sqr()?.backward()?;
+        let sum = gradient(&gradients, &mask, "mask").to_dtype(DType::F32)?;
+        assert!(sum.abs()?.sum_all()?.to_scalar::<f32>()? > 0., "{dtype:?}");
+    }
+    Ok(())
+}

@@ -729,3 +729,27 @@ fn a_bias_of_another_shape_is_named() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_projection_tells_its_activation_float_and_quantized() -> Result<()> {
+    let mut plain = layer(3, 4)?;
+    let mut gelu = layer(3, 4)?.with_activation(Activation::Gelu);
+    for _ in ["float", "int8"] {
+        assert_eq!(plain.projection().activation(), None);
+        assert_eq!(gelu.projection().activation(), Some(Activation::Gelu));
+        quantize_dynamic(&mut plain, &QConfigSpec::int8())?;
+        quantize_dynamic(&mut gelu, &QConfigSpec::int8())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn new_parameters_are_drawn_as_pytorch_draws_them() -> Result<()> {
+    let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    let layer = nn::linear(100, 400, vb)?;
+    // Both uniform up to 1 / sqrt(100) at most.
+    let bias = values(layer.bias().expect("a bias"));
+    let greatest = bias.iter().fold(0f32, |max, value| max.max(value.abs()));
+    assert!((0.09..=0.1).contains(&greatest), "{greatest}");
+    Ok(())
+}

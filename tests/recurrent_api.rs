@@ -378,3 +378,35 @@ fn a_cell_names_the_input_that_it_takes() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn new_parameters_are_drawn_as_pytorch_draws_them() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    nn::LSTM::new(8, 25, RecurrentConfig::default(), vb)?;
+    // All uniform up to 1 / sqrt(25).
+    let data = vars.data().lock().expect("no panic");
+    for (name, var) in data.iter() {
+        let greatest = values(var)
+            .into_iter()
+            .fold(0f32, |max, x| max.max(x.abs()));
+        assert!((0.15..=0.2).contains(&greatest), "{name}: {greatest}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_layer_names_the_input_that_it_takes() -> Result<()> {
+    let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    let mut layer = nn::LSTM::new(5, 4, RecurrentConfig::default(), vb)?;
+    for _ in ["float", "int8"] {
+        for shape in [&[3, 2, 4][..], &[3, 4], &[5], &[1, 3, 2, 5]] {
+            let error = layer.forward(&randn(shape)?, None).map(drop).unwrap_err();
+            let error = error.to_string();
+            let named = error.contains(", 5] or [steps, 5], got ");
+            assert!(named && error.contains(&format!("{shape:?}")), "{error}");
+        }
+        quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    }
+    Ok(())
+}

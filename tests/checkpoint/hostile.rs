@@ -140,6 +140,11 @@ fn headers_that_lie_are_refused() {
             100_000_001u64.to_le_bytes().to_vec(),
             "at most",
         ),
+        (
+            "length beyond a small file",
+            [&21u64.to_le_bytes()[..], &[b' '; 20]].concat(),
+            "at most 20 bytes, in a file of 28",
+        ),
         ("no UTF-8", file_bytes(&[0xff, 0xfe]), "JSON"),
         ("a list", file("[]", b""), "an object of tensors"),
         ("text behind", file("{} x", b""), "trailing"),

@@ -530,6 +530,18 @@ fn hostile_files_of_torchao() {
     let none = Value::Null;
     each_is_refused(vec![
         (
+            "blocks of nothing",
+            file(
+                &[
+                    ("a._weight_qdata", "I8", json!([0, 3]), &[]),
+                    ("a._weight_scale", "F32", json!([0, 1]), &[]),
+                ],
+                described(&|d| d["_data"]["block_size"] = json!([0, 3])),
+            ),
+            none.clone(),
+            "blocks [0, 3] of [0, 3]",
+        ),
+        (
             "another type",
             metadata(&|d| d["_type"] = json!("Int4Tensor")),
             none.clone(),

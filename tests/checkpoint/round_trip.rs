@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, QTable, checkpoint, nn, quantize_dynamic};
+use candle_dynquant::{
+    ActivationConfig, Checkpoint, Granularity, QConfig, QConfigSpec, QTable, Quantizable,
+    checkpoint, nn, quantize_dynamic,
+};
 use safetensors::SafeTensors;
 
 use super::model::{Model, quantized, specs, write_float};
@@ -385,6 +388,78 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
     assert!(
         error.starts_with("head: ") && error.contains("tied to an embedding"),
         "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn layers_of_one_name_are_quantized_alike() -> Result<()> {
+    #[derive(Quantizable)]
+    struct Twice {
+        first: nn::Linear,
+        second: nn::Linear,
+    }
+
+    let dir = tempfile::tempdir()?;
+    let [float, other, out] = ["float", "other", "out"].map(|name| dir.path().join(name));
+    for path in [&float, &other] {
+        let weight = Tensor::randn(0f32, 1., (6, 8), &Device::Cpu)?;
+        candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), path)?;
+    }
+    let (source, other) = (Checkpoint::open(&float)?, Checkpoint::open(&other)?);
+    let load = |from: &Checkpoint| {
+        let vb = from.var_builder(DType::F32, &Device::Cpu);
+        nn::linear_no_bias(8, 6, vb.pp("head"))
+    };
+    let row = QConfig::per_row_dynamic();
+    let per_tensor = ActivationConfig::dynamic(Granularity::PerTensor, false);
+    let per_tensor = QConfig::new(per_tensor, row.weight.clone());
+    for (from, qconfig, same) in [
+        (&source, row.clone(), true),
+        // Other activations, another format, other codes.
+        (&source, per_tensor, false),
+        (&source, QConfig::default_dynamic(), false),
+        (&other, row.clone(), false),
+    ] {
+        let mut model = Twice {
+            first: load(&source)?,
+            second: load(from)?,
+        };
+        let spec = QConfigSpec::new()
+            .name("first", row.clone())
+            .name("second", qconfig);
+        quantize_dynamic(&mut model, &spec)?;
+        let saved = checkpoint::save(&model, &source, &out);
+        assert_eq!(saved.is_ok(), same, "{spec}: {saved:?}");
+    }
+    Ok(())
+}
+
+/// For readers of signed codes, which are 128 less than PyTorch's, zero points are so too.
+#[test]
+fn float_zero_points_are_written_for_both_kinds_of_codes() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = write_float(dir.path())?;
+    let out = dir.path().join("out");
+    let model = quantized(&float, &QConfigSpec::int8().embeddings())?;
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let floats = |(_, _, bytes): &Raw| -> Vec<f32> {
+        let values = bytes.chunks_exact(4);
+        values
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()
+    };
+    let tensors = tensors(&out)?;
+    let zeros = tensors
+        .iter()
+        .filter(|(name, _)| name.starts_with("table.weight") && name.contains("zero_point"));
+    let zeros: Vec<Vec<f32>> = zeros.map(|(_, raw)| floats(raw)).collect();
+    let [a, b] = &zeros[..] else {
+        panic!("two sets of zero points, got {}", zeros.len());
+    };
+    assert!(
+        a.iter().zip(b).all(|(a, b)| (a - b).abs() == 128.),
+        "{a:?} {b:?}"
     );
     Ok(())
 }

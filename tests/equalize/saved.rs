@@ -270,3 +270,56 @@ fn a_norm_that_the_source_has_otherwise_or_twice_is_an_error() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_norm_that_the_source_has_not_is_no_matter_until_it_is_folded() -> Result<()> {
+    #[derive(Quantizable, Clone)]
+    struct Own {
+        norm: nn::LayerNorm,
+        up: nn::Linear,
+    }
+
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write_float(&float, DType::F32)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut model = Own {
+        norm: nn::LayerNorm::new_no_bias(gain(HIDDEN), 1e-5),
+        up: nn::linear(HIDDEN, HIDDEN, vb.pp("up"))?,
+    };
+    checkpoint::save(&model, &source, &out)?;
+    let xs = random(&[6, HIDDEN]);
+    equalize(&mut model, &Equalization::default(), |model| {
+        model.up.forward(&model.norm.forward(&xs)?)
+    })?;
+    let error = checkpoint::save(&model, &source, &out).unwrap_err();
+    assert!(error.to_string().contains("norm.weight"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn factors_of_another_size_are_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write_float(&float, DType::F32)?;
+    let mut model = Model::open(&float, DType::F32)?;
+    model.equalize()?;
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let mut tensors = candle_core::safetensors::load(&out, &Device::Cpu)?;
+    let factors = tensors
+        .iter_mut()
+        .find(|(name, _)| name.contains("residual"));
+    let (_, factors) = factors.expect("the factors of a residual");
+    *factors = factors.narrow(0, 1, HIDDEN - 1)?.copy()?;
+    candle_core::safetensors::save(&tensors, &out)?;
+    let error = Model::open(&out, DType::F32)
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("layer_norm") && error.contains("expected [32], got [31]"),
+        "{error}"
+    );
+    Ok(())
+}

@@ -172,6 +172,8 @@ fn it_is_a_table_and_json() {
     let text = inspection.to_string();
     let up = text.lines().find(|line| line.contains("up ")).unwrap();
     assert!(up.contains("Linear"), "{text}");
+    let decibels = inspection.layers[1].output.unwrap().sqnr_db();
+    assert!(up.contains(&format!("{decibels:.1}")), "{text}");
     assert!(text.contains("\nend to end: "), "{text}");
     assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     let json: serde_json::Value = serde_json::to_value(&inspection).unwrap();
@@ -252,6 +254,51 @@ fn values_that_an_observer_cuts_off_are_counted() {
         .filter(|distance| **distance > 0.501 * scale);
     assert_eq!(clipped, farther.count() as f64);
     assert!(clipped > 1. && clipped < 10_000., "{clipped}");
+}
+
+#[test]
+fn histograms_count_values_between_powers_of_two() {
+    // Calls with growing values: the bins are those of all at once.
+    let calls = [
+        [0f32, -0.01, 0.02, 0.3],
+        [1., -0.999, 0.5, 0.24],
+        [-3.5, 2.1, 2.9, -1.5],
+    ];
+    let mut float = nn::Linear::new(random(&[8, 4], 1.), None);
+    let mut quantized = float.clone();
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8()).unwrap();
+    let run = |model: &nn::Linear| {
+        let mut last = None;
+        for call in &calls {
+            last = Some(model.forward(&Tensor::new(&[*call], &Device::Cpu)?)?);
+        }
+        last.ok_or_else(|| candle_core::Error::msg("no call"))
+    };
+    let inspection = inspect(&mut float, &mut quantized, run).unwrap();
+    let input = inspection.layers[0].input.as_ref().unwrap();
+    let histogram = &input.histogram;
+    let bins = histogram.counts.len();
+    let width = 8. / bins as f32;
+    assert_eq!(histogram.bound, 4.);
+    let mut expected = vec![0; bins];
+    for value in calls.as_flattened() {
+        expected[((value + 4.) / width).floor() as usize] += 1;
+    }
+    assert_eq!(histogram.counts, expected);
+    // From the first that has some to the last, by their middles.
+    let first = expected.iter().position(|count| *count > 0).unwrap();
+    let last = expected.iter().rposition(|count| *count > 0).unwrap();
+    let middle = |bin: usize| (bin as f32 + 0.5) * width - 4.;
+    let shown: Vec<_> = (first..=last)
+        .map(|bin| (middle(bin), expected[bin]))
+        .collect();
+    assert_eq!(histogram.bins(), shown);
+    // Of 256 codes each row of four uses four at most.
+    let unused = input.unused_codes.unwrap() * 256.;
+    assert!(
+        unused.fract() == 0. && (244. ..256.).contains(&unused),
+        "{unused}"
+    );
 }
 
 #[test]

@@ -365,3 +365,20 @@ fn goals_that_no_accuracy_can_meet_are_refused() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn a_trial_is_told_by_how_many_layers_are_what() -> Result<()> {
+    let config = TuningConfig::default().absolute(0.06);
+    let (outcome, _) = search(&mut model(&[0.02, 0.05, 0.01, 0.04]), &config)?;
+    let mut parts = Vec::new();
+    for trial in &outcome.trials {
+        let layers = trial.layers.iter();
+        let expected: Vec<String> = layers
+            .map(|(p, paths)| format!("{p} {}", paths.len()))
+            .collect();
+        assert_eq!(trial.to_string(), expected.join(", "));
+        parts.push(expected.len());
+    }
+    assert!(parts.contains(&1) && parts.contains(&2), "{parts:?}");
+    Ok(())
+}

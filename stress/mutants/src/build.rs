@@ -70,7 +70,7 @@ pub fn build(root: &Path, work: &Path, options: &Options) -> Result<Built> {
     }
     // A stage of the compiler is not reached while the one before has errors.
     loop {
-        let errors = check(&tree, options)?;
+        let errors = check(&tree)?;
         if errors.is_empty() {
             break;
         }
@@ -164,21 +164,21 @@ fn copy(root: &Path, tree: &Path, built: &[String]) -> Result<Vec<Source>> {
             first += count as u32;
             continue;
         }
-        let switch = rooms::CRATES.iter().find(|(_, main)| *main == path);
-        let bytes = match switch {
-            Some(_) => with_switch(String::from_utf8(bytes)?).into_bytes(),
+        let declares = rooms::CRATES.contains(&path);
+        let bytes = if declares {
+            with_switch(String::from_utf8(bytes)?).into_bytes()
+        } else if path == "Cargo.toml" {
             // Mutants are warned of everywhere.
-            None if path == "Cargo.toml" => String::from_utf8(bytes)?
-                .replace("\"deny\"", "\"allow\"")
-                .into_bytes(),
-            None => bytes,
+            let text = String::from_utf8(bytes)?;
+            text.replace("\"deny\"", "\"allow\"").into_bytes()
+        } else {
+            bytes
         };
         write(&tree.join(path), &bytes)?;
     }
-    for (folder, main) in rooms::CRATES {
-        let place = tree.join(folder).join("mutant_switch.rs");
-        write(&place, include_bytes!("switch.rs"))?;
-        let _ = main;
+    for declaring in rooms::CRATES {
+        let switch = tree.join(declaring).with_file_name("mutant_switch.rs");
+        write(&switch, include_bytes!("switch.rs"))?;
     }
     println!("{} mutants in {} files", first - 1, sources.len());
     Ok(sources)
@@ -192,7 +192,7 @@ impl Source {
     fn write(&mut self, tree: &Path, dropped: &HashSet<u32>) -> Result<()> {
         self.rendered = render(&self.text, &self.found, self.first, dropped);
         let text = self.rendered.text.clone();
-        let is_main = rooms::CRATES.iter().any(|(_, main)| *main == self.path);
+        let is_main = rooms::CRATES.contains(&&*self.path);
         let text = if is_main { with_switch(text) } else { text };
         write(&tree.join(&self.path), text.as_bytes())
     }
@@ -208,7 +208,7 @@ impl Source {
     }
 }
 
-fn cargo(tree: &Path, command: &str, options: &Options) -> Command {
+fn cargo(tree: &Path, command: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo
         .arg(command)
@@ -226,7 +226,6 @@ fn cargo(tree: &Path, command: &str, options: &Options) -> Command {
     if std::env::var_os("CARGO_TARGET_DIR").is_none() {
         cargo.env("CARGO_TARGET_DIR", tree.join("../build"));
     }
-    let _ = options;
     cargo
 }
 
@@ -242,9 +241,9 @@ fn messages(mut cargo: Command) -> Result<(bool, Vec<Value>)> {
     Ok((out.status.success(), lines.collect()))
 }
 
-/// The errors of the compiler.
-fn check(tree: &Path, options: &Options) -> Result<Vec<Value>> {
-    let mut cargo = cargo(tree, "build", options);
+/// The errors of the compiler; without any, what the tests need is built.
+fn check(tree: &Path) -> Result<Vec<Value>> {
+    let mut cargo = cargo(tree, "build");
     cargo.args(["--lib", "--bins", "--keep-going"]);
     let (success, messages) = messages(cargo)?;
     let errors: Vec<Value> = messages
@@ -306,7 +305,7 @@ fn drop_at(error: &Value, sources: &[Source], dropped: &mut HashSet<u32>) -> Res
 
 /// Builds the tests.
 fn tests(tree: &Path, options: &Options) -> Result<Vec<Tests>> {
-    let mut cargo = cargo(tree, "test", options);
+    let mut cargo = cargo(tree, "test");
     cargo.arg("--no-run");
     match options.cargo.is_empty() {
         true => cargo.args(["--lib", "--bins", "--test", "*"]),

@@ -33,9 +33,5 @@ pub fn of(path: &str) -> Option<&'static str> {
     rooms.next().map(|(room, _)| *room)
 }
 
-/// The crates of the tree: their folders, and the file that declares their modules.
-pub const CRATES: [(&str, &str); 3] = [
-    ("src/", "src/lib.rs"),
-    ("cli/src/", "cli/src/main.rs"),
-    ("crates/io/src/", "crates/io/src/lib.rs"),
-];
+/// The files that declare the modules of each crate.
+pub const CRATES: [&str; 3] = ["src/lib.rs", "cli/src/main.rs", "crates/io/src/lib.rs"];

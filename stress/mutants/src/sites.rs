@@ -35,9 +35,10 @@ pub enum Kind {
     },
     /// Behind a pattern, where a guard could be.
     Arm(usize),
-    /// A guard: true, or false; `Some` is an arm that has one.
-    Guard(Range<usize>),
+    /// An arm that has this guard.
     GuardedArm(Range<usize>),
+    /// A guard: true, or false.
+    Guard(Range<usize>),
 }
 
 pub struct Binary {
@@ -283,7 +284,11 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 .map(|other| format!("replace {name} with {other} in {scope}"));
             self.add(line, kind, names);
         }
-        visit::visit_expr_binary(self, binary);
+        // The place of an assignment stands in it once for each change.
+        if name.len() < 2 || !name.ends_with('=') || matches!(&*name, "==" | "!=" | "<=" | ">=") {
+            self.visit_expr(&binary.left);
+        }
+        self.visit_expr(&binary.right);
     }
 
     fn visit_expr_unary(&mut self, unary: &'ast syn::ExprUnary) {
