@@ -11,8 +11,8 @@
 //! mutants it reaches, and for each mutant those tests run that do, until one fails.
 //!
 //! Ends with 1 if a mutant of the rooms (default: all) went unnoticed that
-//! scripts/mutants_explained.txt does not list with a reason. `--keep` takes the last build, with its
-//! results so far; `--sample K` tries every K-th mutant.
+//! scripts/mutants_explained.txt does not list with a reason. `--keep` takes the last build with its
+//! results so far, and builds tests that changed; `--sample K` tries every K-th mutant.
 
 mod build;
 mod render;
