@@ -184,10 +184,13 @@ pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32)
     factors.attention([q, k, v], mask, scale)
 }
 
-/// How attention rounds its factors, and adds the products of pairs of them to `before * keep`.
+/// `before * keep` and the products of pairs, in the order of their dtype.
+type Sum = fn([f32; 2], &[(f32, f32)]) -> f32;
+
+/// How attention rounds its factors, and adds products of them.
 struct Factors {
     round: fn(f32) -> f32,
-    sum: fn([f32; 2], &[(f32, f32)]) -> f32,
+    sum: Sum,
 }
 
 impl Factors {

@@ -55,7 +55,8 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
             .map(|i| ((i + 1) as f32 - zeros[i]) * scales[i])
             .collect()
     };
-    let cases: [(usize, Value, &[i8], Option<QScheme>, Vec<f32>); 10] = [
+    type Case = (usize, Value, &'static [i8], Option<QScheme>, Vec<f32>);
+    let cases: [Case; 10] = [
         (
             2,
             json!([]),
