@@ -187,8 +187,10 @@ pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32)
 /// How attention rounds its factors, and adds the products of pairs of them to `before * keep`.
 struct Factors {
     round: fn(f32) -> f32,
-    sum: fn([f32; 2], &[(f32, f32)]) -> f32,
+    sum: Sum,
 }
+
+type Sum = fn([f32; 2], &[(f32, f32)]) -> f32;
 
 impl Factors {
     fn attention(&self, [q, k, v]: [&[f32]; 3], mask: &[f32], scale: f32) -> Vec<f32> {
@@ -231,8 +233,10 @@ impl Factors {
             }
         }
         let factor = if total == 0. { 0. } else { 1. / total };
-        // The sign of a sum that is zero may be that of an excluded value.
-        sums.into_iter().map(|sum| sum * factor + 0.).collect()
+        // A sum of -0.0 becomes 0.0: the sign of a zero may be that of an excluded value.
+        sums.into_iter()
+            .map(|sum| sum.mul_add(factor, 0.))
+            .collect()
     }
 }
 
