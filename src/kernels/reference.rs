@@ -193,6 +193,8 @@ struct Factors {
     sum: Sum,
 }
 
+type Sum = fn([f32; 2], &[(f32, f32)]) -> f32;
+
 impl Factors {
     fn attention(&self, [q, k, v]: [&[f32]; 3], mask: &[f32], scale: f32) -> Vec<f32> {
         let Self { round, sum } = self;
@@ -234,8 +236,10 @@ impl Factors {
             }
         }
         let factor = if total == 0. { 0. } else { 1. / total };
-        // The sign of a sum that is zero may be that of an excluded value.
-        sums.into_iter().map(|sum| sum * factor + 0.).collect()
+        // A sum of -0.0 becomes 0.0: the sign of a zero may be that of an excluded value.
+        sums.into_iter()
+            .map(|sum| sum.mul_add(factor, 0.))
+            .collect()
     }
 }
 

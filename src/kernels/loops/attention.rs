@@ -21,7 +21,6 @@
 //! [care](pass), which takes such values out of the product.
 
 use std::cell::Cell;
-use std::hint::black_box;
 use std::ops::Range;
 
 use super::buffer::{Aligned, RowsMut};
@@ -220,11 +219,13 @@ pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number, F: Factors<
     out: &Sink<'_>,
     factors: F,
 ) {
-    let mut careful = false;
     // SAFETY: the contract is the same.
-    while !unsafe { pass::<LANES, NV, N, F>(attention, &task, out, factors, careful) } {
-        // A constant would make the compiler compile the pass twice.
-        careful = black_box(true);
+    unsafe {
+        let stands = pass::<LANES, NV, N, F, false>(attention, &task, out, factors);
+        if !stands {
+            // By small tiles, which give the same bits in less code.
+            pass::<LANES, 1, N, F, true>(attention, &task, out, factors);
+        }
     }
 }
 
@@ -238,12 +239,18 @@ pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number, F: Factors<
 /// # Safety
 /// As of [`attend`].
 #[inline(always)]
-unsafe fn pass<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>>(
+unsafe fn pass<
+    'a,
+    const LANES: usize,
+    const NV: usize,
+    N: Number,
+    F: Factors<LANES>,
+    const CAREFUL: bool,
+>(
     attention: &Attention<'a>,
     task: &Block,
     out: &Sink<'_>,
     factors: F,
-    careful: bool,
 ) -> bool {
     let register = factors.register();
     let (k, v) = (attention.k, attention.v);
@@ -266,7 +273,7 @@ unsafe fn pass<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LA
         KEYS * QUERIES,
         F::room(KEYS, head_dim),
         F::room(KEYS, value_dim),
-        if careful { KEYS * value_dim } else { 0 },
+        if CAREFUL { KEYS * value_dim } else { 0 },
     ]);
     sums.fill(0.);
     max.fill(f32::NEG_INFINITY);
@@ -295,9 +302,10 @@ unsafe fn pass<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LA
         let rows_of = |heads: &Heads<'a>| (shared.of(heads, start), heads.strides[2]);
         let of_keys = factors.keys(rows_of(&k), [of_chunk, head_dim], of_k);
         let size = [of_chunk, value_dim];
-        let values = match careful {
-            true => finite_values(rows_of(&v), size, F::rounded, finite),
-            false => rows_of(&v),
+        let values = if CAREFUL {
+            finite_values(rows_of(&v), size, F::rounded, finite)
+        } else {
+            rows_of(&v)
         };
         let of_values = factors.values(values, size, of_v);
         for block in task.blocks() {
@@ -332,13 +340,12 @@ unsafe fn pass<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LA
             if attention.causal {
                 exclude_later(attention, &block, start, (scores, width));
             }
-            let weights = &mut mask[..keys * width];
-            if careful {
-                weights.copy_from_slice(scores);
+            if CAREFUL {
+                mask[..keys * width].copy_from_slice(scores);
             }
             softmax::<N>(scores, width, max, sum, keep);
-            if careful {
-                weights_of_seen(weights, scores);
+            if CAREFUL {
+                weights_of_seen(&mut mask[..keys * width], scores);
             }
             factors.in_place(room, width, keys);
             let left = Left {
@@ -352,7 +359,7 @@ unsafe fn pass<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LA
                 keep: Some(keep),
             };
             factors.product::<NV>(left, right);
-            if careful {
+            if CAREFUL {
                 let (weights, size) = (&mask[..keys * width], [keys, value_dim]);
                 add_not_finite(rows_of(&v), size, F::rounded, (weights, width), sums);
             }
@@ -367,7 +374,7 @@ unsafe fn pass<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LA
         let sums = &mut sums[..value_dim * width];
         // SAFETY: blocks of attention are disjoint, and one thread computes each.
         stands &= unsafe {
-            write(
+            write::<LANES, N>(
                 attention,
                 &block,
                 (sums, width),
@@ -378,7 +385,7 @@ unsafe fn pass<'a, const LANES: usize, const NV: usize, N: Number, F: Factors<LA
         };
     }
     room.keep(&ROOM);
-    stands || careful
+    stands || CAREFUL
 }
 
 /// Copies values, `[rows, columns]`, with 0 for those of which the factor is not finite.
@@ -465,7 +472,7 @@ fn scaled_queries<const LANES: usize>(
 /// # Safety
 /// No other thread computes a block that overlaps.
 #[inline(always)]
-unsafe fn write<const LANES: usize>(
+unsafe fn write<const LANES: usize, N: Number>(
     attention: &Attention<'_>,
     block: &Block,
     (sums, width): (&mut [f32], usize),
@@ -483,15 +490,16 @@ unsafe fn write<const LANES: usize>(
         let factors = block_at(sum, column);
         let mut greatest = [0; COLUMNS];
         for row in sums.chunks_exact_mut(width) {
-            let row = row[column..column + COLUMNS].iter_mut();
-            for ((x, factor), greatest) in row.zip(factors).zip(&mut greatest) {
-                // The sign of a sum that is zero may be that of an excluded value.
-                *x = *x * factor + 0.;
-                *greatest = x.abs().to_bits().max(*greatest);
-            }
+            // A sum of -0.0 becomes 0.0: the sign of a zero may be that of an excluded value.
+            let quotients = N::fma_each(block_at(row, column), factors, [0.; COLUMNS]);
+            row[column..column + COLUMNS].copy_from_slice(&quotients);
+            greatest = greater(greatest, quotients);
         }
-        let of_queries = greatest.iter().take(height - column);
-        finite &= of_queries.into_iter().all(|x| *x < f32::INFINITY.to_bits());
+        // There are queries up to `height` only.
+        for (column, greatest) in (column..).zip(&mut greatest) {
+            *greatest = if column < height { *greatest } else { 0 };
+        }
+        finite &= greatest.into_iter().fold(0, u32::max) < f32::INFINITY.to_bits();
     }
     let first = block.batch * attention.q.rows + block.queries.start;
     let columns = block.head * value_dim..(block.head + 1) * value_dim;
@@ -612,6 +620,16 @@ fn block_at(row: &[f32], column: usize) -> Columns {
 fn later(mut max: Columns, scores: Columns) -> Columns {
     for (max, score) in max.iter_mut().zip(scores) {
         *max = if score > *max { score } else { *max };
+    }
+    max
+}
+
+/// The max of the bits of each column's absolute values: those of what is not finite are the greatest.
+#[inline(always)]
+fn greater(mut max: [u32; COLUMNS], xs: Columns) -> [u32; COLUMNS] {
+    for (max, x) in max.iter_mut().zip(xs) {
+        let bits = x.abs().to_bits();
+        *max = if bits > *max { bits } else { *max };
     }
     max
 }
