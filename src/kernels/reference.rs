@@ -184,9 +184,6 @@ pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32)
     factors.attention([q, k, v], mask, scale)
 }
 
-/// `before * keep` and the products of pairs, in the order of their dtype.
-type Sum = fn([f32; 2], &[(f32, f32)]) -> f32;
-
 /// How attention rounds its factors, and adds products of them.
 struct Factors {
     round: fn(f32) -> f32,
