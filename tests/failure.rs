@@ -193,7 +193,10 @@ fn model() -> Model {
 }
 
 fn spec() -> QConfigSpec {
-    QConfigSpec::int8().embeddings().exclude(["float"])
+    QConfigSpec::int8()
+        .min_params(0)
+        .embeddings()
+        .exclude(["float"])
 }
 
 /// Every weight by the address of its memory and its bits, and every pointer.

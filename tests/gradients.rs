@@ -305,7 +305,7 @@ fn a_backward_pass_through_a_quantized_layer_is_an_error() -> Result<()> {
     let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
     let xs = Var::randn(0f32, 1., (5, 2, 3), &Device::Cpu)?;
     for spec in [
-        QConfigSpec::int8(),
+        QConfigSpec::int8().min_params(0),
         QConfigSpec::float16(),
         QConfigSpec::bfloat16(),
     ] {

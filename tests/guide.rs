@@ -268,7 +268,7 @@ fn files_of_rules() -> Vec<String> {
 
 fn calls() -> Vec<String> {
     let mut layer = linear(4, 8);
-    quantize_dynamic(&mut layer, &QConfigSpec::int8()).expect("int8");
+    quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0)).expect("int8");
     let of = |tensor: candle_core::Result<Tensor>| tensor.expect("a tensor");
     let cpu = &Device::Cpu;
     let embed = nn::Embedding::new(tensor(&[10, 8], 2).expect("a table"), 8);
@@ -304,8 +304,8 @@ fn checkpoints() -> Vec<String> {
     let mut head = nn::linear_no_bias(8, 4, vb.pp("head")).expect("a layer");
     let of_no_source = linear(4, 8);
     let mut nameless = vec![of_no_source];
-    quantize_dynamic(&mut head, &QConfigSpec::int8()).expect("int8");
-    quantize_dynamic(&mut nameless, &QConfigSpec::int8()).expect("int8");
+    quantize_dynamic(&mut head, &QConfigSpec::int8().min_params(0)).expect("int8");
+    quantize_dynamic(&mut nameless, &QConfigSpec::int8().min_params(0)).expect("int8");
     let int8 = path("int8.safetensors");
     checkpoint::save(&head, &source, &int8).expect("saved");
 
@@ -337,7 +337,7 @@ fn checkpoints() -> Vec<String> {
     let plan = |checkpoint: &Checkpoint, linears: &[String]| {
         text(checkpoint::Plan::new(
             checkpoint,
-            &QConfigSpec::int8(),
+            &QConfigSpec::int8().min_params(0),
             linears,
             &[],
         ))
@@ -380,13 +380,13 @@ fn measuring() -> Vec<String> {
     let xs = tensor(&[3, 8], 4).expect("a tensor");
     let run = |model: &nn::Linear| model.forward(&xs);
     let mut int8 = linear(4, 8);
-    quantize_dynamic(&mut int8, &QConfigSpec::int8()).expect("int8");
+    quantize_dynamic(&mut int8, &QConfigSpec::int8().min_params(0)).expect("int8");
     let mut one = vec![linear(8, 8)];
     let mut two = vec![linear(8, 8), linear(8, 8)];
     let nan = |_: &nn::Linear| candle_core::Result::Ok(f64::NAN);
     let fails =
         |_: &nn::Linear| candle_core::Result::<f64>::Err(candle_core::Error::Msg("no".into()));
-    let config = TuningConfig::default;
+    let config = || TuningConfig::default().spec(QConfigSpec::int8().min_params(0));
     let infinite = |_: &nn::Linear| Tensor::new(&[f32::NAN], &Device::Cpu);
     let equalized = |config: Equalization| text(equalize(&mut linear(4, 8), &config, run));
     vec![
@@ -480,7 +480,7 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
     }
     let borrowed = linear(2, 2);
     let mut done = linear(8, 8);
-    quantize_dynamic(&mut done, &QConfigSpec::int8())?;
+    quantize_dynamic(&mut done, &QConfigSpec::int8().min_params(0))?;
     let mut model = Hiding {
         seen: linear(8, 8),
         small: linear(2, 2),
@@ -494,7 +494,10 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
         _lock: None,
         _own: Own(linear(2, 2)),
     };
-    let spec = QConfigSpec::int8().exclude("kept").min_params(10);
+    let spec = QConfigSpec::int8()
+        .min_params(0)
+        .exclude("kept")
+        .min_params(10);
     let report = quantize_dynamic(&mut model, &spec)?;
     println!("{report}");
     assert_eq!(report.left().count(), 5);

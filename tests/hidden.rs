@@ -33,7 +33,7 @@ fn candle_linear() -> candle_nn::Linear {
 }
 
 fn quantized<M: Quantizable>(mut model: M) -> Report {
-    quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes")
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("quantizes")
 }
 
 /// The form of candle-transformers' `bert.rs`: spans, dropouts, sizes, norms and a device beside the
@@ -163,7 +163,8 @@ mod bert {
             name: "bert",
             span: Span::none(),
         };
-        let report = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes");
+        let report =
+            quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("quantizes");
         // Two layers of 3 + 3 + 1, and a head.
         assert_eq!(report.swapped().count(), 15, "{report}");
         assert!(
@@ -248,7 +249,8 @@ fn cells_and_locks_are_walked() {
 
     let mut model = cells();
     let outside = Rc::clone(&model.rc);
-    let report = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes");
+    let report =
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("quantizes");
     assert_eq!(
         (report.swapped().count(), report.hidden.len()),
         (6, 0),
@@ -290,7 +292,8 @@ impl Layer for Copied {
 fn a_layer_in_a_cell_is_walked_as_a_copy_and_quantized_in_place() {
     let mut model = (0, Cell::new(Copied { quantized: false }));
     assert_walks("a cell", &mut model, &["1: Linear"], &[]);
-    let report = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes");
+    let report =
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("quantizes");
     assert_eq!(report.swapped().count(), 1);
     assert!(model.1.get().quantized);
 }
@@ -298,7 +301,8 @@ fn a_layer_in_a_cell_is_walked_as_a_copy_and_quantized_in_place() {
 #[test]
 fn what_is_in_use_is_an_error_that_names_it() {
     let fails = |model: &mut (usize, Rc<RefCell<Toy>>)| {
-        let error = quantize_dynamic(model, &QConfigSpec::int8()).expect_err("borrowed");
+        let error =
+            quantize_dynamic(model, &QConfigSpec::int8().min_params(0)).expect_err("borrowed");
         let named = matches!(&error, Error::At { path, .. } if path == "1");
         assert!(
             named && error.to_string().contains("RefCell in use"),
@@ -311,20 +315,22 @@ fn what_is_in_use_is_an_error_that_names_it() {
     fails(&mut model);
     drop(guard);
     let guard = cell.borrow();
-    quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("it may be looked at");
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("it may be looked at");
     drop(guard);
 
     // A guard that is forgotten locks for good.
     let mut model = cells();
     std::mem::forget(model.mutex.lock());
-    let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("locked");
+    let error =
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("locked");
     assert!(
         error.to_string().starts_with("mutex: Mutex in use"),
         "{error}"
     );
     let mut model = cells();
     std::mem::forget(model.rw_lock.write());
-    let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("locked");
+    let error =
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("locked");
     assert!(
         error.to_string().starts_with("rw_lock: RwLock in use"),
         "{error}"
@@ -502,7 +508,8 @@ fn a_model_in_which_nothing_is_found_is_told_where_layers_may_be() {
         last: vec![],
         hidden_size: 4,
     };
-    let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("no layers");
+    let error =
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("no layers");
     let message = error.to_string();
     for words in [
         "head is a candle_nn::linear::Linear; use candle_dynquant::nn::Linear",
@@ -577,8 +584,13 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
     };
     let per_row = QConfig::per_row_dynamic;
     let all = [
-        message(&QConfigSpec::int8()),
-        message(&QConfigSpec::int8().embeddings().min_params(1_000)),
+        message(&QConfigSpec::int8().min_params(0)),
+        message(
+            &QConfigSpec::int8()
+                .min_params(0)
+                .embeddings()
+                .min_params(1_000),
+        ),
         message(&QConfigSpec::new().kind(LayerKind::Linear, per_row())),
         message(&QConfigSpec::new().regex("query", per_row())),
         message(&QConfigSpec::new().name("layer.0", per_row())),

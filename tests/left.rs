@@ -96,7 +96,11 @@ fn what_a_rule_names_exactly_or_what_is_all_there_is_stays_an_error() {
         }
         other => panic!("{other:?}"),
     };
-    let named = |name: &str| QConfigSpec::int8().name(name, QConfig::per_row_dynamic());
+    let named = |name: &str| {
+        QConfigSpec::int8()
+            .min_params(0)
+            .name(name, QConfig::per_row_dynamic())
+    };
     overflows(quantize_dynamic(&mut wide(), &named("wide")), "wide");
     overflows(
         quantize_dynamic(&mut wide(), &named("rnn")),
@@ -107,7 +111,8 @@ fn what_a_rule_names_exactly_or_what_is_all_there_is_stays_an_error() {
     // A mistake of the caller's is an error, whatever the rule.
     let mut model = wide();
     model.head = nn::Linear::new(ones(2, 2).affine(f64::NAN, 0.).expect("a tensor"), None);
-    let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("a NaN");
+    let error =
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("a NaN");
     assert!(error.to_string().starts_with("head: non-finite"), "{error}");
 }
 

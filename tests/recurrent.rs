@@ -342,7 +342,7 @@ fn quantized_projections_equal_torch() -> Result<()> {
 #[test]
 fn per_row_rows_do_not_depend_on_their_batch_or_padding() -> Result<()> {
     let fixture = Fixture::open("recurrent_float");
-    let spec = QConfigSpec::int8();
+    let spec = QConfigSpec::int8().min_params(0);
     assert_eq!(
         QConfig::per_row_dynamic().activation,
         ActivationConfig::dynamic(Granularity::PerRow, false)

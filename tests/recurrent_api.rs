@@ -112,7 +112,7 @@ fn all_kinds_are_swapped_by_int8_and_pytorchs_six_by_default() -> Result<()> {
         ..Default::default()
     };
     let float = All::random(config)?;
-    let report = quantize_dynamic(&mut float.clone(), &QConfigSpec::int8())?;
+    let report = quantize_dynamic(&mut float.clone(), &QConfigSpec::int8().min_params(0))?;
     assert_eq!(report.swapped().count(), 6);
     assert_eq!(report.layers[0].kind, LayerKind::LSTM);
     // 2 layers in 2 directions of 4 * 9 gates.
@@ -135,7 +135,7 @@ fn every_dtype_and_empty_input() -> Result<()> {
         };
         let mut all = All::random(config)?;
         if quantize {
-            quantize_dynamic(&mut all, &QConfigSpec::int8())?;
+            quantize_dynamic(&mut all, &QConfigSpec::int8().min_params(0))?;
         }
         for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
             let xs = randn(&[4, 2, 7])?.to_dtype(dtype)?;
@@ -179,7 +179,7 @@ fn every_dtype_and_empty_input() -> Result<()> {
 #[test]
 fn non_contiguous_input_equals_contiguous() -> Result<()> {
     let mut all = All::random(Default::default())?;
-    quantize_dynamic(&mut all, &QConfigSpec::int8())?;
+    quantize_dynamic(&mut all, &QConfigSpec::int8().min_params(0))?;
     let xs = randn(&[2, 5, 7])?.transpose(0, 1)?;
     let (a, _) = all.lstm.forward(&xs, None)?;
     let (b, _) = all.lstm.forward(&xs.contiguous()?, None)?;
@@ -189,7 +189,7 @@ fn non_contiguous_input_equals_contiguous() -> Result<()> {
 
 #[test]
 fn a_sequence_that_is_not_finite_touches_no_other() -> Result<()> {
-    for spec in [QConfigSpec::int8(), QConfigSpec::default()] {
+    for spec in [QConfigSpec::int8().min_params(0), QConfigSpec::default()] {
         let mut all = All::random(Default::default())?;
         quantize_dynamic(&mut all, &spec)?;
         let clean = randn(&[4, 3, 7])?;
@@ -228,7 +228,7 @@ fn fails<T>(result: std::result::Result<T, impl std::fmt::Display>, words: &[&st
 fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
     let float = All::random(Default::default())?;
     let mut int8 = float.clone();
-    quantize_dynamic(&mut int8, &QConfigSpec::int8())?;
+    quantize_dynamic(&mut int8, &QConfigSpec::int8().min_params(0))?;
     for all in [&float, &int8] {
         fails(
             all.lstm.forward(&randn(&[3, 2, 8])?, None),
@@ -322,7 +322,7 @@ fn a_weight_that_is_not_finite_is_named() -> Result<()> {
     let lstm = nn::LSTM::new(7, 9, Default::default(), vb.pp("lstm"))?;
     let bad = Tensor::full(f32::INFINITY, (36, 9), &Device::Cpu)?;
     vars.data().lock().expect("vars")["lstm.weight_hh_l0"].set(&bad)?;
-    let error = quantize_dynamic(&mut vec![lstm], &QConfigSpec::int8()).unwrap_err();
+    let error = quantize_dynamic(&mut vec![lstm], &QConfigSpec::int8().min_params(0)).unwrap_err();
     let message = error.to_string();
     assert!(
         message.starts_with("0.weight_hh_l0: ") && message.contains("inf"),
@@ -374,7 +374,7 @@ fn a_cell_names_the_input_that_it_takes() -> Result<()> {
                 }
             }
         }
-        quantize_dynamic(&mut cell, &QConfigSpec::int8())?;
+        quantize_dynamic(&mut cell, &QConfigSpec::int8().min_params(0))?;
     }
     Ok(())
 }
@@ -406,7 +406,7 @@ fn a_layer_names_the_input_that_it_takes() -> Result<()> {
             let named = error.contains(", 5] or [steps, 5], got ");
             assert!(named && error.contains(&format!("{shape:?}")), "{error}");
         }
-        quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+        quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0))?;
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ fn notes(report: &str) -> Vec<&str> {
 
 #[test]
 fn the_totals_come_first() {
-    let report = report(model(12), &QConfigSpec::int8());
+    let report = report(model(12), &QConfigSpec::int8().min_params(0));
     let text = report.to_string();
     let first = text.lines().next().expect("a line");
     let (before, after) = (report.bytes_before(), report.bytes_after());
@@ -102,7 +102,7 @@ fn the_totals_come_first() {
 
 #[test]
 fn layers_that_differ_in_their_paths_only_share_a_row() {
-    let report = report(model(12), &QConfigSpec::int8());
+    let report = report(model(12), &QConfigSpec::int8().min_params(0));
     let text = report.to_string();
     let expected = [
         "embedding",
@@ -129,6 +129,7 @@ fn layers_that_differ_in_their_paths_only_share_a_row() {
 #[test]
 fn ranges_have_gaps_where_layers_differ() {
     let spec = QConfigSpec::int8()
+        .min_params(0)
         .exclude(["layer.3", "layer.9.attention.key", "layer.11"])
         .embeddings();
     let text = report(model(12), &spec).to_string();
@@ -175,7 +176,7 @@ fn numbers_are_ordered_as_numbers_and_names_as_they_come() {
         not_a_number: one(),
         largest: one(),
     };
-    let text = report(model, &QConfigSpec::int8()).to_string();
+    let text = report(model, &QConfigSpec::int8().min_params(0)).to_string();
     assert_eq!(
         rows(&text),
         ["{9-10,18446744073709551615,b,a,07} x6"],
@@ -185,7 +186,7 @@ fn numbers_are_ordered_as_numbers_and_names_as_they_come() {
 
 #[test]
 fn the_alternate_form_gives_each_layer_and_field_a_line() {
-    let report = report(model(2), &QConfigSpec::int8());
+    let report = report(model(2), &QConfigSpec::int8().min_params(0));
     let text = format!("{report:#}");
     let paths: Vec<_> = report.layers.iter().map(|l| l.path.as_str()).collect();
     assert_eq!(rows(&text), paths, "{text}");
@@ -204,7 +205,7 @@ fn the_alternate_form_gives_each_layer_and_field_a_line() {
 
 #[test]
 fn opaque_fields_are_folded_as_layers_are() {
-    let text = report(model(12), &QConfigSpec::int8()).to_string();
+    let text = report(model(12), &QConfigSpec::int8().min_params(0)).to_string();
     let expected = [
         "opaque fields (not visited):",
         "  layer.{0-11}.attention.{heads,head_size}: alloc::sync::Arc<str>",
@@ -215,14 +216,14 @@ fn opaque_fields_are_folded_as_layers_are() {
 
 #[test]
 fn embeddings_left_by_default_name_the_method_that_adds_them() {
-    let text = report(model(1), &QConfigSpec::int8()).to_string();
+    let text = report(model(1), &QConfigSpec::int8().min_params(0)).to_string();
     let row = text.lines().find(|line| line.contains("Embedding"));
     let row = row.expect("a row");
     assert!(
         row.contains("left: off by default, see `.embeddings()`"),
         "{row}"
     );
-    let text = report(model(1), &QConfigSpec::int8().embeddings()).to_string();
+    let text = report(model(1), &QConfigSpec::int8().min_params(0).embeddings()).to_string();
     assert!(!text.contains("left:"), "{text}");
     // Another kind that no rule matches has no such method.
     let spec = QConfigSpec::of(["head"], candle_dynquant::QConfig::per_row_dynamic());
@@ -241,12 +242,12 @@ fn units_are_decimal_and_round_up_to_the_next() {
         (62_497, 4, "1.0 MB"),
         (1000, 300, "1.2 MB"),
     ] {
-        let text = report(linear(out, inputs), &QConfigSpec::int8()).to_string();
+        let text = report(linear(out, inputs), &QConfigSpec::int8().min_params(0)).to_string();
         let total = format!("1 of 1 layers swapped, weights {expected} -> ");
         assert!(text.starts_with(&total), "{expected}: {text}");
         assert_eq!(rows(&text), ["(the model itself)"], "{text}");
     }
-    let mut gigabytes = report(linear(1, 1), &QConfigSpec::int8());
+    let mut gigabytes = report(linear(1, 1), &QConfigSpec::int8().min_params(0));
     gigabytes.layers[0].bytes_before = 999_950_000;
     assert!(gigabytes.to_string().contains("weights 1.0 GB -> "));
 }
@@ -262,7 +263,7 @@ fn a_layer_with_several_paths_shows_all_of_them() {
         Shared {
             layer: vec![attention; 12],
         },
-        &QConfigSpec::int8(),
+        &QConfigSpec::int8().min_params(0),
     )
     .to_string();
     let expected = ["query", "key", "value"];
@@ -282,13 +283,13 @@ fn a_tied_weight_is_named_once() {
         head: nn::Linear::new(embedding.embeddings().clone(), None),
         embedding: embedding.clone(),
     };
-    let both = report(tied(), &QConfigSpec::int8().embeddings());
+    let both = report(tied(), &QConfigSpec::int8().min_params(0).embeddings());
     let text = both.to_string();
     assert!(text.contains("shares the weight of head"), "{text}");
     assert!(notes(&text).is_empty(), "{text}");
     assert_eq!(both.bytes_before(), 4 * 40 * 32);
 
-    let text = report(tied(), &QConfigSpec::int8()).to_string();
+    let text = report(tied(), &QConfigSpec::int8().min_params(0)).to_string();
     let expected = "head: its float weight stays in memory, because embedding still holds it";
     assert_eq!(notes(&text), [expected], "{text}");
     assert!(text.starts_with("1 of 2 layers swapped, weights 0 B -> "));
@@ -296,7 +297,7 @@ fn a_tied_weight_is_named_once() {
 
 #[test]
 fn a_report_of_nothing_is_one_line() {
-    let mut empty = report(linear(2, 2), &QConfigSpec::int8());
+    let mut empty = report(linear(2, 2), &QConfigSpec::int8().min_params(0));
     empty.layers.clear();
     let expected = format!(
         "0 of 0 layers swapped, weights 0 B -> 0 B, running on {}\n",
@@ -309,7 +310,7 @@ fn a_report_of_nothing_is_one_line() {
 #[test]
 fn a_second_call_says_that_nothing_was_swapped_and_why() {
     let mut model = model(2);
-    quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes");
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("quantizes");
     let report = quantize_dynamic(&mut model, &QConfigSpec::float16()).expect("finds them");
     let text = report.to_string();
     let first = text.lines().next().expect("a line");
@@ -324,7 +325,7 @@ fn a_second_call_says_that_nothing_was_swapped_and_why() {
 fn a_layer_that_was_left_names_the_one_that_counts_its_weight() {
     let shared = linear(32, 32);
     let model = || vec![shared.clone(), shared.clone(), linear(32, 32)];
-    let spec = QConfigSpec::int8().exclude(["0", "1"]);
+    let spec = QConfigSpec::int8().min_params(0).exclude(["0", "1"]);
     let left = report(model(), &spec);
     let text = left.to_string();
     let expected = "1: its weight is counted with 0, which holds the same memory";
@@ -416,7 +417,7 @@ fn of_many_fields_that_may_hold_more_three_are_named_first() {
         (0, "3 fields may hold more: a, b.c, b.d.e"),
         (1, "4 fields may hold more: a, b.c, b.d.e, .."),
     ] {
-        let text = report(model(last), &QConfigSpec::int8()).to_string();
+        let text = report(model(last), &QConfigSpec::int8().min_params(0)).to_string();
         let line = text.lines().next().expect("a line");
         assert!(line.ends_with(&format!("; {fields}")), "{text}");
     }

@@ -106,7 +106,7 @@ impl Model {
 }
 
 fn int8() -> QConfigSpec {
-    QConfigSpec::int8().embeddings()
+    QConfigSpec::int8().min_params(0).embeddings()
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn int8_keeps_small_activations_with_small_weights() -> Result<()> {
         let xs = scaled(&[7, 64], 3, inputs)?;
         let float = nn::Linear::new(scaled(&[20, 64], 4, weights)?, None);
         let mut layer = float.clone();
-        quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+        quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0))?;
         let sqnr = sqnr(&float.forward(&xs)?, &layer.forward(&xs)?)?;
         assert!(sqnr >= 36., "{inputs:e} by {weights:e}: {sqnr} dB");
     }
@@ -189,7 +189,7 @@ fn channels_of_zeros_and_of_subnormals_have_the_minimum_scale() -> Result<()> {
     let rows = [[0f32, 0.], [1e-40, -3e-39], [1e-38, 3e-38], [0.5, -1.]];
     let weight = Tensor::new(&rows, &Device::Cpu)?;
     let mut layer = nn::Linear::new(weight, Some(Tensor::ones(4, DType::F32, &Device::Cpu)?));
-    quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0))?;
     let qweight = layer.projection().qweight().expect("quantized");
     assert_eq!(qweight.scales()[..3], [f32::MIN_POSITIVE; 3]);
     assert_eq!(qweight.codes(), [0, 0, 0, 0, 1, 3, 64, -127]);
@@ -236,7 +236,10 @@ fn a_spec_may_name_the_minimum_scale() -> Result<()> {
         assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec);
         assert_eq!(QConfigSpec::from_json(&spec.to_json()?)?, spec);
     }
-    assert_eq!(int8().to_yaml()?, "preset: int8\nembeddings: true\n");
+    assert_eq!(
+        int8().to_yaml()?,
+        "preset: int8\nembeddings: true\nmin_params: 0\n"
+    );
     Ok(())
 }
 

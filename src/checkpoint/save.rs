@@ -42,20 +42,20 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let (float, int8) = (dir.path().join("float.safetensors"), dir.path().join("int8.safetensors"));
-/// # let weight = Tensor::randn(0f32, 1., (8, 4), &Device::Cpu)?;
+/// # let weight = Tensor::randn(0f32, 1., (64, 32), &Device::Cpu)?;
 /// # let tensors = std::collections::HashMap::from([("head.weight", weight)]);
 /// # candle_core::safetensors::save(&tensors, &float)?;
 /// let source = Checkpoint::open(&float)?;
 /// let load = |checkpoint: &Checkpoint| {
 ///     let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-///     nn::linear_no_bias(4, 8, vb.pp("head"))
+///     nn::linear_no_bias(32, 64, vb.pp("head"))
 /// };
 /// let mut model = load(&source)?;
 /// quantize_dynamic(&mut model, &QConfigSpec::int8())?;
 /// checkpoint::save(&model, &source, &int8)?;
 ///
 /// let again = load(&Checkpoint::open(&int8)?)?;
-/// let xs = Tensor::randn(0f32, 1., (2, 4), &Device::Cpu)?;
+/// let xs = Tensor::randn(0f32, 1., (2, 32), &Device::Cpu)?;
 /// assert_eq!(again.forward(&xs)?.to_vec2::<f32>()?, model.forward(&xs)?.to_vec2::<f32>()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -101,12 +101,12 @@ const TOLERANCE: f64 = 1e-5;
 ///     }
 /// }
 ///
-/// let gain = Tensor::rand(0.1f32, 4., 16, &Device::Cpu)?;
+/// let gain = Tensor::rand(0.1f32, 4., 32, &Device::Cpu)?;
 /// let mut model = Block {
 ///     norm: nn::LayerNorm::new(gain.clone(), gain.zeros_like()?, 1e-5),
-///     up: nn::Linear::new(Tensor::randn(0f32, 1., (32, 16), &Device::Cpu)?, None),
+///     up: nn::Linear::new(Tensor::randn(0f32, 1., (64, 32), &Device::Cpu)?, None),
 /// };
-/// let xs = Tensor::randn(0f32, 1., (4, 16), &Device::Cpu)?;
+/// let xs = Tensor::randn(0f32, 1., (4, 32), &Device::Cpu)?;
 /// let before = model.forward(&xs)?.to_vec2::<f32>()?;
 /// let report = equalize(&mut model, &Equalization::default(), |model| model.forward(&xs))?;
 /// assert_eq!((&report.pairs[0].norm[..], &report.pairs[0].layers[..]), ("norm", &["up".to_owned()][..]));

@@ -34,7 +34,7 @@ pub struct Observed<T> {
 /// use candle_core::{Device, Module, Tensor};
 /// use candle_dynquant::{inspect, nn, quantize_dynamic, QConfigSpec};
 ///
-/// let weight = Tensor::randn(0f32, 1., (16, 32), &Device::Cpu)?;
+/// let weight = Tensor::randn(0f32, 1., (32, 32), &Device::Cpu)?;
 /// let mut model = nn::Linear::new(weight, None);
 /// let mut quantized = model.clone();
 /// quantize_dynamic(&mut quantized, &QConfigSpec::int8())?;

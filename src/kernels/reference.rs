@@ -190,6 +190,7 @@ struct Factors {
     sum: Sum,
 }
 
+/// `before * keep` and the products of pairs, in the order of their dtype.
 type Sum = fn([f32; 2], &[(f32, f32)]) -> f32;
 
 impl Factors {

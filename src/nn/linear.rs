@@ -29,9 +29,9 @@ use crate::trace;
 ///
 /// let vars = VarMap::new();
 /// let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-/// let mut layer = nn::linear(32, 10, vb.pp("head"))?;
+/// let mut layer = nn::linear(128, 10, vb.pp("head"))?;
 /// quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
-/// let ys = layer.forward(&Tensor::ones((4, 7, 32), DType::F32, &Device::Cpu)?)?;
+/// let ys = layer.forward(&Tensor::ones((4, 7, 128), DType::F32, &Device::Cpu)?)?;
 /// assert_eq!(ys.dims(), [4, 7, 10]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -15,13 +15,13 @@ use crate::module::{Quantizable, Walk, WalkMut};
 /// use candle_core::{Device, Module, Tensor};
 /// use candle_dynquant::{nn, quantize_dynamic, QConfigSpec};
 ///
-/// let linear = || Ok(nn::Linear::new(Tensor::randn(0f32, 1., (8, 8), &Device::Cpu)?, None));
+/// let linear = || Ok(nn::Linear::new(Tensor::randn(0f32, 1., (32, 32), &Device::Cpu)?, None));
 /// let linear = || -> candle_core::Result<nn::Linear> { linear() };
 /// let mut model = nn::seq().add(linear()?).add(nn::Activation::Relu).add(linear()?);
 /// let report = quantize_dynamic(&mut model, &QConfigSpec::int8())?;
 /// assert_eq!(report.swapped().map(|layer| &layer.path[..]).collect::<Vec<_>>(), ["0", "2"]);
-/// let ys = model.forward(&Tensor::ones((2, 8), candle_core::DType::F32, &Device::Cpu)?)?;
-/// assert_eq!(ys.dims(), [2, 8]);
+/// let ys = model.forward(&Tensor::ones((2, 32), candle_core::DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(ys.dims(), [2, 32]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Sequential {

@@ -52,7 +52,10 @@ fn folders_with_and_without_a_model_are_the_same() -> Result<()> {
         QScheme::PerTensorAffine,
     ));
     let others = [
-        ("without a layer", QConfigSpec::int8().exclude("narrow")),
+        (
+            "without a layer",
+            QConfigSpec::int8().min_params(0).exclude("narrow"),
+        ),
         ("histograms", QConfigSpec::all_kinds(histogram)),
     ];
     for (name, spec) in specs().into_iter().chain(others) {
@@ -89,7 +92,7 @@ fn groups(config: &Value) -> Vec<Value> {
 fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
     let dir = tempfile::tempdir()?;
     folder(dir.path())?;
-    let int8 = || QConfigSpec::int8();
+    let int8 = || QConfigSpec::int8().min_params(0);
     let linear = json!([["Linear"], "channel", true, null, "token"]);
     let table = json!([["Embedding"], "channel", false, "torch.float32", null]);
     let per_tensor = QConfig::default_dynamic();
@@ -168,7 +171,7 @@ fn layers_are_known_by_the_names_and_shapes_of_their_tensors() -> Result<()> {
     }
     candle_core::safetensors::save(&tensors, &path)?;
     let source = Checkpoint::open(&path)?;
-    let spec = QConfigSpec::int8();
+    let spec = QConfigSpec::int8().min_params(0);
     let plan = Plan::new(&source, &spec, &[], &[])?;
     let got = |name: &str| plan.layers().iter().find(|layer| layer.name == name);
     for (name, _, _, kind) in kinds {

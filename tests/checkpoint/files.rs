@@ -57,7 +57,7 @@ fn a_folder_for_a_folder() -> Result<()> {
         let dir = tempfile::tempdir()?;
         let float = folder(dir.path(), shards)?;
         let out = dir.path().join("int8");
-        let model = quantized(&float, &QConfigSpec::int8().embeddings())?;
+        let model = quantized(&float, &QConfigSpec::int8().min_params(0).embeddings())?;
         let source = Checkpoint::open(&float)?;
         // Twice: the second replaces the first.
         for _ in 0..2 {
@@ -90,7 +90,7 @@ fn a_folder_for_a_folder() -> Result<()> {
 fn nothing_is_lost_where_a_folder_is_replaced() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = folder(dir.path(), 1)?;
-    let model = quantized(&float, &QConfigSpec::int8())?;
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
     let source = Checkpoint::open(&float)?;
     let out = dir.path().join("out");
     fs::create_dir(&out)?;
@@ -115,7 +115,11 @@ fn an_open_file_stays_readable_where_it_is_replaced() -> Result<()> {
     let float = write_float(dir.path())?;
     let source = Checkpoint::open(&float)?;
     let out = dir.path().join("out.safetensors");
-    checkpoint::save(&quantized(&float, &QConfigSpec::int8())?, &source, &out)?;
+    checkpoint::save(
+        &quantized(&float, &QConfigSpec::int8().min_params(0))?,
+        &source,
+        &out,
+    )?;
     let (before, opened) = (Model::open(&out)?.bits()?, Checkpoint::open(&out)?);
     checkpoint::save(&quantized(&float, &QConfigSpec::float16())?, &source, &out)?;
     let model = Model::load(opened.var_builder(DType::F32, &Device::Cpu))?;
@@ -180,7 +184,7 @@ fn what_killed_writers_left_is_removed() -> Result<()> {
 fn a_file_in_memory_is_as_that_on_a_disk() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = write_float(dir.path())?;
-    let spec = QConfigSpec::int8().embeddings();
+    let spec = QConfigSpec::int8().min_params(0).embeddings();
     let model = quantized(&float, &spec)?;
     let (saved, again) = (dir.path().join("saved"), dir.path().join("again"));
     checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;

@@ -107,8 +107,11 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
         }))
     };
     vec![
-        ("int8", QConfigSpec::int8()),
-        ("int8 with embeddings", QConfigSpec::int8().embeddings()),
+        ("int8", QConfigSpec::int8().min_params(0)),
+        (
+            "int8 with embeddings",
+            QConfigSpec::int8().min_params(0).embeddings(),
+        ),
         ("default", QConfigSpec::default().embeddings()),
         ("float16", QConfigSpec::float16()),
         ("bfloat16", QConfigSpec::bfloat16()),

@@ -46,7 +46,7 @@ fn a_config_that_python_wrote_is_read_and_keeps_its_values() -> Result<()> {
 }"#;
     for mark in ["", "\u{feff}"] {
         folder(&float, format!("{mark}{config}").as_bytes())?;
-        quantize(&float, &int8, &QConfigSpec::int8())?;
+        quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;
         let written = fs::read_to_string(int8.join("config.json"))?;
         let (before, entry) = written
             .split_once("  \"quantization_config\": {")
@@ -78,7 +78,7 @@ fn a_config_of_one_line_stays_json() -> Result<()> {
         (r#"{"a":1,"a":2,"compression_config":{}}"#, json!({"a": 2})),
     ] {
         folder(&float, config.as_bytes())?;
-        quantize(&float, &int8, &QConfigSpec::int8())?;
+        quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;
         let mut written: Value = serde_json::from_slice(&fs::read(int8.join("config.json"))?)?;
         let entry = written["quantization_config"].take();
         assert_eq!(entry["format"], "int-quantized");
@@ -178,7 +178,11 @@ fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     let tensors = HashMap::from([("head.weight", weight)]);
     candle_core::safetensors::save(&tensors, &source)?;
     let half = QConfigSpec::new().kind(LayerKind::Linear, QConfig::float16_dynamic());
-    for spec in [QConfigSpec::int8(), QConfigSpec::default(), half] {
+    for spec in [
+        QConfigSpec::int8().min_params(0),
+        QConfigSpec::default(),
+        half,
+    ] {
         for (from, to) in [
             (&float, &int8),
             (&source, &dir.path().join("one.safetensors")),
@@ -193,7 +197,7 @@ fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     }
     // What cannot be written is at fault itself.
     let nowhere = dir.path().join("no/such/folder/out.safetensors");
-    let error = quantize(&source, &nowhere, &QConfigSpec::int8()).unwrap_err();
+    let error = quantize(&source, &nowhere, &QConfigSpec::int8().min_params(0)).unwrap_err();
     assert!(
         error.to_string().starts_with(&*nowhere.to_string_lossy()),
         "{error}"
@@ -206,7 +210,7 @@ fn a_scale_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (float, int8) = (dir.path().join("float"), dir.path().join("int8"));
     folder(&float, b"{}")?;
-    quantize(&float, &int8, &QConfigSpec::int8())?;
+    quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;
     let path = int8.join("model.safetensors");
     let mut bytes = fs::read(&path)?;
     // Scales come first, since they are wider than codes.

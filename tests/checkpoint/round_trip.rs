@@ -54,7 +54,7 @@ fn tensors_are_those_of_compressed_tensors_and_the_rest_is_copied() -> Result<()
     let dir = tempfile::tempdir()?;
     let float = write_float(dir.path())?;
     let out = dir.path().join("out.safetensors");
-    let model = quantized(&float, &QConfigSpec::int8().embeddings())?;
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0).embeddings())?;
     checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
     let (before, after) = (tensors(&float)?, tensors(&out)?);
     for (name, tensor) in &before {
@@ -131,7 +131,7 @@ fn float_zero_points_survive_to_the_last_bit() -> Result<()> {
     let source = Checkpoint::open(&float)?;
     let load = |c: &Checkpoint| nn::embedding(4, 3, c.var_builder(DType::F32, &Device::Cpu));
     let mut layer = load(&source)?;
-    quantize_dynamic(&mut layer, &QConfigSpec::int8().embeddings())?;
+    quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0).embeddings())?;
     let out = dir.path().join("out.safetensors");
     checkpoint::save(&layer, &source, &out)?;
     let again = load(&Checkpoint::open(&out)?)?;
@@ -156,7 +156,7 @@ fn a_layer_without_a_tensor_is_named() -> Result<()> {
     let model = vec![nn::Linear::new(weight, None)];
     let quantized = {
         let mut quantized = model.clone();
-        quantize_dynamic(&mut quantized, &QConfigSpec::int8())?;
+        quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0))?;
         quantized
     };
     let error = checkpoint::save(&quantized, &source, &out)
@@ -179,7 +179,7 @@ fn a_layer_without_a_tensor_is_named() -> Result<()> {
         wide: Vec<nn::Linear>,
     }
     let mut wrong = Named { wide: wrong };
-    quantize_dynamic(&mut wrong, &QConfigSpec::int8())?;
+    quantize_dynamic(&mut wrong, &QConfigSpec::int8().min_params(0))?;
     assert!(checkpoint::save(&wrong.wide, &source, &out).is_err());
     Ok(())
 }
@@ -210,7 +210,7 @@ fn renamed_and_prefixed_builders_find_the_weights() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = write_float(dir.path())?;
     let out = dir.path().join("out.safetensors");
-    let model = quantized(&float, &QConfigSpec::int8())?;
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
     checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
     let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
     let renamed = vb.rename_f(|name| name.replace("broad", "wide"));
@@ -334,7 +334,7 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
     let source = Checkpoint::open(&float)?;
     let out = dir.path().join("out.safetensors");
     let specs = [
-        QConfigSpec::int8().embeddings(),
+        QConfigSpec::int8().min_params(0).embeddings(),
         QConfigSpec::default().embeddings(),
         QConfigSpec::onnxruntime().embeddings(),
         QConfigSpec::float16().kind(
@@ -381,7 +381,7 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
     // A head alone would have no tensor of its own.
     let vb = source.var_builder(DType::F32, &Device::Cpu);
     let mut model = Tied::load(&vb, "tied")?;
-    quantize_dynamic(&mut model, &QConfigSpec::int8())?;
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
     let error = checkpoint::save(&model, &source, &out)
         .unwrap_err()
         .to_string();
@@ -441,7 +441,7 @@ fn float_zero_points_are_written_for_both_kinds_of_codes() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = write_float(dir.path())?;
     let out = dir.path().join("out");
-    let model = quantized(&float, &QConfigSpec::int8().embeddings())?;
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0).embeddings())?;
     checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
     let floats = |(_, _, bytes): &Raw| -> Vec<f32> {
         let values = bytes.chunks_exact(4);

@@ -90,7 +90,7 @@ fn inputs_that_never_end_are_refused() -> Result<()> {
 fn outputs_that_are_no_file_are_left() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = write_float(dir.path())?;
-    let model = quantized(&float, &QConfigSpec::int8())?;
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
     let source = Checkpoint::open(&float)?;
     let path = |name: &str| dir.path().join(name);
     fifo(&path("fifo"));
@@ -123,7 +123,7 @@ fn outputs_that_are_no_file_are_left() -> Result<()> {
 fn a_link_and_the_permissions_of_an_output_stay() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = write_float(dir.path())?;
-    let model = quantized(&float, &QConfigSpec::int8())?;
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
     let source = Checkpoint::open(&float)?;
     let path = |name: &str| dir.path().join(name);
     fs::create_dir(path("far"))?;
@@ -152,7 +152,7 @@ fn hidden_files_of_the_source_are_not_copied() -> Result<()> {
         fs::write(source.join(name), "a token")?;
     }
     let out = dir.path().join("out");
-    let model = quantized(&float, &QConfigSpec::int8())?;
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
     checkpoint::save(&model, &Checkpoint::open(&source)?, &out)?;
     let mut names: Vec<_> = fs::read_dir(&out)?
         .map(|entry| entry.map(|entry| entry.file_name()))
@@ -168,7 +168,7 @@ fn what_a_replaced_folder_held_is_not_lost() -> Result<()> {
     let source = dir.path().join("float");
     fs::create_dir(&source)?;
     let float = write_float(&source)?;
-    let model = quantized(&float, &QConfigSpec::int8())?;
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
     let source = Checkpoint::open(&source)?;
     let out = dir.path().join("out");
     checkpoint::save(&model, &source, &out)?;

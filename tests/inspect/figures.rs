@@ -67,7 +67,7 @@ fn sqnr_db(expected: &Tensor, got: &Tensor) -> f64 {
 
 #[test]
 fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
-    let (float, quantized, inspection) = inspected(&QConfigSpec::int8());
+    let (float, quantized, inspection) = inspected(&QConfigSpec::int8().min_params(0));
     let paths: Vec<_> = inspection
         .layers
         .iter()
@@ -160,7 +160,7 @@ fn formats_without_codes_have_none_that_are_unused() {
 
 #[test]
 fn a_table_is_inspected_too() {
-    let (_, _, inspection) = inspected(&QConfigSpec::int8().embeddings());
+    let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0).embeddings());
     let table = &inspection.layers[0];
     assert!(table.quantized && table.weights[0].error.sqnr_db() > 30.);
     assert!(table.output.unwrap().sqnr_db() > 30.);
@@ -168,7 +168,7 @@ fn a_table_is_inspected_too() {
 
 #[test]
 fn it_is_a_table_and_json() {
-    let (_, _, inspection) = inspected(&QConfigSpec::int8());
+    let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0));
     let text = inspection.to_string();
     let up = text.lines().find(|line| line.contains("up ")).unwrap();
     assert!(up.contains("Linear"), "{text}");
@@ -266,7 +266,7 @@ fn histograms_count_values_between_powers_of_two() {
     ];
     let mut float = nn::Linear::new(random(&[8, 4], 1.), None);
     let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, &QConfigSpec::int8()).unwrap();
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
     let run = |model: &nn::Linear| {
         let mut last = None;
         for call in &calls {
@@ -303,7 +303,7 @@ fn histograms_count_values_between_powers_of_two() {
 
 #[test]
 fn the_table_has_the_means_of_a_layers_weights() {
-    let (_, _, inspection) = inspected(&QConfigSpec::int8());
+    let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0));
     let lstm = &inspection.layers[3];
     let unused = lstm
         .weights
@@ -346,7 +346,7 @@ fn a_far_value_leaves_few_codes_to_all_others() {
 fn other_models_and_other_calls_are_errors() {
     let mut float = Model::new();
     let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, &QConfigSpec::int8()).unwrap();
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
     let calls = std::cell::Cell::new(0);
     let error = inspect(&mut float, &mut quantized, |model| {
         calls.set(calls.get() + 1);

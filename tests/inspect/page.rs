@@ -32,7 +32,11 @@ fn it_has_a_picture_for_each_figure_and_loads_nothing() {
         point("2", None, Some(0.7)),
         point("3", Some(f64::NAN), Some(0.9)),
     ];
-    let html = page("a <model> & \"its\" layers", &QConfigSpec::int8(), &points);
+    let html = page(
+        "a <model> & \"its\" layers",
+        &QConfigSpec::int8().min_params(0),
+        &points,
+    );
     assert!(html.contains("<h1>a &lt;model&gt; &amp; &quot;its&quot; layers</h1>"));
     // The search, the errors, the sizes, and two distributions of each of three layers.
     assert_eq!(html.matches("<svg").count(), 3 + 2 * 3);
@@ -62,7 +66,7 @@ fn a_model_that_is_a_layer_has_a_name_and_histograms_have_values() {
     let weight = Tensor::randn(0f32, 1., (64, 16), &Device::Cpu).unwrap();
     let mut float = nn::Linear::new(weight, None);
     let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, &QConfigSpec::int8()).unwrap();
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
     let xs = Tensor::randn(0f32, 1., (8, 16), &Device::Cpu).unwrap();
     let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
     let html = inspection.page("one", &[]).unwrap();

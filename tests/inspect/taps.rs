@@ -199,7 +199,9 @@ impl Model {
 
 fn quantized(model: &Model) -> Model {
     let mut quantized = model.clone();
-    let spec = QConfigSpec::int8().kind(LayerKind::custom("Own"), QConfig::per_row_dynamic());
+    let spec = QConfigSpec::int8()
+        .min_params(0)
+        .kind(LayerKind::custom("Own"), QConfig::per_row_dynamic());
     quantize_dynamic(&mut quantized, &spec).unwrap();
     quantized
 }

@@ -95,7 +95,10 @@ fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
     let table = |spec: QConfigSpec| spec.name("table", QConfig::default_dynamic());
     for (rank, add) in RANKS {
         for qconfig in [Some(QConfig::default_dynamic()), None] {
-            let report = quantize(&table(add(QConfigSpec::int8(), qconfig.clone())));
+            let report = quantize(&table(add(
+                QConfigSpec::int8().min_params(0),
+                qconfig.clone(),
+            )));
             match (outcome(&report, "encoder.0.query"), qconfig) {
                 (Outcome::Swapped { to }, Some(qconfig)) => assert_eq!(to, qconfig, "{rank}"),
                 (
@@ -107,7 +110,11 @@ fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
                 other => panic!("{rank}: {other:?}"),
             }
         }
-        let spec = add(QConfigSpec::int8(), Some(QConfig::default_dynamic())).min_params(5);
+        let spec = add(
+            QConfigSpec::int8().min_params(0),
+            Some(QConfig::default_dynamic()),
+        )
+        .min_params(5);
         let got = outcome(&quantize(&table(spec)), "encoder.0.query");
         let small = LeftReason::TooSmall {
             parameters: 4,
@@ -123,17 +130,21 @@ fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
 #[test]
 fn min_params_counts_elements_and_says_so() {
     assert_eq!(
-        quantize(&QConfigSpec::int8().min_params(4))
+        quantize(&QConfigSpec::int8().min_params(0).min_params(4))
             .swapped()
             .count(),
         5
     );
-    let error = quantize_dynamic(&mut model(), &QConfigSpec::int8().min_params(5));
+    let error = quantize_dynamic(
+        &mut model(),
+        &QConfigSpec::int8().min_params(0).min_params(5),
+    );
     assert_eq!(
         error.unwrap_err().to_string(),
-        "nothing to quantize: min_params is 5, and what rules match is smaller, such as encoder.0.query with 4 weight elements"
+        "nothing to quantize: min_params is 5, and what rules match is smaller, such as encoder.0.query with 4 weight elements; min_params(0) leaves none"
     );
     let spec = QConfigSpec::int8()
+        .min_params(0)
         .min_params(5)
         .name("head", QConfig::per_row_dynamic());
     let report = quantize(&spec);
@@ -146,7 +157,7 @@ fn min_params_counts_elements_and_says_so() {
     );
     // A layer that stays float, or was quantized before, reports that instead of its size.
     let mut twice = model();
-    quantize_dynamic(&mut twice, &QConfigSpec::int8()).expect("quantizes");
+    quantize_dynamic(&mut twice, &QConfigSpec::int8().min_params(0)).expect("quantizes");
     let report = quantize_dynamic(&mut twice, &spec).expect("finds all done");
     assert_eq!(
         outcome(&report, "head"),
@@ -169,16 +180,23 @@ fn min_params_counts_elements_and_says_so() {
 
 #[test]
 fn lists_of_names_and_of_kinds() {
-    let spec = QConfigSpec::int8().exclude(["encoder.0", "head"]);
+    let spec = QConfigSpec::int8()
+        .min_params(0)
+        .exclude(["encoder.0", "head"]);
     assert_eq!(
         swapped(&quantize(&spec)),
         ["encoder.1.query", "encoder.1.value"]
     );
     let none: [&str; 0] = [];
-    assert_eq!(QConfigSpec::int8().exclude(none), QConfigSpec::int8());
+    assert_eq!(
+        QConfigSpec::int8().min_params(0).exclude(none),
+        QConfigSpec::int8().min_params(0)
+    );
     let typo = quantize_dynamic(
         &mut model(),
-        &QConfigSpec::int8().exclude(["head", "encodre"]),
+        &QConfigSpec::int8()
+            .min_params(0)
+            .exclude(["head", "encodre"]),
     );
     assert!(
         typo.unwrap_err()
@@ -231,7 +249,9 @@ fn presets_give_what_they_say() {
     );
     for (name, qconfig, kinds) in cases {
         let spec = QConfigSpec::preset(name).expect(name);
-        assert_eq!(spec.to_string().lines().count(), kinds, "{name}");
+        let minimum = usize::from(name.starts_with("int8"));
+        assert_eq!(spec.to_string().lines().count(), kinds + minimum, "{name}");
+        let spec = spec.min_params(0);
         assert_eq!(to(&spec, "head"), swapped_to(qconfig), "{name}");
         assert_eq!(to(&spec, "table"), left(LeftReason::OffByDefault), "{name}");
         let table = swapped_to(QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS));

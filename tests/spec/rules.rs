@@ -75,10 +75,10 @@ fn a_name_ends_where_a_segment_ends() {
 fn the_most_particular_rule_wins() {
     let query = "layer.1.attention.query";
     let cases: Vec<(&str, QConfigSpec, Option<QConfig>)> = vec![
-        ("preset", QConfigSpec::int8(), Some(A)),
+        ("preset", QConfigSpec::int8().min_params(0), Some(A)),
         (
             "kind over preset",
-            QConfigSpec::int8().kind(LayerKind::Linear, B),
+            QConfigSpec::int8().min_params(0).kind(LayerKind::Linear, B),
             Some(B),
         ),
         (
@@ -144,7 +144,7 @@ fn the_most_particular_rule_wins() {
         ),
         (
             "keep-float of an ancestor over preset",
-            QConfigSpec::int8().name("layer.1", None),
+            QConfigSpec::int8().min_params(0).name("layer.1", None),
             None,
         ),
         (
@@ -186,7 +186,7 @@ fn the_most_particular_rule_wins() {
 #[test]
 fn the_report_says_why_a_layer_was_left() {
     let mut model = model();
-    let spec = QConfigSpec::int8().name("layer.0", None);
+    let spec = QConfigSpec::int8().min_params(0).name("layer.0", None);
     let report = quantize_dynamic(&mut model, &spec).expect("quantizes");
     let reasons: Vec<_> = report.left().map(|l| (&*l.path, &l.outcome)).collect();
     let kept = Outcome::Left {
@@ -206,7 +206,8 @@ fn the_report_says_why_a_layer_was_left() {
         report.opaque[0].path, "layer.0.attention.heads",
         "opaque fields are listed"
     );
-    let again = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect("quantizes the rest");
+    let again = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
+        .expect("quantizes the rest");
     assert_eq!(again.swapped().count(), 3, "only what was left is swapped");
     let already = Outcome::Left {
         reason: LeftReason::AlreadyQuantized,
@@ -226,37 +227,45 @@ fn rules_at_fault_are_told_what_the_model_has() {
     let cases: Vec<(&str, QConfigSpec, &str)> = vec![
         (
             "misspelt name",
-            QConfigSpec::int8().name("layer.1.attention.qurey", None),
+            QConfigSpec::int8()
+                .min_params(0)
+                .name("layer.1.attention.qurey", None),
             r#"rule name "layer.1.attention.qurey" matches no layer: the nearest name is "layer.1.attention.query""#,
         ),
         (
             "misspelt ancestor",
-            QConfigSpec::int8().name("layer.1.atention", None),
+            QConfigSpec::int8()
+                .min_params(0)
+                .name("layer.1.atention", None),
             r#"rule name "layer.1.atention" matches no layer: the nearest name is "layer.1.attention""#,
         ),
         (
             "name of an opaque field",
-            QConfigSpec::int8().name("layer.0.attention.heads", None),
+            QConfigSpec::int8()
+                .min_params(0)
+                .name("layer.0.attention.heads", None),
             r#"rule name "layer.0.attention.heads" matches no layer: layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree"#,
         ),
         (
             "name below an opaque field",
-            QConfigSpec::int8().name("layer.0.attention.heads.query", None),
+            QConfigSpec::int8()
+                .min_params(0)
+                .name("layer.0.attention.heads.query", None),
             r#"layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree"#,
         ),
         (
             "kind that is not there",
-            QConfigSpec::int8().kind(LayerKind::GRU, A),
+            QConfigSpec::int8().min_params(0).kind(LayerKind::GRU, A),
             "rule kind GRU matches no layer: the model has layers of kind Linear, LSTM",
         ),
         (
             "regex that finds nothing",
-            QConfigSpec::int8().regex("^dense$", None),
+            QConfigSpec::int8().min_params(0).regex("^dense$", None),
             r#"rule regex "^dense$" matches no layer: the model has layers such as layer.0.attention.query, "#,
         ),
         (
             "malformed regex",
-            QConfigSpec::int8().regex("layer(", None),
+            QConfigSpec::int8().min_params(0).regex("layer(", None),
             r#"malformed regex "layer(": "#,
         ),
         (
@@ -266,7 +275,7 @@ fn rules_at_fault_are_told_what_the_model_has() {
         ),
         (
             "all kept float",
-            QConfigSpec::int8().name("", None),
+            QConfigSpec::int8().min_params(0).name("", None),
             "nothing to quantize: no rule gives a qconfig",
         ),
     ];
@@ -290,7 +299,8 @@ fn a_model_without_layers_is_told_which_field_may_be_meant() {
         Foreign<T>: Quantizable,
     {
         let mut model = Foreign { proj };
-        let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("no layers");
+        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
+            .expect_err("no layers");
         assert!(matches!(error, Error::NothingMatched { .. }), "{error:?}");
         error.to_string()
     }
@@ -346,7 +356,8 @@ fn two_layers_of_one_path_are_an_error() {
         a: part(),
         b: part(),
     };
-    let error = quantize_dynamic(&mut flattened, &QConfigSpec::int8()).expect_err("flattened");
+    let error = quantize_dynamic(&mut flattened, &QConfigSpec::int8().min_params(0))
+        .expect_err("flattened");
     assert!(
         matches!(&error, Error::DuplicatePath { path } if path == "dense"),
         "{error:?}"
@@ -355,7 +366,8 @@ fn two_layers_of_one_path_are_an_error() {
         a: part(),
         b: Toy::new(),
     };
-    let error = quantize_dynamic(&mut below, &QConfigSpec::int8()).expect_err("renamed");
+    let error =
+        quantize_dynamic(&mut below, &QConfigSpec::int8().min_params(0)).expect_err("renamed");
     assert!(
         matches!(&error, Error::DuplicatePath { path } if path == "a.dense"),
         "{error:?}"
@@ -422,7 +434,8 @@ fn an_alias_may_not_be_another_layers_path() {
         again: Holder { b: shared },
         other: Named { b: Toy::new() },
     };
-    let error = quantize_dynamic(&mut model, &QConfigSpec::int8()).expect_err("b twice");
+    let error =
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("b twice");
     assert!(
         matches!(&error, Error::DuplicatePath { path } if path == "b"),
         "{error:?}"
@@ -490,7 +503,7 @@ fn a_pattern_that_names_no_path_is_answered_with_the_regex() {
         ),
     ] {
         let mut model = model();
-        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().exclude(name));
+        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0).exclude(name));
         let error = error.expect_err(name).to_string();
         assert!(error.contains(expected), "{name}: {error}");
     }

@@ -11,9 +11,7 @@ use crate::model::{Lossy, Model, accuracy, becomes, model, search};
 const LOSSES: [f64; 5] = [0.02, 0.05, 0.01, 0.04, 0.03];
 
 fn config() -> TuningConfig {
-    TuningConfig::default()
-        .strategy(Strategy::Basic)
-        .absolute(0.06)
+    crate::config().strategy(Strategy::Basic).absolute(0.06)
 }
 
 /// An evaluation that does something else at its n-th call, from 1.
@@ -199,11 +197,11 @@ fn a_full_disk_ends_the_search() -> Result<()> {
 fn a_mistake_is_an_error_and_changes_nothing() {
     let never = |_: &Model| -> Result<f64> { panic!("evaluated") };
     for config in [
-        TuningConfig::default().relative(1.),
-        TuningConfig::default().relative(f64::NAN),
-        TuningConfig::default().absolute(f64::INFINITY),
-        TuningConfig::default().history("/no/such/folder/history.jsonl"),
-        TuningConfig::default().spec(QConfigSpec::int8().exclude("no_such_layer")),
+        crate::config().relative(1.),
+        crate::config().relative(f64::NAN),
+        crate::config().absolute(f64::INFINITY),
+        crate::config().history("/no/such/folder/history.jsonl"),
+        crate::config().spec(QConfigSpec::int8().min_params(0).exclude("no_such_layer")),
     ] {
         let mut model = model(&LOSSES);
         assert!(tune(&mut model, &config, never).is_err(), "{config:?}");
@@ -213,6 +211,6 @@ fn a_mistake_is_an_error_and_changes_nothing() {
         to: Some(candle_dynquant::QConfig::per_row_dynamic()),
         ..Lossy::new(0.1)
     }];
-    let error = tune(&mut quantized, &TuningConfig::default(), never).unwrap_err();
+    let error = tune(&mut quantized, &crate::config(), never).unwrap_err();
     assert!(matches!(error, Error::NothingMatched { .. }), "{error}");
 }

@@ -11,7 +11,7 @@ use crate::model::{Model, accuracy, becomes, initials, model, search};
 const LOSSES: [f64; 6] = [0.02, 0.05, 0.01, 0.04, 0.03, 0.1 / 3.];
 
 fn config(strategy: Strategy) -> TuningConfig {
-    TuningConfig::default().strategy(strategy).absolute(0.06)
+    crate::config().strategy(strategy).absolute(0.06)
 }
 
 /// All but the times.

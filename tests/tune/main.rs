@@ -8,3 +8,10 @@ mod layers;
 mod model;
 mod search;
 mod yaml;
+
+use candle_dynquant::{QConfigSpec, TuningConfig};
+
+/// The default, for layers of any size: those of toy models are small.
+fn config() -> TuningConfig {
+    TuningConfig::default().spec(QConfigSpec::int8().min_params(0))
+}

@@ -15,7 +15,7 @@ const STRATEGIES: [Strategy; 3] = [Strategy::Basic, Strategy::Sensitivity, Strat
 fn all_int8_is_tried_first_and_is_enough_where_it_passes() -> Result<()> {
     for strategy in STRATEGIES {
         let mut model = model(&[0.001, 0.002]);
-        let config = TuningConfig::default().strategy(strategy);
+        let config = crate::config().strategy(strategy);
         let (outcome, seen) = search(&mut model, &config)?;
         assert_eq!(seen, ["ff", "ii"], "{strategy}");
         assert_eq!(becomes(&model), ["int8", "int8"]);
@@ -29,9 +29,7 @@ fn all_int8_is_tried_first_and_is_enough_where_it_passes() -> Result<()> {
 #[test]
 fn basic_falls_back_alone_and_then_together() -> Result<()> {
     let mut model = model(&[0.010, 0.030, 0.020]);
-    let config = TuningConfig::default()
-        .strategy(Strategy::Basic)
-        .absolute(0.011);
+    let config = crate::config().strategy(Strategy::Basic).absolute(0.011);
     let (outcome, seen) = search(&mut model, &config)?;
     assert_eq!(seen, ["fff", "iii", "iih", "ihi", "hii", "ihh"]);
     assert!(outcome.met);
@@ -42,9 +40,7 @@ fn basic_falls_back_alone_and_then_together() -> Result<()> {
 #[test]
 fn basic_goes_on_to_float_where_float16_is_not_enough() -> Result<()> {
     let mut model = model(&[0.1, 0.3]);
-    let config = TuningConfig::default()
-        .strategy(Strategy::Basic)
-        .absolute(0.001);
+    let config = crate::config().strategy(Strategy::Basic).absolute(0.001);
     let (outcome, seen) = search(&mut model, &config)?;
     assert_eq!(seen, ["ff", "ii", "ih", "hi", "hh", "if", "fi", "ff"]);
     assert!(outcome.met);
@@ -58,7 +54,7 @@ fn sensitivity_bisects() -> Result<()> {
     let mut losses = [0.001; 26];
     losses[..5].fill(0.1);
     let mut model = model(&losses);
-    let config = TuningConfig::default().absolute(0.05);
+    let config = crate::config().absolute(0.05);
     let (outcome, seen) = search(&mut model, &config)?;
     let fallen = |trial: &String| trial.chars().filter(|c| *c == 'h').count();
     let counts: Vec<_> = seen.iter().map(fallen).collect();
@@ -79,7 +75,7 @@ fn sensitivity_needs_few_evaluations_whatever_the_losses() -> Result<()> {
         // All in float16 pass.
         let goal = losses.iter().sum::<f64>() * 0.5;
         let mut model = model(&losses);
-        let config = TuningConfig::default().absolute(goal);
+        let config = crate::config().absolute(goal);
         let (outcome, _) = search(&mut model, &config)?;
         assert!(outcome.met);
         let most = (layers as f64).log2() + 3.;
@@ -97,7 +93,7 @@ fn sensitivity_needs_few_evaluations_whatever_the_losses() -> Result<()> {
 #[test]
 fn a_timeout_looks_for_a_smaller_model() -> Result<()> {
     let losses = [0.001, 0.002, 0.1, 0.001, 0.1, 0.001];
-    let config = TuningConfig::default().absolute(0.05);
+    let config = crate::config().absolute(0.05);
     let mut first = model(&losses);
     let (short, _) = search(&mut first, &config)?;
     let mut smaller = model(&losses);
@@ -119,7 +115,7 @@ fn kinds_are_added_while_the_criterion_holds() -> Result<()> {
     model[1].kind = LayerKind::LSTM;
     model[2].kind = LayerKind::GRU;
     model[1].elements = 1000;
-    let config = TuningConfig::default().strategy(Strategy::ByKind);
+    let config = crate::config().strategy(Strategy::ByKind);
     let (outcome, seen) = search(&mut model, &config)?;
     assert_eq!(seen, ["fff", "iii", "fif", "fhf", "ihf", "ihi"]);
     assert!(outcome.met);
@@ -132,7 +128,7 @@ fn kinds_are_added_while_the_criterion_holds() -> Result<()> {
 fn per_row_is_tried_where_the_spec_has_another_int8() -> Result<()> {
     for strategy in STRATEGIES {
         let mut model = model(&[0.006, 0.003]);
-        let config = TuningConfig::default()
+        let config = crate::config()
             .strategy(strategy)
             .spec(QConfigSpec::default());
         let (outcome, seen) = search(&mut model, &config)?;
@@ -147,7 +143,7 @@ fn per_row_is_tried_where_the_spec_has_another_int8() -> Result<()> {
 #[test]
 fn layers_that_the_spec_leaves_are_left() -> Result<()> {
     let mut model = model(&[0.1, 0.2, 0.3]);
-    let config = TuningConfig::default().spec(QConfigSpec::int8().exclude("1"));
+    let config = crate::config().spec(QConfigSpec::int8().min_params(0).exclude("1"));
     let (outcome, seen) = search(&mut model, &config)?;
     assert!(seen.iter().all(|trial| &trial[1..2] == "f"), "{seen:?}");
     assert_eq!(outcome.layers[1].precision, Precision::Float);
@@ -160,7 +156,7 @@ fn layers_are_quantized_once() -> Result<()> {
     for strategy in STRATEGIES {
         let mut model = model(&[0.1; 12]);
         QUANTIZED.set(0);
-        let (outcome, _) = search(&mut model, &TuningConfig::default().strategy(strategy))?;
+        let (outcome, _) = search(&mut model, &crate::config().strategy(strategy))?;
         assert!(outcome.trials.len() > 2);
         assert_eq!(QUANTIZED.get(), 24, "{strategy}");
     }
@@ -175,7 +171,7 @@ fn the_result_is_the_best_trial_seen_and_no_trial_is_made_twice() -> Result<()> 
         for strategy in STRATEGIES {
             let goal = f64::from(random.float());
             let hours = Duration::from_secs(3600 * random.below(2) as u64);
-            let config = TuningConfig::default()
+            let config = crate::config()
                 .strategy(strategy)
                 .absolute(goal)
                 .timeout(hours);
@@ -204,7 +200,7 @@ fn the_result_is_the_best_trial_seen_and_no_trial_is_made_twice() -> Result<()> 
 #[test]
 fn nothing_that_passes_leaves_the_best_that_was_found() -> Result<()> {
     // More accuracy than the float model has.
-    let config = TuningConfig::default().absolute(-1.);
+    let config = crate::config().absolute(-1.);
     for strategy in STRATEGIES {
         let mut model = model(&[0.1, -0.2, 0.3]);
         let (outcome, seen) = search(&mut model, &config.clone().strategy(strategy))?;
@@ -218,9 +214,7 @@ fn nothing_that_passes_leaves_the_best_that_was_found() -> Result<()> {
 
 #[test]
 fn limits_end_a_search() -> Result<()> {
-    let config = TuningConfig::default()
-        .strategy(Strategy::Basic)
-        .absolute(0.);
+    let config = crate::config().strategy(Strategy::Basic).absolute(0.);
     let mut few = model(&[0.1; 9]);
     let (outcome, seen) = search(&mut few, &config.clone().max_trials(4))?;
     assert_eq!((outcome.stopped, seen.len()), (Stopped::MaxTrials, 5));
@@ -244,7 +238,7 @@ fn limits_end_a_search() -> Result<()> {
 #[test]
 fn a_lower_value_may_be_the_better_one() -> Result<()> {
     let mut model = model(&[0.1, 0.2, 0.3]);
-    let config = TuningConfig::default().absolute(0.25).lower_is_better();
+    let config = crate::config().absolute(0.25).lower_is_better();
     let config = config.strategy(Strategy::Basic);
     let error = |model: &Vec<crate::model::Lossy>| candle_core::Result::Ok(1. - accuracy(model));
     let outcome = candle_dynquant::tune(&mut model, &config, error)?;
@@ -256,9 +250,7 @@ fn a_lower_value_may_be_the_better_one() -> Result<()> {
 #[test]
 fn the_outcome_is_printed_as_neural_compressor_does() -> Result<()> {
     let mut model = model(&[0.010, 0.030, 0.020]);
-    let config = TuningConfig::default()
-        .strategy(Strategy::Basic)
-        .absolute(0.011);
+    let config = crate::config().strategy(Strategy::Basic).absolute(0.011);
     let (outcome, _) = search(&mut model, &config)?;
     let text = outcome.to_string();
     let lines: Vec<&str> = text.lines().collect();
@@ -300,7 +292,7 @@ fn progress_tells_how_far_a_search_is() -> Result<()> {
         (Strategy::Sensitivity, usize::MAX, 1 + 5 - 2),
         (Strategy::ByKind, usize::MAX, 1 + 3),
     ] {
-        let config = TuningConfig::default().strategy(strategy).absolute(0.06);
+        let config = crate::config().strategy(strategy).absolute(0.06);
         let config = if most == 3 {
             config.max_trials(3)
         } else {
@@ -345,7 +337,7 @@ fn progress_tells_how_far_a_search_is() -> Result<()> {
 
 #[test]
 fn goals_that_no_accuracy_can_meet_are_refused() {
-    let default = TuningConfig::default;
+    let default = crate::config;
     for (config, expected) in [
         (
             default().relative(1.),
@@ -368,7 +360,7 @@ fn goals_that_no_accuracy_can_meet_are_refused() {
 
 #[test]
 fn a_trial_is_told_by_how_many_layers_are_what() -> Result<()> {
-    let config = TuningConfig::default().absolute(0.06);
+    let config = crate::config().absolute(0.06);
     let (outcome, _) = search(&mut model(&[0.02, 0.05, 0.01, 0.04]), &config)?;
     let mut parts = Vec::new();
     for trial in &outcome.trials {

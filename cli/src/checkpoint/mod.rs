@@ -34,6 +34,9 @@ pub struct QuantizeArgs {
     /// Quantizes embeddings too.
     #[arg(long)]
     embeddings: bool,
+    /// Keeps layers of fewer weight elements float; without it the preset or the spec decides.
+    #[arg(long, value_name = "N")]
+    min_params: Option<usize>,
     /// Keeps a layer float, or all below a name.
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,

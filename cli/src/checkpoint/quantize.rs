@@ -63,6 +63,10 @@ fn spec(args: &QuantizeArgs) -> Result<QConfigSpec> {
         true => spec.embeddings(),
         false => spec,
     };
+    let spec = match args.min_params {
+        Some(elements) => spec.min_params(elements),
+        None => spec,
+    };
     let exclude = |spec: QConfigSpec, name: &String| spec.exclude(name.as_str());
     Ok(args.exclude.iter().fold(spec, exclude))
 }

@@ -189,8 +189,8 @@ struct Written<'a> {
     kinds: BTreeMap<&'a LayerKind, Brief<'a>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     embeddings: bool,
-    #[serde(skip_serializing_if = "is_zero")]
-    min_params: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_params: Option<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exclude: Vec<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -233,6 +233,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         // The shortest form that names allow.
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
         let mut preset = None;
+        let mut min_params = 0;
         for name in QConfigSpec::PRESETS {
             let Ok(named) = QConfigSpec::preset(name) else {
                 continue;
@@ -244,6 +245,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
             {
                 kinds.retain(|kind, _| !named.presets.contains_key(kind));
                 preset = Some(name);
+                min_params = named.min_params;
                 break;
             }
         }
@@ -269,14 +271,10 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         Self {
             preset,
             embeddings,
-            min_params: spec.min_params,
+            min_params: (spec.min_params != min_params).then_some(spec.min_params),
             kinds: kinds.into_iter().map(|(k, q)| (k, q.into())).collect(),
             rules: rules.collect(),
             exclude,
         }
     }
-}
-
-fn is_zero(elements: &usize) -> bool {
-    *elements == 0
 }

@@ -116,8 +116,9 @@ pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String
             parameters,
             min_params,
         }) => Some(format!(
-            "min_params is {min_params}, and what rules match is smaller, such as {} with {parameters} weight elements",
-            layer.path
+            "min_params is {min_params}, and what rules match is smaller, such as {} with {parameters} weight elements; \
+             min_params(0) leaves none",
+            if layer.path.is_empty() { "the model" } else { &layer.path }
         )),
         _ => None,
     });

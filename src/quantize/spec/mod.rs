@@ -52,6 +52,9 @@ pub struct QConfigSpec {
 /// How many rules a spec may have; each is compared with every name of the model.
 const MAX_RULES: usize = 10_000;
 
+/// Weight elements from which an int8 layer is faster than a float one in calls of any number of rows.
+const WORTHWHILE: usize = 1_000;
+
 /// The decision for one layer.
 #[derive(Clone)]
 pub(crate) enum Decision {
@@ -88,14 +91,18 @@ impl QConfigSpec {
 
     /// The recommended preset: [`QConfig::per_row_dynamic`] for every kind that multiplies,
     /// including [`RNN`](LayerKind::RNN), which PyTorch omits.
+    ///
+    /// Layers of fewer than 1,000 weight elements stay float: in calls of many rows they would take more time,
+    /// and some more memory (`cargo bench --bench narrow`). [`min_params(0)`](Self::min_params) quantizes
+    /// them too.
     pub fn int8() -> Self {
-        Self::all_kinds(QConfig::per_row_dynamic())
+        Self::all_kinds(QConfig::per_row_dynamic()).min_params(WORTHWHILE)
     }
 
     /// [`int8`](Self::int8) with [weights of a reduced range](QConfig::reduce_range): faster on x86-64 CPUs
     /// without VNNI, less accurate on all.
     pub fn int8_reduce_range() -> Self {
-        Self::all_kinds(QConfig::per_row_dynamic().reduce_range())
+        Self::all_kinds(QConfig::per_row_dynamic().reduce_range()).min_params(WORTHWHILE)
     }
 
     /// Half-precision weights for every kind that multiplies: PyTorch's `dtype=torch.float16`.
