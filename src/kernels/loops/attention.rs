@@ -374,7 +374,7 @@ unsafe fn pass<
         let sums = &mut sums[..value_dim * width];
         // SAFETY: blocks of attention are disjoint, and one thread computes each.
         stands &= unsafe {
-            write::<LANES, N>(
+            write(
                 attention,
                 &block,
                 (sums, width),
@@ -472,7 +472,7 @@ fn scaled_queries<const LANES: usize>(
 /// # Safety
 /// No other thread computes a block that overlaps.
 #[inline(always)]
-unsafe fn write<const LANES: usize, N: Number>(
+unsafe fn write<const LANES: usize>(
     attention: &Attention<'_>,
     block: &Block,
     (sums, width): (&mut [f32], usize),
@@ -485,22 +485,21 @@ unsafe fn write<const LANES: usize, N: Number>(
         // No key had a part in a sum that is zero.
         *sum = if *sum == 0. { 0. } else { 1. / *sum };
     }
-    let mut finite = true;
     for column in (0..width).step_by(COLUMNS) {
         let factors = block_at(sum, column);
-        let mut greatest = [0; COLUMNS];
         for row in sums.chunks_exact_mut(width) {
-            // A sum of -0.0 becomes 0.0: the sign of a zero may be that of an excluded value.
-            let quotients = N::fma_each(block_at(row, column), factors, [0.; COLUMNS]);
-            row[column..column + COLUMNS].copy_from_slice(&quotients);
-            greatest = greater(greatest, quotients);
+            for (x, factor) in row[column..column + COLUMNS].iter_mut().zip(factors) {
+                // A sum of -0.0 becomes 0.0: the sign of a zero may be that of an excluded value.
+                *x = fma(*x, factor, 0.);
+            }
         }
-        // There are queries up to `height` only.
-        for (column, greatest) in (column..).zip(&mut greatest) {
-            *greatest = if column < height { *greatest } else { 0 };
-        }
-        finite &= greatest.into_iter().fold(0, u32::max) < f32::INFINITY.to_bits();
     }
+    // By their bits, of which those of what is not finite are the greatest. Columns behind the last
+    // query may hold anything.
+    let infinity = f32::INFINITY.to_bits();
+    let greatest = |xs: &[f32]| xs.iter().fold(0, |max, x| x.abs().to_bits().max(max));
+    let mut rows = sums.chunks_exact(width);
+    let finite = greatest(sums) < infinity || rows.all(|row| greatest(&row[..height]) < infinity);
     let first = block.batch * attention.q.rows + block.queries.start;
     let columns = block.head * value_dim..(block.head + 1) * value_dim;
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
@@ -524,14 +523,12 @@ fn add_mask<const LANES: usize>(
     let stride = mask.strides[2];
     if stride == 0 {
         // The same for all queries. Most keys are no padding: a softmax is the same of 0.0 and -0.0.
-        for (scores, add) in scores.chunks_exact_mut(width).zip(values) {
-            match *add {
-                0. => {}
-                f32::NEG_INFINITY => scores.fill(f32::NEG_INFINITY),
-                add => {
-                    for score in scores {
-                        *score += add;
-                    }
+        let some = |(_, add): &(_, &f32)| **add != 0.;
+        for (scores, add) in scores.chunks_exact_mut(width).zip(values).filter(some) {
+            let excluded = *add == f32::NEG_INFINITY;
+            for scores in scores.as_chunks_mut::<COLUMNS>().0 {
+                for score in scores {
+                    *score = if excluded { *add } else { *score + add };
                 }
             }
         }
@@ -620,16 +617,6 @@ fn block_at(row: &[f32], column: usize) -> Columns {
 fn later(mut max: Columns, scores: Columns) -> Columns {
     for (max, score) in max.iter_mut().zip(scores) {
         *max = if score > *max { score } else { *max };
-    }
-    max
-}
-
-/// The max of the bits of each column's absolute values: those of what is not finite are the greatest.
-#[inline(always)]
-fn greater(mut max: [u32; COLUMNS], xs: Columns) -> [u32; COLUMNS] {
-    for (max, x) in max.iter_mut().zip(xs) {
-        let bits = x.abs().to_bits();
-        *max = if bits > *max { bits } else { *max };
     }
     max
 }
