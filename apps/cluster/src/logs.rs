@@ -15,6 +15,8 @@ pub fn start(options: &Options) {
     };
     tracing_subscriber::fmt()
         .with_writer(stderr)
+        // By eprintln!, which panics where nobody reads stderr.
+        .log_internal_errors(false)
         .with_max_level(options.log_level.unwrap_or(default))
         .with_target(false)
         .with_ansi(stderr().is_terminal())

@@ -8,6 +8,8 @@ use crate::options::Options;
 pub fn start(options: &Options) {
     let logs = tracing_subscriber::fmt()
         .with_writer(stderr)
+        // By eprintln!, which panics where nobody reads stderr.
+        .log_internal_errors(false)
         .with_max_level(options.log_level)
         .with_target(false);
     match options.log_json {
