@@ -102,7 +102,7 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
         }
     });
     seen.attacks = attacks.into_inner();
-    println!("{seen:?}");
+    dynquant_encoder::program::print::note(format_args!("{seen:?}"));
     // Nothing is left of it.
     assert_eq!(server.post("/embed", &of_others()).body, expected.body);
     for gauge in [
