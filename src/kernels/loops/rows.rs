@@ -45,69 +45,49 @@ impl Extent {
 /// Floats taken at a time: two of the widest registers, so that two chains of minima overlap.
 const CHUNK: usize = 32;
 
-/// Floats taken at a time of rows that are shorter: to fill up a chunk takes as long as all the rest.
-const SHORT: usize = 8;
-
 /// The extent of a row.
 #[inline(always)]
 pub fn extent(row: &[f32]) -> Extent {
+    let mut lanes = Lanes {
+        min: [f32::INFINITY; CHUNK],
+        max: [f32::NEG_INFINITY; CHUNK],
+        sum: [0.; CHUNK],
+    };
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for chunk in chunks {
+        lanes.take(chunk);
+    }
+    if let Some(first) = rest.first() {
+        // A chunk that ends with the row: what it has twice changes nothing.
+        let filled_up = || {
+            let mut chunk = [*first; CHUNK];
+            chunk[..rest.len()].copy_from_slice(rest);
+            chunk
+        };
+        let last = row.last_chunk::<CHUNK>().copied();
+        lanes.take(&last.unwrap_or_else(filled_up));
+    }
     let less = |a: f32, b: f32| if a < b { a } else { b };
     let greater = |a: f32, b: f32| if a > b { a } else { b };
-    let plus = |a: f32, b: f32| a + b;
-    let [min, max, sum] = if row.len() < CHUNK {
-        let Lanes { min, max, sum } = Lanes::of(row);
-        [few(min, less), few(max, greater), few(sum, plus)]
-    } else {
-        let Lanes { min, max, sum } = Lanes::of(row);
-        [
-            together(min, less),
-            together(max, greater),
-            together(sum, plus),
-        ]
-    };
     Extent {
-        min,
-        max,
+        min: together(lanes.min, less),
+        max: together(lanes.max, greater),
         // A NaN or an infinity stays in a sum. A sum of large finite numbers may overflow, so then
         // the elements decide.
-        finite: sum.is_finite() || row.iter().all(|x| x.is_finite()),
+        finite: together(lanes.sum, |a, b| a + b).is_finite() || row.iter().all(|x| x.is_finite()),
     }
 }
 
 /// The extent and the sum of each lane of the chunks of a row.
-struct Lanes<const N: usize> {
-    min: [f32; N],
-    max: [f32; N],
-    sum: [f32; N],
+struct Lanes {
+    min: [f32; CHUNK],
+    max: [f32; CHUNK],
+    sum: [f32; CHUNK],
 }
 
-impl<const N: usize> Lanes<N> {
+impl Lanes {
     #[inline(always)]
-    fn of(row: &[f32]) -> Self {
-        let mut lanes = Self {
-            min: [f32::INFINITY; N],
-            max: [f32::NEG_INFINITY; N],
-            sum: [0.; N],
-        };
-        let (chunks, rest) = row.as_chunks::<N>();
-        for chunk in chunks {
-            lanes.take(chunk);
-        }
-        if let Some(first) = rest.first() {
-            // A chunk that ends with the row: what it has twice changes nothing.
-            let filled_up = || {
-                let mut chunk = [*first; N];
-                chunk[..rest.len()].copy_from_slice(rest);
-                chunk
-            };
-            let last = row.last_chunk::<N>().copied();
-            lanes.take(&last.unwrap_or_else(filled_up));
-        }
-        lanes
-    }
-
-    #[inline(always)]
-    fn take(&mut self, chunk: &[f32; N]) {
+    fn take(&mut self, chunk: &[f32; CHUNK]) {
         for (i, x) in chunk.iter().copied().enumerate() {
             self.min[i] = if x < self.min[i] { x } else { self.min[i] };
             self.max[i] = if x > self.max[i] { x } else { self.max[i] };
@@ -120,15 +100,7 @@ impl<const N: usize> Lanes<N> {
 #[inline(always)]
 fn together(values: [f32; CHUNK], both: impl Fn(f32, f32) -> f32) -> f32 {
     let values: [f32; 16] = std::array::from_fn(|i| both(values[i + 16], values[i]));
-    few(
-        std::array::from_fn(|i| both(values[i + 8], values[i])),
-        both,
-    )
-}
-
-/// The same of few values.
-#[inline(always)]
-fn few(values: [f32; SHORT], both: impl Fn(f32, f32) -> f32) -> f32 {
+    let values: [f32; 8] = std::array::from_fn(|i| both(values[i + 8], values[i]));
     let values: [f32; 4] = std::array::from_fn(|i| both(values[i + 4], values[i]));
     let values: [f32; 2] = std::array::from_fn(|i| both(values[i + 2], values[i]));
     both(values[1], values[0])
@@ -161,23 +133,13 @@ pub fn quantize<N: Number>(
 /// Codes are the low bytes of what the formula gives.
 #[inline(always)]
 fn each<N: Number>(row: &[f32], codes: &mut [u8], formula: impl Formula) {
-    if row.len() < CHUNK {
-        chunks::<N, SHORT>(row, codes, formula);
-    } else {
-        chunks::<N, CHUNK>(row, codes, formula);
-    }
-}
-
-/// The same, so many elements at a time.
-#[inline(always)]
-fn chunks<N: Number, const LEN: usize>(row: &[f32], codes: &mut [u8], formula: impl Formula) {
-    let take = |row: &[f32; LEN], codes: &mut [u8; LEN]| {
+    let take = |row: &[f32; CHUNK], codes: &mut [u8; CHUNK]| {
         for (x, code) in N::map(formula, *row).into_iter().zip(codes) {
             *code = x.to_bits() as u8;
         }
     };
-    let (chunks, rest) = row.as_chunks::<LEN>();
-    for (row, codes) in chunks.iter().zip(codes.as_chunks_mut::<LEN>().0) {
+    let (chunks, rest) = row.as_chunks::<CHUNK>();
+    for (row, codes) in chunks.iter().zip(codes.as_chunks_mut::<CHUNK>().0) {
         take(row, codes);
     }
     if rest.is_empty() {
@@ -187,7 +149,7 @@ fn chunks<N: Number, const LEN: usize>(row: &[f32], codes: &mut [u8], formula: i
     match (row.last_chunk(), codes.last_chunk_mut()) {
         (Some(row), Some(codes)) => take(row, codes),
         _ => {
-            let (mut chunk, mut encoded) = ([0.; LEN], [0; LEN]);
+            let (mut chunk, mut encoded) = ([0.; CHUNK], [0; CHUNK]);
             chunk[..rest.len()].copy_from_slice(rest);
             take(&chunk, &mut encoded);
             codes.copy_from_slice(&encoded[..rest.len()]);
