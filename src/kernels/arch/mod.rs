@@ -48,22 +48,22 @@ macro_rules! doors {
                 }
             }
 
-            /// Computes a block of attention.
+            /// Computes a block of attention; whether that stands, or is to be computed with care.
             ///
             /// # Safety
             /// No other thread computes a block that overlaps.
-            pub(in crate::kernels) unsafe fn attend(
+            pub(in crate::kernels) unsafe fn attend<const CAREFUL: bool>(
                 self,
                 attention: &Attention<'_>,
                 block: Block,
                 out: &Sink<'_>,
-            ) {
+            ) -> bool {
                 // SAFETY: an `Isa` exists only where the CPU has the features of its module; blocks
                 // of attention are disjoint, and one thread computes each.
                 unsafe {
                     match self.0 {
                         $(#[cfg($where)]
-                        Kind::$kind => $($module)::+::attend(attention, block, out),)*
+                        Kind::$kind => $($module)::+::attend::<CAREFUL>(attention, block, out),)*
                     }
                 }
             }

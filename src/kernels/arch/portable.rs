@@ -174,7 +174,11 @@ pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize, const NV:
 
 /// # Safety
 /// No other thread computes a block that overlaps.
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     // By an instruction where the CPU surely has it: the C library's is a call for each element.
     let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
     let register = float_vector::Closures {
@@ -191,7 +195,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         transpose: |square| transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend_by::<8, 2, f32, _>(attention, block, out, register) }
+    unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register) }
 }
 
 /// Rows become columns.

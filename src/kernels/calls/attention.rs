@@ -166,7 +166,9 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
                     head: head % heads,
                     queries: start..end.min(q.rows),
                 };
-                isa.attend(&attention, block, &out);
+                if !isa.attend::<false>(&attention, block.clone(), &out) {
+                    isa.attend::<true>(&attention, block, &out);
+                }
             };
             match count {
                 1 => (0..tasks).for_each(task),

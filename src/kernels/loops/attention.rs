@@ -18,7 +18,7 @@
 //! A query's result depends on no other query, on no thread count and on no tile size; keys that
 //! the mask excludes leave no trace. A product of a weight of 0 and a value that is not finite
 //! would be one: where a task's results are not all finite, the task is computed again with
-//! [care](pass), which takes such values out of the product.
+//! [care](attend), which takes such values out of the product.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -189,57 +189,44 @@ impl States<'_> {
 /// # Safety
 /// No other thread computes a task that overlaps.
 #[inline(always)]
-pub unsafe fn attend_by<const LANES: usize, const NV: usize, N: Number, R: Register<LANES>>(
+pub unsafe fn attend_by<
+    const LANES: usize,
+    const NV: usize,
+    N: Number,
+    R: Register<LANES>,
+    const CAREFUL: bool,
+>(
     attention: &Attention<'_>,
     task: Block,
     out: &Sink<'_>,
     register: R,
-) {
+) -> bool {
     // SAFETY: the contract is the same.
     unsafe {
         match attention.precision {
             Precision::Float32 => {
-                attend::<LANES, NV, N, _>(attention, task, out, Floats(register));
+                let factors = Floats(register);
+                attend::<LANES, NV, N, _, CAREFUL>(attention, task, out, factors)
             }
             Precision::BFloat16 => {
-                attend::<LANES, NV, N, _>(attention, task, out, BFloat16s(register));
+                let factors = BFloat16s(register);
+                attend::<LANES, NV, N, _, CAREFUL>(attention, task, out, factors)
             }
         }
     }
 }
 
-/// Computes a task and writes it to `out`, `[batch * queries, heads * value_dim]`.
-///
-/// # Safety
-/// No other thread computes a task that overlaps.
-#[inline(always)]
-pub unsafe fn attend<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>>(
-    attention: &Attention<'_>,
-    task: Block,
-    out: &Sink<'_>,
-    factors: F,
-) {
-    // SAFETY: the contract is the same.
-    unsafe {
-        let stands = pass::<LANES, NV, N, F, false>(attention, &task, out, factors);
-        if !stands {
-            // By small tiles, which give the same bits in less code.
-            pass::<LANES, 1, N, F, true>(attention, &task, out, factors);
-        }
-    }
-}
-
-/// Computes a task; whether the result stands, which it does if it is finite or was computed with
-/// care.
+/// Computes a task and writes it to `out`, `[batch * queries, heads * value_dim]`; whether that
+/// stands, which it does if it is finite or was computed with care.
 ///
 /// With care, values that are not finite count as 0 in the product of weights and values, and are
 /// added to the sums of the queries that see their keys by themselves. Where a result is finite,
 /// there was no such value, and both are the same.
 ///
 /// # Safety
-/// As of [`attend`].
+/// No other thread computes a task that overlaps.
 #[inline(always)]
-unsafe fn pass<
+pub unsafe fn attend<
     'a,
     const LANES: usize,
     const NV: usize,
@@ -248,7 +235,7 @@ unsafe fn pass<
     const CAREFUL: bool,
 >(
     attention: &Attention<'a>,
-    task: &Block,
+    task: Block,
     out: &Sink<'_>,
     factors: F,
 ) -> bool {
@@ -296,7 +283,7 @@ unsafe fn pass<
 
     // Of the keys behind, no query sees any.
     let seen = |block: &Block| attention.seen(block.queries.end - 1);
-    let all = seen(task);
+    let all = seen(&task);
     for start in (0..all).step_by(KEYS) {
         let of_chunk = KEYS.min(all - start);
         let rows_of = |heads: &Heads<'a>| (shared.of(heads, start), heads.strides[2]);
@@ -332,7 +319,7 @@ unsafe fn pass<
                 width,
                 keep: None,
             };
-            factors.product::<NV>(left, right);
+            product::<LANES, NV, F, CAREFUL>(factors, left, right);
             let scores = &mut room[..keys * width];
             if let Some(of) = attention.mask {
                 add_mask(of, &block, start, (scores, width), mask, register);
@@ -358,7 +345,7 @@ unsafe fn pass<
                 width,
                 keep: Some(keep),
             };
-            factors.product::<NV>(left, right);
+            product::<LANES, NV, F, CAREFUL>(factors, left, right);
             if CAREFUL {
                 let (weights, size) = (&mask[..keys * width], [keys, value_dim]);
                 add_not_finite(rows_of(&v), size, F::rounded, (weights, width), sums);
@@ -386,6 +373,20 @@ unsafe fn pass<
     }
     room.keep(&ROOM);
     stands || CAREFUL
+}
+
+/// The product of factors; with care by small tiles, which give the same bits in less code.
+#[inline(always)]
+fn product<const LANES: usize, const NV: usize, F: Factors<LANES>, const CAREFUL: bool>(
+    factors: F,
+    left: Left<'_>,
+    right: Right<'_>,
+) {
+    if CAREFUL {
+        factors.product::<1>(left, right);
+    } else {
+        factors.product::<NV>(left, right);
+    }
 }
 
 /// Copies values, `[rows, columns]`, with 0 for those of which the factor is not finite.
@@ -525,11 +526,12 @@ fn add_mask<const LANES: usize>(
         // The same for all queries. Most keys are no padding: a softmax is the same of 0.0 and -0.0.
         let some = |(_, add): &(_, &f32)| **add != 0.;
         for (scores, add) in scores.chunks_exact_mut(width).zip(values).filter(some) {
-            let excluded = *add == f32::NEG_INFINITY;
-            for scores in scores.as_chunks_mut::<COLUMNS>().0 {
-                for score in scores {
-                    *score = if excluded { *add } else { *score + add };
-                }
+            if *add == f32::NEG_INFINITY {
+                scores.fill(f32::NEG_INFINITY);
+                continue;
+            }
+            for score in scores {
+                *score += add;
             }
         }
         return;

@@ -228,7 +228,11 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a block that overlaps.
 #[target_feature(enable = "neon")]
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     let register = float_vector::Closures {
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |from: &[f32; 4]| unsafe { vld1q_f32(from.as_ptr()) },
@@ -240,7 +244,7 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
         transpose: |square| transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend_by::<4, 4, f32, _>(attention, block, out, register) }
+    unsafe { attention::attend_by::<4, 4, f32, _, CAREFUL>(attention, block, out, register) }
 }
 
 /// Rows become columns, in quarters: pairs of rows are interleaved, and pairs of pairs.

@@ -42,7 +42,11 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
 
 /// # Safety
 /// No other thread computes a block that overlaps.
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     // SAFETY: the contract is the same.
-    unsafe { attend_by::<Relaxed>(attention, block, out) }
+    unsafe { attend_by::<Relaxed, CAREFUL>(attention, block, out) }
 }

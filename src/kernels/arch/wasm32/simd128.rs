@@ -225,15 +225,23 @@ pub unsafe fn multiply_bf16_by<F: Fma>(
 
 /// # Safety
 /// No other thread computes a block that overlaps.
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     // SAFETY: the contract is the same.
-    unsafe { attend_by::<Exact>(attention, block, out) }
+    unsafe { attend_by::<Exact, CAREFUL>(attention, block, out) }
 }
 
 /// # Safety
 /// No other thread computes a block that overlaps.
 #[inline(always)]
-pub unsafe fn attend_by<F: Fma>(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend_by<F: Fma, const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     let register = float_vector::Closures {
         load: |from: &[f32; 4]| lanes::load(from),
         splat: |value| f32x4_splat(value),
@@ -243,5 +251,7 @@ pub unsafe fn attend_by<F: Fma>(attention: &Attention<'_>, block: Block, out: &S
         transpose: |square| portable::transpose(square),
     };
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend_by::<4, 2, lanes::Lanes<F>, _>(attention, block, out, register) }
+    unsafe {
+        attention::attend_by::<4, 2, lanes::Lanes<F>, _, CAREFUL>(attention, block, out, register)
+    }
 }

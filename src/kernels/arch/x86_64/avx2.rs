@@ -61,9 +61,13 @@ pub fn register() -> impl float_vector::Register<8, V = __m256> {
 /// # Safety
 /// The CPU has these features, and no other thread computes a block that overlaps.
 #[target_feature(enable = "avx2,fma")]
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend_by::<8, 2, f32, _>(attention, block, out, register()) }
+    unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register()) }
 }
 
 /// By `maddubs` where that is exact for the codes at hand: the bits are the same.

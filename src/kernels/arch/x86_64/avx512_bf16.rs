@@ -68,14 +68,18 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
 /// # Safety
 /// The CPU has these features, and no other thread computes a block that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe {
         match attention.precision {
-            Precision::Float32 => avx512_vnni::attend(attention, block, out),
+            Precision::Float32 => avx512_vnni::attend::<CAREFUL>(attention, block, out),
             Precision::BFloat16 => {
                 let factors = BFloat16s(register());
-                attention::attend::<16, 4, f32, _>(attention, block, out, factors);
+                attention::attend::<16, 4, f32, _, CAREFUL>(attention, block, out, factors)
             }
         }
     }

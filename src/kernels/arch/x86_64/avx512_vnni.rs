@@ -56,9 +56,13 @@ pub fn register() -> impl float_vector::Register<16, V = __m512> {
 /// # Safety
 /// The CPU has these features, and no other thread computes a block that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend_by::<16, 4, f32, _>(attention, block, out, register()) }
+    unsafe { attention::attend_by::<16, 4, f32, _, CAREFUL>(attention, block, out, register()) }
 }
 
 /// A tile of 6 x 64: 24 sums, 4 weights and a broadcast of the 32 registers.

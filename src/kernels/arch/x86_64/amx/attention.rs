@@ -15,16 +15,20 @@ use crate::kernels::loops::product::{Pair, Sink};
 /// # Safety
 /// The CPU has AMX-BF16 and these features, and no other thread computes a block that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     // SAFETY: an `Isa` of AMX exists only where the CPU has these features; tiles are configured until
     // the task is done; blocks of attention are disjoint, and one thread computes each.
     unsafe {
         match attention.precision {
-            Precision::Float32 => avx512_vnni::attend(attention, block, out),
+            Precision::Float32 => avx512_vnni::attend::<CAREFUL>(attention, block, out),
             Precision::BFloat16 => {
                 let _configured = Configured::new(HEIGHT);
                 let factors = OnTiles::new(avx512_bf16::register());
-                attention::attend::<16, 4, f32, _>(attention, block, out, factors);
+                attention::attend::<16, 4, f32, _, CAREFUL>(attention, block, out, factors)
             }
         }
     }

@@ -28,15 +28,15 @@ use crate::kernels::packed::Channels;
 
 /// Calls a function of the best instruction set that this CPU has.
 macro_rules! on_best {
-    ($function:ident($($argument:expr),*)) => {
+    ($function:ident $(::<$care:ident>)? ($($argument:expr),*)) => {
         // SAFETY: `cpu` found the features, and the functions have one contract.
         unsafe {
             if cpu::avx512_vnni() {
-                avx512_vnni::$function($($argument),*)
+                avx512_vnni::$function $(::<$care>)? ($($argument),*)
             } else if cpu::avx2() {
-                avx2::$function($($argument),*)
+                avx2::$function $(::<$care>)? ($($argument),*)
             } else {
-                portable::$function($($argument),*)
+                portable::$function $(::<$care>)? ($($argument),*)
             }
         }
     };
@@ -52,17 +52,21 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 
 /// # Safety
 /// No other thread computes a block that overlaps.
-pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     if cpu::avx512_bf16() {
         assert!(install(), "a handler of SIGILL");
         // SAFETY: the CPU has these features, and tiles or the handler; the contract is the same.
-        return unsafe { on_tiles::attend(attention, block, out) };
+        return unsafe { on_tiles::attend::<CAREFUL>(attention, block, out) };
     }
     if attention.precision == Precision::BFloat16 && cpu::avx2() {
         // SAFETY: the CPU has these features; the contract is the same.
-        return unsafe { attend_by_avx2(attention, block, out) };
+        return unsafe { attend_by_avx2::<CAREFUL>(attention, block, out) };
     }
-    on_best!(attend(attention, block, out));
+    on_best!(attend::<CAREFUL>(attention, block, out))
 }
 
 /// Attention on emulated tiles, with factors made lane by lane.
@@ -70,7 +74,11 @@ pub unsafe fn attend(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
 /// # Safety
 /// The CPU has these features, and no other thread computes a block that overlaps.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn attend_by_avx2(attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+unsafe fn attend_by_avx2<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
     const LANES: usize = 8;
     type Lanes = [f32; LANES];
     let register = avx2::register();
@@ -101,7 +109,8 @@ unsafe fn attend_by_avx2(attention: &Attention<'_>, block: Block, out: &Sink<'_>
     // done; blocks of attention are disjoint, and one thread computes each.
     unsafe {
         let _configured = Configured::new(HEIGHT);
-        attention::attend::<LANES, 2, f32, _>(attention, block, out, OnTiles::new(register));
+        let factors = OnTiles::new(register);
+        attention::attend::<LANES, 2, f32, _, CAREFUL>(attention, block, out, factors)
     }
 }
 
