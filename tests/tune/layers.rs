@@ -6,7 +6,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::tune::{Precision, Strategy, Trial};
 use candle_dynquant::{
-    Checkpoint, QConfigSpec, Quantizable, Result, TuningConfig, TuningOutcome, checkpoint, nn, tune,
+    Checkpoint, QConfigSpec, Quantizable, Result, TuningOutcome, checkpoint, nn, tune,
 };
 
 use crate::common::tensor;

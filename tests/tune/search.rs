@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use candle_dynquant::tune::{Precision, Stopped, Strategy, tune_with};
-use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, TuningConfig};
+use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result};
 
 use crate::common::random::Random;
 use crate::model::{Model, QUANTIZED, accuracy, becomes, initials, model, search};
