@@ -1,6 +1,6 @@
 //! Activation functions, element by element.
 
-use candle_core::{D, Module, Result, Tensor};
+use candle_core::{D, DType, Module, Result, Tensor};
 
 use super::is_ours;
 use crate::error::Error;
@@ -148,7 +148,13 @@ pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
         _ => return Err(mismatch("swiglu", "[.., 2 n]", xs).into()),
     };
     let half = columns / 2;
-    silu(&xs.narrow(D::Minus1, 0, half)?)? * xs.narrow(D::Minus1, half, half)?
+    let gates = silu(&xs.narrow(D::Minus1, 0, half)?)?;
+    let xs = xs.narrow(D::Minus1, half, half)?;
+    if xs.dtype() != DType::BF16 {
+        return gates * xs;
+    }
+    // On AArch64 candle's product of bfloat16 truncates.
+    (gates.to_dtype(DType::F32)? * xs.to_dtype(DType::F32)?)?.to_dtype(DType::BF16)
 }
 
 impl Module for Activation {
