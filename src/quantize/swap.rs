@@ -42,12 +42,8 @@ impl Quantized {
             }
             first.get_or_insert_with(|| error.at(&layer.path));
         }
-        let quantized = |d: &Decision| match d {
-            Decision::Swap { .. } | Decision::Leave(LeftReason::AlreadyQuantized) => true,
-            Decision::Leave(_) => false,
-        };
         match first {
-            Some(error) if !decisions.iter().any(quantized) => Err(error),
+            Some(error) if !decisions.iter().any(Decision::is_quantized) => Err(error),
             _ => Ok(()),
         }
     }

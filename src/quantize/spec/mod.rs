@@ -66,6 +66,16 @@ pub(crate) enum Decision {
     Leave(LeftReason),
 }
 
+impl Decision {
+    /// Whether the layer is quantized, now or before.
+    pub(crate) fn is_quantized(&self) -> bool {
+        matches!(
+            self,
+            Self::Swap { .. } | Self::Leave(LeftReason::AlreadyQuantized)
+        )
+    }
+}
+
 impl QConfigSpec {
     /// The presets by the names that [`preset`](Self::preset) knows.
     pub const PRESETS: [&'static str; 7] = [
@@ -277,11 +287,7 @@ impl QConfigSpec {
             .iter()
             .map(|layer| self.decide(&matchers, layer))
             .collect();
-        let matched = |d: &Decision| match d {
-            Decision::Swap { .. } | Decision::Leave(LeftReason::AlreadyQuantized) => true,
-            Decision::Leave(_) => false,
-        };
-        match decisions.iter().any(matched) {
+        match decisions.iter().any(Decision::is_quantized) {
             true => Ok(decisions),
             false => Err(Error::NothingMatched {
                 hint: hint::nothing_matched(survey, &decisions),
