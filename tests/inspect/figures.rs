@@ -301,6 +301,24 @@ fn histograms_count_values_between_powers_of_two() {
     );
 }
 
+/// A row that has no range has no codes either.
+#[test]
+fn rows_that_are_not_finite_use_no_codes() {
+    let mut float = nn::Linear::new(random(&[8, 4], 1.), None);
+    let mut quantized = float.clone();
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
+    let mut unused = |last: [f32; 4]| {
+        let xs = Tensor::new(&[[2f32, 3., 4., 5.], last], &Device::Cpu).unwrap();
+        let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs));
+        let inspection = inspection.unwrap();
+        inspection.layers[0].input.as_ref().unwrap().unused_codes
+    };
+    let finite = unused([2., 3., 4., 5.]);
+    for other in [f32::INFINITY, f32::NEG_INFINITY] {
+        assert_eq!(unused([-1., 0., 1., other]), finite);
+    }
+}
+
 #[test]
 fn the_table_has_the_means_of_a_layers_weights() {
     let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0));
