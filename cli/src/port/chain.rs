@@ -335,7 +335,7 @@ impl Env<'_, '_> {
 
     fn optional(&self, option: &Expr, name: &str, plain: Scores, some: &Expr) -> Option<Scores> {
         let scores = self.eval(some)?;
-        if plain.mask != Mask::None || plain.scale != scores.scale || plain.soft || scores.soft {
+        if plain.scale != scores.scale || plain.soft || scores.soft {
             return None;
         }
         let option = self.option(option)?;

@@ -44,7 +44,7 @@ pub fn between(q: &Tensor) -> Result<Tensor> {
 pub fn transposed(q: &Tensor, keys: Tensor, v: &Tensor) -> Result<Tensor> {
     let (_b, _h, _len, _d) = q.dims4()?;
     let scores = q.matmul(&keys)?;
-    softmax(&scores, 3)?.matmul(v)
+    softmax(&scores.contiguous()?, 3)?.matmul(v)
 }
 
 // Dtypes on the way.
@@ -117,6 +117,16 @@ impl Scores {
     pub fn filled(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (_b, _h, _len, _d) = q.dims4()?;
         let scores = masked_fill(&q.matmul(&q.t()?)?, mask, f32::NEG_INFINITY)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn maybe_owned(&self, q: &Tensor, mask: &Option<Tensor>) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = match mask {
+            Some(mask) => scores.broadcast_add(mask)?,
+            None => scores,
+        };
         softmax_last_dim(&scores)?.matmul(q)
     }
 
@@ -261,7 +271,7 @@ impl Scores {
             Some(mask) => scores.broadcast_add(mask)?,
             None => softmax_last_dim(&scores)?,
         };
-        softmax_last_dim(&probs)?.matmul(q)
+        probs.matmul(q)
     }
 
     pub fn soft_with(&self, q: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
@@ -282,6 +292,13 @@ impl Scores {
             Some(mask) => scores.broadcast_add(other)?,
             None => scores,
         };
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn shaped_mask(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.broadcast_add(&mask.reshape(scores.shape())?)?;
         softmax_last_dim(&scores)?.matmul(q)
     }
 

@@ -103,6 +103,11 @@ impl Scores {
         ops::scaled_dot_product_attention(q, q, q, ops::Mask::Exclude(mask), 1.)
     }
 
+    pub fn maybe_owned(&self, q: &Tensor, mask: &Option<Tensor>) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        ops::scaled_dot_product_attention(q, q, q, mask.as_ref(), 1.)
+    }
+
     pub fn maybe_filled(&self, q: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let (_b, _h, _len, _d) = q.dims4()?;
         ops::scaled_dot_product_attention(
@@ -245,7 +250,7 @@ impl Scores {
             Some(mask) => scores.broadcast_add(mask)?,
             None => softmax_last_dim(&scores)?,
         };
-        softmax_last_dim(&probs)?.matmul(q)
+        probs.matmul(q)
     }
 
     pub fn soft_with(&self, q: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
@@ -266,6 +271,13 @@ impl Scores {
             Some(mask) => scores.broadcast_add(other)?,
             None => scores,
         };
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn shaped_mask(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.broadcast_add(&mask.reshape(scores.shape())?)?;
         softmax_last_dim(&scores)?.matmul(q)
     }
 
@@ -305,28 +317,28 @@ impl Scores {
         softmax_last_dim(&scores)?.matmul(q)
     }
 }
-// left: line 137: attention of a form that is not certain
-// left: line 146: attention of a form that is not certain
-// left: line 155: attention of a form that is not certain
-// left: line 163: attention of a form that is not certain
-// left: line 171: attention of a form that is not certain
-// left: line 178: attention of a form that is not certain
-// left: line 186: attention of a form that is not certain
-// left: line 192: attention of a form that is not certain
-// left: line 200: attention of a form that is not certain
-// left: line 206: attention of a form that is not certain
-// left: line 213: attention of a form that is not certain
-// left: line 220: attention of a form that is not certain
-// left: line 225: attention of a form that is not certain
-// left: line 232: attention of a form that is not certain
-// left: line 244: attention of a form that is not certain
+// left: line 147: attention of a form that is not certain
+// left: line 156: attention of a form that is not certain
+// left: line 165: attention of a form that is not certain
+// left: line 173: attention of a form that is not certain
+// left: line 181: attention of a form that is not certain
+// left: line 188: attention of a form that is not certain
+// left: line 196: attention of a form that is not certain
+// left: line 202: attention of a form that is not certain
+// left: line 210: attention of a form that is not certain
+// left: line 216: attention of a form that is not certain
+// left: line 223: attention of a form that is not certain
+// left: line 230: attention of a form that is not certain
+// left: line 235: attention of a form that is not certain
+// left: line 242: attention of a form that is not certain
 // left: line 254: attention of a form that is not certain
-// left: line 262: attention of a form that is not certain
 // left: line 264: attention of a form that is not certain
-// left: line 271: attention of a form that is not certain
-// left: line 274: attention of a form that is not certain
-// left: line 285: attention of a form that is not certain
+// left: line 272: attention of a form that is not certain
+// left: line 281: attention of a form that is not certain
+// left: line 284: attention of a form that is not certain
 // left: line 295: attention of a form that is not certain
-// left: line 304: attention of a form that is not certain
+// left: line 302: attention of a form that is not certain
 // left: line 312: attention of a form that is not certain
 // left: line 321: attention of a form that is not certain
+// left: line 329: attention of a form that is not certain
+// left: line 338: attention of a form that is not certain
