@@ -177,7 +177,9 @@ fn recurrent_layers() -> Result<()> {
     // Gates take more than what is returned.
     let lstm = nn::LSTM::new(0, 2, Default::default(), vb.pp("gates"))?;
     let xs = zeros(&[1, (1 << 21) + 1, 0], DType::F32)?;
-    too_many_from_none(lstm.forward(&xs, None));
+    for qconfig in qconfigs() {
+        too_many_from_none(prepared(&lstm, &qconfig).forward(&xs, None));
+    }
     // No steps of so many sequences: each has a state.
     let lstm = nn::LSTM::new(3, 2, stacked(0), vb.pp("inputs"))?;
     for qconfig in qconfigs() {

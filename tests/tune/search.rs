@@ -151,6 +151,14 @@ fn layers_that_the_spec_leaves_are_left() -> Result<()> {
 }
 
 #[test]
+fn halves_are_those_of_the_spec() -> Result<()> {
+    let mut model = model(&[0.]);
+    search(&mut model, &crate::config().spec(QConfigSpec::bfloat16()))?;
+    assert_eq!(model[0].to, Some(QConfig::bfloat16_dynamic()));
+    Ok(())
+}
+
+#[test]
 fn layers_that_were_quantized_before_are_told_as_they_are() -> Result<()> {
     let mut model = model(&[0.; 3]);
     model[0].to = Some(QConfig::float16_dynamic());
