@@ -10,7 +10,7 @@ use crate::words::brief;
 const MAX_COMPILED: usize = 1 << 18;
 /// Bytes that a search may keep besides, to be faster than without.
 const MAX_CACHED: usize = 1 << 18;
-/// The same of all regexes of a file, where they are searched for together.
+/// As many for all regexes of a file, which are searched for together.
 const MAX_SET_CACHED: usize = 1 << 22;
 
 /// Regexes of one file or spec, and bytes of their patterns together: each of these takes up to a
@@ -66,9 +66,10 @@ const MESSAGE: usize = 500;
 
 /// The message, or of one that is too long its last line: before it the whole pattern is repeated.
 fn reason(message: &str) -> &str {
-    match message.chars().count() > MESSAGE {
-        true => message.lines().last().unwrap_or_default(),
-        false => message,
+    if message.chars().count() <= MESSAGE {
+        message
+    } else {
+        message.lines().last().unwrap_or_default()
     }
 }
 
@@ -154,6 +155,13 @@ mod tests {
     fn matches(regex: &NameRegex) -> [bool; 4] {
         let compiled = regex.compiled().expect("a regex");
         NAMES.map(|name| compiled.is_match(name))
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_its_last_line() {
+        let line = "x".repeat(MESSAGE - 1);
+        assert_eq!(reason(&format!("\n{line}")), format!("\n{line}"));
+        assert_eq!(reason(&format!("\n{line}\n")), line);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl QTable {
         Self::from_observed(table, config, None)
     }
 
-    /// The same of some rows of a table, of which an observer chose the parameters before.
+    /// Quantizes some rows of a table, for which an observer chose the parameters before.
     pub(crate) fn from_observed(
         table: &Tensor,
         config: &WeightConfig,

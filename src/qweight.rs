@@ -230,9 +230,10 @@ impl QWeight {
 
     /// How many scales there are.
     fn qparams(&self, qscheme: QScheme) -> usize {
-        match qscheme.is_per_channel() {
-            true => self.packed.n(),
-            false => self.packed.n().min(1),
+        if qscheme.is_per_channel() {
+            self.packed.n()
+        } else {
+            self.packed.n().min(1)
         }
     }
 

@@ -92,13 +92,14 @@ pub(crate) fn check(what: &str, slice: &[impl Sized], shape: &[usize]) {
 
 /// Rejects more of something than is allowed.
 pub(crate) fn at_most(what: &'static str, max: usize, got: usize) -> Result<()> {
-    match got > max {
-        false => Ok(()),
-        true => Err(Error::InvalidArgument {
+    if got > max {
+        Err(Error::InvalidArgument {
             what,
             expected: format!("at most {max}"),
             got: got.to_string(),
-        }),
+        })
+    } else {
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use candle_dynquant::observer::{ObserverConfig, ObserverKind, ZeroPoints};
 use candle_dynquant::{
     ActivationConfig, Error, Layer, LayerKind, LeftReason, LentWeight, Outcome, QConfig,
     QConfigSpec, QDType, QScheme, QTable, Quantizable, Report, Result, WeightConfig, WeightDType,
-    WeightInfo, nn, quantize_dynamic,
+    WeightId, WeightInfo, nn, quantize_dynamic,
 };
 use common::fixture::{Fixture, difference, report};
 use common::generator;
@@ -500,6 +500,10 @@ fn a_tied_table_is_kept_once() -> Result<()> {
             "{case}"
         );
         assert_eq!(model.embedding.embeddings().dtype(), dtype, "{case}");
+        // Dequantized they are one tensor too, if the dtype allows.
+        let tensors = [model.embedding.embeddings(), model.head.weight()];
+        let [table, weight] = tensors.map(WeightId::of_tensor);
+        assert_eq!(table == weight, dtype == DType::F32, "{case}");
 
         let (expected, got) = (float.forward(&ids())?, model.forward(&ids())?);
         let (expected, got) = (values(&expected), values(&got));

@@ -173,6 +173,7 @@ fn softmax_is_that_of_f64_for_any_shape() -> Result<()> {
     let xs = tensor(&[8, 40], 1)?.t()?;
     let expected = ops::softmax_last_dim(&xs.contiguous()?)?;
     assert_eq!(bits(&ops::softmax_last_dim(&xs)?)?, bits(&expected)?);
+    assert_eq!(bits(&ops::softmax(&xs, D::Minus1)?)?, bits(&expected)?);
     let excluded = Tensor::full(f32::NEG_INFINITY, (1, 3), &Device::Cpu)?;
     let row = ops::softmax_last_dim(&excluded)?
         .flatten_all()?

@@ -248,6 +248,7 @@ fn diff_has_a_row_for_each_difference() -> Result<()> {
     let numbers = |values: &[u32]| Tensor::new(values, &Device::Cpu);
     let a = [
         ("changed", tensor(&[3., 4.])),
+        ("half", tensor(&[1., 2048.5])),
         ("integers", numbers(&[1, 2])?),
         ("nan", tensor(&[1., 2.])),
         ("only_a", tensor(&[1.])),
@@ -256,6 +257,7 @@ fn diff_has_a_row_for_each_difference() -> Result<()> {
     ];
     let b = [
         ("changed", tensor(&[3., 3.])),
+        ("half", tensor(&[1., 2048.5]).to_dtype(DType::F16)?),
         ("integers", numbers(&[1, 3])?),
         ("nan", tensor(&[1., f32::NAN])),
         ("only_b", tensor(&[1.]).to_dtype(DType::F16)?),
@@ -267,6 +269,7 @@ fn diff_has_a_row_for_each_difference() -> Result<()> {
     let expected = "\
 tensor   A     B     SQNR dB  max difference
 changed  F32   F32   13.98    1.000e0
+half     F32   F16   72.25    5.000e-1
 nan      F32   F32   NaN      NaN
 only_a   F32   none
 shape    F32   F32            [1], not [2]
@@ -276,7 +279,7 @@ only_b   none  F16
     assert_eq!(printed, expected);
     assert_eq!(
         stdout(&dynquant(&["diff"], &[&a, &a])),
-        "5 tensors are the same\n"
+        "6 tensors are the same\n"
     );
     Ok(())
 }

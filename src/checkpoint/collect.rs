@@ -29,8 +29,8 @@ pub(super) struct Collect {
     pub held: Vec<Held>,
     pub floats: Vec<Held<Tensor>>,
     pub norms: Vec<HeldNorm>,
-    /// Names of embeddings, and of Linears without quantized weights.
     pub embeddings: Vec<String>,
+    /// Linears without quantized weights: a tied head has no tensor that tells of it.
     pub float_linears: Vec<String>,
 }
 

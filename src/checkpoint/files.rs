@@ -1,4 +1,4 @@
-//! The files of a checkpoint: one, the shards of an index, or those of a folder.
+//! The files of a checkpoint: one, the shards of an index, or a folder's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -52,9 +52,10 @@ impl Files {
                 ..files?
             });
         }
-        match path.extension().is_some_and(|e| e == "json") {
-            true => Self::of_index(path),
-            false => Self::of_file(path),
+        if path.extension().is_some_and(|e| e == "json") {
+            Self::of_index(path)
+        } else {
+            Self::of_file(path)
         }
     }
 
@@ -169,10 +170,8 @@ impl Files {
 
     /// The path for errors.
     pub fn path(&self) -> &Path {
-        match (&self.folder, &self.index) {
-            (_, Some(index)) => index,
-            _ => &self.shards[0].path,
-        }
+        let file = || &self.shards[0].path;
+        self.index.as_ref().unwrap_or_else(file)
     }
 }
 
@@ -271,10 +270,10 @@ impl<'de> Deserialize<'de> for WeightMap {
                     }
                     map.insert(tensor, file);
                 }
-                match map.is_empty() {
-                    true => Err(A::Error::custom("no tensors")),
-                    false => Ok(WeightMap(map)),
+                if map.is_empty() {
+                    return Err(A::Error::custom("no tensors"));
                 }
+                Ok(WeightMap(map))
             }
         }
 

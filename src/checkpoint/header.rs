@@ -124,12 +124,13 @@ fn check_places(mut places: Vec<(u64, u64, String)>, data: u64) -> Result<()> {
         }
         at = *end;
     }
-    match at == data {
-        true => Ok(()),
-        false => Err(malformed(
+    if at == data {
+        Ok(())
+    } else {
+        Err(malformed(
             format!("tensors of {data} bytes, which the file has"),
             format!("{at} bytes"),
-        )),
+        ))
     }
 }
 
@@ -150,7 +151,7 @@ pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     serde_json::from_slice(json).map_err(|e| brief(&e.to_string(), 300))
 }
 
-/// The same from a whole file, which Python or an editor may have written.
+/// As [`parse`], of a whole file, which Python or an editor may have written.
 pub(super) fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
     let other = format::of(&text).filter(|format| *format != format::JSON);
     let parsed = parse(&json::strict(text));

@@ -125,9 +125,10 @@ fn write_shard(
         .iter()
         .filter_map(|p| Some((&*p.name, *formats.get(&p.name)?)));
     let record = record::write(here);
-    match formats.is_empty() {
-        true => metadata.remove(record::KEY),
-        false => metadata.insert(record::KEY.into(), record),
+    if formats.is_empty() {
+        metadata.remove(record::KEY)
+    } else {
+        metadata.insert(record::KEY.into(), record)
     };
     // transformers reads no file without it.
     metadata
@@ -136,9 +137,10 @@ fn write_shard(
     let mut writer = Writer::new(file, planned, &metadata)?;
     for name in names {
         let entry = &shard.header.tensors[name];
-        match replaced.contains(name) {
-            true => change.write(name, &mut writer)?,
-            false => shard.copy(entry, |chunk| writer.write(name, chunk))?,
+        if replaced.contains(name) {
+            change.write(name, &mut writer)?
+        } else {
+            shard.copy(entry, |chunk| writer.write(name, chunk))?
         }
         change.progress(entry.bytes);
     }
@@ -146,7 +148,7 @@ fn write_shard(
     Ok(sizes)
 }
 
-/// Copies the files of a folder, such as a tokenizer's, and those of its folders.
+/// Copies the files of a folder, such as a tokenizer's, and of its folders.
 fn copy_others(from: &Path, to: &Path, depth: usize) -> Result<()> {
     let failed = |error| Error::Io {
         action: "copy",

@@ -84,7 +84,7 @@ impl Shard {
         })
     }
 
-    /// Whether its path is that of a file.
+    /// Whether its path leads to a file.
     pub fn is_on_disk(&self) -> bool {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         matches!(*file, Bytes::Disk(_))
@@ -132,9 +132,10 @@ impl Shard {
         let mut bytes = Vec::with_capacity(entry.bytes as usize);
         let mut file = self.at(entry.start)?;
         let read = (&mut *file).take(entry.bytes).read_to_end(&mut bytes);
-        match read.map_err(|e| self.reading(e))? as u64 == entry.bytes {
-            true => Ok(bytes),
-            false => Err(self.reading(ErrorKind::UnexpectedEof.into())),
+        if read.map_err(|e| self.reading(e))? as u64 == entry.bytes {
+            Ok(bytes)
+        } else {
+            Err(self.reading(ErrorKind::UnexpectedEof.into()))
         }
     }
 
@@ -153,9 +154,10 @@ impl Shard {
 
     /// Elements `range` of an f32 tensor.
     fn f32s(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<f32>> {
-        match entry.absmax {
-            false => self.elements(entry, range, f32::from_le_bytes),
-            true => self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX),
+        if entry.absmax {
+            self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX)
+        } else {
+            self.elements(entry, range, f32::from_le_bytes)
         }
     }
 

@@ -51,12 +51,13 @@ pub(super) fn find(files: &Files, config: &Quantization) -> Result<Weights> {
             weights.insert(name, Kind::Whole(format));
         }
     }
+    // A weight comes before its scales and zero points, which then belong to one that is known.
     for (name, shard, entry) in files.tensors() {
         if weights.contains_key(name) || belongs(&weights, name) {
             continue;
         }
         let found = match entry.dtype {
-            Dtype::I8 => foreign(files, name, entry, config),
+            Dtype::I8 => foreign(files, name, entry, config).map(Some),
             _ => check_scale(files, name).map(|()| None),
         };
         if let Some(kind) = found.map_err(|e| e.in_file(&shard.path))? {
@@ -94,9 +95,10 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     let Some(codes) = format.codes else {
         return Ok(());
     };
-    let count = match codes.qscheme.is_per_channel() {
-        true => n,
-        false => n.min(1),
+    let count = if codes.qscheme.is_per_channel() {
+        n
+    } else {
+        n.min(1)
     };
     let is_float_zero = codes.qscheme == QScheme::PerChannelAffineFloatQParams;
     companion(files, name, SCALE, is_float, "a float dtype", count)?;
@@ -136,13 +138,14 @@ fn companion(
     if !fits(entry.dtype) {
         return Err(invalid(&tensor, expected, entry.dtype.to_string()));
     }
-    match elements(entry) == count {
-        true => Ok(()),
-        false => Err(invalid(
+    if elements(entry) == count {
+        Ok(())
+    } else {
+        Err(invalid(
             &tensor,
             format!("{count} elements"),
             format!("{:?}", entry.shape),
-        )),
+        ))
     }
 }
 
@@ -161,17 +164,8 @@ fn elements(entry: &Entry) -> usize {
     entry.shape.iter().product()
 }
 
-/// An int8 weight that others wrote; `None` of zero points.
-fn foreign(
-    files: &Files,
-    name: &str,
-    entry: &Entry,
-    config: &Quantization,
-) -> Result<Option<Kind>> {
-    let is_int8 = |base: &str| files.find(base).is_some_and(|(_, e)| e.dtype == Dtype::I8);
-    if name.strip_suffix(ZERO_POINT).is_some_and(is_int8) {
-        return Ok(None);
-    }
+/// An int8 weight that others wrote.
+fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> Result<Kind> {
     let scale = format!("{name}{SCALE}");
     let Some((_, scales)) = files.find(&scale) else {
         let expected = format!("{:?} beside codes", brief(&scale, 200));
@@ -183,15 +177,15 @@ fn foreign(
         .map(|(_, zeros)| (&*zero_point, zeros));
     let Scheme::Whole(qscheme) = scheme(name, entry, (&scale, scales), zeros)? else {
         let [_, k] = matrix(name, entry)?;
-        return Ok(Some(Kind::Groups(k / scales.shape[1])));
+        return Ok(Kind::Groups(k / scales.shape[1]));
     };
     let dtype = QDType::QInt8;
-    Ok(Some(Kind::Whole(Format {
+    Ok(Kind::Whole(Format {
         codes: Some(Codes { dtype, qscheme }),
         bfloat16: false,
         activation: config.activation(name),
         saturated: 0,
-    })))
+    }))
 }
 
 /// How the scales of a weight are distributed.
@@ -243,7 +237,7 @@ pub(super) fn scheme(
     }))
 }
 
-/// Checks that a scale of a weight has an int8 weight.
+/// The error of a scale whose weight is not int8.
 fn check_scale(files: &Files, name: &str) -> Result<()> {
     let last = name.rsplit('.').next().unwrap_or(name);
     let Some(base) = name.strip_suffix(SCALE) else {
@@ -257,7 +251,6 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
     }
     let got = match files.find(base) {
         None => "no such tensor".to_owned(),
-        Some((_, entry)) if entry.dtype == Dtype::I8 => return Ok(()),
         Some((_, entry)) => entry.dtype.to_string(),
     };
     Err(invalid(

@@ -87,14 +87,6 @@ impl<'a> Writer<'a> {
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let place = self.places.get_mut(name);
         let place = place.unwrap_or_else(|| unreachable!("{name} is planned"));
-        let left = place.bytes - place.written;
-        if bytes.len() as u64 > left {
-            return Err(invalid(
-                name,
-                format!("at most {left} more bytes"),
-                bytes.len().to_string(),
-            ));
-        }
         let at = SeekFrom::Start(place.start + place.written);
         let file = &mut self.file;
         let written = file.seek(at).and_then(|_| file.write_all(bytes));

@@ -145,14 +145,13 @@ struct Branch<const PLACED: bool>(Value);
 
 impl<'de, const PLACED: bool> Deserialize<'de> for Tree<PLACED> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let (line, column, value) = match PLACED {
-            true => {
-                let Spanned::<Branch<PLACED>> {
-                    value, referenced, ..
-                } = Deserialize::deserialize(from)?;
-                (referenced.line(), referenced.column(), value)
-            }
-            false => (0, 0, Branch::deserialize(from)?),
+        let (line, column, value) = if PLACED {
+            let Spanned::<Branch<PLACED>> {
+                value, referenced, ..
+            } = Deserialize::deserialize(from)?;
+            (referenced.line(), referenced.column(), value)
+        } else {
+            (0, 0, Branch::deserialize(from)?)
         };
         Ok(Self(Node {
             line: line as usize,

@@ -182,16 +182,18 @@ where
 /// The output of the probe.
 fn finite(output: &Tensor) -> Result<Vec<f32>> {
     let values = to_f32_vec(output, "probe")?;
-    match values.iter().all(|value| value.is_finite()) && !values.is_empty() {
-        true => Ok(values),
-        false => Err(Error::InvalidArgument {
+    if values.iter().all(|value| value.is_finite()) && !values.is_empty() {
+        Ok(values)
+    } else {
+        Err(Error::InvalidArgument {
             what: "output of the probe",
             expected: "finite numbers".into(),
-            got: match values.is_empty() {
-                true => "none".into(),
-                false => "a NaN or an infinity".into(),
+            got: if values.is_empty() {
+                "none".into()
+            } else {
+                "a NaN or an infinity".into()
             },
-        }),
+        })
     }
 }
 
@@ -209,8 +211,9 @@ fn relative(expected: &[f32], got: &[f32]) -> f64 {
             max.max(by)
         }
     });
-    match expected.len() == got.len() {
-        true => by / f64::from(greatest),
-        false => f64::INFINITY,
+    if expected.len() == got.len() {
+        by / f64::from(greatest)
+    } else {
+        f64::INFINITY
     }
 }

@@ -82,7 +82,8 @@ pub struct ActivationInspection {
     pub min: f32,
     /// The maximum.
     pub max: f32,
-    /// The share of elements that are beyond the range of their codes; `None` where they stay float.
+    /// The share of elements that are beyond the range of their codes: 0, as dynamic ranges hold all
+    /// elements; `None` where they stay float.
     pub clipped: Option<f64>,
     /// The share of the codes that no element has; `None` where they stay float.
     pub unused_codes: Option<f64>,
@@ -95,8 +96,7 @@ pub(super) struct Activations {
     config: ActivationConfig,
     min: f32,
     max: f32,
-    total: u64,
-    clipped: u64,
+    is_empty: bool,
     used: [bool; CODES],
     histogram: Histogram,
 }
@@ -107,8 +107,7 @@ impl Activations {
             config,
             min: f32::INFINITY,
             max: f32::NEG_INFINITY,
-            total: 0,
-            clipped: 0,
+            is_empty: true,
             used: [false; CODES],
             histogram: Histogram::default(),
         }
@@ -119,7 +118,7 @@ impl Activations {
         let values = to_f32_vec(input, "activations")?;
         let (min, max) = range(&values);
         (self.min, self.max) = (self.min.min(min), self.max.max(max));
-        self.total += values.len() as u64;
+        self.is_empty &= values.is_empty();
         self.histogram.add(&values);
         if let ActivationConfig::Dynamic(config) = self.config {
             let columns = input.dims().last().copied().unwrap_or(1);
@@ -148,10 +147,8 @@ impl Activations {
             Arithmetic::PyTorch => Rounding::Multiply,
         };
         let codes = quantize(values, scale, zero, [0, self.top()], rounding);
-        for (value, code) in values.iter().zip(codes) {
+        for code in codes {
             self.used[code as usize] = true;
-            let distance = (value - scale * (code - zero) as f32).abs();
-            self.clipped += u64::from(distance > CLIPPED * scale);
         }
     }
 
@@ -166,10 +163,10 @@ impl Activations {
     /// `None` if nothing was added.
     pub fn finish(&self) -> Option<ActivationInspection> {
         let dynamic = matches!(self.config, ActivationConfig::Dynamic(_));
-        (self.total > 0).then(|| ActivationInspection {
+        (!self.is_empty).then(|| ActivationInspection {
             min: self.min,
             max: self.max,
-            clipped: dynamic.then(|| self.clipped as f64 / self.total as f64),
+            clipped: dynamic.then_some(0.),
             unused_codes: dynamic.then(|| unused(&self.used, self.top() as usize + 1)),
             histogram: self.histogram.clone(),
         })

@@ -49,17 +49,18 @@ pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: Arithmetic) -> Ro
         };
         code.clamp(0., 255.) as u8
     };
-    match row.iter().all(|x| x.is_finite()) {
-        true => Row {
+    if row.iter().all(|x| x.is_finite()) {
+        Row {
             codes: row.iter().map(code).collect(),
             scale,
             zero_point,
-        },
-        false => Row {
+        }
+    } else {
+        Row {
             codes: vec![0; row.len()],
             scale: f32::NAN,
             zero_point: 0,
-        },
+        }
     }
 }
 
@@ -114,7 +115,7 @@ pub fn linear_f16(lhs: &[f32], m: usize, rhs: &[f16], bias: &[f32]) -> Vec<f32> 
 /// `out[m, n] = sum_k lhs[m, k] * rhs[n, k] + bias[n]`, in f32, of activations that are rounded to
 /// bfloat16 by [`round_bf16`].
 ///
-/// The order is that of Intel's `tdpbf16ps`: of each 32 inputs, the products of the even ones and of
+/// The order is Intel's, of `tdpbf16ps`: of each 32 inputs, the products of the even ones and of
 /// the odd ones are summed one after the other, each from 0, and the two sums added to each other, then
 /// to what the inputs before gave; the bias is added last. A product of two bfloat16 is exact in f32.
 /// `lhs` is `[m, k]`, `rhs` `[n, k]` in row order.
@@ -234,7 +235,7 @@ impl Factors {
             }
         }
         let factor = if total == 0. { 0. } else { 1. / total };
-        // A sum of -0.0 becomes 0.0: the sign of a zero may be that of an excluded value.
+        // A sum of -0.0 becomes 0.0: the sign of a zero may come from an excluded value.
         sums.into_iter()
             .map(|sum| sum.mul_add(factor, 0.))
             .collect()
@@ -263,8 +264,9 @@ fn exp_below(x: f32) -> f32 {
 /// A factor of a product in bfloat16: rounded half to even, and 0 where that is subnormal.
 pub fn round_bf16(x: f32) -> bf16 {
     let rounded = bf16::from_f32(x);
-    match rounded.is_finite() && !rounded.is_normal() {
-        true => bf16::ZERO.copysign(rounded),
-        false => rounded,
+    if rounded.is_finite() && !rounded.is_normal() {
+        bf16::ZERO.copysign(rounded)
+    } else {
+        rounded
     }
 }

@@ -99,7 +99,7 @@ impl WeightInfo {
         }
     }
 
-    /// The same, in the memory `id`.
+    /// This weight in the memory `id`.
     #[must_use]
     pub fn held_as(self, id: WeightId) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl WeightInfo {
         }
     }
 
-    /// The same as a quantized weight, `saturated` elements of which were out of range.
+    /// This weight as a quantized one, `saturated` elements of which were out of range.
     #[must_use]
     pub fn quantized(self, saturated: usize) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl WeightInfo {
         }
     }
 
-    /// The same with elements whose channels are below the normal range.
+    /// This weight with elements whose channels are below the normal range.
     #[must_use]
     pub fn with_underflowed(self, underflowed: usize) -> Self {
         Self {

@@ -84,7 +84,7 @@ impl Linear {
         })
     }
 
-    /// The same as [`new`](Self::new), under candle-transformers' name.
+    /// [`new`](Self::new) under candle-transformers' name.
     pub fn from_weights(weight: Tensor, bias: Option<Tensor>) -> Self {
         Self::new(weight, bias)
     }
@@ -100,9 +100,12 @@ impl Linear {
             lo: -bound,
             up: bound,
         };
-        let bias = || match bias {
-            true => Ok(Some(vb.get_with_hints(out_dim, "bias", uniform)?)),
-            false => Ok(None),
+        let bias = || {
+            if bias {
+                Ok(Some(vb.get_with_hints(out_dim, "bias", uniform)?))
+            } else {
+                Ok(None)
+            }
         };
         let shape = [out_dim, in_dim];
         Ok(Self {
@@ -124,7 +127,7 @@ impl Linear {
         self.projection.bias()
     }
 
-    /// The same layer with a function applied to every element of its output: PyTorch's
+    /// This layer with a function applied to every element of its output: PyTorch's
     /// `LinearReLU`, and more. Quantized, it is applied while the output is in the cache.
     ///
     /// ```

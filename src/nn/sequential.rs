@@ -49,7 +49,7 @@ impl Sequential {
         self.layers.is_empty()
     }
 
-    /// The same with a layer behind the others; one of candle's without a namesake here will do.
+    /// Itself with a layer behind the others; one of candle's without a namesake here will do.
     #[must_use]
     #[allow(clippy::should_implement_trait, reason = "candle's name")]
     pub fn add<M: Module + Quantizable + 'static>(mut self, layer: M) -> Self {
@@ -57,7 +57,7 @@ impl Sequential {
         self
     }
 
-    /// The same with a function behind the others. Layers that it captures are not seen by a walk,
+    /// Itself with a function behind the others. Layers that it captures are not seen by a walk,
     /// which reports it as opaque then.
     #[must_use]
     pub fn add_fn<F>(self, f: F) -> Self
@@ -70,7 +70,7 @@ impl Sequential {
     /// The output of each layer.
     ///
     /// # Errors
-    /// As that of the layers.
+    /// As the layers'.
     pub fn forward_all(&self, xs: &Tensor) -> Result<Vec<Tensor>> {
         let mut outputs: Vec<Tensor> = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {

@@ -1,6 +1,6 @@
 //! Observers: they look at a weight and choose its scale and zero point.
 //!
-//! Names, arguments, defaults and formulas are those of torch 2.9.1's observers. They differ on
+//! Names, arguments, defaults and formulas come from torch 2.9.1's observers. They differ on
 //! invalid input: arguments are checked when an observer is made, and a NaN or infinite element is
 //! an error, not a scale.
 //!
@@ -71,14 +71,14 @@ pub struct ObserverConfig {
 pub enum ObserverKind {
     /// `MinMaxObserver`: minimum and maximum of all elements seen, per tensor.
     MinMax,
-    /// `PerChannelMinMaxObserver`: those of each output channel.
+    /// `PerChannelMinMaxObserver`: minimum and maximum of each output channel.
     PerChannelMinMax,
     /// `MovingAverageMinMaxObserver`: averages of minimum and maximum, per tensor.
     MovingAverageMinMax {
         /// Share of the newest in the average; 0.01 by default.
         averaging_constant: f32,
     },
-    /// `MovingAveragePerChannelMinMaxObserver`: those of each output channel.
+    /// `MovingAveragePerChannelMinMaxObserver`: averages of each output channel.
     MovingAveragePerChannelMinMax {
         /// Share of the newest in the average; 0.01 by default.
         averaging_constant: f32,
@@ -144,7 +144,7 @@ pub trait Observer: fmt::Debug {
     /// shape does not match earlier tensors. The observer is then unchanged.
     fn observe(&mut self, tensor: &Tensor) -> Result<()>;
 
-    /// The scale and zero point of what was observed, or those of each channel.
+    /// The scale and zero point of what was observed, or of each channel.
     ///
     /// As in PyTorch, they are 1 and 0 before the first element is seen.
     ///
@@ -180,7 +180,7 @@ impl fmt::Debug for CustomObserver {
     }
 }
 
-/// The same maker under the same name.
+/// Equal ones have one maker under one name.
 impl PartialEq for CustomObserver {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.build, &other.build)

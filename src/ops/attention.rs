@@ -32,7 +32,7 @@ use crate::trace;
 /// only: nothing of another key reaches it, be it finite or not. A query that the mask excludes
 /// from every key gives zeros, as in PyTorch; a NaN in its scores, or plus infinity, makes a query
 /// NaN, and what is not finite in `v` is so in the results of the queries that see its key. The
-/// bits are those of [`kernels::reference`](crate::kernels::reference) on every CPU.
+/// bits equal [`kernels::reference`](crate::kernels::reference)'s on every CPU.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -222,7 +222,7 @@ fn heads_of<'a>(elements: &'a Elements<'_>) -> error::Result<Heads<'a>> {
     })
 }
 
-/// The same by candle's own operations; half precision in f32.
+/// Attention by candle's own operations; half precision in f32.
 fn composite(
     sizes: Sizes,
     [q, k, v]: [&Tensor; 3],
@@ -251,12 +251,11 @@ fn composite(
     );
     let scores = (q_heads.matmul(&k.t()?)? * scale)?;
     let mut scores = scores.reshape((batch, heads, queries, sizes.keys))?;
-    let added = match is_causal {
-        true => {
-            let added = causal(queries, sizes.keys, q.device())?;
-            Some(added.broadcast_as(scores.shape())?)
-        }
-        false => added,
+    let added = if is_causal {
+        let added = causal(queries, sizes.keys, q.device())?;
+        Some(added.broadcast_as(scores.shape())?)
+    } else {
+        added
     };
     if let Some(added) = &added {
         let added = added.to_dtype(dtype)?;
@@ -280,7 +279,7 @@ fn composite(
         .reshape((batch, heads, queries, sizes.value_dim))?
         .broadcast_div(&sum)?;
     let ys = ys.to_dtype(q.dtype())?;
-    // The same layout as that of the fused result.
+    // The layout of the fused result.
     ys.transpose(1, 2)?.contiguous()?.transpose(1, 2)
 }
 

@@ -13,7 +13,7 @@ use crate::tensor::{Elements, readable};
 ///
 /// # Shapes
 /// `xs` and `indexes`, of u8, u32 or i64, have the same rank, and no dimension of `indexes` but `dim` is
-/// longer than that of `xs`; the result has the shape of `indexes`.
+/// longer than in `xs`; the result has the shape of `indexes`.
 ///
 /// Both may be views: indexes that `expand` repeats are read where they are. Tensors of f32 on the CPU
 /// are gathered by all threads if `dim` is the last dimension and the others agree; candle's own
@@ -36,9 +36,10 @@ pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
     if is_empty(xs, indexes, dim) {
         return Tensor::zeros(indexes.shape(), xs.dtype(), xs.device());
     }
-    let ys = match is_ours(xs, indexes, dim) {
-        true => of_rows(xs, indexes)?,
-        false => None,
+    let ys = if is_ours(xs, indexes, dim) {
+        of_rows(xs, indexes)?
+    } else {
+        None
     };
     match ys {
         Some(ys) => Ok(ys),

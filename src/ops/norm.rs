@@ -241,3 +241,23 @@ impl<'a> Norm<'a> {
         ys.to_dtype(xs.dtype())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    /// As on other devices than the CPU, which no test has.
+    #[test]
+    fn candles_layer_gets_the_sum() -> Result<()> {
+        let xs = Tensor::new(&[[1f32, 2., 4.]], &Device::Cpu)?;
+        let residual = Tensor::new(&[[3f32, 1., 1.]], &Device::Cpu)?;
+        let weight = Tensor::ones(3, DType::F32, &Device::Cpu)?;
+        let norm = Norm::layer("add_layer_norm", &weight, None, 1e-5);
+        let got = norm.candle(&xs, Some(&residual))?;
+        let expected = norm.candle(&(xs + residual)?, None)?;
+        assert_eq!(got.to_vec2::<f32>()?, expected.to_vec2::<f32>()?);
+        Ok(())
+    }
+}

@@ -146,7 +146,7 @@ impl QConfig {
     /// the inverse of a smaller one may be infinite.
     pub const MIN_EPS: f32 = f32::MIN_POSITIVE;
 
-    /// The same with another minimum scale of int8 weights, PyTorch's `eps`.
+    /// Itself with another minimum scale of int8 weights, PyTorch's `eps`.
     ///
     /// PyTorch's is 2^-23: weights below 1e-5 lose bits by it, and those below 1e-7 become 0.
     ///
@@ -164,7 +164,7 @@ impl QConfig {
         self
     }
 
-    /// The same with half of the codes of int8 weights: ONNX Runtime's `reduce_range`.
+    /// Itself with half of the codes of int8 weights: ONNX Runtime's `reduce_range`.
     ///
     /// It costs accuracy. x86-64 CPUs without VNNI multiply such weights faster, others do not.
     ///

@@ -22,7 +22,7 @@
 //! an error of up to 2^-150: 2^-10 of a product of 2^-140, the one for values of 255 and 127 steps
 //! and a maximum of 2.3e-38 when multiplied. A float product of these values is subnormal, too.
 //!
-//! Formulas are those of torch 2.9.1 or onnxruntime 1.31.1, to the bit, where a function is
+//! Formulas equal torch 2.9.1's or onnxruntime 1.31.1's, to the bit, where a function is
 //! documented so.
 
 pub(crate) mod activation;
@@ -183,9 +183,10 @@ pub fn onnxruntime_weight(min: f32, max: f32, quant_range: [i32; 2], symmetric: 
             zero_point: 0,
         };
     }
-    let zero_point = match symmetric {
-        true => (quant_min + quant_max) / 2.,
-        false => quant_min - min / scale,
+    let zero_point = if symmetric {
+        (quant_min + quant_max) / 2.
+    } else {
+        quant_min - min / scale
     };
     QParams {
         scale: scale as f32,
@@ -315,9 +316,10 @@ pub fn per_tensor_activation(min: f32, max: f32, reduce_range: bool) -> QParams 
     let from_max = qmax - max;
     let min_error = qmin.abs() - min.abs();
     let max_error = qmax.abs() - max.abs();
-    let zero_point = match min_error < max_error {
-        true => from_min,
-        false => from_max,
+    let zero_point = if min_error < max_error {
+        from_min
+    } else {
+        from_max
     };
     QParams {
         scale: scale as f32,
@@ -360,10 +362,7 @@ pub fn per_row_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
 pub fn onnxruntime_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
     let qmax = activation_range(reduce_range).1 as f32;
     let (min, max) = (min.min(0.), max.max(0.));
-    let scale = match min == max {
-        true => 1.,
-        false => (max - min) / qmax,
-    };
+    let scale = if min == max { 1. } else { (max - min) / qmax };
     QParams {
         scale,
         // The NaN of a range so small that its scale is 0 becomes the maximum code.

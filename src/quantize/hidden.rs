@@ -91,7 +91,7 @@ impl fmt::Display for HiddenField {
     }
 }
 
-/// What the derive cannot know of a parameter: that an `Arc` or `Rc` of it can be exchanged.
+/// The derive cannot know of a parameter that an `Arc` or `Rc` of it can be exchanged.
 const BOUND: &str = "bound the type parameters behind Arc and Rc by Clone + 'static";
 
 /// Layers of candle's that `nn` has too.
@@ -115,8 +115,7 @@ const WITHOUT_LAYERS: [&str; 11] = [
 /// Types of candle_transformers that wrap no layer of [`NAMESAKES`].
 const WRAPPERS: [&str; 4] = ["LayerNorm", "RmsNorm", "Conv2d", "QMatMul"];
 
-/// The reason for which a type that is not a module tree may hold layers: that of the first type in
-/// its name that may.
+/// Why a type that is not a module tree may hold layers, by the first type in its name that may.
 fn reason(type_name: &str) -> Option<HiddenReason> {
     let mut borrowed = false;
     let mut shared = false;
@@ -178,7 +177,7 @@ fn holds(path: &str, krate: &str, name: &str) -> Holds {
         }
         "candle_core" | "candle_nn" => Holds::Nothing,
         "candle_transformers" if WRAPPERS.contains(&name) => Holds::Nothing,
-        // What is before `{{closure}}`.
+        // It stands before `{{closure}}`.
         _ if name.is_empty() => Holds::Layer(HiddenReason::Dynamic {
             of: format!("the closure in {}", path.trim_end_matches(':')),
         }),
@@ -192,9 +191,10 @@ fn tokens(type_name: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = type_name;
     while let Some(first) = rest.chars().next() {
-        let len = match is_path(first) {
-            true => rest.find(|c| !is_path(c)).unwrap_or(rest.len()),
-            false => first.len_utf8(),
+        let len = if is_path(first) {
+            rest.find(|c| !is_path(c)).unwrap_or(rest.len())
+        } else {
+            first.len_utf8()
         };
         let (token, after) = rest.split_at(len);
         tokens.push(token);

@@ -56,7 +56,7 @@ where
 }
 
 /// [`quantize_dynamic`] that calls `progress` after each layer, in the order in which layers are
-/// quantized: that of the walk, embeddings last. [`ControlFlow::Break`] cancels it.
+/// quantized: as the walk has them, embeddings last. [`ControlFlow::Break`] cancels it.
 ///
 /// ```
 /// use std::ops::ControlFlow;

@@ -75,13 +75,13 @@ impl<'a> Reporter<'a> {
     /// # Errors
     /// When the function has asked to stop.
     pub fn finish(self) -> Result<()> {
-        match self.cancelled {
-            false => Ok(()),
-            true => Err(Error::Cancelled {
+        if self.cancelled {
+            return Err(Error::Cancelled {
                 layers: self.now.layers,
                 total_layers: self.now.total_layers,
-            }),
+            });
         }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::LeftReason;
 use super::progress::Reporter;
-use super::spec::Decision;
+use super::spec::{Decision, Refusal};
 use super::survey::Survey;
 use crate::error::{Error, Result};
 use crate::module::{
@@ -22,7 +22,7 @@ pub(crate) struct Quantized {
     pub replacements: Replacements,
     /// Layers that read the quantized weight of another, by path, and the path of the other.
     pub sharing: BTreeMap<String, String>,
-    /// Layers that int8 has no room for, by path, and the error that says so.
+    /// Layers that are left because of an error, by path.
     pub refused: BTreeMap<String, Error>,
 }
 
@@ -60,9 +60,9 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
     reporter: Reporter<'_>,
 ) -> Result<Quantized> {
     struct Quantize<'a, 'r> {
-        /// By path, with whether an error of the layer's is one of the call.
-        qconfigs: BTreeMap<&'a str, (&'a QConfig, bool)>,
-        /// Whether this walk is that of the embeddings.
+        /// By path, with what follows from an error.
+        qconfigs: BTreeMap<&'a str, (&'a QConfig, Refusal)>,
+        /// Whether this walk is for the embeddings.
         embeddings: bool,
         /// Weights lent by quantized layers, with their paths, by the float matrix they were made
         /// from.
@@ -73,7 +73,7 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
 
     impl Visitor for Quantize<'_, '_> {
         fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
-            let Some(&(qconfig, exact)) = self.qconfigs.get(path) else {
+            let Some(&(qconfig, refusal)) = self.qconfigs.get(path) else {
                 return Ok(());
             };
             let embedding = layer.kind() == LayerKind::Embedding;
@@ -93,8 +93,13 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
                     quantized
                 }
                 None => {
+                    let leaves = |error: &Error| match refusal {
+                        Refusal::Fails => false,
+                        Refusal::LeavesAtLimit => LeftReason::of_limit(error).is_some(),
+                        Refusal::Leaves => true,
+                    };
                     let quantized = match layer.quantize_boxed(qconfig) {
-                        Err(error) if !exact && LeftReason::of_limit(&error).is_some() => {
+                        Err(error) if leaves(&error) => {
                             self.done.refused.insert(path.to_owned(), error);
                             self.reporter.advance(path, &weights);
                             return Ok(());
@@ -122,7 +127,9 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
             .iter()
             .zip(decisions)
             .filter_map(|(layer, decision)| match decision {
-                Decision::Swap { qconfig, exact } => Some((layer.path.as_str(), (qconfig, *exact))),
+                Decision::Swap { qconfig, refusal } => {
+                    Some((layer.path.as_str(), (qconfig, *refusal)))
+                }
                 Decision::Leave(_) => None,
             })
             .collect(),

@@ -82,7 +82,7 @@ impl QWeight {
         }
         raw.check(shape, raw.zero_points.len())?;
         let bias = finite_bias(bias, n)?;
-        // One for each channel: a single one is that of all.
+        // One for each channel: all share a single one.
         let index = |channel| if raw.scales.len() == 1 { 0 } else { channel };
         let channels = || (0..n).map(index);
         let scales: Vec<_> = channels().map(|i| raw.scales[i]).collect();
@@ -98,7 +98,7 @@ impl QWeight {
         Ok(Self::new(packed, Format::Int8 { dtype, qscheme }))
     }
 
-    /// The same weight with another bias, `[out_features]`.
+    /// This weight with another bias, `[out_features]`.
     pub(crate) fn with_bias(&self, bias: &Tensor) -> Result<Self> {
         match self.format {
             Format::Int8 { dtype, qscheme } => {
@@ -144,19 +144,23 @@ impl QWeight {
 impl<Z> RawCodes<Z> {
     /// Checks the counts, and that scales are finite and positive.
     pub fn check(&self, [rows, k]: [usize; 2], zero_points: usize) -> Result<()> {
-        let count = |what, expected: usize, got: usize| match expected == got {
-            true => Ok(()),
-            false => Err(Error::InvalidArgument {
-                what,
-                expected: expected.to_string(),
-                got: got.to_string(),
-            }),
+        let count = |what, expected: usize, got: usize| {
+            if expected == got {
+                Ok(())
+            } else {
+                Err(Error::InvalidArgument {
+                    what,
+                    expected: expected.to_string(),
+                    got: got.to_string(),
+                })
+            }
         };
         let elements = sizes::weight("codes", [rows, k])?;
         count("number of codes", elements, self.codes.len())?;
-        let scales = match self.qscheme.is_per_channel() {
-            true => rows,
-            false => rows.min(1),
+        let scales = if self.qscheme.is_per_channel() {
+            rows
+        } else {
+            rows.min(1)
         };
         count("number of scales", scales, self.scales.len())?;
         count("number of zero points", scales, zero_points)?;
@@ -213,13 +217,14 @@ pub(crate) fn check_halves(shape: [usize; 2], halves: &Halves) -> Result<()> {
 }
 
 fn check_shape(gates: usize, shape: [usize; 2]) -> Result<[usize; 2]> {
-    match gates > 0 && shape[0].is_multiple_of(gates) {
-        true => Ok(shape),
-        false => Err(Error::ShapeMismatch {
+    if gates > 0 && shape[0].is_multiple_of(gates) {
+        Ok(shape)
+    } else {
+        Err(Error::ShapeMismatch {
             op: "weight",
             expected: format!("[out_features, in_features] of {gates} gates"),
             got: shape.to_vec(),
-        }),
+        })
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Found<'a> {
     pub format: Format,
 }
 
-/// The quantized weight `name`, if `vb` is that of a checkpoint which has it and is on the CPU.
+/// The quantized weight `name`, if `vb` belongs to a checkpoint which has it and is on the CPU.
 pub(crate) fn find<'a>(vb: &'a VarBuilder<'a>, name: &'a str) -> Option<Found<'a>> {
     let format = format!("{name}{FORMAT}");
     if !vb.device().is_cpu() || !vb.contains_tensor(&format) {

@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
 use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
 use crate::quantize::progress::Reporter;
-use crate::quantize::spec::{Decision, with_hidden};
+use crate::quantize::spec::{Decision, Refusal, with_hidden};
 use crate::quantize::survey::{Found, Survey};
-use crate::quantize::swap::{self, Quantized, Replacements};
+use crate::quantize::swap::{self, Replacements};
 use crate::quantize::{LeftReason, Progress, QConfigSpec};
 use crate::stored::StoredWeight;
 
@@ -37,11 +37,17 @@ impl Candidates {
         let mut sharing = BTreeMap::new();
         let mut refused = BTreeMap::new();
         for precision in [Precision::Int8, Precision::Int8PerRow, Precision::Float16] {
-            let wanted = decisions.iter().zip(&survey.layers);
-            let wanted = wanted.map(|(d, layer)| of_precision(d, &layer.kind, precision));
-            let quantized = quantize(model, &survey, wanted.collect(), &decisions)?;
+            let own = decisions.iter().zip(&survey.layers);
+            let decisions: Vec<_> = own
+                .map(|(own, layer)| in_precision(own, &layer.kind, precision))
+                .collect();
+            let mut go_on = |_: &Progress<'_>| ControlFlow::Continue(());
+            let reporter = Reporter::new(&survey, &decisions, &mut go_on);
+            let quantized = swap::quantize(model, &survey, &decisions, reporter)?;
             sharing.extend(quantized.sharing);
-            refused.extend(quantized.refused);
+            for (path, error) in quantized.refused {
+                refused.entry(path).or_insert(error);
+            }
             waiting.insert(precision, quantized.replacements);
         }
         for replacements in waiting.values() {
@@ -111,81 +117,39 @@ impl Candidates {
     }
 }
 
-/// The configuration of a layer in a precision; `None` if the layer has no such precision, or the
-/// spec decides on it already.
-fn of_precision(decision: &Decision, kind: &LayerKind, precision: Precision) -> Option<QConfig> {
-    let Decision::Swap { qconfig, .. } = decision else {
-        return None;
+/// The decision for a layer in a precision, where `own` is the spec's. The layer may refuse another
+/// configuration than its own: then it does not have that precision.
+fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decision {
+    // Nothing reads the reason.
+    let left = Decision::Leave(LeftReason::NoRule);
+    let Decision::Swap {
+        qconfig: own,
+        refusal,
+    } = own
+    else {
+        return left;
     };
-    let halves = matches!(
-        qconfig.weight,
-        WeightConfig::Float16 | WeightConfig::BFloat16
-    );
+    let halves = matches!(own.weight, WeightConfig::Float16 | WeightConfig::BFloat16);
     let per_row = QConfig::per_row_dynamic();
-    let multiplies = matches!(qconfig.activation, ActivationConfig::Dynamic(_));
-    match precision {
-        Precision::Int8 => (!halves).then(|| qconfig.clone()),
+    let multiplies = matches!(own.activation, ActivationConfig::Dynamic(_));
+    let qconfig = match precision {
+        Precision::Int8 => (!halves).then(|| own.clone()),
         Precision::Int8PerRow => {
-            let other = !halves && multiplies && *qconfig != per_row;
+            let other = !halves && multiplies && *own != per_row;
             (other && *kind != LayerKind::Embedding).then_some(per_row)
         }
-        Precision::Float16 if halves => Some(qconfig.clone()),
+        Precision::Float16 if halves => Some(own.clone()),
         Precision::Float16 => Some(QConfig::float16_dynamic()),
         Precision::Float => None,
-    }
-}
-
-/// Quantizes the layers that have a configuration. A layer may refuse one that is not the spec's: then
-/// it does not have that precision.
-fn quantize<M: Quantizable + ?Sized>(
-    model: &M,
-    survey: &Survey,
-    wanted: Vec<Option<QConfig>>,
-    own: &[Decision],
-) -> Result<Quantized> {
-    // Nothing reads the reason.
-    let left = || Decision::Leave(LeftReason::NoRule);
-    let is_own: Vec<bool> = (wanted.iter().zip(own))
-        .map(|(wanted, own)| {
-            matches!(own, Decision::Swap { qconfig, .. } if wanted.as_ref() == Some(qconfig))
-        })
-        .collect();
-    let exact = |own: &Decision| matches!(own, Decision::Swap { exact: true, .. });
-    let decisions = wanted.into_iter().zip(own).zip(&is_own);
-    let decisions = decisions.map(|((wanted, own), is_own)| {
-        wanted.map_or_else(left, |qconfig| Decision::Swap {
-            qconfig,
-            exact: *is_own && exact(own),
-        })
-    });
-    let mut decisions: Vec<_> = decisions.collect();
-    loop {
-        let mut go_on = |_: &Progress<'_>| ControlFlow::Continue(());
-        let reporter = Reporter::new(survey, &decisions, &mut go_on);
-        let error = match swap::quantize(model, survey, &decisions, reporter) {
-            Ok(quantized) => return Ok(quantized),
-            Err(error) => error,
-        };
-        let refused = survey
-            .layers
-            .iter()
-            .position(|layer| is_at(&error, &layer.path));
-        match refused {
-            Some(layer) if !is_own[layer] && matches!(decisions[layer], Decision::Swap { .. }) => {
-                decisions[layer] = left();
-            }
-            _ => return Err(error),
-        }
-    }
-}
-
-/// Whether an error is of the layer at `path`, or of a part of it.
-fn is_at(error: &Error, path: &str) -> bool {
-    let Error::At { path: at, .. } = error else {
-        return path.is_empty();
     };
-    let below = at.strip_prefix(path);
-    below.is_some_and(|rest| path.is_empty() || rest.is_empty() || rest.starts_with('.'))
+    qconfig.map_or(left, |qconfig| Decision::Swap {
+        refusal: if qconfig == *own {
+            *refusal
+        } else {
+            Refusal::Leaves
+        },
+        qconfig,
+    })
 }
 
 /// Layers that share a quantized weight in any precision are one unit.

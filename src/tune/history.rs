@@ -160,9 +160,10 @@ impl History {
 
 /// A number to the last bit; NaN and the infinities as words in quotes.
 fn number(value: f64) -> Box<RawValue> {
-    let text = match value.is_finite() {
-        true => format!("{value:?}"),
-        false => format!("\"{value}\""),
+    let text = if value.is_finite() {
+        format!("{value:?}")
+    } else {
+        format!("\"{value}\"")
     };
     // Both are JSON.
     RawValue::from_string(text).unwrap_or_default()
@@ -213,7 +214,7 @@ fn read<'a, T: Deserialize<'a>>(line: usize, text: &'a str) -> Result<T> {
     })
 }
 
-/// What is written for each layer of the model, with a unit each of whose layers comes once.
+/// The unit of each layer, for lists of a history in which every layer of a unit comes once.
 struct Layers<'a> {
     units: &'a Units,
     by_path: HashMap<&'a str, usize>,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
-use candle_dynquant::{Checkpoint, QConfigSpec, checkpoint};
-use serde_json::Value;
+use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
+use serde_json::{Value, json};
 
 use super::model::{Model, quantized, write_float};
 
@@ -64,6 +64,13 @@ fn a_folder_for_a_folder() -> Result<()> {
             checkpoint::save(&model, &source, &out)?;
         }
         assert_eq!(Model::open(&out)?.bits()?, model.bits()?);
+        let missing = Checkpoint::open(&out)?.floats("nothing").unwrap_err();
+        let file = match shards {
+            1 => "model.safetensors",
+            _ => "model.safetensors.index.json",
+        };
+        let file = format!("{}: ", out.join(file).display());
+        assert!(missing.to_string().starts_with(&file), "{missing}");
         assert!(out.join("tokenizer.json").exists() && out.join("1_Pooling/config.json").exists());
         assert!(!out.join("pytorch_model.bin").exists());
         assert_eq!(
@@ -82,6 +89,70 @@ fn a_folder_for_a_folder() -> Result<()> {
         // Nothing is left beside it.
         let left: Vec<_> = fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
         assert_eq!(left.len(), 2, "{left:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn folders_are_copied_to_a_depth_of_eight() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = folder(dir.path(), 1)?;
+    let [last, beyond] = [8, 9].map(|depth| ["f"; 9][..depth].join("/"));
+    fs::create_dir_all(float.join(&beyond))?;
+    for path in [&last, &beyond] {
+        fs::write(float.join(path).join("file"), "text")?;
+    }
+    let out = dir.path().join("out");
+    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
+    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    assert!(out.join(&last).join("file").exists() && !out.join(&beyond).exists());
+    Ok(())
+}
+
+/// A reader makes a layer of its own of a head that has no tensor.
+#[test]
+fn a_config_tells_which_layers_stay_float() -> Result<()> {
+    #[derive(Quantizable)]
+    struct Tied {
+        words: nn::Embedding,
+        inner: nn::Linear,
+        other: nn::Linear,
+        head: nn::Linear,
+    }
+
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    fs::create_dir(&float)?;
+    fs::write(float.join("config.json"), "{}")?;
+    let names = ["words.weight", "inner.weight", "other.weight"];
+    let weight = || Tensor::randn(0f32, 1., (8, 8), &Device::Cpu);
+    let tensors = names.map(|name| Ok((name, weight()?)));
+    let tensors = tensors.into_iter().collect::<Result<HashMap<_, _>>>()?;
+    candle_core::safetensors::save(&tensors, float.join("model.safetensors"))?;
+    let source = Checkpoint::open(&float)?;
+    let int8 = QConfigSpec::int8().min_params(0);
+    let int8 = int8.exclude("other").exclude("head");
+    for (spec, expected) in [
+        (int8.clone(), &["Linear"][..]),
+        (int8.embeddings(), &["Linear", "Embedding"]),
+    ] {
+        let vb = source.var_builder(DType::F32, &Device::Cpu);
+        let words = nn::embedding(8, 8, vb.pp("words"))?;
+        let mut model = Tied {
+            inner: nn::linear_no_bias(8, 8, vb.pp("inner"))?,
+            other: nn::linear_no_bias(8, 8, vb.pp("other"))?,
+            head: nn::Linear::new(words.embeddings().clone(), None),
+            words,
+        };
+        quantize_dynamic(&mut model, &spec)?;
+        checkpoint::save(&model, &source, &out)?;
+        let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
+        let entry = &config["quantization_config"];
+        assert_eq!(entry["ignore"], json!(["head", "other"]), "{spec}");
+        let groups = entry["config_groups"].as_object().expect("groups");
+        let targets: Vec<&Value> = groups.values().map(|group| &group["targets"]).collect();
+        let expected: Vec<Value> = expected.iter().map(|class| json!([class])).collect();
+        assert_eq!(targets, expected.iter().collect::<Vec<_>>(), "{spec}");
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
 use candle_nn::{VarBuilder, VarMap};
 
 pub const WORDS: usize = 50;
@@ -143,4 +143,11 @@ pub fn quantized(float: &Path, spec: &QConfigSpec) -> Result<Model> {
     let mut model = Model::open(float)?;
     quantize_dynamic(&mut model, spec)?;
     Ok(model)
+}
+
+/// A float checkpoint, and the one that its quantized model is saved as.
+pub fn saved(dir: &Path, spec: &QConfigSpec) -> Result<[PathBuf; 2]> {
+    let (float, out) = (write_float(dir)?, dir.join("out.safetensors"));
+    checkpoint::save(&quantized(&float, spec)?, &Checkpoint::open(&float)?, &out)?;
+    Ok([float, out])
 }

@@ -168,6 +168,11 @@ fn a_folder_with_weights_in_another_format_is_told_their_names() -> Result<()> {
     Ok(())
 }
 
+fn assert_at(path: &Path, error: &candle_dynquant::Error) {
+    let error = error.to_string();
+    assert!(error.starts_with(&*path.to_string_lossy()), "{error}");
+}
+
 #[test]
 fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -198,10 +203,7 @@ fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     // What cannot be written is at fault itself.
     let nowhere = dir.path().join("no/such/folder/out.safetensors");
     let error = quantize(&source, &nowhere, &QConfigSpec::int8().min_params(0)).unwrap_err();
-    assert!(
-        error.to_string().starts_with(&*nowhere.to_string_lossy()),
-        "{error}"
-    );
+    assert_at(&nowhere, &error);
     Ok(())
 }
 
@@ -219,10 +221,7 @@ fn a_scale_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     fs::write(&path, bytes)?;
     let source = Checkpoint::open(&int8)?;
     let error = checkpoint::dequantize(&source, dir.path().join("out"), |_| ()).unwrap_err();
-    assert!(
-        error.to_string().starts_with(&*path.to_string_lossy()),
-        "{error}"
-    );
+    assert_at(&path, &error);
     Ok(())
 }
 

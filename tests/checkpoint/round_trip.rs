@@ -10,7 +10,7 @@ use candle_dynquant::{
 };
 use safetensors::SafeTensors;
 
-use super::model::{Model, quantized, specs, write_float};
+use super::model::{Model, quantized, saved, specs, write_float};
 
 #[test]
 fn bits_are_those_before() -> Result<()> {
@@ -52,10 +52,8 @@ fn tensors(path: &std::path::Path) -> Result<BTreeMap<String, Raw>> {
 #[test]
 fn tensors_are_those_of_compressed_tensors_and_the_rest_is_copied() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let out = dir.path().join("out.safetensors");
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0).embeddings())?;
-    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let spec = QConfigSpec::int8().min_params(0).embeddings();
+    let [float, out] = saved(dir.path(), &spec)?;
     let (before, after) = (tensors(&float)?, tensors(&out)?);
     for (name, tensor) in &before {
         let is_weight = name.contains("weight") && !name.starts_with("norm");
@@ -208,10 +206,7 @@ fn ordinary_var_builders_are_as_they_were() -> Result<()> {
 #[test]
 fn renamed_and_prefixed_builders_find_the_weights() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let out = dir.path().join("out.safetensors");
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
-    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let [_, out] = saved(dir.path(), &QConfigSpec::int8().min_params(0))?;
     let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
     let renamed = vb.rename_f(|name| name.replace("broad", "wide"));
     let layer = nn::linear(12, 67, renamed.pp("broad"))?;
@@ -378,6 +373,18 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
             assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{way}");
         }
     }
+    // A head is made of the table of its own embedding, while that lives.
+    let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
+    let Tied { embed, head, .. } = Tied::load(&vb, "tied")?;
+    let table = embed.embeddings().clone();
+    let is_tied = |weight: &Tensor| {
+        use candle_dynquant::Layer;
+        nn::Linear::new(weight.clone(), None).weights()[0].quantized
+    };
+    assert!(is_tied(&table) && !is_tied(head.weight()));
+    assert!(!is_tied(&table.narrow(0, 0, 8)?));
+    drop(embed);
+    assert!(!is_tied(&table));
     // A head alone would have no tensor of its own.
     let vb = source.var_builder(DType::F32, &Device::Cpu);
     let mut model = Tied::load(&vb, "tied")?;
@@ -439,10 +446,8 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
 #[test]
 fn float_zero_points_are_written_for_both_kinds_of_codes() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let out = dir.path().join("out");
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0).embeddings())?;
-    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let spec = QConfigSpec::int8().min_params(0).embeddings();
+    let [_, out] = saved(dir.path(), &spec)?;
     let floats = |(_, _, bytes): &Raw| -> Vec<f32> {
         let values = bytes.chunks_exact(4);
         values

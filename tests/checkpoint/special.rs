@@ -187,3 +187,20 @@ fn what_a_replaced_folder_held_is_not_lost() -> Result<()> {
     );
     Ok(())
 }
+
+/// A file that is too large is malformed; one that is none could not be read.
+#[test]
+fn the_limit_of_a_file_is_told_apart_from_its_kind() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    write_float(dir.path())?;
+    let config = dir.path().join("config.json");
+    let told = || Checkpoint::open(dir.path()).unwrap_err().to_string();
+    fs::File::create(&config)?.set_len((4 << 20) + 1)?;
+    let too_large = "malformed file: expected at most 4194304 bytes, got more";
+    assert_eq!(told(), format!("{}: {too_large}", config.display()));
+    fs::remove_file(&config)?;
+    fifo(&config);
+    let no_file = "cannot read: expected a regular file, got a fifo";
+    assert_eq!(told(), format!("{}: {no_file}", config.display()));
+    Ok(())
+}

@@ -7,7 +7,7 @@ use candle_dynquant::ops::{self, Activation, Mask};
 use candle_dynquant::{Layer, QConfig, QDType, QScheme, QTable, QWeight, nn};
 use candle_nn::{RNN, VarBuilder, VarMap};
 
-use super::{FLOATS, prepared, qconfigs, too_many};
+use super::{FLOATS, prepared, qconfigs, stacked, too_many};
 
 const HUGE: usize = 1 << 40;
 
@@ -145,26 +145,13 @@ fn embeddings() -> Result<()> {
 fn recurrent_layers() -> Result<()> {
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    let both = nn::RecurrentConfig {
-        num_layers: 2,
-        bidirectional: true,
-        ..Default::default()
-    };
-    let projected = nn::RecurrentConfig {
-        proj_size: 1,
-        ..both
-    };
     // Without inputs, and without units as well.
     let tanh = nn::Nonlinearity::Tanh;
-    for (hidden, config) in [(2, both), (2, projected), (0, both)] {
-        let name = |layer: &str| vb.pp(format!("{layer}{hidden}{}", config.proj_size));
-        let lstm = nn::LSTM::new(0, hidden, config, name("lstm"))?;
-        let config = nn::RecurrentConfig {
-            proj_size: 0,
-            ..config
-        };
-        let gru = nn::GRU::new(0, hidden, config, name("gru"))?;
-        let rnn = nn::RNN::new(0, hidden, tanh, config, name("rnn"))?;
+    for (hidden, proj_size) in [(2, 0), (2, 1), (0, 0)] {
+        let name = |layer: &str| vb.pp(format!("{layer}{hidden}{proj_size}"));
+        let lstm = nn::LSTM::new(0, hidden, stacked(proj_size), name("lstm"))?;
+        let gru = nn::GRU::new(0, hidden, stacked(0), name("gru"))?;
+        let rnn = nn::RNN::new(0, hidden, tanh, stacked(0), name("rnn"))?;
         for qconfig in qconfigs() {
             let (lstm, gru) = (prepared(&lstm, &qconfig), prepared(&gru, &qconfig));
             let rnn = prepared(&rnn, &qconfig);
@@ -187,8 +174,14 @@ fn recurrent_layers() -> Result<()> {
             assert_eq!(ys.dims(), [HUGE, 0, 2 * hidden]);
         }
     }
+    // Gates take more than what is returned.
+    let lstm = nn::LSTM::new(0, 2, Default::default(), vb.pp("gates"))?;
+    let xs = zeros(&[1, (1 << 21) + 1, 0], DType::F32)?;
+    for qconfig in qconfigs() {
+        too_many_from_none(prepared(&lstm, &qconfig).forward(&xs, None));
+    }
     // No steps of so many sequences: each has a state.
-    let lstm = nn::LSTM::new(3, 2, both, vb.pp("inputs"))?;
+    let lstm = nn::LSTM::new(3, 2, stacked(0), vb.pp("inputs"))?;
     for qconfig in qconfigs() {
         let lstm = prepared(&lstm, &qconfig);
         too_many_from_none(lstm.forward(&zeros(&[0, HUGE, 3], DType::F32)?, None));

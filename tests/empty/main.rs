@@ -47,6 +47,16 @@ fn prepared<L: Layer + Clone>(layer: &L, qconfig: &Option<QConfig>) -> L {
     }
 }
 
+/// Two layers in both directions.
+fn stacked(proj_size: usize) -> nn::RecurrentConfig {
+    nn::RecurrentConfig {
+        num_layers: 2,
+        bidirectional: true,
+        proj_size,
+        ..Default::default()
+    }
+}
+
 fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
     Tensor::randn(0f32, 1., shape, &Device::Cpu)
 }
@@ -153,18 +163,10 @@ fn embeddings_take_empty_views() -> Result<()> {
 fn recurrent_layers_take_empty_views() -> Result<()> {
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    let config = nn::RecurrentConfig {
-        num_layers: 2,
-        bidirectional: true,
-        ..Default::default()
-    };
-    let projected = nn::RecurrentConfig {
-        proj_size: 2,
-        ..config
-    };
+    let config = stacked(0);
     let lstms = [
         nn::LSTM::new(3, 4, config, vb.pp("lstm"))?,
-        nn::LSTM::new(3, 4, projected, vb.pp("projected"))?,
+        nn::LSTM::new(3, 4, stacked(2), vb.pp("projected"))?,
     ];
     let gru = nn::GRU::new(3, 4, config, vb.pp("gru"))?;
     let rnn = nn::RNN::new(3, 4, nn::Nonlinearity::Tanh, config, vb.pp("rnn"))?;

@@ -232,6 +232,19 @@ struct Reads {
     reads: fn(&Reads, &Tensor) -> Result<Tensor>,
 }
 
+impl Reads {
+    fn by(reads: fn(&Self, &Tensor) -> Result<Tensor>) -> Self {
+        Self {
+            norm: norm(),
+            first: linear(HIDDEN, HIDDEN),
+            second: linear(HIDDEN, HIDDEN),
+            rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
+            last: norm(),
+            reads,
+        }
+    }
+}
+
 fn equalized(reads: fn(&Reads, &Tensor) -> Result<Tensor>) -> (EqualizeReport, bool) {
     equalized_by(&Equalization::default().unused("second|rms|last"), reads)
 }
@@ -241,14 +254,7 @@ fn equalized_by(
     config: &Equalization,
     reads: fn(&Reads, &Tensor) -> Result<Tensor>,
 ) -> (EqualizeReport, bool) {
-    let mut model = Reads {
-        norm: norm(),
-        first: linear(HIDDEN, HIDDEN),
-        second: linear(HIDDEN, HIDDEN),
-        rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
-        last: norm(),
-        reads,
-    };
+    let mut model = Reads::by(reads);
     let float = model.clone();
     let xs = random(&[5, HIDDEN]);
     let report = equalize(&mut model, config, |model| reads(model, &xs)).unwrap();
@@ -508,6 +514,28 @@ fn an_output_that_cannot_be_compared_undoes_the_folding() {
     }
 }
 
+#[test]
+fn a_call_without_rows_changes_no_factor() {
+    let reads: fn(&Reads, &Tensor) -> Result<Tensor> =
+        |model, xs| model.first.forward(&model.norm.forward(xs)?);
+    let float = Reads::by(reads);
+    let equalized = |calls: &[Tensor]| {
+        let mut model = float.clone();
+        let config = Equalization::default().unused("second|rms|last");
+        let last = |model: &Reads| {
+            let outputs = calls.iter().map(|xs| reads(model, xs));
+            let outputs = outputs.collect::<Result<Vec<_>>>()?;
+            Ok(outputs.last().expect("a call").clone())
+        };
+        let report = equalize(&mut model, &config, last).unwrap();
+        assert_eq!(report.pairs.len(), 1, "{report}");
+        bits(model.norm.weight())
+    };
+    let xs = random(&[5, HIDDEN]);
+    let none = xs.narrow(0, 0, 0).unwrap();
+    assert_eq!(equalized(&[none, xs.clone()]), equalized(&[xs]));
+}
+
 /// `s = max|y|^alpha / max|W|^(1 - alpha)`, as powers of two whose geometric mean is about 1.
 #[test]
 fn factors_are_those_of_the_formula() {
@@ -516,14 +544,7 @@ fn factors_are_those_of_the_formula() {
         model.second.forward(&model.rms.forward(&ys)?)
     };
     for alpha in [0.3f64, 0.5, 0.9] {
-        let mut model = Reads {
-            norm: norm(),
-            first: linear(HIDDEN, HIDDEN),
-            second: linear(HIDDEN, HIDDEN),
-            rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
-            last: norm(),
-            reads,
-        };
+        let mut model = Reads::by(reads);
         let float = model.clone();
         let xs = random(&[6, HIDDEN]);
         let config = Equalization::default().alpha(alpha).unused("last");

@@ -83,6 +83,14 @@ fn write_float(path: &Path, dtype: DType) -> Result<()> {
     Ok(())
 }
 
+/// A checkpoint, and its model equalized.
+fn equalized(float: &Path) -> Result<(Checkpoint, Model)> {
+    write_float(float, DType::F32)?;
+    let mut model = Model::open(float, DType::F32)?;
+    model.equalize()?;
+    Ok((Checkpoint::open(float)?, model))
+}
+
 fn answer(model: &Model, xs: &Tensor) -> Result<Vec<u32>> {
     let ys = model.forward(&xs.to_dtype(model.norm.weight().dtype())?)?;
     Ok(bits(&ys.to_dtype(DType::F32)?))
@@ -143,10 +151,8 @@ fn they_load_back_bit_for_bit_with_the_code_that_loads_the_float_model() -> Resu
 fn a_loader_without_the_factors_of_a_residual_finds_no_weight() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, out] = ["float.safetensors", "out.safetensors"].map(|name| dir.path().join(name));
-    write_float(&float, DType::F32)?;
-    let mut model = Model::open(&float, DType::F32)?;
-    model.equalize()?;
-    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let (source, model) = equalized(&float)?;
+    checkpoint::save(&model, &source, &out)?;
     let norms: Vec<_> = names(&out)?
         .into_iter()
         .filter(|name| {
@@ -189,11 +195,7 @@ fn a_loader_without_the_factors_of_a_residual_finds_no_weight() -> Result<()> {
 fn norms_that_have_no_tensor_or_share_one_are_errors() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, out] = ["float.safetensors", "out.safetensors"].map(|name| dir.path().join(name));
-    write_float(&float, DType::F32)?;
-    let source = Checkpoint::open(&float)?;
-    let mut model = Model::open(&float, DType::F32)?;
-    model.equalize()?;
-
+    let (source, model) = equalized(&float)?;
     let mut unnamed = model.clone();
     unnamed.norm = nn::LayerNorm::new(gain(HIDDEN), random(&[HIDDEN]), 1e-5);
     unnamed.equalize()?;
@@ -234,11 +236,8 @@ fn a_norm_that_the_source_has_otherwise_or_twice_is_an_error() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, other, out] =
         ["float", "other", "out"].map(|name| dir.path().join(name).with_extension("safetensors"));
-    write_float(&float, DType::F32)?;
-    let source = Checkpoint::open(&float)?;
-    let mut model = Model::open(&float, DType::F32)?;
-    let twin = model.clone();
-    model.equalize()?;
+    let (source, model) = equalized(&float)?;
+    let twin = Model::open(&float, DType::F32)?;
     let save = |model: &(Model, Model), source: &Checkpoint| {
         let saved = checkpoint::save(model, source, &out);
         saved.map_err(|error| error.to_string())
@@ -302,10 +301,8 @@ fn a_norm_that_the_source_has_not_is_no_matter_until_it_is_folded() -> Result<()
 fn factors_of_another_size_are_refused() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write_float(&float, DType::F32)?;
-    let mut model = Model::open(&float, DType::F32)?;
-    model.equalize()?;
-    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+    let (source, model) = equalized(&float)?;
+    checkpoint::save(&model, &source, &out)?;
     let mut tensors = candle_core::safetensors::load(&out, &Device::Cpu)?;
     let factors = tensors
         .iter_mut()

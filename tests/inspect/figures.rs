@@ -302,6 +302,41 @@ fn histograms_count_values_between_powers_of_two() {
 }
 
 #[test]
+fn codes_are_counted_up_to_the_last_that_a_preset_has() {
+    for (spec, codes) in [
+        (QConfigSpec::int8().min_params(0), 256),
+        (QConfigSpec::default(), 128),
+    ] {
+        let mut float = nn::Linear::new(random(&[8, codes], 1.), None);
+        let mut quantized = float.clone();
+        quantize_dynamic(&mut quantized, &spec).unwrap();
+        let xs = Tensor::arange(0f32, codes as f32, &Device::Cpu).unwrap();
+        let xs = xs.unsqueeze(0).unwrap();
+        let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
+        let input = inspection.layers[0].input.as_ref().unwrap();
+        assert_eq!(input.unused_codes, Some(0.), "{spec}");
+    }
+}
+
+/// A row that has no range has no codes either.
+#[test]
+fn rows_that_are_not_finite_use_no_codes() {
+    let mut float = nn::Linear::new(random(&[8, 4], 1.), None);
+    let mut quantized = float.clone();
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
+    let mut unused = |last: [f32; 4]| {
+        let xs = Tensor::new(&[[2f32, 3., 4., 5.], last], &Device::Cpu).unwrap();
+        let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs));
+        let inspection = inspection.unwrap();
+        inspection.layers[0].input.as_ref().unwrap().unused_codes
+    };
+    let finite = unused([2., 3., 4., 5.]);
+    for other in [f32::INFINITY, f32::NEG_INFINITY] {
+        assert_eq!(unused([-1., 0., 1., other]), finite);
+    }
+}
+
+#[test]
 fn the_table_has_the_means_of_a_layers_weights() {
     let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0));
     let lstm = &inspection.layers[3];

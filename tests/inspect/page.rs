@@ -71,6 +71,15 @@ fn a_model_that_is_a_layer_has_a_name_and_histograms_have_values() {
     let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
     let html = inspection.page("one", &[]).unwrap();
     assert!(html.contains("<summary>(the model itself)</summary>"));
+    // The axis of sizes ends not far beyond 4.096 kB.
+    let (_, sizes) = html.split_once("Weights in kB").unwrap();
+    let (sizes, _) = sizes.split_once("</svg>").unwrap();
+    let texts = sizes
+        .split("</text>")
+        .filter_map(|text| text.rsplit('>').next());
+    let numbers = texts.filter_map(|text| text.trim().parse().ok());
+    let last = numbers.fold(0f64, f64::max);
+    assert!((4. ..10.).contains(&last), "{last}");
     let bins = inspection.layers[0].weights[0].histogram.bins();
     let step = bins.len().div_ceil(7).max(1);
     for (value, _) in bins.iter().step_by(step) {

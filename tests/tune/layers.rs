@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::module::{Replay, Tap};
 use candle_dynquant::tune::{Precision, Strategy, Trial};
 use candle_dynquant::{
-    Checkpoint, QConfigSpec, Quantizable, Result, TuningOutcome, checkpoint, nn, tune,
+    Checkpoint, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Result, TuningOutcome,
+    WeightDType, WeightInfo, checkpoint, nn, tune,
 };
 
 use crate::common::tensor;
@@ -229,6 +231,137 @@ fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
             let again = Tied::load(&Checkpoint::open(&tuned)?)?;
             assert_eq!(eval(&again)?, best);
         }
+    }
+    Ok(())
+}
+
+/// All trials of layers that change together.
+#[test]
+fn tied_layers_have_the_precisions_that_both_have() -> Result<()> {
+    let tensors = std::collections::HashMap::from([
+        ("words.weight".to_owned(), tensor(&[32, 16], 1)?),
+        ("inner.weight".to_owned(), tensor(&[16, 16], 2)?),
+    ]);
+    let vb = nn::VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+    let words = nn::embedding(32, 16, vb.pp("words"))?;
+    let mut model = Tied {
+        head: nn::Linear::tied(&words, None)?,
+        inner: nn::linear_no_bias(16, 16, vb.pp("inner"))?,
+        words,
+    };
+    let ids = Tensor::arange(0u32, 32, &Device::Cpu)?;
+    let expected = model.forward(&ids)?;
+    let eval = |model: &Tied| sqnr(&expected, &model.forward(&ids)?);
+    // A table is never multiplied, so it has no precision for rows of activations.
+    let config = crate::config()
+        .strategy(Strategy::Basic)
+        .absolute(0.)
+        .spec(QConfigSpec::default().embeddings());
+    let outcome = tune(&mut model, &config, eval)?;
+    let of = |trial: &Trial, path: &str| {
+        let mut layers = trial.layers.iter();
+        let found = layers.find(|(_, paths)| paths.iter().any(|own| own == path));
+        found.map(|(precision, _)| *precision).expect("a layer")
+    };
+    let mut inner = Vec::new();
+    for trial in &outcome.trials {
+        let [words, head] = ["words", "head"].map(|path| of(trial, path));
+        assert!(words == head && head != Precision::Int8PerRow, "{trial}");
+        inner.push((of(trial, "inner"), head));
+    }
+    assert!(inner.iter().any(|(inner, head)| inner != head));
+    assert!(
+        inner
+            .iter()
+            .any(|(inner, _)| *inner == Precision::Int8PerRow)
+    );
+    Ok(())
+}
+
+/// A layer whose output has so many rows and channels, and so much noise once it is quantized.
+#[derive(Quantizable, Clone)]
+#[quantizable(layer)]
+struct Noisy {
+    rows: usize,
+    channels: usize,
+    sqnr_db: f64,
+    is_quantized: bool,
+    tap: Option<Tap>,
+}
+
+impl Noisy {
+    fn forward(&self) -> Result<Tensor> {
+        let noise = match self.is_quantized {
+            true => 10f64.powf(-self.sqnr_db / 20.),
+            false => 0.,
+        };
+        let ones = Tensor::ones((self.rows, self.channels), DType::F32, &Device::Cpu)?;
+        let ys = (ones + noise)?;
+        if let Some(tap) = &self.tap {
+            tap.report(&[], &ys);
+        }
+        Ok(ys)
+    }
+}
+
+impl Layer for Noisy {
+    fn kind(&self) -> LayerKind {
+        LayerKind::Linear
+    }
+
+    fn weights(&self) -> Vec<WeightInfo> {
+        let info = WeightInfo::new("weight", &[self.channels, 1], WeightDType::F32, 4);
+        vec![match self.is_quantized {
+            true => info.quantized(0),
+            false => info,
+        }]
+    }
+
+    fn quantize(&self, _: &QConfig) -> Result<Self> {
+        let (is_quantized, tap) = (true, None);
+        Ok(Self {
+            is_quantized,
+            tap,
+            ..*self
+        })
+    }
+
+    fn attach(&mut self, tap: Option<Tap>) -> bool {
+        self.tap = tap;
+        true
+    }
+
+    fn replay(&self) -> Option<Replay> {
+        let own = self.clone();
+        Some(Arc::new(move |_| own.forward()))
+    }
+}
+
+#[test]
+fn noise_in_many_rows_counts_for_less() -> Result<()> {
+    // Rows, channels and dB; each ten times as many rows are worth 10 dB.
+    for [first, second] in [
+        [(100, 1, 40.), (1, 100, 45.)],
+        [(10, 1, 70.), (100, 1, 40.)],
+    ] {
+        let noisy = |(rows, channels, sqnr_db)| Noisy {
+            rows,
+            channels,
+            sqnr_db,
+            is_quantized: false,
+            tap: None,
+        };
+        let mut model = vec![noisy(first), noisy(second)];
+        let eval = |model: &Vec<Noisy>| -> Result<f64> {
+            for layer in model {
+                layer.forward()?;
+            }
+            Ok(f64::from(model.iter().all(|layer| !layer.is_quantized)))
+        };
+        let config = crate::config().strategy(Strategy::Sensitivity);
+        let outcome = tune(&mut model, &config, eval)?;
+        // After all in int8, the worst falls back alone.
+        assert_eq!(outcome.trials[1].layers[&Precision::Float16], ["1"]);
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
+use candle_dynquant::{Error, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo};
 use candle_dynquant::{Layer, TuningConfig, TuningOutcome, tune};
-use candle_dynquant::{LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo};
 
 thread_local! {
     /// Calls of `Layer::quantize`.
@@ -17,6 +17,9 @@ pub struct Lossy {
     pub kind: LayerKind,
     pub loss: f64,
     pub elements: usize,
+    /// Its dtype while it is float.
+    pub float: WeightDType,
+    pub refuses: Option<QConfig>,
     pub to: Option<QConfig>,
 }
 
@@ -26,6 +29,8 @@ impl Lossy {
             kind: LayerKind::Linear,
             loss,
             elements: 100,
+            float: WeightDType::F32,
+            refuses: None,
             to: None,
         }
     }
@@ -56,7 +61,7 @@ impl Layer for Lossy {
 
     fn weights(&self) -> Vec<WeightInfo> {
         let (dtype, bytes) = match self.is() {
-            "float" => (WeightDType::F32, 4 * self.elements),
+            "float" => (self.float, 4 * self.elements),
             "float16" => (WeightDType::F16, 2 * self.elements),
             _ => (WeightDType::QInt8, self.elements),
         };
@@ -70,6 +75,13 @@ impl Layer for Lossy {
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         QUANTIZED.set(QUANTIZED.get() + 1);
+        if self.refuses.as_ref() == Some(qconfig) {
+            return Err(Error::InvalidArgument {
+                what: "qconfig",
+                expected: "another".into(),
+                got: "this one".into(),
+            });
+        }
         Ok(Self {
             to: Some(qconfig.clone()),
             ..self.clone()

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use candle_dynquant::tune::{Precision, Stopped, Strategy, tune_with};
-use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result};
+use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, WeightDType};
 
 use crate::common::random::Random;
 use crate::model::{Model, QUANTIZED, accuracy, becomes, initials, model, search};
@@ -147,6 +147,50 @@ fn layers_that_the_spec_leaves_are_left() -> Result<()> {
     let (outcome, seen) = search(&mut model, &config)?;
     assert!(seen.iter().all(|trial| &trial[1..2] == "f"), "{seen:?}");
     assert_eq!(outcome.layers[1].precision, Precision::Float);
+    Ok(())
+}
+
+#[test]
+fn halves_are_those_of_the_spec() -> Result<()> {
+    let mut model = model(&[0.]);
+    search(&mut model, &crate::config().spec(QConfigSpec::bfloat16()))?;
+    assert_eq!(model[0].to, Some(QConfig::bfloat16_dynamic()));
+    Ok(())
+}
+
+#[test]
+fn layers_that_were_quantized_before_are_told_as_they_are() -> Result<()> {
+    let mut model = model(&[0.; 3]);
+    model[0].to = Some(QConfig::float16_dynamic());
+    model[1].to = Some(QConfig::per_row_dynamic());
+    let (outcome, seen) = search(&mut model, &crate::config())?;
+    assert_eq!(seen, ["hif", "hii"]);
+    let layers = outcome.layers.iter().map(|layer| layer.precision);
+    let expected = [Precision::Float16, Precision::Int8, Precision::Int8];
+    assert_eq!(layers.collect::<Vec<_>>(), expected);
+    Ok(())
+}
+
+#[test]
+fn bytes_of_a_float_layer_are_those_of_its_dtype() -> Result<()> {
+    let mut model = model(&[0.1; 3]);
+    model[0].float = WeightDType::F64;
+    model[2].float = WeightDType::BF16;
+    let config = crate::config().strategy(Strategy::Basic).absolute(0.);
+    let (outcome, _) = search(&mut model, &config)?;
+    for trial in &outcome.trials {
+        let layers = trial.layers.iter();
+        let layers =
+            layers.flat_map(|(precision, paths)| paths.iter().map(move |p| (precision, p)));
+        let bytes = layers.map(|(precision, path)| match (precision, path.as_str()) {
+            (Precision::Int8, _) => 100,
+            (Precision::Float, "0") => 800,
+            (Precision::Float, "1") => 400,
+            _ => 200,
+        });
+        assert_eq!(trial.bytes, bytes.sum::<usize>(), "{trial}");
+    }
+    assert_eq!(outcome.best().expect("a trial").bytes, 1400);
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use candle_dynquant_io::print;
 pub struct Progress {
     done: u64,
     total: u64,
-    shown: bool,
+    /// Shows it on a terminal.
+    show: Option<fn(String)>,
 }
 
 impl Progress {
@@ -17,15 +18,15 @@ impl Progress {
         Self {
             done: 0,
             total: total.max(1),
-            shown: stderr().is_terminal(),
+            show: stderr().is_terminal().then_some(print::progress),
         }
     }
 
     /// So many more bytes are done.
     pub fn add(&mut self, bytes: u64) {
         self.done += bytes;
-        if self.shown {
-            print::progress(self.line());
+        if let Some(show) = self.show {
+            show(self.line());
         }
     }
 
@@ -40,30 +41,50 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown && self.done > 0 {
-            print::progress("\n");
+        if let Some(show) = self.show
+            && self.done > 0
+        {
+            show("\n".to_owned());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::Progress;
+
+    thread_local! {
+        static SHOWN: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+
+    fn new(total: u64) -> Progress {
+        let show = |text: String| SHOWN.with_borrow_mut(|shown| shown.push_str(&text));
+        Progress {
+            show: Some(show),
+            ..Progress::new(total)
+        }
+    }
 
     #[test]
     fn the_bar_is_as_long_as_what_is_done() {
-        let mut progress = Progress::new(400_000_000);
-        progress.shown = false;
-        let mut line_after = |bytes| {
-            progress.add(bytes);
-            progress.line()
-        };
-        let bar = |parts: usize| format!("\r[{}{}]", "#".repeat(parts), " ".repeat(40 - parts));
-        assert_eq!(line_after(0), format!("{} 0 / 400 MB", bar(0)));
-        assert_eq!(line_after(100_000_000), format!("{} 100 / 400 MB", bar(10)));
-        assert_eq!(line_after(50_000_000), format!("{} 150 / 400 MB", bar(15)));
+        let mut progress = new(400_000_000);
         // Files may grow meanwhile.
-        assert_eq!(line_after(350_000_000), format!("{} 500 / 400 MB", bar(40)));
-        assert_eq!(Progress::new(0).line(), format!("{} 0 / 0 MB", bar(0)));
+        for bytes in [0, 100_000_000, 50_000_000, 350_000_000] {
+            progress.add(bytes);
+        }
+        drop(progress);
+        let bar = |parts: usize| format!("\r[{}{}]", "#".repeat(parts), " ".repeat(40 - parts));
+        let expected = [
+            format!("{} 0 / 400 MB", bar(0)),
+            format!("{} 100 / 400 MB", bar(10)),
+            format!("{} 150 / 400 MB", bar(15)),
+            format!("{} 500 / 400 MB\n", bar(40)),
+        ];
+        assert_eq!(SHOWN.take(), expected.concat());
+        assert_eq!(new(0).line(), format!("{} 0 / 0 MB", bar(0)));
+        // A bar that was never there is not ended.
+        assert_eq!(SHOWN.take(), "");
     }
 }

@@ -59,9 +59,10 @@ fn spec(args: &QuantizeArgs) -> Result<QConfigSpec> {
         Some(path) => QConfigSpec::from_file(path)?,
         None => QConfigSpec::preset(&args.preset)?,
     };
-    let spec = match args.embeddings {
-        true => spec.embeddings(),
-        false => spec,
+    let spec = if args.embeddings {
+        spec.embeddings()
+    } else {
+        spec
     };
     let spec = match args.min_params {
         Some(elements) => spec.min_params(elements),
@@ -106,7 +107,7 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
     )
 }
 
-/// What becomes of a layer, or why it stays.
+/// The configuration that a layer gets, or why it stays.
 fn becomes(layer: &PlannedLayer) -> String {
     match (&layer.qconfig, &layer.left) {
         (Some(qconfig), _) => qconfig.to_string(),

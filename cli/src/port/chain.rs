@@ -55,23 +55,8 @@ pub struct Env<'e, 'u> {
 }
 
 impl Env<'_, '_> {
-    /// The text of an expression; on one line, unless a comment or a literal is in the way.
     fn text(&self, expr: &Expr) -> String {
-        let text = self.unit.source.slice(expr);
-        if !text.contains('\n') || text.contains("//") || text.contains("/*") || text.contains('"')
-        {
-            return text.to_owned();
-        }
-        let lines: Vec<_> = text.lines().map(str::trim).collect();
-        let mut joined = String::new();
-        for line in lines {
-            let close = line.starts_with(['.', ')', ']', '?']) || joined.ends_with(['(', '[']);
-            if !joined.is_empty() && !close {
-                joined.push(' ');
-            }
-            joined += line;
-        }
-        joined.replace(",)", ")")
+        self.unit.source.slice(expr).to_owned()
     }
 
     /// An expression of type `&Tensor` for one of type `Tensor` or `&Tensor`.
@@ -118,7 +103,6 @@ impl Env<'_, '_> {
         match expr {
             Expr::Try(inner) => self.eval(&inner.expr),
             Expr::Paren(inner) => self.eval(&inner.expr),
-            Expr::Group(inner) => self.eval(&inner.expr),
             Expr::Reference(inner) => self.eval(&inner.expr),
             Expr::Path(path) => {
                 let (name, scores) = self.current.as_ref()?;
@@ -265,10 +249,7 @@ impl Env<'_, '_> {
         else {
             return None;
         };
-        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-        scores
-            .reads
-            .extend(words.filter(|word| !word.is_empty()).map(str::to_owned));
+        scores.reads.extend(words(text).map(str::to_owned));
         scores.mask = mask;
         Some(scores)
     }
@@ -354,7 +335,7 @@ impl Env<'_, '_> {
 
     fn optional(&self, option: &Expr, name: &str, plain: Scores, some: &Expr) -> Option<Scores> {
         let scores = self.eval(some)?;
-        if plain.mask != Mask::None || plain.scale != scores.scale || plain.soft || scores.soft {
+        if plain.scale != scores.scale || plain.soft || scores.soft {
             return None;
         }
         let option = self.option(option)?;

@@ -69,7 +69,7 @@ impl World {
         types
     }
 
-    /// Whether a type holds a layer, however deep; `types` are those of the file at `path`.
+    /// Whether a type holds a layer, however deep; the file at `path` declares `types`.
     pub fn holds(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
         self.search(&mut Search::default(), path, types, module, ty)
     }
@@ -96,7 +96,7 @@ impl World {
         let low = std::mem::replace(&mut search.low, usize::MAX);
         let found = look(search);
         if found || search.low >= depth {
-            // What is open above leads to this type or to one that leads here.
+            // The types open above lead to this one or to one that leads here.
             for place in search.open.drain(depth..) {
                 search.depths.remove(&place);
                 self.known.borrow_mut().insert(place, found);

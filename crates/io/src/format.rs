@@ -5,9 +5,9 @@ use std::fmt;
 /// A format by which models are distributed, or what comes in place of a model where a download fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// What the file is.
+    /// Its name, for messages.
     pub name: &'static str,
-    /// What makes safetensors of it.
+    /// The way to make safetensors of it.
     pub cure: &'static str,
 }
 
@@ -72,7 +72,7 @@ const BEGINNINGS: [(&[u8], &str, &str); 15] = [
 /// assert_eq!(format.name, "a zip archive, as PyTorch writes it");
 /// ```
 pub fn of(first: &[u8]) -> Option<Format> {
-    // The length of a header, and JSON: bytes of a length may be those of another format.
+    // The length of a header, and JSON: another format may begin with the bytes of a length.
     if let [_, _, _, _, 0, 0, 0, 0, b'{' | b' ', ..] = first {
         return None;
     }

@@ -1,6 +1,6 @@
 //! Regular files, read within a limit.
 //!
-//! What a path names may be anything: a fifo without a writer would be waited for without end, a device such
+//! A path may name anything: a fifo without a writer would be waited for without end, a device such
 //! as `/dev/zero` be read without end. So its type comes first, and then no more is read than the limit,
 //! whatever length the system states.
 
@@ -40,7 +40,7 @@ pub(crate) fn checked(path: &Path, options: &mut OpenOptions, nofollow: bool) ->
     Ok(file)
 }
 
-/// Options by which no fifo is waited for, no terminal becomes that of the process, and a link is followed or
+/// Options by which no fifo is waited for, no terminal comes to control the process, and a link is followed or
 /// is an error.
 pub(crate) fn without_waiting(options: &mut OpenOptions, nofollow: bool) -> &mut OpenOptions {
     #[cfg(unix)]

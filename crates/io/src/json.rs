@@ -12,8 +12,8 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// The text without a byte order mark at its beginning, and with strings in place of `NaN`, `Infinity` and
 /// `-Infinity`, so that a strict parser takes it.
 ///
-/// All else stays where it is: a parser's line and column are those of `json`. What reads such a value as a
-/// number gets an error, what does not read it is not disturbed.
+/// All else stays where it is: a parser's line and column hold in `json` too. A reader of such a value as a
+/// number gets an error, one that does not read it is not disturbed.
 ///
 /// ```
 /// let json = r#"{"sizes": [1, Infinity], "name": "NaN"}"#;
@@ -49,7 +49,7 @@ fn end_of_string(json: &[u8], start: usize) -> usize {
     while at < json.len() {
         match json[at] {
             b'"' => return at + 1,
-            // What comes next ends nothing.
+            // The next byte ends nothing.
             b'\\' => at += 2,
             _ => at += 1,
         }

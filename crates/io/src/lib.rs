@@ -22,12 +22,12 @@ pub mod json;
 pub mod output;
 pub mod print;
 
-/// What a path names is not what is needed: the cause of an [`io::Error`], which says the same.
+/// A path names something else than is needed: the cause of an [`io::Error`], which says the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unexpected {
-    /// What is needed.
+    /// The kind of file, or the size, that is needed.
     pub expected: String,
-    /// What there is.
+    /// The one that is there.
     pub got: String,
 }
 
@@ -50,7 +50,7 @@ fn unexpected(kind: ErrorKind, expected: String, got: String) -> io::Error {
     io::Error::new(kind, Unexpected { expected, got })
 }
 
-/// What a path names, in words.
+/// The type of a file, in words.
 fn kind(of: FileType) -> &'static str {
     #[cfg(unix)]
     {

@@ -1,6 +1,6 @@
 //! Files and folders that are replaced whole: at any time the old one is there, or the new one.
 //!
-//! What is written is a temporary file or folder beside its place, removed if it is not put there. A killed
+//! A temporary file or folder is written beside its place, and removed if it is not put there. A killed
 //! writer leaves it: the next one removes it, by the lock that a living writer holds. Permissions are those
 //! of what is replaced; where nothing is replaced, those that the user gives to new files.
 
@@ -215,7 +215,7 @@ pub fn open_lock_nofollow(path: &Path) -> io::Result<File> {
     checked(path, OpenOptions::new().create(true).append(true), true)
 }
 
-/// Whether a name is that of a temporary file or folder, here or of another writer.
+/// Whether a temporary file or folder has this name, here or of another writer.
 pub fn is_temporary(name: &OsStr) -> bool {
     let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
     random.is_some_and(|it| it.len() == RANDOM && it.bytes().all(|b| b.is_ascii_alphanumeric()))
@@ -250,7 +250,7 @@ impl Kind {
     }
 }
 
-/// What is at `path` and may be replaced, if anything is there.
+/// The file or folder at `path` that may be replaced, if one is there.
 fn replaceable(path: &Path, kind: Kind) -> io::Result<Option<Metadata>> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -289,7 +289,7 @@ fn resolve(path: &Path, kind: Kind) -> io::Result<PathBuf> {
     Err(refused("a path", "links without an end"))
 }
 
-/// What is below a folder, by its path in it; links are not followed.
+/// All entries below a folder, by their paths in it; links are not followed.
 fn entries(folder: &Path) -> io::Result<BTreeMap<PathBuf, Metadata>> {
     let mut all = BTreeMap::new();
     let mut folders = vec![PathBuf::new()];

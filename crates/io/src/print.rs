@@ -21,7 +21,7 @@ pub fn line(text: impl Display) -> io::Result<()> {
     data(escaped(&text.to_string()))
 }
 
-/// The same as it is, for programs and files, or in colours: no part of it may come from elsewhere
+/// Prints a line as it is, for programs and files, or in colours: no part of it may come from elsewhere
 /// unless it is quoted, as in JSON.
 ///
 /// # Errors
@@ -67,8 +67,8 @@ pub fn ended<E: AsRef<dyn Error>>(done: Result<ExitCode, E>) -> ExitCode {
     }
 }
 
-/// Prints what a parser of arguments says, and gives the status: 0 for help, on stdout, or that of a mistake,
-/// on stderr.
+/// Prints what a parser of arguments says, and gives the status: 0 for help, on stdout, or `mistake`, on
+/// stderr.
 pub fn usage(text: impl Display, mistake: Option<u8>) -> ExitCode {
     let text = text.to_string();
     let text = text.trim_end();
@@ -90,7 +90,7 @@ pub fn is_closed(error: &(dyn Error + 'static)) -> bool {
     chain(error).any(|error| {
         let error = error.downcast_ref::<io::Error>();
         error.is_some_and(|error| {
-            // Other pipes break too, those of children for one.
+            // Other pipes break too, a child's for one.
             let of_stdout = error.get_ref().is_some_and(|inner| inner.is::<Stdout>());
             error.kind() == ErrorKind::BrokenPipe && of_stdout
         })
@@ -124,7 +124,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     escape(text, |c| is_obeyed(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// The same with lines and tabs escaped too: a name, or a message.
+/// As [`escaped`], with lines and tabs escaped too: a name, or a message.
 pub fn on_one_line(text: &str) -> Cow<'_, str> {
     escape(text, is_obeyed)
 }

@@ -53,16 +53,18 @@ pub fn histogram(title: &str, histogram: &Histogram) -> Result<String> {
         _ => String::new(),
     };
     let labels = bins.iter().enumerate().map(label).collect();
-    // Outliers are few: on a logarithmic axis they are seen.
-    let counts = bins
-        .iter()
-        .map(|(_, count)| Some((1. + *count as f64).log10()));
-    let series = line("log10(1 + count)", counts.collect());
+    let heights = bins.iter().map(|(_, count)| Some(height(*count)));
+    let series = line("log10(1 + count)", heights.collect());
     let mut chart = BarChart::new(vec![series], labels);
     chart.title.text = title.to_owned();
     chart.margin = Margin::from(10.);
     (chart.width, chart.height) = (HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT);
     drawn(chart.svg())
+}
+
+/// Outliers are few: on a logarithmic axis they are seen.
+fn height(count: u64) -> f64 {
+    (1. + count as f64).log10()
 }
 
 /// Scores over trials.
@@ -91,4 +93,12 @@ fn drawn<E: std::fmt::Display>(svg: Result<String, E>) -> Result<String> {
         expected: "values that can be drawn".into(),
         got: error.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn few_are_seen_beside_many() {
+        assert_eq!([0, 9, 999].map(super::height), [0., 1., 3.]);
+    }
 }

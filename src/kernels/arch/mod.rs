@@ -25,7 +25,7 @@ use super::packed::Element;
 /// their [`Group`].
 macro_rules! doors {
     ($($kind:ident $name:literal ($where:meta) $registers:tt $has:expr => $($module:ident)::+;)*) => {
-        // Where the features are those of the target, as NEON's are, no call is unsafe.
+        // Where the target has the features anyway, as it has NEON's, no call is unsafe.
         #[allow(unused_unsafe)]
         impl Isa {
             /// Runs an op, compiled for this instruction set, out of line.

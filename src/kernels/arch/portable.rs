@@ -186,9 +186,12 @@ pub unsafe fn attend<const CAREFUL: bool>(
         splat: |value| [value; 8],
         add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
         fma: |a: [f32; 8], b: [f32; 8], acc: [f32; 8]| {
-            std::array::from_fn(|i| match has_fma {
-                true => a[i].mul_add(b[i], acc[i]),
-                false => fma_by_f64(a[i], b[i], acc[i]),
+            std::array::from_fn(|i| {
+                if has_fma {
+                    a[i].mul_add(b[i], acc[i])
+                } else {
+                    fma_by_f64(a[i], b[i], acc[i])
+                }
             })
         },
         store: |values, to: &mut [f32; 8]| *to = values,

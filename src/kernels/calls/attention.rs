@@ -9,7 +9,7 @@ use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
 use crate::sizes;
 
 impl Heads<'_> {
-    /// The same, checked: all matrices are within `values`. Those without elements have no place.
+    /// Itself, checked: all matrices are within `values`. Matrices without elements have no place.
     ///
     /// # Panics
     /// If some are not.
@@ -37,7 +37,7 @@ impl Heads<'_> {
 }
 
 impl<'a> Attention<'a> {
-    /// The same, checked.
+    /// Itself, checked.
     ///
     /// # Panics
     /// If the sizes of the operands do not agree, or one exceeds its slice.
@@ -137,9 +137,10 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
     let work = [heads, q.rows, k.rows, q.columns.saturating_add(v.columns)];
     let work = work.into_iter().fold(batch, usize::saturating_mul);
     let threads = Threads::of_caller();
-    let count = match work < SERIAL_MACS {
-        true => 1,
-        false => threads.count(),
+    let count = if work < SERIAL_MACS {
+        1
+    } else {
+        threads.count()
     };
     let registers = q.rows.div_ceil(COLUMNS);
     let wanted = TASKS_PER_THREAD * count;
@@ -248,9 +249,10 @@ mod tests {
                 for c in 0..a.v.columns {
                     let term = |(j, w): (usize, &f64)| w * at(&a.v, b, kv(h), j, c);
                     let total = weights.iter().enumerate().map(term).sum::<f64>();
-                    let exact = match max == f64::NEG_INFINITY {
-                        true => 0.,
-                        false => total / sum,
+                    let exact = if max == f64::NEG_INFINITY {
+                        0.
+                    } else {
+                        total / sum
                     };
                     let values = (0..a.k.rows).map(|j| at(&a.v, b, kv(h), j, c).abs());
                     let of_sums = (2. + size) / 2f64.powi(21);
@@ -351,20 +353,22 @@ mod tests {
         }
     }
 
-    /// Attention of one head without mask or scale.
-    fn one_head<'a>(qkv: [&'a [f32]; 3], dim: usize) -> Attention<'a> {
-        let [q, k, v] = qkv.map(|values| heads(values, values.len() / dim, 1, dim));
-        Attention {
-            q,
-            k,
-            v,
-            mask: None,
-            causal: false,
-            scale: 1.,
-            batch: 1,
-            heads: 1,
-            kv_heads: 1,
-            precision: Precision::Float32,
+    impl<'a> Attention<'a> {
+        /// Attention of one head without mask or scale.
+        pub fn one_head(qkv: [&'a [f32]; 3], dim: usize) -> Self {
+            let [q, k, v] = qkv.map(|values| heads(values, values.len() / dim, 1, dim));
+            Self {
+                q,
+                k,
+                v,
+                mask: None,
+                causal: false,
+                scale: 1.,
+                batch: 1,
+                heads: 1,
+                kv_heads: 1,
+                precision: Precision::Float32,
+            }
         }
     }
 
@@ -377,7 +381,7 @@ mod tests {
             let v = vec![x; keys * dim];
             let attention = Attention {
                 precision: Precision::BFloat16,
-                ..one_head([&q, &k, &v], dim)
+                ..Attention::one_head([&q, &k, &v], dim)
             };
             for isa in Isa::available() {
                 assert_eq!(super::attention(isa, attention), [0.; 33], "{isa} {x:e}");
@@ -396,7 +400,7 @@ mod tests {
         );
         for isa in Isa::available() {
             let run = |q: &[f32]| {
-                let attention = one_head([q, &k, &v], dim);
+                let attention = Attention::one_head([q, &k, &v], dim);
                 super::attention(isa, attention)
             };
             let clean = run(&q);
@@ -405,9 +409,10 @@ mod tests {
                 let got = run(&q);
                 q[row * dim + 3] = saved;
                 for (i, (got, clean)) in got.iter().zip(&clean).enumerate() {
-                    match i / dim == row {
-                        true => assert!(got.is_nan(), "{isa} {i}: {got}"),
-                        false => assert_eq!(got.to_bits(), clean.to_bits(), "{isa} {i}"),
+                    if i / dim == row {
+                        assert!(got.is_nan(), "{isa} {i}: {got}");
+                    } else {
+                        assert_eq!(got.to_bits(), clean.to_bits(), "{isa} {i}");
                     }
                 }
             }

@@ -142,7 +142,7 @@ impl<'a, G> CodesMut<'a, G> {
         }
     }
 
-    /// The same in parts of `height` rows.
+    /// Itself in parts of `height` rows.
     #[inline(always)]
     fn chunks(self, height: usize, width: usize) -> impl Iterator<Item = Self> {
         let groups = self.groups.chunks_mut(height * width);
@@ -167,7 +167,7 @@ impl<'a, G> CodesMut<'a, G> {
 }
 
 impl<'a> CodesMut<'a> {
-    /// The same room for pairs.
+    /// This room, for pairs.
     pub fn pairs(self) -> CodesMut<'a, Pair> {
         let (bytes, _) = self.groups.as_flattened_mut().as_chunks_mut();
         let (groups, _) = bytes.as_chunks_mut();
@@ -294,7 +294,7 @@ impl<'a> Encode<'a> {
         self.config.qparams(all.min, all.max)
     }
 
-    /// The same in parts of `height` rows.
+    /// Itself in parts of `height` rows.
     fn parts(&mut self, height: usize) -> impl Iterator<Item = Encode<'_>> {
         let Self { k, width, .. } = *self;
         let (isa, config, sums, common) = (self.isa, self.config, self.sums, self.common);
@@ -459,7 +459,7 @@ impl Op for RoundRows<'_> {
         for (lhs, groups) in self.lhs.chunks_exact(k).zip(groups) {
             let (to, rest) = groups.as_flattened_mut().split_at_mut(k);
             convert::round_bf16(lhs, to);
-            // What fills up the last pairs: any number may have been there.
+            // The last pairs are filled up: any number may have been there.
             rest.fill([0; 2]);
             if self.pairs == Pairs::Alternate {
                 convert::alternate(groups);

@@ -83,7 +83,7 @@ impl Case {
         }
     }
 
-    /// What is added to the scores of a query.
+    /// The numbers that are added to the scores of a query.
     fn mask_of(&self, of: &Operands, query: usize) -> Vec<f32> {
         let added = |key: usize| match self.mask {
             Mask::None => 0.,
@@ -185,9 +185,10 @@ fn what_is_not_finite_reaches_the_queries_that_see_its_key_and_no_others() {
         let without = case.expected(&clean);
         // In k, in v, or in both; of large cases one.
         let all = poisons.into_iter().flat_map(|x| [(x, 1), (x, 2), (x, 3)]);
-        let (first, step) = match case.queries * case.keys < 2_000 {
-            true => (0, 1),
-            false => ((index + index / 8) % 12, 12),
+        let (first, step) = if case.queries * case.keys < 2_000 {
+            (0, 1)
+        } else {
+            ((index + index / 8) % 12, 12)
         };
         for (poison, sides) in all.skip(first).step_by(step) {
             let (of_k, of_v) = (case.kv_heads * case.dim, case.kv_heads * case.value_dim);
@@ -241,23 +242,15 @@ fn an_excluded_key_leaves_no_sign() {
         (k[key], v[key], mask[key]) = (score, value, 0.);
     }
     let bits = |isa, v: &[f32]| {
-        let heads = |values, rows, columns| Heads {
-            values,
-            strides: [0, 0, 1],
-            rows,
-            columns,
+        let mask = Heads {
+            values: &mask,
+            strides: [0; 3],
+            rows: 1,
+            columns: KEYS,
         };
         let operands = Attention {
-            q: heads(&[1.], 1, 1),
-            k: heads(&k, KEYS, 1),
-            v: heads(v, KEYS, 1),
-            mask: Some(heads(&mask, 1, KEYS)),
-            causal: false,
-            scale: 1.,
-            batch: 1,
-            heads: 1,
-            kv_heads: 1,
-            precision: Precision::Float32,
+            mask: Some(mask),
+            ..Attention::one_head([&[1.], &k, v], 1)
         };
         attention(isa, operands)[0].to_bits()
     };

@@ -121,7 +121,7 @@ fn of<'a>(lhs: &'a [f32], m: usize, rhs: &'a Packed) -> Product<'a, f32> {
     Product::of(lhs, m, rhs, None)
 }
 
-/// The same bits, or both NaN.
+/// Asserts equal bits, or that both are NaN.
 fn same_bits(got: &[f32], expected: &[f32], case: &str) {
     assert_eq!(got.len(), expected.len(), "{case}");
     for (i, (a, b)) in got.iter().zip(expected).enumerate() {

@@ -112,7 +112,7 @@ impl Embedding {
         self.hidden_size
     }
 
-    /// The quantized table, if it is quantized and its own, not that of an output projection.
+    /// The quantized table, if it is quantized and its own, not an output projection's.
     pub fn qtable(&self) -> Option<&QTable> {
         match &self.table {
             Table::Quantized(quantized) => quantized.own(),
@@ -123,7 +123,7 @@ impl Embedding {
     /// [`forward`](Module::forward) with this crate's error.
     ///
     /// # Errors
-    /// When an index is not that of a row, or no u8, u32 or i64; quantized, also when the
+    /// When an index leads to no row, or is no u8, u32 or i64; quantized, also when the
     /// indexes are not on the CPU.
     pub fn try_forward(&self, indexes: &Tensor) -> Result<Tensor> {
         let rows = self.select(indexes)?;
@@ -290,7 +290,7 @@ impl Layer for Embedding {
         }))
     }
 
-    /// From a projection whatever its qconfig, which is then that of both; from another embedding
+    /// From a projection whatever its qconfig, which both have then; from another embedding
     /// if it was quantized as this one is to be.
     fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
         let Table::Float(table) = &self.table else {
@@ -320,7 +320,7 @@ impl Layer for Embedding {
 }
 
 impl Embedding {
-    /// The same layer with another table.
+    /// This layer with another table.
     fn reading(&self, quantized: Arc<Quantized>) -> Self {
         Self {
             table: Table::Quantized(quantized),

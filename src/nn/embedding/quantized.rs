@@ -41,7 +41,7 @@ pub(super) enum Rows {
 }
 
 impl Quantized {
-    /// `dtype` is that of the float table.
+    /// The float table has `dtype`.
     pub fn new(rows: Rows, dtype: DType) -> Self {
         Self {
             rows,

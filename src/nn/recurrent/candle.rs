@@ -136,13 +136,14 @@ fn on_single<K: Kind, T>(
     kind: &str,
     f: impl FnOnce(&Stack<K>) -> Result<T>,
 ) -> CandleResult<T> {
-    let result = match stack.is_single() {
-        true => f(stack),
-        false => Err(Error::InvalidArgument {
+    let result = if stack.is_single() {
+        f(stack)
+    } else {
+        Err(Error::InvalidArgument {
             what: "layer used through candle_nn::RNN",
             expected: "one layer in one direction; use forward".into(),
             got: "several".into(),
-        }),
+        })
     };
     Ok(result.map_err(|e| e.at(stack.name().unwrap_or(kind)))?)
 }

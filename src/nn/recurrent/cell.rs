@@ -45,9 +45,12 @@ impl<K: Kind> Cell<K> {
         let projection = |name: &str, columns: usize| -> Result<Projection> {
             let (shape, weight_name) = ([rows, columns], format!("weight_{name}"));
             let weight = || load(vb, &shape, &weight_name, init);
-            let bias = || match bias {
-                true => Ok(Some(load(vb, &[rows], &format!("bias_{name}"), init)?)),
-                false => Ok(None),
+            let bias = || {
+                if bias {
+                    Ok(Some(load(vb, &[rows], &format!("bias_{name}"), init)?))
+                } else {
+                    Ok(None)
+                }
             };
             Projection::load(vb, &weight_name, shape, 1, weight, bias)
         };
@@ -153,9 +156,10 @@ impl<K: Kind> Cell<K> {
                 [&self.ih, &self.hh].into_iter(),
                 given.into_iter().flatten(),
             );
-        match ours || sizes.contains(&0) {
-            true => self.by_kernels(xs, batch, &shape, h, c),
-            false => self.by_candle(xs, batch, &shape, h, c),
+        if ours || sizes.contains(&0) {
+            self.by_kernels(xs, batch, &shape, h, c)
+        } else {
+            self.by_candle(xs, batch, &shape, h, c)
         }
     }
 
@@ -171,9 +175,10 @@ impl<K: Kind> Cell<K> {
         let isa = Isa::active()?;
         let mut h = read_state("state h", h_0, shape, <[f32]>::to_vec)?;
         let c_0 = c_0.and_then(K::Cell::tensor);
-        let mut c = match K::Cell::EXISTS {
-            true => read_state("state c", c_0, shape, <[f32]>::to_vec)?,
-            false => Vec::new(),
+        let mut c = if K::Cell::EXISTS {
+            read_state("state c", c_0, shape, <[f32]>::to_vec)?
+        } else {
+            Vec::new()
         };
         let values = Elements::of(&input);
         let pairs = [(&self.ih, values.as_slice()?), (&self.hh, &h[..])];

@@ -76,7 +76,7 @@ impl<K: Kind> Stack<K> {
         if config.proj_size > 0 && !K::Cell::EXISTS {
             return wrong("proj_size", "0 for any layer but LSTM", config.proj_size);
         }
-        if config.proj_size > 0 && config.proj_size >= shape.hidden {
+        if config.proj_size >= shape.hidden.max(1) {
             return wrong("proj_size", "less than hidden_size", config.proj_size);
         }
         let init = uniform_init(shape.hidden);
@@ -170,9 +170,10 @@ impl<K: Kind> Stack<K> {
     }
 
     pub fn axes(&self) -> Axes {
-        match self.config.batch_first {
-            true => Axes::BatchFirst,
-            false => Axes::StepsFirst,
+        if self.config.batch_first {
+            Axes::BatchFirst
+        } else {
+            Axes::StepsFirst
         }
     }
 
@@ -223,9 +224,10 @@ impl<K: Kind> Stack<K> {
         axes: Axes,
         lengths: Option<&'a [usize]>,
     ) -> Result<Input<'a>> {
-        match self.is_quantized() {
-            true => check_cpu_float(xs, "forward")?,
-            false => check_float(xs, "forward")?,
+        if self.is_quantized() {
+            check_cpu_float(xs, "forward")?;
+        } else {
+            check_float(xs, "forward")?;
         }
         let (steps, batch) = match (xs.dims(), axes) {
             (&[steps, batch, last], Axes::StepsFirst)
@@ -248,7 +250,6 @@ impl<K: Kind> Stack<K> {
             self.shape.gates.count() * self.shape.hidden,
             self.output_size(),
         ] {
-            sizes::elements("forward", &[steps, batch, width])?;
             // Each sequence has a state, each step a schedule.
             let computed = [steps.max(1), batch, width.max(1)];
             sizes::computed("forward", &computed, xs.elem_count())?;
@@ -269,9 +270,10 @@ impl<K: Kind> Stack<K> {
         h_0: Option<&Tensor>,
         c_0: Option<&K::Cell>,
     ) -> Result<States<K::Cell>> {
-        let states = match self.is_ours(input, h_0, c_0) {
-            true => self.by_kernels(input, h_0, c_0)?,
-            false => self.by_candle(input, h_0, c_0)?.0,
+        let states = if self.is_ours(input, h_0, c_0) {
+            self.by_kernels(input, h_0, c_0)?
+        } else {
+            self.by_candle(input, h_0, c_0)?.0
         };
         self.report(input, h_0, c_0, &states.ys)?;
         Ok(states)
@@ -286,12 +288,11 @@ impl<K: Kind> Stack<K> {
     ) -> Result<(Tensor, K::Cell)> {
         // Each step has a state of its own.
         sizes::computed("forward", &[input.steps], input.xs.elem_count())?;
-        let (ys, cs) = match self.is_ours(input, h_0, c_0) {
-            true => self.each_by_kernels(input, h_0, c_0)?,
-            false => {
-                let (states, cs) = self.by_candle(input, h_0, c_0)?;
-                (states.ys, cs)
-            }
+        let (ys, cs) = if self.is_ours(input, h_0, c_0) {
+            self.each_by_kernels(input, h_0, c_0)?
+        } else {
+            let (states, cs) = self.by_candle(input, h_0, c_0)?;
+            (states.ys, cs)
         };
         self.report(input, h_0, c_0, &ys)?;
         Ok((ys, cs))
@@ -318,9 +319,12 @@ impl<K: Kind> Stack<K> {
         let Some(tap) = &self.tap else {
             return Ok(());
         };
-        let own_axes = |tensor: &Tensor| match input.axes == self.axes() || tensor.rank() < 3 {
-            true => Ok(tensor.clone()),
-            false => tensor.transpose(0, 1),
+        let own_axes = |tensor: &Tensor| {
+            if input.axes == self.axes() || tensor.rank() < 3 {
+                Ok(tensor.clone())
+            } else {
+                tensor.transpose(0, 1)
+            }
         };
         let xs = own_axes(input.xs)?;
         let lengths = input.lengths.map(|lengths| {

@@ -32,7 +32,7 @@ const RULED: TableStyle = {
 /// Layers that share a row of the table.
 struct Row<'a> {
     name: String,
-    /// Its kind, outcome and bytes are those of each layer of the row.
+    /// Each layer of the row has its kind, outcome and bytes.
     first: &'a LayerReport,
     count: usize,
 }

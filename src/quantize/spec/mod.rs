@@ -58,11 +58,7 @@ const WORTHWHILE: usize = 1_000;
 /// The decision for one layer.
 #[derive(Clone)]
 pub(crate) enum Decision {
-    Swap {
-        qconfig: QConfig,
-        /// Whether a rule asks for it by the layer's exact name.
-        exact: bool,
-    },
+    Swap { qconfig: QConfig, refusal: Refusal },
     Leave(LeftReason),
 }
 
@@ -74,6 +70,17 @@ impl Decision {
             Self::Swap { .. } | Self::Leave(LeftReason::AlreadyQuantized)
         )
     }
+}
+
+/// The consequence of a layer's error.
+#[derive(Clone, Copy)]
+pub(crate) enum Refusal {
+    /// It is one of the call: a rule has the layer's exact name.
+    Fails,
+    /// The layer is left if int8 has no room for it; else it is one of the call.
+    LeavesAtLimit,
+    /// The layer is left.
+    Leaves,
 }
 
 impl QConfigSpec {
@@ -287,11 +294,12 @@ impl QConfigSpec {
             .iter()
             .map(|layer| self.decide(&matchers, layer))
             .collect();
-        match decisions.iter().any(Decision::is_quantized) {
-            true => Ok(decisions),
-            false => Err(Error::NothingMatched {
+        if decisions.iter().any(Decision::is_quantized) {
+            Ok(decisions)
+        } else {
+            Err(Error::NothingMatched {
                 hint: hint::nothing_matched(survey, &decisions),
-            }),
+            })
         }
     }
 
@@ -329,7 +337,12 @@ impl QConfigSpec {
             })
         } else {
             let qconfig = qconfig.clone();
-            Decision::Swap { qconfig, exact }
+            let refusal = if exact {
+                Refusal::Fails
+            } else {
+                Refusal::LeavesAtLimit
+            };
+            Decision::Swap { qconfig, refusal }
         }
     }
 }

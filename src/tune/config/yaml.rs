@@ -136,9 +136,12 @@ impl TuningConfig {
         let map = node.map("a model", &keys)?;
         map.read("name", |n| n.text("a name").map(drop))?;
         map.read("framework", |n| {
-            n.word("a framework", |word| match FRAMEWORKS.contains(&word) {
-                true => Ok(()),
-                false => Err(unknown_name("framework", word, &FRAMEWORKS)),
+            n.word("a framework", |word| {
+                if FRAMEWORKS.contains(&word) {
+                    Ok(())
+                } else {
+                    Err(unknown_name("framework", word, &FRAMEWORKS))
+                }
             })
         })?;
         for key in keys {
@@ -326,9 +329,10 @@ fn check_sizes(node: &Node) -> Result<()> {
         Value::Text(text) => {
             let sizes = text.split([',', ' ']).filter(|size| !size.is_empty());
             let sizes: Vec<Option<u64>> = sizes.map(|size| size.parse().ok()).collect();
-            match !sizes.is_empty() && sizes.iter().all(|size| size.is_some_and(|s| s > 0)) {
-                true => Ok(()),
-                false => Err(node.unexpected(expected)),
+            if !sizes.is_empty() && sizes.iter().all(|size| size.is_some_and(|s| s > 0)) {
+                Ok(())
+            } else {
+                Err(node.unexpected(expected))
             }
         }
         _ => check(node),

@@ -1,7 +1,7 @@
 //! Changes one expression of the library's code at a time and runs the tests that should notice.
 //!
 //! ```text
-//! cargo run -p mutants -- [ROOM..] [--keep] [--sample K] [--jobs N] [-- ARGUMENTS OF CARGO TEST]
+//! cargo run -p mutants -- [ROOM|FILE..] [--keep] [--sample K] [--jobs N] [-- ARGUMENTS OF CARGO TEST]
 //! ```
 //!
 //! A build for each change would take a minute. So all of them are put into one build, of a copy of
@@ -10,7 +10,7 @@
 //! is taken out again, by the places of the compiler's errors. Each test runs once to tell which
 //! mutants it reaches, and for each mutant those tests run that do, until one fails.
 //!
-//! Ends with 1 if a mutant of the rooms (default: all) went unnoticed that
+//! Ends with 1 if a mutant of the rooms or files (default: all) went unnoticed that
 //! scripts/mutants_explained.txt does not list with a reason. `--keep` takes the last build with its
 //! results so far, and builds tests that changed; `--sample K` tries every K-th mutant.
 
@@ -29,6 +29,8 @@ use anyhow::{Context, Result, bail};
 
 struct Options {
     rooms: Vec<String>,
+    /// The only files whose mutants are tried, if there are any.
+    files: Vec<String>,
     keep: bool,
     sample: usize,
     jobs: usize,
@@ -39,6 +41,7 @@ impl Options {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
         let mut options = Self {
             rooms: Vec::new(),
+            files: Vec::new(),
             keep: false,
             sample: 1,
             jobs: 2,
@@ -59,10 +62,16 @@ impl Options {
                 room if rooms::ROOMS.iter().any(|(name, _)| *name == room) => {
                     options.rooms.push(argument)
                 }
-                other => bail!(
-                    "expected --keep, --sample, --jobs, -- or a room, got {other:?}; the rooms are {}",
-                    rooms::ROOMS.map(|(name, _)| name).join(", ")
-                ),
+                file => match rooms::of(file) {
+                    Some(room) => {
+                        options.rooms.push(room.to_owned());
+                        options.files.push(argument);
+                    }
+                    None => bail!(
+                        "expected --keep, --sample, --jobs, --, a file or a room, got {file:?}; the rooms are {}",
+                        rooms::ROOMS.map(|(name, _)| name).join(", ")
+                    ),
+                },
             }
         }
         if options.rooms.is_empty() {
@@ -71,9 +80,11 @@ impl Options {
         Ok(options)
     }
 
-    /// The place of a room among those that were asked for.
-    fn place(&self, room: &str) -> Option<usize> {
-        self.rooms.iter().position(|own| own == room)
+    /// The place of a mutant's room among those that were asked for.
+    fn place(&self, mutant: &build::Mutant) -> Option<usize> {
+        let is_wanted = self.files.is_empty() || self.files.contains(&mutant.file);
+        let mut rooms = self.rooms.iter().filter(|_| is_wanted);
+        rooms.position(|own| own == mutant.room)
     }
 }
 

@@ -51,24 +51,21 @@ fn marked(number: u32, code: &str) -> String {
     format!("{OPEN}M{number}{CLOSE}{code}{END}")
 }
 
-/// `if on(1) { .. } else if on(2) { .. } else { original }`.
-fn choice<'a>(
+/// `if on(1) { .. } else if on(2) { .. } else { original }`, with `code` of each operator.
+fn choice(
+    text: &str,
     live: &[Option<u32>],
-    others: impl Iterator<Item = &'a str>,
+    binary: &Binary,
     code: impl Fn(&str) -> String,
-    original: &str,
 ) -> String {
-    let mut text = String::new();
-    for (number, other) in live.iter().zip(others) {
+    let mut chosen = String::new();
+    for (number, other) in live.iter().zip(&binary.others) {
         if let Some(number) = number {
-            text += &format!(
-                "if {} {{ {} }} else ",
-                on(*number),
-                marked(*number, &code(other))
-            );
+            let code = marked(*number, &code(other));
+            chosen += &format!("if {} {{ {code} }} else ", on(*number));
         }
     }
-    format!("{text}{{ {} }}", code(original))
+    format!("{chosen}{{ {} }}", code(&text[binary.op.clone()]))
 }
 
 fn place(edits: &mut Edits, text: &str, index: usize, site: &Site, live: &[Option<u32>]) {
@@ -85,35 +82,19 @@ fn place(edits: &mut Edits, text: &str, index: usize, site: &Site, live: &[Optio
             }
             edits.insert(*at, format!("{code}{END}"));
         }
-        Kind::Compare(binary) => {
-            let code = |op: &str| format!("*mutant_l {op} *mutant_r");
-            let chosen = choice(
-                live,
-                binary.others.iter().copied(),
-                code,
-                &text[binary.op.clone()],
-            );
+        Kind::Compare(binary) | Kind::Arithmetic(binary) => {
+            let (taken, used) = match &site.kind {
+                Kind::Compare(_) => ("&", "*"),
+                _ => ("", ""),
+            };
+            let code = |op: &str| format!("{used}mutant_l {op} {used}mutant_r");
+            let chosen = choice(text, live, binary, code);
             edits.around(
                 &around(binary),
-                format!("{site_open}(match (&("),
+                format!("{site_open}(match ({taken}("),
                 format!(")) {{ (mutant_l, mutant_r) => {chosen} }}){END}"),
             );
-            edits.replace(&binary.op, "), &(");
-        }
-        Kind::Arithmetic(binary) => {
-            let code = |op: &str| format!("mutant_l {op} mutant_r");
-            let chosen = choice(
-                live,
-                binary.others.iter().copied(),
-                code,
-                &text[binary.op.clone()],
-            );
-            edits.around(
-                &around(binary),
-                format!("{site_open}(match (("),
-                format!(")) {{ (mutant_l, mutant_r) => {chosen} }}){END}"),
-            );
-            edits.replace(&binary.op, "), (");
+            edits.replace(&binary.op, &format!("), {taken}("));
         }
         Kind::Logic(binary) => {
             let [Some(number)] = live else { return };
@@ -135,13 +116,7 @@ fn place(edits: &mut Edits, text: &str, index: usize, site: &Site, live: &[Optio
         }
         Kind::Assign(binary) => {
             let lhs = &text[binary.lhs.clone()];
-            let code = |op: &str| format!("{lhs} {op} mutant_r");
-            let chosen = choice(
-                live,
-                binary.others.iter().copied(),
-                code,
-                &text[binary.op.clone()],
-            );
+            let chosen = choice(text, live, binary, |op| format!("{lhs} {op} mutant_r"));
             let whole = binary.lhs.start..binary.op.end;
             edits.replace(&whole, &format!("{site_open}(match ("));
             edits.insert_behind(

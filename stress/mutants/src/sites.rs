@@ -78,36 +78,36 @@ struct Finder<'a> {
 }
 
 /// Alternatives of an operator.
-fn others(op: &BinOp) -> &'static [&'static str] {
+fn others(op: &str) -> &'static [&'static str] {
     match op {
-        BinOp::Eq(_) => &["!="],
-        BinOp::Ne(_) => &["=="],
-        BinOp::Lt(_) => &["==", ">", "<="],
-        BinOp::Gt(_) => &["==", "<", ">="],
-        BinOp::Le(_) => &[">"],
-        BinOp::Ge(_) => &["<"],
-        BinOp::And(_) => &["||"],
-        BinOp::Or(_) => &["&&"],
-        BinOp::Add(_) => &["-", "*"],
-        BinOp::Sub(_) => &["+", "/"],
-        BinOp::Mul(_) => &["+", "/"],
-        BinOp::Div(_) => &["%", "*"],
-        BinOp::Rem(_) => &["/", "+"],
-        BinOp::Shl(_) => &[">>"],
-        BinOp::Shr(_) => &["<<"],
-        BinOp::BitAnd(_) => &["|", "^"],
-        BinOp::BitOr(_) => &["&", "^"],
-        BinOp::BitXor(_) => &["|", "&"],
-        BinOp::AddAssign(_) => &["-=", "*="],
-        BinOp::SubAssign(_) => &["+=", "/="],
-        BinOp::MulAssign(_) => &["+=", "/="],
-        BinOp::DivAssign(_) => &["%=", "*="],
-        BinOp::RemAssign(_) => &["/=", "+="],
-        BinOp::ShlAssign(_) => &[">>="],
-        BinOp::ShrAssign(_) => &["<<="],
-        BinOp::BitAndAssign(_) => &["|="],
-        BinOp::BitOrAssign(_) => &["&="],
-        BinOp::BitXorAssign(_) => &["|="],
+        "==" => &["!="],
+        "!=" => &["=="],
+        "<" => &["==", ">", "<="],
+        ">" => &["==", "<", ">="],
+        "<=" => &[">"],
+        ">=" => &["<"],
+        "&&" => &["||"],
+        "||" => &["&&"],
+        "+" => &["-", "*"],
+        "-" => &["+", "/"],
+        "*" => &["+", "/"],
+        "/" => &["%", "*"],
+        "%" => &["/", "+"],
+        "<<" => &[">>"],
+        ">>" => &["<<"],
+        "&" => &["|", "^"],
+        "|" => &["&", "^"],
+        "^" => &["|", "&"],
+        "+=" => &["-=", "*="],
+        "-=" => &["+=", "/="],
+        "*=" => &["+=", "/="],
+        "/=" => &["%=", "*="],
+        "%=" => &["/=", "+="],
+        "<<=" => &[">>="],
+        ">>=" => &["<<="],
+        "&=" => &["|="],
+        "|=" => &["&="],
+        "^=" => &["|="],
         _ => &[],
     }
 }
@@ -261,9 +261,9 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_binary(&mut self, binary: &'ast syn::ExprBinary) {
-        let others = others(&binary.op);
         let op = binary.op.span().byte_range();
         let name = self.text[op.clone()].to_owned();
+        let others = others(&name);
         if !others.is_empty() && !declares(&binary.left) && !declares(&binary.right) {
             let line = binary.op.span().start().line;
             let scope = self.within();

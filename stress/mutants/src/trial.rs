@@ -64,11 +64,11 @@ pub fn run<'a>(work: &Path, built: &'a Built, options: &Options) -> Result<Vec<&
     let known = Mutex::new((known, file));
     let mut tried: Vec<&Mutant> = (built.mutants.iter())
         .filter(|mutant| (mutant.number as usize).is_multiple_of(options.sample))
-        .filter(|mutant| options.place(mutant.room).is_some())
+        .filter(|mutant| options.place(mutant).is_some())
         // For people who debug only.
         .filter(|mutant| !mutant.name.contains("Debug for "))
         .collect();
-    tried.sort_by_key(|mutant| options.place(mutant.room));
+    tried.sort_by_key(|mutant| options.place(mutant));
     each(options.jobs, &tried, |mutant| {
         if known
             .lock()

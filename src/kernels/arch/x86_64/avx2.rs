@@ -1,7 +1,7 @@
 //! AVX2 without VNNI: 8 lanes, products in two steps that cannot saturate.
 //!
 //! `maddubs` multiplies bytes and adds pairs of products into an i16. That is exact where the codes of
-//! activations have 7 bits, `2 * 127 * 128 < 2^15`, or those of weights a reduced range, `2 * 255 * 64 <
+//! activations have 7 bits, `2 * 127 * 128 < 2^15`, or the weights' a reduced range, `2 * 255 * 64 <
 //! 2^15`, as by some presets. Elsewhere bytes are widened to i16, even and odd ones separately, and
 //! `madd` adds pairs of products into an i32.
 
@@ -83,9 +83,10 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     };
     // SAFETY: the contract is the same.
     unsafe {
-        match product.rhs.has_reduced_range() || has_7_bits() {
-            true => multiply_bytes(product, out, part),
-            false => multiply_widened(product, out, part),
+        if product.rhs.has_reduced_range() || has_7_bits() {
+            multiply_bytes(product, out, part)
+        } else {
+            multiply_widened(product, out, part)
         }
     }
 }

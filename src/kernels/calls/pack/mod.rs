@@ -51,9 +51,10 @@ impl Channels<'_> {
         let mut out = vec![Extent::EMPTY; self.range.len()];
         let extents = &mut out[..];
         self.isa.run(Extents { k, values, extents });
-        match out.iter().all(|extent| extent.finite) {
-            true => Ok(out),
-            false => Err(non_finite(k, values, self.range.start)),
+        if out.iter().all(|extent| extent.finite) {
+            Ok(out)
+        } else {
+            Err(non_finite(k, values, self.range.start))
         }
     }
 }
@@ -62,8 +63,8 @@ impl Channels<'_> {
 /// channel is an i8. Channels are `gates` stretches of one length.
 ///
 /// # Errors
-/// The error of `codings` that is for the first channel, or that of the first channel the products of
-/// which could leave i32.
+/// The error of `codings` for the first channel that has one, or of the first channel whose products could
+/// leave i32.
 ///
 /// # Panics
 /// If there are no `n * k` values, not as many codings as channels, or `gates` do not divide `n`.
@@ -145,9 +146,10 @@ pub struct OutOfRange {
 
 /// [`OutOfRange::underflowed`] of a channel: few values of an ordinary one are looked at.
 fn underflowed<H: Half>(channel: &[f32]) -> usize {
-    match channel.iter().any(|x| x.abs() >= H::MIN_POSITIVE) {
-        true => 0,
-        false => channel.iter().filter(|x| **x != 0.).count(),
+    if channel.iter().any(|x| x.abs() >= H::MIN_POSITIVE) {
+        0
+    } else {
+        channel.iter().filter(|x| **x != 0.).count()
     }
 }
 
@@ -315,9 +317,10 @@ pub fn extents(isa: Isa, k: usize, values: &[f32]) -> Vec<Extent> {
     let k = k.max(1);
     let mut out = vec![Extent::EMPTY; values.len().div_ceil(k)];
     let threads = Threads::of_caller();
-    let tasks = match values.len() < SERIAL_ELEMENTS {
-        true => 1,
-        false => TASKS_PER_THREAD * threads.count(),
+    let tasks = if values.len() < SERIAL_ELEMENTS {
+        1
+    } else {
+        TASKS_PER_THREAD * threads.count()
     };
     let height = out.len().div_ceil(tasks).max(1);
     let parts = values.chunks(height * k).zip(out.chunks_mut(height));
@@ -333,9 +336,10 @@ pub fn extents(isa: Isa, k: usize, values: &[f32]) -> Vec<Extent> {
 /// When one is NaN or infinite.
 pub fn check_finite(isa: Isa, k: usize, values: &[f32]) -> Result<()> {
     let extents = extents(isa, PART, values);
-    match extents.iter().all(|extent| extent.finite) {
-        true => Ok(()),
-        false => Err(non_finite(k, values, 0)),
+    if extents.iter().all(|extent| extent.finite) {
+        Ok(())
+    } else {
+        Err(non_finite(k, values, 0))
     }
 }
 
@@ -369,9 +373,10 @@ fn each_panel<T: Sync, E: Send>(
             }
         }
     };
-    match values.len() < SERIAL_ELEMENTS {
-        true => packed.panels_mut().for_each(task),
-        false => Threads::of_caller().for_each_item(packed.panels_mut(), task),
+    if values.len() < SERIAL_ELEMENTS {
+        packed.panels_mut().for_each(task)
+    } else {
+        Threads::of_caller().for_each_item(packed.panels_mut(), task)
     }
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     failed.map_or(Ok(()), |(_, error)| Err(error))

@@ -140,8 +140,8 @@ impl<G: Group, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
         self.multiply((lhs, self.hh, self.state.hh), Part { pass, ..part });
         let start = self.steps[step].start;
         let update = |set: &Set| {
-            // SAFETY: this set of these rows is in no other part of the step, and its products are
-            // those of this task and of a phase that has ended.
+            // SAFETY: this set of these rows is in no other part of the step, and its products come
+            // from this task and from a phase that has ended.
             unsafe { (self.state).update(step, (start, start - input), rows.clone(), set) };
         };
         match &self.state.sets[sets] {

@@ -188,7 +188,7 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
     }
 }
 
-/// Tiles of the result, whose rows are as far apart as those of the right side.
+/// Tiles of the result, whose rows are as far apart as the right side's.
 ///
 /// # Safety
 /// Tiles are configured; there are so many tiles to read from each side, `steps` of them, and to
@@ -202,9 +202,10 @@ unsafe fn block(shape: [usize; 2], operands: Operands, c: *mut u8, keep: bool, s
     });
     // SAFETY: tiles are configured, and there are so many to read and to write.
     unsafe {
-        match keep {
-            true => tiles::load(shape, c, stride),
-            false => tiles::clear(),
+        if keep {
+            tiles::load(shape, c, stride)
+        } else {
+            tiles::clear()
         }
         if steps > 0 {
             <Pair as Tiled>::multiply(shape, operands, steps);

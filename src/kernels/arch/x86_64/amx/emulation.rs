@@ -268,7 +268,7 @@ struct Memory {
 /// no tile instruction that the kernels use, or one that the CPU would refuse.
 ///
 /// # Safety
-/// The context is that of an instruction of this thread, whose memory operands are its own.
+/// The context belongs to an instruction of this thread, whose memory operands are its own.
 unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
     // SAFETY: the instruction pointer and the memory operands are those of an instruction of this
     // thread.
@@ -406,8 +406,8 @@ impl Tiles {
         (differ && fit).then_some([rows, row, lhs_row])
     }
 
-    /// Adds the products of the bfloat16 `lhs` and `rhs` to the f32 `sums`: those of even and of odd
-    /// inputs, then both.
+    /// Adds the products of the bfloat16 `lhs` and `rhs` to the f32 `sums`: of even and of odd
+    /// inputs apart, then both.
     fn multiply_bf16(&mut self, sums: usize, lhs: usize, rhs: usize) -> Option<()> {
         let [rows, row, lhs_row] = self.shapes(sums, lhs, rhs)?;
         let value = |bytes: &[u8]| f32::from_bits(u32::from_le_bytes([0, 0, bytes[0], bytes[1]]));
@@ -455,7 +455,7 @@ mod tests {
         registers[libc::REG_RIP as usize] = start as i64;
         registers[libc::REG_RAX as usize] = address as i64;
         registers[libc::REG_R9 as usize] = address as i64;
-        // SAFETY: the instruction lies there, and the address is that of a configuration.
+        // SAFETY: the instruction lies there, and a configuration at the address.
         unsafe { execute(tiles, &mut registers)? };
         Some(registers[libc::REG_RIP as usize] as usize - start)
     }

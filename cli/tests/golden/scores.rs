@@ -1,0 +1,340 @@
+use candle::{DType, Result, Tensor, D};
+use candle_nn::ops::{softmax, softmax_last_dim};
+use candle_nn::{Linear, Module};
+
+fn masked_fill(on_false: &Tensor, mask: &Tensor, on_true: f32) -> Result<Tensor> {
+    let on_true = Tensor::new(on_true, on_false.device())?.broadcast_as(mask.shape().dims())?;
+    mask.where_cond(&on_true, on_false)
+}
+
+pub struct Identity;
+
+impl Module for Identity {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.clone())
+    }
+}
+
+pub struct Scores {
+    none: Identity,
+    mixes: Linear,
+    scale: f64,
+    bias: Tensor,
+}
+
+// One product is no attention.
+pub fn classified(xs: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let (_len, _size) = xs.dims2()?;
+    softmax_last_dim(&xs.matmul(weight)?.relu()?.contiguous()?)
+}
+
+// Statements between that have nothing to do with it.
+pub fn between(q: &Tensor) -> Result<Tensor> {
+    let (_b, _h, len, _d) = q.dims4()?;
+    let mut last = 0;
+    let scores = q.matmul(&q.t()?)?;
+    let half = len / 2;
+    last = half;
+    let scores = softmax_last_dim(&scores)?;
+    let scores = scores.matmul(q)?;
+    scores.narrow(2, half, last)
+}
+
+// Keys that were transposed before.
+pub fn transposed(q: &Tensor, keys: Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&keys)?;
+    softmax(&scores.contiguous()?, 3)?.matmul(v)
+}
+
+// Dtypes on the way.
+pub fn cast(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?.to_dtype(DType::F32)?;
+    let probs = softmax_last_dim(&scores)?.to_dtype(v.dtype())?;
+    probs.matmul(v)
+}
+
+impl Scores {
+    // Layers that do nothing, and a scale of another form.
+    pub fn dropped(&self, q: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?.affine(self.scale, 0.)?;
+        let probs = softmax_last_dim(&scores)?.apply(&self.none)?;
+        self.none.forward(&probs)?.matmul(q)
+    }
+
+    // Masks of each form.
+    pub fn masked(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let owned = mask.clone();
+        let scores = q.matmul(&q.t()?)?.broadcast_add(&owned)?;
+        let q = softmax_last_dim(&scores)?.matmul(q)?;
+        q + mask
+    }
+
+    pub fn added(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = (q.matmul(&q.t()?)? + mask)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn biased(&self, q: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?.broadcast_add(&self.bias)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn biased_later(&self, q: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let bias = &self.bias;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.broadcast_add(bias)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn cast_mask(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.broadcast_add(&mask.to_dtype(scores.dtype())?)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn other_cast(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.broadcast_add(&mask.to_dtype(q.dtype())?)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn unsqueezed(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.broadcast_add(&mask.unsqueeze(1)?)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn filled(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = masked_fill(&q.matmul(&q.t()?)?, mask, f32::NEG_INFINITY)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn maybe_owned(&self, q: &Tensor, mask: &Option<Tensor>) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = match mask {
+            Some(mask) => scores.broadcast_add(mask)?,
+            None => scores,
+        };
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn maybe_filled(&self, q: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = match mask {
+            Some(mask) => masked_fill(&scores, mask, f32::NEG_INFINITY)?,
+            None => scores,
+        };
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+}
+
+// Here nothing is certain. Probabilities are read beside the product,
+pub fn read_beside(q: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let probs = softmax_last_dim(&q.matmul(&q.t()?)?)?;
+    probs.matmul(q)?.broadcast_add(&probs)
+}
+
+// scores on the way;
+pub fn read_between(q: &Tensor) -> Result<(Tensor, usize)> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    let count = scores.elem_count();
+    let probs = softmax_last_dim(&scores)?;
+    Ok((probs.matmul(q)?, count))
+}
+
+// operands and masks are others by the time of the product;
+pub fn rebound(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    let q = (q * 2.)?;
+    let probs = softmax_last_dim(&scores)?;
+    probs.matmul(v)? + q
+}
+
+pub fn assigned(mut q: Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    q = (q * 2.)?;
+    let probs = softmax_last_dim(&scores)?;
+    probs.matmul(v)? + q
+}
+
+pub fn rebound_mask(q: &Tensor, own_mask: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?.broadcast_add(own_mask)?;
+    let own_mask = own_mask.exp()?;
+    softmax_last_dim(&scores)?.matmul(q)? * own_mask
+}
+
+// there is a dtype of few bits,
+pub fn narrowed(q: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?.to_dtype(DType::BF16)?;
+    softmax_last_dim(&scores)?.matmul(q)
+}
+
+// another product, or another dimension.
+pub fn mixed(q: &Tensor, mix: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    let scores = scores.matmul(mix)?;
+    softmax_last_dim(&scores)?.matmul(q)
+}
+
+pub fn of_rows(q: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    softmax(&scores, D::Minus2)?.matmul(q)
+}
+
+impl Scores {
+    // A layer does something,
+    pub fn layer(&self, q: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = self.mixes.forward(&q.matmul(&q.t()?)?)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn applied(&self, q: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?.apply(&self.mixes)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    // a scale adds, or comes too late,
+    pub fn shifted(&self, q: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?.affine(self.scale, 1.)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn scaled_mask(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?.broadcast_add(mask)?;
+        let scores = scores.affine(self.scale, 0.)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn scaled_probabilities(&self, q: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let probs = softmax_last_dim(&q.matmul(&q.t()?)?)?;
+        probs.affine(self.scale, 0.)?.matmul(q)
+    }
+
+    // probabilities are masked,
+    pub fn filled_probabilities(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let probs = softmax_last_dim(&q.matmul(&q.t()?)?)?;
+        masked_fill(&probs, mask, f32::NEG_INFINITY)?.matmul(q)
+    }
+
+    // with and without a mask there are other scores,
+    pub fn scaled_if_masked(&self, q: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = match mask {
+            Some(mask) => (scores * self.scale)?.broadcast_add(mask)?,
+            None => scores,
+        };
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn masked_anyway(&self, q: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = match mask {
+            Some(mask) => scores.broadcast_add(mask)?,
+            None => scores.broadcast_add(&self.bias)?,
+        };
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn soft_without(&self, q: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let probs = match mask {
+            Some(mask) => scores.broadcast_add(mask)?,
+            None => softmax_last_dim(&scores)?,
+        };
+        probs.matmul(q)
+    }
+
+    pub fn soft_with(&self, q: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let probs = match mask {
+            Some(mask) => softmax_last_dim(&scores.broadcast_add(mask)?)?,
+            None => scores,
+        };
+        softmax_last_dim(&probs)?.matmul(q)
+    }
+
+    // or another mask than the one that is asked for.
+    pub fn other_mask(&self, q: &Tensor, mask: Option<&Tensor>, other: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = match mask {
+            Some(mask) => scores.broadcast_add(other)?,
+            None => scores,
+        };
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn shaped_mask(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.broadcast_add(&mask.reshape(scores.shape())?)?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn other_filled(&self, q: &Tensor, mask: Option<&Tensor>, other: &Tensor) -> Result<Tensor> {
+        let (_b, _h, _len, _d) = q.dims4()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = match mask {
+            Some(mask) => masked_fill(&scores, other, f32::NEG_INFINITY)?,
+            None => scores,
+        };
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    // Shapes that are not those before.
+    pub fn reshaped(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (b, h, len) = q.dims3()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.reshape((b, h, len, len))?.broadcast_add(mask)?;
+        let scores = scores.reshape((b * h, 1, len))?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn reshaped_keys(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (b, h, len) = q.dims3()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.reshape((b, h, len, len))?.broadcast_add(mask)?;
+        let scores = scores.reshape((b * h, len, 1))?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    pub fn reshaped_twice(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let (b, h, len) = q.dims3()?;
+        let scores = q.matmul(&q.t()?)?;
+        let scores = scores.reshape((b, h, len, len))?;
+        let scores = scores.reshape((h, b, len, len))?.broadcast_add(mask)?;
+        let scores = scores.reshape((b * h, len, len))?;
+        softmax_last_dim(&scores)?.matmul(q)
+    }
+}
