@@ -288,7 +288,7 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
             Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
             _ => Zeros::None,
         };
-        Some(planned(name, shape, *format, &zeros))
+        Some(planned(name, &shape, *format, &zeros))
     }
 
     fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
@@ -381,7 +381,7 @@ struct Dequantize<'a, F> {
 impl<F: FnMut(u64)> Rewrite for Dequantize<'_, F> {
     fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
         let weights = &self.source.weights;
-        if weights.contains_key(name) {
+        if weights.contains_key(name) && !self.source.is_view(name) {
             let (_, entry) = self.source.files.find(name)?;
             return Some(vec![Planned {
                 name: name.to_owned(),
@@ -389,14 +389,19 @@ impl<F: FnMut(u64)> Rewrite for Dequantize<'_, F> {
                 shape: entry.shape.clone(),
             }]);
         }
-        belongs(weights, name).then(Vec::new)
+        // Of a view the tensor has the elements.
+        let goes = belongs(weights, name) || self.source.is_view(name);
+        goes.then(Vec::new)
     }
 
     fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
-        let Some(kind) = self.source.weights.get(name) else {
+        let kind = self.source.weights.get(name);
+        let Some(kind) = kind.filter(|_| !self.source.is_view(name)) else {
             return Ok(());
         };
-        let values = kind.dequantize(&self.source.files, name);
+        let (_, entry) = self.source.tensor(name)?;
+        let all = 0..entry.shape.iter().product();
+        let values = kind.dequantize(&self.source.files, name, all);
         let values = values.map_err(|e| match self.source.files.find(name) {
             Some((shard, _)) => e.in_file(&shard.path),
             None => e,

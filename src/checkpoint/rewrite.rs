@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Opened;
 use super::config::{self, MAX_CONFIG};
 use super::files::{CONFIG, INDEX, is_weights, read_small};
-use super::record;
+use super::record::{self, View};
 use super::shard::Shard;
 use super::writer::{Planned, Writer, writing};
 use crate::error::{Error, Result};
@@ -27,6 +27,21 @@ pub(super) trait Rewrite {
 
     /// Writes those tensors.
     fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()>;
+
+    /// The tensors that are written beside a tensor of the source.
+    fn beside(&self, _: &str) -> Vec<Planned> {
+        Vec::new()
+    }
+
+    /// Writes those.
+    fn write_beside(&mut self, _: &str, _: &mut Writer<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The weights that are parts of tensors, by name; those that are not written are none.
+    fn parts(&self) -> BTreeMap<String, View> {
+        BTreeMap::new()
+    }
 
     /// The quantized weights there are now.
     fn formats(&self) -> BTreeMap<String, Format>;
@@ -116,6 +131,7 @@ fn write_shard(
                 planned.extend(tensors);
             }
         }
+        planned.extend(change.beside(name));
     }
     let bytes = |p: &Planned| super::header::bytes(p.dtype, &p.shape).unwrap_or_default();
     let sizes = planned.iter().map(|p| (p.name.clone(), bytes(p))).collect();
@@ -124,7 +140,9 @@ fn write_shard(
     let here = planned
         .iter()
         .filter_map(|p| Some((&*p.name, *formats.get(&p.name)?)));
-    let record = record::write(here);
+    let mut parts = change.parts();
+    parts.retain(|name, _| planned.iter().any(|own| own.name == *name));
+    let record = record::write(here, parts);
     match formats.is_empty() {
         true => metadata.remove(record::KEY),
         false => metadata.insert(record::KEY.into(), record),
@@ -140,6 +158,7 @@ fn write_shard(
             true => change.write(name, &mut writer)?,
             false => shard.copy(entry, |chunk| writer.write(name, chunk))?,
         }
+        change.write_beside(name, &mut writer)?;
         change.progress(entry.bytes);
     }
     writer.finish()?;

@@ -1,0 +1,334 @@
+//! Weights that a model renames, cuts out of a tensor, transposes or holds twice: saved, and loaded as they were.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::checkpoint::Saved;
+use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, Quantizable, checkpoint, nn};
+use candle_dynquant::{LayerKind, quantize_dynamic};
+use candle_nn::VarBuilder;
+
+fn random(shape: &[usize]) -> Result<Tensor> {
+    Ok(Tensor::randn(0f32, 1., shape, &Device::Cpu)?)
+}
+
+fn write<const N: usize>(path: &Path, tensors: [(&str, Tensor); N]) -> Result<()> {
+    Ok(candle_core::safetensors::save(
+        &HashMap::from(tensors),
+        path,
+    )?)
+}
+
+fn bits(layer: &impl Module, inputs: usize) -> Result<Vec<u32>> {
+    let xs = (0..3 * inputs).map(|i| (i * 7 % 11) as f32 - 5.);
+    let xs = Tensor::from_vec(xs.collect(), (3, inputs), &Device::Cpu)?;
+    let ys = layer.forward(&xs)?.to_dtype(DType::F32)?.flatten_all()?;
+    Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+}
+
+/// Loads, quantizes, saves and loads again: what was saved, and the file, which is the same when it is saved once more.
+/// All Linears are to give the same bits, and to be quantized if they were.
+fn round_trip<M: Quantizable>(
+    source: &Path,
+    out: &Path,
+    spec: &QConfigSpec,
+    dtype: DType,
+    load: impl Fn(VarBuilder<'static>) -> candle_core::Result<M>,
+    layers: impl Fn(&M) -> Vec<&nn::Linear>,
+) -> Result<Saved> {
+    let source = Checkpoint::open(source)?;
+    let mut model = load(source.var_builder(dtype, &Device::Cpu))?;
+    quantize_dynamic(&mut model, spec)?;
+    let saved = checkpoint::save(&model, &source, out)?;
+    let opened = Checkpoint::open(out)?;
+    let again = load(opened.var_builder(dtype, &Device::Cpu))?;
+    for (a, b) in layers(&model).into_iter().zip(layers(&again)) {
+        let is_quantized = |layer: &nn::Linear| layer.projection().qweight().is_some();
+        assert_eq!(is_quantized(a), is_quantized(b), "{spec}");
+        let inputs = a.weight().dims()[1];
+        assert_eq!(bits(a, inputs)?, bits(b, inputs)?, "{spec}");
+    }
+    let twice = out.with_extension("twice");
+    checkpoint::save(&again, &opened, &twice)?;
+    assert_eq!(std::fs::read(&twice)?, std::fs::read(out)?, "{spec}");
+    Ok(saved)
+}
+
+fn specs() -> [QConfigSpec; 5] {
+    [
+        QConfigSpec::int8().min_params(0),
+        QConfigSpec::default(),
+        QConfigSpec::float16(),
+        QConfigSpec::bfloat16(),
+        QConfigSpec::onnxruntime(),
+    ]
+}
+
+fn quantized(path: &Path) -> Result<Vec<String>> {
+    let tensors = Checkpoint::open(path)?;
+    let tensors = tensors.tensors().filter(|tensor| tensor.quantized);
+    Ok(tensors.map(|tensor| tensor.name).collect())
+}
+
+#[test]
+fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(
+        &float,
+        [
+            ("layers.0.q_proj.weight", random(&[6, 8])?),
+            ("layers.0.q_proj.bias", random(&[6])?),
+            ("embeddings.weight", random(&[9, 8])?),
+            ("lstm.weight_ih_l0", random(&[12, 8])?),
+            ("lstm.weight_hh_l0", random(&[12, 3])?),
+            ("lstm.bias_ih_l0", random(&[12])?),
+            ("lstm.bias_hh_l0", random(&[12])?),
+        ],
+    )?;
+    // By a rule for any name, and by a table of the names that the model has.
+    let prefix: fn(&str) -> String = |name| name.trim_start_matches("model.").to_owned();
+    let exact: fn(&str) -> String = |name| match name {
+        "model.layers.0.q_proj.weight" => "layers.0.q_proj.weight".into(),
+        "model.layers.0.q_proj.bias" => "layers.0.q_proj.bias".into(),
+        "model.embeddings.weight" => "embeddings.weight".into(),
+        name => match name.strip_prefix("model.lstm.") {
+            Some(end @ ("weight_ih_l0" | "weight_hh_l0" | "bias_ih_l0" | "bias_hh_l0")) => {
+                format!("lstm.{end}")
+            }
+            _ => name.to_owned(),
+        },
+    };
+    for rename in [prefix, exact] {
+        for spec in [
+            QConfigSpec::int8().min_params(0).embeddings(),
+            QConfigSpec::default().embeddings(),
+            QConfigSpec::float16(),
+        ] {
+            let load = |vb: VarBuilder<'static>| {
+                let vb = vb.rename_f(rename).pp("model");
+                let lstm = nn::LSTM::new(8, 3, Default::default(), vb.pp("lstm"))
+                    .map_err(candle_core::Error::wrap)?;
+                let linear = nn::linear(8, 6, vb.pp("layers.0.q_proj"))?;
+                Ok((nn::embedding(9, 8, vb.pp("embeddings"))?, linear, lstm))
+            };
+            round_trip(&float, &out, &spec, DType::F32, load, |model| {
+                vec![&model.1]
+            })?;
+            let names = quantized(&out)?;
+            let all = [
+                "layers.0.q_proj.weight",
+                "lstm.weight_hh_l0",
+                "lstm.weight_ih_l0",
+            ];
+            assert!(
+                all.iter().all(|name| names.contains(&(*name).to_owned())),
+                "{names:?}"
+            );
+            let table = names.contains(&"embeddings.weight".to_owned());
+            assert_eq!(table, spec != QConfigSpec::float16(), "{names:?}");
+        }
+    }
+    Ok(())
+}
+
+/// As siglip, openclip and mimi have their attention.
+fn in_proj(vb: &VarBuilder<'_>) -> candle_core::Result<Vec<nn::Linear>> {
+    let weights = vb.get((24, 16), "attn.in_proj_weight")?.chunk(3, 0)?;
+    let biases = vb.get(24, "attn.in_proj_bias")?.chunk(3, 0)?;
+    let all = weights.into_iter().zip(biases);
+    Ok(all
+        .map(|(weight, bias)| nn::Linear::new(weight, Some(bias)))
+        .collect())
+}
+
+fn write_in_proj(path: &Path) -> Result<()> {
+    write(
+        path,
+        [
+            ("attn.in_proj_weight", random(&[24, 16])?),
+            ("attn.in_proj_bias", random(&[24])?),
+        ],
+    )
+}
+
+#[test]
+fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write_in_proj(&float)?;
+    for dtype in [DType::F32, DType::BF16] {
+        for spec in specs() {
+            let load = |vb: VarBuilder<'static>| in_proj(&vb);
+            let saved = round_trip(&float, &out, &spec, dtype, load, |m| m.iter().collect())?;
+            let names = quantized(&out)?;
+            // One scale for each slice has no place beside one for each row.
+            let per_slice = [QConfigSpec::default(), QConfigSpec::onnxruntime()].contains(&spec);
+            match per_slice {
+                false => assert_eq!(
+                    (names.len(), saved.beside.len()),
+                    (1, 0),
+                    "{spec} {names:?}"
+                ),
+                true => {
+                    assert_eq!(
+                        (names.len(), saved.beside.len()),
+                        (3, 3),
+                        "{spec} {names:?}"
+                    );
+                    let lines = saved.to_string();
+                    assert!(lines.contains("beside \"attn.in_proj_weight\""), "{lines}");
+                }
+            }
+        }
+    }
+    // Some of them.
+    let spec = QConfigSpec::int8().min_params(0).exclude("1");
+    let load = |vb: VarBuilder<'static>| in_proj(&vb);
+    let saved = round_trip(&float, &out, &spec, DType::F32, load, |m| {
+        m.iter().collect()
+    })?;
+    assert_eq!(saved.beside.len(), 2);
+    assert_eq!(saved.beside[1].layer, "2");
+    let size = |path: &Path| std::fs::metadata(path).map(|meta| meta.len());
+    let bytes: u64 = saved.beside.iter().map(|own| own.bytes).sum();
+    assert_eq!(bytes, 2 * (8 * 16 + 4 * 8));
+    assert!(size(&out)? > size(&float)?);
+    Ok(())
+}
+
+#[test]
+fn transposed_weights_and_columns_are_saved() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(
+        &float,
+        [
+            ("c_attn.weight", random(&[16, 24])?),
+            ("square.weight", random(&[8, 8])?),
+        ],
+    )?;
+    // GPT-2 has `[in, out]`.
+    let load = |vb: VarBuilder<'static>| {
+        let weight = vb.get((16, 24), "c_attn.weight")?;
+        let square = vb.get((8, 8), "square.weight")?;
+        Ok(vec![
+            nn::Linear::new(weight.t()?, None),
+            nn::Linear::new(weight.t()?.narrow(0, 8, 8)?, None),
+            nn::Linear::new(weight.narrow(1, 4, 8)?, None),
+            nn::Linear::new(square.t()?, None),
+            nn::Linear::new(square, None),
+        ])
+    };
+    for spec in specs() {
+        round_trip(&float, &out, &spec, DType::F32, load, |m| {
+            m.iter().collect()
+        })?;
+    }
+    Ok(())
+}
+
+#[derive(Quantizable)]
+struct Tied {
+    embed: nn::Embedding,
+    head: nn::Linear,
+}
+
+#[test]
+fn a_tied_head_is_saved_beside_a_table_that_stays_float() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, [("embed_tokens.weight", random(&[40, 16])?)])?;
+    let by_clone: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
+        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
+        let head = nn::Linear::from_weights(embed.embeddings().clone(), None);
+        Ok(Tied { embed, head })
+    };
+    let again: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
+        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
+        let head = nn::Linear::new(vb.get((40, 16), "model.embed_tokens.weight")?, None);
+        Ok(Tied { embed, head })
+    };
+    let by_name: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
+        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
+        let head = nn::linear_no_bias(16, 40, vb.pp("model.embed_tokens"))?;
+        Ok(Tied { embed, head })
+    };
+    for load in [by_clone, again, by_name] {
+        let load = |vb: VarBuilder<'static>| {
+            load(vb.rename_f(|name| name.trim_start_matches("model.").to_owned()))
+        };
+        for spec in specs() {
+            let saved = round_trip(&float, &out, &spec, DType::F32, load, |m| vec![&m.head])?;
+            let [beside] = &saved.beside[..] else {
+                panic!("{saved:?}");
+            };
+            assert_eq!(
+                (&*beside.layer, &*beside.tensor),
+                ("head", "embed_tokens.weight")
+            );
+            let opened = Checkpoint::open(&out)?;
+            // Who knows nothing of it finds the floats.
+            assert_eq!(
+                opened.floats("embed_tokens.weight")?,
+                Checkpoint::open(&float)?.floats("embed_tokens.weight")?
+            );
+            let embed = load(opened.var_builder(DType::F32, &Device::Cpu))?.embed;
+            assert!(embed.qtable().is_none());
+            let floats = dir.path().join("floats");
+            checkpoint::dequantize(&opened, &floats, |_| {})?;
+            assert_eq!(Checkpoint::open(&floats)?.tensors().count(), 1);
+        }
+        // With a table of its own.
+        let table = QConfigSpec::int8()
+            .min_params(0)
+            .kind(LayerKind::Linear, QConfig::default_dynamic())
+            .embeddings();
+        round_trip(&float, &out, &table, DType::F32, load, |m| vec![&m.head])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_that_is_used_again_is_no_origin() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = dir.path().join("float");
+    write_in_proj(&float)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    for _ in 0..50 {
+        drop(vb.get((24, 16), "attn.in_proj_weight")?);
+        let other = random(&[24, 16])?;
+        let mut model = vec![nn::Linear::new(other.narrow(0, 0, 8)?, None)];
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+        let error = checkpoint::save(&model, &source, dir.path().join("out")).unwrap_err();
+        assert!(error.to_string().starts_with("0: cannot save"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_of_a_quantized_tensor_give_a_quantized_layer() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out, twice] = ["float", "out", "twice"].map(|name| dir.path().join(name));
+    write(&float, [("qkv.weight", random(&[24, 16])?)])?;
+    let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(16, 24, vb.pp("qkv"));
+    let spec = QConfigSpec::int8().min_params(0);
+    round_trip(&float, &out, &spec, DType::F32, whole, |m| vec![m])?;
+    let opened = Checkpoint::open(&out)?;
+    let vb = opened.var_builder(DType::F32, &Device::Cpu);
+    let whole = whole(vb.clone())?.weight().to_vec2::<f32>()?;
+    let weight = vb.get((24, 16), "qkv.weight")?;
+    let slices = [(0, 16), (16, 4), (20, 4)];
+    let slices = slices.map(|(at, n)| nn::Linear::new(weight.narrow(0, at, n).unwrap(), None));
+    for (layer, at) in slices.iter().zip([0, 16, 20]) {
+        assert!(layer.projection().qweight().is_some());
+        let rows = layer.weight().to_vec2::<f32>()?;
+        assert_eq!(rows, whole[at..at + rows.len()]);
+    }
+    checkpoint::save(&slices.to_vec(), &opened, &twice)?;
+    assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
+    Ok(())
+}
