@@ -105,7 +105,7 @@ sources_of() {
 # Only the models that are run, so that little is compiled.
 only_run() {
     local models='with_tracing|bert|distilbert|xlm_roberta|modernbert|debertav2|t5|marian|whisper|vit'
-    models+='|dinov2|clip|llama|qwen2|phi|encodec'
+    models+='|dinov2|clip|openclip|siglip|mimi|llama|qwen2|phi|encodec'
     sed -Ei "/^pub mod ($models);/!{/^pub mod/d}" "$scratch/$1/src/models/mod.rs"
     sed -Ei '/^pub mod (models|quantized_nn|quantized_var_builder|utils);/!{/^pub mod/d}' \
         "$scratch/$1/src/lib.rs"
@@ -283,7 +283,8 @@ for kind, count in kinds.most_common(30):
     print(f"{count:4} {kind}", file=sys.stderr)
 
 # Matrices that are added and multiply nothing: of positions, of a bias.
-added = {"whisper": ["model.decoder.embed_positions.weight"], "marian": ["final_logits_bias"]}
+added = {"whisper": ["model.decoder.embed_positions.weight"], "marian": ["final_logits_bias"],
+         "openclip/text_model": ["positional_embedding"]}
 # Refused with a reason: a head of a tensor that the model reads itself, a table that is computed.
 refused = ["distilbert", "modernbert", "marian"]
 bad = []

@@ -13,7 +13,7 @@ use super::plan::Plan;
 use super::rewrite::{Rewrite, rewrite};
 use super::save::{planned, write_qparams};
 use super::shard::Shard;
-use super::weights::belongs;
+use super::weights::{self, belongs};
 use super::writer::{Planned, Writer};
 use super::{Checkpoint, Opened};
 use crate::codes::offset;
@@ -95,6 +95,8 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
                     format,
                 };
                 match layer.kind {
+                    // No module of other libraries.
+                    _ if layer.is_tensor() => {}
                     LayerKind::Linear => linears.push(module()),
                     LayerKind::Embedding => tables.push(module()),
                     _ => {}
@@ -156,7 +158,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
 fn matrix<'a>(source: &'a Opened, name: &str) -> Result<(&'a Shard, &'a Entry, [usize; 2])> {
     let found = source.files.find(name);
     let found = found.and_then(|(shard, entry)| {
-        let shape = <[usize; 2]>::try_from(&entry.shape[..]).ok()?;
+        let shape = weights::matrix(name, entry).ok()?;
         Some((shard, entry, shape))
     });
     let found = found.ok_or_else(|| invalid(name, "a matrix", "none"))?;
@@ -282,13 +284,13 @@ fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option
 impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
     fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
         let (_, format) = self.weights.get(name)?;
-        let (_, _, shape) = matrix(self.source, name).ok()?;
+        let (_, entry) = self.source.files.find(name)?;
         let zeros = match format.codes.map(|codes| codes.qscheme) {
             Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
             Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
             _ => Zeros::None,
         };
-        Some(planned(name, &shape, *format, &zeros))
+        Some(planned(name, &entry.shape, *format, &zeros))
     }
 
     fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {

@@ -26,12 +26,14 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 ///
 /// Every tensor that no quantized layer replaces is copied as it is, but for those of norms and layers
 /// that were [equalized](crate::equalize()), which are the model's. A file is written for a file,
-/// a folder for a folder: then with all its other files but hidden ones and weights in other formats, and
+/// a folder for a folder: then with all its other files but hidden ones and the model's weights in other forms, and
 /// with `quantization_config` in its `config.json`. `out` is replaced whole, or not at all: what a link leads
 /// to, with the permissions that it had.
 ///
-/// A layer's weight is found by the name under which the layer was loaded, else by its path in the
-/// model. Layers that share a weight need one tensor between them.
+/// A layer's weight is found by the tensor that it was made of, or a part of it; else by the name under which
+/// the layer was loaded, or its path in the model. Layers that share a weight need one tensor between them. A
+/// weight that cannot take a tensor's place, because another layer reads it or slices are not quantized alike,
+/// is written beside it; [`Saved`] lists those.
 ///
 /// An equalized norm that also multiplies its residual is written as `equalized.weight`,
 /// `equalized.bias` and `equalized.residual_weight`, which

@@ -332,3 +332,65 @@ fn rows_of_a_quantized_tensor_give_a_quantized_layer() -> Result<()> {
     assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
     Ok(())
 }
+
+/// By the command, if it is asked to.
+#[test]
+fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out, twice] = ["float", "out", "twice"].map(|name| dir.path().join(name));
+    write(
+        &float,
+        [
+            ("attn.in_proj_weight", random(&[24, 16])?),
+            ("attn.in_proj_bias", random(&[24])?),
+            ("experts.gate_up_proj", random(&[3, 10, 16])?),
+            ("head.weight", random(&[4, 16])?),
+        ],
+    )?;
+    let load = |vb: &VarBuilder<'static>| -> Result<Vec<nn::Linear>> {
+        let mut layers = in_proj(vb)?;
+        let experts = vb.get((3, 10, 16), "experts.gate_up_proj")?;
+        for i in 0..3 {
+            layers.push(nn::Linear::new(experts.get(i)?, None));
+            layers.push(nn::Linear::new(experts.get(i)?.narrow(0, 5, 5)?, None));
+        }
+        Ok(layers)
+    };
+    let source = Checkpoint::open(&float)?;
+    let spec = QConfigSpec::int8().min_params(0);
+    let names = ["attn.in_proj_weight", "experts.gate_up_proj"].map(str::to_owned);
+    let plan = checkpoint::Plan::new(&source, &spec, &names, &[])?;
+    checkpoint::quantize(&source, &plan, &out, |_| {})?;
+    let opened = Checkpoint::open(&out)?;
+    let scales: Vec<_> = opened
+        .tensors()
+        .filter(|t| t.name.ends_with("_scale"))
+        .collect();
+    let shapes: Vec<_> = scales.iter().map(|tensor| &tensor.shape[..]).collect();
+    assert_eq!(shapes, [&[24, 1][..], &[3, 10, 1], &[4, 1]]);
+    // The bits of a model that is quantized itself, and of one that is saved.
+    let mut model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
+    quantize_dynamic(&mut model, &spec)?;
+    let again = load(&opened.var_builder(DType::F32, &Device::Cpu))?;
+    for (a, b) in model.iter().zip(&again) {
+        assert!(b.projection().qweight().is_some());
+        assert_eq!(bits(a, 16)?, bits(b, 16)?);
+    }
+    let all = again.into_iter().enumerate();
+    let tiles = all
+        .filter(|(i, _)| *i < 3 || i % 2 == 1)
+        .map(|(_, layer)| layer);
+    checkpoint::save(&tiles.collect::<Vec<_>>(), &opened, &twice)?;
+    assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
+    // Who knows nothing of it gets floats.
+    let floats = dir.path().join("floats");
+    checkpoint::dequantize(&opened, &floats, |_| {})?;
+    let floats = candle_core::safetensors::load(&floats, &Device::Cpu)?;
+    let experts = floats["experts.gate_up_proj"]
+        .flatten_all()?
+        .to_vec1::<f32>()?;
+    assert_eq!(experts, opened.floats("experts.gate_up_proj")?);
+    let error = checkpoint::Plan::new(&source, &spec, &["attn.in_proj".to_owned()], &[]);
+    assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
+    Ok(())
+}
