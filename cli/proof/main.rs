@@ -139,7 +139,7 @@ const MODELS: &[&str] = &[
     "siglip",
     "mimi/transformer",
     "llama",
-    "tied llama",
+    "tied_llama",
     "qwen2",
     "phi",
     "encodec",

@@ -242,15 +242,12 @@ pub fn build(
             };
             let mut model = transformer::StreamingTransformer::new(&config, vb)?;
             let found = quantize!(model, then);
+            // Its state is that of before each call.
             let xs = values("frames", &[batch, len, hidden])?;
             let source = values("source", &[batch, size.few(), hidden])?;
-            let forward = move || {
-                candle_core::StreamingModule::reset_state(&mut model);
-                model.forward_ca(&xs, Some(&source))
-            };
-            (run(forward), found)
+            (run(move || model.clone().forward_ca(&xs, Some(&source))), found)
         }
-        "llama" | "tied llama" => {
+        "llama" | "tied_llama" => {
             let config = models::llama::Config {
                 hidden_size: hidden,
                 intermediate_size: inner,
@@ -265,7 +262,7 @@ pub fn build(
                 eos_token_id: None,
                 rope_scaling: None,
                 max_position_embeddings: positions,
-                tie_word_embeddings: name == "tied llama",
+                tie_word_embeddings: name == "tied_llama",
             };
             let mut model = models::llama::Llama::load(vb, &config)?;
             let found = quantize!(model, then);

@@ -10,7 +10,7 @@ use candle_nn::var_builder::SimpleBackend;
 use super::Opened;
 use super::header::invalid;
 use super::weights::{self, Kind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stored::origin::{self, Part, Parts, Source};
 use crate::stored::{FORMAT, Format};
 
@@ -138,6 +138,6 @@ impl Source for Opened {
                 values,
             }))
         };
-        read().map_err(|e: crate::Error| e.in_file(&shard.path))
+        read().map_err(|e: Error| e.in_file(&shard.path))
     }
 }

@@ -105,13 +105,15 @@ impl Placed {
         for (held, place) in held {
             match place {
                 None => {
-                    let got = "none; a head that is tied to an embedding is saved with it, if it \
-                               was loaded from the checkpoint";
+                    let got = "none: a weight that is computed or copied while a model is loaded is \
+                               not found again, nor is a head that is tied to an embedding of such; \
+                               exclude it";
                     return Err(missing(&held.names[0], got).at(&held.path));
                 }
                 Some(Place::Whole(name)) => {
-                    let is_own = held.names.contains(&name) || held.origin.is_some();
-                    if held.kind == LayerKind::Linear && !(is_own && held.by_name) {
+                    let is_named =
+                        held.names.contains(&name) || held.by_name && held.origin.is_some();
+                    if held.kind == LayerKind::Linear && !is_named {
                         placed.unnamed.push(held.path.clone());
                     }
                     placed.whole(name, held, kept, source)?;

@@ -86,16 +86,15 @@ impl Plan {
         ] {
             for name in names {
                 let fits = |own: &&mut PlannedLayer| {
-                    own.name == *name
+                    (own.name == *name || own.tensors == [&**name])
                         && matches!(own.kind, LayerKind::Linear | LayerKind::Embedding)
                 };
                 match found.iter_mut().find(fits) {
                     Some(layer) => layer.kind = kind.clone(),
-                    None if let Some(layer) = tensor(source, name, &kind) => found.push(layer),
-                    None => {
+                    None => found.push(tensor(source, name, &kind).ok_or_else(|| {
                         let names: Vec<_> = found.iter().map(|own| &*own.name).collect();
-                        return Err(unknown_name("matrix", name, &names));
-                    }
+                        unknown_name("matrix", name, &names)
+                    })?),
                 }
             }
         }

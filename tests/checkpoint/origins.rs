@@ -394,3 +394,71 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
     Ok(())
 }
+
+#[test]
+fn views_that_do_not_fit_are_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out, bad] = ["float", "out", "bad"].map(|name| dir.path().join(name));
+    write(&float, [("embed.weight", random(&[40, 16])?)])?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let embed = nn::embedding(40, 16, vb.pp("embed"))?;
+    let head = nn::Linear::tied(&embed, None)?;
+    let mut model = Tied { embed, head };
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+    checkpoint::save(&model, &source, &out)?;
+    let bytes = std::fs::read(&out)?;
+    let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into()?))?;
+    let (header, rest) = bytes[8..].split_at(length);
+    let header: serde_json::Value = serde_json::from_slice(header)?;
+    let key = "candle_dynquant";
+    let record = header["__metadata__"][key].as_str().unwrap_or_default();
+    let record: serde_json::Value = serde_json::from_str(record)?;
+    assert_eq!(record["version"], 2);
+    let open = |change: &dyn Fn(&mut serde_json::Value)| -> Result<String> {
+        let (mut header, mut record) = (header.clone(), record.clone());
+        change(&mut record);
+        header["__metadata__"][key] = record.to_string().into();
+        let mut header = header.to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let length = (header.len() as u64).to_le_bytes();
+        std::fs::write(&bad, [&length[..], &header, rest].concat())?;
+        let opened = Checkpoint::open(&bad);
+        Ok(opened
+            .err()
+            .map_or(String::new(), |error| error.to_string()))
+    };
+    assert_eq!(open(&|_| ())?, "");
+    const VIEW: &str = "/views/embed.weight.quantized";
+    let set = |path: &str, value: serde_json::Value| {
+        let path = format!("{VIEW}{path}");
+        open(&|record| *record.pointer_mut(&path).expect("a value") = value.clone())
+    };
+    for (path, value, expected) in [
+        ("/of", "none".into(), "no such tensor"),
+        ("/part/offset", 1.into(), "640 elements"),
+        ("/part/offset", u64::MAX.into(), "640 elements"),
+        (
+            "/part/strides",
+            serde_json::json!([u64::MAX, 1]),
+            "640 elements",
+        ),
+        ("/part/shape", serde_json::json!([20, 16]), "[40, 16]"),
+        ("/part/shape", serde_json::json!([0, 16]), "640 elements"),
+        ("/part/shape", serde_json::json!([40]), "candle_dynquant"),
+        ("/part", serde_json::json!({}), "candle_dynquant"),
+    ] {
+        let error = set(path, value)?;
+        assert!(
+            error.contains(expected) && error.len() < 1_000,
+            "{path}: {error}"
+        );
+    }
+    let error = open(&|record| {
+        record["views"]["other"] = record["views"]["embed.weight.quantized"].clone()
+    })?;
+    assert!(error.contains("\"other\""), "{error}");
+    let error = open(&|record| record["version"] = 3.into())?;
+    assert!(error.contains("1 or 2"), "{error}");
+    Ok(())
+}
