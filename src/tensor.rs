@@ -8,6 +8,17 @@ use candle_core::{
 use crate::error::{Error, Result};
 use crate::kernels::{self, Isa};
 
+/// A piece of memory, by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct MemoryId(usize);
+
+impl MemoryId {
+    /// Of the memory behind a reference.
+    pub fn of<T>(memory: &T) -> Self {
+        Self(std::ptr::from_ref(memory).addr())
+    }
+}
+
 /// Checks that the kernels can read a tensor: of a float dtype, and on the CPU.
 pub(crate) fn check_cpu_float(tensor: &Tensor, op: &'static str) -> Result<()> {
     if !tensor.device().is_cpu() {

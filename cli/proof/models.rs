@@ -188,7 +188,66 @@ pub fn build(
             let found = quantize!(model, then);
             (run(move || model.forward_with_mask(&ids, len)), found)
         }
-        "llama" => {
+        "openclip/text_model" => {
+            let config = models::openclip::text_model::Config {
+                vocab_size: vocab,
+                embed_dim: hidden,
+                intermediate_size: inner,
+                max_position_embeddings: positions,
+                pad_with: None,
+                num_hidden_layers: layers,
+                num_attention_heads: heads,
+                projection_dim: hidden,
+            };
+            let new = models::openclip::text_model::OpenClipTextTransformer::new;
+            let mut model = new(vb, &config)?;
+            let found = quantize!(model, then);
+            (run(move || model.forward(&ids)), found)
+        }
+        "siglip" => {
+            let config = config(json!({
+                "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
+                "num_attention_heads": heads, "num_channels": 3, "image_size": 32, "patch_size": 8,
+                "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6,
+            }))?;
+            let mut model = models::siglip::VisionModel::new(&config, true, vb)?;
+            let found = quantize!(model, then);
+            let image = values("image", &[batch, 3, 32, 32])?;
+            (run(move || model.forward(&image)), found)
+        }
+        "mimi/transformer" => {
+            use models::mimi::{NormType, transformer};
+            let config = transformer::Config {
+                d_model: hidden,
+                num_heads: heads,
+                num_layers: layers,
+                causal: true,
+                norm_first: true,
+                bias_ff: false,
+                bias_attn: false,
+                layer_scale: None,
+                positional_embedding: transformer::PositionalEmbedding::Rope,
+                use_conv_block: false,
+                cross_attention: true,
+                conv_kernel_size: 3,
+                use_conv_bias: true,
+                gating: None,
+                norm: NormType::LayerNorm,
+                context: positions,
+                max_period: 10000,
+                max_seq_len: positions,
+                kv_repeat: 1,
+                dim_feedforward: inner,
+                conv_layout: true,
+            };
+            let mut model = transformer::StreamingTransformer::new(&config, vb)?;
+            let found = quantize!(model, then);
+            // Its state is that of before each call.
+            let xs = values("frames", &[batch, len, hidden])?;
+            let source = values("source", &[batch, size.few(), hidden])?;
+            (run(move || model.clone().forward_ca(&xs, Some(&source))), found)
+        }
+        "llama" | "tied_llama" => {
             let config = models::llama::Config {
                 hidden_size: hidden,
                 intermediate_size: inner,
@@ -203,7 +262,7 @@ pub fn build(
                 eos_token_id: None,
                 rope_scaling: None,
                 max_position_embeddings: positions,
-                tie_word_embeddings: false,
+                tie_word_embeddings: name == "tied_llama",
             };
             let mut model = models::llama::Llama::load(vb, &config)?;
             let found = quantize!(model, then);

@@ -1,5 +1,6 @@
 //! A checkpoint as the backend of a `VarBuilder`: see the table in [`crate::stored`].
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
@@ -8,8 +9,9 @@ use candle_nn::var_builder::SimpleBackend;
 
 use super::Opened;
 use super::header::invalid;
-use super::weights::Kind;
-use crate::error::Result;
+use super::weights::{self, Kind};
+use crate::error::{Error, Result};
+use crate::stored::origin::{self, Part, Parts, Source};
 use crate::stored::{FORMAT, Format};
 
 pub(super) struct Backend(pub Arc<Opened>);
@@ -44,7 +46,8 @@ impl Backend {
                 Ok(Tensor::from_vec(bytes, &entry.shape[..], &Device::Cpu)?)
             }
             _ => {
-                let values = kind.dequantize(&self.0.files, name)?;
+                let all = 0..entry.shape.iter().product();
+                let values = kind.dequantize(&self.0.files, name, all)?;
                 Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
             }
         };
@@ -73,7 +76,15 @@ impl SimpleBackend for Backend {
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> CandleResult<Tensor> {
         match self.read(name, dtype)? {
-            Some(tensor) => tensor.to_dtype(dtype)?.to_device(device),
+            Some(tensor) => {
+                let tensor = tensor.to_dtype(dtype)?.to_device(device)?;
+                // The description of a weight tells its name, which the asker may not know.
+                let base = name.strip_suffix(FORMAT);
+                let name = base.filter(|_| self.format(name).is_some()).unwrap_or(name);
+                let source: Arc<dyn Source> = Arc::<Opened>::clone(&self.0);
+                origin::record(&tensor, name, Arc::downgrade(&source));
+                Ok(tensor)
+            }
             None => Err(candle_core::Error::CannotFindTensor {
                 path: name.to_owned(),
             }
@@ -83,5 +94,50 @@ impl SimpleBackend for Backend {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.0.files.find(name).is_some() || self.format(name).is_some()
+    }
+}
+
+impl Source for Opened {
+    fn elements(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>> {
+        let (shard, entry) = self.tensor(name)?;
+        if range.end > entry.shape.iter().product() {
+            let expected = format!("{} elements", range.end);
+            return Err(invalid(name, expected, format!("{:?}", entry.shape)).in_file(&shard.path));
+        }
+        let values = match self.weights.get(name) {
+            Some(kind) => kind.dequantize(&self.files, name, range),
+            None => shard.floats(name, entry, range),
+        };
+        values.map_err(|e| e.in_file(&shard.path))
+    }
+
+    fn view(&self, name: &str, part: &Part) -> Option<String> {
+        self.views.get(name)?.get(part).cloned()
+    }
+
+    fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>> {
+        let Some(Kind::Whole(format)) = self.weights.get(name) else {
+            return Ok(None);
+        };
+        let (shard, entry) = self.tensor(name)?;
+        let read = || {
+            let [n, k] = weights::matrix(name, entry)?;
+            let Some(rows) = part.whole_rows(k) else {
+                return Ok(None);
+            };
+            let mut format = *format;
+            if rows.len() != n {
+                // Where they are is not known.
+                format.saturated = 0;
+            }
+            let values = weights::contents(&self.files, name, format, rows)?;
+            let shape = part.shape;
+            Ok(Some(Parts {
+                format,
+                shape,
+                values,
+            }))
+        };
+        read().map_err(|e: Error| e.in_file(&shard.path))
     }
 }

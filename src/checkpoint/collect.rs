@@ -3,14 +3,18 @@
 use candle_core::Tensor;
 
 use crate::error::Result;
-use crate::module::{Affine, AnyLayer, AnyNorm, LayerKind, Visitor};
-use crate::stored::{Quantized, Value};
+use crate::module::{Affine, AnyLayer, AnyNorm, LayerKind, Visitor, WeightInfo};
+use crate::stored::{Origin, Quantized, Value};
 
 /// A weight and the names that its tensor may have.
 pub(super) struct Held<W = Quantized> {
     pub path: String,
     pub kind: LayerKind,
     pub names: Vec<String>,
+    /// The part of a tensor that it was made of.
+    pub origin: Option<Origin>,
+    /// Whether the layer asked the checkpoint for it by its name.
+    pub by_name: bool,
     pub weight: W,
 }
 
@@ -28,10 +32,33 @@ pub(super) struct HeldNorm {
 pub(super) struct Collect {
     pub held: Vec<Held>,
     pub floats: Vec<Held<Tensor>>,
+    /// Weights that are those of the checkpoint.
+    pub kept: Vec<Held<()>>,
     pub norms: Vec<HeldNorm>,
     pub embeddings: Vec<String>,
     /// Linears without quantized weights: a tied head has no tensor that tells of it.
     pub float_linears: Vec<String>,
+}
+
+impl Held<()> {
+    fn with<W>(self, weight: W) -> Held<W> {
+        let Self {
+            path,
+            kind,
+            names,
+            origin,
+            by_name,
+            weight: (),
+        } = self;
+        Held {
+            path,
+            kind,
+            names,
+            origin,
+            by_name,
+            weight,
+        }
+    }
 }
 
 impl Visitor for Collect {
@@ -46,22 +73,32 @@ impl Visitor for Collect {
             }
             _ => {}
         }
+        let infos = layer.weights();
+        if layer.kind() == LayerKind::Embedding {
+            let origins = infos.iter().filter_map(|info| info.origin.as_ref());
+            let modules = origins.filter_map(|origin| origin.name.strip_suffix(".weight"));
+            self.embeddings.extend(modules.map(str::to_owned));
+        }
+        let held = |name: &str| {
+            let info = infos.iter().find(|info| info.name == name);
+            let origin = info.and_then(|info| info.origin.clone());
+            Held {
+                path: path.to_owned(),
+                kind: layer.kind(),
+                names: own.iter().map(|prefix| join(prefix, name)).collect(),
+                origin,
+                by_name: layer.checkpoint_name().is_some(),
+                weight: (),
+            }
+        };
+        let kept = |info: &&WeightInfo| stored.iter().all(|own| own.name() != info.name);
+        let kept = infos.iter().filter(kept);
+        self.kept.extend(kept.map(|info| held(&info.name)));
         for weight in stored {
-            let names = own.iter().map(|prefix| join(prefix, weight.name()));
-            let (path, kind, names) = (path.to_owned(), layer.kind(), names.collect());
+            let held = held(weight.name());
             match weight.into_value() {
-                Value::Quantized(weight) => self.held.push(Held {
-                    path,
-                    kind,
-                    names,
-                    weight,
-                }),
-                Value::Float(weight) => self.floats.push(Held {
-                    path,
-                    kind,
-                    names,
-                    weight,
-                }),
+                Value::Quantized(weight) => self.held.push(held.with(weight)),
+                Value::Float(weight) => self.floats.push(held.with(weight)),
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use super::plan::Plan;
 use super::rewrite::{Rewrite, rewrite};
 use super::save::{planned, write_qparams};
 use super::shard::Shard;
-use super::weights::belongs;
+use super::weights::{self, belongs};
 use super::writer::{Planned, Writer};
 use super::{Checkpoint, Opened};
 use crate::codes::offset;
@@ -95,6 +95,8 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
                     format,
                 };
                 match layer.kind {
+                    // No module of other libraries.
+                    _ if layer.is_tensor() => {}
                     LayerKind::Linear => linears.push(module()),
                     LayerKind::Embedding => tables.push(module()),
                     _ => {}
@@ -156,7 +158,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
 fn matrix<'a>(source: &'a Opened, name: &str) -> Result<(&'a Shard, &'a Entry, [usize; 2])> {
     let found = source.files.find(name);
     let found = found.and_then(|(shard, entry)| {
-        let shape = <[usize; 2]>::try_from(&entry.shape[..]).ok()?;
+        let shape = weights::matrix(name, entry).ok()?;
         Some((shard, entry, shape))
     });
     let found = found.ok_or_else(|| invalid(name, "a matrix", "none"))?;
@@ -282,13 +284,13 @@ fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option
 impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
     fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
         let (_, format) = self.weights.get(name)?;
-        let (_, _, shape) = matrix(self.source, name).ok()?;
+        let (_, entry) = self.source.files.find(name)?;
         let zeros = match format.codes.map(|codes| codes.qscheme) {
             Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
             Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
             _ => Zeros::None,
         };
-        Some(planned(name, shape, *format, &zeros))
+        Some(planned(name, &entry.shape, *format, &zeros))
     }
 
     fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
@@ -381,7 +383,7 @@ struct Dequantize<'a, F> {
 impl<F: FnMut(u64)> Rewrite for Dequantize<'_, F> {
     fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
         let weights = &self.source.weights;
-        if weights.contains_key(name) {
+        if weights.contains_key(name) && !self.source.is_view(name) {
             let (_, entry) = self.source.files.find(name)?;
             return Some(vec![Planned {
                 name: name.to_owned(),
@@ -389,14 +391,19 @@ impl<F: FnMut(u64)> Rewrite for Dequantize<'_, F> {
                 shape: entry.shape.clone(),
             }]);
         }
-        belongs(weights, name).then(Vec::new)
+        // Of a view the tensor has the elements.
+        let goes = belongs(weights, name) || self.source.is_view(name);
+        goes.then(Vec::new)
     }
 
     fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
-        let Some(kind) = self.source.weights.get(name) else {
+        let kind = self.source.weights.get(name);
+        let Some(kind) = kind.filter(|_| !self.source.is_view(name)) else {
             return Ok(());
         };
-        let values = kind.dequantize(&self.source.files, name);
+        let (_, entry) = self.source.tensor(name)?;
+        let all = 0..entry.shape.iter().product();
+        let values = kind.dequantize(&self.source.files, name, all);
         let values = values.map_err(|e| match self.source.files.find(name) {
             Some((shard, _)) => e.in_file(&shard.path),
             None => e,

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use candle_dynquant_io::{Unexpected, input, output::folder_of};
+use candle_dynquant_io::{Unexpected, format, input, output::folder_of};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -175,23 +175,45 @@ impl Files {
     }
 }
 
-/// Extensions of files that hold weights.
-const WEIGHTS: [&str; 9] = [
-    "safetensors",
-    "bin",
-    "pt",
-    "pth",
-    "h5",
-    "msgpack",
-    "onnx",
-    "gguf",
-    "ot",
+/// Extensions of files that hold weights, in other forms than safetensors.
+const WEIGHTS: [&str; 10] = [
+    "bin", "pt", "pth", "npz", "h5", "msgpack", "onnx", "gguf", "ot", "ckpt",
 ];
 
-/// Whether a file holds weights, as safetensors or in another form.
-pub(super) fn is_weights(path: &Path) -> bool {
+/// Names by which libraries find the weights of a model's folder, each with what follows it.
+const MODELS: [&str; 6] = [
+    "model",
+    "pytorch_model",
+    "tf_model",
+    "flax_model",
+    "rust_model",
+    "consolidated",
+];
+/// Folders with the same model for other runtimes.
+const RUNTIMES: [&str; 3] = ["onnx", "openvino", "coreml"];
+
+fn is_weights(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| WEIGHTS.iter().any(|own| extension == *own))
+}
+
+fn is_safetensors(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "safetensors")
+}
+
+/// Whether a file or folder of a model's folder is its weights, as safetensors or in another form: not those of a
+/// part of it, such as a voice or an adapter.
+pub(super) fn is_of_model(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if RUNTIMES.contains(&&*name) {
+        return true;
+    }
+    let rest = MODELS.iter().filter_map(|own| name.strip_prefix(own));
+    let is_named = rest
+        .into_iter()
+        .any(|rest| rest.starts_with(['.', '-', '_']));
+    let is_file = is_weights(path) || is_safetensors(path) || name.ends_with(".index.json");
+    is_named && is_file
 }
 
 /// The only safetensors file of a folder.
@@ -203,7 +225,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     let (mut found, mut others) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder).map_err(reading)? {
         let path = entry.map_err(reading)?.path();
-        if path.extension().is_some_and(|e| e == "safetensors") {
+        if is_safetensors(&path) {
             found.push(path);
         } else if is_weights(&path) {
             others.push(path);
@@ -223,7 +245,14 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
                 expected: format!("{SINGLE}, {INDEX}, or one other safetensors file"),
                 got: match (&found[..], &others[..]) {
                     ([], []) => "none".into(),
-                    ([], others) => format!("none, but {}", names(others)),
+                    ([], [first, ..]) => {
+                        let mut begin = Vec::new();
+                        let read = input::open(first)
+                            .map(|file| file.take(format::LENGTH as u64).read_to_end(&mut begin));
+                        let cure = read.ok().and_then(|_| format::of(&begin));
+                        let cure = cure.map(|format| format!(": {format}"));
+                        format!("none, but {}{}", names(&others), cure.unwrap_or_default())
+                    }
                     (found, _) => names(found),
                 },
             }

@@ -17,6 +17,10 @@
 //! | `weight_zero_point_unsigned` | F32 | as the scale | the same, exact, for this crate |
 //! | `weight` | F16, BF16 | `[out_features, in_features]` | float16 weights, bfloat16 weights |
 //!
+//! Of experts, `[experts, out_features, in_features]`, scales are `[experts, out_features, 1]`. A weight that is a
+//! part of a tensor which stays is beside it, as `NAME.quantized` or `NAME.quantized_..` with the same suffixes; the
+//! metadata says which part it is, and has version 2 then.
+//!
 //! Recurrent layers have the same suffixes behind their own names: `weight_ih_l0_scale`. All other
 //! tensors are as they were. The metadata of a safetensors file has the rest, as JSON with a version
 //! under `candle_dynquant`: the dtype of the codes, the qscheme, and how activations are quantized.
@@ -47,6 +51,7 @@ mod files;
 mod floats;
 mod header;
 mod layouts;
+mod placing;
 mod plan;
 mod record;
 mod rewrite;
@@ -62,14 +67,17 @@ use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 
 use crate::error::Result;
+use crate::stored::origin::Source;
 use backend::Backend;
 use config::Quantization;
 use files::Files;
-use weights::Weights;
+use header::Entry;
+use shard::Shard;
+use weights::{Views, Weights};
 
 pub use convert::{dequantize, quantize};
 pub use plan::{Plan, PlannedLayer};
-pub use save::save;
+pub use save::{Beside, Saved, save};
 
 /// Tensors in safetensors files, float or quantized, read when a layer asks for them.
 ///
@@ -91,6 +99,7 @@ pub struct Checkpoint {
 struct Opened {
     files: Files,
     weights: Weights,
+    views: Views,
 }
 
 /// A tensor of a checkpoint.
@@ -150,8 +159,12 @@ impl Checkpoint {
 
     fn of(mut files: Files, mut config: Quantization) -> Result<Self> {
         layouts::translate(&mut files, &mut config)?;
-        let weights = weights::find(&files, &config)?;
-        let opened = Arc::new(Opened { files, weights });
+        let (weights, views) = weights::find(&files, &config)?;
+        let opened = Arc::new(Opened {
+            files,
+            weights,
+            views,
+        });
         Ok(Self { opened })
     }
 
@@ -170,27 +183,36 @@ impl Checkpoint {
     /// When there is no such tensor, it is no float or quantized weight, its scales are not finite
     /// and positive, or its file cannot be read.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        let Opened { files, weights } = &*self.opened;
-        let Some((shard, entry)) = files.find(name) else {
-            let missing = header::invalid(name, "a tensor of the checkpoint", "none of that name");
-            return Err(missing.in_file(files.path()));
-        };
-        let values = match weights.get(name) {
-            Some(kind) => kind.dequantize(files, name),
-            None => shard.floats(name, entry, 0..entry.shape.iter().product()),
-        };
-        values.map_err(|e| e.in_file(&shard.path))
+        let (_, entry) = self.opened.tensor(name)?;
+        let all = 0..entry.shape.iter().product();
+        self.opened.elements(name, all)
     }
 
     /// All tensors, by name.
     pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
-        let Opened { files, weights } = &*self.opened;
+        let Opened { files, weights, .. } = &*self.opened;
         files.tensors().map(|(name, _, entry)| TensorInfo {
             name: name.to_owned(),
             dtype: entry.dtype.to_string(),
             shape: entry.shape.clone(),
             bytes: entry.bytes,
             quantized: weights.contains_key(name),
+        })
+    }
+}
+
+impl Opened {
+    /// Whether a tensor is the quantized form of a part of another.
+    fn is_view(&self, name: &str) -> bool {
+        let mut names = self.views.values().flat_map(|views| views.values());
+        names.any(|own| own == name)
+    }
+
+    /// A tensor and the file that has it.
+    fn tensor(&self, name: &str) -> Result<(&Shard, &Entry)> {
+        self.files.find(name).ok_or_else(|| {
+            let missing = header::invalid(name, "a tensor of the checkpoint", "none of that name");
+            missing.in_file(self.files.path())
         })
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::Checkpoint;
 use super::convert::check_products;
 use super::shard::is_float;
+use super::weights::matrix;
 use crate::error::{Error, Result};
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
 use crate::qconfig::QConfig;
@@ -59,6 +60,9 @@ impl Plan {
     /// - `name.weight`, of two dimensions, is a Linear; it is an Embedding if the last part of `name`
     ///   contains `embed`, or is `wte`, `wpe`, `shared` or `relative_attention_bias`. The names of
     ///   `linears` and `embeddings` are what they are said to be, whatever they are called.
+    /// - A tensor of any other name and of two dimensions or more, if `linears` or `embeddings` have its full
+    ///   name, is what they say: `in_proj_weight`, or experts `[experts, out, in]`. Its rows, of all experts,
+    ///   get a scale each, and models that cut their weights from it get quantized layers.
     /// - `name.weight_ih_l0` and `name.weight_hh_l0` are an LSTM, a GRU or an RNN, by the rows of
     ///   the weight of the hidden state, and without `_l0` a cell.
     ///
@@ -82,15 +86,15 @@ impl Plan {
         ] {
             for name in names {
                 let fits = |own: &&mut PlannedLayer| {
-                    own.name == *name
+                    (own.name == *name || own.tensors == [&**name])
                         && matches!(own.kind, LayerKind::Linear | LayerKind::Embedding)
                 };
                 match found.iter_mut().find(fits) {
                     Some(layer) => layer.kind = kind.clone(),
-                    None => {
+                    None => found.push(tensor(source, name, &kind).ok_or_else(|| {
                         let names: Vec<_> = found.iter().map(|own| &*own.name).collect();
-                        return Err(unknown_name("matrix", name, &names));
-                    }
+                        unknown_name("matrix", name, &names)
+                    })?),
                 }
             }
         }
@@ -127,6 +131,28 @@ impl Plan {
     pub fn layers(&self) -> &[PlannedLayer] {
         &self.layers
     }
+}
+
+impl PlannedLayer {
+    /// Whether it is one tensor of several layers, which models cut their weights from.
+    pub fn is_tensor(&self) -> bool {
+        self.tensors == [&*self.name]
+    }
+}
+
+/// A float tensor by its full name as a layer of that name: the matrices of experts, or those of query, key and
+/// value, one after the other.
+fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLayer> {
+    let (_, entry) = source.opened.files.find(name)?;
+    let shape = matrix(name, entry).ok().filter(|_| is_float(entry.dtype))?;
+    Some(PlannedLayer {
+        name: name.to_owned(),
+        kind: kind.clone(),
+        tensors: vec![name.to_owned()],
+        qconfig: None,
+        left: None,
+        shapes: vec![shape],
+    })
 }
 
 /// The layers of the float matrices.

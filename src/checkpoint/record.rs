@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::header::parse;
 use crate::error::{Error, Result};
 use crate::stored::Format;
+use crate::stored::origin::Part;
 use crate::words::brief;
 
 /// The key of the metadata.
 pub(super) const KEY: &str = "candle_dynquant";
-/// The version that is written, and the only one that is read.
-const VERSION: u64 = 1;
+/// The versions that are read: the second has views, and is written if there are any.
+const VERSIONS: [u64; 2] = [1, 2];
 
 /// The quantized weights of a file.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,24 @@ struct Record {
     formats: Vec<Format>,
     /// The number of the format of each weight.
     weights: BTreeMap<String, usize>,
+    /// The weights that are parts of tensors.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    views: BTreeMap<String, View>,
+}
+
+/// A quantized weight beside the tensor that has the same part, in floats or otherwise quantized, for others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct View {
+    pub of: String,
+    pub part: Part,
+}
+
+/// What a file says of its weights, by their names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recorded {
+    pub weights: BTreeMap<String, Format>,
+    pub views: BTreeMap<String, View>,
 }
 
 #[derive(Deserialize)]
@@ -30,18 +49,17 @@ struct Version {
     version: u64,
 }
 
-/// The formats of the weights by their names.
-pub(super) fn read(json: &str) -> Result<BTreeMap<String, Format>> {
+pub(super) fn read(json: &str) -> Result<Recorded> {
     let malformed = |got: String| Error::MalformedCheckpoint {
         what: "metadata `candle_dynquant`",
         expected: "a version, formats and weights as JSON".into(),
         got,
     };
     let Version { version } = parse(json.as_bytes()).map_err(malformed)?;
-    if version != VERSION {
+    if !VERSIONS.contains(&version) {
         return Err(Error::UnsupportedCheckpoint {
             what: "version of the metadata `candle_dynquant`",
-            expected: VERSION.to_string(),
+            expected: VERSIONS.map(|version| version.to_string()).join(" or "),
             got: version.to_string(),
         });
     }
@@ -54,13 +72,23 @@ pub(super) fn read(json: &str) -> Result<BTreeMap<String, Format>> {
             brief(&name, 100)
         ))),
     };
-    record.weights.into_iter().map(format).collect()
+    let weights = record
+        .weights
+        .into_iter()
+        .map(format)
+        .collect::<Result<_>>()?;
+    let views = record.views;
+    Ok(Recorded { weights, views })
 }
 
 /// The metadata for these weights.
-pub(super) fn write<'a>(weights: impl IntoIterator<Item = (&'a str, Format)>) -> String {
+pub(super) fn write<'a>(
+    weights: impl IntoIterator<Item = (&'a str, Format)>,
+    views: BTreeMap<String, View>,
+) -> String {
     let mut record = Record {
-        version: VERSION,
+        version: VERSIONS[usize::from(!views.is_empty())],
+        views,
         ..Default::default()
     };
     for (name, format) in weights {

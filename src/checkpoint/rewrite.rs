@@ -1,6 +1,7 @@
 //! A checkpoint with some of its tensors replaced, written file by file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::Path;
 
@@ -10,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::Opened;
 use super::config::{self, MAX_CONFIG};
-use super::files::{CONFIG, INDEX, is_weights, read_small};
-use super::record;
+use super::files::{CONFIG, INDEX, is_of_model, read_small};
+use super::record::{self, View};
 use super::shard::Shard;
 use super::writer::{Planned, Writer, writing};
 use crate::error::{Error, Result};
@@ -28,6 +29,21 @@ pub(super) trait Rewrite {
     /// Writes those tensors.
     fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()>;
 
+    /// The tensors that are written beside a tensor of the source.
+    fn beside(&self, _: &str) -> Vec<Planned> {
+        Vec::new()
+    }
+
+    /// Writes those.
+    fn write_beside(&mut self, _: &str, _: &mut Writer<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The weights that are parts of tensors, by name; those that are not written are none.
+    fn parts(&self) -> BTreeMap<String, View> {
+        BTreeMap::new()
+    }
+
     /// The quantized weights there are now.
     fn formats(&self) -> BTreeMap<String, Format>;
 
@@ -39,7 +55,7 @@ pub(super) trait Rewrite {
 }
 
 /// Writes the changed checkpoint: a file for a file, a folder for a folder, with a shard for a shard
-/// and all other files but hidden ones and weights in other formats.
+/// and all other files but hidden ones and the model's weights in other forms.
 pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
     let own = source
@@ -73,7 +89,9 @@ pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> 
 
 /// Writes the changed checkpoint of a folder into a new one.
 fn fill(source: &Opened, folder: &Path, new: &Path, change: &mut dyn Rewrite) -> Result<()> {
-    copy_others(folder, new, 0)?;
+    let shards = source.files.shards.iter();
+    let shards: Vec<_> = shards.filter_map(|shard| shard.path.file_name()).collect();
+    copy_others(folder, new, 0, &shards)?;
     let mut weight_map = BTreeMap::new();
     let mut bytes = 0;
     for (number, shard) in source.files.shards.iter().enumerate() {
@@ -116,6 +134,7 @@ fn write_shard(
                 planned.extend(tensors);
             }
         }
+        planned.extend(change.beside(name));
     }
     let bytes = |p: &Planned| super::header::bytes(p.dtype, &p.shape).unwrap_or_default();
     let sizes = planned.iter().map(|p| (p.name.clone(), bytes(p))).collect();
@@ -124,7 +143,9 @@ fn write_shard(
     let here = planned
         .iter()
         .filter_map(|p| Some((&*p.name, *formats.get(&p.name)?)));
-    let record = record::write(here);
+    let mut parts = change.parts();
+    parts.retain(|name, _| planned.iter().any(|own| own.name == *name));
+    let record = record::write(here, parts);
     if formats.is_empty() {
         metadata.remove(record::KEY)
     } else {
@@ -142,14 +163,16 @@ fn write_shard(
         } else {
             shard.copy(entry, |chunk| writer.write(name, chunk))?
         }
+        change.write_beside(name, &mut writer)?;
         change.progress(entry.bytes);
     }
     writer.finish()?;
     Ok(sizes)
 }
 
-/// Copies the files of a folder, such as a tokenizer's, and of its folders.
-fn copy_others(from: &Path, to: &Path, depth: usize) -> Result<()> {
+/// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones and the model's
+/// weights in other forms.
+fn copy_others(from: &Path, to: &Path, depth: usize, shards: &[&OsStr]) -> Result<()> {
     let failed = |error| Error::Io {
         action: "copy",
         error,
@@ -164,15 +187,17 @@ fn copy_others(from: &Path, to: &Path, depth: usize) -> Result<()> {
         };
         let text = name.to_string_lossy();
         let hidden = text.starts_with('.');
-        let is_index = text.ends_with(".index.json");
         let is_config = depth == 0 && text == CONFIG;
+        let is_own = depth == 0 && (is_of_model(&path) || shards.contains(&&*name));
         let target = to.join(&name);
-        if meta.is_dir() && !hidden && depth < MAX_DEPTH {
+        if meta.is_dir() && !(hidden || is_own) && depth < MAX_DEPTH {
             fs::create_dir(&target).map_err(failed)?;
-            copy_others(&path, &target, depth + 1)?;
-            // One that held only weights.
-            let _ = fs::remove_dir(&target);
-        } else if meta.is_file() && !(hidden || is_weights(&path) || is_index || is_config) {
+            copy_others(&path, &target, depth + 1, shards)?;
+            // One of hidden files only; one that was empty is a module of sentence-transformers.
+            if fs::read_dir(&path).map_err(failed)?.next().is_some() {
+                let _ = fs::remove_dir(&target);
+            }
+        } else if meta.is_file() && !(hidden || is_own || is_config) {
             input::copy(&path, &target).map_err(|e| failed(e).in_file(&path))?;
         }
     }

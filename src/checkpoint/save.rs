@@ -1,22 +1,24 @@
 //! A quantized model beside the checkpoint that it was loaded from.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::Value;
 
-use super::Checkpoint;
-use super::collect::{Collect, Held};
+use super::collect::Collect;
 use super::config::{self, Module};
 use super::floats::Floats;
-use super::header::invalid;
+use super::placing::{Placed, Replacement, SavedView, named};
+use super::record::View;
 use super::rewrite::{Rewrite, rewrite};
-use super::shard::is_float;
 use super::weights::{Kind, belongs};
 use super::writer::{Planned, Writer};
+use super::{Checkpoint, Opened, header};
 use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Walk};
+use crate::stored::origin::Part;
 use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros};
 
 /// Writes a quantized model as the checkpoint `source`, from which it was loaded, with its
@@ -24,12 +26,14 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 ///
 /// Every tensor that no quantized layer replaces is copied as it is, but for those of norms and layers
 /// that were [equalized](crate::equalize()), which are the model's. A file is written for a file,
-/// a folder for a folder: then with all its other files but hidden ones and weights in other formats, and
+/// a folder for a folder: then with all its other files but hidden ones and the model's weights in other forms, and
 /// with `quantization_config` in its `config.json`. `out` is replaced whole, or not at all: what a link leads
 /// to, with the permissions that it had.
 ///
-/// A layer's weight is found by the name under which the layer was loaded, else by its path in the
-/// model. Layers that share a weight need one tensor between them.
+/// A layer's weight is found by the tensor that it was made of, or a part of it; else by the name under which
+/// the layer was loaded, or its path in the model. Layers that share a weight need one tensor between them. A
+/// weight that cannot take a tensor's place, because another layer reads it or slices are not quantized alike,
+/// is written beside it; [`Saved`] lists those.
 ///
 /// An equalized norm that also multiplies its residual is written as `equalized.weight`,
 /// `equalized.bias` and `equalized.residual_weight`, which
@@ -64,148 +68,127 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 /// When a quantized layer has no tensor in the source, or one of another shape; when a layer
 /// cannot be saved; when `out` cannot be written, is the source, is a device, fifo or socket, or a folder with
 /// other files. Then nothing is changed.
-pub fn save<M>(model: &M, source: &Checkpoint, out: impl AsRef<Path>) -> Result<()>
+pub fn save<M>(model: &M, source: &Checkpoint, out: impl AsRef<Path>) -> Result<Saved>
 where
     M: Quantizable + ?Sized,
 {
     let mut collect = Collect::default();
     Walk::over(model, &mut collect)?;
-    let mut save = Save::new(collect, source)?;
-    rewrite(&source.opened, out.as_ref(), &mut save)
+    let mut save = Save::new(collect, &source.opened)?;
+    rewrite(&source.opened, out.as_ref(), &mut save)?;
+    let views = save.placed.views.iter();
+    let beside = views.flat_map(|(of, views)| views.iter().map(move |view| Beside::of(of, view)));
+    Ok(Saved {
+        beside: beside.collect(),
+    })
+}
+
+/// What [`save`] wrote besides the tensors of the source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Saved {
+    /// Weights that could not take the place of a tensor, by which the file is larger.
+    pub beside: Vec<Beside>,
+}
+
+/// A quantized weight that was written beside the tensor that it was made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Beside {
+    /// The path of the layer.
+    pub layer: String,
+    /// The tensor that stays, because another layer reads it or the weight is a part of it only.
+    pub tensor: String,
+    /// The bytes that were written besides.
+    pub bytes: u64,
+}
+
+impl Beside {
+    fn of(tensor: &str, view: &SavedView) -> Self {
+        let shape = view.weight.shape();
+        let all = planned(&view.name, &shape, view.format, &view.weight.zero_points());
+        let bytes = all
+            .iter()
+            .filter_map(|one| header::bytes(one.dtype, &one.shape));
+        Self {
+            layer: view.path.clone(),
+            tensor: tensor.to_owned(),
+            bytes: bytes.sum(),
+        }
+    }
+}
+
+/// A line for each weight that makes the file larger; nothing if none does.
+impl fmt::Display for Saved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = self.beside.iter();
+        lines.try_for_each(|Beside { layer, tensor, bytes }| {
+            writeln!(
+                f,
+                "{layer}: {bytes} bytes beside {tensor:?}, which stays: another layer reads it, or \
+                 its parts are not quantized alike"
+            )
+        })
+    }
 }
 
 /// The weights by the tensors that they replace.
 struct Save<'a> {
-    source: &'a Checkpoint,
-    weights: BTreeMap<String, (LayerKind, Quantized, Format)>,
+    source: &'a Opened,
+    placed: Placed,
     floats: Floats,
     config: Option<Value>,
 }
 
 impl<'a> Save<'a> {
-    fn new(collect: Collect, source: &'a Checkpoint) -> Result<Self> {
-        let mut weights = BTreeMap::new();
-        let mut placed = HashMap::new();
-        let mut ignore = collect.float_linears;
-        for held in &collect.held {
-            let shape = held.weight.shape();
-            if let Some(name) = place(held, &shape, source).map_err(|e| e.at(&held.path))? {
-                placed.insert(held.weight.memory(), name);
-            }
-        }
-        // One that is packed with another bias is in other memory.
-        let equal = |held: &Held| {
-            let mut others = collect.held.iter();
-            others.find_map(|other| {
-                let name = placed.get(&other.weight.memory())?;
-                equals(&held.weight, &other.weight).then(|| name.clone())
-            })
-        };
-        let names: Vec<Option<String>> = (collect.held.iter())
-            .map(|held| {
-                placed
-                    .get(&held.weight.memory())
-                    .cloned()
-                    .or_else(|| equal(held))
-            })
-            .collect();
-        for (held, name) in collect.held.into_iter().zip(names) {
-            let Some(name) = name else {
-                let got = "none; a head that is tied to an embedding is saved with it, if both are \
-                           quantized";
-                return Err(missing(&held.names[0], got).at(&held.path));
-            };
-            if !held.names.contains(&name) && held.kind == LayerKind::Linear {
-                ignore.push(held.path.clone());
-            }
-            insert(&mut weights, &name, held)?;
-        }
+    fn new(collect: Collect, source: &'a Opened) -> Result<Self> {
+        let placed = Placed::new(collect.held, &collect.kept, source)?;
         let mut floats = Floats::default();
         for held in &collect.floats {
-            let mut add = || match place(held, held.weight.dims(), source)? {
-                Some(name) if weights.contains_key(&name) => Err(contested(&name)),
+            let mut add = || match named(held, held.weight.dims(), source)? {
+                Some(name) if placed.weights.contains_key(&name) => Err(contested(&name)),
                 Some(name) => floats.add(&name, &held.weight),
                 None => Err(missing(&held.names[0], "none")),
             };
             add().map_err(|e| e.at(&held.path))?;
         }
-        floats.add_norms(&collect.norms, &source.opened.files)?;
-        let config = config(&weights, &collect.embeddings, ignore, source);
+        floats.add_norms(&collect.norms, &source.files)?;
+        let ignore = [&collect.float_linears[..], &placed.unnamed].concat();
+        let config = config(&placed.weights, &collect.embeddings, ignore, source);
         Ok(Self {
             source,
-            weights,
+            placed,
             floats,
             config,
         })
     }
-}
 
-/// The tensor of the source that a weight replaces.
-fn place<W>(held: &Held<W>, shape: &[usize], source: &Checkpoint) -> Result<Option<String>> {
-    let files = &source.opened.files;
-    for name in &held.names {
-        let Some((_, entry)) = files.find(name) else {
-            continue;
-        };
-        if entry.shape != shape {
-            return Err(invalid(
-                name,
-                format!("{shape:?}"),
-                format!("{:?}", entry.shape),
-            ));
-        }
-        if !is_float(entry.dtype) && !source.opened.weights.contains_key(name) {
-            return Err(invalid(name, "a float dtype", entry.dtype.to_string()));
-        }
-        return Ok(Some(name.clone()));
+    /// What is written beside a tensor.
+    fn views(&self, name: &str) -> &[SavedView] {
+        self.placed.views.get(name).map_or(&[], |views| views)
     }
-    Ok(None)
-}
 
-/// Whether the codes or halves of two weights are the same.
-fn equals(a: &Quantized, b: &Quantized) -> bool {
-    let parts = |w: &Quantized| (w.codes(), w.halves(), w.scales());
-    a.memory() == b.memory()
-        || (a.shape() == b.shape()
-            && a.format().codes == b.format().codes
-            && parts(a) == parts(b)
-            && a.zero_points() == b.zero_points())
-}
-
-/// Of layers that share a weight, one that multiplies knows what is done to activations.
-fn insert(
-    weights: &mut BTreeMap<String, (LayerKind, Quantized, Format)>,
-    name: &str,
-    held: Held,
-) -> Result<()> {
-    let format = held.weight.format();
-    let Some((kind, known, known_format)) = weights.get_mut(name) else {
-        weights.insert(name.to_owned(), (held.kind, held.weight, format));
-        return Ok(());
-    };
-    let same = equals(known, &held.weight);
-    let activations = (known_format.activation, format.activation);
-    let agree = match activations {
-        (Some(known), Some(own)) => known == own,
-        _ => true,
-    };
-    if !(same && agree && known_format.codes == format.codes) {
-        return Err(contested(name).at(&held.path));
+    /// The tensor of which one of the source is a part, if that gets other parts or is replaced.
+    fn is_outdated_view(&self, name: &str) -> bool {
+        let mut views = self.source.views.iter();
+        views.any(|(of, views)| {
+            let is_touched = self.placed.views.contains_key(of)
+                || self.placed.weights.contains_key(of)
+                || self.floats.planned(of).is_some();
+            let mut names = views.values();
+            is_touched && names.any(|own| own == name || is_companion(name, own))
+        })
     }
-    if known_format.activation.is_none() {
-        (*kind, *known_format) = (held.kind, format);
-    }
-    Ok(())
 }
 
 fn config(
-    weights: &BTreeMap<String, (LayerKind, Quantized, Format)>,
+    weights: &BTreeMap<String, Replacement>,
     embeddings: &[String],
     mut ignore: Vec<String>,
-    source: &Checkpoint,
+    source: &Opened,
 ) -> Option<Value> {
     let (mut linears, mut tables) = (Vec::new(), Vec::new());
-    for (name, (kind, _, format)) in weights {
+    for (name, Replacement { kind, format, .. }) in weights {
         let Some(module) = name.strip_suffix(".weight") else {
             continue;
         };
@@ -223,7 +206,7 @@ fn config(
         });
     }
     // Matrices of layers that the model does not show may be Linears'.
-    for (name, _, entry) in source.opened.files.tensors() {
+    for (name, _, entry) in source.files.tensors() {
         if let Some(module) = name.strip_suffix(".weight")
             && entry.shape.len() == 2
             && !weights.contains_key(name)
@@ -238,26 +221,22 @@ fn config(
 }
 
 /// The tensors of a weight of that format.
-pub(super) fn planned(
-    name: &str,
-    shape: [usize; 2],
-    format: Format,
-    zeros: &Zeros,
-) -> Vec<Planned> {
+pub(super) fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros) -> Vec<Planned> {
     let tensor = |suffix: &str, dtype, shape: &[usize]| Planned {
         name: format!("{name}{suffix}"),
         dtype,
         shape: shape.to_vec(),
     };
     let Some(codes) = format.codes else {
-        return vec![tensor("", format.halves().into(), &shape)];
+        return vec![tensor("", format.halves().into(), shape)];
     };
-    let of_scales: &[usize] = match codes.qscheme.is_per_channel() {
-        true => &[shape[0], 1],
-        false => &[shape[0].min(1)],
+    let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
+    let of_scales = match codes.qscheme.is_per_channel() {
+        true => &[rows, &[1]].concat()[..],
+        false => &[rows.iter().product::<usize>().min(1)],
     };
     let mut all = vec![
-        tensor("", Dtype::I8, &shape),
+        tensor("", Dtype::I8, shape),
         tensor(SCALE, Dtype::F32, of_scales),
     ];
     match zeros {
@@ -302,48 +281,70 @@ pub(super) fn write_qparams(
 
 impl Rewrite for Save<'_> {
     fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
-        if let Some((_, weight, format)) = self.weights.get(name) {
-            return Some(planned(
-                name,
-                weight.shape(),
-                *format,
-                &weight.zero_points(),
-            ));
+        if let Some(own) = self.placed.weights.get(name) {
+            let (_, entry) = self.source.files.find(name)?;
+            return Some(planned(name, &entry.shape, own.format, &own.zero_points()));
         }
         if let Some(planned) = self.floats.planned(name) {
             return Some(planned);
         }
         // Of a weight that was quantized before, and is now quantized otherwise or float.
-        let old = &self.source.opened.weights;
-        let mut own = self.weights.keys().chain(self.floats.names());
+        let old = &self.source.weights;
+        let mut own = self.placed.weights.keys().chain(self.floats.names());
         let goes = belongs(old, name) && own.any(|own| is_companion(name, own));
-        goes.then(Vec::new)
+        (goes || self.is_outdated_view(name)).then(Vec::new)
     }
 
     fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
-        let Some((_, weight, _)) = self.weights.get(name) else {
-            return self.floats.write(name, to);
-        };
-        if let Some(halves) = weight.halves() {
-            return to.write(name, &halves.to_bytes());
+        match self.placed.weights.get(name) {
+            Some(own) => write_weight(name, &own.pieces, &own.zero_points(), to),
+            None => self.floats.write(name, to),
         }
-        let codes = weight.codes().into_iter();
-        let bytes: Vec<u8> = codes.map(i8::cast_unsigned).collect();
-        to.write(name, &bytes)?;
-        write_qparams(name, &weight.scales(), &weight.zero_points(), to)
+    }
+
+    fn beside(&self, name: &str) -> Vec<Planned> {
+        let views = self.views(name).iter();
+        let planned = views.map(|view| {
+            let zeros = view.weight.zero_points();
+            planned(&view.name, &view.weight.shape(), view.format, &zeros)
+        });
+        planned.flatten().collect()
+    }
+
+    fn write_beside(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
+        self.views(name).iter().try_for_each(|view| {
+            let piece = std::slice::from_ref(&view.weight);
+            write_weight(&view.name, piece, &view.weight.zero_points(), to)
+        })
     }
 
     fn formats(&self) -> BTreeMap<String, Format> {
-        let mut formats: BTreeMap<_, _> = (self.source.opened.weights.iter())
+        let mut formats: BTreeMap<_, _> = (self.source.weights.iter())
             .filter(|(name, _)| self.floats.planned(name).is_none())
             .filter_map(|(name, kind)| match kind {
                 Kind::Whole(format) => Some((name.clone(), *format)),
                 Kind::Groups(_) => None,
             })
             .collect();
-        let own = self.weights.iter();
-        formats.extend(own.map(|(name, (_, _, format))| (name.clone(), *format)));
+        let own = self.placed.weights.iter();
+        formats.extend(own.map(|(name, own)| (name.clone(), own.format)));
+        let views = self.placed.views.values().flatten();
+        formats.extend(views.map(|view| (view.name.clone(), view.format)));
         formats
+    }
+
+    fn parts(&self) -> BTreeMap<String, View> {
+        let old = self.source.views.iter();
+        let old =
+            old.flat_map(|(of, views)| views.iter().map(move |(part, name)| (of, name, *part)));
+        let own = self.placed.views.iter();
+        let own =
+            own.flat_map(|(of, views)| views.iter().map(move |view| (of, &view.name, view.part)));
+        let view = |(of, name, part): (&String, &String, Part)| {
+            let of = of.clone();
+            (name.clone(), View { of, part })
+        };
+        old.chain(own).map(view).collect()
     }
 
     fn config(&self) -> Option<Value> {
@@ -351,6 +352,30 @@ impl Rewrite for Save<'_> {
     }
 
     fn progress(&mut self, _: u64) {}
+}
+
+/// Writes a weight of these rows, one after the other.
+fn write_weight(
+    name: &str,
+    pieces: &[Quantized],
+    zeros: &Zeros,
+    to: &mut Writer<'_>,
+) -> Result<()> {
+    let mut scales = Vec::new();
+    for piece in pieces {
+        if let Some(halves) = piece.halves() {
+            to.write(name, &halves.to_bytes())?;
+            continue;
+        }
+        let codes = piece.codes().into_iter();
+        let bytes: Vec<u8> = codes.map(i8::cast_unsigned).collect();
+        to.write(name, &bytes)?;
+        scales.extend(piece.scales());
+    }
+    match pieces.iter().any(|piece| piece.format().codes.is_some()) {
+        true => write_qparams(name, &scales, zeros, to),
+        false => Ok(()),
+    }
 }
 
 pub(super) fn missing(name: &str, got: &str) -> Error {

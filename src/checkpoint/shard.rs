@@ -12,6 +12,7 @@ use safetensors::Dtype;
 
 use super::header::{Entry, Header, invalid};
 use crate::error::{Error, Result};
+use crate::halves::Halves;
 
 /// Bytes that are read at once: few enough to stay in a cache, and in memory that was used before.
 const CHUNK: usize = 1 << 16;
@@ -137,6 +138,19 @@ impl Shard {
         } else {
             Err(self.reading(ErrorKind::UnexpectedEof.into()))
         }
+    }
+
+    /// Elements `range` of a tensor of codes.
+    pub fn codes(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<i8>> {
+        self.elements(entry, range, |[byte]: [u8; 1]| byte.cast_signed())
+    }
+
+    /// Elements `range` of a tensor of float16 or bfloat16.
+    pub fn halves(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Halves> {
+        Ok(match entry.dtype {
+            Dtype::BF16 => Halves::BFloat16(self.elements(entry, range, bf16::from_le_bytes)?),
+            _ => Halves::Float16(self.elements(entry, range, f16::from_le_bytes)?),
+        })
     }
 
     /// The file, to be read from there on.

@@ -1,24 +1,29 @@
 //! Which tensors of a checkpoint are quantized weights, and how.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use safetensors::Dtype;
 
 use super::config::Quantization;
 use super::files::Files;
 use super::header::{Entry, invalid};
-use super::record;
+use super::record::{self, View};
 use super::shard::{Shard, is_float};
 use crate::error::Result;
 use crate::observer::ZeroPoints;
 use crate::qparams::{QDType, QScheme};
 use crate::qtable::QTable;
 use crate::qweight::RawCodes;
+use crate::stored::origin::{Part, Values};
 use crate::stored::{Codes, Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 use crate::words::brief;
 
 /// The quantized weights of a checkpoint by name.
 pub(super) type Weights = BTreeMap<String, Kind>;
+
+/// Parts of tensors that are quantized beside them: by the tensor the names of those that hold them.
+pub(super) type Views = BTreeMap<String, BTreeMap<Part, String>>;
 
 /// How a weight is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +38,20 @@ pub(super) enum Kind {
 ///
 /// # Errors
 /// When a tensor that belongs to one is missing, or has another dtype or shape.
-pub(super) fn find(files: &Files, config: &Quantization) -> Result<Weights> {
-    let mut weights = Weights::new();
+pub(super) fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views)> {
+    let (mut weights, mut views) = (Weights::new(), Views::new());
     for shard in &files.shards {
         let Some(json) = shard.header.metadata.get(record::KEY) else {
             continue;
         };
         let recorded = record::read(json).map_err(|e| e.in_file(&shard.path))?;
-        for (name, format) in recorded {
+        for (name, view) in recorded.views {
+            let checked = check_view(files, &name, &view, &recorded.weights);
+            checked.map_err(|e| e.in_file(&shard.path))?;
+            let of = views.entry(view.of).or_default();
+            of.insert(view.part, name);
+        }
+        for (name, format) in recorded.weights {
             let checked = check(files, &name, format);
             checked.map_err(|e| e.in_file(&shard.path))?;
             let known = weights.get(&name);
@@ -64,7 +75,35 @@ pub(super) fn find(files: &Files, config: &Quantization) -> Result<Weights> {
             weights.insert(name.to_owned(), kind);
         }
     }
-    Ok(weights)
+    Ok((weights, views))
+}
+
+/// Checks that a view is a weight of the shape of a part of a tensor.
+fn check_view(
+    files: &Files,
+    name: &str,
+    view: &View,
+    weights: &BTreeMap<String, Format>,
+) -> Result<()> {
+    let of = files.find(&view.of).map(|(_, entry)| elements(entry));
+    if view
+        .part
+        .end()
+        .is_none_or(|end| of.is_none_or(|of| end > of))
+    {
+        let expected = format!("a tensor with the part {:?}", view.part);
+        let got = of.map_or("no such tensor".to_owned(), |of| format!("{of} elements"));
+        return Err(invalid(&view.of, expected, got));
+    }
+    let entry = files.find(name).map(|(_, entry)| entry);
+    match entry.filter(|_| weights.contains_key(name)) {
+        Some(entry) if entry.shape == view.part.shape => Ok(()),
+        Some(entry) => {
+            let expected = format!("{:?}", view.part.shape);
+            Err(invalid(name, expected, format!("{:?}", entry.shape)))
+        }
+        None => Err(invalid(name, "a quantized weight, as of a view", "none")),
+    }
 }
 
 /// Whether a tensor is a scale or a zero point of a weight that is known.
@@ -149,12 +188,13 @@ fn companion(
     }
 }
 
-fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
-    match entry.shape[..] {
-        [n, k] => Ok([n, k]),
-        _ => {
-            let expected = "[out_features, in_features]";
-            Err(invalid(name, expected, format!("{:?}", entry.shape)))
+/// The rows of a weight and their length: of experts those of all, one after the other.
+pub(super) fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
+    match &entry.shape[..] {
+        [rows @ .., k] if !rows.is_empty() => Ok([rows.iter().product(), *k]),
+        got => {
+            let expected = "[.., out_features, in_features]";
+            Err(invalid(name, expected, format!("{got:?}")))
         }
     }
 }
@@ -222,6 +262,20 @@ pub(super) fn scheme(
         }
     }
     let symmetric = zeros.is_none();
+    if let [rows @ .., _] = &entry.shape[..]
+        && rows.len() > 1
+    {
+        // Experts have one for each row of each.
+        if !matches!(&scales.shape[..], [of @ .., 1] if of == rows) {
+            let expected = format!("[out_features, in_features], or scales {rows:?} x 1");
+            let got = format!("{:?} and {:?}", entry.shape, scales.shape);
+            return Err(invalid(name, expected, got));
+        }
+        return Ok(Scheme::Whole(match symmetric {
+            true => QScheme::PerChannelSymmetric,
+            false => QScheme::PerChannelAffine,
+        }));
+    }
     Ok(Scheme::Whole(match (&scales.shape[..], symmetric) {
         (&([] | [1] | [1, 1]), true) if n != 1 => QScheme::PerTensorSymmetric,
         (&([] | [1] | [1, 1]), false) if n != 1 => QScheme::PerTensorAffine,
@@ -261,56 +315,26 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
 }
 
 impl Kind {
-    /// The dequantized weight as f32, `[out_features, in_features]` in row order.
-    pub fn dequantize(self, files: &Files, name: &str) -> Result<Vec<f32>> {
-        let missing = || invalid(name, "a tensor", "no such tensor");
-        let (shard, entry) = files.find(name).ok_or_else(missing)?;
-        let shape = matrix(name, entry)?;
-        let floats = |suffix: &str| {
-            let name = format!("{name}{suffix}");
-            match files.find(&name) {
-                Some((shard, entry)) => shard.floats(&name, entry, 0..elements(entry)),
-                None => Err(invalid(&name, "a tensor", "no such tensor")),
-            }
+    /// Elements of the dequantized weight as f32, in row order.
+    pub fn dequantize(self, files: &Files, name: &str, range: Range<usize>) -> Result<Vec<f32>> {
+        let (shard, entry, [n, k]) = weight(files, name)?;
+        let rows = match k {
+            0 => 0..n,
+            k => range.start / k..range.end.div_ceil(k),
         };
-        let zeros = format!("{name}{ZERO_POINT}");
-        let zeros = |count| match files.find(&zeros) {
-            None => Ok(vec![0; count]),
-            Some((shard, entry)) => signed(shard, entry),
-        };
-        match self {
-            Self::Whole(Format { codes: None, .. }) => {
-                shard.floats(name, entry, 0..elements(entry))
-            }
-            Self::Whole(Format {
-                codes: Some(Codes { dtype, qscheme }),
-                ..
-            }) => {
-                let scales = floats(SCALE)?;
-                let zero_points = match qscheme {
-                    QScheme::PerChannelAffineFloatQParams => {
-                        ZeroPoints::Float(floats(UNSIGNED_ZERO_POINT)?)
-                    }
-                    _ => {
-                        let mut zeros = zeros(scales.len())?;
-                        for zero in &mut zeros {
-                            *zero += crate::codes::offset(dtype);
-                        }
-                        ZeroPoints::Int(zeros)
-                    }
-                };
-                let raw = RawCodes {
-                    dtype,
-                    qscheme,
-                    codes: codes(shard, entry)?,
-                    scales,
-                    zero_points,
+        let within = range.start - rows.start * k..range.end - rows.start * k;
+        let values = match self {
+            Self::Whole(Format { codes: None, .. }) => return shard.floats(name, entry, range),
+            Self::Whole(format) => {
+                let shape = [rows.len(), k];
+                let Values::Codes(raw) = contents(files, name, format, rows)? else {
+                    return Err(invalid(name, "codes", "halves"));
                 };
                 let table = QTable::of_codes(shape, raw).map_err(|e| e.at(name))?;
-                Ok(table.dequantize()?.flatten_all()?.to_vec1()?)
+                table.dequantize()?.flatten_all()?.to_vec1()?
             }
             Self::Groups(size) => {
-                let scales = floats(SCALE)?;
+                let scales = scales(files, name, SCALE)?;
                 if let Some(scale) = scales.iter().find(|s| !(s.is_finite() && **s > 0.)) {
                     return Err(invalid(
                         &format!("{name}{SCALE}"),
@@ -318,23 +342,88 @@ impl Kind {
                         scale.to_string(),
                     ));
                 }
-                let zeros = zeros(scales.len())?;
-                let codes = codes(shard, entry)?;
+                let zeros = zeros(files, name, scales.len())?;
+                let first = rows.start * k;
+                let codes = shard.codes(entry, first..rows.end * k)?;
                 let group = |(i, code): (usize, &i8)| {
-                    let group = i / size;
+                    let group = (first + i) / size;
                     (i32::from(*code) - zeros[group]) as f32 * scales[group]
                 };
-                Ok(codes.iter().enumerate().map(group).collect())
+                codes.iter().enumerate().map(group).collect()
             }
-        }
+        };
+        Ok(match within == (0..values.len()) {
+            true => values,
+            false => values[within].to_vec(),
+        })
     }
 }
 
-fn codes(shard: &Shard, entry: &Entry) -> Result<Vec<i8>> {
-    let bytes = shard.bytes(entry)?.into_iter();
-    Ok(bytes.map(|byte| byte.cast_signed()).collect())
+/// Rows of a weight of that format.
+pub(super) fn contents(
+    files: &Files,
+    name: &str,
+    format: Format,
+    rows: Range<usize>,
+) -> Result<Values> {
+    let (shard, entry, [_, k]) = weight(files, name)?;
+    let elements = rows.start * k..rows.end * k;
+    let Some(Codes { dtype, qscheme }) = format.codes else {
+        return Ok(Values::Halves(shard.halves(entry, elements)?));
+    };
+    let scales = scales(files, name, SCALE)?;
+    let zero_points = match qscheme {
+        QScheme::PerChannelAffineFloatQParams => ZeroPoints::Float(of_rows(
+            self::scales(files, name, UNSIGNED_ZERO_POINT)?,
+            qscheme,
+            &rows,
+        )),
+        _ => {
+            let mut zeros = zeros(files, name, scales.len())?;
+            for zero in &mut zeros {
+                *zero += crate::codes::offset(dtype);
+            }
+            ZeroPoints::Int(of_rows(zeros, qscheme, &rows))
+        }
+    };
+    Ok(Values::Codes(RawCodes {
+        dtype,
+        qscheme,
+        codes: shard.codes(entry, elements)?,
+        scales: of_rows(scales, qscheme, &rows),
+        zero_points,
+    }))
 }
 
-fn signed(shard: &Shard, entry: &Entry) -> Result<Vec<i32>> {
-    Ok(codes(shard, entry)?.into_iter().map(i32::from).collect())
+/// The scales or zero points of some rows.
+fn of_rows<T: Clone>(values: Vec<T>, qscheme: QScheme, rows: &Range<usize>) -> Vec<T> {
+    match qscheme.is_per_channel() && rows.len() < values.len() {
+        true => values[rows.clone()].to_vec(),
+        false => values,
+    }
+}
+
+fn weight<'a>(files: &'a Files, name: &str) -> Result<(&'a Shard, &'a Entry, [usize; 2])> {
+    let missing = || invalid(name, "a tensor", "no such tensor");
+    let (shard, entry) = files.find(name).ok_or_else(missing)?;
+    Ok((shard, entry, matrix(name, entry)?))
+}
+
+fn scales(files: &Files, name: &str, suffix: &str) -> Result<Vec<f32>> {
+    let name = format!("{name}{suffix}");
+    match files.find(&name) {
+        Some((shard, entry)) => shard.floats(&name, entry, 0..elements(entry)),
+        None => Err(invalid(&name, "a tensor", "no such tensor")),
+    }
+}
+
+/// Integer zero points, less the offset of the dtype.
+fn zeros(files: &Files, name: &str, count: usize) -> Result<Vec<i32>> {
+    match files.find(&format!("{name}{ZERO_POINT}")) {
+        None => Ok(vec![0; count]),
+        Some((shard, entry)) => {
+            let zeros = shard.codes(entry, 0..elements(entry))?.into_iter();
+            Ok(zeros.map(i32::from).collect())
+        }
+    }
 }

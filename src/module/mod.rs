@@ -21,12 +21,12 @@ pub mod __private {
 }
 
 pub use crate::tap::{Receiver, Replay, Tap};
+pub(crate) use crate::tensor::MemoryId;
 pub use kind::LayerKind;
 pub use layer::{AnyLayer, Layer};
 pub(crate) use leaves::leaves;
 pub(crate) use norm::sealed::Sealed as SealedNorm;
 pub use norm::{Affine, AnyNorm};
-pub(crate) use tied::MemoryId;
 pub use tied::{LentWeight, WeightId};
 pub use walk::{Pointer, Visitor, VisitorMut, Walk, WalkMut};
 pub use weight_info::{WeightDType, WeightInfo};

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, Layout, Storage, Tensor};
 
+use crate::tensor::MemoryId;
+
 /// Which memory a weight is in, and which part of it: equal for layers that hold the same matrix,
 /// through clones or views of one tensor, or one quantized weight.
 ///
@@ -35,10 +37,6 @@ pub struct WeightId {
     _alive: Arc<dyn Any + Send + Sync>,
 }
 
-/// A piece of memory, by its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct MemoryId(usize);
-
 /// Which elements, and in which order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Part {
@@ -52,7 +50,7 @@ impl WeightId {
     pub fn of_tensor(tensor: &Tensor) -> Self {
         let (storage, layout) = tensor.storage_and_layout();
         Self {
-            memory: MemoryId(std::ptr::from_ref(&*storage).addr()),
+            memory: MemoryId::of(&*storage),
             bytes: match &*storage {
                 Storage::Cpu(CpuStorage::F32(values)) => Some(size_of_val(&**values)),
                 Storage::Cpu(CpuStorage::F16(values)) => Some(size_of_val(&**values)),
@@ -68,7 +66,7 @@ impl WeightId {
     /// Of a quantized weight behind a pointer.
     pub fn of_shared<T: Any + Send + Sync>(shared: &Arc<T>) -> Self {
         Self {
-            memory: MemoryId(Arc::as_ptr(shared).addr()),
+            memory: MemoryId::of(&**shared),
             bytes: None,
             part: None,
             _alive: Arc::<T>::clone(shared),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::WeightId;
 use crate::qparams::QDType;
+use crate::stored::Origin;
 
 /// How a weight is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -82,6 +83,9 @@ pub struct WeightInfo {
     /// view counts the whole memory.
     #[serde(skip)]
     pub id: Option<WeightId>,
+    /// Where it is in the checkpoint that it was loaded from.
+    #[serde(skip)]
+    pub(crate) origin: Option<Origin>,
 }
 
 impl WeightInfo {
@@ -96,6 +100,7 @@ impl WeightInfo {
             saturated: 0,
             underflowed: 0,
             id: None,
+            origin: None,
         }
     }
 
@@ -104,6 +109,15 @@ impl WeightInfo {
     pub fn held_as(self, id: WeightId) -> Self {
         Self {
             id: Some(id),
+            ..self
+        }
+    }
+
+    /// This weight, loaded from there.
+    #[must_use]
+    pub(crate) fn loaded_from(self, origin: Option<&Origin>) -> Self {
+        Self {
+            origin: origin.cloned(),
             ..self
         }
     }

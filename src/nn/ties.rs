@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use candle_core::Tensor;
 
-use crate::module::{MemoryId, WeightId};
+use crate::module::WeightId;
 use crate::qconfig::ActivationConfig;
 use crate::qweight::QWeight;
+use crate::tensor::MemoryId;
 
 /// A weight that is also an embedding's table, and what its products do to activations.
 pub(super) type Tied<'a> = (&'a Arc<QWeight>, ActivationConfig);

@@ -17,12 +17,14 @@
 //! `equalized.residual_weight`: a loader that knows no such factors finds no `weight`, and fails.
 
 mod format;
+pub(crate) mod origin;
 mod read;
 mod weight;
 
 pub(crate) use format::{
     Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
 };
+pub(crate) use origin::Origin;
 pub(crate) use read::{equalized, find};
 pub use weight::StoredWeight;
 pub(crate) use weight::{Quantized, Value, Zeros};

@@ -4,7 +4,9 @@ use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use super::format::Codes;
-use super::{EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
+use super::{
+    EQUALIZED, FORMAT, Format, Origin, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, origin,
+};
 use crate::codes::offset;
 use crate::error::Result;
 use crate::halves::Halves;
@@ -20,6 +22,8 @@ pub(crate) struct Found<'a> {
     vb: &'a VarBuilder<'a>,
     name: &'a str,
     pub format: Format,
+    /// The description, as it was handed out.
+    answer: Tensor,
 }
 
 /// The quantized weight `name`, if `vb` belongs to a checkpoint which has it and is on the CPU.
@@ -29,10 +33,15 @@ pub(crate) fn find<'a>(vb: &'a VarBuilder<'a>, name: &'a str) -> Option<Found<'a
         return None;
     }
     // A backend that claims to have every tensor, as candle's of zeros does, has no such format.
-    let json = vb.get_unchecked_dtype(&format, DType::U8).ok()?;
-    let json = json.to_vec1::<u8>().ok()?;
+    let answer = vb.get_unchecked_dtype(&format, DType::U8).ok()?;
+    let json = answer.to_vec1::<u8>().ok()?;
     let format = serde_json::from_slice(&json).ok()?;
-    Some(Found { vb, name, format })
+    Some(Found {
+        vb,
+        name,
+        format,
+        answer,
+    })
 }
 
 /// Where a norm's parameters are, and the factors of its residual, `[hidden]`; `None` if it has none.
@@ -90,6 +99,11 @@ impl Found<'_> {
             None => QTable::of_halves(shape, self.halves(shape)?, self.format.saturated),
         };
         read().map_err(|e| e.at(&self.path()))
+    }
+
+    /// Where the weight is in the checkpoint, whatever name it was asked for by.
+    pub fn origin(&self, shape: [usize; 2]) -> Option<Origin> {
+        origin::of_answer(&self.answer, shape)
     }
 
     fn path(&self) -> String {

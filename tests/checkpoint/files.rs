@@ -93,6 +93,101 @@ fn a_folder_for_a_folder() -> Result<()> {
     Ok(())
 }
 
+/// What is a part of a model, and no other form of its weights, stays beside it.
+#[test]
+fn folders_are_kept_whole() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = folder(dir.path(), 1)?;
+    let kept = [
+        "modules.json",
+        "1_Pooling/config.json",
+        "2_Dense/model.safetensors",
+        "2_Dense/config.json",
+        "3_Dense/pytorch_model.bin",
+        "voices/a.pt",
+        "adapter_model.safetensors",
+        "text_encoder/model.safetensors.index.json",
+        "text_encoder/model-1.safetensors",
+        "styles.npz",
+        "modeling_own.py",
+    ];
+    let gone = [
+        "model.fp16.safetensors",
+        "model.onnx",
+        "model_quantized.onnx",
+        "onnx/model.onnx",
+        "openvino/openvino_model.bin",
+        "tf_model.h5",
+        "pytorch_model.bin.index.json",
+        ".cache/model.safetensors",
+        "voices/.hidden",
+    ];
+    for name in kept.iter().chain(&gone) {
+        let path = float.join(name);
+        fs::create_dir_all(path.parent().expect("a folder"))?;
+        fs::write(&path, name)?;
+    }
+    // As sentence-transformers writes it.
+    fs::create_dir(float.join("4_Normalize"))?;
+    let out = dir.path().join("out");
+    let source = Checkpoint::open(&float)?;
+    let spec = QConfigSpec::int8().min_params(0);
+    let plan = checkpoint::Plan::new(&source, &spec, &[], &[])?;
+    let check = || -> Result<()> {
+        for name in kept {
+            assert_eq!(
+                fs::read_to_string(out.join(name)).ok().as_deref(),
+                Some(name)
+            );
+        }
+        for name in gone {
+            assert!(!out.join(name).exists(), "{name}");
+        }
+        assert!(out.join("4_Normalize").is_dir());
+        Ok(())
+    };
+    checkpoint::quantize(&source, &plan, &out, |_| {})?;
+    check()?;
+    checkpoint::save(&quantized(&float, &spec)?, &source, &out)?;
+    check()
+}
+
+/// With what makes safetensors of them.
+#[test]
+fn folders_of_other_forms_are_refused() -> Result<()> {
+    let zip = |name: &str| [b"PK\x03\x04.......................", name.as_bytes()].concat();
+    for (name, begin, cure) in [
+        (
+            "pytorch_model.bin",
+            zip("archive/data.pkl"),
+            "scripts/convert_pytorch.py",
+        ),
+        (
+            "model.pt",
+            zip("model/data.pkl"),
+            "scripts/convert_pytorch.py",
+        ),
+        (
+            "model.pth",
+            b"\x80\x02}q\x00.".to_vec(),
+            "scripts/convert_pytorch.py",
+        ),
+        (
+            "weights.npz",
+            zip("embed.npy"),
+            "safetensors.numpy.save_file",
+        ),
+    ] {
+        let dir = tempfile::tempdir()?;
+        fs::write(dir.path().join(name), &begin)?;
+        for path in [dir.path(), &dir.path().join(name)] {
+            let error = Checkpoint::open(path).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(cure), "{error}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn folders_are_copied_to_a_depth_of_eight() -> Result<()> {
     let dir = tempfile::tempdir()?;

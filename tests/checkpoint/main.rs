@@ -9,6 +9,7 @@ mod hostile;
 mod isa;
 mod layouts;
 mod model;
+mod origins;
 mod real_files;
 mod round_trip;
 #[cfg(unix)]

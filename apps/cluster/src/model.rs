@@ -37,7 +37,7 @@ impl LoadedModel {
 
     /// Length of an embedding.
     pub fn hidden_size(&self) -> usize {
-        self.encoder.config.hidden_size
+        self.encoder.config.embedding_size
     }
 
     /// Whether there is a classification head.

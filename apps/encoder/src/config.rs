@@ -13,8 +13,10 @@ use serde::de::DeserializeOwned;
 pub struct Config {
     /// Number of tokens that the table of words has.
     pub vocab_size: usize,
-    /// Length of an embedding.
+    /// Length of a token's vector.
     pub hidden_size: usize,
+    /// Length of an embedding: of those vectors' mean, or behind the dense layers of the folder.
+    pub embedding_size: usize,
     /// Number of layers.
     pub num_hidden_layers: usize,
     /// Number of attention heads; divides `hidden_size`.
@@ -136,6 +138,7 @@ impl Config {
             hidden_act,
             vocab_size: file.vocab_size,
             hidden_size: file.hidden_size,
+            embedding_size: file.hidden_size,
             num_hidden_layers: file.num_hidden_layers,
             num_attention_heads: file.num_attention_heads,
             intermediate_size: file.intermediate_size,
@@ -147,7 +150,7 @@ impl Config {
 }
 
 /// A file from JSON, as Python or an editor may have written it.
-fn parse<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     serde_json::from_slice(&json::strict(text.into()))
 }
 

@@ -11,14 +11,17 @@ use candle_nn::VarBuilder;
 
 use crate::bert::Bert;
 use crate::config::Texts;
+use crate::dense::{self, Dense};
 use crate::{Config, Model, Preset, Tokenizer};
 
 /// The files of a folder that decide on answers, beside `*.safetensors`.
-const TEXTS: [&str; 4] = [CONFIG, TOKENIZER, POOLING, SENTENCE];
+const TEXTS: [&str; 5] = [CONFIG, TOKENIZER, POOLING, SENTENCE, MODULES];
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const POOLING: &str = "1_Pooling/config.json";
 const SENTENCE: &str = "sentence_bert_config.json";
+/// Which modules follow the model, as sentence-transformers writes it.
+pub(crate) const MODULES: &str = "modules.json";
 
 /// The longest text file that is read. Parsed, JSON takes up to a hundred times its length.
 const MAX_TEXT: u64 = 4 << 20;
@@ -65,7 +68,7 @@ impl Encoder {
         let bert = quantized(Bert::load(&config, vb)?, preset)?;
         Ok(Self {
             name: "debian-sections".to_owned(),
-            model: Model::new(bert, &config)?,
+            model: Model::new(bert, &config, Vec::new())?,
             config,
             tokenizer,
             dtype: preset.to_string(),
@@ -97,7 +100,7 @@ impl Encoder {
             .with_context(|| format!("{name}: expected the weights of a BERT"))?;
         Ok(Self {
             name: name.to_owned(),
-            model: Model::new(bert, &config)?,
+            model: Model::new(bert, &config, Vec::new())?,
             config,
             tokenizer,
             dtype: match is_quantized {
@@ -124,12 +127,18 @@ impl Encoder {
             },
         );
         let name = dir.display().to_string();
-        let config = Config::parse(&Texts {
+        let mut config = Config::parse(&Texts {
             name: &name,
             config: &text(&dir.join(CONFIG))?,
             pooling: optional_text(&dir.join(POOLING))?.as_deref(),
             sentence: optional_text(&dir.join(SENTENCE))?.as_deref(),
         })?;
+        let mut dense = Vec::new();
+        for folder in dense::folders(dir)? {
+            let own = Dense::open(&folder, config.embedding_size)?;
+            config.embedding_size = own.outputs();
+            dense.push(own);
+        }
         let path = dir.join(TOKENIZER);
         let tokenizer = read(&path, MAX_TOKENIZER)?;
         let tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
@@ -150,7 +159,7 @@ impl Encoder {
         };
         Ok(Self {
             name: folder_name(dir),
-            model: Model::new(bert, &config)?,
+            model: Model::new(bert, &config, dense)?,
             config,
             tokenizer,
             dtype,
@@ -173,10 +182,15 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
     };
     let reading = || format!("{}: expected a readable folder", dir.display());
     let mut names = TEXTS.map(PathBuf::from).to_vec();
-    for entry in fs::read_dir(dir).with_context(reading)? {
-        let name = PathBuf::from(entry.with_context(reading)?.file_name());
-        if name.extension().is_some_and(|it| it == "safetensors") {
-            names.push(name);
+    let own = |folder: &Path| folder.strip_prefix(dir).unwrap_or(folder).to_owned();
+    let dense = dense::folders(dir)?;
+    names.extend(dense.iter().map(|folder| own(folder).join(CONFIG)));
+    for folder in std::iter::once(dir).chain(dense.iter().map(|folder| &**folder)) {
+        for entry in fs::read_dir(folder).with_context(reading)? {
+            let name = own(folder).join(entry.with_context(reading)?.file_name());
+            if name.extension().is_some_and(|it| it == "safetensors") {
+                names.push(name);
+            }
         }
     }
     names.sort();
@@ -207,12 +221,12 @@ fn folder_name(dir: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-fn text(path: &Path) -> Result<String> {
+pub(crate) fn text(path: &Path) -> Result<String> {
     String::from_utf8(read(path, MAX_TEXT)?)
         .with_context(|| format!("{}: expected a text in UTF-8", path.display()))
 }
 
-fn optional_text(path: &Path) -> Result<Option<String>> {
+pub(crate) fn optional_text(path: &Path) -> Result<Option<String>> {
     path.exists().then(|| text(path)).transpose()
 }
 

@@ -6,7 +6,7 @@
 //! let encoder = Encoder::embedded(Preset::Int8)?;
 //! let tokens = encoder.tokenizer.encode(Input::Text("Terminal text editor"), None)?;
 //! let answers = encoder.model.answer(&[Task { tokens: &tokens, head: Head::Embedding }])?;
-//! assert_eq!(answers[0].len(), encoder.config.hidden_size);
+//! assert_eq!(answers[0].len(), encoder.config.embedding_size);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -14,6 +14,7 @@
 
 mod bert;
 mod config;
+mod dense;
 mod folder;
 mod model;
 mod options;

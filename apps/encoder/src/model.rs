@@ -6,12 +6,13 @@ use candle_dynquant::LayerKind;
 use candle_dynquant::module::{AnyLayer, Visitor, Walk};
 
 use crate::bert::{Bert, Rows, Run};
+use crate::dense::Dense;
 use crate::{Config, Pooling, Tokens};
 
 /// A kind of answer to a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// Its embedding, `hidden_size` numbers, not normalized.
+    /// Its embedding, `embedding_size` numbers, not normalized.
     Embedding,
     /// Its logits, one for each label.
     Classes,
@@ -30,17 +31,20 @@ pub struct Task<'a> {
 pub struct Model {
     bert: Bert,
     pooling: Pooling,
+    /// Behind the pooling.
+    dense: Vec<Dense>,
     one_by_one: bool,
 }
 
 impl Model {
     /// Finds out whether the texts of a call may be computed together.
-    pub(crate) fn new(bert: Bert, config: &Config) -> Result<Self> {
+    pub(crate) fn new(bert: Bert, config: &Config, dense: Vec<Dense>) -> Result<Self> {
         let mut floats = FloatProducts(0);
         Walk::over(&bert, &mut floats)?;
         let mut model = Self {
             bert,
             pooling: config.pooling,
+            dense,
             one_by_one: false,
         };
         model.one_by_one = floats.0 > 0 || !model.rows_are_independent(config)?;
@@ -115,7 +119,9 @@ impl Model {
         let answer = |(task, start): (&Task<'_>, usize)| match task.head {
             Head::Embedding => {
                 let tokens = &values[start * size..(start + task.tokens.len()) * size];
-                Ok(pool(tokens, size, self.pooling))
+                let pooled = pool(tokens, size, self.pooling);
+                let mut dense = self.dense.iter();
+                dense.try_fold(pooled, |embedding, dense| dense.apply(embedding))
             }
             Head::Classes => logits.next().context("expected logits, got none"),
         };

@@ -1,9 +1,11 @@
 //! The encoder as its programs use it: the embedded model, folders, tokens, and the bits of answers.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_encoder::{
@@ -419,5 +421,114 @@ fn files_as_python_and_editors_write_them_are_read() -> Result<()> {
     })?;
     let error = Encoder::open(&dir, None).err().context("an error")?;
     ensure!(format!("{error:#}").contains("config.json"), "{error:#}");
+    Ok(())
+}
+
+/// Behind the pooling, as sentence-transformers computes it; kept beside the quantized model.
+#[test]
+fn dense_layers_of_the_folder_are_applied() -> Result<()> {
+    let dir = copy("dense")?;
+    let [plain, quantized_dir] = ["plain", "quantized"].map(|name| dir.with_extension(name));
+    for other in [&plain, &quantized_dir] {
+        if other.exists() {
+            fs::remove_dir_all(other)?;
+        }
+    }
+    let source = Checkpoint::open(&dir)?;
+    let spec = QConfigSpec::int8();
+    let plan = Plan::new(&source, &spec, &[], &[])?;
+    quantize(&source, &plan, &plain, |_| {})?;
+    let modules = r#"[
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+        {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"}
+    ]"#;
+    fs::write(dir.join("modules.json"), modules)?;
+    let dense = dir.join("2_Dense");
+    fs::create_dir(&dense)?;
+    let config = |inputs: usize, activation: &str| {
+        format!(
+            r#"{{"in_features": {inputs}, "out_features": 5, "bias": true,
+                "activation_function": "torch.nn.modules.activation.{activation}"}}"#
+        )
+    };
+    fs::write(dense.join("config.json"), config(128, "Tanh"))?;
+    let weight: Vec<f32> = (0..5 * 128)
+        .map(|i| (i * 37 % 101) as f32 / 101. - 0.5)
+        .collect();
+    let bias = [0.1f32, -0.2, 0.3, -0.4, 0.5];
+    let tensors = HashMap::from([
+        (
+            "linear.weight",
+            Tensor::from_slice(&weight, (5, 128), &Device::Cpu)?,
+        ),
+        ("linear.bias", Tensor::from_slice(&bias, 5, &Device::Cpu)?),
+    ]);
+    candle_core::safetensors::save(&tensors, dense.join("model.safetensors"))?;
+    quantize(&source, &plan, &quantized_dir, |_| {})?;
+
+    let [plain, projected] = [&plain, &quantized_dir].map(|dir| Encoder::open(dir, None));
+    let (plain, projected) = (plain?, projected?);
+    assert_eq!(
+        (plain.config.embedding_size, projected.config.embedding_size),
+        (128, 5)
+    );
+    let texts = heldout(&plain.config.labels)?;
+    let tokens = tokens(&plain.tokenizer, &texts[..9])?;
+    let tasks: Vec<_> = tokens
+        .iter()
+        .map(|tokens| Task {
+            tokens,
+            head: Head::Embedding,
+        })
+        .collect();
+    let answers = plain
+        .model
+        .answer(&tasks)?
+        .into_iter()
+        .zip(projected.model.answer(&tasks)?);
+    for (embedding, answer) in answers {
+        assert_eq!(answer.len(), 5);
+        for ((row, bias), answer) in weight.chunks(128).zip(bias).zip(answer) {
+            let sum: f32 = row.iter().zip(&embedding).map(|(a, b)| a * b).sum();
+            let expected = (sum + bias).tanh();
+            assert!((answer - expected).abs() < 1e-5, "{answer} {expected}");
+        }
+    }
+    check_bits(&projected, 40)?;
+
+    for (text, expected) in [
+        (config(64, "Tanh"), "\"in_features\": expected 128"),
+        (config(128, "Softplus"), "got \"Softplus\""),
+    ] {
+        fs::write(quantized_dir.join("2_Dense/config.json"), text)?;
+        let error = Encoder::open(&quantized_dir, None)
+            .err()
+            .context("an error")?;
+        assert!(format!("{error:#}").contains(expected), "{error:#}");
+    }
+    for (from, to, expected) in [
+        (
+            "models.Dense",
+            "models.WeightedLayerPooling",
+            "got \"WeightedLayerPooling\"",
+        ),
+        (
+            "\"2_Dense\"",
+            "\"../2_Dense\"",
+            "expected the name of a folder",
+        ),
+        ("\"2_Dense\"", "\"4_Dense\"", "4_Dense/config.json"),
+    ] {
+        fs::write(
+            quantized_dir.join("modules.json"),
+            modules.replace(from, to),
+        )?;
+        let error = Encoder::open(&quantized_dir, None)
+            .err()
+            .context("an error")?;
+        assert!(format!("{error:#}").contains(expected), "{error:#}");
+    }
     Ok(())
 }

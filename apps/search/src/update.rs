@@ -96,7 +96,7 @@ impl Update<'_> {
         let old = self.old()?;
         let of_index = old.as_ref().map(|old| &old.catalog.model);
         let (encoder, model) = Identity::open(self.model, of_index)?;
-        let new = self.empty(model, encoder.config.hidden_size)?;
+        let new = self.empty(model, encoder.config.embedding_size)?;
         if let Some(old) = &old {
             self.check_same(&old.catalog, &new)?;
         }

@@ -40,7 +40,8 @@ pub struct QuantizeArgs {
     /// Keeps a layer float, or all below a name.
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
-    /// A matrix that is a Linear, such as an embedding whose table is also the output projection.
+    /// A matrix that is a Linear, such as an embedding whose table is also the output projection; or the full
+    /// name of a tensor of several: in_proj_weight, or the three dimensions of experts.
     #[arg(long, value_name = "NAME")]
     linear: Vec<String>,
     /// A matrix that is an Embedding.

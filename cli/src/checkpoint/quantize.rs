@@ -110,6 +110,9 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
 /// The configuration that a layer gets, or why it stays.
 fn becomes(layer: &PlannedLayer) -> String {
     match (&layer.qconfig, &layer.left) {
+        (Some(qconfig), _) if layer.is_tensor() => {
+            format!("{qconfig}; this library's VarBuilder reads it, transformers does not")
+        }
         (Some(qconfig), _) => qconfig.to_string(),
         (None, Some(reason)) => reason.to_string(),
         (None, None) => "the same".into(),

@@ -17,7 +17,7 @@ use crate::qconfig::{ActivationConfig, QConfig};
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
 use crate::sizes;
-use crate::stored::{Quantized as StoredRows, StoredWeight, Value, find};
+use crate::stored::{Origin, Quantized as StoredRows, StoredWeight, Value, find, origin};
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{Elements, mismatch, readable, unrepeated};
 use crate::trace;
@@ -53,6 +53,8 @@ pub struct Embedding {
     table: Table,
     hidden_size: usize,
     name: Option<Arc<str>>,
+    /// Where the table is in the checkpoint that it was loaded from.
+    origin: Option<Origin>,
     tap: Option<Tap>,
 }
 
@@ -63,13 +65,37 @@ enum Table {
 }
 
 impl Embedding {
-    /// A layer of this table; its shape is checked when it is used or quantized.
+    /// A layer of this table; its shape is checked when it is used or quantized. A tensor from a
+    /// [`Checkpoint`](crate::Checkpoint) gives a quantized layer where the checkpoint has the table so.
     ///
     /// candle-transformers' `with_tracing::Embedding::new(rows, size, vb)` is [`embedding`] here.
     #[doc(alias = "embedding")]
     pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
+        let origin = origin::find(&embeddings);
+        let quantized = origin.as_ref().and_then(|origin| {
+            let found = origin.table().ok()??;
+            let rows = match found.format.activation {
+                None => Rows::Own {
+                    table: Arc::new(found.qtable().ok()?),
+                    qconfig: None,
+                },
+                Some(_) => {
+                    let (weight, activations) = found.qweight(1, None).ok()??;
+                    Rows::Lent {
+                        weight: Arc::new(weight),
+                        activations: Some(activations),
+                    }
+                }
+            };
+            let dtype = embeddings.dtype();
+            Some(Quantized::new(rows, dtype, Some(origin.clone())))
+        });
         Self {
-            table: Table::Float(embeddings),
+            origin,
+            table: match quantized {
+                None => Table::Float(embeddings),
+                Some(quantized) => Table::Quantized(Arc::new(quantized)),
+            },
             hidden_size,
             name: None,
             tap: None,
@@ -216,14 +242,17 @@ impl Layer for Embedding {
     }
 
     fn weights(&self) -> Vec<WeightInfo> {
-        vec![match &self.table {
-            Table::Quantized(quantized) => quantized.info(),
-            Table::Float(table) => {
-                let bytes = table.elem_count() * table.dtype().size_in_bytes();
-                WeightInfo::new("weight", table.dims(), table.dtype().into(), bytes)
-                    .held_as(WeightId::of_tensor(table))
+        vec![
+            match &self.table {
+                Table::Quantized(quantized) => quantized.info(),
+                Table::Float(table) => {
+                    let bytes = table.elem_count() * table.dtype().size_in_bytes();
+                    WeightInfo::new("weight", table.dims(), table.dtype().into(), bytes)
+                        .held_as(WeightId::of_tensor(table))
+                }
             }
-        }]
+            .loaded_from(self.origin.as_ref()),
+        ]
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -246,7 +275,7 @@ impl Layer for Embedding {
             table: Arc::new(QTable::from_float(table, &qconfig.weight)?),
             qconfig: Some(qconfig.clone()),
         };
-        Ok(self.reading(Arc::new(Quantized::new(rows, table.dtype()))))
+        Ok(self.reading(Arc::new(Quantized::new(rows, table.dtype(), None))))
     }
 
     fn lend(&self, _name: &str) -> Option<LentWeight> {
@@ -307,7 +336,7 @@ impl Layer for Embedding {
                     weight,
                     activations,
                 };
-                self.reading(Arc::new(Quantized::new(rows, table.dtype())))
+                self.reading(Arc::new(Quantized::new(rows, table.dtype(), None)))
             });
         }
         let other = lent.get::<Quantized>()?;
@@ -326,6 +355,7 @@ impl Embedding {
             table: Table::Quantized(quantized),
             hidden_size: self.hidden_size,
             name: self.name.clone(),
+            origin: self.origin.clone(),
             tap: None,
         }
     }
@@ -352,10 +382,15 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
         stdev: 1.,
     };
     sizes::elements("weight", &[in_size, out_size])?;
-    let table = match find(&vb, "weight") {
-        None => Table::Float(vb.get_with_hints((in_size, out_size), "weight", normal)?),
+    let shape = [in_size, out_size];
+    let (table, origin) = match find(&vb, "weight") {
+        None => {
+            let table = vb.get_with_hints((in_size, out_size), "weight", normal)?;
+            let origin = origin::find(&table);
+            (Table::Float(table), origin)
+        }
         Some(found) => {
-            let shape = [in_size, out_size];
+            let origin = found.origin(shape);
             let rows = match found.format.activation {
                 Some(activations) => Rows::Lent {
                     weight: Arc::new(found.qweight(1, shape, None)?),
@@ -366,13 +401,15 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
                     qconfig: None,
                 },
             };
-            Table::Quantized(Arc::new(Quantized::new(rows, vb.dtype())))
+            let table = Quantized::new(rows, vb.dtype(), origin.clone());
+            (Table::Quantized(Arc::new(table)), origin)
         }
     };
     Ok(Embedding {
         table,
         hidden_size: out_size,
         name: prefix_of(&vb),
+        origin,
         tap: None,
     })
 }

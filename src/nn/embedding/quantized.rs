@@ -13,6 +13,7 @@ use crate::nn::ties::{Dequantized, Tied};
 use crate::qconfig::{ActivationConfig, QConfig};
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
+use crate::stored::Origin;
 use crate::tensor::Indexes;
 
 /// A quantized table, and the tensor it dequantizes to.
@@ -21,6 +22,8 @@ pub(super) struct Quantized {
     pub rows: Rows,
     /// Of the float table.
     dtype: DType,
+    /// Where the table is in a checkpoint, if it was read as it is.
+    origin: Option<Origin>,
     /// Filled when the table is first read as a tensor.
     dequantized: OnceLock<Dequantized>,
 }
@@ -42,10 +45,11 @@ pub(super) enum Rows {
 
 impl Quantized {
     /// The float table has `dtype`.
-    pub fn new(rows: Rows, dtype: DType) -> Self {
+    pub fn new(rows: Rows, dtype: DType, origin: Option<Origin>) -> Self {
         Self {
             rows,
             dtype,
+            origin,
             dequantized: OnceLock::new(),
         }
     }
@@ -121,6 +125,9 @@ impl Quantized {
             let table = table.and_then(|table| Ok(table.to_dtype(self.dtype)?));
             // A tensor of the right length on the CPU cannot fail to be made.
             let table = table.unwrap_or_else(|error| unreachable!("dequantize: {error}"));
+            if let Some(origin) = &self.origin {
+                origin.record(&table);
+            }
             Dequantized::new(table, self.tied())
         });
         dequantized.tensor()

@@ -15,6 +15,7 @@ use crate::kernels::Activation;
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
 use crate::qweight::QWeight;
+use crate::stored::Origin;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{mismatch, to_f32_vec};
 
@@ -57,6 +58,8 @@ pub struct Projection {
     gates: usize,
     /// Whether its inputs are divided before, so that its weight is not that of its checkpoint.
     folded: bool,
+    /// Where the weight is in the checkpoint that it was loaded from.
+    origin: Option<Origin>,
     tap: Option<Tap>,
 }
 
@@ -72,21 +75,11 @@ enum Weight {
 
 impl Projection {
     /// A float projection; shapes are checked when it is used or quantized.
+    ///
+    /// A weight that is in the memory of a tensor from a [`Checkpoint`](crate::Checkpoint), all of it or
+    /// rows, is quantized where the checkpoint has it so.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
-        Self {
-            weight: Weight::Float(weight),
-            bias,
-            activation: None,
-            gates: 1,
-            folded: false,
-            tap: None,
-        }
-    }
-
-    /// The same, packed for recurrent steps when it is quantized.
-    #[must_use]
-    pub(super) fn with_gates(self, gates: usize) -> Self {
-        Self { gates, ..self }
+        Self::of_gates(weight, bias, 1)
     }
 
     /// The same with a function applied to every element of the output; quantized, while it is
@@ -148,6 +141,7 @@ impl Projection {
             activation: self.activation,
             gates: self.gates,
             folded: self.folded,
+            origin: self.origin.clone(),
             tap: None,
         })
     }
@@ -191,6 +185,7 @@ impl Projection {
             .held_as(WeightId::of_tensor(weight)),
             Weight::Quantized { weight, .. } => weight_info(weight, name),
         }
+        .loaded_from(self.origin.as_ref())
     }
 
     /// The quantized weight, for a layer that holds the same tensor: see

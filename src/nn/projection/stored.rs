@@ -8,7 +8,7 @@ use candle_nn::VarBuilder;
 use super::{Projection, Weight};
 use crate::error::Result;
 use crate::nn::ties::Tied;
-use crate::stored::{Quantized, StoredWeight, Value, find};
+use crate::stored::{Origin, Quantized, StoredWeight, Value, find, origin};
 
 impl Projection {
     /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where
@@ -26,21 +26,46 @@ impl Projection {
         let found = found.and_then(|found| Some((found.format.activation?, found)));
         let Some((activations, found)) = found else {
             let weight = weight()?;
-            return Ok(Self::new(weight, bias()?).with_gates(gates));
+            return Ok(Self::of_gates(weight, bias()?, gates));
         };
         let bias = bias()?;
-        let weight = Arc::new(found.qweight(gates, shape, bias.as_ref())?);
-        Ok(Self {
-            weight: Weight::Quantized {
-                weight,
+        let origin = found.origin(shape);
+        let weight = Weight::Quantized {
+            weight: Arc::new(found.qweight(gates, shape, bias.as_ref())?),
+            activations,
+        };
+        Ok(Self::of(weight, bias, gates, origin))
+    }
+
+    /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels are
+    /// `gates` gates.
+    pub(super) fn of_gates(weight: Tensor, bias: Option<Tensor>, gates: usize) -> Self {
+        let origin = origin::find(&weight);
+        let quantized = origin.as_ref().and_then(|origin| {
+            let found = origin.weight().ok()??;
+            // With a bias that does not fit it is an error later, as with any weight.
+            found.qweight(gates, bias.as_ref()).ok()?
+        });
+        let weight = match quantized {
+            None => Weight::Float(weight),
+            Some((weight, activations)) => Weight::Quantized {
+                weight: Arc::new(weight),
                 activations,
             },
+        };
+        Self::of(weight, bias, gates, origin)
+    }
+
+    fn of(weight: Weight, bias: Option<Tensor>, gates: usize, origin: Option<Origin>) -> Self {
+        Self {
+            weight,
             bias,
             activation: None,
             gates,
             folded: false,
+            origin,
             tap: None,
-        })
+        }
     }
 
     /// The output projection of a table that was read from a checkpoint as its weight.
@@ -56,17 +81,12 @@ impl Projection {
             // A bias is part of the packed weight.
             Some(bias) => Arc::new(weight.with_bias(bias)?),
         };
-        Ok(Self {
-            weight: Weight::Quantized {
-                weight,
-                activations,
-            },
-            bias,
-            activation: None,
-            gates: 1,
-            folded: false,
-            tap: None,
-        })
+        let weight = Weight::Quantized {
+            weight,
+            activations,
+        };
+        // It is saved with the table.
+        Ok(Self::of(weight, bias, 1, None))
     }
 
     /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored) of a layer

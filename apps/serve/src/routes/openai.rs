@@ -58,7 +58,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
         check_model(&app, model)?;
     }
     let encode = encoding(request.encoding_format.as_deref())?;
-    let size = app.config.hidden_size;
+    let size = app.config.embedding_size;
     if let Some(got) = request.dimensions.filter(|got| *got != size) {
         let message = format!("dimensions: expected {size}, all that the model has, got {got}");
         return Err(Refusal::invalid("dimensions", message).into());

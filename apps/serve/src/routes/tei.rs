@@ -50,7 +50,7 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Resp
         let message = format!("prompt_name: the model has no prompts, got {got:?}");
         return Err(Refusal::invalid("prompt_name", message).into());
     }
-    let size = app.config.hidden_size;
+    let size = app.config.embedding_size;
     if let Some(got) = request.dimensions.filter(|got| *got != size) {
         let message = format!("dimensions: expected {size}, all that the model has, got {got}");
         return Err(Refusal::invalid("dimensions", message).into());

@@ -1,0 +1,355 @@
+//! Where the quantized weights of a model go: in the place of a tensor, as rows of one, or beside one
+//! that others read.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::Opened;
+use super::collect::Held;
+use super::header::{Entry, invalid};
+use super::save::{contested, missing};
+use super::shard::is_float;
+use super::weights::matrix;
+use crate::error::Result;
+use crate::module::LayerKind;
+use crate::stored::origin::Part;
+use crate::stored::{Format, Quantized, Zeros};
+
+/// The weights by the tensors of the source.
+#[derive(Default)]
+pub(super) struct Placed {
+    pub weights: BTreeMap<String, Replacement>,
+    /// Beside tensors that stay as they are.
+    pub views: BTreeMap<String, Vec<SavedView>>,
+    /// Layers whose weight has no tensor of the name that they would ask for.
+    pub unnamed: Vec<String>,
+}
+
+/// What stands for a tensor: one weight, or several that are its rows.
+pub(super) struct Replacement {
+    pub kind: LayerKind,
+    pub pieces: Vec<Quantized>,
+    pub format: Format,
+}
+
+/// A weight that is a part of a tensor which stays.
+pub(super) struct SavedView {
+    pub name: String,
+    pub path: String,
+    pub part: Part,
+    pub weight: Quantized,
+    pub format: Format,
+}
+
+enum Place {
+    Whole(String),
+    Part(String, Part),
+}
+
+/// The tensor of the source that a weight replaces, or the part of one.
+fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<Place>> {
+    if let Some(origin) = &held.origin
+        && let Some((_, entry)) = source.files.find(&origin.name)
+        && entry.shape == *origin.dims
+    {
+        let name = origin.name.to_string();
+        check_dtype(&name, entry, source)?;
+        let is_whole = origin.part == Part::rows(0, matrix(&name, entry)?);
+        return Ok(Some(match is_whole {
+            true => Place::Whole(name),
+            false => Place::Part(name, origin.part),
+        }));
+    }
+    Ok(named(held, shape, source)?.map(Place::Whole))
+}
+
+/// The tensor of the source that has a name of a weight.
+pub(super) fn named<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<String>> {
+    let origin = held.origin.iter().map(|origin| &*origin.name);
+    for name in origin.chain(held.names.iter().map(|name| &**name)) {
+        let Some((_, entry)) = source.files.find(name) else {
+            continue;
+        };
+        if entry.shape != shape {
+            return Err(invalid(
+                name,
+                format!("{shape:?}"),
+                format!("{:?}", entry.shape),
+            ));
+        }
+        check_dtype(name, entry, source)?;
+        return Ok(Some(name.to_owned()));
+    }
+    Ok(None)
+}
+
+fn check_dtype(name: &str, entry: &Entry, source: &Opened) -> Result<()> {
+    match is_float(entry.dtype) || source.weights.contains_key(name) {
+        true => Ok(()),
+        false => Err(invalid(name, "a float dtype", entry.dtype.to_string())),
+    }
+}
+
+impl Placed {
+    /// `kept` are the layers whose weights are those of the checkpoint.
+    pub fn new(held: Vec<Held>, kept: &[Held<()>], source: &Opened) -> Result<Self> {
+        let places = held
+            .iter()
+            .map(|held| place(held, &held.weight.shape(), source).map_err(|e| e.at(&held.path)));
+        let mut places = places.collect::<Result<Vec<_>>>()?;
+        adopt(&held, &mut places);
+        let mut held: Vec<_> = held.into_iter().zip(places).collect();
+        // A table is found by its name only.
+        held.sort_by_key(|(held, _)| held.kind != LayerKind::Embedding);
+        let mut placed = Self::default();
+        let mut parts: BTreeMap<String, BTreeMap<Part, Held>> = BTreeMap::new();
+        for (held, place) in held {
+            match place {
+                None => {
+                    let got = "none: a weight that is computed or copied while a model is loaded is \
+                               not found again, nor is a head that is tied to an embedding of such; \
+                               exclude it";
+                    return Err(missing(&held.names[0], got).at(&held.path));
+                }
+                Some(Place::Whole(name)) => {
+                    let is_named =
+                        held.names.contains(&name) || held.by_name && held.origin.is_some();
+                    if held.kind == LayerKind::Linear && !is_named {
+                        placed.unnamed.push(held.path.clone());
+                    }
+                    placed.whole(name, held, kept, source)?;
+                }
+                Some(Place::Part(name, part)) => {
+                    let of = parts.entry(name.clone()).or_default();
+                    match of.get_mut(&part) {
+                        None => drop(of.insert(part, held)),
+                        Some(known) if equals(&known.weight, &held.weight) => {
+                            if known.weight.format().activation.is_none() {
+                                *known = held;
+                            }
+                        }
+                        Some(_) => return Err(contested(&name).at(&held.path)),
+                    }
+                }
+            }
+        }
+        for (name, parts) in parts {
+            placed.rows_or_views(name, parts, kept, source)?;
+        }
+        for (name, views) in &placed.views {
+            for view in views {
+                // One that multiplies would find the view.
+                let takes = |own: &&Held<()>| {
+                    let is_part = |o: &_| is_at(o, name, view.part);
+                    own.kind != LayerKind::Embedding && own.origin.as_ref().is_some_and(is_part)
+                };
+                if let Some(own) = kept.iter().find(takes) {
+                    return Err(contested(name).at(&own.path));
+                }
+            }
+        }
+        Ok(placed)
+    }
+
+    /// Puts a weight in the place of a tensor, or beside it if others need that.
+    fn whole(
+        &mut self,
+        name: String,
+        held: Held,
+        kept: &[Held<()>],
+        source: &Opened,
+    ) -> Result<()> {
+        let format = held.weight.format();
+        let part = Part::rows(0, held.weight.shape());
+        if held.origin.is_some() && kept.iter().any(|own| own.is_of(&name)) {
+            return self.view(name, part, held, source);
+        }
+        let Some(known) = self.weights.get_mut(&name) else {
+            let replacement = Replacement {
+                kind: held.kind,
+                pieces: vec![held.weight],
+                format,
+            };
+            self.weights.insert(name, replacement);
+            return Ok(());
+        };
+        let same = matches!(&known.pieces[..], [own] if equals(own, &held.weight));
+        // Of layers that share a weight, one that multiplies knows what is done to activations.
+        let agree = match (known.format.activation, format.activation) {
+            (Some(known), Some(own)) => known == own,
+            _ => true,
+        };
+        if !(same && agree && known.format.codes == format.codes) {
+            let is_found = known.format.activation.is_none() || !held.by_name;
+            return match held.origin.is_some() && is_found && format.activation.is_some() {
+                true => self.view(name, part, held, source),
+                false => Err(contested(&name).at(&held.path)),
+            };
+        }
+        if known.format.activation.is_none() {
+            (known.kind, known.format) = (held.kind, format);
+        }
+        Ok(())
+    }
+
+    /// Puts parts of a tensor in its place if together they are its rows, quantized alike; else beside it.
+    fn rows_or_views(
+        &mut self,
+        name: String,
+        parts: BTreeMap<Part, Held>,
+        kept: &[Held<()>],
+        source: &Opened,
+    ) -> Result<()> {
+        let is_needed = self.weights.contains_key(&name) || kept.iter().any(|own| own.is_of(&name));
+        let mut rows: Vec<_> = parts.iter().collect();
+        rows.sort_by_key(|(part, _)| part.offset);
+        match alike(&name, &rows, source).filter(|_| !is_needed) {
+            Some((kind, format)) => {
+                let pieces = rows.iter().map(|(_, held)| held.weight.clone()).collect();
+                let replacement = Replacement {
+                    kind,
+                    pieces,
+                    format,
+                };
+                self.weights.insert(name, replacement);
+                Ok(())
+            }
+            None => (parts.into_iter())
+                .try_for_each(|(part, held)| self.view(name.clone(), part, held, source)),
+        }
+    }
+
+    fn view(&mut self, of: String, part: Part, held: Held, source: &Opened) -> Result<()> {
+        let views = self.views.entry(of.clone()).or_default();
+        if let Some(known) = views.iter().find(|view| view.part == part) {
+            let format = held.weight.format();
+            let same = equals(&known.weight, &held.weight) && known.format == format;
+            return match same {
+                true => Ok(()),
+                false => Err(contested(&of).at(&held.path)),
+            };
+        }
+        let own = source.views.get(&of).and_then(|views| views.get(&part));
+        let name = own.cloned().unwrap_or_else(|| view_name(&of, part, source));
+        views.push(SavedView {
+            name,
+            path: held.path,
+            part,
+            format: held.weight.format(),
+            weight: held.weight,
+        });
+        Ok(())
+    }
+}
+
+/// Gives weights without a place that of an equal one, such as a head's that holds its embedding's.
+fn adopt(held: &[Held], places: &mut [Option<Place>]) {
+    let mut known = HashMap::new();
+    for (held, place) in held.iter().zip(&*places) {
+        if let Some(Place::Whole(name)) = place {
+            known.insert(held.weight.memory(), name.clone());
+        }
+    }
+    // One that is packed with another bias is in other memory.
+    let equal = |own: &Held| {
+        held.iter().find_map(|other| {
+            let name = known.get(&other.weight.memory())?;
+            equals(&own.weight, &other.weight).then(|| name.clone())
+        })
+    };
+    for (held, place) in held.iter().zip(places) {
+        if place.is_none() {
+            let name = known.get(&held.weight.memory()).cloned();
+            *place = name.or_else(|| equal(held)).map(Place::Whole);
+        }
+    }
+}
+
+/// The kind and the format of rows, in order, that are all of a tensor and quantized alike.
+fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerKind, Format)> {
+    let (_, entry) = source.files.find(name)?;
+    let [n, k] = matrix(name, entry).ok()?;
+    let mut next = 0;
+    for (part, _) in rows {
+        let own = part.whole_rows(k).filter(|own| own.start == next)?;
+        next = own.end;
+    }
+    let (_, first) = rows.first().filter(|_| next == n)?;
+    let mut format = first.weight.format();
+    let per_row = format
+        .codes
+        .is_none_or(|codes| codes.qscheme.is_per_channel());
+    for (_, held) in &rows[1..] {
+        let own = held.weight.format();
+        let saturated = format.saturated + own.saturated;
+        let same = Format { saturated, ..own }
+            == Format {
+                saturated,
+                ..format
+            };
+        format = same.then_some(Format { saturated, ..own })?;
+    }
+    per_row.then(|| (first.kind.clone(), format))
+}
+
+/// A name that the source has not.
+fn view_name(of: &str, part: Part, source: &Opened) -> String {
+    let Part {
+        shape: [n, k],
+        offset,
+        strides: [down, across],
+    } = part;
+    let mut name = match part == (Part::rows(0, part.shape)) {
+        true => format!("{of}.quantized"),
+        false => format!("{of}.quantized_{offset}_{n}x{k}_{down}x{across}"),
+    };
+    while source.files.find(&name).is_some() {
+        name.push('_');
+    }
+    name
+}
+
+fn is_at(origin: &crate::stored::Origin, name: &str, part: Part) -> bool {
+    *origin.name == *name && origin.part == part
+}
+
+impl<W> Held<W> {
+    /// Whether its weight is in a tensor.
+    fn is_of(&self, name: &str) -> bool {
+        match &self.origin {
+            Some(origin) => *origin.name == *name,
+            None => self.names.iter().any(|own| own == name),
+        }
+    }
+}
+
+impl Replacement {
+    /// The zero points of all rows.
+    pub fn zero_points(&self) -> Zeros {
+        let mut all = Zeros::None;
+        for (i, piece) in self.pieces.iter().enumerate() {
+            // Zeros that all are 0 are not stored.
+            let rows = |piece: &Quantized| vec![0; piece.scales().len()];
+            let before = || self.pieces[..i].iter().flat_map(rows).collect::<Vec<i32>>();
+            all = match (all, piece.zero_points()) {
+                (Zeros::None, Zeros::None) => Zeros::None,
+                (Zeros::None, Zeros::Int(own)) => Zeros::Int([before(), own].concat()),
+                (Zeros::Int(all), Zeros::None) => Zeros::Int([all, rows(piece)].concat()),
+                (Zeros::Int(all), Zeros::Int(own)) => Zeros::Int([all, own].concat()),
+                (Zeros::Float(all), Zeros::Float(own)) => Zeros::Float([all, own].concat()),
+                // Of one qscheme all are float or none.
+                (_, own) => own,
+            };
+        }
+        all
+    }
+}
+
+/// Whether the codes or halves of two weights are the same.
+fn equals(a: &Quantized, b: &Quantized) -> bool {
+    let parts = |w: &Quantized| (w.codes(), w.halves(), w.scales());
+    a.memory() == b.memory()
+        || (a.shape() == b.shape()
+            && a.format().codes == b.format().codes
+            && parts(a) == parts(b)
+            && a.zero_points() == b.zero_points())
+}

@@ -1,0 +1,301 @@
+//! Which elements of which tensor of a checkpoint a weight is.
+//!
+//! A model may rename tensors, cut several weights out of one, or transpose one, and gives a layer
+//! nothing but the result. Its memory tells where it came from: a backend records each tensor that it hands
+//! out, and layers look theirs up when they are made. As memory may be freed and used again, a tensor that is not
+//! the very one handed out is compared with the file.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use candle_core::{DType, Device, Layout, Tensor, TensorId};
+use serde::{Deserialize, Serialize};
+
+use super::Format;
+use crate::codes::offset;
+use crate::error::Result;
+use crate::halves::Halves;
+use crate::kernels::OutOfRange;
+use crate::observer::ZeroPoints;
+use crate::qconfig::ActivationConfig;
+use crate::qtable::QTable;
+use crate::qweight::{QWeight, RawCodes};
+use crate::tensor::MemoryId;
+
+/// Elements of a tensor as a matrix: `[i, j]` is that at `offset + i * strides[0] + j * strides[1]` in
+/// row order. The stride of an axis of one element is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Part {
+    pub shape: [usize; 2],
+    pub offset: usize,
+    pub strides: [usize; 2],
+}
+
+/// A checkpoint, as layers look into it.
+pub(crate) trait Source: Send + Sync {
+    /// Elements of a tensor in row order, dequantized.
+    fn elements(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>>;
+
+    /// The tensor that has a part in quantized form, to be multiplied.
+    fn view(&self, name: &str, part: &Part) -> Option<String>;
+
+    /// A part of a tensor, if that is quantized.
+    fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>>;
+}
+
+/// The contents of a quantized weight of a checkpoint.
+pub(crate) struct Parts {
+    pub format: Format,
+    pub shape: [usize; 2],
+    pub values: Values,
+}
+
+/// In row order.
+pub(crate) enum Values {
+    /// With zero points of the dtype.
+    Codes(RawCodes<ZeroPoints>),
+    Halves(Halves),
+}
+
+/// Where a weight is in a checkpoint.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    pub name: Arc<str>,
+    /// The shape of the tensor.
+    pub dims: Arc<[usize]>,
+    pub part: Part,
+    source: Weak<dyn Source>,
+}
+
+/// A tensor that was handed out.
+#[derive(Clone)]
+struct Handed {
+    id: TensorId,
+    name: Arc<str>,
+    dims: Arc<[usize]>,
+    source: Weak<dyn Source>,
+}
+
+/// By their memory. Those of a checkpoint that is closed are removed as others come.
+#[derive(Default)]
+struct Register {
+    handed: Option<HashMap<MemoryId, Handed>>,
+    sweep_at: usize,
+}
+
+static REGISTER: Mutex<Register> = Mutex::new(Register {
+    handed: None,
+    sweep_at: 0,
+});
+
+/// Remembers that a tensor is `name` of `source`.
+pub(crate) fn record(tensor: &Tensor, name: &str, source: Weak<dyn Source>) {
+    let (storage, layout) = tensor.storage_and_layout();
+    if !tensor.device().is_cpu() || layout.contiguous_offsets().is_none_or(|(at, _)| at != 0) {
+        return;
+    }
+    let handed = Handed {
+        id: tensor.id(),
+        name: name.into(),
+        dims: tensor.dims().into(),
+        source,
+    };
+    let mut register = REGISTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let Register {
+        handed: all,
+        sweep_at,
+    } = &mut *register;
+    let all = all.get_or_insert_default();
+    if all.len() >= *sweep_at {
+        all.retain(|_, own| own.source.strong_count() > 0);
+        *sweep_at = 2 * all.len().max(512);
+    }
+    all.insert(MemoryId::of(&*storage), handed);
+}
+
+fn handed(tensor: &Tensor) -> Option<Handed> {
+    let (storage, _) = tensor.storage_and_layout();
+    let register = REGISTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = register.handed.as_ref()?;
+    all.get(&MemoryId::of(&*storage)).cloned()
+}
+
+/// The origin of a weight of that shape, by a tensor that was handed out for it.
+pub(super) fn of_answer(answer: &Tensor, shape: [usize; 2]) -> Option<Origin> {
+    let handed = handed(answer).filter(|handed| handed.id == answer.id())?;
+    let dims = shape.as_slice().into();
+    Some(Handed { dims, ..handed }.origin(Part::rows(0, shape)))
+}
+
+/// The origin of a matrix, if it is in the memory of a tensor that was handed out.
+pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
+    let handed = handed(matrix)?;
+    let (source, part) = (handed.source.upgrade()?, Part::of(matrix.layout())?);
+    let is_it = handed.id == matrix.id() || equals(matrix, &handed.name, part, &*source).ok()?;
+    is_it.then(|| handed.origin(part))
+}
+
+/// Whether a matrix has the elements that the checkpoint has there.
+fn equals(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Result<bool> {
+    let Some(end) = part.end() else {
+        return Ok(false);
+    };
+    let values = source.elements(name, part.offset..end)?;
+    let count = values.len();
+    let values = Tensor::from_vec(values, count, &Device::Cpu)?.to_dtype(matrix.dtype())?;
+    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+    let (expected, own) = (wide(&values)?, wide(matrix)?);
+    let [_, k] = part.shape;
+    let [down, across] = part.strides;
+    let at = |i: usize| i / k * down + i % k * across;
+    let mut own = own.iter().enumerate();
+    Ok(own.all(|(i, value)| value.to_bits() == expected[at(i)].to_bits()))
+}
+
+impl Handed {
+    fn origin(self, part: Part) -> Origin {
+        Origin {
+            name: self.name,
+            dims: self.dims,
+            part,
+            source: self.source,
+        }
+    }
+}
+
+impl Part {
+    /// So many rows of a matrix, from `first` on.
+    pub fn rows(first: usize, shape: [usize; 2]) -> Self {
+        let [n, k] = shape;
+        let stride = |size, stride| if size > 1 { stride } else { 0 };
+        Self {
+            shape,
+            offset: first * k,
+            strides: [stride(n, k), stride(k, 1)],
+        }
+    }
+
+    fn of(layout: &Layout) -> Option<Self> {
+        let (&[n, k], &[down, across]) = (layout.dims(), layout.stride()) else {
+            return None;
+        };
+        let stride = |size, stride| if size > 1 { stride } else { 0 };
+        (n * k > 0).then(|| Self {
+            shape: [n, k],
+            offset: layout.start_offset(),
+            strides: [stride(n, down), stride(k, across)],
+        })
+    }
+
+    /// The end of the elements that it spans; `None` if it has none, or if they cannot be counted.
+    pub fn end(&self) -> Option<usize> {
+        let mut last = self.offset;
+        for (size, stride) in self.shape.into_iter().zip(self.strides) {
+            last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
+        }
+        last.checked_add(1)
+    }
+
+    /// The rows that it is of a matrix with rows of `k`, if it is whole rows.
+    pub fn whole_rows(&self, k: usize) -> Option<Range<usize>> {
+        let first = self.offset.checked_div(k)?;
+        (*self == Self::rows(first, [self.shape[0], k])).then(|| first..first + self.shape[0])
+    }
+}
+
+impl Origin {
+    /// The weight to be multiplied, if the checkpoint has it quantized.
+    pub fn weight(&self) -> Result<Option<Parts>> {
+        let Some(source) = self.source.upgrade() else {
+            return Ok(None);
+        };
+        match source.view(&self.name, &self.part) {
+            Some(view) => source.quantized(&view, &Part::rows(0, self.part.shape)),
+            None => source.quantized(&self.name, &self.part),
+        }
+    }
+
+    /// The table, if the checkpoint has it quantized.
+    pub fn table(&self) -> Result<Option<Parts>> {
+        match self.source.upgrade() {
+            Some(source) => source.quantized(&self.name, &self.part),
+            None => Ok(None),
+        }
+    }
+
+    /// Remembers that a tensor is this tensor of the checkpoint.
+    pub fn record(&self, tensor: &Tensor) {
+        record(tensor, &self.name, Weak::clone(&self.source));
+    }
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.dims, self.part) == (&other.name, &other.dims, other.part)
+    }
+}
+
+impl Eq for Origin {}
+
+impl std::fmt::Debug for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, part, .. } = self;
+        let debug = &mut f.debug_struct("Origin");
+        debug.field("name", name).field("part", part).finish()
+    }
+}
+
+impl Parts {
+    /// The weight, packed to be multiplied, and what is done to activations; `None` of a table.
+    pub fn qweight(
+        self,
+        gates: usize,
+        bias: Option<&Tensor>,
+    ) -> Result<Option<(QWeight, ActivationConfig)>> {
+        let Some(activations) = self.format.activation else {
+            return Ok(None);
+        };
+        let weight = match self.values {
+            Values::Halves(halves) => {
+                let out_of_range = OutOfRange {
+                    saturated: self.format.saturated,
+                    underflowed: 0,
+                };
+                QWeight::of_halves(gates, self.shape, &halves, out_of_range, bias)?
+            }
+            Values::Codes(raw) => {
+                let RawCodes {
+                    dtype,
+                    qscheme,
+                    codes,
+                    scales,
+                    zero_points,
+                } = raw;
+                let zero_points = match zero_points {
+                    ZeroPoints::Int(zeros) => zeros.iter().map(|z| z - offset(dtype)).collect(),
+                    // Of a format with activations they are integers.
+                    ZeroPoints::Float(_) => return Ok(None),
+                };
+                let raw = RawCodes {
+                    dtype,
+                    qscheme,
+                    codes,
+                    scales,
+                    zero_points,
+                };
+                QWeight::of_codes(gates, self.shape, raw, bias)?
+            }
+        };
+        Ok(Some((weight, activations)))
+    }
+
+    /// The weight as a table.
+    pub fn qtable(self) -> Result<QTable> {
+        match self.values {
+            Values::Codes(raw) => QTable::of_codes(self.shape, raw),
+            Values::Halves(halves) => QTable::of_halves(self.shape, halves, self.format.saturated),
+        }
+    }
+}

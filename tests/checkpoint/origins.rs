@@ -1,0 +1,464 @@
+//! Weights that a model renames, cuts out of a tensor, transposes or holds twice: saved, and loaded as they were.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::checkpoint::Saved;
+use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, Quantizable, checkpoint, nn};
+use candle_dynquant::{LayerKind, quantize_dynamic};
+use candle_nn::VarBuilder;
+
+fn random(shape: &[usize]) -> Result<Tensor> {
+    Ok(Tensor::randn(0f32, 1., shape, &Device::Cpu)?)
+}
+
+fn write<const N: usize>(path: &Path, tensors: [(&str, Tensor); N]) -> Result<()> {
+    Ok(candle_core::safetensors::save(
+        &HashMap::from(tensors),
+        path,
+    )?)
+}
+
+fn bits(layer: &impl Module, inputs: usize) -> Result<Vec<u32>> {
+    let xs = (0..3 * inputs).map(|i| (i * 7 % 11) as f32 - 5.);
+    let xs = Tensor::from_vec(xs.collect(), (3, inputs), &Device::Cpu)?;
+    let ys = layer.forward(&xs)?.to_dtype(DType::F32)?.flatten_all()?;
+    Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+}
+
+/// Loads, quantizes, saves and loads again: what was saved, and the file, which is the same when it is saved once more.
+/// All Linears are to give the same bits, and to be quantized if they were.
+fn round_trip<M: Quantizable>(
+    source: &Path,
+    out: &Path,
+    spec: &QConfigSpec,
+    dtype: DType,
+    load: impl Fn(VarBuilder<'static>) -> candle_core::Result<M>,
+    layers: impl Fn(&M) -> Vec<&nn::Linear>,
+) -> Result<Saved> {
+    let source = Checkpoint::open(source)?;
+    let mut model = load(source.var_builder(dtype, &Device::Cpu))?;
+    quantize_dynamic(&mut model, spec)?;
+    let saved = checkpoint::save(&model, &source, out)?;
+    let opened = Checkpoint::open(out)?;
+    let again = load(opened.var_builder(dtype, &Device::Cpu))?;
+    for (a, b) in layers(&model).into_iter().zip(layers(&again)) {
+        let is_quantized = |layer: &nn::Linear| layer.projection().qweight().is_some();
+        assert_eq!(is_quantized(a), is_quantized(b), "{spec}");
+        let inputs = a.weight().dims()[1];
+        assert_eq!(bits(a, inputs)?, bits(b, inputs)?, "{spec}");
+    }
+    let twice = out.with_extension("twice");
+    checkpoint::save(&again, &opened, &twice)?;
+    assert_eq!(std::fs::read(&twice)?, std::fs::read(out)?, "{spec}");
+    Ok(saved)
+}
+
+fn specs() -> [QConfigSpec; 5] {
+    [
+        QConfigSpec::int8().min_params(0),
+        QConfigSpec::default(),
+        QConfigSpec::float16(),
+        QConfigSpec::bfloat16(),
+        QConfigSpec::onnxruntime(),
+    ]
+}
+
+fn quantized(path: &Path) -> Result<Vec<String>> {
+    let tensors = Checkpoint::open(path)?;
+    let tensors = tensors.tensors().filter(|tensor| tensor.quantized);
+    Ok(tensors.map(|tensor| tensor.name).collect())
+}
+
+#[test]
+fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(
+        &float,
+        [
+            ("layers.0.q_proj.weight", random(&[6, 8])?),
+            ("layers.0.q_proj.bias", random(&[6])?),
+            ("embeddings.weight", random(&[9, 8])?),
+            ("lstm.weight_ih_l0", random(&[12, 8])?),
+            ("lstm.weight_hh_l0", random(&[12, 3])?),
+            ("lstm.bias_ih_l0", random(&[12])?),
+            ("lstm.bias_hh_l0", random(&[12])?),
+        ],
+    )?;
+    // By a rule for any name, and by a table of the names that the model has.
+    let prefix: fn(&str) -> String = |name| name.trim_start_matches("model.").to_owned();
+    let exact: fn(&str) -> String = |name| match name {
+        "model.layers.0.q_proj.weight" => "layers.0.q_proj.weight".into(),
+        "model.layers.0.q_proj.bias" => "layers.0.q_proj.bias".into(),
+        "model.embeddings.weight" => "embeddings.weight".into(),
+        name => match name.strip_prefix("model.lstm.") {
+            Some(end @ ("weight_ih_l0" | "weight_hh_l0" | "bias_ih_l0" | "bias_hh_l0")) => {
+                format!("lstm.{end}")
+            }
+            _ => name.to_owned(),
+        },
+    };
+    for rename in [prefix, exact] {
+        for spec in [
+            QConfigSpec::int8().min_params(0).embeddings(),
+            QConfigSpec::default().embeddings(),
+            QConfigSpec::float16(),
+        ] {
+            let load = |vb: VarBuilder<'static>| {
+                let vb = vb.rename_f(rename).pp("model");
+                let lstm = nn::LSTM::new(8, 3, Default::default(), vb.pp("lstm"))
+                    .map_err(candle_core::Error::wrap)?;
+                let linear = nn::linear(8, 6, vb.pp("layers.0.q_proj"))?;
+                Ok((nn::embedding(9, 8, vb.pp("embeddings"))?, linear, lstm))
+            };
+            round_trip(&float, &out, &spec, DType::F32, load, |model| {
+                vec![&model.1]
+            })?;
+            let names = quantized(&out)?;
+            let all = [
+                "layers.0.q_proj.weight",
+                "lstm.weight_hh_l0",
+                "lstm.weight_ih_l0",
+            ];
+            assert!(
+                all.iter().all(|name| names.contains(&(*name).to_owned())),
+                "{names:?}"
+            );
+            let table = names.contains(&"embeddings.weight".to_owned());
+            assert_eq!(table, spec != QConfigSpec::float16(), "{names:?}");
+        }
+    }
+    Ok(())
+}
+
+/// As siglip, openclip and mimi have their attention.
+fn in_proj(vb: &VarBuilder<'_>) -> candle_core::Result<Vec<nn::Linear>> {
+    let weights = vb.get((24, 16), "attn.in_proj_weight")?.chunk(3, 0)?;
+    let biases = vb.get(24, "attn.in_proj_bias")?.chunk(3, 0)?;
+    let all = weights.into_iter().zip(biases);
+    Ok(all
+        .map(|(weight, bias)| nn::Linear::new(weight, Some(bias)))
+        .collect())
+}
+
+fn write_in_proj(path: &Path) -> Result<()> {
+    write(
+        path,
+        [
+            ("attn.in_proj_weight", random(&[24, 16])?),
+            ("attn.in_proj_bias", random(&[24])?),
+        ],
+    )
+}
+
+#[test]
+fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write_in_proj(&float)?;
+    for dtype in [DType::F32, DType::BF16] {
+        for spec in specs() {
+            let load = |vb: VarBuilder<'static>| in_proj(&vb);
+            let saved = round_trip(&float, &out, &spec, dtype, load, |m| m.iter().collect())?;
+            let names = quantized(&out)?;
+            // One scale for each slice has no place beside one for each row.
+            let per_slice = [QConfigSpec::default(), QConfigSpec::onnxruntime()].contains(&spec);
+            match per_slice {
+                false => assert_eq!(
+                    (names.len(), saved.beside.len()),
+                    (1, 0),
+                    "{spec} {names:?}"
+                ),
+                true => {
+                    assert_eq!(
+                        (names.len(), saved.beside.len()),
+                        (3, 3),
+                        "{spec} {names:?}"
+                    );
+                    let lines = saved.to_string();
+                    assert!(lines.contains("beside \"attn.in_proj_weight\""), "{lines}");
+                }
+            }
+        }
+    }
+    // Some of them.
+    let spec = QConfigSpec::int8().min_params(0).exclude("1");
+    let load = |vb: VarBuilder<'static>| in_proj(&vb);
+    let saved = round_trip(&float, &out, &spec, DType::F32, load, |m| {
+        m.iter().collect()
+    })?;
+    assert_eq!(saved.beside.len(), 2);
+    assert_eq!(saved.beside[1].layer, "2");
+    let size = |path: &Path| std::fs::metadata(path).map(|meta| meta.len());
+    let bytes: u64 = saved.beside.iter().map(|own| own.bytes).sum();
+    assert_eq!(bytes, 2 * (8 * 16 + 4 * 8));
+    assert!(size(&out)? > size(&float)?);
+    Ok(())
+}
+
+#[test]
+fn transposed_weights_and_columns_are_saved() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(
+        &float,
+        [
+            ("c_attn.weight", random(&[16, 24])?),
+            ("square.weight", random(&[8, 8])?),
+        ],
+    )?;
+    // GPT-2 has `[in, out]`.
+    let load = |vb: VarBuilder<'static>| {
+        let weight = vb.get((16, 24), "c_attn.weight")?;
+        let square = vb.get((8, 8), "square.weight")?;
+        Ok(vec![
+            nn::Linear::new(weight.t()?, None),
+            nn::Linear::new(weight.t()?.narrow(0, 8, 8)?, None),
+            nn::Linear::new(weight.narrow(1, 4, 8)?, None),
+            nn::Linear::new(square.t()?, None),
+            nn::Linear::new(square, None),
+        ])
+    };
+    for spec in specs() {
+        round_trip(&float, &out, &spec, DType::F32, load, |m| {
+            m.iter().collect()
+        })?;
+    }
+    Ok(())
+}
+
+#[derive(Quantizable)]
+struct Tied {
+    embed: nn::Embedding,
+    head: nn::Linear,
+}
+
+#[test]
+fn a_tied_head_is_saved_beside_a_table_that_stays_float() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, [("embed_tokens.weight", random(&[40, 16])?)])?;
+    let by_clone: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
+        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
+        let head = nn::Linear::from_weights(embed.embeddings().clone(), None);
+        Ok(Tied { embed, head })
+    };
+    let again: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
+        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
+        let head = nn::Linear::new(vb.get((40, 16), "model.embed_tokens.weight")?, None);
+        Ok(Tied { embed, head })
+    };
+    let by_name: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
+        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
+        let head = nn::linear_no_bias(16, 40, vb.pp("model.embed_tokens"))?;
+        Ok(Tied { embed, head })
+    };
+    for load in [by_clone, again, by_name] {
+        let load = |vb: VarBuilder<'static>| {
+            load(vb.rename_f(|name| name.trim_start_matches("model.").to_owned()))
+        };
+        for spec in specs() {
+            let saved = round_trip(&float, &out, &spec, DType::F32, load, |m| vec![&m.head])?;
+            let [beside] = &saved.beside[..] else {
+                panic!("{saved:?}");
+            };
+            assert_eq!(
+                (&*beside.layer, &*beside.tensor),
+                ("head", "embed_tokens.weight")
+            );
+            let opened = Checkpoint::open(&out)?;
+            // Who knows nothing of it finds the floats.
+            assert_eq!(
+                opened.floats("embed_tokens.weight")?,
+                Checkpoint::open(&float)?.floats("embed_tokens.weight")?
+            );
+            let embed = load(opened.var_builder(DType::F32, &Device::Cpu))?.embed;
+            assert!(embed.qtable().is_none());
+            let floats = dir.path().join("floats");
+            checkpoint::dequantize(&opened, &floats, |_| {})?;
+            assert_eq!(Checkpoint::open(&floats)?.tensors().count(), 1);
+        }
+        // With a table of its own.
+        let table = QConfigSpec::int8()
+            .min_params(0)
+            .kind(LayerKind::Linear, QConfig::default_dynamic())
+            .embeddings();
+        round_trip(&float, &out, &table, DType::F32, load, |m| vec![&m.head])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_that_is_used_again_is_no_origin() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = dir.path().join("float");
+    write_in_proj(&float)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    for _ in 0..50 {
+        drop(vb.get((24, 16), "attn.in_proj_weight")?);
+        let other = random(&[24, 16])?;
+        let mut model = vec![nn::Linear::new(other.narrow(0, 0, 8)?, None)];
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+        let error = checkpoint::save(&model, &source, dir.path().join("out")).unwrap_err();
+        assert!(error.to_string().starts_with("0: cannot save"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_of_a_quantized_tensor_give_a_quantized_layer() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out, twice] = ["float", "out", "twice"].map(|name| dir.path().join(name));
+    write(&float, [("qkv.weight", random(&[24, 16])?)])?;
+    let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(16, 24, vb.pp("qkv"));
+    let spec = QConfigSpec::int8().min_params(0);
+    round_trip(&float, &out, &spec, DType::F32, whole, |m| vec![m])?;
+    let opened = Checkpoint::open(&out)?;
+    let vb = opened.var_builder(DType::F32, &Device::Cpu);
+    let whole = whole(vb.clone())?.weight().to_vec2::<f32>()?;
+    let weight = vb.get((24, 16), "qkv.weight")?;
+    let slices = [(0, 16), (16, 4), (20, 4)];
+    let slices = slices.map(|(at, n)| nn::Linear::new(weight.narrow(0, at, n).unwrap(), None));
+    for (layer, at) in slices.iter().zip([0, 16, 20]) {
+        assert!(layer.projection().qweight().is_some());
+        let rows = layer.weight().to_vec2::<f32>()?;
+        assert_eq!(rows, whole[at..at + rows.len()]);
+    }
+    checkpoint::save(&slices.to_vec(), &opened, &twice)?;
+    assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
+    Ok(())
+}
+
+/// By the command, if it is asked to.
+#[test]
+fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out, twice] = ["float", "out", "twice"].map(|name| dir.path().join(name));
+    write(
+        &float,
+        [
+            ("attn.in_proj_weight", random(&[24, 16])?),
+            ("attn.in_proj_bias", random(&[24])?),
+            ("experts.gate_up_proj", random(&[3, 10, 16])?),
+            ("head.weight", random(&[4, 16])?),
+        ],
+    )?;
+    let load = |vb: &VarBuilder<'static>| -> Result<Vec<nn::Linear>> {
+        let mut layers = in_proj(vb)?;
+        let experts = vb.get((3, 10, 16), "experts.gate_up_proj")?;
+        for i in 0..3 {
+            layers.push(nn::Linear::new(experts.get(i)?, None));
+            layers.push(nn::Linear::new(experts.get(i)?.narrow(0, 5, 5)?, None));
+        }
+        Ok(layers)
+    };
+    let source = Checkpoint::open(&float)?;
+    let spec = QConfigSpec::int8().min_params(0);
+    let names = ["attn.in_proj_weight", "experts.gate_up_proj"].map(str::to_owned);
+    let plan = checkpoint::Plan::new(&source, &spec, &names, &[])?;
+    checkpoint::quantize(&source, &plan, &out, |_| {})?;
+    let opened = Checkpoint::open(&out)?;
+    let scales: Vec<_> = opened
+        .tensors()
+        .filter(|t| t.name.ends_with("_scale"))
+        .collect();
+    let shapes: Vec<_> = scales.iter().map(|tensor| &tensor.shape[..]).collect();
+    assert_eq!(shapes, [&[24, 1][..], &[3, 10, 1], &[4, 1]]);
+    // The bits of a model that is quantized itself, and of one that is saved.
+    let mut model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
+    quantize_dynamic(&mut model, &spec)?;
+    let again = load(&opened.var_builder(DType::F32, &Device::Cpu))?;
+    for (a, b) in model.iter().zip(&again) {
+        assert!(b.projection().qweight().is_some());
+        assert_eq!(bits(a, 16)?, bits(b, 16)?);
+    }
+    let all = again.into_iter().enumerate();
+    let tiles = all
+        .filter(|(i, _)| *i < 3 || i % 2 == 1)
+        .map(|(_, layer)| layer);
+    checkpoint::save(&tiles.collect::<Vec<_>>(), &opened, &twice)?;
+    assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
+    // Who knows nothing of it gets floats.
+    let floats = dir.path().join("floats");
+    checkpoint::dequantize(&opened, &floats, |_| {})?;
+    let floats = candle_core::safetensors::load(&floats, &Device::Cpu)?;
+    let experts = floats["experts.gate_up_proj"]
+        .flatten_all()?
+        .to_vec1::<f32>()?;
+    assert_eq!(experts, opened.floats("experts.gate_up_proj")?);
+    let error = checkpoint::Plan::new(&source, &spec, &["attn.in_proj".to_owned()], &[]);
+    assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
+    Ok(())
+}
+
+#[test]
+fn views_that_do_not_fit_are_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out, bad] = ["float", "out", "bad"].map(|name| dir.path().join(name));
+    write(&float, [("embed.weight", random(&[40, 16])?)])?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let embed = nn::embedding(40, 16, vb.pp("embed"))?;
+    let head = nn::Linear::tied(&embed, None)?;
+    let mut model = Tied { embed, head };
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+    checkpoint::save(&model, &source, &out)?;
+    let bytes = std::fs::read(&out)?;
+    let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into()?))?;
+    let (header, rest) = bytes[8..].split_at(length);
+    let header: serde_json::Value = serde_json::from_slice(header)?;
+    let key = "candle_dynquant";
+    let record = header["__metadata__"][key].as_str().unwrap_or_default();
+    let record: serde_json::Value = serde_json::from_str(record)?;
+    assert_eq!(record["version"], 2);
+    let open = |change: &dyn Fn(&mut serde_json::Value)| -> Result<String> {
+        let (mut header, mut record) = (header.clone(), record.clone());
+        change(&mut record);
+        header["__metadata__"][key] = record.to_string().into();
+        let mut header = header.to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let length = (header.len() as u64).to_le_bytes();
+        std::fs::write(&bad, [&length[..], &header, rest].concat())?;
+        let opened = Checkpoint::open(&bad);
+        Ok(opened
+            .err()
+            .map_or(String::new(), |error| error.to_string()))
+    };
+    assert_eq!(open(&|_| ())?, "");
+    const VIEW: &str = "/views/embed.weight.quantized";
+    let set = |path: &str, value: serde_json::Value| {
+        let path = format!("{VIEW}{path}");
+        open(&|record| *record.pointer_mut(&path).expect("a value") = value.clone())
+    };
+    for (path, value, expected) in [
+        ("/of", "none".into(), "no such tensor"),
+        ("/part/offset", 1.into(), "640 elements"),
+        ("/part/offset", u64::MAX.into(), "640 elements"),
+        (
+            "/part/strides",
+            serde_json::json!([u64::MAX, 1]),
+            "640 elements",
+        ),
+        ("/part/shape", serde_json::json!([20, 16]), "[40, 16]"),
+        ("/part/shape", serde_json::json!([0, 16]), "640 elements"),
+        ("/part/shape", serde_json::json!([40]), "candle_dynquant"),
+        ("/part", serde_json::json!({}), "candle_dynquant"),
+    ] {
+        let error = set(path, value)?;
+        assert!(
+            error.contains(expected) && error.len() < 1_000,
+            "{path}: {error}"
+        );
+    }
+    let error = open(&|record| {
+        record["views"]["other"] = record["views"]["embed.weight.quantized"].clone()
+    })?;
+    assert!(error.contains("\"other\""), "{error}");
+    let error = open(&|record| record["version"] = 3.into())?;
+    assert!(error.contains("1 or 2"), "{error}");
+    Ok(())
+}
