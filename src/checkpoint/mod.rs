@@ -52,6 +52,7 @@ mod record;
 mod rewrite;
 mod save;
 mod shard;
+mod targets;
 mod weights;
 mod writer;
 
@@ -91,6 +92,8 @@ pub struct Checkpoint {
 struct Opened {
     files: Files,
     weights: Weights,
+    /// Whether `config.json` says of a part of the model how many words it knows.
+    has_vocabulary: bool,
 }
 
 /// A tensor of a checkpoint.
@@ -151,7 +154,11 @@ impl Checkpoint {
     fn of(mut files: Files, mut config: Quantization) -> Result<Self> {
         layouts::translate(&mut files, &mut config)?;
         let weights = weights::find(&files, &config)?;
-        let opened = Arc::new(Opened { files, weights });
+        let opened = Arc::new(Opened {
+            has_vocabulary: config.has_vocabulary,
+            files,
+            weights,
+        });
         Ok(Self { opened })
     }
 
@@ -170,7 +177,7 @@ impl Checkpoint {
     /// When there is no such tensor, it is no float or quantized weight, its scales are not finite
     /// and positive, or its file cannot be read.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        let Opened { files, weights } = &*self.opened;
+        let Opened { files, weights, .. } = &*self.opened;
         let Some((shard, entry)) = files.find(name) else {
             let missing = header::invalid(name, "a tensor of the checkpoint", "none of that name");
             return Err(missing.in_file(files.path()));
@@ -184,7 +191,7 @@ impl Checkpoint {
 
     /// All tensors, by name.
     pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
-        let Opened { files, weights } = &*self.opened;
+        let Opened { files, weights, .. } = &*self.opened;
         files.tensors().map(|(name, _, entry)| TensorInfo {
             name: name.to_owned(),
             dtype: entry.dtype.to_string(),

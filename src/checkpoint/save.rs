@@ -234,7 +234,7 @@ fn config(
     }
     ignore.sort();
     ignore.dedup();
-    config::entry(&linears, &tables, &ignore)
+    config::entry(&linears, &tables, &ignore, &source.opened)
 }
 
 /// The tensors of a weight of that format.
