@@ -82,7 +82,7 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
         for layer in plan.layers() {
             let name = || layer.name.clone();
             let Some(qconfig) = &layer.qconfig else {
-                if layer.kind == LayerKind::Linear {
+                if layer.is_matrix() && layer.kind != LayerKind::Embedding {
                     ignore.push(name());
                 }
                 continue;
@@ -94,12 +94,12 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
                     name: name(),
                     format,
                 };
-                match layer.kind {
-                    LayerKind::Linear => linears.push(module()),
-                    LayerKind::Embedding => tables.push(module()),
-                    _ => {}
+                if layer.is_linear() {
+                    linears.push(module());
+                } else if layer.kind == LayerKind::Embedding {
+                    tables.push(module());
                 }
-                if format.codes.is_none() && layer.kind == LayerKind::Linear {
+                if format.codes.is_none() && layer.is_linear() {
                     ignore.push(name());
                 }
                 weights.insert(tensor.clone(), (qconfig.clone(), format));
@@ -108,7 +108,7 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
         Ok(Self {
             source,
             weights,
-            config: config::entry(&linears, &tables, &ignore),
+            config: config::entry(&linears, &tables, &ignore, source),
             progress,
         })
     }
