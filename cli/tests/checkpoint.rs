@@ -230,6 +230,26 @@ fn a_tied_head_and_a_norm_can_be_excluded_and_a_linear_is_named_by_its_tensor() 
     Ok(())
 }
 
+#[test]
+fn a_table_that_may_be_tied_is_said_to_be_for_this_crate() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = float(&folder);
+    let out = folder.path().join("out");
+    let note = "word_embeddings: transformers does not read it if a head is tied to it";
+    for (args, expected) in [
+        (&["quantize", "--embeddings", "--dry-run"][..], true),
+        (
+            &["quantize", "--embeddings", "-o", out.to_str().unwrap()],
+            true,
+        ),
+        (&["quantize", "--dry-run"], false),
+    ] {
+        let output = text(&dynquant(args, &[&float]));
+        assert_eq!(output.contains(note), expected, "{output}");
+    }
+    Ok(())
+}
+
 /// 70,000 inputs with the greatest code, whose sums can leave an i32.
 #[test]
 fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {

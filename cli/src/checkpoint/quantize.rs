@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
-use candle_dynquant::{Checkpoint, LeftReason, QConfigSpec, WeightConfig};
+use candle_dynquant::{Checkpoint, LayerKind, LeftReason, QConfigSpec, WeightConfig};
 use candle_dynquant_io::print;
 
 use super::progress::Progress;
@@ -43,6 +43,9 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
             let name = print::on_one_line(&layer.name);
             print::line(format_args!("{name}: {reason}"))?;
         }
+    }
+    if let Some(note) = tied(&plan, &tensors) {
+        print::line(note)?;
     }
     Ok(print::line(left(&plan, &tensors, after))?)
 }
@@ -95,6 +98,24 @@ fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<Q
     Ok(names
         .filter(|name| !is_float_anyway(name, tensors))
         .fold(spec, exclude))
+}
+
+/// What transformers makes of the largest table that is quantized, if no layer has a matrix of its shape and a
+/// head may be tied to it.
+fn tied(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Option<String> {
+    let shape = |layer: &&PlannedLayer| tensors[&layer.tensors[0]].shape.clone();
+    let is_table = |layer: &&PlannedLayer| layer.kind == LayerKind::Embedding;
+    let is_int8 = |layer: &&PlannedLayer| {
+        let weight = layer.qconfig.as_ref().map(|qconfig| &qconfig.weight);
+        matches!(weight, Some(WeightConfig::Int8(_)))
+    };
+    let tables = plan.layers().iter().filter(is_table).filter(is_int8);
+    let table = tables.max_by_key(|layer| shape(layer)[0])?;
+    let mut others = plan.layers().iter().filter(|layer| !is_table(layer));
+    (!others.any(|layer| shape(&layer) == shape(&table))).then(|| {
+        let name = print::on_one_line(&table.name);
+        format!("{name}: transformers does not read it if a head is tied to it; this crate does")
+    })
 }
 
 /// Matrices that stay float, those of several layers in one line, and their share of the bytes after.
@@ -175,10 +196,11 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
     let rest = tensors.len() - layers;
     let after = all - before + after;
     format!(
-        "{}\n{rest} other tensors are copied\n{} -> {}\n{}",
+        "{}\n{rest} other tensors are copied\n{} -> {}\n{}{}",
         table(&rows),
         megabytes(all),
         megabytes(after),
+        tied(plan, tensors).map_or(String::new(), |note| note + "\n"),
         left(plan, tensors, after),
     )
 }
