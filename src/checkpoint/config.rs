@@ -92,8 +92,7 @@ impl Quantization {
         // images have no table of words.
         let text = String::from_utf8_lossy(&json);
         let is_image = |kind: &&str| text.contains(&format!("\"model_type\": \"{kind}\""));
-        let has_vocabulary =
-            text.contains("\"vocab_size\"") && !IMAGE_CODES.iter().any(|kind| is_image(kind));
+        let has_vocabulary = text.contains("\"vocab_size\"") && !IMAGE_CODES.iter().any(is_image);
         Ok(Self {
             has_vocabulary,
             ..Self::read_entry(json)?
