@@ -25,9 +25,12 @@ fn random(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap()
 }
 
-/// The last words of the last line, such as `10.3 MB -> 2.7 MB`.
+/// The last words of the line with the sizes, such as `10.3 MB -> 2.7 MB`.
 fn sizes(text: &str) -> &str {
-    let line = text.trim_end().lines().last().unwrap_or_default();
+    let line = text
+        .lines()
+        .rfind(|line| line.contains(" -> "))
+        .unwrap_or_default();
     let arrow = line.find(" -> ").unwrap_or_else(|| panic!("{text}"));
     let start = line[..arrow].rfind(", ").map_or(0, |comma| comma + 2);
     &line[start..]
