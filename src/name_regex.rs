@@ -119,6 +119,11 @@ impl NameRegexes {
     pub fn first(&self, name: &str) -> Option<usize> {
         self.0.matches(name).iter().next()
     }
+
+    /// The numbers of all that match.
+    pub fn all(&self, name: &str) -> Vec<usize> {
+        self.0.matches(name).iter().collect()
+    }
 }
 
 /// A pattern that matches from the beginning only.

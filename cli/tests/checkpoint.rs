@@ -165,6 +165,91 @@ fn a_dry_run_shows_every_layer_and_writes_nothing() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_report_ends_with_the_matrices_that_stay_float() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("float.safetensors");
+    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
+    let mut tensors = HashMap::from([
+        ("head.weight".to_owned(), random(&[16, 16])?),
+        ("norm.weight".to_owned(), random(&[16])?),
+        ("attn.in_proj_weight".to_owned(), random(&[48, 16])?),
+    ]);
+    for layer in 0..2 {
+        tensors.insert(format!("layers.{layer}.experts.up"), random(&[4, 16, 16])?);
+    }
+    safetensors::save(&tensors, &path)?;
+    let out = folder.path().join("out");
+    for args in [
+        &["quantize", "--dry-run"][..],
+        &["quantize", "-o", out.to_str().unwrap()],
+    ] {
+        let output = text(&dynquant(args, &[&path]));
+        let lines: Vec<_> = output
+            .lines()
+            .map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        let end = &lines[lines.len().saturating_sub(3)..];
+        // 11,264 of 11,648 bytes: head.weight takes 256 + 64, norm.weight 64.
+        assert_eq!(
+            end,
+            [
+                "matrices that stay float: 0.01 MB, 96.7 % of the bytes",
+                "layers.*.experts.up [4, 16, 16] x 2 0.01 MB 70.3 %",
+                "attn.in_proj_weight [48, 16] x 1 0.00 MB 26.4 %",
+            ],
+            "{output}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_tied_head_and_a_norm_can_be_excluded_and_a_linear_is_named_by_its_tensor() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = float(&folder);
+    for args in [
+        &[
+            "--exclude",
+            "lm_head",
+            "--exclude",
+            "norm",
+            "--exclude",
+            "cls.predictions.decoder",
+        ][..],
+        &["--linear", "word_embeddings.weight"],
+    ] {
+        let output = dynquant(&[&["quantize", "--dry-run"], args].concat(), &[&float]);
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(
+            text(&output).contains("word_embeddings"),
+            "{}",
+            text(&output)
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_table_that_may_be_tied_is_said_to_be_for_this_crate() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = float(&folder);
+    let out = folder.path().join("out");
+    let note = "word_embeddings: transformers does not read it if a head is tied to it";
+    for (args, expected) in [
+        (&["quantize", "--embeddings", "--dry-run"][..], true),
+        (
+            &["quantize", "--embeddings", "-o", out.to_str().unwrap()],
+            true,
+        ),
+        (&["quantize", "--dry-run"], false),
+    ] {
+        let output = text(&dynquant(args, &[&float]));
+        assert_eq!(output.contains(note), expected, "{output}");
+    }
+    Ok(())
+}
+
 /// 70,000 inputs with the greatest code, whose sums can leave an i32.
 #[test]
 fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {

@@ -1,14 +1,16 @@
 //! The entry `quantization_config` of a `config.json`, as compressed-tensors has it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use candle_dynquant_io::json;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::Opened;
 use super::header::{parse, parse_file};
 use super::layouts::libraries;
+use super::targets::targets;
 use crate::error::{Error, Result};
 use crate::name_regex::NameRegexes;
 use crate::qconfig::{ActivationConfig, Granularity};
@@ -22,6 +24,8 @@ const ENTRY: &str = "quantization_config";
 /// Of older files.
 const OLD_ENTRY: &str = "compression_config";
 const METHOD: &str = "compressed-tensors";
+/// Models of images alone that have a `vocab_size`.
+const IMAGE_CODES: [&str; 2] = ["beit", "data2vec-vision"];
 const FORMATS: [&str; 3] = ["int-quantized", "naive-quantized", "dense"];
 
 /// How a folder that others wrote is quantized.
@@ -40,6 +44,8 @@ pub(super) struct Quantization {
     modules: BTreeMap<String, Option<ActivationConfig>>,
     /// The entry of another library, by its name.
     pub foreign: Option<(String, Value)>,
+    /// Whether the model has a vocabulary, and so maybe a tied head.
+    pub has_vocabulary: bool,
 }
 
 #[derive(Deserialize)]
@@ -82,6 +88,14 @@ struct RawActivations {
 impl Quantization {
     /// Of the text of a `config.json`; empty if it has no such entry.
     pub fn read(json: Vec<u8>) -> Result<Self> {
+        let config = parse_file(json.clone());
+        Ok(Self {
+            has_vocabulary: config.is_ok_and(|config| has_vocabulary(&config)),
+            ..Self::read_entry(json)?
+        })
+    }
+
+    fn read_entry(json: Vec<u8>) -> Result<Self> {
         let malformed = |got: String| Error::MalformedCheckpoint {
             what: "config.json",
             expected: "an object, with `quantization_config` as compressed-tensors writes it"
@@ -196,41 +210,70 @@ pub(super) struct Module {
     pub format: Format,
 }
 
-/// The entry for Linears and Embeddings with int8 weights; `ignore` lists Linears that stay float.
-/// `None` where no weight is int8.
-pub(super) fn entry(linears: &[Module], embeddings: &[Module], ignore: &[String]) -> Option<Value> {
-    let mut groups = serde_json::Map::new();
-    let mut add = |modules: &[Module], class: &str| {
-        let mut formats: Vec<Format> = Vec::new();
+/// The entry for Linears and Embeddings with int8 weights; `ignore` lists modules that stay float and may be
+/// taken for Linears. `None` where no weight is int8.
+///
+/// Their names are the targets. A model without a vocabulary has its class: transformers 5 renames the modules
+/// of vision models when it loads them, but not the names in here, and without a vocabulary no head
+/// is tied to a table. With a Linear that stays float within a block, that has to be ignored by name, too.
+pub(super) fn entry(
+    linears: &[Module],
+    embeddings: &[Module],
+    ignore: &[String],
+    source: &Opened,
+) -> Option<Value> {
+    let mut formats: Vec<(bool, Format)> = Vec::new();
+    let mut groups: Vec<BTreeSet<&str>> = Vec::new();
+    for (modules, is_linear) in [(linears, true), (embeddings, false)] {
         for module in modules.iter().filter(|m| m.format.codes.is_some()) {
-            if !formats.contains(&module.format) {
-                formats.push(module.format);
-            }
+            let key = (is_linear, module.format);
+            let number = formats.iter().position(|format| *format == key);
+            let number = number.unwrap_or_else(|| {
+                formats.push(key);
+                groups.push(BTreeSet::new());
+                groups.len() - 1
+            });
+            groups[number].insert(&module.name);
         }
-        for format in &formats {
-            // The class where all are alike; else the modules by name.
-            let targets: Vec<&str> = match formats.len() {
-                1 => vec![class],
-                _ => (modules.iter().filter(|m| m.format == *format))
-                    .map(|m| m.name.as_str())
-                    .collect(),
-            };
-            groups.insert(format!("group_{}", groups.len()), group(&targets, *format));
-        }
-    };
-    add(linears, "Linear");
-    add(embeddings, "Embedding");
+    }
+    let ignore: BTreeSet<&str> = ignore.iter().map(String::as_str).collect();
+    let of_file = source.files.tensors();
+    let mut floats: BTreeSet<&str> = of_file
+        .filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0))
+        .collect();
+    floats.extend(&ignore);
+    floats.retain(|name| !groups.iter().any(|group| group.contains(name)));
+    let (mut targets, mut ignored) = targets(&groups, &floats, |name| ignore.contains(name));
+    let linears = formats.iter().filter(|(is_linear, _)| *is_linear).count();
+    if !source.has_vocabulary && linears == 1 && !ignore.iter().any(|name| name.contains('.')) {
+        targets[0] = BTreeSet::from(["Linear".to_owned()]);
+        ignored = ignore.into_iter().map(str::to_owned).collect();
+    }
+    let groups = formats.iter().zip(&targets).enumerate();
+    let groups: serde_json::Map<_, _> = groups
+        .map(|(i, ((_, format), targets))| (format!("group_{i}"), group(targets, *format)))
+        .collect();
     (!groups.is_empty()).then(|| {
         json!({
             "config_groups": groups,
             "format": "int-quantized",
             "global_compression_ratio": null,
-            "ignore": ignore,
+            "ignore": ignored,
             "kv_cache_scheme": null,
             "quant_method": METHOD,
             "quantization_status": "compressed",
         })
     })
+}
+
+/// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a vocabulary.
+fn has_vocabulary(config: &Value) -> bool {
+    let Value::Object(entries) = config else {
+        return false;
+    };
+    let kind = entries.get("model_type").and_then(Value::as_str);
+    kind.is_none_or(|kind| !IMAGE_CODES.contains(&kind))
+        && (entries.contains_key("vocab_size") || entries.values().any(has_vocabulary))
 }
 
 /// The text of a `config.json` with another entry for its quantization, or none. All other values are those
@@ -267,7 +310,7 @@ pub(super) fn with_entry(text: &[u8], entry: Option<Value>) -> Result<Vec<u8>> {
     Ok(new)
 }
 
-fn group(targets: &[&str], format: Format) -> Value {
+fn group(targets: &BTreeSet<String>, format: Format) -> Value {
     let args = |dynamic: bool, strategy: &str, symmetric: bool, observer: Value| {
         json!({
             "actorder": null, "block_structure": null, "dynamic": dynamic, "group_size": null,

@@ -82,7 +82,7 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
         for layer in plan.layers() {
             let name = || layer.name.clone();
             let Some(qconfig) = &layer.qconfig else {
-                if layer.kind == LayerKind::Linear {
+                if layer.is_matrix() && layer.kind != LayerKind::Embedding {
                     ignore.push(name());
                 }
                 continue;
@@ -94,14 +94,14 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
                     name: name(),
                     format,
                 };
-                match layer.kind {
-                    // No module of other libraries.
-                    _ if layer.is_tensor() => {}
-                    LayerKind::Linear => linears.push(module()),
-                    LayerKind::Embedding => tables.push(module()),
-                    _ => {}
+                // Of a tensor of several layers there is no module in other libraries.
+                let is_module = !layer.is_tensor();
+                if is_module && layer.is_linear() {
+                    linears.push(module());
+                } else if is_module && layer.kind == LayerKind::Embedding {
+                    tables.push(module());
                 }
-                if format.codes.is_none() && layer.kind == LayerKind::Linear {
+                if is_module && format.codes.is_none() && layer.is_linear() {
                     ignore.push(name());
                 }
                 weights.insert(tensor.clone(), (qconfig.clone(), format));
@@ -110,7 +110,7 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
         Ok(Self {
             source,
             weights,
-            config: config::entry(&linears, &tables, &ignore),
+            config: config::entry(&linears, &tables, &ignore, source),
             progress,
         })
     }

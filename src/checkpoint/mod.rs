@@ -57,6 +57,7 @@ mod record;
 mod rewrite;
 mod save;
 mod shard;
+mod targets;
 mod weights;
 mod writer;
 
@@ -100,6 +101,8 @@ struct Opened {
     files: Files,
     weights: Weights,
     views: Views,
+    /// Whether `config.json` says of a part of the model how many words it knows.
+    has_vocabulary: bool,
 }
 
 /// A tensor of a checkpoint.
@@ -161,6 +164,7 @@ impl Checkpoint {
         layouts::translate(&mut files, &mut config)?;
         let (weights, views) = weights::find(&files, &config)?;
         let opened = Arc::new(Opened {
+            has_vocabulary: config.has_vocabulary,
             files,
             weights,
             views,

@@ -3,7 +3,7 @@
 //! A checkpoint has no layers, so they are told by names and shapes, and a spec's rules are applied
 //! to them as to those of a model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Checkpoint;
 use super::convert::check_products;
@@ -17,6 +17,29 @@ use crate::words::unknown_name;
 
 /// Ends of a module's name that make it a table: see [`Plan::new`].
 const TABLES: [&str; 4] = ["wte", "wpe", "shared", "relative_attention_bias"];
+/// Those that make it a router, if its siblings are experts.
+const GATES: [&str; 2] = ["gate", "shared_expert_gate"];
+/// Kinds of matrices that no rule for Linears is for, and why.
+const OTHERS: [(&str, &str); 6] = [
+    (CONV1D, "a Conv1D has its weight as [in, out]"),
+    (ROUTER, "a router decides by small differences"),
+    (
+        EXPERT,
+        "transformers 5 reads experts as one tensor, float; a rule by name or regex quantizes them",
+    ),
+    (NORM, "a norm is not multiplied by rows"),
+    (
+        POSITIONS,
+        "transformers looks positions up in a layer that is no Embedding",
+    ),
+    (CODEBOOK, "the rows of a codebook are compared"),
+];
+const CONV1D: &str = "Conv1D";
+const ROUTER: &str = "Router";
+const EXPERT: &str = "Expert";
+const NORM: &str = "Norm";
+const POSITIONS: &str = "Positions";
+const CODEBOOK: &str = "Codebook";
 
 /// The layers that the tensors of a checkpoint are taken for, each with its quantization.
 ///
@@ -57,17 +80,23 @@ pub struct PlannedLayer {
 impl Plan {
     /// Applies a spec to the layers that the float matrices of a checkpoint are taken for.
     ///
-    /// - `name.weight`, of two dimensions, is a Linear; it is an Embedding if the last part of `name`
-    ///   contains `embed`, or is `wte`, `wpe`, `shared` or `relative_attention_bias`. The names of
-    ///   `linears` and `embeddings` are what they are said to be, whatever they are called.
+    /// - `name.weight`, of two dimensions, is a Linear, but for what follows. The names of `linears` and
+    ///   `embeddings`, with or without `.weight`, are what they are said to be, whatever they are called.
     /// - A tensor of any other name and of two dimensions or more, if `linears` or `embeddings` have its full
     ///   name, is what they say: `in_proj_weight`, or experts `[experts, out, in]`. Its rows, of all experts,
     ///   get a scale each, and models that cut their weights from it get quantized layers.
+    /// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, or is `wte`,
+    ///   `wpe`, `shared` or `relative_attention_bias`; `embed_out` is a Linear.
+    /// - It is a `Custom(Conv1D)`, whose weight is `[in, out]`, if its bias is as long as the second
+    ///   dimension and not the first, or a module with the same last part is one: those of GPT-2.
+    /// - It is a `Custom(Expert)` below `experts`, which are Linears to a rule by name or regex; a `Custom(Router)`
+    ///   below `router`, or as `gate` or `shared_expert_gate` beside `experts`; a `Custom(Norm)` if the last part
+    ///   contains `norm`, a `Custom(Codebook)` if it contains `codebook`; `embed_positions` is a
+    ///   `Custom(Positions)`. These and Conv1Ds stay float.
     /// - `name.weight_ih_l0` and `name.weight_hh_l0` are an LSTM, a GRU or an RNN, by the rows of
     ///   the weight of the hidden state, and without `_l0` a cell.
     ///
-    /// All other tensors stay as they are. A `Conv1D` of GPT-2, which has `[in, out]`, cannot be told
-    /// from a Linear: exclude it.
+    /// All other tensors stay as they are.
     ///
     /// # Errors
     /// When a rule matches no layer, nothing is quantized, a layer is quantized already, one of the
@@ -86,8 +115,7 @@ impl Plan {
         ] {
             for name in names {
                 let fits = |own: &&mut PlannedLayer| {
-                    (own.name == *name || own.tensors == [&**name])
-                        && matches!(own.kind, LayerKind::Linear | LayerKind::Embedding)
+                    (own.name == *name || own.tensors == [&**name]) && own.is_matrix()
                 };
                 match found.iter_mut().find(fits) {
                     Some(layer) => layer.kind = kind.clone(),
@@ -117,6 +145,9 @@ impl Plan {
         let layers = tree.0.into_iter().zip(report.layers);
         let layers = layers.map(|(leaf, report)| PlannedLayer {
             left: match report.outcome {
+                Outcome::Left {
+                    reason: LeftReason::NoRule,
+                } => Some(leaf.layer.why_none()),
                 Outcome::Left { reason } => Some(reason),
                 Outcome::Swapped { .. } | Outcome::Shared { .. } => None,
             },
@@ -137,6 +168,28 @@ impl PlannedLayer {
     /// Whether it is one tensor of several layers, which models cut their weights from.
     pub fn is_tensor(&self) -> bool {
         self.tensors == [&*self.name]
+    }
+
+    /// Whether it is a matrix `weight`, and no recurrent layer.
+    pub(super) fn is_matrix(&self) -> bool {
+        matches!(
+            self.kind,
+            LayerKind::Linear | LayerKind::Embedding | LayerKind::Custom(_)
+        )
+    }
+
+    /// Whether it is multiplied as a Linear is.
+    pub(super) fn is_linear(&self) -> bool {
+        self.kind == LayerKind::Linear || self.kind == LayerKind::custom(EXPERT)
+    }
+
+    /// Why no rule is for it.
+    fn why_none(&self) -> LeftReason {
+        let mut others = OTHERS.iter();
+        match others.find(|(kind, _)| self.kind == LayerKind::custom(kind)) {
+            Some((_, why)) => LeftReason::Kind { why },
+            None => LeftReason::NoRule,
+        }
     }
 }
 
@@ -188,14 +241,67 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
         layer.tensors.push(name.to_owned());
         layer.shapes.push([rows, columns]);
     }
-    found.into_values().collect()
+    let mut found: Vec<_> = found.into_values().collect();
+    tell_linears(source, &mut found);
+    found
+}
+
+/// The last part of a module's name.
+pub(super) fn own_name(module: &str) -> &str {
+    module.rsplit('.').next().unwrap_or(module)
+}
+
+/// Tells what is no Linear by name alone, from biases and siblings.
+fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
+    let files = &source.opened.files;
+    let bias = |layer: &PlannedLayer| {
+        let (_, entry) = files.find(&format!("{}.bias", layer.name))?;
+        <[usize; 1]>::try_from(&entry.shape[..]).ok()
+    };
+    let mut transposed = BTreeSet::new();
+    for layer in layers.iter_mut().filter(|layer| layer.is_matrix()) {
+        let [rows, columns] = layer.shapes[0];
+        match bias(layer) {
+            Some([of_bias]) if of_bias == columns && of_bias != rows => {
+                transposed.insert(own_name(&layer.name).to_owned());
+            }
+            // A table has none.
+            Some([of_bias]) if of_bias == rows => layer.kind = LayerKind::Linear,
+            _ => {}
+        }
+    }
+    let with_experts: BTreeSet<&str> = files
+        .tensors()
+        .filter_map(|(name, _, _)| Some(name.split_once(".experts.")?.0))
+        .collect();
+    for layer in layers.iter_mut().filter(|layer| layer.is_matrix()) {
+        let own = own_name(&layer.name);
+        let parent = layer.name.rsplit_once('.').map_or("", |(parent, _)| parent);
+        let below = |part: &str| layer.name.split('.').any(|own| own == part);
+        let kind = if transposed.contains(own) {
+            CONV1D
+        } else if below("router") || GATES.contains(&own) && with_experts.contains(parent) {
+            ROUTER
+        } else if below("experts") {
+            EXPERT
+        } else if own.contains("norm") {
+            NORM
+        } else if own == "embed_positions" {
+            POSITIONS
+        } else if own.contains("codebook") {
+            CODEBOOK
+        } else {
+            continue;
+        };
+        layer.kind = LayerKind::custom(kind);
+    }
 }
 
 /// The kind of layer that a matrix is taken for; `shape` is that of another tensor of its module.
 fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) -> Option<LayerKind> {
     if last == "weight" {
-        let own = module.rsplit('.').next().unwrap_or(module);
-        let is_table = own.contains("embed") || TABLES.contains(&own);
+        let own = own_name(module);
+        let is_table = own.contains("embed") && own != "embed_out" || TABLES.contains(&own);
         return Some(match is_table {
             true => LayerKind::Embedding,
             false => LayerKind::Linear,
@@ -251,6 +357,14 @@ impl Layer for Leaf {
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        if let LayerKind::Custom(kind) = &self.layer.kind
+            && !self.layer.is_linear()
+        {
+            return Err(Error::UnsupportedQConfig {
+                expected: format!("float weights, which a {kind} keeps"),
+                got: qconfig.to_string(),
+            });
+        }
         // A table is looked up, not multiplied.
         if self.layer.kind != LayerKind::Embedding {
             for tensor in &self.layer.tensors {

@@ -217,7 +217,7 @@ fn config(
     }
     ignore.sort();
     ignore.dedup();
-    config::entry(&linears, &tables, &ignore)
+    config::entry(&linears, &tables, &ignore, source)
 }
 
 /// The tensors of a weight of that format.

@@ -94,7 +94,7 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
     folder(dir.path())?;
     let int8 = || QConfigSpec::int8().min_params(0);
     let linear = json!([["Linear"], "channel", true, null, "token"]);
-    let table = json!([["Embedding"], "channel", false, "torch.float32", null]);
+    let table = json!([["table"], "channel", false, "torch.float32", null]);
     let per_tensor = QConfig::default_dynamic();
     let cases = [
         (int8(), vec![linear.clone()], json!([])),
@@ -130,6 +130,149 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
     checkpoint::dequantize(&Checkpoint::open(&int8)?, &float, |_| ())?;
     let config: Value = serde_json::from_slice(&fs::read(float.join("config.json"))?)?;
     assert_eq!(config, json!({"hidden_size": 24}));
+    Ok(())
+}
+
+/// A folder with matrices of these names and shapes, vectors where there is one number.
+fn folder_of(dir: &Path, config: &str, tensors: &[(&str, &[usize])]) -> Result<Checkpoint> {
+    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
+    let tensors: HashMap<String, Tensor> = tensors
+        .iter()
+        .map(|(name, shape)| Ok(((*name).to_owned(), random(shape)?)))
+        .collect::<Result<_>>()?;
+    let float = dir.join("of_names");
+    fs::create_dir_all(&float)?;
+    fs::write(float.join("config.json"), config)?;
+    candle_core::safetensors::save(&tensors, float.join("model.safetensors"))?;
+    Ok(Checkpoint::open(&float)?)
+}
+
+#[test]
+fn the_config_names_modules_with_any_prefix_where_a_head_may_be_tied() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let tensors: &[(&str, &[usize])] = &[
+        ("model.embed_tokens.weight", &[32, 8]),
+        ("model.layers.0.q_proj.weight", &[8, 8]),
+        ("model.layers.1.q_proj.weight", &[8, 8]),
+        ("model.layers.0.small.weight", &[2, 8]),
+        ("pooler.dense.weight", &[8, 8]),
+        ("classifier.weight", &[2, 8]),
+    ];
+    let spec = QConfigSpec::int8().min_params(20);
+    let of_config = |config: &str, spec: &QConfigSpec| -> Result<Value> {
+        let source = folder_of(dir.path(), config, tensors)?;
+        let plan = Plan::new(&source, spec, &[], &[])?;
+        let out = dir.path().join("out");
+        checkpoint::quantize(&source, &plan, &out, |_| ())?;
+        let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
+        Ok(config["quantization_config"].clone())
+    };
+    let text = r#"{"text_config": {"vocab_size": 32}}"#;
+    let entry = of_config(text, &spec)?;
+    let pooler = r"re:^((.*\.)?pooler\.)?dense$";
+    let layers = r"re:^(.*\.)?layers\.\d+\.q_proj$";
+    assert_eq!(
+        entry["config_groups"]["group_0"]["targets"],
+        json!([pooler, layers])
+    );
+    assert_eq!(
+        entry["ignore"],
+        json!(["classifier", "model.layers.0.small"])
+    );
+    let entry = of_config(text, &spec.clone().exclude("model.layers.1"))?;
+    assert_eq!(
+        entry["config_groups"]["group_0"]["targets"],
+        json!([pooler, layers])
+    );
+    let left = r"re:^(.*\.)?layers\.1\.q_proj$";
+    assert_eq!(
+        entry["ignore"],
+        json!(["classifier", "model.layers.0.small", left])
+    );
+    // Of a vision model, whose modules transformers renames.
+    let entry = of_config("{}", &spec.min_params(0).exclude("classifier"))?;
+    assert_eq!(
+        entry["config_groups"]["group_0"]["targets"],
+        json!(["Linear"])
+    );
+    assert_eq!(entry["ignore"], json!(["classifier"]));
+    Ok(())
+}
+
+#[test]
+fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let source = folder_of(
+        dir.path(),
+        "{}",
+        &[
+            ("h.0.attn.c_proj.weight", &[8, 8]),
+            ("h.0.mlp.c_proj.weight", &[16, 8]),
+            ("h.0.mlp.c_proj.bias", &[8]),
+            ("h.0.mlp.gate.weight", &[4, 8]),
+            ("h.0.mlp.experts.0.up.weight", &[8, 8]),
+            ("h.1.mlp.router.layer.weight", &[4, 8]),
+            ("h.1.mlp.experts.up", &[4, 8, 8]),
+            ("h.2.mlp.gate.weight", &[8, 8]),
+            ("h.0.norm_1.weight", &[8, 8]),
+            ("codebook.weight", &[8, 8]),
+            ("embed_positions.weight", &[8, 8]),
+            ("embed_out.weight", &[32, 8]),
+            ("embedding_mapping.weight", &[8, 16]),
+            ("embedding_mapping.bias", &[8]),
+            ("embed_tokens.weight", &[32, 8]),
+        ],
+    )?;
+    let spec = QConfigSpec::int8().min_params(0);
+    let plan = Plan::new(&source, &spec, &[], &[])?;
+    let cases = [
+        ("h.0.attn.c_proj", "Custom(Conv1D)", "[in, out]"),
+        ("h.0.mlp.c_proj", "Custom(Conv1D)", "[in, out]"),
+        ("h.0.mlp.gate", "Custom(Router)", "router"),
+        ("h.1.mlp.router.layer", "Custom(Router)", "router"),
+        ("h.0.mlp.experts.0.up", "Custom(Expert)", "transformers 5"),
+        ("h.0.norm_1", "Custom(Norm)", "norm"),
+        ("codebook", "Custom(Codebook)", "codebook"),
+        ("embed_positions", "Custom(Positions)", "positions"),
+        ("embed_tokens", "Embedding", "off by default"),
+        // A gate that no experts are beside, as in a gated MLP; and projections of embeddings.
+        ("h.2.mlp.gate", "Linear", ""),
+        ("embed_out", "Linear", ""),
+        ("embedding_mapping", "Linear", ""),
+    ];
+    assert_eq!(plan.layers().len(), cases.len());
+    let layer = |plan: &Plan, name: &str| {
+        let mut layers = plan.layers().iter();
+        layers
+            .find(|layer| layer.name == name)
+            .expect("a layer")
+            .clone()
+    };
+    for (name, kind, why) in cases {
+        let layer = layer(&plan, name);
+        assert_eq!(layer.kind.to_string(), kind, "{name}");
+        let left = layer.left.map(|left| left.to_string()).unwrap_or_default();
+        assert!(
+            left.contains(why) && left.is_empty() == why.is_empty(),
+            "{name}: {left}"
+        );
+        assert_eq!(layer.qconfig.is_some(), why.is_empty(), "{name}");
+    }
+    // Asked for: experts by a rule, others by what they are said to be.
+    let experts = spec.clone().regex("experts", QConfig::per_row_dynamic());
+    let plan = Plan::new(&source, &experts, &["h.0.mlp.gate.weight".to_owned()], &[])?;
+    for name in ["h.0.mlp.experts.0.up", "h.0.mlp.gate"] {
+        assert!(layer(&plan, name).qconfig.is_some(), "{name}");
+    }
+    checkpoint::quantize(&source, &plan, dir.path().join("out"), |_| ())?;
+    let entry = fs::read_to_string(dir.path().join("out/config.json"))?;
+    assert!(entry.contains("experts"), "{entry}");
+    let norm = spec.name("h.0.norm_1", QConfig::per_row_dynamic());
+    let error = Plan::new(&source, &norm, &[], &[]).unwrap_err().to_string();
+    assert!(
+        error.contains("h.0.norm_1") && error.contains("Norm"),
+        "{error}"
+    );
     Ok(())
 }
 

@@ -37,11 +37,12 @@ pub struct QuantizeArgs {
     /// Keeps layers of fewer weight elements float; without it the preset or the spec decides.
     #[arg(long, value_name = "N")]
     min_params: Option<usize>,
-    /// Keeps a layer float, or all below a name.
+    /// Keeps a layer float, or all below a name; also a head without a tensor, tied to an embedding.
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
-    /// A matrix that is a Linear, such as an embedding whose table is also the output projection; or the full
-    /// name of a tensor of several: in_proj_weight, or the three dimensions of experts.
+    /// A matrix that is a Linear, by its module or its tensor, such as an embedding whose table is also the
+    /// output projection; or the full name of a tensor of several: in_proj_weight, or the three dimensions of
+    /// experts.
     #[arg(long, value_name = "NAME")]
     linear: Vec<String>,
     /// A matrix that is an Embedding.
@@ -54,13 +55,13 @@ pub struct QuantizeArgs {
 
 const RULES: &str = "\
 Which tensors are weights of layers:
-  NAME.weight of two dimensions is a Linear; it is an Embedding if the last part of NAME contains
-  `embed`, or is `wte`, `wpe`, `shared` or `relative_attention_bias`. --linear and --embedding
-  decide otherwise.
+  NAME.weight of two dimensions is a Linear; it is an Embedding if it has no bias and the last part
+  of NAME contains `embed`, or is `wte`, `wpe`, `shared` or `relative_attention_bias`. A Conv1D, whose
+  weight is [in, out], as GPT-2's, a router, an expert, a norm and a codebook stay float. --linear
+  and --embedding decide otherwise; a rule by name or regex quantizes experts.
   NAME.weight_ih_l0 and NAME.weight_hh_l0 are an LSTM, a GRU or an RNN, by the rows of the latter,
   and without _l0 a cell.
-All other tensors are copied. The Conv1D of GPT-2 has [in, out] and cannot be told from a Linear:
-exclude it. --dry-run shows all layers.
+All other tensors are copied. --dry-run shows all layers, and at the end the matrices that stay float.
 
 Rules of a spec match NAME. Weights with a scale for each channel take about 100 MB of memory,
 whatever their size; with one scale, three times the largest as f32.";

@@ -1,10 +1,10 @@
 //! `dynquant quantize` and `dynquant dequantize`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
-use candle_dynquant::{Checkpoint, LeftReason, QConfigSpec, WeightConfig};
+use candle_dynquant::{Checkpoint, LayerKind, LeftReason, QConfigSpec, WeightConfig};
 use candle_dynquant_io::print;
 
 use super::progress::Progress;
@@ -13,8 +13,9 @@ use super::{DequantizeArgs, QuantizeArgs};
 
 pub fn run(args: &QuantizeArgs) -> Result<()> {
     let source = Checkpoint::open(&args.source)?;
-    let plan = Plan::new(&source, &spec(args)?, &args.linear, &args.embedding)?;
     let tensors: BTreeMap<_, _> = source.tensors().map(|t| (t.name.clone(), t)).collect();
+    let spec = spec(args, &tensors)?;
+    let plan = Plan::new(&source, &spec, &args.linear, &args.embedding)?;
     if args.dry_run {
         return Ok(print::line(dry_run(&plan, &tensors))?);
     }
@@ -43,7 +44,10 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
             print::line(format_args!("{name}: {reason}"))?;
         }
     }
-    Ok(())
+    if let Some(note) = tied(&plan, &tensors) {
+        print::line(note)?;
+    }
+    Ok(print::line(left(&plan, &tensors, after))?)
 }
 
 pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
@@ -54,7 +58,29 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
     Ok(())
 }
 
-fn spec(args: &QuantizeArgs) -> Result<QConfigSpec> {
+/// Lines about matrices that stay float.
+const MAX_LEFT: usize = 12;
+/// Last parts of the names of heads that a model ties to its table, and so has no tensor for.
+const TIED_HEADS: [&str; 6] = [
+    "lm_head",
+    "embed_out",
+    "proj_out",
+    "decoder",
+    "vocab_projector",
+    "output_projection",
+];
+
+/// Whether a module is in the model, but without a matrix to be quantized: a norm, or a tied head.
+fn is_float_anyway(name: &str, tensors: &BTreeMap<String, TensorInfo>) -> bool {
+    let below = format!("{name}.");
+    let mut own = tensors.values().filter(|t| t.name.starts_with(&below));
+    match own.next() {
+        None => TIED_HEADS.contains(&name.rsplit('.').next().unwrap_or(name)),
+        Some(first) => first.shape.len() != 2 && own.all(|tensor| tensor.shape.len() != 2),
+    }
+}
+
+fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<QConfigSpec> {
     let spec = match &args.spec {
         Some(path) => QConfigSpec::from_file(path)?,
         None => QConfigSpec::preset(&args.preset)?,
@@ -69,7 +95,77 @@ fn spec(args: &QuantizeArgs) -> Result<QConfigSpec> {
         None => spec,
     };
     let exclude = |spec: QConfigSpec, name: &String| spec.exclude(name.as_str());
-    Ok(args.exclude.iter().fold(spec, exclude))
+    let names = args.exclude.iter();
+    Ok(names
+        .filter(|name| !is_float_anyway(name, tensors))
+        .fold(spec, exclude))
+}
+
+/// What transformers makes of the largest table that is quantized, if no layer has a matrix of its shape and a
+/// head may be tied to it.
+fn tied(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Option<String> {
+    let shape = |layer: &&PlannedLayer| tensors[&layer.tensors[0]].shape.clone();
+    let is_table = |layer: &&PlannedLayer| layer.kind == LayerKind::Embedding;
+    let is_int8 = |layer: &&PlannedLayer| {
+        let weight = layer.qconfig.as_ref().map(|qconfig| &qconfig.weight);
+        matches!(weight, Some(WeightConfig::Int8(_)))
+    };
+    let tables = plan.layers().iter().filter(is_table).filter(is_int8);
+    let table = tables.max_by_key(|layer| shape(layer)[0])?;
+    let mut others = plan.layers().iter().filter(|layer| !is_table(layer));
+    (!others.any(|layer| shape(&layer) == shape(&table))).then(|| {
+        let name = print::on_one_line(&table.name);
+        format!("{name}: transformers does not read it if a head is tied to it; this crate does")
+    })
+}
+
+/// Matrices that stay float, those of several layers in one line, and their share of the bytes after.
+fn left(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>, after: u64) -> String {
+    let quantized = plan.layers().iter().filter(|layer| layer.qconfig.is_some());
+    let quantized: BTreeSet<&String> = quantized.flat_map(|layer| &layer.tensors).collect();
+    let mut found: BTreeMap<(String, &[usize]), (usize, u64)> = BTreeMap::new();
+    let is_left =
+        |tensor: &&TensorInfo| tensor.shape.len() > 1 && !quantized.contains(&tensor.name);
+    for tensor in tensors.values().filter(is_left) {
+        let part = |part: &'_ str| match part.parse::<u64>() {
+            Ok(_) => "*".to_owned(),
+            Err(_) => part.to_owned(),
+        };
+        let name: Vec<String> = tensor.name.split('.').map(part).collect();
+        let (count, bytes) = found.entry((name.join("."), &tensor.shape)).or_default();
+        *count += 1;
+        *bytes += tensor.bytes;
+    }
+    let share = |bytes: u64| format!("{:.1} %", 100. * bytes as f64 / after.max(1) as f64);
+    let all: u64 = found.values().map(|(_, bytes)| bytes).sum();
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|(_, (_, bytes))| std::cmp::Reverse(*bytes));
+    let rest = found.split_off(found.len().min(MAX_LEFT));
+    let mut rows: Vec<Vec<String>> = found
+        .into_iter()
+        .map(|((name, shape), (count, bytes))| {
+            vec![
+                format!("  {name}"),
+                format!("{shape:?} x {count}"),
+                megabytes(bytes),
+                share(bytes),
+            ]
+        })
+        .collect();
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|(_, (_, bytes))| bytes).sum();
+        let names = format!("  {} other names", rest.len());
+        rows.push(vec![names, String::new(), megabytes(bytes), share(bytes)]);
+    }
+    match rows.is_empty() {
+        true => "no matrix stays float".into(),
+        false => format!(
+            "matrices that stay float: {}, {} of the bytes\n{}",
+            megabytes(all),
+            share(all),
+            table(&rows)
+        ),
+    }
 }
 
 /// Each layer and what it becomes, then the tensors that are none of them, counted.
@@ -99,11 +195,14 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
         .flat_map(|layer| &layer.tensors)
         .count();
     let rest = tensors.len() - layers;
+    let after = all - before + after;
     format!(
-        "{}\n{rest} other tensors are copied\n{} -> {}",
+        "{}\n{rest} other tensors are copied\n{} -> {}\n{}{}",
         table(&rows),
         megabytes(all),
-        megabytes(all - before + after),
+        megabytes(after),
+        tied(plan, tensors).map_or(String::new(), |note| note + "\n"),
+        left(plan, tensors, after),
     )
 }
 

@@ -114,6 +114,11 @@ pub enum LeftReason {
     /// It is an embedding, and no rule matches it: presets leave embeddings unless
     /// [`embeddings`](crate::QConfigSpec::embeddings) adds them.
     OffByDefault,
+    /// It is a matrix of a checkpoint that is multiplied as no Linear is, or not at all.
+    Kind {
+        /// What it is.
+        why: &'static str,
+    },
     /// It was quantized before.
     AlreadyQuantized,
     /// It is smaller than [`min_params`](crate::QConfigSpec::min_params).
@@ -254,6 +259,7 @@ impl fmt::Display for LeftReason {
             Self::KeptFloat { rule } => write!(f, "left: kept float by {rule}"),
             Self::NoRule => f.write_str("left: no rule matches"),
             Self::OffByDefault => f.write_str("left: off by default, see `.embeddings()`"),
+            Self::Kind { why } => write!(f, "left: {why}"),
             Self::AlreadyQuantized => f.write_str("left: already quantized"),
             Self::TooSmall {
                 parameters,
