@@ -67,14 +67,11 @@ TWO_TOWERS = dict(
     text_config=dict(projection_dim=64, eos_token_id=2, bos_token_id=1, pad_token_id=0, **TEXT),
     vision_config=dict(projection_dim=64, image_size=32, patch_size=8, **SIZES),
 )
-# What transformers does not read, listed in docs/checkpoints.md; with --embeddings, TIED_TABLES too.
+# What transformers does not read, listed in docs/checkpoints.md.
 KNOWN = {
     NEWEST["transformers"]: ["dinov2", "mixtral", "qwen3-moe"],
     OLDEST["transformers"]: ["clip", "marian", "modernbert-masked", "pegasus", "siglip", "t5"],
 }
-TIED_TABLES = """albert-masked bart bert-masked bloom deberta-v2-masked distilbert-masked electra-masked esm-masked falcon
-    gemma-tied gemma2-tied gemma3-tied gpt2 llama-tied mamba marian mbart modernbert-masked opt pegasus qwen2-tied
-    qwen3-tied roberta-masked t5 whisper""".split()
 # Name, model_type, class that it is saved as, other classes that it is read as, configuration.
 CAUSAL, MASKED, BASE, SEQ2SEQ = "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModel", "AutoModelForSeq2SeqLM"
 CLASSIFIER, IMAGES = "AutoModelForSequenceClassification", "AutoModelForImageClassification"
@@ -475,8 +472,7 @@ def main():
                 sys.exit(done.stderr)
             results += [{"version": version["transformers"]} | row for row in json.loads(done.stdout)]
     show("")
-    known = lambda row: row["model"] in KNOWN[row["version"]] or "embed" in row["way"] and row["model"] in TIED_TABLES
-    bad = [row for row in results if not row.get("good", True) and not known(row)]
+    bad = [row for row in results if not row.get("good", True) and row["model"] not in KNOWN[row["version"]]]
     bad += [row for row in bert if min(row["theirs"], row["ours"], row["between"]) < 30]
     if args.json:
         print(json.dumps({"bert": bert, "results": results, "refused": refused}))

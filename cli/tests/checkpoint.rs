@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use candle_dynquant::candle_core::{DType, Device, Tensor, safetensors};
 use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
 use serde_json::Value;
@@ -231,18 +231,31 @@ fn a_tied_head_and_a_norm_can_be_excluded_and_a_linear_is_named_by_its_tensor() 
 }
 
 #[test]
-fn a_table_that_may_be_tied_is_said_to_be_for_this_crate() -> Result<()> {
+fn a_table_that_transformers_ties_is_left_with_a_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let float = float(&folder);
+    let float = folder.path().join("float");
+    std::fs::create_dir(&float)?;
+    std::fs::rename(self::float(&folder), float.join("model.safetensors"))?;
+    let config = r#"{"architectures": ["BertForMaskedLM"]}"#;
+    std::fs::write(float.join("config.json"), config)?;
     let out = folder.path().join("out");
-    let note = "word_embeddings: transformers does not read it if a head is tied to it";
+    let out = out.to_str().context("a path")?;
+    let note = "transformers reads no codes in a table";
     for (args, expected) in [
         (&["quantize", "--embeddings", "--dry-run"][..], true),
+        (&["quantize", "--embeddings", "-o", out], true),
+        (&["quantize", "-o", out], false),
         (
-            &["quantize", "--embeddings", "-o", out.to_str().unwrap()],
-            true,
+            &[
+                "quantize",
+                "--embeddings",
+                "--embedding",
+                "word_embeddings",
+                "-o",
+                out,
+            ],
+            false,
         ),
-        (&["quantize", "--dry-run"], false),
     ] {
         let output = text(&dynquant(args, &[&float]));
         assert_eq!(output.contains(note), expected, "{output}");

@@ -24,6 +24,15 @@ const ENTRY: &str = "quantization_config";
 /// Of older files.
 const OLD_ENTRY: &str = "compression_config";
 const METHOD: &str = "compressed-tensors";
+/// The ends of the names of architectures with a head of words.
+const WITH_HEADS: [&str; 6] = [
+    "ForCausalLM",
+    "ForConditionalGeneration",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "LMHeadModel",
+    "MTModel",
+];
 /// Models of images alone that have a `vocab_size`.
 const IMAGE_CODES: [&str; 2] = ["beit", "data2vec-vision"];
 const FORMATS: [&str; 3] = ["int-quantized", "naive-quantized", "dense"];
@@ -46,6 +55,8 @@ pub(super) struct Quantization {
     pub foreign: Option<(String, Value)>,
     /// Whether the model has a vocabulary, and so maybe a tied head.
     pub has_vocabulary: bool,
+    /// Whether it is one with a head of words that may be tied to its table.
+    pub has_tied_head: bool,
 }
 
 #[derive(Deserialize)]
@@ -88,9 +99,11 @@ struct RawActivations {
 impl Quantization {
     /// Of the text of a `config.json`; empty if it has no such entry.
     pub fn read(json: Vec<u8>) -> Result<Self> {
-        let config = parse_file(json.clone());
+        // What is no JSON is an error below.
+        let config = parse_file(json.clone()).unwrap_or_default();
         Ok(Self {
-            has_vocabulary: config.is_ok_and(|config| has_vocabulary(&config)),
+            has_vocabulary: has_vocabulary(&config),
+            has_tied_head: has_tied_head(&config),
             ..Self::read_entry(json)?
         })
     }
@@ -274,6 +287,14 @@ fn has_vocabulary(config: &Value) -> bool {
     let kind = entries.get("model_type").and_then(Value::as_str);
     kind.is_none_or(|kind| !IMAGE_CODES.contains(&kind))
         && (entries.contains_key("vocab_size") || entries.values().any(has_vocabulary))
+}
+
+/// Whether a configuration is of a model with a head of words, and does not say that it is not tied.
+fn has_tied_head(config: &Value) -> bool {
+    let architectures = config["architectures"].as_array().into_iter().flatten();
+    let mut names = architectures.filter_map(Value::as_str);
+    names.any(|name| WITH_HEADS.iter().any(|end| name.ends_with(end)))
+        && config["tie_word_embeddings"] != Value::Bool(false)
 }
 
 /// The text of a `config.json` with another entry for its quantization, or none. All other values are those

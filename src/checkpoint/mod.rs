@@ -103,6 +103,8 @@ struct Opened {
     views: Views,
     /// Whether `config.json` says of a part of the model how many words it knows.
     has_vocabulary: bool,
+    /// Whether `config.json` names a model with a head of words, which is tied if the files have none.
+    has_tied_head: bool,
 }
 
 /// A tensor of a checkpoint.
@@ -165,6 +167,7 @@ impl Checkpoint {
         let (weights, views) = weights::find(&files, &config)?;
         let opened = Arc::new(Opened {
             has_vocabulary: config.has_vocabulary,
+            has_tied_head: config.has_tied_head,
             files,
             weights,
             views,

@@ -20,7 +20,7 @@ const TABLES: [&str; 4] = ["wte", "wpe", "shared", "relative_attention_bias"];
 /// Those that make it a router, if its siblings are experts.
 const GATES: [&str; 2] = ["gate", "shared_expert_gate"];
 /// Kinds of matrices that no rule for Linears is for, and why.
-const OTHERS: [(&str, &str); 6] = [
+const OTHERS: [(&str, &str); 7] = [
     (CONV1D, "a Conv1D has its weight as [in, out]"),
     (ROUTER, "a router decides by small differences"),
     (
@@ -33,6 +33,11 @@ const OTHERS: [(&str, &str); 6] = [
         "transformers looks positions up in a layer that is no Embedding",
     ),
     (CODEBOOK, "the rows of a codebook are compared"),
+    (
+        TIED_TABLE,
+        "transformers reads no codes in a table that a head is tied to; named as an embedding, it is quantized \
+         for this crate",
+    ),
 ];
 const CONV1D: &str = "Conv1D";
 const ROUTER: &str = "Router";
@@ -40,6 +45,7 @@ const EXPERT: &str = "Expert";
 const NORM: &str = "Norm";
 const POSITIONS: &str = "Positions";
 const CODEBOOK: &str = "Codebook";
+const TIED_TABLE: &str = "TiedTable";
 
 /// The layers that the tensors of a checkpoint are taken for, each with its quantization.
 ///
@@ -93,6 +99,8 @@ impl Plan {
     ///   below `router`, or as `gate` or `shared_expert_gate` beside `experts`; a `Custom(Norm)` if the last part
     ///   contains `norm`, a `Custom(Codebook)` if it contains `codebook`; `embed_positions` is a
     ///   `Custom(Positions)`. These and Conv1Ds stay float.
+    /// - It is a `Custom(TiedTable)`, which stays float, if it is an Embedding that transformers ties to a head, by
+    ///   `architectures` of `config.json`, or if it is called `shared`, and no Linear has its shape.
     /// - `name.weight_ih_l0` and `name.weight_hh_l0` are an LSTM, a GRU or an RNN, by the rows of
     ///   the weight of the hidden state, and without `_l0` a cell.
     ///
@@ -243,6 +251,7 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
     }
     let mut found: Vec<_> = found.into_values().collect();
     tell_linears(source, &mut found);
+    tell_tied_tables(source, &mut found);
     found
 }
 
@@ -294,6 +303,26 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
             continue;
         };
         layer.kind = LayerKind::custom(kind);
+    }
+}
+
+/// Tells the tables that transformers ties to a head or to each other: the largest, where no Linear has their
+/// shape, of a model with a head of words, or with a table called `shared`.
+fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
+    let is_table = |layer: &PlannedLayer| layer.kind == LayerKind::Embedding;
+    let tables = layers.iter().filter(|layer| is_table(layer));
+    let Some(largest) = tables.map(|layer| layer.shapes[0]).max() else {
+        return;
+    };
+    let mut of_that_shape = layers.iter().filter(|layer| layer.shapes[0] == largest);
+    let has_own_head = of_that_shape.any(|layer| !is_table(layer));
+    let is_shared = |layer: &PlannedLayer| is_table(layer) && own_name(&layer.name) == "shared";
+    let is_tied = source.opened.has_tied_head || layers.iter().any(is_shared);
+    if is_tied && !has_own_head {
+        let tables = layers.iter_mut().filter(|layer| is_table(layer));
+        tables
+            .filter(|layer| layer.shapes[0] == largest)
+            .for_each(|layer| layer.kind = LayerKind::custom(TIED_TABLE));
     }
 }
 

@@ -25,6 +25,7 @@ use half::{bf16, f16};
 
 use super::isa::{Isa, Pairs, Registers};
 use super::reference::Affine;
+use super::threads::Line;
 use crate::sizes;
 
 /// Cache line, and the widest vector register.
@@ -95,8 +96,9 @@ pub struct Packed {
     scales: Vec<f32>,
     bias: Vec<f32>,
     reduced_range: bool,
-    /// Whether the next pass over all panels begins with the last: see [`Packed::turn`].
-    backwards: AtomicBool,
+    /// Whether the next pass over all panels begins with the last: see [`Packed::turn`]. Each call writes it,
+    /// and on its own line it takes no other field from the caches of the threads that read them.
+    backwards: Line<AtomicBool>,
 }
 
 /// The place of a panel in memory.
@@ -283,7 +285,7 @@ impl Packed {
             scales: vec![scale; width],
             bias: vec![0.; width],
             reduced_range: false,
-            backwards: AtomicBool::new(false),
+            backwards: Line(AtomicBool::new(false)),
         };
         for place in &packed.places {
             let of_place = &bias[place.start..][..place.channels];
@@ -376,7 +378,7 @@ impl Packed {
     /// Weights that are a little larger than the cache would be gone each time if every pass
     /// began with the first; turning around, it begins with those that are still there.
     pub fn turn(&self) -> bool {
-        self.backwards.fetch_xor(true, Ordering::Relaxed)
+        self.backwards.0.fetch_xor(true, Ordering::Relaxed)
     }
 
     /// The int8 codes in row order again, `[n, k]`; none of other weights.

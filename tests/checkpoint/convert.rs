@@ -277,6 +277,43 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
 }
 
 #[test]
+fn a_table_that_transformers_ties_stays_float_unless_it_is_named() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let spec = QConfigSpec::int8().min_params(0).embeddings();
+    let causal = r#"{"architectures": ["LlamaForCausalLM"]}"#;
+    let untied = r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": false}"#;
+    let headless = r#"{"architectures": ["LlamaModel"]}"#;
+    let (table, head) = ("model.embed_tokens", "lm_head");
+    let cases: [(&str, &[&str], bool); 6] = [
+        (causal, &[table], true),
+        (causal, &[table, head], false),
+        (untied, &[table], false),
+        (headless, &[table], false),
+        ("{}", &["shared", table], true),
+        ("{}", &[table], false),
+    ];
+    for (config, of_32, is_tied) in cases {
+        let others: [(&str, &[usize]); 2] = [
+            ("model.layers.0.q_proj.weight", &[8, 8]),
+            ("model.position_embeddings.weight", &[16, 8]),
+        ];
+        let names: Vec<_> = of_32.iter().map(|name| format!("{name}.weight")).collect();
+        let of_32 = names.iter().map(|name| (&**name, &[32, 8][..]));
+        let source = folder_of(dir.path(), config, &of_32.chain(others).collect::<Vec<_>>())?;
+        let is_left = |plan: &Plan, name: &str| {
+            let layer = plan.layers().iter().find(|layer| layer.name == name);
+            layer.is_some_and(|layer| layer.qconfig.is_none())
+        };
+        let plan = Plan::new(&source, &spec, &[], &[])?;
+        assert_eq!(is_left(&plan, table), is_tied, "{config} {names:?}");
+        assert!(!is_left(&plan, "model.position_embeddings"), "{config}");
+        let plan = Plan::new(&source, &spec, &[], &[table.to_owned()])?;
+        assert!(!is_left(&plan, table), "{config}");
+    }
+    Ok(())
+}
+
+#[test]
 fn values_beyond_a_half_are_counted_as_a_model_counts_them() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = folder(dir.path())?.join("model.safetensors");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
 use serde_json::{Value, json};
@@ -226,29 +226,47 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
     candle_core::safetensors::save(&tensors, float.join("model.safetensors"))?;
     let source = Checkpoint::open(&float)?;
     let int8 = QConfigSpec::int8().min_params(0);
-    let int8 = int8.exclude("other").exclude("head");
-    for (spec, expected) in [
-        (int8.clone(), &["Linear"][..]),
-        (int8.embeddings(), &["Linear", "Embedding"]),
-    ] {
+    let int8 = int8.exclude("other");
+    let load = || -> Result<Tied> {
         let vb = source.var_builder(DType::F32, &Device::Cpu);
         let words = nn::embedding(8, 8, vb.pp("words"))?;
-        let mut model = Tied {
+        Ok(Tied {
             inner: nn::linear_no_bias(8, 8, vb.pp("inner"))?,
             other: nn::linear_no_bias(8, 8, vb.pp("other"))?,
             head: nn::Linear::new(words.embeddings().clone(), None),
             words,
-        };
+        })
+    };
+    for (spec, targets, ignored) in [
+        (
+            int8.clone().exclude("head"),
+            json!([["Linear"]]),
+            json!(["head", "other"]),
+        ),
+        (
+            int8.clone().embeddings(),
+            json!([["Linear"], ["words"]]),
+            json!(["head", "other"]),
+        ),
+    ] {
+        let mut model = load()?;
         quantize_dynamic(&mut model, &spec)?;
         checkpoint::save(&model, &source, &out)?;
         let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
         let entry = &config["quantization_config"];
-        assert_eq!(entry["ignore"], json!(["head", "other"]), "{spec}");
-        let groups = entry["config_groups"].as_object().expect("groups");
-        let targets: Vec<&Value> = groups.values().map(|group| &group["targets"]).collect();
-        let expected: Vec<Value> = expected.iter().map(|class| json!([class])).collect();
-        assert_eq!(targets, expected.iter().collect::<Vec<_>>(), "{spec}");
+        assert_eq!(entry["ignore"], ignored, "{spec}");
+        let groups = entry["config_groups"].as_object().context("groups")?;
+        let own: Vec<&Value> = groups.values().map(|group| &group["targets"]).collect();
+        assert_eq!(json!(own), targets, "{spec}");
     }
+    // A head that is loaded again would have the table's codes.
+    let mut model = load()?;
+    quantize_dynamic(&mut model, &int8.exclude("head").embeddings())?;
+    let error = checkpoint::save(&model, &source, &out).unwrap_err();
+    assert!(
+        error.to_string().starts_with("head: cannot save"),
+        "{error}"
+    );
     Ok(())
 }
 

@@ -39,13 +39,15 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         megabytes(after),
     ))?;
     for layer in plan.layers() {
-        if let Some(reason @ LeftReason::AccumulatorOverflow { .. }) = &layer.left {
+        let is_told = match &layer.left {
+            Some(LeftReason::AccumulatorOverflow { .. }) => true,
+            Some(_) => args.embeddings && layer.kind == LayerKind::custom("TiedTable"),
+            None => false,
+        };
+        if let Some(reason) = layer.left.as_ref().filter(|_| is_told) {
             let name = print::on_one_line(&layer.name);
             print::line(format_args!("{name}: {reason}"))?;
         }
-    }
-    if let Some(note) = tied(&plan, &tensors) {
-        print::line(note)?;
     }
     Ok(print::line(left(&plan, &tensors, after))?)
 }
@@ -99,24 +101,6 @@ fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<Q
     Ok(names
         .filter(|name| !is_float_anyway(name, tensors))
         .fold(spec, exclude))
-}
-
-/// What transformers makes of the largest table that is quantized, if no layer has a matrix of its shape and a
-/// head may be tied to it.
-fn tied(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Option<String> {
-    let shape = |layer: &&PlannedLayer| tensors[&layer.tensors[0]].shape.clone();
-    let is_table = |layer: &&PlannedLayer| layer.kind == LayerKind::Embedding;
-    let is_int8 = |layer: &&PlannedLayer| {
-        let weight = layer.qconfig.as_ref().map(|qconfig| &qconfig.weight);
-        matches!(weight, Some(WeightConfig::Int8(_)))
-    };
-    let tables = plan.layers().iter().filter(is_table).filter(is_int8);
-    let table = tables.max_by_key(|layer| shape(layer)[0])?;
-    let mut others = plan.layers().iter().filter(|layer| !is_table(layer));
-    (!others.any(|layer| shape(&layer) == shape(&table))).then(|| {
-        let name = print::on_one_line(&table.name);
-        format!("{name}: transformers does not read it if a head is tied to it; this crate does")
-    })
 }
 
 /// Matrices that stay float, those of several layers in one line, and their share of the bytes after.
@@ -197,11 +181,10 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
     let rest = tensors.len() - layers;
     let after = all - before + after;
     format!(
-        "{}\n{rest} other tensors are copied\n{} -> {}\n{}{}",
+        "{}\n{rest} other tensors are copied\n{} -> {}\n{}",
         table(&rows),
         megabytes(all),
         megabytes(after),
-        tied(plan, tensors).map_or(String::new(), |note| note + "\n"),
         left(plan, tensors, after),
     )
 }

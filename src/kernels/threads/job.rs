@@ -29,7 +29,7 @@ pub struct JobSlot {
 type Panic = Box<dyn Any + Send>;
 
 /// A value with a cache line of its own.
-#[derive(Default)]
+#[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Line<T>(pub T);
 

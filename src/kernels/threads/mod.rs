@@ -41,6 +41,7 @@ use std::sync::Mutex;
 use course::{Course, MAX_SHARES};
 
 pub use course::Phase;
+pub use job::Line;
 pub use rayon_pool::has_threads;
 pub use shared::Shared;
 
