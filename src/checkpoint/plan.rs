@@ -310,12 +310,19 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
 /// shape, of a model with a head of words, or with a table called `shared`.
 fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let is_table = |layer: &PlannedLayer| layer.kind == LayerKind::Embedding;
-    let tables = layers.iter().filter(|layer| is_table(layer));
+    let of_words = |layer: &&PlannedLayer| !own_name(&layer.name).contains("position");
+    let tables = layers
+        .iter()
+        .filter(|layer| is_table(layer))
+        .filter(of_words);
     let Some(largest) = tables.map(|layer| layer.shapes[0]).max() else {
         return;
     };
-    let mut of_that_shape = layers.iter().filter(|layer| layer.shapes[0] == largest);
-    let has_own_head = of_that_shape.any(|layer| !is_table(layer));
+    // In a block, a Linear of that shape is no head.
+    let in_block = |name: &str| name.split('.').any(|part| part.parse::<u32>().is_ok());
+    let has_own_head = layers
+        .iter()
+        .any(|layer| layer.shapes[0] == largest && !is_table(layer) && !in_block(&layer.name));
     let is_shared = |layer: &PlannedLayer| is_table(layer) && own_name(&layer.name) == "shared";
     let is_tied = source.opened.has_tied_head || layers.iter().any(is_shared);
     if is_tied && !has_own_head {

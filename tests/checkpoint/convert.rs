@@ -294,7 +294,7 @@ fn a_table_that_transformers_ties_stays_float_unless_it_is_named() -> Result<()>
     ];
     for (config, of_32, is_tied) in cases {
         let others: [(&str, &[usize]); 2] = [
-            ("model.layers.0.q_proj.weight", &[8, 8]),
+            ("model.layers.0.up_proj.weight", &[32, 8]),
             ("model.position_embeddings.weight", &[16, 8]),
         ];
         let names: Vec<_> = of_32.iter().map(|name| format!("{name}.weight")).collect();

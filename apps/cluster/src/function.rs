@@ -39,7 +39,7 @@ pub struct Declaration {
     /// The model that the query is of.
     pub model: Identity,
     /// Length of an embedding.
-    pub hidden_size: usize,
+    pub embedding_size: usize,
     /// Whether the model has a classification head.
     pub is_classifier: bool,
     /// Whether texts that are too long are cut.
@@ -51,7 +51,7 @@ impl Declaration {
     pub fn of(model: &LoadedModel, truncate: bool) -> Self {
         Self {
             model: model.identity.clone(),
-            hidden_size: model.hidden_size(),
+            embedding_size: model.embedding_size(),
             is_classifier: model.is_classifier(),
             truncate,
         }
@@ -136,7 +136,7 @@ impl TextFunction {
     fn answer_type(&self, declaration: &Declaration) -> Result<DataType> {
         match self.kind {
             Kind::Embed => {
-                let size = length(declaration.hidden_size)?;
+                let size = length(declaration.embedding_size)?;
                 Ok(DataType::FixedSizeList(item(), size))
             }
             Kind::Classify if declaration.is_classifier => Ok(DataType::Utf8),
@@ -166,7 +166,7 @@ impl TextFunction {
     fn answer(&self, texts: &ArrayRef, declaration: &Declaration) -> Result<ArrayRef> {
         let Declaration {
             truncate,
-            hidden_size,
+            embedding_size,
             ..
         } = *declaration;
         let model = self.model(&declaration.model)?;
@@ -183,7 +183,7 @@ impl TextFunction {
             exec_datafusion_err!("{}: {error:#}{hint}", self.kind)
         })?;
         match self.kind {
-            Kind::Embed => embeddings(&answers, hidden_size),
+            Kind::Embed => embeddings(&answers, embedding_size),
             Kind::Classify => {
                 let label = |logits: &Option<Vec<f32>>| model.label(logits.as_deref()?);
                 let labels: StringArray = answers.iter().map(label).collect();
@@ -337,7 +337,7 @@ mod tests {
             serde_json::from_str(r#"{"name":"a","weights":"int8","digest":"0123456789abcdef01"}"#);
         let declaration = Declaration {
             model: model.unwrap(),
-            hidden_size: 2,
+            embedding_size: 2,
             is_classifier,
             truncate: false,
         };

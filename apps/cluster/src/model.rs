@@ -36,7 +36,7 @@ impl LoadedModel {
     }
 
     /// Length of an embedding.
-    pub fn hidden_size(&self) -> usize {
+    pub fn embedding_size(&self) -> usize {
         self.encoder.config.embedding_size
     }
 
