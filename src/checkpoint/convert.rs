@@ -1,6 +1,7 @@
 //! Checkpoints quantized and dequantized without a model, a block of rows at a time.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
@@ -171,26 +172,25 @@ fn rows_of_block(k: usize) -> usize {
     (BLOCK / k.max(ROW)).max(1)
 }
 
-/// Calls `with` with the first row and the elements of each block of so many rows.
+/// Calls `with` with the rows and the elements of each block of so many rows.
 fn blocks(
     source: &Opened,
     name: &str,
     rows: usize,
-    mut with: impl FnMut(usize, Vec<f32>) -> Result<()>,
+    mut with: impl FnMut(Range<usize>, Vec<f32>) -> Result<()>,
 ) -> Result<()> {
     let (shard, entry, [n, k]) = matrix(source, name)?;
     for row in (0..n).step_by(rows.max(1)) {
         let end = n.min(row.saturating_add(rows));
         let values = shard.floats(name, entry, row * k..end * k)?;
-        with(row, values).map_err(|error| below(error, row))?;
+        with(row..end, values).map_err(|error| below(error, row))?;
     }
     Ok(())
 }
 
-/// The block of rows that begins at `first`.
-fn block(values: Vec<f32>, first: usize, [n, k]: [usize; 2]) -> Result<Tensor> {
-    let rows = values.len().checked_div(k).unwrap_or(n - first);
-    Ok(Tensor::from_vec(values, (rows, k), &Device::Cpu)?)
+/// A block of rows.
+fn block(values: Vec<f32>, rows: &Range<usize>, k: usize) -> Result<Tensor> {
+    Ok(Tensor::from_vec(values, (rows.len(), k), &Device::Cpu)?)
 }
 
 /// The error of a block of rows that begins at `first`.
@@ -231,11 +231,11 @@ fn quantized_blocks(
     } else {
         rows_of_block(shape[1])
     };
-    blocks(source, name, rows, |row, values| {
-        let block = block(values, row, shape)?;
+    blocks(source, name, rows, |rows, values| {
+        let block = block(values, &rows, shape[1])?;
         let table = QTable::from_observed(&block, config, observed.as_ref())?;
         drop(block);
-        with(row, &table)
+        with(rows.start, &table)
     })
 }
 
@@ -275,8 +275,8 @@ fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option
     }
     let (_, _, shape) = matrix(source, name)?;
     let mut observer = config.build()?;
-    blocks(source, name, rows_of_block(shape[1]), |row, values| {
-        observer.observe(&block(values, row, shape)?)
+    blocks(source, name, rows_of_block(shape[1]), |rows, values| {
+        observer.observe(&block(values, &rows, shape[1])?)
     })?;
     observer.calculate_qparams().map(Some)
 }

@@ -12,7 +12,7 @@ use super::weights::matrix;
 use crate::error::Result;
 use crate::module::LayerKind;
 use crate::stored::origin::Part;
-use crate::stored::{Format, Quantized, Zeros};
+use crate::stored::{Format, Quantized, SCALE, ZERO_POINT, Zeros};
 
 /// The weights by the tensors of the source.
 #[derive(Default)]
@@ -219,6 +219,10 @@ impl Placed {
     }
 
     fn view(&mut self, of: String, part: Part, held: Held, source: &Opened) -> Result<()> {
+        // A table is found by its name only.
+        if held.kind == LayerKind::Embedding {
+            return Err(contested(&of).at(&held.path));
+        }
         let views = self.views.entry(of.clone()).or_default();
         if let Some(known) = views.iter().find(|view| view.part == part) {
             let format = held.weight.format();
@@ -298,11 +302,17 @@ fn view_name(of: &str, part: Part, source: &Opened) -> String {
         offset,
         strides: [down, across],
     } = part;
-    let mut name = match part == (Part::rows(0, part.shape)) {
-        true => format!("{of}.quantized"),
-        false => format!("{of}.quantized_{offset}_{n}x{k}_{down}x{across}"),
+    let whole = source.files.find(of).map(|(_, entry)| matrix(of, entry));
+    let mut name = if whole.is_some_and(|shape| shape.is_ok_and(|own| part == Part::rows(0, own))) {
+        format!("{of}.quantized")
+    } else {
+        format!("{of}.quantized_{offset}_{n}x{k}_{down}x{across}")
     };
-    while source.files.find(&name).is_some() {
+    let is_taken = |name: &str| {
+        let mut suffixes = ["", SCALE, ZERO_POINT].iter();
+        suffixes.any(|suffix| source.files.find(&format!("{name}{suffix}")).is_some())
+    };
+    while is_taken(&name) {
         name.push('_');
     }
     name

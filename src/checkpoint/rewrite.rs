@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_dynquant_io::input;
 use candle_dynquant_io::output::{NewFile, NewFolder};
@@ -75,7 +75,9 @@ pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> 
     let mut write = || match &source.files.folder {
         Some(folder) => {
             let new = NewFolder::beside(out).map_err(writing)?;
-            fill(source, folder, new.path(), change)?;
+            // What is copied is neither the old output nor, through a link, a folder around it.
+            let mut around: Vec<_> = [folder, out].into_iter().filter_map(real).collect();
+            fill(source, folder, new.path(), &mut around, change)?;
             new.put().map_err(writing)
         }
         None => {
@@ -88,10 +90,16 @@ pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> 
 }
 
 /// Writes the changed checkpoint of a folder into a new one.
-fn fill(source: &Opened, folder: &Path, new: &Path, change: &mut dyn Rewrite) -> Result<()> {
+fn fill(
+    source: &Opened,
+    folder: &Path,
+    new: &Path,
+    around: &mut Vec<PathBuf>,
+    change: &mut dyn Rewrite,
+) -> Result<()> {
     let shards = source.files.shards.iter();
     let shards: Vec<_> = shards.filter_map(|shard| shard.path.file_name()).collect();
-    copy_others(folder, new, 0, &shards)?;
+    copy_others(folder, new, 0, &shards, around)?;
     let mut weight_map = BTreeMap::new();
     let mut bytes = 0;
     for (number, shard) in source.files.shards.iter().enumerate() {
@@ -172,7 +180,15 @@ fn write_shard(
 
 /// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones and the model's
 /// weights in other forms.
-fn copy_others(from: &Path, to: &Path, depth: usize, shards: &[&OsStr]) -> Result<()> {
+///
+/// None of `around` is copied, to which the folders on the way are added.
+fn copy_others(
+    from: &Path,
+    to: &Path,
+    depth: usize,
+    shards: &[&OsStr],
+    around: &mut Vec<PathBuf>,
+) -> Result<()> {
     let failed = |error| Error::Io {
         action: "copy",
         error,
@@ -191,8 +207,14 @@ fn copy_others(from: &Path, to: &Path, depth: usize, shards: &[&OsStr]) -> Resul
         let is_own = depth == 0 && (is_of_model(&path) || shards.contains(&&*name));
         let target = to.join(&name);
         if meta.is_dir() && !(hidden || is_own) && depth < MAX_DEPTH {
+            let real = path.canonicalize().map_err(failed)?;
+            if around.contains(&real) {
+                continue;
+            }
             fs::create_dir(&target).map_err(failed)?;
-            copy_others(&path, &target, depth + 1, shards)?;
+            around.push(real);
+            copy_others(&path, &target, depth + 1, shards, around)?;
+            around.pop();
             // One of hidden files only; one that was empty is a module of sentence-transformers.
             if fs::read_dir(&path).map_err(failed)?.next().is_some() {
                 let _ = fs::remove_dir(&target);

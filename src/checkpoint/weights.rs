@@ -62,6 +62,11 @@ pub(super) fn find(files: &Files, config: &Quantization) -> Result<(Weights, Vie
             weights.insert(name, Kind::Whole(format));
         }
     }
+    let mut names = views.values().flat_map(|parts| parts.values());
+    if let Some(name) = names.find(|name| views.contains_key(*name)) {
+        let error = invalid(name, "a view of a tensor that is none", "a view of a view");
+        return Err(error.in_file(files.path()));
+    }
     // A weight comes before its scales and zero points, which then belong to one that is known.
     for (name, shard, entry) in files.tensors() {
         if weights.contains_key(name) || belongs(&weights, name) {

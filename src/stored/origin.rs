@@ -2,8 +2,8 @@
 //!
 //! A model may rename tensors, cut several weights out of one, or transpose one, and gives a layer
 //! nothing but the result. Its memory tells where it came from: a backend records each tensor that it hands
-//! out, and layers look theirs up when they are made. As memory may be freed and used again, a tensor that is not
-//! the very one handed out is compared with the file.
+//! out, and layers look theirs up when they are made. As memory may be freed and used again, or changed in place, a
+//! matrix is compared with the file.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -133,7 +133,8 @@ pub(super) fn of_answer(answer: &Tensor, shape: [usize; 2]) -> Option<Origin> {
 pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
     let handed = handed(matrix)?;
     let (source, part) = (handed.source.upgrade()?, Part::of(matrix.layout())?);
-    let is_it = handed.id == matrix.id() || equals(matrix, &handed.name, part, &*source).ok()?;
+    // It may have been changed in place.
+    let is_it = equals(matrix, &handed.name, part, &*source).ok()?;
     is_it.then(|| handed.origin(part))
 }
 

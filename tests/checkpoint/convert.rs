@@ -314,6 +314,21 @@ fn a_table_that_transformers_ties_stays_float_unless_it_is_named() -> Result<()>
 }
 
 #[test]
+fn many_rows_without_columns_are_written_block_by_block() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    let empty = Tensor::zeros((200_000, 0), DType::F32, &Device::Cpu)?;
+    let tensors = HashMap::from([("a.weight", empty)]);
+    candle_core::safetensors::save(&tensors, &float)?;
+    let source = Checkpoint::open(&float)?;
+    let plan = Plan::new(&source, &QConfigSpec::preset("per_channel")?, &[], &[])?;
+    checkpoint::quantize(&source, &plan, &out, |_| ())?;
+    let scales = Checkpoint::open(&out)?.floats("a.weight_scale")?;
+    assert_eq!(scales.len(), 200_000);
+    Ok(())
+}
+
+#[test]
 fn values_beyond_a_half_are_counted_as_a_model_counts_them() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = folder(dir.path())?.join("model.safetensors");

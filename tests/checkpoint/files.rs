@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
+use candle_dynquant::checkpoint::Plan;
 use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
 use serde_json::{Value, json};
 
@@ -259,14 +260,39 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
         let own: Vec<&Value> = groups.values().map(|group| &group["targets"]).collect();
         assert_eq!(json!(own), targets, "{spec}");
     }
-    // A head that is loaded again would have the table's codes.
+    // A table beside the float one would not be found again.
     let mut model = load()?;
     quantize_dynamic(&mut model, &int8.exclude("head").embeddings())?;
     let error = checkpoint::save(&model, &source, &out).unwrap_err();
     assert!(
-        error.to_string().starts_with("head: cannot save"),
+        error.to_string().starts_with("words: cannot save"),
         "{error}"
     );
+    Ok(())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_folder_around_it_is_not_followed() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = folder(dir.path(), 1)?;
+    for (target, link) in [(".", "latest"), ("..", "up")] {
+        std::os::unix::fs::symlink(target, float.join(link))?;
+    }
+    fs::create_dir(float.join("voices"))?;
+    fs::write(float.join("voices/a.pt"), "voice")?;
+    std::os::unix::fs::symlink("..", float.join("voices/back"))?;
+    // An output within the source.
+    let out = float.join("out");
+    let source = Checkpoint::open(&float)?;
+    let plan = Plan::new(&source, &QConfigSpec::int8().min_params(0), &[], &[])?;
+    for _ in 0..2 {
+        checkpoint::quantize(&source, &plan, &out, |_| ())?;
+        assert_eq!(fs::read(out.join("voices/a.pt"))?, b"voice");
+        for gone in ["latest", "voices/back", "out"] {
+            assert!(!out.join(gone).exists(), "{gone}");
+        }
+    }
     Ok(())
 }
 

@@ -310,6 +310,76 @@ fn memory_that_is_used_again_is_no_origin() -> Result<()> {
 }
 
 #[test]
+fn a_tensor_that_was_changed_in_place_is_no_origin() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, [("qkv.weight", random(&[24, 16])?)])?;
+    let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(16, 24, vb.pp("qkv"));
+    let spec = QConfigSpec::int8().min_params(0);
+    round_trip(&float, &out, &spec, DType::F32, whole, |m| vec![m])?;
+    let opened = Checkpoint::open(&out)?;
+    let weight = opened.var_builder(DType::F32, &Device::Cpu);
+    let weight = weight.get((24, 16), "qkv.weight")?;
+    assert!(
+        nn::Linear::new(weight.clone(), None)
+            .projection()
+            .qweight()
+            .is_some()
+    );
+    weight.zero_set()?;
+    let layer = nn::Linear::new(weight, None);
+    assert!(layer.projection().qweight().is_none());
+    assert!(bits(&layer, 16)?.iter().all(|y| *y == 0));
+    Ok(())
+}
+
+#[test]
+fn rows_of_two_numbers_from_the_first_on_are_saved() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write_in_proj(&float)?;
+    let load = |vb: VarBuilder<'static>| {
+        let weight = vb.get((24, 16), "attn.in_proj_weight")?;
+        let rows = |n| Ok(nn::Linear::new(weight.narrow(0, 0, n)?, None));
+        [8, 16].into_iter().map(rows).collect()
+    };
+    for spec in specs() {
+        round_trip(
+            &float,
+            &out,
+            &spec,
+            DType::F32,
+            load,
+            |m: &Vec<nn::Linear>| m.iter().collect(),
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_table_that_would_not_be_found_again_is_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, [("embed.weight", random(&[40, 16])?)])?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let embed = nn::embedding(40, 16, vb.pp("embed"))?;
+    // A padded vocabulary.
+    let head = nn::Linear::new(embed.embeddings().narrow(0, 0, 30)?, None);
+    let mut model = Tied { embed, head };
+    let spec = QConfigSpec::int8()
+        .min_params(0)
+        .embeddings()
+        .exclude("head");
+    quantize_dynamic(&mut model, &spec)?;
+    let error = checkpoint::save(&model, &source, &out)
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("embed: cannot save"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn rows_of_a_quantized_tensor_give_a_quantized_layer() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, out, twice] = ["float", "out", "twice"].map(|name| dir.path().join(name));
@@ -436,6 +506,7 @@ fn views_that_do_not_fit_are_refused() -> Result<()> {
     };
     for (path, value, expected) in [
         ("/of", "none".into(), "no such tensor"),
+        ("/of", "embed.weight.quantized".into(), "a view of a view"),
         ("/part/offset", 1.into(), "640 elements"),
         ("/part/offset", u64::MAX.into(), "640 elements"),
         (
