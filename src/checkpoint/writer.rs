@@ -87,6 +87,12 @@ impl<'a> Writer<'a> {
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let place = self.places.get_mut(name);
         let place = place.unwrap_or_else(|| unreachable!("{name} is planned"));
+        let left = place.bytes - place.written;
+        if bytes.len() as u64 > left {
+            // They would be those of the tensor behind it, or make the file longer.
+            let expected = format!("at most {left} more bytes");
+            return Err(invalid(name, expected, bytes.len().to_string()));
+        }
         let at = SeekFrom::Start(place.start + place.written);
         let file = &mut self.file;
         let written = file.seek(at).and_then(|_| file.write_all(bytes));
@@ -140,5 +146,28 @@ impl Serialize for Header<'_> {
             map.serialize_entry(name, entry)?;
         }
         map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_tensor_is_written_beyond_its_bytes() {
+        let mut file = tempfile::tempfile().unwrap();
+        let tensor = |name: &str| Planned {
+            name: name.to_owned(),
+            dtype: Dtype::I8,
+            shape: vec![4],
+        };
+        let tensors = vec![tensor("a"), tensor("b")];
+        let mut writer = Writer::new(&mut file, tensors, &BTreeMap::new()).unwrap();
+        writer.write("a", &[1; 3]).unwrap();
+        let error = writer.write("a", &[2; 2]).unwrap_err().to_string();
+        assert!(error.contains("at most 1 more bytes"), "{error}");
+        writer.write("a", &[2]).unwrap();
+        let error = writer.finish().unwrap_err().to_string();
+        assert!(error.contains("\"b\""), "{error}");
     }
 }
