@@ -38,9 +38,10 @@ pub(crate) fn observe(
     }
     let (scales, per_channel) = (qparams.scales().len(), config.qscheme.is_per_channel());
     if scales != 1 && !(per_channel && scales == n) {
-        let expected = match per_channel {
-            true => format!("one scale, or one for each of {n} {channels}"),
-            false => format!("one scale for {}", config.qscheme),
+        let expected = if per_channel {
+            format!("one scale, or one for each of {n} {channels}")
+        } else {
+            format!("one scale for {}", config.qscheme)
         };
         return Err(unsupported(expected, scales.to_string()));
     }

@@ -1,4 +1,4 @@
-//! What the commands say of checkpoints and sources, figure by figure.
+//! The commands' figures of checkpoints and sources, one by one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

@@ -99,7 +99,7 @@ struct RawActivations {
 impl Quantization {
     /// Of the text of a `config.json`; empty if it has no such entry.
     pub fn read(json: Vec<u8>) -> Result<Self> {
-        // What is no JSON is an error below.
+        // A text that is no JSON is an error below.
         let config = parse_file(json.clone()).unwrap_or_default();
         Ok(Self {
             has_vocabulary: has_vocabulary(&config),
@@ -350,9 +350,10 @@ fn group(targets: &BTreeSet<String>, format: Format) -> Value {
         _ => Value::Null,
     };
     let qscheme = format.codes.map(|codes| codes.qscheme);
-    let strategy = match qscheme.is_some_and(QScheme::is_per_channel) {
-        true => "channel",
-        false => "tensor",
+    let strategy = if qscheme.is_some_and(QScheme::is_per_channel) {
+        "channel"
+    } else {
+        "tensor"
     };
     let symmetric = qscheme.is_some_and(QScheme::is_symmetric);
     let mut weights = args(false, strategy, symmetric, "minmax".into());

@@ -142,7 +142,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
         saturated: 0,
     }
     .check()?;
-    // What cannot be quantized is an error before anything is written.
+    // A weight that cannot be quantized is an error before anything is written.
     let (_, _, [_, k]) = matrix(source, tensor)?;
     if codes.is_none() {
         let max = max_half(format.halves());
@@ -253,7 +253,7 @@ pub(super) fn check_products(source: &Opened, name: &str, config: &WeightConfig)
     quantized_blocks(source, name, config, |_, table| check_block(table))
 }
 
-/// The same of a block of rows that is quantized.
+/// As [`check_products`], of a block of rows that is quantized.
 fn check_block(table: &QTable) -> Result<()> {
     let (Some(ZeroPoints::Int(zeros)), Some(dtype)) = (table.zero_points(), table.dtype()) else {
         return Ok(());

@@ -95,9 +95,10 @@ impl Floats {
         for norm in norms {
             let mut add = || {
                 let Some(placed) = norm.placed(files) else {
-                    return match norm.folded {
-                        true => Err(missing(&join(&norm.prefixes[0], "weight"), "none")),
-                        false => Ok(()),
+                    return if norm.folded {
+                        Err(missing(&join(&norm.prefixes[0], "weight"), "none"))
+                    } else {
+                        Ok(())
                     };
                 };
                 if !norm.folded {
@@ -111,9 +112,12 @@ impl Floats {
             };
             add().map_err(|e| e.at(&norm.path))?;
         }
-        let contested_by = |(name, norm): (String, &HeldNorm)| match self.0.contains_key(&name) {
-            true => Err(contested(&name).at(&norm.path)),
-            false => Ok(()),
+        let contested_by = |(name, norm): (String, &HeldNorm)| {
+            if self.0.contains_key(&name) {
+                Err(contested(&name).at(&norm.path))
+            } else {
+                Ok(())
+            }
         };
         copied.into_iter().try_for_each(contested_by)
     }

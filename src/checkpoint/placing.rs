@@ -24,7 +24,7 @@ pub(super) struct Placed {
     pub unnamed: Vec<String>,
 }
 
-/// What stands for a tensor: one weight, or several that are its rows.
+/// The weight that stands for a tensor, or several that are its rows.
 pub(super) struct Replacement {
     pub kind: LayerKind,
     pub pieces: Vec<Quantized>,
@@ -54,9 +54,10 @@ fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<P
         let name = origin.name.to_string();
         check_dtype(&name, entry, source)?;
         let is_whole = origin.part == Part::rows(0, matrix(&name, entry)?);
-        return Ok(Some(match is_whole {
-            true => Place::Whole(name),
-            false => Place::Part(name, origin.part),
+        return Ok(Some(if is_whole {
+            Place::Whole(name)
+        } else {
+            Place::Part(name, origin.part)
         }));
     }
     Ok(named(held, shape, source)?.map(Place::Whole))
@@ -83,9 +84,10 @@ pub(super) fn named<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Resu
 }
 
 fn check_dtype(name: &str, entry: &Entry, source: &Opened) -> Result<()> {
-    match is_float(entry.dtype) || source.weights.contains_key(name) {
-        true => Ok(()),
-        false => Err(invalid(name, "a float dtype", entry.dtype.to_string())),
+    if is_float(entry.dtype) || source.weights.contains_key(name) {
+        Ok(())
+    } else {
+        Err(invalid(name, "a float dtype", entry.dtype.to_string()))
     }
 }
 
@@ -180,9 +182,10 @@ impl Placed {
         };
         if !(same && agree && known.format.codes == format.codes) {
             let is_found = known.format.activation.is_none() || !held.by_name;
-            return match held.origin.is_some() && is_found && format.activation.is_some() {
-                true => self.view(name, part, held, source),
-                false => Err(contested(&name).at(&held.path)),
+            return if held.origin.is_some() && is_found && format.activation.is_some() {
+                self.view(name, part, held, source)
+            } else {
+                Err(contested(&name).at(&held.path))
             };
         }
         if known.format.activation.is_none() {
@@ -227,9 +230,10 @@ impl Placed {
         if let Some(known) = views.iter().find(|view| view.part == part) {
             let format = held.weight.format();
             let same = equals(&known.weight, &held.weight) && known.format == format;
-            return match same {
-                true => Ok(()),
-                false => Err(contested(&of).at(&held.path)),
+            return if same {
+                Ok(())
+            } else {
+                Err(contested(&of).at(&held.path))
             };
         }
         let own = source.views.get(&of).and_then(|views| views.get(&part));

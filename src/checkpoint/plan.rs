@@ -338,9 +338,10 @@ fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) ->
     if last == "weight" {
         let own = own_name(module);
         let is_table = own.contains("embed") && own != "embed_out" || TABLES.contains(&own);
-        return Some(match is_table {
-            true => LayerKind::Embedding,
-            false => LayerKind::Linear,
+        return Some(if is_table {
+            LayerKind::Embedding
+        } else {
+            LayerKind::Linear
         });
     }
     let suffix = ["weight_ih", "weight_hh", "weight_hr"].into_iter();

@@ -37,7 +37,7 @@ pub(super) struct View {
     pub part: Part,
 }
 
-/// What a file says of its weights, by their names.
+/// The record of a file's weights, by their names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recorded {
     pub weights: BTreeMap<String, Format>,

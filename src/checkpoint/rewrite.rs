@@ -75,7 +75,7 @@ pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> 
     let mut write = || match &source.files.folder {
         Some(folder) => {
             let new = NewFolder::beside(out).map_err(writing)?;
-            // What is copied is neither the old output nor, through a link, a folder around it.
+            // Neither the old output is copied nor, through a link, a folder around it.
             let mut around: Vec<_> = [folder, out].into_iter().filter_map(real).collect();
             fill(source, folder, new.path(), &mut around, change)?;
             new.put().map_err(writing)

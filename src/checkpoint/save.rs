@@ -83,7 +83,7 @@ where
     })
 }
 
-/// What [`save`] wrote besides the tensors of the source.
+/// The weights that [`save`] wrote beside tensors of the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Saved {
@@ -163,7 +163,7 @@ impl<'a> Save<'a> {
         })
     }
 
-    /// What is written beside a tensor.
+    /// The weights that are written beside a tensor.
     fn views(&self, name: &str) -> &[SavedView] {
         self.placed.views.get(name).map_or(&[], |views| views)
     }
@@ -231,9 +231,10 @@ pub(super) fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros
         return vec![tensor("", format.halves().into(), shape)];
     };
     let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
-    let of_scales = match codes.qscheme.is_per_channel() {
-        true => &[rows, &[1]].concat()[..],
-        false => &[rows.iter().product::<usize>().min(1)],
+    let of_scales = if codes.qscheme.is_per_channel() {
+        &[rows, &[1]].concat()[..]
+    } else {
+        &[rows.iter().product::<usize>().min(1)]
     };
     let mut all = vec![
         tensor("", Dtype::I8, shape),
@@ -372,9 +373,10 @@ fn write_weight(
         to.write(name, &bytes)?;
         scales.extend(piece.scales());
     }
-    match pieces.iter().any(|piece| piece.format().codes.is_some()) {
-        true => write_qparams(name, &scales, zeros, to),
-        false => Ok(()),
+    if pieces.iter().any(|piece| piece.format().codes.is_some()) {
+        write_qparams(name, &scales, zeros, to)
+    } else {
+        Ok(())
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn targets(
     // A reader refuses too many: then names.
     let regexes = NameRegexes::start(&patterns).ok();
     let matched = |name: &str| regexes.as_ref().map_or_else(Vec::new, |all| all.all(name));
-    // What two groups have in common tells neither.
+    // A form that two groups have in common tells neither.
     let mut shared = BTreeSet::new();
     for (number, group) in groups.iter().enumerate() {
         let of_others = |i: &usize| owners[*i] != number;
@@ -49,12 +49,13 @@ pub(super) fn targets(
     for own in targets.iter_mut().filter(|own| own.contains("embed_out")) {
         own.insert("lm_head".to_owned());
     }
-    let ignored = floats
-        .iter()
-        .filter_map(|name| match matched(name).iter().any(is_target) {
-            true => Some(format!("re:{}", pattern(name, false))),
-            false => listed(name).then(|| (*name).to_owned()),
-        });
+    let ignored = floats.iter().filter_map(|name| {
+        if matched(name).iter().any(is_target) {
+            Some(format!("re:{}", pattern(name, false)))
+        } else {
+            listed(name).then(|| (*name).to_owned())
+        }
+    });
     (targets, ignored.collect())
 }
 

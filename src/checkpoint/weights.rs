@@ -276,9 +276,10 @@ pub(super) fn scheme(
             let got = format!("{:?} and {:?}", entry.shape, scales.shape);
             return Err(invalid(name, expected, got));
         }
-        return Ok(Scheme::Whole(match symmetric {
-            true => QScheme::PerChannelSymmetric,
-            false => QScheme::PerChannelAffine,
+        return Ok(Scheme::Whole(if symmetric {
+            QScheme::PerChannelSymmetric
+        } else {
+            QScheme::PerChannelAffine
         }));
     }
     Ok(Scheme::Whole(match (&scales.shape[..], symmetric) {
@@ -402,9 +403,10 @@ pub(super) fn contents(
 
 /// The scales or zero points of some rows.
 fn of_rows<T: Clone>(values: Vec<T>, qscheme: QScheme, rows: &Range<usize>) -> Vec<T> {
-    match qscheme.is_per_channel() && rows.len() < values.len() {
-        true => values[rows.clone()].to_vec(),
-        false => values,
+    if qscheme.is_per_channel() && rows.len() < values.len() {
+        values[rows.clone()].to_vec()
+    } else {
+        values
     }
 }
 

@@ -44,18 +44,17 @@ impl WeightInspection {
         let (float, quantized) = (to_f32_vec(float, op)?, to_f32_vec(quantized, op)?);
         histogram.add(&float);
         let is_int8 = stored.format().codes.is_some();
-        let clipped = match is_int8 {
-            false => stored.format().saturated,
-            true => {
-                let scales = stored.scales();
-                let columns = stored.shape()[1].max(1);
-                let pairs = float.iter().zip(&quantized).enumerate();
-                let is_clipped = |(at, (float, quantized)): &(usize, (&f32, &f32))| {
-                    let scale = scales.get(at / columns).or(scales.first());
-                    scale.is_some_and(|scale| (*float - *quantized).abs() > CLIPPED * scale)
-                };
-                pairs.filter(is_clipped).count()
-            }
+        let clipped = if !is_int8 {
+            stored.format().saturated
+        } else {
+            let scales = stored.scales();
+            let columns = stored.shape()[1].max(1);
+            let pairs = float.iter().zip(&quantized).enumerate();
+            let is_clipped = |(at, (float, quantized)): &(usize, (&f32, &f32))| {
+                let scale = scales.get(at / columns).or(scales.first());
+                scale.is_some_and(|scale| (*float - *quantized).abs() > CLIPPED * scale)
+            };
+            pairs.filter(is_clipped).count()
         };
         let unused_codes = is_int8.then(|| {
             let mut used = [false; CODES];

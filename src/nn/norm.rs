@@ -143,9 +143,10 @@ impl LayerNorm {
                 }
             };
         }
-        let (op, kind) = match self.remove_mean() {
-            true => ("layer_norm", "LayerNorm"),
-            false => ("rms_norm", "RmsNorm"),
+        let (op, kind) = if self.remove_mean() {
+            ("layer_norm", "LayerNorm")
+        } else {
+            ("rms_norm", "RmsNorm")
         };
         let norm = Norm {
             op,

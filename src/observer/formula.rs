@@ -54,10 +54,10 @@ impl Formula {
             });
         }
         check_quant_range(dtype, [min, max])?;
-        let quant_range = match config.reduce_range {
-            // Rounding down, as Python's `//`.
-            true => [min.div_euclid(2), max.div_euclid(2)],
-            false => [min, max],
+        let quant_range = if config.reduce_range {
+            [min.div_euclid(2), max.div_euclid(2)]
+        } else {
+            [min, max]
         };
         check_quant_range(dtype, quant_range)?;
         let middle = match (dtype, config.quant_range) {
@@ -99,9 +99,12 @@ impl Formula {
                 (scales, ZeroPoints::Float(zero_points))
             }
             qscheme => {
-                let qparams = ranges.map(|&[min, max]| match qscheme.is_symmetric() {
-                    true => qparams::symmetric(min, max, quant_range, self.middle, eps),
-                    false => qparams::affine(min, max, quant_range, eps),
+                let qparams = ranges.map(|&[min, max]| {
+                    if qscheme.is_symmetric() {
+                        qparams::symmetric(min, max, quant_range, self.middle, eps)
+                    } else {
+                        qparams::affine(min, max, quant_range, eps)
+                    }
                 });
                 let (scales, zero_points) = qparams.map(|q| (q.scale, q.zero_point)).unzip();
                 (scales, ZeroPoints::Int(zero_points))

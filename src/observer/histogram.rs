@@ -128,9 +128,10 @@ struct Histogram {
 impl Histogram {
     /// `torch.histc`.
     fn of(values: &[f32], min: f32, max: f32, bins: usize) -> Self {
-        let (left, right) = match min == max {
-            true => (min - 1., max + 1.),
-            false => (min, max),
+        let (left, right) = if min == max {
+            (min - 1., max + 1.)
+        } else {
+            (min, max)
         };
         let mut counts = vec![0u64; bins];
         for value in values {
@@ -268,9 +269,12 @@ impl Histogram {
 /// `torch.linspace`: from the nearer end, each point rounded once.
 fn linspace(start: f32, end: f32, count: usize) -> impl Iterator<Item = f32> {
     let step = (end - start) / (count - 1) as f32;
-    (0..count).map(move |i| match i < count / 2 {
-        true => step.mul_add(i as f32, start),
-        false => (-step).mul_add((count - 1 - i) as f32, end),
+    (0..count).map(move |i| {
+        if i < count / 2 {
+            step.mul_add(i as f32, start)
+        } else {
+            (-step).mul_add((count - 1 - i) as f32, end)
+        }
     })
 }
 

@@ -33,9 +33,10 @@ pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32
             vec![parts.fold(Extent::EMPTY, Extent::union)]
         }
     };
-    match extents.iter().all(|extent| extent.finite) {
-        true => Ok(extents.iter().map(Extent::range).collect()),
-        false => Err(non_finite(&tensor)?),
+    if extents.iter().all(|extent| extent.finite) {
+        Ok(extents.iter().map(Extent::range).collect())
+    } else {
+        Err(non_finite(&tensor)?)
     }
 }
 

@@ -164,9 +164,10 @@ impl<'a> Norm<'a> {
             return self.fused(xs, residual);
         }
         let fast = !xs.device().is_cpu() && !tensors.iter().any(|tensor| tensor.track_op());
-        Ok(match fast {
-            true => self.candle(xs, residual)?,
-            false => self.composite(xs, residual)?,
+        Ok(if fast {
+            self.candle(xs, residual)?
+        } else {
+            self.composite(xs, residual)?
         })
     }
 

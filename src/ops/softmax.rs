@@ -66,9 +66,10 @@ pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
         return xs.zeros_like();
     }
     if !ours {
-        return match xs.track_op() {
-            true => candle_nn::ops::softmax(xs, D::Minus1),
-            false => candle_nn::ops::softmax_last_dim(&xs.contiguous()?),
+        return if xs.track_op() {
+            candle_nn::ops::softmax(xs, D::Minus1)
+        } else {
+            candle_nn::ops::softmax_last_dim(&xs.contiguous()?)
         };
     }
     let isa = Isa::active()?;

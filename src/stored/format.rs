@@ -51,9 +51,10 @@ fn is_zero(n: &usize) -> bool {
 impl Format {
     /// The dtype of the weight, if it is one of halves.
     pub fn halves(self) -> DType {
-        match self.bfloat16 {
-            true => DType::BF16,
-            false => DType::F16,
+        if self.bfloat16 {
+            DType::BF16
+        } else {
+            DType::F16
         }
     }
 
@@ -70,16 +71,17 @@ impl Format {
             (None, Some(ActivationConfig::BFloat16)) => self.bfloat16,
             _ => false,
         };
-        match fits {
-            true => Ok(self),
-            false => Err(Error::UnsupportedCheckpoint {
+        if fits {
+            Ok(self)
+        } else {
+            Err(Error::UnsupportedCheckpoint {
                 what: "weight",
                 expected: "codes with dynamic activations and integer zero points, float16 with \
-                           float activations, bfloat16 with bfloat16 activations, or a table \
-                           without activations"
+                       float activations, bfloat16 with bfloat16 activations, or a table \
+                       without activations"
                     .into(),
                 got: serde_json::to_string(&self).unwrap_or_default(),
-            }),
+            })
         }
     }
 }

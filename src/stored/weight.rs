@@ -155,9 +155,10 @@ impl Quantized {
         let mut zero_points = self.for_each_row(zero_points);
         zero_points.iter_mut().for_each(|zero| *zero -= offset);
         let symmetric = qscheme.is_none_or(QScheme::is_symmetric);
-        match symmetric && zero_points.iter().all(|zero| *zero == 0) {
-            true => Zeros::None,
-            false => Zeros::Int(zero_points),
+        if symmetric && zero_points.iter().all(|zero| *zero == 0) {
+            Zeros::None
+        } else {
+            Zeros::Int(zero_points)
         }
     }
 

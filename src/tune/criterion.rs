@@ -66,18 +66,20 @@ impl Criterion {
             Goal::Relative(share) => share * baseline.abs(),
             Goal::Absolute(difference) => difference,
         };
-        match self.higher_is_better {
-            true => baseline - slack,
-            false => baseline + slack,
+        if self.higher_is_better {
+            baseline - slack
+        } else {
+            baseline + slack
         }
     }
 
     /// Whether `value` is as good as the target or better; NaN is not.
     pub fn accepts(&self, baseline: f64, value: f64) -> bool {
         let target = self.target(baseline);
-        match self.higher_is_better {
-            true => value >= target,
-            false => value <= target,
+        if self.higher_is_better {
+            value >= target
+        } else {
+            value <= target
         }
     }
 
@@ -86,13 +88,14 @@ impl Criterion {
             Goal::Relative(g) => ("relative goal", "between -1 and 1", g.abs() < 1., g),
             Goal::Absolute(g) => ("absolute goal", "a finite number", g.is_finite(), g),
         };
-        match valid {
-            true => Ok(()),
-            false => Err(Error::InvalidArgument {
+        if valid {
+            Ok(())
+        } else {
+            Err(Error::InvalidArgument {
                 what,
                 expected: expected.into(),
                 got: goal.to_string(),
-            }),
+            })
         }
     }
 }

@@ -218,33 +218,32 @@ fn measure_float<M: Quantizable + ?Sized>(
     eval: Eval<'_, M>,
 ) -> Result<Baseline> {
     let started = Instant::now();
-    let (value, ranking) = match ranks {
-        false => (evaluate(eval, model), None),
-        true => {
-            let quantized = candidates.quantized_replays();
-            let observed = inspect::observe(model, quantized, |model| evaluate(eval, model))?;
-            let ranking = candidates.units.0.iter().enumerate().map(|(index, unit)| {
-                let outputs = unit
-                    .paths
-                    .iter()
-                    .filter_map(|path| observed.outputs.get(path));
-                // What is said in many rows averages out where they are pooled.
-                let score = |d: &Deviation| {
-                    d.sqnr_db() + 10. * (d.count() as f64 / unit.channels as f64).log10()
-                };
-                let of = outputs.map(|d| (score(d), d.sqnr_db()));
-                let worst = of.min_by(|(a, _), (b, _)| a.total_cmp(b));
-                // A layer that reports nothing comes last.
-                (index, worst.unwrap_or((f64::INFINITY, f64::INFINITY)))
-            });
-            let mut ranking: Vec<_> = ranking.collect();
-            ranking.sort_by(|(_, (a, _)), (_, (b, _))| a.total_cmp(b));
-            let ranking = ranking
-                .into_iter()
-                .map(|(unit, (_, db))| (unit, db))
-                .collect();
-            (observed.result, Some(ranking))
-        }
+    let (value, ranking) = if !ranks {
+        (evaluate(eval, model), None)
+    } else {
+        let quantized = candidates.quantized_replays();
+        let observed = inspect::observe(model, quantized, |model| evaluate(eval, model))?;
+        let ranking = candidates.units.0.iter().enumerate().map(|(index, unit)| {
+            let outputs = unit
+                .paths
+                .iter()
+                .filter_map(|path| observed.outputs.get(path));
+            // What is said in many rows averages out where they are pooled.
+            let score = |d: &Deviation| {
+                d.sqnr_db() + 10. * (d.count() as f64 / unit.channels as f64).log10()
+            };
+            let of = outputs.map(|d| (score(d), d.sqnr_db()));
+            let worst = of.min_by(|(a, _), (b, _)| a.total_cmp(b));
+            // A layer that reports nothing comes last.
+            (index, worst.unwrap_or((f64::INFINITY, f64::INFINITY)))
+        });
+        let mut ranking: Vec<_> = ranking.collect();
+        ranking.sort_by(|(_, (a, _)), (_, (b, _))| a.total_cmp(b));
+        let ranking = ranking
+            .into_iter()
+            .map(|(unit, (_, db))| (unit, db))
+            .collect();
+        (observed.result, Some(ranking))
     };
     let got = match value {
         Ok(value) if value.is_finite() => {

@@ -105,9 +105,10 @@ impl<M: Quantizable + ?Sized> Search<'_, M> {
             return Err(Stopped::HistoryFailed { message }.into());
         }
         self.tell()?;
-        match self.config.performance_only {
-            true => Err(Stopped::PerformanceOnly.into()),
-            false => Ok(Verdict { value, passed }),
+        if self.config.performance_only {
+            Err(Stopped::PerformanceOnly.into())
+        } else {
+            Ok(Verdict { value, passed })
         }
     }
 
@@ -130,9 +131,10 @@ impl<M: Quantizable + ?Sized> Search<'_, M> {
             baseline: self.baseline.value,
             best: &self.trials[best].1,
             elapsed,
-            time_left: match timeout.is_zero() {
-                true => until_done,
-                false => until_done.min(timeout.saturating_sub(elapsed)),
+            time_left: if timeout.is_zero() {
+                until_done
+            } else {
+                until_done.min(timeout.saturating_sub(elapsed))
             },
         };
         match (self.tell)(&progress) {
@@ -150,9 +152,10 @@ impl<M: Quantizable + ?Sized> Search<'_, M> {
 impl<M: Quantizable + ?Sized> Trials for Search<'_, M> {
     fn trial(&mut self, assignment: &Assignment) -> Step<Verdict> {
         let verdict = self.make(assignment)?;
-        match verdict.passed && self.stops_at_first() {
-            true => Err(Halt::Stopped(Stopped::CriterionMet)),
-            false => Ok(verdict),
+        if verdict.passed && self.stops_at_first() {
+            Err(Halt::Stopped(Stopped::CriterionMet))
+        } else {
+            Ok(verdict)
         }
     }
 

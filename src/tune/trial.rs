@@ -55,9 +55,10 @@ impl Trial {
         let accuracy = compare(higher_is_better, self.value, than.value);
         let bytes = than.bytes.cmp(&self.bytes);
         let order = self.passed.cmp(&than.passed);
-        let order = order.then(match self.passed {
-            true => bytes.then(accuracy),
-            false => accuracy.then(bytes),
+        let order = order.then(if self.passed {
+            bytes.then(accuracy)
+        } else {
+            accuracy.then(bytes)
         });
         order.is_gt()
     }

@@ -101,9 +101,10 @@ impl Units {
     pub fn starts(&self) -> Vec<Precision> {
         let all = self.precisions();
         let int8: Vec<_> = all.iter().copied().filter(|p| p.is_int8()).collect();
-        match int8.is_empty() {
-            true => all.into_iter().take(1).collect(),
-            false => int8,
+        if int8.is_empty() {
+            all.into_iter().take(1).collect()
+        } else {
+            int8
         }
     }
 

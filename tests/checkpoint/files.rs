@@ -94,7 +94,7 @@ fn a_folder_for_a_folder() -> Result<()> {
     Ok(())
 }
 
-/// What is a part of a model, and no other form of its weights, stays beside it.
+/// Files that are a part of a model, and no other form of its weights, stay beside it.
 #[test]
 fn folders_are_kept_whole() -> Result<()> {
     let dir = tempfile::tempdir()?;

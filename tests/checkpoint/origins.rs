@@ -270,7 +270,7 @@ fn a_tied_head_is_saved_beside_a_table_that_stays_float() -> Result<()> {
                 ("head", "embed_tokens.weight")
             );
             let opened = Checkpoint::open(&out)?;
-            // Who knows nothing of it finds the floats.
+            // A reader that knows nothing of it finds the floats.
             assert_eq!(
                 opened.floats("embed_tokens.weight")?,
                 Checkpoint::open(&float)?.floats("embed_tokens.weight")?
@@ -452,7 +452,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
         .map(|(_, layer)| layer);
     checkpoint::save(&tiles.collect::<Vec<_>>(), &opened, &twice)?;
     assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
-    // Who knows nothing of it gets floats.
+    // A reader that knows nothing of it gets floats.
     let floats = dir.path().join("floats");
     checkpoint::dequantize(&opened, &floats, |_| {})?;
     let floats = candle_core::safetensors::load(&floats, &Device::Cpu)?;

@@ -48,7 +48,7 @@ impl Workers {
         } else {
             &self.large
         };
-        // Who waits here holds the work: it goes with the request. The runtime has a thread for each
+        // A caller that waits here holds the work: it goes with the request. The runtime has a thread for each
         // worker, so nothing waits in a queue of its own, from which nobody could take it.
         let worker = group.wait().await;
         let work = move || {

@@ -1,4 +1,4 @@
-//! What is read is a regular file, and no more of it than the limit.
+//! A regular file is read, and no more of it than the limit.
 #![cfg(unix)]
 
 use std::fs::{self, OpenOptions};

@@ -95,9 +95,10 @@ fn activations(files: &Files, module: &str, settings: &mut Vec<String>) -> Resul
             continue;
         };
         let is_one = is_float(entry.dtype) && entry.shape.iter().all(|size| *size == 1);
-        let values = match is_one {
-            true => shard.floats(&name, entry, 0..1)?,
-            false => Vec::new(),
+        let values = if is_one {
+            shard.floats(&name, entry, 0..1)?
+        } else {
+            Vec::new()
         };
         if values != [1.] {
             let got = format!(

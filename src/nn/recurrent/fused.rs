@@ -61,12 +61,11 @@ impl<K: Kind> Stack<K> {
         cs: &mut [f32],
     ) -> Result<States<K::Cell>> {
         let hidden = self.shape.hidden;
-        let mut c = match K::Cell::EXISTS {
-            true => {
-                let c_0 = c_0.and_then(K::Cell::tensor);
-                self.read(input, "initial state c", c_0, hidden)?
-            }
-            false => Vec::new(),
+        let mut c = if K::Cell::EXISTS {
+            let c_0 = c_0.and_then(K::Cell::tensor);
+            self.read(input, "initial state c", c_0, hidden)?
+        } else {
+            Vec::new()
         };
         let (ys, h) = self.forward(input, h_0, Memory { c: &mut c, cs })?;
         let marked = |ys| marked::<K>(ys, input, h_0, c_0);

@@ -193,9 +193,10 @@ fn uniform_init(hidden_size: usize) -> Init {
 fn load(vb: &VarBuilder<'_>, shape: &[usize], name: &str, init: Init) -> Result<Tensor> {
     sizes::elements("weight", shape)?;
     let tensor = vb.get_with_hints(shape, name, init)?;
-    match tensor.dims() == shape {
-        true => Ok(tensor),
-        false => Err(mismatch("weight", format!("{shape:?}"), &tensor).at(&vb.pp(name).prefix())),
+    if tensor.dims() == shape {
+        Ok(tensor)
+    } else {
+        Err(mismatch("weight", format!("{shape:?}"), &tensor).at(&vb.pp(name).prefix()))
     }
 }
 
@@ -217,8 +218,9 @@ fn read_state(
 
 /// Checks the shape of a state.
 fn check_state(op: &'static str, state: &Tensor, shape: &[usize]) -> Result<()> {
-    match state.dims() == shape {
-        true => Ok(()),
-        false => Err(mismatch(op, format!("{shape:?}"), state)),
+    if state.dims() == shape {
+        Ok(())
+    } else {
+        Err(mismatch(op, format!("{shape:?}"), state))
     }
 }

@@ -156,7 +156,7 @@ impl App {
     }
 }
 
-/// What the model answered to a request.
+/// The model's answer to a request.
 struct Answered {
     /// One for each text.
     vectors: Vec<Vec<f32>>,
