@@ -149,7 +149,8 @@ impl Serialize for Header<'_> {
     }
 }
 
-#[cfg(test)]
+// WASI has no folder for temporary files.
+#[cfg(all(test, not(target_os = "wasi")))]
 mod tests {
     use super::*;
 
