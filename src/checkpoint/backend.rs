@@ -35,6 +35,7 @@ impl Backend {
         let Some((shard, entry)) = self.0.files.find(name) else {
             return Ok(None);
         };
+        weights::check_views(&self.0, name).map_err(|e| e.in_file(&shard.path))?;
         let Some(kind) = self.0.weights.get(name) else {
             return Ok(Some(shard.tensor(name, entry)?));
         };

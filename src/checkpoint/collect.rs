@@ -18,6 +18,20 @@ pub(super) struct Held<W = Quantized> {
     pub weight: W,
 }
 
+/// A float weight.
+pub(super) struct Float {
+    pub tensor: Tensor,
+    /// Whether it was equalized.
+    pub folded: bool,
+}
+
+/// A bias and the name of its tensor, as far as the weight's is known.
+pub(super) struct HeldBias {
+    pub path: String,
+    pub name: String,
+    pub bias: Tensor,
+}
+
 /// A norm and the prefixes that its tensors may have.
 pub(super) struct HeldNorm {
     pub path: String,
@@ -31,8 +45,9 @@ pub(super) struct HeldNorm {
 #[derive(Default)]
 pub(super) struct Collect {
     pub held: Vec<Held>,
-    pub floats: Vec<Held<Tensor>>,
-    /// Weights that are those of the checkpoint.
+    pub floats: Vec<Held<Float>>,
+    pub biases: Vec<HeldBias>,
+    /// Weights that layers do not hand out: those of the checkpoint.
     pub kept: Vec<Held<()>>,
     pub norms: Vec<HeldNorm>,
     pub embeddings: Vec<String>,
@@ -40,24 +55,30 @@ pub(super) struct Collect {
     pub float_linears: Vec<String>,
 }
 
-impl Held<()> {
-    fn with<W>(self, weight: W) -> Held<W> {
-        let Self {
-            path,
-            kind,
-            names,
-            origin,
-            by_name,
-            weight: (),
-        } = self;
+impl<W> Held<W> {
+    /// Another weight in the same place.
+    pub fn with<T>(&self, weight: T) -> Held<T> {
         Held {
-            path,
-            kind,
-            names,
-            origin,
-            by_name,
+            path: self.path.clone(),
+            kind: self.kind.clone(),
+            names: self.names.clone(),
+            origin: self.origin.clone(),
+            by_name: self.by_name,
             weight,
         }
+    }
+
+    /// The name of the bias beside it: that of the tensor, or the one that the layer asked for.
+    fn bias_name(&self) -> Option<String> {
+        let weight = match &self.origin {
+            Some(origin) => origin.is_whole().then_some(&*origin.name)?,
+            None => self.names.first().filter(|_| self.by_name)?,
+        };
+        let (prefix, last) = weight.rsplit_once('.').unwrap_or(("", weight));
+        Some(join(
+            prefix,
+            &format!("bias{}", last.strip_prefix("weight")?),
+        ))
     }
 }
 
@@ -96,9 +117,17 @@ impl Visitor for Collect {
         self.kept.extend(kept.map(|info| held(&info.name)));
         for weight in stored {
             let held = held(weight.name());
-            match weight.into_value() {
+            let (value, bias) = weight.into_parts();
+            if let Some((name, bias)) = held.bias_name().zip(bias) {
+                let path = path.to_owned();
+                self.biases.push(HeldBias { path, name, bias });
+            }
+            match value {
                 Value::Quantized(weight) => self.held.push(held.with(weight)),
-                Value::Float(weight) => self.floats.push(held.with(weight)),
+                Value::Float { weight, folded } => self.floats.push(held.with(Float {
+                    tensor: weight,
+                    folded,
+                })),
             }
         }
         Ok(())

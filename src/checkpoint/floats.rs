@@ -1,18 +1,23 @@
-//! Float tensors of a model that are others than its checkpoint's: those of equalized layers and norms.
+//! Float tensors of a model that are others than its checkpoint's: of equalized layers and norms, and of those
+//! that were changed after they were loaded.
 
 use std::collections::BTreeMap;
 
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 use safetensors::View;
 
-use super::collect::{HeldNorm, join};
+use super::Opened;
+use super::collect::{Collect, Float, Held, HeldBias, HeldNorm, join};
 use super::files::Files;
 use super::header::invalid;
+use super::placing::place;
 use super::save::{contested, missing};
 use super::shard::is_float;
+use super::weights::matrix;
 use super::writer::{Planned, Writer};
 use crate::error::Result;
 use crate::module::Affine;
+use crate::stored::origin::{Part, Source, equals};
 use crate::stored::{EQUALIZED, RESIDUAL};
 
 /// Tensors with their names, by the name of the source's tensor that they stand for.
@@ -24,6 +29,37 @@ struct Placed<'a> {
     prefix: &'a str,
     weight: String,
     others: Vec<String>,
+}
+
+/// Whether a vector is that of the source.
+fn is_vector(vector: &Tensor, name: &str, source: &Opened) -> Result<bool> {
+    let row = vector.unsqueeze(0)?;
+    equals(&row, name, Part::rows(0, [1, row.dims()[1]]), source)
+}
+
+/// A tensor of the source with other elements in some parts.
+fn patched(name: &str, changed: &[(Part, &Tensor)], source: &Opened) -> Result<Tensor> {
+    let (_, entry) = source.tensor(name)?;
+    let whole = Part::rows(0, matrix(name, entry)?);
+    if let Some((_, tensor)) = changed.iter().find(|(part, _)| *part == whole) {
+        return Ok(tensor.reshape(&entry.shape[..])?);
+    }
+    let mut values = source.elements(name, 0..entry.shape.iter().product())?;
+    for (part, tensor) in changed {
+        let own = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        for (at, value) in part.elements().zip(own) {
+            values[at] = value;
+        }
+    }
+    Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
+}
+
+/// Whether a matrix is that part of a tensor.
+fn is_part(matrix: &Tensor, part: Part, of: &Tensor) -> Result<bool> {
+    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+    let (of, own) = (wide(of)?, wide(matrix)?);
+    let mut own = own.iter().zip(part.elements());
+    Ok(own.all(|(value, at)| value.to_bits() == of[at].to_bits()))
 }
 
 impl HeldNorm {
@@ -61,6 +97,25 @@ impl HeldNorm {
         }
     }
 
+    /// Whether its parameters are others than those of the source.
+    fn is_changed(&self, placed: &Placed<'_>, source: &Opened) -> Result<bool> {
+        let Affine {
+            weight,
+            bias,
+            residual,
+        } = &self.affine;
+        // In the order of the names that were found.
+        let own = [Some(weight), bias.as_ref(), residual.as_ref()];
+        let names = [&placed.weight].into_iter().chain(&placed.others);
+        let mut changed = self.folded;
+        for (name, tensor) in names.zip(own.into_iter().flatten()) {
+            let fits = source.files.find(name);
+            let fits = fits.is_some_and(|(_, entry)| entry.shape == tensor.dims());
+            changed |= fits && !is_vector(tensor, name, source)?;
+        }
+        Ok(changed)
+    }
+
     /// Its parameters as they are written.
     fn tensors(&self, prefix: &str) -> Vec<(String, Tensor)> {
         let Affine {
@@ -84,13 +139,60 @@ impl HeldNorm {
 }
 
 impl Floats {
-    /// Adds a tensor in the place of that of the same name.
-    pub fn add(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.insert(name, vec![(name.to_owned(), tensor.clone())])
+    /// Adds what is another in the model than in the source.
+    ///
+    /// Returns the layers whose weight is in no tensor of the source.
+    pub fn new(collect: &Collect, source: &Opened) -> Result<(Self, Vec<String>)> {
+        let (mut all, mut unsaved) = (Self::default(), Vec::new());
+        let mut layers: BTreeMap<String, Vec<(Part, &Held<Float>)>> = BTreeMap::new();
+        for held in &collect.floats {
+            let place = place(held, held.weight.tensor.dims(), source);
+            match place.map_err(|e| e.at(&held.path)) {
+                Ok(Some(place)) => {
+                    let (name, part) = place.part(source)?;
+                    layers.entry(name).or_default().push((part, held));
+                }
+                Err(error) if held.weight.folded || held.origin.is_some() => return Err(error),
+                Ok(None) if held.weight.folded => {
+                    return Err(missing(&held.names[0], "none").at(&held.path));
+                }
+                Ok(None) | Err(_) => unsaved.push(held.path.clone()),
+            }
+        }
+        for (name, layers) in layers {
+            let mut changed = Vec::new();
+            for (part, held) in &layers {
+                if !equals(&held.weight.tensor, &name, *part, source)? {
+                    changed.push((*part, &held.weight.tensor));
+                }
+            }
+            if !changed.is_empty() {
+                let tensor = patched(&name, &changed, source)?;
+                for (part, held) in &layers {
+                    if !is_part(&held.weight.tensor, *part, &tensor)? {
+                        return Err(contested(&name).at(&held.path));
+                    }
+                }
+                all.insert(&name, vec![(name.clone(), tensor)])?;
+            }
+        }
+        for HeldBias { path, name, bias } in &collect.biases {
+            if let Some((_, entry)) = source.files.find(name)
+                && entry.shape == bias.dims()
+                && is_float(entry.dtype)
+                && !is_vector(bias, name, source)?
+            {
+                let tensors = vec![(name.clone(), bias.clone())];
+                all.insert(name, tensors).map_err(|e| e.at(path))?;
+            }
+        }
+        all.add_norms(&collect.norms, source)?;
+        Ok((all, unsaved))
     }
 
     /// Adds the norms that are others than those of the source.
-    pub fn add_norms(&mut self, norms: &[HeldNorm], files: &Files) -> Result<()> {
+    fn add_norms(&mut self, norms: &[HeldNorm], source: &Opened) -> Result<()> {
+        let files = &source.files;
         let mut copied = BTreeMap::new();
         for norm in norms {
             let mut add = || {
@@ -101,7 +203,7 @@ impl Floats {
                         Ok(())
                     };
                 };
-                if !norm.folded {
+                if !norm.is_changed(&placed, source)? {
                     copied.insert(placed.weight, norm);
                     return Ok(());
                 }
@@ -140,6 +242,11 @@ impl Floats {
     /// The names of the source's tensors that these stand for.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.0.keys()
+    }
+
+    /// Whether a tensor of the source is replaced.
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.contains_key(name)
     }
 
     /// The tensors that stand for one of the source; `None` if it is copied.

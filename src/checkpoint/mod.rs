@@ -61,6 +61,7 @@ mod targets;
 mod weights;
 mod writer;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -101,6 +102,8 @@ struct Opened {
     files: Files,
     weights: Weights,
     views: Views,
+    /// The tensors of which these are parts.
+    viewed: HashMap<String, String>,
     /// Whether `config.json` says of a part of the model how many words it knows.
     has_vocabulary: bool,
     /// Whether `config.json` names a model with a head of words, which is tied if the files have none.
@@ -165,7 +168,12 @@ impl Checkpoint {
     fn of(mut files: Files, mut config: Quantization) -> Result<Self> {
         layouts::translate(&mut files, &mut config)?;
         let (weights, views) = weights::find(&files, &config)?;
+        let viewed = views.iter().flat_map(|(of, views)| {
+            let names = views.values();
+            names.map(move |name| (name.clone(), of.clone()))
+        });
         let opened = Arc::new(Opened {
+            viewed: viewed.collect(),
             has_vocabulary: config.has_vocabulary,
             has_tied_head: config.has_tied_head,
             files,
@@ -211,8 +219,7 @@ impl Checkpoint {
 impl Opened {
     /// Whether a tensor is the quantized form of a part of another.
     fn is_view(&self, name: &str) -> bool {
-        let mut names = self.views.values().flat_map(|views| views.values());
-        names.any(|own| own == name)
+        self.viewed.contains_key(name)
     }
 
     /// A tensor and the file that has it.

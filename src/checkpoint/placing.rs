@@ -9,7 +9,7 @@ use super::header::{Entry, invalid};
 use super::save::{contested, missing};
 use super::shard::is_float;
 use super::weights::matrix;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::stored::origin::Part;
 use crate::stored::{Format, Quantized, SCALE, ZERO_POINT, Zeros};
@@ -40,13 +40,44 @@ pub(super) struct SavedView {
     pub format: Format,
 }
 
-enum Place {
+pub(super) enum Place {
     Whole(String),
     Part(String, Part),
 }
 
+impl Place {
+    /// The tensor, and the part of it.
+    pub fn part(self, source: &Opened) -> Result<(String, Part)> {
+        match self {
+            Self::Part(name, part) => Ok((name, part)),
+            Self::Whole(name) => {
+                let (_, entry) = source.tensor(&name)?;
+                let part = Part::rows(0, matrix(&name, entry)?);
+                Ok((name, part))
+            }
+        }
+    }
+}
+
 /// The tensor of the source that a weight replaces, or the part of one.
-fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<Place>> {
+///
+/// # Errors
+/// When a name leads to a tensor of another shape or of integers, or the weight was loaded from another
+/// checkpoint, which has another tensor of that name.
+pub(super) fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<Place>> {
+    let is_named = |name: &String| source.files.find(name).is_some();
+    if let Some(origin) = &held.origin
+        && (is_named(&origin.name.to_string()) || held.names.iter().any(is_named))
+        && origin.differs_in(source)?
+    {
+        return Err(Error::Unsavable {
+            expected: "a layer of the checkpoint that is saved".into(),
+            got: format!(
+                "one of another checkpoint, whose tensor {:?} is another",
+                origin.name
+            ),
+        });
+    }
     if let Some(origin) = &held.origin
         && let Some((_, entry)) = source.files.find(&origin.name)
         && entry.shape == *origin.dims
@@ -64,7 +95,7 @@ fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<P
 }
 
 /// The tensor of the source that has a name of a weight.
-pub(super) fn named<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<String>> {
+fn named<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<String>> {
     let origin = held.origin.iter().map(|origin| &*origin.name);
     for name in origin.chain(held.names.iter().map(|name| &**name)) {
         let Some((_, entry)) = source.files.find(name) else {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::collect::Collect;
 use super::config::{self, Module};
 use super::floats::Floats;
-use super::placing::{Placed, Replacement, SavedView, named};
+use super::placing::{Placed, Replacement, SavedView};
 use super::record::View;
 use super::rewrite::{Rewrite, rewrite};
 use super::weights::{Kind, belongs};
@@ -24,8 +24,8 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 /// Writes a quantized model as the checkpoint `source`, from which it was loaded, with its
 /// quantized weights in the place of the float ones.
 ///
-/// Every tensor that no quantized layer replaces is copied as it is, but for those of norms and layers
-/// that were [equalized](crate::equalize()), which are the model's. A file is written for a file,
+/// Every tensor that no quantized layer replaces is copied as it is, but for those of float layers and norms
+/// that are others in the model: [equalized](crate::equalize()), or changed after they were loaded. A file is written for a file,
 /// a folder for a folder: then with all its other files but hidden ones and the model's weights in other forms, and
 /// with `quantization_config` in its `config.json`. `out` is replaced whole, or not at all: what a link leads
 /// to, with the permissions that it had.
@@ -80,6 +80,7 @@ where
     let beside = views.flat_map(|(of, views)| views.iter().map(move |view| Beside::of(of, view)));
     Ok(Saved {
         beside: beside.collect(),
+        unsaved: save.unsaved,
     })
 }
 
@@ -89,6 +90,9 @@ where
 pub struct Saved {
     /// Weights that could not take the place of a tensor, by which the file is larger.
     pub beside: Vec<Beside>,
+    /// The paths of float layers whose weight is in no tensor of the source: it is not written, as a loader that
+    /// computes it does so again.
+    pub unsaved: Vec<String>,
 }
 
 /// A quantized weight that was written beside the tensor that it was made of.
@@ -118,17 +122,28 @@ impl Beside {
     }
 }
 
-/// A line for each weight that makes the file larger; nothing if none does.
+/// A line for each weight that makes the file larger or is not written; nothing if there is none.
 impl fmt::Display for Saved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines = self.beside.iter();
-        lines.try_for_each(|Beside { layer, tensor, bytes }| {
+        for Beside {
+            layer,
+            tensor,
+            bytes,
+        } in &self.beside
+        {
             writeln!(
                 f,
                 "{layer}: {bytes} bytes beside {tensor:?}, which stays: another layer reads it, or \
                  its parts are not quantized alike"
-            )
-        })
+            )?;
+        }
+        for layer in &self.unsaved {
+            writeln!(
+                f,
+                "{layer}: its float weight is not written, as no tensor of the source holds it"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -138,21 +153,22 @@ struct Save<'a> {
     placed: Placed,
     floats: Floats,
     config: Option<Value>,
+    unsaved: Vec<String>,
 }
 
 impl<'a> Save<'a> {
     fn new(collect: Collect, source: &'a Opened) -> Result<Self> {
-        let placed = Placed::new(collect.held, &collect.kept, source)?;
-        let mut floats = Floats::default();
-        for held in &collect.floats {
-            let mut add = || match named(held, held.weight.dims(), source)? {
-                Some(name) if placed.weights.contains_key(&name) => Err(contested(&name)),
-                Some(name) => floats.add(&name, &held.weight),
-                None => Err(missing(&held.names[0], "none")),
-            };
-            add().map_err(|e| e.at(&held.path))?;
+        let (floats, unsaved) = Floats::new(&collect, source)?;
+        // What is float needs its tensor.
+        let needed = collect.floats.iter().map(|held| held.with(()));
+        let kept: Vec<_> = collect.kept.into_iter().chain(needed).collect();
+        let placed = Placed::new(collect.held, &kept, source)?;
+        if let Some(name) = floats
+            .names()
+            .find(|name| placed.weights.contains_key(*name))
+        {
+            return Err(contested(name));
         }
-        floats.add_norms(&collect.norms, &source.files)?;
         let ignore = [&collect.float_linears[..], &placed.unnamed].concat();
         let config = config(&placed.weights, &collect.embeddings, ignore, source);
         Ok(Self {
@@ -160,6 +176,7 @@ impl<'a> Save<'a> {
             placed,
             floats,
             config,
+            unsaved,
         })
     }
 
@@ -170,14 +187,15 @@ impl<'a> Save<'a> {
 
     /// The tensor of which one of the source is a part, if that gets other parts or is replaced.
     fn is_outdated_view(&self, name: &str) -> bool {
-        let mut views = self.source.views.iter();
-        views.any(|(of, views)| {
-            let is_touched = self.placed.views.contains_key(of)
-                || self.placed.weights.contains_key(of)
-                || self.floats.planned(of).is_some();
-            let mut names = views.values();
-            is_touched && names.any(|own| own == name || is_companion(name, own))
+        let mut views = owners(name).chain([name]);
+        views.any(|view| {
+            let of = self.source.viewed.get(view);
+            of.is_some_and(|of| self.placed.views.contains_key(of) || self.is_replaced(of))
         })
+    }
+
+    fn is_replaced(&self, name: &str) -> bool {
+        self.placed.weights.contains_key(name) || self.floats.contains(name)
     }
 }
 
@@ -290,9 +308,8 @@ impl Rewrite for Save<'_> {
             return Some(planned);
         }
         // Of a weight that was quantized before, and is now quantized otherwise or float.
-        let old = &self.source.weights;
-        let mut own = self.placed.weights.keys().chain(self.floats.names());
-        let goes = belongs(old, name) && own.any(|own| is_companion(name, own));
+        let goes = belongs(&self.source.weights, name)
+            && owners(name).any(|weight| self.is_replaced(weight));
         (goes || self.is_outdated_view(name)).then(Vec::new)
     }
 
@@ -321,7 +338,7 @@ impl Rewrite for Save<'_> {
 
     fn formats(&self) -> BTreeMap<String, Format> {
         let mut formats: BTreeMap<_, _> = (self.source.weights.iter())
-            .filter(|(name, _)| self.floats.planned(name).is_none())
+            .filter(|(name, _)| !self.floats.contains(name))
             .filter_map(|(name, kind)| match kind {
                 Kind::Whole(format) => Some((name.clone(), *format)),
                 Kind::Groups(_) => None,
@@ -395,7 +412,8 @@ pub(super) fn contested(name: &str) -> Error {
     }
 }
 
-fn is_companion(name: &str, weight: &str) -> bool {
-    let suffix = name.strip_prefix(weight);
-    suffix.is_some_and(|suffix| [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT].contains(&suffix))
+/// The weights whose scale or zero point a tensor is by its name.
+fn owners(name: &str) -> impl Iterator<Item = &str> {
+    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT].into_iter();
+    suffixes.filter_map(|suffix| name.strip_suffix(suffix))
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
+use super::Opened;
 use super::config::Quantization;
 use super::files::Files;
 use super::header::{Entry, invalid};
@@ -340,14 +341,7 @@ impl Kind {
                 table.dequantize()?.flatten_all()?.to_vec1()?
             }
             Self::Groups(size) => {
-                let scales = scales(files, name, SCALE)?;
-                if let Some(scale) = scales.iter().find(|s| !(s.is_finite() && **s > 0.)) {
-                    return Err(invalid(
-                        &format!("{name}{SCALE}"),
-                        "finite positive numbers",
-                        scale.to_string(),
-                    ));
-                }
+                let scales = positive_scales(files, name)?;
                 let zeros = zeros(files, name, scales.len())?;
                 let first = rows.start * k;
                 let codes = shard.codes(entry, first..rows.end * k)?;
@@ -422,6 +416,34 @@ fn scales(files: &Files, name: &str, suffix: &str) -> Result<Vec<f32>> {
         Some((shard, entry)) => shard.floats(&name, entry, 0..elements(entry)),
         None => Err(invalid(&name, "a tensor", "no such tensor")),
     }
+}
+
+/// The scales of a weight, checked.
+fn positive_scales(files: &Files, name: &str) -> Result<Vec<f32>> {
+    let scales = scales(files, name, SCALE)?;
+    match scales.iter().find(|s| !(s.is_finite() && **s > 0.)) {
+        None => Ok(scales),
+        Some(scale) => Err(invalid(
+            &format!("{name}{SCALE}"),
+            "finite positive numbers",
+            scale.to_string(),
+        )),
+    }
+}
+
+/// Checks the scales of parts of a tensor: a layer of one reads them where no error can be told.
+pub(super) fn check_views(opened: &Opened, name: &str) -> Result<()> {
+    let views = opened
+        .views
+        .get(name)
+        .into_iter()
+        .flat_map(BTreeMap::values);
+    for view in views {
+        if let Some(Kind::Whole(Format { codes: Some(_), .. })) = opened.weights.get(view) {
+            positive_scales(&opened.files, view)?;
+        }
+    }
+    Ok(())
 }
 
 /// Integer zero points, less the offset of the dtype.

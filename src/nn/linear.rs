@@ -221,7 +221,7 @@ impl Layer for Linear {
     }
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {
-        Ok(self.projection.stored("weight").into_iter().collect())
+        Ok(vec![self.projection.stored("weight")])
     }
 
     fn values(&self) -> Result<Vec<Tensor>> {

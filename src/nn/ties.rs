@@ -8,12 +8,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use candle_core::Tensor;
+use candle_core::{DType, Device, Result, Tensor};
 
 use crate::module::WeightId;
 use crate::qconfig::ActivationConfig;
 use crate::qweight::QWeight;
 use crate::tensor::MemoryId;
+
+/// The rows that are compared at once, so that little memory is needed.
+const BLOCK: usize = 1024;
 
 /// A weight that is also an embedding's table, and what its products do to activations.
 pub(super) type Tied<'a> = (&'a Arc<QWeight>, ActivationConfig);
@@ -68,5 +71,26 @@ pub(super) fn find<T>(tensor: &Tensor, make: impl FnOnce(Tied<'_>) -> T) -> Opti
         (weight.upgrade()?, *activations)
     };
     let whole = tensor.is_contiguous() && tensor.dims() == weight.shape();
-    whole.then(|| make((&weight, activations)))
+    // It may have been changed in place.
+    let is_it = whole && equals(tensor, &weight).unwrap_or(false);
+    is_it.then(|| make((&weight, activations)))
+}
+
+/// Whether a table has the elements of a weight, in its dtype.
+fn equals(table: &Tensor, weight: &QWeight) -> Result<bool> {
+    let [rows, columns] = weight.shape();
+    for first in (0..rows).step_by(BLOCK) {
+        let count = BLOCK.min(rows - first);
+        let mut values = Vec::with_capacity(count * columns);
+        for row in first..first + count {
+            weight.read_channel(row, |chunk| values.extend_from_slice(chunk));
+        }
+        let values = Tensor::from_vec(values, (count, columns), &Device::Cpu)?;
+        let wide = |tensor: Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+        let expected = wide(values.to_dtype(table.dtype())?)?;
+        if wide(table.narrow(0, first, count)?)? != expected {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

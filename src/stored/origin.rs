@@ -138,21 +138,43 @@ pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
     is_it.then(|| handed.origin(part))
 }
 
-/// Whether a matrix has the elements that the checkpoint has there.
-fn equals(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Result<bool> {
-    let Some(end) = part.end() else {
-        return Ok(false);
-    };
-    let values = source.elements(name, part.offset..end)?;
+/// The elements that are compared at once, so that little memory is needed.
+const BLOCK: usize = 1 << 20;
+
+/// Whether a matrix has the elements that the checkpoint has there, in its dtype.
+pub(crate) fn equals(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Result<bool> {
+    let Part {
+        shape: [n, k],
+        strides: [down, across],
+        ..
+    } = part;
+    let is_by_rows = down >= k.saturating_mul(across);
+    let rows = if is_by_rows { BLOCK / k.max(1) } else { n };
+    for first in (0..n).step_by(rows.max(1)) {
+        let count = rows.max(1).min(n - first);
+        let block = Part {
+            shape: [count, k],
+            offset: part.offset + first * down,
+            ..part
+        };
+        let Some(end) = block.end() else {
+            return Ok(false);
+        };
+        let values = source.elements(name, block.offset..end)?;
+        if !equals_block(&matrix.narrow(0, first, count)?, block, values)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn equals_block(matrix: &Tensor, part: Part, values: Vec<f32>) -> Result<bool> {
     let count = values.len();
     let values = Tensor::from_vec(values, count, &Device::Cpu)?.to_dtype(matrix.dtype())?;
     let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     let (expected, own) = (wide(&values)?, wide(matrix)?);
-    let [_, k] = part.shape;
-    let [down, across] = part.strides;
-    let at = |i: usize| i / k * down + i % k * across;
-    let mut own = own.iter().enumerate();
-    Ok(own.all(|(i, value)| value.to_bits() == expected[at(i)].to_bits()))
+    let mut own = own.iter().zip(part.elements());
+    Ok(own.all(|(value, at)| value.to_bits() == expected[at - part.offset].to_bits()))
 }
 
 impl Handed {
@@ -199,6 +221,16 @@ impl Part {
         last.checked_add(1)
     }
 
+    /// The elements of the tensor, in row order of the matrix.
+    pub fn elements(&self) -> impl Iterator<Item = usize> {
+        let Self {
+            shape: [n, k],
+            offset,
+            strides: [down, across],
+        } = *self;
+        (0..n).flat_map(move |i| (0..k).map(move |j| offset + i * down + j * across))
+    }
+
     /// The rows that it is of a matrix with rows of `k`, if it is whole rows.
     pub fn whole_rows(&self, k: usize) -> Option<Range<usize>> {
         let first = self.offset.checked_div(k)?;
@@ -224,6 +256,34 @@ impl Origin {
             Some(source) => source.quantized(&self.name, &self.part),
             None => Ok(None),
         }
+    }
+
+    /// Whether its tensor is another in `source`; not of a checkpoint that is closed.
+    pub fn differs_in(&self, source: &dyn Source) -> Result<bool> {
+        let Some(own) = self.source.upgrade() else {
+            return Ok(false);
+        };
+        if std::ptr::addr_eq(Arc::as_ptr(&own), std::ptr::from_ref(source)) {
+            return Ok(false);
+        }
+        let count = self.dims.iter().product();
+        for first in (0..count).step_by(BLOCK) {
+            let range = first..count.min(first + BLOCK);
+            let [a, b] = [&*own, source].map(|of| of.elements(&self.name, range.clone()));
+            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits);
+            if !bits(a?).eq(bits(b?)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The part, if it is the whole tensor.
+    pub fn is_whole(&self) -> bool {
+        let [rows @ .., k] = &*self.dims else {
+            return false;
+        };
+        self.part == Part::rows(0, [rows.iter().product(), *k])
     }
 
     /// Remembers that a tensor is this tensor of the checkpoint.

@@ -18,12 +18,16 @@ use crate::qweight::QWeight;
 pub struct StoredWeight {
     name: String,
     value: Value,
+    bias: Option<Tensor>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
-    /// A matrix that is another than that of the checkpoint which the layer was loaded from.
-    Float(Tensor),
+    Float {
+        weight: Tensor,
+        /// Whether it was [equalized](crate::equalize()).
+        folded: bool,
+    },
     Quantized(Quantized),
 }
 
@@ -52,7 +56,12 @@ impl StoredWeight {
         Self {
             name: name.into(),
             value,
+            bias: None,
         }
+    }
+
+    pub(crate) fn with_bias(self, bias: Option<Tensor>) -> Self {
+        Self { bias, ..self }
     }
 
     /// Its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
@@ -60,14 +69,14 @@ impl StoredWeight {
         &self.name
     }
 
-    pub(crate) fn into_value(self) -> Value {
-        self.value
+    pub(crate) fn into_parts(self) -> (Value, Option<Tensor>) {
+        (self.value, self.bias)
     }
 
     /// `None` of a float weight.
     pub(crate) fn quantized(&self) -> Option<&Quantized> {
         match &self.value {
-            Value::Float(_) => None,
+            Value::Float { .. } => None,
             Value::Quantized(quantized) => Some(quantized),
         }
     }

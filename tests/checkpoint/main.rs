@@ -1,6 +1,7 @@
 //! Checkpoints with quantized weights: the bits after a round trip, and files of all kinds.
 
 mod blocks;
+mod changed;
 mod codes;
 mod convert;
 mod files;

@@ -531,5 +531,19 @@ fn views_that_do_not_fit_are_refused() -> Result<()> {
     assert!(error.contains("\"other\""), "{error}");
     let error = open(&|record| record["version"] = 3.into())?;
     assert!(error.contains("1 or 2"), "{error}");
+    // A scale that is no number, which the head would find when it is made.
+    let scale = &header["embed.weight.quantized_scale"]["data_offsets"][0];
+    let at = 8 + length + usize::try_from(scale.as_u64().expect("an offset"))?;
+    let mut damaged = bytes.clone();
+    damaged[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&bad, damaged)?;
+    let vb = Checkpoint::open(&bad)?.var_builder(DType::F32, &Device::Cpu);
+    let error = nn::embedding(40, 16, vb.pp("embed"))
+        .expect_err("a NaN")
+        .to_string();
+    assert!(
+        error.contains("quantized_scale") && error.contains("NaN"),
+        "{error}"
+    );
     Ok(())
 }

@@ -63,8 +63,7 @@ Which tensors are weights of layers:
   and without _l0 a cell.
 All other tensors are copied. --dry-run shows all layers, and at the end the matrices that stay float.
 
-Rules of a spec match NAME. Weights with a scale for each channel take about 100 MB of memory,
-whatever their size; with one scale, three times the largest as f32.";
+Rules of a spec match NAME. A weight takes about 100 MB of memory, whatever its size; one with a single scale is read twice.";
 
 /// Arguments of `dequantize`.
 #[derive(clap::Args)]

@@ -286,17 +286,20 @@ impl Layer for Embedding {
     }
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {
-        let Table::Quantized(quantized) = &self.table else {
-            return Ok(Vec::new());
+        let value = match &self.table {
+            Table::Float(table) => Value::Float {
+                weight: table.clone(),
+                folded: false,
+            },
+            Table::Quantized(quantized) => Value::Quantized(match &quantized.rows {
+                Rows::Own { table, .. } => StoredRows::Table(Arc::clone(table)),
+                Rows::Lent {
+                    weight,
+                    activations,
+                } => StoredRows::Weight(Arc::clone(weight), *activations),
+            }),
         };
-        let rows = match &quantized.rows {
-            Rows::Own { table, .. } => StoredRows::Table(Arc::clone(table)),
-            Rows::Lent {
-                weight,
-                activations,
-            } => StoredRows::Weight(Arc::clone(weight), *activations),
-        };
-        Ok(vec![StoredWeight::new("weight", Value::Quantized(rows))])
+        Ok(vec![StoredWeight::new("weight", value)])
     }
 
     fn values(&self) -> Result<Vec<Tensor>> {

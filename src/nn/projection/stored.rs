@@ -90,15 +90,18 @@ impl Projection {
     }
 
     /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored) of a layer
-    /// of your own. `None` if it is the float weight of the checkpoint that it was loaded from.
-    pub fn stored(&self, name: &str) -> Option<StoredWeight> {
+    /// of your own.
+    pub fn stored(&self, name: &str) -> StoredWeight {
         let value = match &self.weight {
-            Weight::Float(weight) => Value::Float(self.folded.then(|| weight.clone())?),
+            Weight::Float(weight) => Value::Float {
+                weight: weight.clone(),
+                folded: self.folded,
+            },
             Weight::Quantized {
                 weight,
                 activations,
             } => Value::Quantized(Quantized::Weight(Arc::clone(weight), Some(*activations))),
         };
-        Some(StoredWeight::new(name, value))
+        StoredWeight::new(name, value).with_bias(self.bias.clone())
     }
 }

@@ -77,9 +77,7 @@ impl<K: Kind> Cell<K> {
     }
 
     fn stored(&self) -> Vec<StoredWeight> {
-        let both = [("weight_ih", &self.ih), ("weight_hh", &self.hh)].into_iter();
-        both.filter_map(|(name, projection)| projection.stored(name))
-            .collect()
+        vec![self.ih.stored("weight_ih"), self.hh.stored("weight_hh")]
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {

@@ -124,7 +124,7 @@ impl Direction {
 
     pub fn stored(&self) -> impl Iterator<Item = StoredWeight> {
         let named = self.named();
-        named.filter_map(|(name, projection)| projection.stored(&name))
+        named.map(|(name, projection)| projection.stored(&name))
     }
 
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {

@@ -1,0 +1,203 @@
+//! Float weights that were changed after they were loaded: saved as the model has them.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::checkpoint::{self, Saved};
+use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use candle_nn::VarBuilder;
+
+#[derive(Quantizable)]
+struct Model {
+    query: nn::Linear,
+    fused: Vec<nn::Linear>,
+    norm: nn::LayerNorm,
+    words: nn::Embedding,
+    lstm: nn::LSTM,
+}
+
+fn load(vb: &VarBuilder<'static>) -> Result<Model> {
+    let fused = vb.get((12, 8), "fused.weight")?.chunk(2, 0)?;
+    Ok(Model {
+        query: nn::linear(8, 6, vb.pp("query"))?,
+        fused: fused
+            .into_iter()
+            .map(|part| nn::Linear::new(part, None))
+            .collect(),
+        norm: nn::layer_norm(8, 1e-5, vb.pp("norm"))?,
+        words: nn::embedding(9, 8, vb.pp("words"))?,
+        lstm: nn::LSTM::new(8, 3, Default::default(), vb.pp("lstm"))?,
+    })
+}
+
+fn random(shape: &[usize]) -> Result<Tensor> {
+    Ok(Tensor::randn(0f32, 1., shape, &Device::Cpu)?)
+}
+
+fn write(path: &Path, dtype: DType) -> Result<()> {
+    let shapes: [(&str, &[usize]); 10] = [
+        ("query.weight", &[6, 8]),
+        ("query.bias", &[6]),
+        ("fused.weight", &[12, 8]),
+        ("norm.weight", &[8]),
+        ("norm.bias", &[8]),
+        ("words.weight", &[9, 8]),
+        ("lstm.weight_ih_l0", &[12, 8]),
+        ("lstm.weight_hh_l0", &[12, 3]),
+        ("lstm.bias_ih_l0", &[12]),
+        ("lstm.bias_hh_l0", &[12]),
+    ];
+    let tensors = shapes.map(|(name, shape)| Ok((name, random(shape)?.to_dtype(dtype)?)));
+    let tensors = tensors.into_iter().collect::<Result<HashMap<_, _>>>()?;
+    Ok(candle_core::safetensors::save(&tensors, path)?)
+}
+
+/// The tensors whose elements differ.
+fn changed(a: &Path, b: &Path) -> Result<Vec<String>> {
+    let [a, b] = [Checkpoint::open(a)?, Checkpoint::open(b)?];
+    let mut names = Vec::new();
+    for tensor in a.tensors() {
+        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        if bits(a.floats(&tensor.name)?) != bits(b.floats(&tensor.name)?) {
+            names.push(tensor.name);
+        }
+    }
+    Ok(names)
+}
+
+fn add_in_place(tensor: &Tensor) -> Result<()> {
+    Ok(tensor.slice_set(&(tensor.copy()? + 1.)?, 0, 0)?)
+}
+
+#[test]
+fn each_change_is_written_and_nothing_else() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    type Change = fn(&mut Model) -> Result<()>;
+    let changes: [(&[&str], Change); 8] = [
+        (&[], |_| Ok(())),
+        // A LoRA that is merged into a layer, or into its memory.
+        (&["query.weight"], |model| {
+            let weight = (model.query.weight() + 0.5)?;
+            model.query = nn::Linear::new(weight, model.query.bias().cloned());
+            Ok(())
+        }),
+        (&["query.weight"], |model| {
+            add_in_place(model.query.weight())
+        }),
+        (&["query.bias"], |model| {
+            add_in_place(model.query.bias().expect("bias"))
+        }),
+        (&["fused.weight"], |model| {
+            let part = model.fused[1].weight();
+            Ok(part.slice_set(&random(&[2, 8])?, 0, 3)?)
+        }),
+        (&["norm.bias"], |model| {
+            add_in_place(model.norm.bias().expect("bias"))
+        }),
+        (&["words.weight"], |model| {
+            let table = (model.words.embeddings() * 2.)?;
+            model.words = nn::Embedding::new(table, 8);
+            Ok(())
+        }),
+        (&["query.weight", "words.weight"], |model| {
+            add_in_place(model.query.weight())?;
+            add_in_place(model.words.embeddings())
+        }),
+    ];
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        write(&float, dtype)?;
+        let source = Checkpoint::open(&float)?;
+        for (names, change) in changes {
+            let mut model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
+            change(&mut model)?;
+            let saved = checkpoint::save(&model, &source, &out)?;
+            assert_eq!(saved, Saved::default());
+            if dtype == DType::F64 && !names.is_empty() {
+                // What is written has the model's dtype.
+                continue;
+            }
+            assert_eq!(changed(&float, &out)?, names, "{dtype:?}");
+            let opened = Checkpoint::open(&out)?;
+            let again = load(&opened.var_builder(DType::F32, &Device::Cpu))?;
+            let xs = random(&[3, 8])?;
+            let pairs = model.fused.iter().zip(&again.fused);
+            for (a, b) in pairs.chain([(&model.query, &again.query)]) {
+                assert_eq!(
+                    a.forward(&xs)?.to_vec2::<f32>()?,
+                    b.forward(&xs)?.to_vec2::<f32>()?
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bias_of_a_quantized_layer_too() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, DType::F32)?;
+    let source = Checkpoint::open(&float)?;
+    let mut model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
+    add_in_place(model.query.bias().expect("bias"))?;
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+    checkpoint::save(&model, &source, &out)?;
+    let again = load(&Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu))?;
+    let xs = random(&[3, 8])?;
+    let [a, b] = [&model, &again].map(|model| model.query.forward(&xs));
+    assert_eq!(a?.to_vec2::<f32>()?, b?.to_vec2::<f32>()?);
+    Ok(())
+}
+
+#[test]
+fn a_float_weight_that_no_tensor_holds_is_named() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, DType::F32)?;
+    let source = Checkpoint::open(&float)?;
+    let model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
+    let computed = nn::Linear::new(random(&[4, 8])?, None);
+    let saved = checkpoint::save(&(model, computed), &source, &out)?;
+    assert_eq!(saved.unsaved, ["1"]);
+    let text = saved.to_string();
+    assert!(
+        text.starts_with("1: its float weight is not written"),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn layers_of_two_checkpoints_with_equal_names_are_not_mixed() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [a, b, copy, out] = ["a", "b", "copy", "out"].map(|name| dir.path().join(name));
+    write(&a, DType::F32)?;
+    write(&b, DType::F32)?;
+    std::fs::copy(&a, &copy)?;
+    let [source, other, copy] = [
+        Checkpoint::open(&a)?,
+        Checkpoint::open(&b)?,
+        Checkpoint::open(&copy)?,
+    ];
+    for spec in [None, Some(QConfigSpec::int8().min_params(0))] {
+        let part = |of: &Checkpoint| -> Result<nn::Linear> {
+            let vb = of.var_builder(DType::F32, &Device::Cpu);
+            let mut layer = nn::linear(8, 6, vb.pp("query"))?;
+            if let Some(spec) = &spec {
+                quantize_dynamic(&mut layer, spec)?;
+            }
+            Ok(layer)
+        };
+        let error = checkpoint::save(&part(&other)?, &source, &out);
+        let error = error
+            .expect_err("a layer of another checkpoint")
+            .to_string();
+        assert!(error.contains("another checkpoint"), "{error}");
+        // One that has the same tensor is as good.
+        checkpoint::save(&part(&copy)?, &source, &out)?;
+    }
+    Ok(())
+}
