@@ -45,6 +45,8 @@ const EXPERT: &str = "Expert";
 const NORM: &str = "Norm";
 const POSITIONS: &str = "Positions";
 const CODEBOOK: &str = "Codebook";
+/// The tensors of the experts' two products, the gate's and the first one's in one.
+const EXPERTS: [&str; 2] = ["gate_up_proj", "down_proj"];
 const TIED_TABLE: &str = "TiedTable";
 
 /// The layers that the tensors of a checkpoint are taken for, each with its quantization.
@@ -90,7 +92,8 @@ impl Plan {
     ///   `embeddings`, with or without `.weight`, are what they are said to be, whatever they are called.
     /// - A tensor of any other name and of two dimensions or more, if `linears` or `embeddings` have its full
     ///   name, is what they say: `in_proj_weight`, or experts `[experts, out, in]`. Its rows, of all experts,
-    ///   get a scale each, and models that cut their weights from it get quantized layers.
+    ///   get a scale each, and models that cut their weights from it get quantized layers. Experts whose rows are
+    ///   inputs, as those of gpt-oss and Llama 4, are an error.
     /// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, or is `wte`,
     ///   `wpe`, `shared` or `relative_attention_bias`; `embed_out` is a Linear.
     /// - It is a `Custom(Conv1D)`, whose weight is `[in, out]`, if its bias is as long as the second
@@ -125,13 +128,23 @@ impl Plan {
                 let fits = |own: &&mut PlannedLayer| {
                     (own.name == *name || own.tensors == [&**name]) && own.is_matrix()
                 };
-                match found.iter_mut().find(fits) {
-                    Some(layer) => layer.kind = kind.clone(),
-                    None => found.push(tensor(source, name, &kind).ok_or_else(|| {
-                        let names: Vec<_> = found.iter().map(|own| &*own.name).collect();
-                        unknown_name("matrix", name, &names)
-                    })?),
+                if let Some(layer) = found.iter_mut().find(fits) {
+                    layer.kind = kind.clone();
+                    continue;
                 }
+                let layer = tensor(source, name, &kind).ok_or_else(|| {
+                    let names: Vec<_> = found.iter().map(|own| &*own.name).collect();
+                    unknown_name("matrix", name, &names)
+                })?;
+                if has_inputs_as_rows(source, name) {
+                    return Err(Error::InvalidArgument {
+                        what: "linear",
+                        expected: "experts [experts, out_features, in_features], with a scale for each output"
+                            .into(),
+                        got: format!("{name:?}, whose rows are inputs; it stays float"),
+                    });
+                }
+                found.push(layer);
             }
         }
         if let Some(name) = source.opened.weights.keys().next() {
@@ -214,6 +227,22 @@ fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLa
         left: None,
         shapes: vec![shape],
     })
+}
+
+/// Whether experts are stored as `[experts, in, out]`, as those of gpt-oss and Llama 4 are: by the sizes of their two
+/// products, of which the first has twice as many outputs as the second has inputs.
+fn has_inputs_as_rows(source: &Checkpoint, name: &str) -> bool {
+    let (module, last) = name.rsplit_once('.').unwrap_or(("", name));
+    let shape = |last: &str| {
+        let (_, entry) = source.opened.files.find(&format!("{module}.{last}"))?;
+        <[usize; 3]>::try_from(&entry.shape[..]).ok()
+    };
+    let [first, second] = EXPERTS.map(shape);
+    let Some(([_, rows, columns], [_, of_rows, of_columns])) = first.zip(second) else {
+        return false;
+    };
+    let is_usual = rows == 2 * of_columns && columns == of_rows;
+    EXPERTS.contains(&last) && !is_usual && columns == 2 * of_rows && rows == of_columns
 }
 
 /// The layers of the float matrices.

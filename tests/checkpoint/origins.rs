@@ -462,6 +462,20 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     assert_eq!(experts, opened.floats("experts.gate_up_proj")?);
     let error = checkpoint::Plan::new(&source, &spec, &["attn.in_proj".to_owned()], &[]);
     assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
+    // The rows of these are inputs, of which a scale each says nothing about outputs.
+    for [first, second] in [[[3, 16, 20], [3, 10, 16]], [[3, 16, 32], [3, 16, 16]]] {
+        let experts = [
+            ("experts.gate_up_proj", random(&first)?),
+            ("experts.down_proj", random(&second)?),
+        ];
+        write(&float, experts)?;
+        let source = Checkpoint::open(&float)?;
+        for name in ["experts.gate_up_proj", "experts.down_proj"] {
+            let error = checkpoint::Plan::new(&source, &spec, &[name.to_owned()], &[]);
+            let error = error.expect_err("inputs as rows").to_string();
+            assert!(error.contains("whose rows are inputs"), "{error}");
+        }
+    }
     Ok(())
 }
 
