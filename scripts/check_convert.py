@@ -50,6 +50,7 @@ def main():
         ("parallel", {"model": parallel, "args": None}, []),
         ("compiled", {"net": {f"_orig_mod.{name}": value for name, value in parallel.items()}}, []),
         ("whole", {"model": whole}, []),
+        ("notes", {**state, "version": 3, "head._extra_state": b"", "lstm.names": ["a"]}, []),
         ("ema", {"ema": {"shadow": state}, "model": {name: 2 * value for name, value in state.items()}}, ["--key", "ema.shadow"]),
     ]
     refused = [

@@ -140,10 +140,17 @@ def convert(state, bidirectional=()):
             own = [f"{prefix}_packed_params.dtype", f"{prefix}_packed_weight_ih"]
             if not any(name in state for name in own):
                 to.float(key, value)
+        elif isinstance(value, torch.Tensor) and value.is_quantized:
+            to.weight(key, value, None)
         elif isinstance(value, torch.Tensor):
-            to.float(key, value)
+            # torchao's and other kinds of tensors that are no plain ones.
+            is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+            to.float(key, value if is_plain or not hasattr(value, "dequantize") else value.dequantize())
+        elif isinstance(value, torch.ScriptObject):
+            raise SystemExit(f"{key}: expected a tensor or a packed weight of a Linear, LSTM, GRU or cell, got another packed object")
         else:
-            raise SystemExit(f"{key}: expected a tensor or a packed weight, got {type(value).__name__}")
+            # A module's own notes, such as `_extra_state`: no reader of tensors asks for them.
+            print(f"{key}: left out, a {type(value).__name__} is no tensor")
     for module, cells in layers.items():
         recurrent(module, [cells[i] for i in sorted(cells)], bidirectional, to)
     return to

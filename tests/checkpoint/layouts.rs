@@ -156,6 +156,16 @@ fn torchao() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn torchao_intx() -> Result<()> {
+    let folder = fixture("torchao_intx");
+    let model = check(&folder, [true, false], 0.)?;
+    let own = expected(&folder)?;
+    let ys = model.forward(&own["input"])?;
+    assert!(difference(&ys, &own["output"])? < 0.02);
+    Ok(())
+}
+
 /// `scripts/convert_pytorch.py`: each layer answers as PyTorch's, given what PyTorch's was given.
 #[test]
 fn pytorch() -> Result<()> {
@@ -548,10 +558,13 @@ fn hostile_files_of_torchao() {
             "Int4Tensor",
         ),
         (
-            "unpacked 4 bits",
-            metadata(&|d| d["_type"] = json!("IntxUnpackedToInt8Tensor")),
+            "static activations of unpacked codes",
+            metadata(&|d| {
+                d["_type"] = json!("IntxUnpackedToInt8Tensor");
+                d["_data"]["activation_quantization"] = json!("int8_sym_static");
+            }),
             none.clone(),
-            "IntxUnpackedToInt8Tensor",
+            "int8_sym_static",
         ),
         (
             "static activations",

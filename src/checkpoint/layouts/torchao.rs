@@ -1,5 +1,5 @@
-//! torchao's safetensors: an `Int8Tensor` `a.weight` is `a._weight_qdata` I8, `a._weight_scale` and
-//! perhaps `a._weight_zero_point`, as the metadata of the file says.
+//! torchao's safetensors: an `Int8Tensor` or `IntxUnpackedToInt8Tensor` `a.weight` is `a._weight_qdata` I8,
+//! `a._weight_scale` and perhaps `a._weight_zero_point`, as the metadata of the file says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,8 @@ pub(super) struct Torchao;
 
 /// The key of the metadata that lists the tensors, each of which has a key of its own.
 const NAMES: &str = "tensor_names";
+/// Affine activations with a scale for each row.
+const PER_TOKEN: &str = "int8_asym_per_token";
 const FORMAT: &str = "format of torchao";
 
 #[derive(Deserialize)]
@@ -34,7 +36,10 @@ struct Data {
     /// How many rows and columns have one scale.
     #[serde(default)]
     block_size: Vec<usize>,
+    /// Of an `Int8Tensor`.
     act_quant_kwargs: Option<Activations>,
+    /// Of an `IntxUnpackedToInt8Tensor`, whose codes may have fewer bits.
+    activation_quantization: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -91,8 +96,11 @@ fn described(header: &Header) -> Result<Vec<(String, Described)>> {
 fn weight(files: &Files, name: String, described: &Described) -> Result<Option<Weight>> {
     match &*described.kind {
         "Tensor" => return Ok(None),
-        "Int8Tensor" => {}
-        got => return Err(unsupported(FORMAT, "Int8Tensor", &name, got)),
+        "Int8Tensor" | "IntxUnpackedToInt8Tensor" => {}
+        got => {
+            let known = "Int8Tensor or IntxUnpackedToInt8Tensor";
+            return Err(unsupported(FORMAT, known, &name, got));
+        }
     }
     let known = ["qdata", "scale", "zero_point"];
     if let Some(got) = described.parts.iter().find(|own| !known.contains(&&***own)) {
@@ -115,8 +123,15 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         let expected = format!("scales of blocks {blocks:?} of {shape:?}");
         return Err(invalid(&scales, expected, format!("{counts:?}")));
     }
-    let activation = described.data.act_quant_kwargs.as_ref();
-    let activation = activation.map(|own| activations(&own.data, &name));
+    let activation = match (
+        &described.data.act_quant_kwargs,
+        described.data.activation_quantization.as_deref(),
+    ) {
+        (Some(own), _) => Some(activations(&own.data, &name)),
+        (None, Some(PER_TOKEN)) => Some(Ok(ActivationConfig::dynamic(Granularity::PerRow, false))),
+        (None, Some(got)) => return Err(unsupported(FORMAT, PER_TOKEN, &name, got)),
+        (None, None) => None,
+    };
     Ok(Some(Weight {
         codes,
         scales,
