@@ -212,12 +212,12 @@ fn labels(path: &str, id2label: Option<BTreeMap<String, String>>) -> Result<Vec<
 }
 
 fn pooling(texts: &Texts<'_>) -> Result<Pooling> {
+    /// Since release 6 one word, before a flag for each mode.
     #[derive(Deserialize)]
     struct File {
-        #[serde(default)]
-        pooling_mode_cls_token: bool,
-        #[serde(default)]
-        pooling_mode_mean_tokens: bool,
+        pooling_mode: Option<serde_json::Value>,
+        #[serde(flatten)]
+        others: BTreeMap<String, serde_json::Value>,
     }
     let Some(text) = texts.pooling else {
         return Ok(Pooling::Mean);
@@ -225,12 +225,17 @@ fn pooling(texts: &Texts<'_>) -> Result<Pooling> {
     let path = format!("{}/1_Pooling/config.json", texts.name);
     let file: File = parse(text)
         .with_context(|| format!("{path}: expected the pooling of sentence-transformers"))?;
-    match (file.pooling_mode_cls_token, file.pooling_mode_mean_tokens) {
-        (true, false) => Ok(Pooling::Cls),
-        (false, true) => Ok(Pooling::Mean),
-        got => anyhow::bail!(
-            "{path}: expected one of pooling_mode_cls_token and pooling_mode_mean_tokens to be true, got {got:?}"
-        ),
+    let flags = file.others.into_iter();
+    let flags = flags.filter(|(key, value)| key.starts_with("pooling_mode_") && *value == true);
+    let modes: Vec<String> = match file.pooling_mode {
+        Some(serde_json::Value::String(mode)) => vec![mode],
+        Some(got) => vec![got.to_string()],
+        None => flags.map(|(key, _)| key).collect(),
+    };
+    match &modes.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["cls" | "pooling_mode_cls_token"] => Ok(Pooling::Cls),
+        ["mean" | "pooling_mode_mean_tokens"] => Ok(Pooling::Mean),
+        got => anyhow::bail!("{path}: key \"pooling_mode\": expected cls or mean, got {got:?}"),
     }
 }
 

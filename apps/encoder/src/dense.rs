@@ -18,6 +18,9 @@ pub(crate) struct Dense {
     activation: Activation,
 }
 
+/// The name of the embedding between modules.
+const EMBEDDING: &str = "sentence_embedding";
+
 #[derive(Clone, Copy, Debug)]
 enum Activation {
     Identity,
@@ -40,6 +43,8 @@ struct File {
     #[serde(default = "yes")]
     bias: bool,
     activation_function: Option<String>,
+    /// What goes through it, since release 6.
+    module_input_name: Option<String>,
 }
 
 fn yes() -> bool {
@@ -101,6 +106,11 @@ impl Dense {
         ensure!(
             file.out_features > 0,
             "{path}: key \"out_features\": expected a positive number, got 0"
+        );
+        let input = file.module_input_name.as_deref().unwrap_or(EMBEDDING);
+        ensure!(
+            input == EMBEDDING,
+            "{path}: key \"module_input_name\": expected {EMBEDDING}, got {input:?}"
         );
         let name = file.activation_function.as_deref().unwrap_or("Tanh");
         let activation = match name.rsplit('.').next().unwrap_or(name) {

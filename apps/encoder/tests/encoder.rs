@@ -332,6 +332,29 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     assert_ne!(embed(&Encoder::open(&dir, None)?)?, embed(&mean)?);
     pooling(false, false)?;
     assert!(Encoder::open(&dir, None).is_err());
+    // As release 6 writes it; modes that would be ignored are refused.
+    let write = |text: &str| fs::write(dir.join("1_Pooling/config.json"), text);
+    write(r#"{"embedding_dimension": 64, "pooling_mode": "mean", "include_prompt": true}"#)?;
+    assert_eq!(embed(&Encoder::open(&dir, None)?)?, embed(&mean)?);
+    for (text, got) in [
+        (r#"{"pooling_mode": "lasttoken"}"#, "lasttoken"),
+        (r#"{"pooling_mode": ["cls", "mean"]}"#, "cls"),
+        (
+            r#"{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}"#,
+            "pooling_mode_max_tokens",
+        ),
+        (
+            r#"{"pooling_mode_lasttoken": true}"#,
+            "pooling_mode_lasttoken",
+        ),
+    ] {
+        write(text)?;
+        let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));
+        assert!(
+            error.is_some_and(|e| e.contains(got) && e.contains("pooling_mode")),
+            "{text}"
+        );
+    }
     pooling(true, false)?;
     fs::write(
         dir.join("sentence_bert_config.json"),
