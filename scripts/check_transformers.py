@@ -2,6 +2,7 @@
 """Whether transformers reads what this crate writes, and this crate what compressed-tensors writes.
 
     scripts/check_transformers.py [--debug] [--only NAME] [--json]
+    scripts/check_transformers.py --fixture      writes assets/reference/transformers.json, for `cargo test`
 
 Installs the packages below into target/transformers, the oldest transformers that is promised beside the newest, and
 builds the command `dynquant` and the example bert (--debug: without optimization). Then:
@@ -418,6 +419,35 @@ def write_all(work, built, only):
     return refused
 
 
+def fixture(work):
+    """What `cargo test` knows of these models: tensors, and what the classes take for a Linear and a table."""
+    import torch
+    import transformers
+    from safetensors import safe_open
+
+    def kept(config):
+        keys = ["architectures", "model_type", "tie_word_embeddings", "vocab_size"]
+        parts = {key: kept(value) for key, value in config.items() if isinstance(value, dict)}
+        return {key: config[key] for key in keys if key in config} | {key: part for key, part in parts.items() if part}
+
+    rows = []
+    for name, kind, saved_as, read_as, sizes in MODELS:
+        show(f"writing {name}")
+        folder = work / name
+        make(folder, kind, saved_as, sizes)
+        classes = {}
+        for class_name in [saved_as, *read_as]:
+            model = getattr(transformers, class_name).from_pretrained(folder)
+            of = lambda own: [path for path, module in model.named_modules() if isinstance(module, own)]
+            classes[class_name] = {"linears": of(torch.nn.Linear), "embeddings": of(torch.nn.Embedding)}
+        with safe_open(folder / "model.safetensors", "pt") as file:
+            tensors = {key: file.get_slice(key).get_shape() for key in file.keys()}
+        config = kept(json.loads((folder / "config.json").read_text()))
+        rows.append({"name": name, "config": config, "tensors": tensors, "classes": classes})
+    path = ROOT / "assets/reference/transformers.json"
+    path.write_text("[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]\n")
+
+
 def table(results, refused):
     """Markdown: each model with the answers of both versions and ours."""
     versions = [NEWEST["transformers"], OLDEST["transformers"]]
@@ -451,6 +481,7 @@ def main():
     parser.add_argument("--debug", action="store_true", help="builds without optimization")
     parser.add_argument("--only", metavar="NAME", help="the models whose names contain this")
     parser.add_argument("--json", action="store_true", help="prints one JSON object")
+    parser.add_argument("--fixture", action="store_true", help="writes what `cargo test` knows of the models")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if Path(sys.prefix) != VENV or not (VENV / "installed.json").exists():
@@ -458,6 +489,9 @@ def main():
     if args.read:
         return read_all(args.read)
     warnings.simplefilter("ignore")
+    if args.fixture:
+        with tempfile.TemporaryDirectory() as name:
+            return fixture(Path(name))
     built = build(args.debug)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)

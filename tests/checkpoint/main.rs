@@ -15,3 +15,4 @@ mod real_files;
 mod round_trip;
 #[cfg(unix)]
 mod special;
+mod transformers;
