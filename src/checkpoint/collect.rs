@@ -36,6 +36,8 @@ pub(super) struct HeldBias {
 pub(super) struct HeldNorm {
     pub path: String,
     pub prefixes: Vec<String>,
+    /// Whether it asked the checkpoint for them by its name.
+    pub by_name: bool,
     pub affine: Affine,
     /// Whether the parameters are others than those of the checkpoint.
     pub folded: bool,
@@ -138,6 +140,7 @@ impl Visitor for Collect {
         self.norms.push(HeldNorm {
             path: path.to_owned(),
             prefixes: prefixes.map(str::to_owned).collect(),
+            by_name: norm.checkpoint_name().is_some(),
             affine: norm.affine(),
             folded: norm.is_folded(),
         });

@@ -62,6 +62,14 @@ fn is_part(matrix: &Tensor, part: Part, of: &Tensor) -> Result<bool> {
     Ok(own.all(|(value, at)| value.to_bits() == of[at].to_bits()))
 }
 
+impl Held<Float> {
+    /// Whether the weight was a tensor of the checkpoint, or was equalized: one that a loader computes is
+    /// computed again, and only its path would tell what it is.
+    fn is_known(&self) -> bool {
+        self.by_name || self.origin.is_some() || self.weight.folded
+    }
+}
+
 impl HeldNorm {
     /// `None` if the source has no weight under its names.
     fn placed(&self, files: &Files) -> Option<Placed<'_>> {
@@ -141,16 +149,24 @@ impl HeldNorm {
 impl Floats {
     /// Adds what is another in the model than in the source.
     ///
-    /// Returns the layers whose weight is in no tensor of the source.
+    /// Returns the layers whose weight is in no tensor of the source, or may have been computed of one.
     pub fn new(collect: &Collect, source: &Opened) -> Result<(Self, Vec<String>)> {
         let (mut all, mut unsaved) = (Self::default(), Vec::new());
-        let mut layers: BTreeMap<String, Vec<(Part, &Held<Float>)>> = BTreeMap::new();
+        let mut layers: BTreeMap<String, Vec<(Part, &Held<Float>, bool)>> = BTreeMap::new();
         for held in &collect.floats {
             let place = place(held, held.weight.tensor.dims(), source);
             match place.map_err(|e| e.at(&held.path)) {
                 Ok(Some(place)) => {
                     let (name, part) = place.part(source)?;
-                    layers.entry(name).or_default().push((part, held));
+                    let is_changed = !equals(&held.weight.tensor, &name, part, source)?;
+                    if is_changed && !held.is_known() {
+                        unsaved.push(held.path.clone());
+                    } else {
+                        layers
+                            .entry(name)
+                            .or_default()
+                            .push((part, held, is_changed));
+                    }
                 }
                 Err(error) if held.weight.folded || held.origin.is_some() => return Err(error),
                 Ok(None) if held.weight.folded => {
@@ -160,15 +176,12 @@ impl Floats {
             }
         }
         for (name, layers) in layers {
-            let mut changed = Vec::new();
-            for (part, held) in &layers {
-                if !equals(&held.weight.tensor, &name, *part, source)? {
-                    changed.push((*part, &held.weight.tensor));
-                }
-            }
+            let changed = layers.iter().filter(|(_, _, is_changed)| *is_changed);
+            let changed = changed.map(|(part, held, _)| (*part, &held.weight.tensor));
+            let changed: Vec<_> = changed.collect();
             if !changed.is_empty() {
                 let tensor = patched(&name, &changed, source)?;
-                for (part, held) in &layers {
+                for (part, held, _) in &layers {
                     if !is_part(&held.weight.tensor, *part, &tensor)? {
                         return Err(contested(&name).at(&held.path));
                     }
@@ -186,14 +199,16 @@ impl Floats {
                 all.insert(name, tensors).map_err(|e| e.at(path))?;
             }
         }
-        all.add_norms(&collect.norms, source)?;
+        unsaved.extend(all.add_norms(&collect.norms, source)?);
         Ok((all, unsaved))
     }
 
     /// Adds the norms that are others than those of the source.
-    fn add_norms(&mut self, norms: &[HeldNorm], source: &Opened) -> Result<()> {
+    ///
+    /// Returns those that may have been computed.
+    fn add_norms(&mut self, norms: &[HeldNorm], source: &Opened) -> Result<Vec<String>> {
         let files = &source.files;
-        let mut copied = BTreeMap::new();
+        let (mut copied, mut unsaved) = (BTreeMap::new(), Vec::new());
         for norm in norms {
             let mut add = || {
                 let Some(placed) = norm.placed(files) else {
@@ -203,7 +218,12 @@ impl Floats {
                         Ok(())
                     };
                 };
-                if !norm.is_changed(&placed, source)? {
+                let is_changed = norm.is_changed(&placed, source)?;
+                let is_known = norm.by_name || norm.folded;
+                if is_changed && !is_known {
+                    unsaved.push(norm.path.clone());
+                }
+                if !(is_changed && is_known) {
                     copied.insert(placed.weight, norm);
                     return Ok(());
                 }
@@ -221,7 +241,8 @@ impl Floats {
                 Ok(())
             }
         };
-        copied.into_iter().try_for_each(contested_by)
+        copied.into_iter().try_for_each(contested_by)?;
+        Ok(unsaved)
     }
 
     /// Layers of one name need equal tensors.

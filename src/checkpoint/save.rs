@@ -90,8 +90,8 @@ where
 pub struct Saved {
     /// Weights that could not take the place of a tensor, by which the file is larger.
     pub beside: Vec<Beside>,
-    /// The paths of float layers whose weight is in no tensor of the source: it is not written, as a loader that
-    /// computes it does so again.
+    /// The paths of float layers and norms whose weight is no tensor of the source, and was not loaded as one: it is
+    /// not written, as a loader that computes it does so again.
     pub unsaved: Vec<String>,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for Saved {
         for layer in &self.unsaved {
             writeln!(
                 f,
-                "{layer}: its float weight is not written, as no tensor of the source holds it"
+                "{layer}: its float weight is not written, as it was not loaded from the source"
             )?;
         }
         Ok(())
