@@ -24,11 +24,51 @@ use crate::stored::{EQUALIZED, RESIDUAL};
 #[derive(Default)]
 pub(super) struct Floats(BTreeMap<String, Vec<(String, Tensor)>>);
 
+/// A float layer and the part of a tensor that its weight is.
+struct Located<'a> {
+    part: Part,
+    held: &'a Held<Float>,
+    /// Whether the source has other elements there.
+    is_changed: bool,
+}
+
+/// By the tensors of the source.
+type Layers<'a> = BTreeMap<String, Vec<Located<'a>>>;
+
 /// The tensors of the source that are a norm's parameters, the weight first.
 struct Placed<'a> {
     prefix: &'a str,
     weight: String,
     others: Vec<String>,
+}
+
+/// The float layers by the tensors of the source, and the paths of those that may be in none.
+fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>, Vec<String>)> {
+    let (mut found, mut unsaved) = (Layers::new(), Vec::new());
+    for held in floats {
+        let place = place(held, held.weight.tensor.dims(), source);
+        match place.map_err(|e| e.at(&held.path)) {
+            Ok(Some(place)) => {
+                let (name, part) = place.part(source)?;
+                let is_changed = !equals(&held.weight.tensor, &name, part, source)?;
+                if is_changed && !held.is_known() {
+                    unsaved.push(held.path.clone());
+                    continue;
+                }
+                found.entry(name).or_default().push(Located {
+                    part,
+                    held,
+                    is_changed,
+                });
+            }
+            Err(error) if held.weight.folded || held.origin.is_some() => return Err(error),
+            Ok(None) if held.weight.folded => {
+                return Err(missing(&held.names[0], "none").at(&held.path));
+            }
+            Ok(None) | Err(_) => unsaved.push(held.path.clone()),
+        }
+    }
+    Ok((found, unsaved))
 }
 
 /// Whether a vector is that of the source.
@@ -38,16 +78,18 @@ fn is_vector(vector: &Tensor, name: &str, source: &Opened) -> Result<bool> {
 }
 
 /// A tensor of the source with other elements in some parts.
-fn patched(name: &str, changed: &[(Part, &Tensor)], source: &Opened) -> Result<Tensor> {
+fn patched(name: &str, layers: &[Located<'_>], source: &Opened) -> Result<Tensor> {
     let (_, entry) = source.tensor(name)?;
     let whole = Part::rows(0, matrix(name, entry)?);
-    if let Some((_, tensor)) = changed.iter().find(|(part, _)| *part == whole) {
-        return Ok(tensor.reshape(&entry.shape[..])?);
+    let changed = layers.iter().filter(|layer| layer.is_changed);
+    if let Some(layer) = changed.clone().find(|layer| layer.part == whole) {
+        return Ok(layer.held.weight.tensor.reshape(&entry.shape[..])?);
     }
     let mut values = source.elements(name, 0..entry.shape.iter().product())?;
-    for (part, tensor) in changed {
-        let own = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-        for (at, value) in part.elements().zip(own) {
+    for layer in changed {
+        let tensor = layer.held.weight.tensor.to_dtype(DType::F32)?;
+        let own = tensor.flatten_all()?.to_vec1()?;
+        for (at, value) in layer.part.elements().zip(own) {
             values[at] = value;
         }
     }
@@ -151,37 +193,12 @@ impl Floats {
     ///
     /// Returns the layers whose weight is in no tensor of the source, or may have been computed of one.
     pub fn new(collect: &Collect, source: &Opened) -> Result<(Self, Vec<String>)> {
-        let (mut all, mut unsaved) = (Self::default(), Vec::new());
-        let mut layers: BTreeMap<String, Vec<(Part, &Held<Float>, bool)>> = BTreeMap::new();
-        for held in &collect.floats {
-            let place = place(held, held.weight.tensor.dims(), source);
-            match place.map_err(|e| e.at(&held.path)) {
-                Ok(Some(place)) => {
-                    let (name, part) = place.part(source)?;
-                    let is_changed = !equals(&held.weight.tensor, &name, part, source)?;
-                    if is_changed && !held.is_known() {
-                        unsaved.push(held.path.clone());
-                    } else {
-                        layers
-                            .entry(name)
-                            .or_default()
-                            .push((part, held, is_changed));
-                    }
-                }
-                Err(error) if held.weight.folded || held.origin.is_some() => return Err(error),
-                Ok(None) if held.weight.folded => {
-                    return Err(missing(&held.names[0], "none").at(&held.path));
-                }
-                Ok(None) | Err(_) => unsaved.push(held.path.clone()),
-            }
-        }
+        let mut all = Self::default();
+        let (layers, mut unsaved) = locate(&collect.floats, source)?;
         for (name, layers) in layers {
-            let changed = layers.iter().filter(|(_, _, is_changed)| *is_changed);
-            let changed = changed.map(|(part, held, _)| (*part, &held.weight.tensor));
-            let changed: Vec<_> = changed.collect();
-            if !changed.is_empty() {
-                let tensor = patched(&name, &changed, source)?;
-                for (part, held, _) in &layers {
+            if layers.iter().any(|layer| layer.is_changed) {
+                let tensor = patched(&name, &layers, source)?;
+                for Located { part, held, .. } in &layers {
                     if !is_part(&held.weight.tensor, *part, &tensor)? {
                         return Err(contested(&name).at(&held.path));
                     }
