@@ -71,9 +71,10 @@ const FORMATS: [&str; 11] = [
 
 fn qconfigs() -> [QConfig; 8] {
     let with = |granularity, dtype, qscheme: QScheme| {
-        let kind = match qscheme.is_per_channel() {
-            true => ObserverKind::PerChannelMinMax,
-            false => ObserverKind::MinMax,
+        let kind = if qscheme.is_per_channel() {
+            ObserverKind::PerChannelMinMax
+        } else {
+            ObserverKind::MinMax
         };
         let weight = WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme));
         QConfig::new(ActivationConfig::dynamic(granularity, false), weight)

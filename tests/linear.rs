@@ -432,9 +432,10 @@ fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
             QScheme::PerChannelSymmetric,
             QScheme::PerChannelAffine,
         ] {
-            let kind = match qscheme.is_per_channel() {
-                true => ObserverKind::PerChannelMinMax,
-                false => ObserverKind::MinMax,
+            let kind = if qscheme.is_per_channel() {
+                ObserverKind::PerChannelMinMax
+            } else {
+                ObserverKind::MinMax
             };
             let weight = WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme));
             let qconfig = QConfig::new(

@@ -62,12 +62,11 @@ fn products_equal_onnxruntime() -> Result<()> {
             let got = got.flatten_all()?.to_vec1::<f32>()?;
             for (i, got) in got.into_iter().enumerate() {
                 let expected = outputs.next().expect("as many outputs");
-                let same = match bias.is_some() {
-                    false => got == expected,
-                    true => {
-                        with_bias += 1;
-                        (got - expected).abs() <= ulp(expected - biases[i % n], expected)
-                    }
+                let same = if bias.is_some() {
+                    with_bias += 1;
+                    (got - expected).abs() <= ulp(expected - biases[i % n], expected)
+                } else {
+                    got == expected
                 };
                 if !same {
                     failures.push(format!(

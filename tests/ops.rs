@@ -20,13 +20,13 @@ fn difference(got: &Tensor, expected: &Tensor) -> Result<f64> {
     assert_eq!(got.dims(), expected.dims());
     let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     let (got, expected) = (values(got)?, values(expected)?);
-    let differences = got
-        .iter()
-        .zip(&expected)
-        .map(|(a, b)| match a.is_nan() && b.is_nan() {
-            true => 0.,
-            false => (a - b).abs(),
-        });
+    let differences = got.iter().zip(&expected).map(|(a, b)| {
+        if a.is_nan() && b.is_nan() {
+            0.
+        } else {
+            (a - b).abs()
+        }
+    });
     Ok(differences.fold(
         0.,
         |worst, d| if d > worst || d.is_nan() { d } else { worst },

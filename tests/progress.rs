@@ -89,9 +89,10 @@ fn a_call_that_is_cancelled_changes_nothing() -> Result<()> {
         let mut calls = 0;
         let result = quantize_dynamic_with(&mut model, &spec(), |_| {
             calls += 1;
-            match calls == last {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            if calls == last {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         });
         match result {

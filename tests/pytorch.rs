@@ -16,9 +16,10 @@ fn usize_of(case: &Value, key: &str) -> usize {
 }
 
 fn qconfig(per_channel: bool, reduce_range: bool) -> QConfig {
-    let weight = match per_channel {
-        true => WeightConfig::PER_CHANNEL,
-        false => WeightConfig::PER_TENSOR,
+    let weight = if per_channel {
+        WeightConfig::PER_CHANNEL
+    } else {
+        WeightConfig::PER_TENSOR
     };
     let activation = ActivationConfig::dynamic(Granularity::PerTensor, reduce_range);
     QConfig::new(activation, weight)

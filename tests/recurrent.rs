@@ -92,9 +92,10 @@ impl Case {
     }
 
     fn qconfig(&self) -> QConfig {
-        match self.flag("per_channel") {
-            true => QConfig::per_channel_dynamic(),
-            false => QConfig::default_dynamic(),
+        if self.flag("per_channel") {
+            QConfig::per_channel_dynamic()
+        } else {
+            QConfig::default_dynamic()
         }
     }
 

@@ -172,9 +172,10 @@ impl Keys {
             labels.insert(id, name.to_owned());
         }
         let counts = labels.keys().copied().eq(0..map.len());
-        match counts {
-            true => Ok(labels.into_values().collect()),
-            false => Err(self.fault(key, expected)),
+        if counts {
+            Ok(labels.into_values().collect())
+        } else {
+            Err(self.fault(key, expected))
         }
     }
 

@@ -183,9 +183,10 @@ impl Figures {
     /// A header, some answers, then the figures.
     pub fn text(&self, measured: &Measured<'_>, labels: &[String], batch: usize) -> String {
         let report = measured.report;
-        let answers = match measured.is_classifier {
-            true => classes(measured, labels),
-            false => neighbours(measured),
+        let answers = if measured.is_classifier {
+            classes(measured, labels)
+        } else {
+            neighbours(measured)
         };
         format!(
             "{}: {} texts in batches of {batch}\n{} of {} layers swapped ({}{})\n\n{answers}\n{}",
@@ -310,8 +311,9 @@ fn neighbours(measured: &Measured<'_>) -> String {
 
 /// The text, or its start and an ellipsis, in at most `length` characters.
 fn short(text: &str, length: usize) -> String {
-    match text.chars().count() > length {
-        true => text.chars().take(length - 1).chain(['…']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() > length {
+        text.chars().take(length - 1).chain(['…']).collect()
+    } else {
+        text.to_owned()
     }
 }

@@ -149,9 +149,10 @@ impl Arguments for Args {
 
     fn run(&self) -> Result<()> {
         let spec = self.common.spec()?;
-        let spec = match self.embeddings {
-            true => spec.embeddings(),
-            false => spec,
+        let spec = if self.embeddings {
+            spec.embeddings()
+        } else {
+            spec
         };
         let folder = Folder::read(&self.dir()?)?;
         let texts = self.texts(&folder)?;
@@ -266,9 +267,10 @@ impl Args {
 
     /// The file given, else the labelled texts beside a classifier, else example sentences.
     fn texts(&self, folder: &Folder) -> Result<Vec<Text>> {
-        let known: &[String] = match folder.model.is_classifier() {
-            true => &folder.config.labels,
-            false => &[],
+        let known: &[String] = if folder.model.is_classifier() {
+            &folder.config.labels
+        } else {
+            &[]
         };
         let read = |path: &Path, labelled| texts::read(path, known, labelled);
         let heldout = folder.path.join("heldout.tsv");

@@ -92,10 +92,7 @@ pub fn cosines(reference: &[Vec<f32>], other: &[Vec<f32>]) -> (f64, f64) {
 
 /// The class with the largest logit, and its probability.
 pub fn class(logits: &[f32]) -> (usize, f64) {
-    let best = (0..logits.len()).fold(0, |best, i| match logits[i] > logits[best] {
-        true => i,
-        false => best,
-    });
+    let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
     let sum: f64 = logits
         .iter()
         .map(|l| f64::from(l - logits[best]).exp())

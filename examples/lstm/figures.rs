@@ -155,9 +155,10 @@ fn texts(figures: &Figures, prompt: &str) -> String {
     }
     let same = float.chars().zip(quantized.chars());
     let same = same.take_while(|(a, b)| a == b).count();
-    let _ = match same == float.chars().count() {
-        true => writeln!(out, "(the same text)"),
-        false => writeln!(out, "(the same for {same} characters)"),
+    let _ = if same == float.chars().count() {
+        writeln!(out, "(the same text)")
+    } else {
+        writeln!(out, "(the same for {same} characters)")
     };
     out
 }

@@ -64,10 +64,7 @@ fn sample(scores: &[f32], temperature: f64, uniform: f64) -> u32 {
 
 /// Index of the highest score, the first of several.
 pub fn highest(scores: &[f32]) -> usize {
-    (0..scores.len()).fold(0, |best, i| match scores[i] > scores[best] {
-        true => i,
-        false => best,
-    })
+    (0..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }
 
 /// The generator splitmix64.

@@ -38,9 +38,10 @@ impl CharModel {
         };
         Ok(Self {
             embedding: embedding(config.vocab_size, size, vb.pp("embedding"))?,
-            recurrent: match gru {
-                false => Recurrent::Lstm(nn::LSTM::new(size, hidden, layers, vb.pp("lstm"))?),
-                true => Recurrent::Gru(nn::GRU::new(size, hidden, layers, vb.pp("gru"))?),
+            recurrent: if gru {
+                Recurrent::Gru(nn::GRU::new(size, hidden, layers, vb.pp("gru"))?)
+            } else {
+                Recurrent::Lstm(nn::LSTM::new(size, hidden, layers, vb.pp("lstm"))?)
             },
             decoder: nn::linear(hidden, config.vocab_size, vb.pp("decoder"))?,
         })

@@ -22,9 +22,10 @@ pub type IsExtra = fn(&str) -> bool;
 
 /// Checks that there is a folder, which should have these `files`.
 pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
-    let got = match dir.exists() {
-        true => "a file",
-        false => "no such folder",
+    let got = if dir.exists() {
+        "a file"
+    } else {
+        "no such folder"
     };
     ensure!(
         dir.is_dir(),

@@ -192,9 +192,10 @@ impl Arguments for Args {
                 } else {
                     print::note(progress);
                 }
-                match interrupted.load(Ordering::Relaxed) {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
+                if interrupted.load(Ordering::Relaxed) {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
                 }
             },
         )?;
@@ -247,9 +248,10 @@ impl Args {
             Some(strategy) => config.strategy(strategy),
             None => config,
         };
-        Ok(match self.resume {
-            true => config.resume(history),
-            false => config.history(history),
+        Ok(if self.resume {
+            config.resume(history)
+        } else {
+            config.history(history)
         })
     }
 

@@ -85,9 +85,10 @@ impl Evaluation {
         given: Option<&Path>,
         batch: usize,
     ) -> Result<Self> {
-        let labels: &[String] = match folder.model.is_classifier() {
-            true => &folder.config.labels,
-            false => &[],
+        let labels: &[String] = if folder.model.is_classifier() {
+            &folder.config.labels
+        } else {
+            &[]
         };
         let heldout = folder.path.join("heldout.tsv");
         let texts = match given {

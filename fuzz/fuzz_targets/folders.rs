@@ -11,6 +11,8 @@ mod config;
 #[allow(dead_code)]
 #[path = "../../examples/lstm/folder.rs"]
 mod folder;
+#[path = "../targets/folders.rs"]
+mod folders;
 #[path = "../../examples/support/json.rs"]
 mod json;
 #[allow(dead_code)]
@@ -19,7 +21,5 @@ mod model;
 #[allow(dead_code)]
 #[path = "../../examples/lstm/text.rs"]
 mod text;
-#[path = "../targets/folders.rs"]
-mod folders;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| folders::run(data));

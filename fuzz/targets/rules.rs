@@ -28,9 +28,10 @@ impl Layer for Leaf {
     }
 
     fn weights(&self) -> Vec<WeightInfo> {
-        let dtype = match self.quantized {
-            true => WeightDType::QInt8,
-            false => WeightDType::F32,
+        let dtype = if self.quantized {
+            WeightDType::QInt8
+        } else {
+            WeightDType::F32
         };
         vec![WeightInfo::new("weight", &[self.elements, 1], dtype, 4)]
     }

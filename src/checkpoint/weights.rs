@@ -352,9 +352,10 @@ impl Kind {
                 codes.iter().enumerate().map(group).collect()
             }
         };
-        Ok(match within == (0..values.len()) {
-            true => values,
-            false => values[within].to_vec(),
+        Ok(if within == (0..values.len()) {
+            values
+        } else {
+            values[within].to_vec()
         })
     }
 }

@@ -166,21 +166,20 @@ fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
             let names = quantized(&out)?;
             // One scale for each slice has no place beside one for each row.
             let per_slice = [QConfigSpec::default(), QConfigSpec::onnxruntime()].contains(&spec);
-            match per_slice {
-                false => assert_eq!(
+            if per_slice {
+                assert_eq!(
+                    (names.len(), saved.beside.len()),
+                    (3, 3),
+                    "{spec} {names:?}"
+                );
+                let lines = saved.to_string();
+                assert!(lines.contains("beside \"attn.in_proj_weight\""), "{lines}");
+            } else {
+                assert_eq!(
                     (names.len(), saved.beside.len()),
                     (1, 0),
                     "{spec} {names:?}"
-                ),
-                true => {
-                    assert_eq!(
-                        (names.len(), saved.beside.len()),
-                        (3, 3),
-                        "{spec} {names:?}"
-                    );
-                    let lines = saved.to_string();
-                    assert!(lines.contains("beside \"attn.in_proj_weight\""), "{lines}");
-                }
+                )
             }
         }
     }

@@ -31,9 +31,10 @@ const SCHEMES: [QScheme; 5] = [
 /// MinMax under another name, of either granularity.
 fn custom() -> ObserverKind {
     ObserverKind::Custom(CustomObserver::new("Mine", |config| {
-        Ok(match config.qscheme.is_per_channel() {
-            true => Box::new(PerChannelMinMaxObserver::new(config)?) as Box<dyn Observer>,
-            false => Box::new(MinMaxObserver::new(config)?),
+        Ok(if config.qscheme.is_per_channel() {
+            Box::new(PerChannelMinMaxObserver::new(config)?) as Box<dyn Observer>
+        } else {
+            Box::new(MinMaxObserver::new(config)?)
         })
     }))
 }

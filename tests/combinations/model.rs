@@ -24,9 +24,10 @@ pub fn weight_qparams(values: &[f64], config: &ObserverConfig) -> (f64, f64) {
             (false, true) => [0., 127.],
             (false, false) => [0., 255.],
         };
-        let (min, max) = match symmetric {
-            true => (-f64::max(-min, max), f64::max(-min, max)),
-            false => (min, max),
+        let (min, max) = if symmetric {
+            (-f64::max(-min, max), f64::max(-min, max))
+        } else {
+            (min, max)
         };
         let scale = (max - min) / (high - low);
         let zero = if symmetric {
@@ -96,15 +97,17 @@ pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &WeightConfig, ca
     let (codes, scales, zeros) = (qweight.codes(), qweight.scales(), qweight.zero_points());
     let [low, high] = code_range(config);
     for channel in 0..n {
-        let own = match config.qscheme.is_per_channel() {
-            true => channel,
-            false => 0,
+        let own = if config.qscheme.is_per_channel() {
+            channel
+        } else {
+            0
         };
         let (scale, zero) = (f64::from(scales[own]), f64::from(zeros[own]));
         if !matches!(config.kind, ObserverKind::Histogram { .. }) {
-            let observed = match config.qscheme.is_per_channel() {
-                true => &weight[channel * k..][..k],
-                false => weight,
+            let observed = if config.qscheme.is_per_channel() {
+                &weight[channel * k..][..k]
+            } else {
+                weight
             };
             let (expected_scale, expected_zero) = weight_qparams(observed, config);
             assert!(
@@ -259,13 +262,12 @@ pub fn expected(kind: &str, gates: &str, [ih, hh]: &[Model; 2], xs: &[f64]) -> (
     let (mut h, mut c) = (vec![vec![0.; HIDDEN]; BATCH], vec![vec![0.; HIDDEN]; BATCH]);
     let mut out = Vec::new();
     for t in 0..STEPS {
-        let inputs = match cell {
-            true => {
-                let (product, own) = ih.multiply(&xs[t * width..][..width], BATCH);
-                slack += own;
-                product
-            }
-            false => whole[t * BATCH * ih.n..][..BATCH * ih.n].to_vec(),
+        let inputs = if cell {
+            let (product, own) = ih.multiply(&xs[t * width..][..width], BATCH);
+            slack += own;
+            product
+        } else {
+            whole[t * BATCH * ih.n..][..BATCH * ih.n].to_vec()
         };
         let (hidden, own) = hh.multiply(&h.concat(), BATCH);
         slack += own;
@@ -287,9 +289,10 @@ pub fn looked_up(
     column: usize,
     config: &ObserverConfig,
 ) -> (f64, Slack) {
-    let observed = match config.qscheme.is_per_channel() {
-        true => row,
-        false => table,
+    let observed = if config.qscheme.is_per_channel() {
+        row
+    } else {
+        table
     };
     // The range of a histogram is held by its own fixtures; here, that little is cut off.
     if let ObserverKind::Histogram { .. } = config.kind {

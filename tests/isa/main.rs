@@ -132,9 +132,10 @@ fn bits_are_those_of_the_presets() {
 /// This program again: by itself, or under the emulator that cargo was told to run it with.
 fn again() -> Command {
     let own = std::env::current_exe().expect("own path");
-    let runner = match cfg!(all(target_arch = "aarch64", target_os = "linux")) {
-        true => std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER"),
-        false => Err(std::env::VarError::NotPresent),
+    let runner = if cfg!(all(target_arch = "aarch64", target_os = "linux")) {
+        std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER")
+    } else {
+        Err(std::env::VarError::NotPresent)
     };
     let runner = runner.unwrap_or_default();
     let mut words = runner.split_whitespace();

@@ -92,10 +92,7 @@ proptest! {
             activation => {
                 let qweight = layer.projection().qweight().expect("quantized");
                 let bias = layer.bias().map_or(vec![0.; n], floats);
-                match activation == ActivationConfig::BFloat16 {
-                    true => reference::linear_bf16(&plain, m, &qweight.bfloats(), &bias),
-                    false => reference::linear_f16(&plain, m, &qweight.halves(), &bias),
-                }
+                if activation == ActivationConfig::BFloat16 { reference::linear_bf16(&plain, m, &qweight.bfloats(), &bias) } else { reference::linear_f16(&plain, m, &qweight.halves(), &bias) }
             }
         };
         let expected = Tensor::from_vec(expected, (m, n), &Device::Cpu)?.to_dtype(dtype)?;
@@ -112,10 +109,7 @@ proptest! {
         (of_weight, of_input) in (Values::finite(), Values::finite()),
         (per_row, seed) in (any::<bool>(), any::<u64>()),
     ) {
-        let qconfig = match per_row {
-            true => QConfig::per_row_dynamic(),
-            false => QConfig::default_dynamic(),
-        };
+        let qconfig = if per_row { QConfig::per_row_dynamic() } else { QConfig::default_dynamic() };
         let float = nn::Linear::new(of_weight.tensor(&[n, k], seed)?, None);
         let layer = float.quantize(&qconfig)?;
         let xs = of_input.tensor(&[m, k], seed ^ 2)?;
@@ -125,10 +119,7 @@ proptest! {
             let all = if per_row { &xs[row * k..][..k] } else { &xs[..] };
             let min = all.iter().copied().fold(f32::INFINITY, f32::min);
             let max = all.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let step = f64::from(match per_row {
-                true => qparams::per_row_activation(min, max, false).scale,
-                false => qparams::per_tensor_activation(min, max, true).scale,
-            });
+            let step = f64::from(if per_row { qparams::per_row_activation(min, max, false).scale } else { qparams::per_tensor_activation(min, max, true).scale });
             for channel in 0..n {
                 let (mut exact, mut bound) = (0., 0.);
                 for i in 0..k {
@@ -159,10 +150,7 @@ proptest! {
     ) {
         let table = values.tensor(&[rows, k], seed)?.to_dtype(dtype)?;
         let layer = nn::Embedding::new(table.clone(), k);
-        let qconfig = match float16 {
-            true => QConfig::float16_dynamic(),
-            false => QConfig::float_qparams_weight_only(),
-        };
+        let qconfig = if float16 { QConfig::float16_dynamic() } else { QConfig::float_qparams_weight_only() };
         // f16 has no huge numbers, bf16 has them rounded.
         let Ok(layer) = layer.quantize(&qconfig) else { return Ok(()) };
         let indexes: Vec<u32> = indexes.iter().map(|index| index.index(rows) as u32).collect();

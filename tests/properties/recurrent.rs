@@ -191,10 +191,7 @@ proptest! {
         let Ok(layer) = Sequence::new(kind, hidden, config, vb, &qconfig) else { return Ok(()) };
         let lengths = lengths.iter().map(|length| length.index(steps + 1));
         let lengths: Vec<usize> = lengths.take(batch).collect();
-        let (shape, of_batch, of_steps) = match batch_first {
-            true => ([batch, steps, INPUTS], 0, 1),
-            false => ([steps, batch, INPUTS], 1, 0),
-        };
+        let (shape, of_batch, of_steps) = if batch_first { ([batch, steps, INPUTS], 0, 1) } else { ([steps, batch, INPUTS], 1, 0) };
         let xs = view.of(&values.tensor(&shape, seed ^ 7)?.to_dtype(dtype)?)?;
         let (ys, state) = layer.forward(&xs, Some(&lengths), None)?;
         let plain = copied(&xs)?.to_dtype(dtype)?;

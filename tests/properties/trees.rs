@@ -34,9 +34,10 @@ fn tree(counts: &[(usize, bool, bool)], values: Values, seed: u64) -> Result<Nod
     };
     Ok(Node {
         linears: (0..linears).map(linear).collect::<Result<_>>()?,
-        embedding: match embedding {
-            true => Some(nn::Embedding::new(values.tensor(&[5, 3], seed)?, 3)),
-            false => None,
+        embedding: if embedding {
+            Some(nn::Embedding::new(values.tensor(&[5, 3], seed)?, 3))
+        } else {
+            None
         },
         rnn: rnn.then(gru).transpose()?,
         child: match rest {

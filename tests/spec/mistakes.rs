@@ -85,15 +85,16 @@ fn mistakes_are_told_where_they_are() {
             "{text:?}: {error:?}"
         );
         let error = error.to_string();
-        match expected.starts_with("line ") {
-            true => assert!(
+        if expected.starts_with("line ") {
+            assert!(
                 error.starts_with(&expected),
                 "{text:?}:\n{expected}\n{error}"
-            ),
-            false => assert!(
+            )
+        } else {
+            assert!(
                 error.starts_with("line 1, ") && error.contains(&expected),
                 "{text:?}:\n{expected}\n{error}"
-            ),
+            )
         }
     }
 }

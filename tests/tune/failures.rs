@@ -23,9 +23,10 @@ fn at(
     let calls = Cell::new(0);
     tune(model, &config(), |model: &Model| {
         calls.set(calls.get() + 1);
-        match calls.get() == n {
-            true => otherwise(),
-            false => Ok(accuracy(model)),
+        if calls.get() == n {
+            otherwise()
+        } else {
+            Ok(accuracy(model))
         }
     })
 }
@@ -130,9 +131,10 @@ fn a_search_can_be_cancelled_after_any_trial() -> Result<()> {
             lines.push(progress.to_string());
             assert_eq!(progress.trials, lines.len());
             assert!(progress.best.value >= progress.trial.value);
-            match progress.trials == n {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            if progress.trials == n {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         })?;
         assert_eq!(

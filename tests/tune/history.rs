@@ -34,11 +34,13 @@ fn a_stopped_search_goes_on_without_repeating_a_trial() -> Result<()> {
                 first.push(initials(model));
                 candle_core::Result::Ok(accuracy(model))
             };
-            let stop =
-                |progress: &candle_dynquant::tune::TuningProgress<'_>| match progress.trials == n {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                };
+            let stop = |progress: &candle_dynquant::tune::TuningProgress<'_>| {
+                if progress.trials == n {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            };
             let begun = config(strategy).resume(&path); // there is none yet
             let outcome = tune_with(&mut model(&LOSSES), &begun, eval, stop)?;
             assert_eq!(outcome.stopped, Stopped::Cancelled);

@@ -291,9 +291,10 @@ struct Noisy {
 
 impl Noisy {
     fn forward(&self) -> Result<Tensor> {
-        let noise = match self.is_quantized {
-            true => 10f64.powf(-self.sqnr_db / 20.),
-            false => 0.,
+        let noise = if self.is_quantized {
+            10f64.powf(-self.sqnr_db / 20.)
+        } else {
+            0.
         };
         let ones = Tensor::ones((self.rows, self.channels), DType::F32, &Device::Cpu)?;
         let ys = (ones + noise)?;
@@ -311,9 +312,10 @@ impl Layer for Noisy {
 
     fn weights(&self) -> Vec<WeightInfo> {
         let info = WeightInfo::new("weight", &[self.channels, 1], WeightDType::F32, 4);
-        vec![match self.is_quantized {
-            true => info.quantized(0),
-            false => info,
+        vec![if self.is_quantized {
+            info.quantized(0)
+        } else {
+            info
         }]
     }
 

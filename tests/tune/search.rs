@@ -225,9 +225,10 @@ fn the_result_is_the_best_trial_seen_and_no_trial_is_made_twice() -> Result<()> 
             assert_eq!(best.value, accuracy(&model), "{strategy} {seed}");
             assert_eq!(outcome.met, best.value >= outcome.target);
             for trial in &outcome.trials {
-                match best.passed {
-                    true => assert!(!trial.passed || best.bytes <= trial.bytes),
-                    false => assert!(!trial.passed && best.value >= trial.value),
+                if best.passed {
+                    assert!(!trial.passed || best.bytes <= trial.bytes)
+                } else {
+                    assert!(!trial.passed && best.value >= trial.value)
                 }
             }
             let calls = seen.len();

@@ -16,8 +16,9 @@ fn derive_refuses() {
         .arg("--version")
         .output()
         .expect("rustc runs");
-    match version.stdout.starts_with(RUSTC.as_bytes()) {
-        true => cases.compile_fail("cases/rustc/*.rs"),
-        false => println!("cases/rustc is for {RUSTC}*: the trait errors were not compared"),
+    if version.stdout.starts_with(RUSTC.as_bytes()) {
+        cases.compile_fail("cases/rustc/*.rs")
+    } else {
+        println!("cases/rustc is for {RUSTC}*: the trait errors were not compared")
     }
 }

@@ -176,9 +176,10 @@ impl TextFunction {
         };
         let texts = strings(texts)?;
         let answers = model.answer(&texts, head, truncate).map_err(|error| {
-            let hint = match truncate {
-                true => "",
-                false => " (--truncate cuts texts that are too long)",
+            let hint = if truncate {
+                ""
+            } else {
+                " (--truncate cuts texts that are too long)"
             };
             exec_datafusion_err!("{}: {error:#}{hint}", self.kind)
         })?;

@@ -63,9 +63,10 @@ impl Input {
         let shown = self.path.display();
         let is_dir = self.path.is_dir();
         // As a path, characters such as `*` would be a pattern.
-        let url = match is_dir {
-            true => Url::from_directory_path(&self.path),
-            false => Url::from_file_path(&self.path),
+        let url = if is_dir {
+            Url::from_directory_path(&self.path)
+        } else {
+            Url::from_file_path(&self.path)
         };
         let url =
             url.map_err(|()| anyhow::anyhow!("--input {shown}: expected an absolute path"))?;

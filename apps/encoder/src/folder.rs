@@ -103,9 +103,10 @@ impl Encoder {
             model: Model::new(bert, &config, Vec::new())?,
             config,
             tokenizer,
-            dtype: match is_quantized {
-                true => "quantized".to_owned(),
-                false => Preset::None.to_string(),
+            dtype: if is_quantized {
+                "quantized".to_owned()
+            } else {
+                Preset::None.to_string()
             },
         })
     }

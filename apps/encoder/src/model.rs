@@ -152,9 +152,10 @@ impl Model {
                 types: vec![0; count],
             })
             .collect();
-        let heads = match self.is_classifier() {
-            true => &[Head::Embedding, Head::Classes][..],
-            false => &[Head::Embedding],
+        let heads = if self.is_classifier() {
+            &[Head::Embedding, Head::Classes][..]
+        } else {
+            &[Head::Embedding]
         };
         let tasks: Vec<Task<'_>> = (texts.iter())
             .flat_map(|tokens| heads.iter().map(move |&head| Task { tokens, head }))

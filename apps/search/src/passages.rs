@@ -110,9 +110,10 @@ impl<'a> Splitter<'a> {
             while !rest.is_empty() {
                 let (part, tokens) = self.head(rest)?;
                 // The first part keeps its indentation.
-                let blank = match rest.len() == content.len() {
-                    true => 0,
-                    false => part.len() - part.trim_start().len(),
+                let blank = if rest.len() == content.len() {
+                    0
+                } else {
+                    part.len() - part.trim_start().len()
                 };
                 let from = start + content.len() - rest.len();
                 let end = from + part.trim_end().len();

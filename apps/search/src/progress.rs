@@ -50,9 +50,10 @@ impl Progress {
     /// [`Interrupted`] when the work is to end.
     pub fn advance(&self, steps: usize) -> Result<()> {
         self.bar.inc(steps as u64);
-        match self.stop.load(Ordering::Relaxed) {
-            true => Err(INTERRUPTED.into()),
-            false => Ok(()),
+        if self.stop.load(Ordering::Relaxed) {
+            Err(INTERRUPTED.into())
+        } else {
+            Ok(())
         }
     }
 }

@@ -87,18 +87,20 @@ impl Show {
     }
 
     fn paint(&self, style: Style, text: &str) -> String {
-        match self.color {
-            true => format!("{style}{text}{style:#}"),
-            false => text.to_owned(),
+        if self.color {
+            format!("{style}{text}{style:#}")
+        } else {
+            text.to_owned()
         }
     }
 }
 
 fn place(place: &Occurrence) -> String {
     let path = print::on_one_line(&place.path);
-    match place.first_line == place.last_line {
-        true => format!("{path}:{}", place.first_line),
-        false => format!("{path}:{}-{}", place.first_line, place.last_line),
+    if place.first_line == place.last_line {
+        format!("{path}:{}", place.first_line)
+    } else {
+        format!("{path}:{}-{}", place.first_line, place.last_line)
     }
 }
 

@@ -87,9 +87,10 @@ impl Update<'_> {
             self.dir.is_dir(),
             "{}: expected a folder, got {}",
             self.dir.display(),
-            match self.dir.exists() {
-                true => "a file",
-                false => "no such folder",
+            if self.dir.exists() {
+                "a file"
+            } else {
+                "no such folder"
             }
         );
         let lock = self.place.lock()?;
@@ -112,9 +113,10 @@ impl Update<'_> {
         embed(&encoder, &texts, &graph, progress, &mut saver)?;
         let graph = without_dead(graph, &catalog, progress)?;
 
-        let bytes = match before == catalog && !is_new {
-            true => self.place.file().metadata()?.len(),
-            false => index::write(&catalog, &graph, self.place, &lock)?,
+        let bytes = if before == catalog && !is_new {
+            self.place.file().metadata()?.len()
+        } else {
+            index::write(&catalog, &graph, self.place, &lock)?
         };
         saver.discard();
         let changed = |(name, entry): &(&String, &Entry)| before.files.get(*name) != Some(*entry);

@@ -12,8 +12,9 @@ pub fn start(options: &Options) {
         .log_internal_errors(false)
         .with_max_level(options.log_level)
         .with_target(false);
-    match options.log_json {
-        true => logs.json().flatten_event(true).init(),
-        false => logs.with_ansi(stderr().is_terminal()).init(),
+    if options.log_json {
+        logs.json().flatten_event(true).init()
+    } else {
+        logs.with_ansi(stderr().is_terminal()).init()
     }
 }

@@ -141,14 +141,15 @@ fn left(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>, after: u64) -> Stri
         let names = format!("  {} other names", rest.len());
         rows.push(vec![names, String::new(), megabytes(bytes), share(bytes)]);
     }
-    match rows.is_empty() {
-        true => "no matrix stays float".into(),
-        false => format!(
+    if rows.is_empty() {
+        "no matrix stays float".into()
+    } else {
+        format!(
             "matrices that stay float: {}, {} of the bytes\n{}",
             megabytes(all),
             share(all),
             table(&rows)
-        ),
+        )
     }
 }
 

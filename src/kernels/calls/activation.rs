@@ -11,12 +11,12 @@ use crate::kernels::threads::{TASKS_PER_THREAD, Threads};
 /// The result does not depend on the instruction set or on the number of threads.
 pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
     let threads = Threads::of_caller();
-    let tasks = match xs.len() < SERIAL_ELEMENTS {
-        true => 1,
-        false => xs
-            .len()
+    let tasks = if xs.len() < SERIAL_ELEMENTS {
+        1
+    } else {
+        xs.len()
             .div_ceil(CHUNK)
-            .min(TASKS_PER_THREAD * threads.count()),
+            .min(TASKS_PER_THREAD * threads.count())
     };
     let share = xs.len().div_ceil(tasks).next_multiple_of(BLOCK).max(1);
     // SAFETY: the chunks of both slices are the same, and all of each is written.

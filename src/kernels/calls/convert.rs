@@ -39,9 +39,10 @@ fn converted<T: Sync, U: Send + Clone + Default>(
 ) -> Vec<U> {
     let mut out = vec![U::default(); values.len()];
     let threads = Threads::of_caller();
-    let tasks = match values.len() < SERIAL_ELEMENTS {
-        true => 1,
-        false => TASKS_PER_THREAD * threads.count(),
+    let tasks = if values.len() < SERIAL_ELEMENTS {
+        1
+    } else {
+        TASKS_PER_THREAD * threads.count()
     };
     let part = values.len().div_ceil(tasks).max(1);
     let parts = values.chunks(part).zip(out.chunks_mut(part));

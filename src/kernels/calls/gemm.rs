@@ -25,9 +25,10 @@ pub fn linear_f32(lhs: &[f32], m: usize, rhs: &[f32], bias: &[f32], out: &mut [f
         return;
     }
     let serial = out.len().saturating_mul(k) < SERIAL_MACS || !threads::has_threads();
-    let parallelism = match serial {
-        true => Parallelism::None,
-        false => Parallelism::Rayon(0),
+    let parallelism = if serial {
+        Parallelism::None
+    } else {
+        Parallelism::Rayon(0)
     };
     let (n_stride, k_stride) = (n as isize, k as isize);
     // SAFETY: by the checks each pointer is to as many elements as its sizes and strides

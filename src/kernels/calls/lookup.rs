@@ -113,9 +113,10 @@ pub fn for_each_row<T: Send>(out: &mut [T], k: usize, write: impl Fn(usize, &mut
         return;
     }
     let threads = Threads::of_caller();
-    let tasks = match out.len() < SERIAL_ELEMENTS {
-        true => 1,
-        false => rows.min(TASKS_PER_THREAD * threads.count()),
+    let tasks = if out.len() < SERIAL_ELEMENTS {
+        1
+    } else {
+        rows.min(TASKS_PER_THREAD * threads.count())
     };
     let height = rows.div_ceil(tasks.max(1)).max(1);
     let parts = out.chunks_mut(height * k).enumerate();

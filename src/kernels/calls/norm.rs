@@ -97,9 +97,10 @@ fn each_row(
     if rows == 0 {
         return Vec::new();
     }
-    let tasks = match xs.len() < SERIAL_ELEMENTS {
-        true => 1,
-        false => TASKS_PER_THREAD * threads.count(),
+    let tasks = if xs.len() < SERIAL_ELEMENTS {
+        1
+    } else {
+        TASKS_PER_THREAD * threads.count()
     };
     let height = rows.div_ceil(tasks).max(1);
     // SAFETY: all rows of all parts are written.

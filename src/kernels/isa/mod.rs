@@ -161,16 +161,19 @@ impl Isa {
             return Ok(available.last().copied().unwrap_or(Self(Kind::Portable)));
         };
         let named = available.iter().find(|isa| isa.name() == name);
-        named.copied().ok_or_else(|| match NAMES.contains(&name) {
-            true => Error::UnavailableIsa {
-                got: name.to_owned(),
-                expected: available
-                    .iter()
-                    .map(|isa| isa.name())
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            },
-            false => unknown_name("instruction set in DYNQUANT_ISA", name, NAMES),
+        named.copied().ok_or_else(|| {
+            if NAMES.contains(&name) {
+                Error::UnavailableIsa {
+                    got: name.to_owned(),
+                    expected: available
+                        .iter()
+                        .map(|isa| isa.name())
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                }
+            } else {
+                unknown_name("instruction set in DYNQUANT_ISA", name, NAMES)
+            }
         })
     }
 

@@ -82,9 +82,10 @@ impl Attention<'_> {
     /// How many keys a query sees, by its index.
     #[inline(always)]
     fn seen(&self, query: usize) -> usize {
-        match self.causal {
-            true => (query + 1 + self.k.rows).saturating_sub(self.q.rows),
-            false => self.k.rows,
+        if self.causal {
+            (query + 1 + self.k.rows).saturating_sub(self.q.rows)
+        } else {
+            self.k.rows
         }
     }
 }

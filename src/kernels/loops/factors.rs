@@ -234,9 +234,10 @@ pub fn side_by_side<'a, const LANES: usize, const ALTERNATE: bool, R: Register<L
 /// A row of a matrix of `rows` by `columns`; of one behind the last, nothing.
 #[inline(always)]
 pub fn row_of((from, stride): Rows<'_>, row: usize, [rows, columns]: [usize; 2]) -> &[f32] {
-    match row < rows {
-        true => &from[row * stride..][..columns],
-        false => &[],
+    if row < rows {
+        &from[row * stride..][..columns]
+    } else {
+        &[]
     }
 }
 

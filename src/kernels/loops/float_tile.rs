@@ -260,9 +260,10 @@ pub fn transpose<const LANES: usize>(
     let (full_rows, full_columns) = (rows / SQUARE * SQUARE, columns / SQUARE * SQUARE);
     // Rows that lie far apart are often in the same few sets of L1: one is read or written whole, before the next.
     let far = to.stride() > stride;
-    let (outer, inner) = match far {
-        true => (full_columns, full_rows),
-        false => (full_rows, full_columns),
+    let (outer, inner) = if far {
+        (full_columns, full_rows)
+    } else {
+        (full_rows, full_columns)
     };
     for outer in (0..outer).step_by(SQUARE) {
         for inner in (0..inner).step_by(SQUARE) {

@@ -176,9 +176,10 @@ impl<'a> Sink<'a> {
         assert!(columns.start <= columns.end && columns.end <= self.columns);
         let by_panels = self.layout == Layout::Panels;
         assert!(by_panels || rows.len() == 1);
-        let start = match by_panels {
-            true => columns.start * self.rows + rows.start * columns.len(),
-            false => rows.start * self.columns + columns.start,
+        let start = if by_panels {
+            columns.start * self.rows + rows.start * columns.len()
+        } else {
+            rows.start * self.columns + columns.start
         };
         // SAFETY: by the assertions the part lies within the `rows * columns` elements that `start`
         // was made from and that are borrowed for `'a`: it ends at `rows.end * columns` of a row,

@@ -48,9 +48,12 @@ fn two_bases<'a, G, const MR: usize>(
         return rows;
     }
     let far = black_box(&all[(first + NEAR) * groups..][..(MR - NEAR) * groups]);
-    std::array::from_fn(|r| match r < NEAR {
-        true => rows[r],
-        false => &far[(r - NEAR) * groups..][..groups],
+    std::array::from_fn(|r| {
+        if r < NEAR {
+            rows[r]
+        } else {
+            &far[(r - NEAR) * groups..][..groups]
+        }
     })
 }
 
@@ -82,9 +85,12 @@ pub unsafe fn multiply<
     let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
     let by_turns = V::IN_ANY_ORDER && rows.len() == 1 && pass != Pass::Once;
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
-    let next = |panels: &mut Range<usize>| match by_turns && pass == Pass::Back {
-        true => panels.next_back(),
-        false => panels.next(),
+    let next = |panels: &mut Range<usize>| {
+        if by_turns && pass == Pass::Back {
+            panels.next_back()
+        } else {
+            panels.next()
+        }
     };
     while let Some(index) = next(&mut panels) {
         let panel = product.rhs.panel(index);
@@ -93,9 +99,10 @@ pub unsafe fn multiply<
             "panels of this instruction set"
         );
         // After the last one a thread mostly goes on with the part beside this one.
-        let next = match rows.len() > 1 && index + 1 < product.rhs.panels() {
-            true => product.rhs.panel(index + 1).weights,
-            false => panel.weights,
+        let next = if rows.len() > 1 && index + 1 < product.rhs.panels() {
+            product.rhs.panel(index + 1).weights
+        } else {
+            panel.weights
         };
         // One row of floats has too few sums to hide the latency of an `fma`, and their order is
         // set: it goes along several panels at once, if they are equally wide.

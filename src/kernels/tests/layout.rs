@@ -421,9 +421,10 @@ fn groups_are_put_at_their_lanes() {
             let (group, at) = (place / 16, place % 16);
             let written =
                 (first..first + groups).contains(&group) && (lane..13.min(lane + 8)).contains(&at);
-            let expected = match written {
-                true => rows[at - lane][group - first],
-                false => [0; 4],
+            let expected = if written {
+                rows[at - lane][group - first]
+            } else {
+                [0; 4]
             };
             assert_eq!(*got, expected, "{lane} {first} {groups}: {group} {at}");
         }

@@ -149,9 +149,10 @@ where
             match taken.compare_exchange_weak(seen, next, order, order) {
                 Err(now) => seen = now,
                 Ok(_) => {
-                    let index = match now.backwards {
-                        true => end - 1 - index,
-                        false => start + index,
+                    let index = if now.backwards {
+                        end - 1 - index
+                    } else {
+                        start + index
                     };
                     (self.task)(own, phase, index);
                     mine += 1;

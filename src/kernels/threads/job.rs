@@ -165,9 +165,10 @@ impl JobSlot {
 /// Spins for a moment, or, after `many` of them, yields the core.
 pub fn pause(looks: &mut u32, many: u32) {
     *looks += 1;
-    match *looks < many {
-        true => spin_loop(),
-        false => thread::yield_now(),
+    if *looks < many {
+        spin_loop()
+    } else {
+        thread::yield_now()
     }
 }
 

@@ -307,9 +307,10 @@ fn drop_at(error: &Value, sources: &[Source], dropped: &mut HashSet<u32>) -> Res
 fn tests(tree: &Path, options: &Options) -> Result<Vec<Tests>> {
     let mut cargo = cargo(tree, "test");
     cargo.arg("--no-run");
-    match options.cargo.is_empty() {
-        true => cargo.args(["--lib", "--bins", "--test", "*"]),
-        false => cargo.args(&options.cargo),
+    if options.cargo.is_empty() {
+        cargo.args(["--lib", "--bins", "--test", "*"])
+    } else {
+        cargo.args(&options.cargo)
     };
     let (success, messages) = messages(cargo)?;
     if !success {

@@ -85,9 +85,10 @@ async fn wrong_method(request: Request) -> Response {
 
 /// A refusal in the format of the API that the path belongs to.
 fn in_format_of(path: &str, refusal: Refusal) -> Response {
-    match path.starts_with("/v1/") {
-        true => OpenAi(refusal).into_response(),
-        false => Tei(refusal).into_response(),
+    if path.starts_with("/v1/") {
+        OpenAi(refusal).into_response()
+    } else {
+        Tei(refusal).into_response()
     }
 }
 
@@ -110,9 +111,10 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 impl App {
     /// Whether the model can be asked now.
     fn check_open(&self) -> Result<(), Refusal> {
-        match *self.stopping.borrow() {
-            true => Err(Refusal::shutting_down()),
-            false => Ok(()),
+        if *self.stopping.borrow() {
+            Err(Refusal::shutting_down())
+        } else {
+            Ok(())
         }
     }
 

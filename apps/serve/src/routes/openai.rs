@@ -142,9 +142,10 @@ fn described(app: &App, name: &str) -> Model {
 }
 
 fn check_model(app: &App, name: &str) -> Result<(), Refusal> {
-    match app.names.iter().any(|known| known == name) {
-        true => Ok(()),
-        false => Err(Refusal::unknown_model(&app.names, name)),
+    if app.names.iter().any(|known| known == name) {
+        Ok(())
+    } else {
+        Err(Refusal::unknown_model(&app.names, name))
     }
 }
 

@@ -51,9 +51,10 @@ fn model_type(app: &App) -> Value {
 /// `GET /health`: status 200 while requests are taken.
 pub async fn health(State(app): State<Arc<App>>) -> Result<(), Tei> {
     app.check_open()?;
-    match app.queue.is_open() {
-        true => Ok(()),
-        false => Err(Refusal::failed("the model's thread has ended").into()),
+    if app.queue.is_open() {
+        Ok(())
+    } else {
+        Err(Refusal::failed("the model's thread has ended").into())
     }
 }
 

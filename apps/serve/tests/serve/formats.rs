@@ -282,18 +282,13 @@ fn errors_have_the_format_of_their_route() {
         let reply = server.post_text(path, body);
         assert_eq!(reply.status, status, "{path} {body}: {}", reply.body);
         let error = reply.json();
-        match path.starts_with("/v1/") {
-            true => {
-                assert!(error["error"]["message"].is_string(), "{error}");
-                assert_eq!(error["error"]["type"], "invalid_request_error");
-                assert!(
-                    error["error"].get("param").is_some() && error["error"].get("code").is_some()
-                );
-            }
-            false => {
-                let kind = if status == 400 { "Empty" } else { "Validation" };
-                assert_eq!(error["error_type"], kind, "{error}");
-            }
+        if path.starts_with("/v1/") {
+            assert!(error["error"]["message"].is_string(), "{error}");
+            assert_eq!(error["error"]["type"], "invalid_request_error");
+            assert!(error["error"].get("param").is_some() && error["error"].get("code").is_some());
+        } else {
+            let kind = if status == 400 { "Empty" } else { "Validation" };
+            assert_eq!(error["error_type"], kind, "{error}");
         }
         assert!(!reply.message().is_empty());
     }

@@ -119,12 +119,11 @@ impl Cut<'_> {
 
     /// The number of blocks of active rows, each quantized by one task.
     fn blocks(&self, rows: usize) -> usize {
-        match self.apart {
-            false => 1,
-            true => {
-                let blocks = (rows * self.hh.k()).div_ceil(CODES_PER_TASK);
-                blocks.min(TASKS_PER_THREAD * self.threads).min(rows)
-            }
+        if self.apart {
+            let blocks = (rows * self.hh.k()).div_ceil(CODES_PER_TASK);
+            blocks.min(TASKS_PER_THREAD * self.threads).min(rows)
+        } else {
+            1
         }
     }
 

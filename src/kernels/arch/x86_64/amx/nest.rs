@@ -32,9 +32,10 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-INT8; parts of a `Grid` are
     // disjoint, and one thread computes each.
     unsafe {
-        match fills_a_tile(&part) {
-            true => multiply_on_tiles(product, out, part, finish, activate),
-            false => avx512_vnni::multiply(product, out, part),
+        if fills_a_tile(&part) {
+            multiply_on_tiles(product, out, part, finish, activate)
+        } else {
+            avx512_vnni::multiply(product, out, part)
         }
     }
     if streams {
@@ -58,9 +59,10 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
     // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-BF16; parts of a `Grid` are
     // disjoint, and one thread computes each.
     unsafe {
-        match part.rows.len() >= FEW {
-            true => multiply_on_tiles(product, out, part, finish, activate),
-            false => avx512_vnni::multiply_bf16(product, out, part),
+        if part.rows.len() >= FEW {
+            multiply_on_tiles(product, out, part, finish, activate)
+        } else {
+            avx512_vnni::multiply_bf16(product, out, part)
         }
     }
     if streams {
@@ -121,9 +123,10 @@ fn each_row(
         // SAFETY: by the assertion there is that row, of 64 bytes to write.
         unsafe {
             let out = out.row(r).as_mut_ptr();
-            match streams {
-                true => _mm512_stream_ps(out.cast(), value),
-                false => _mm512_storeu_ps(out.cast(), value),
+            if streams {
+                _mm512_stream_ps(out.cast(), value)
+            } else {
+                _mm512_storeu_ps(out.cast(), value)
             }
         }
     }
@@ -271,17 +274,19 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
             let copies = SideBySide::gains(rows.len(), panel, groups);
             for (i, tiles) in blocks_of(rows.len(), width).enumerate() {
                 // The next panel once: a prefetch takes the place of a load, whatever it finds.
-                let ahead = match i * fetched < groups * row {
-                    true => next_panel.wrapping_add(i * fetched),
-                    false => null(),
+                let ahead = if i * fetched < groups * row {
+                    next_panel.wrapping_add(i * fetched)
+                } else {
+                    null()
                 };
                 let of_panel = |weights: &[u8]| Weights {
                     start: weights.as_ptr().wrapping_add(4 * tiles.lane),
                     stride: row,
                 };
-                let weights = match copies && tiles.shape == [2, 2] {
-                    true => side_by_side.of(panel, tiles),
-                    false => of_panel(panel.weights),
+                let weights = if copies && tiles.shape == [2, 2] {
+                    side_by_side.of(panel, tiles)
+                } else {
+                    of_panel(panel.weights)
                 };
                 let next = Unfinished {
                     tiles,
