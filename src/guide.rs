@@ -14,6 +14,7 @@ chapters! {
     first_hour "first-hour.md"
     porting "porting.md"
     coming_from "coming-from.md"
+    support "support.md"
     numerics "numerics.md"
     presets "presets.md"
     performance "performance.md"
