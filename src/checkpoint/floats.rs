@@ -9,7 +9,7 @@ use safetensors::View;
 use super::Opened;
 use super::collect::{Collect, Float, Held, HeldBias, HeldNorm, join};
 use super::files::Files;
-use super::header::invalid;
+use super::header::{Entry, invalid};
 use super::placing::place;
 use super::save::{contested, missing};
 use super::shard::is_float;
@@ -71,10 +71,15 @@ fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>,
     Ok((found, unsaved))
 }
 
-/// Whether a vector is that of the source.
-fn is_vector(vector: &Tensor, name: &str, source: &Opened) -> Result<bool> {
-    let row = vector.unsqueeze(0)?;
-    equals(&row, name, Part::rows(0, [1, row.dims()[1]]), source)
+/// Whether the source has a vector like this one, of other elements.
+fn differs(vector: &Tensor, name: &str, source: &Opened) -> Result<bool> {
+    let is_like = |entry: &Entry| entry.shape == vector.dims() && is_float(entry.dtype);
+    let found = source.files.find(name).filter(|(_, entry)| is_like(entry));
+    let (Some(_), &[count]) = (found, vector.dims()) else {
+        return Ok(false);
+    };
+    let part = Part::rows(0, [1, count]);
+    Ok(!equals(&vector.unsqueeze(0)?, name, part, source)?)
 }
 
 /// A tensor of the source with other elements in some parts.
@@ -159,9 +164,7 @@ impl HeldNorm {
         let names = [&placed.weight].into_iter().chain(&placed.others);
         let mut changed = self.folded;
         for (name, tensor) in names.zip(own.into_iter().flatten()) {
-            let fits = source.files.find(name);
-            let fits = fits.is_some_and(|(_, entry)| entry.shape == tensor.dims());
-            changed |= fits && !is_vector(tensor, name, source)?;
+            changed |= differs(tensor, name, source)?;
         }
         Ok(changed)
     }
@@ -207,11 +210,7 @@ impl Floats {
             }
         }
         for HeldBias { path, name, bias } in &collect.biases {
-            if let Some((_, entry)) = source.files.find(name)
-                && entry.shape == bias.dims()
-                && is_float(entry.dtype)
-                && !is_vector(bias, name, source)?
-            {
+            if differs(bias, name, source)? {
                 let tensors = vec![(name.clone(), bias.clone())];
                 all.insert(name, tensors).map_err(|e| e.at(path))?;
             }

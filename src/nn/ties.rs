@@ -70,9 +70,8 @@ pub(super) fn find<T>(tensor: &Tensor, make: impl FnOnce(Tied<'_>) -> T) -> Opti
         let (weight, activations) = ties.get(&WeightId::of_tensor(tensor).memory())?;
         (weight.upgrade()?, *activations)
     };
-    let whole = tensor.is_contiguous() && tensor.dims() == weight.shape();
     // It may have been changed in place.
-    let is_it = whole && equals(tensor, &weight).unwrap_or(false);
+    let is_it = tensor.dims() == weight.shape() && equals(tensor, &weight).unwrap_or(false);
     is_it.then(|| make((&weight, activations)))
 }
 
@@ -81,7 +80,7 @@ fn equals(table: &Tensor, weight: &QWeight) -> Result<bool> {
     let [rows, columns] = weight.shape();
     for first in (0..rows).step_by(BLOCK) {
         let count = BLOCK.min(rows - first);
-        let mut values = Vec::with_capacity(count * columns);
+        let mut values = Vec::new();
         for row in first..first + count {
             weight.read_channel(row, |chunk| values.extend_from_slice(chunk));
         }

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::checkpoint::{self, Saved};
-use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use candle_dynquant::checkpoint::{self, Saved, TensorInfo};
+use candle_dynquant::{
+    Checkpoint, Equalization, QConfigSpec, Quantizable, equalize, nn, quantize_dynamic,
+};
 use candle_nn::VarBuilder;
 
 #[derive(Quantizable)]
@@ -114,6 +116,14 @@ fn each_change_is_written_and_nothing_else() -> Result<()> {
             }
             assert_eq!(changed(&float, &out)?, names, "{dtype:?}");
             let opened = Checkpoint::open(&out)?;
+            // What is not changed is copied.
+            let module = |name: &str| name.rsplit_once('.').map(|(module, _)| module.to_owned());
+            let copied = |tensor: &TensorInfo| {
+                let own = module(&tensor.name);
+                names.iter().all(|name| module(name) != own)
+            };
+            let pairs = source.tensors().zip(opened.tensors());
+            assert!(pairs.filter(|(a, _)| copied(a)).all(|(a, b)| a == b));
             let again = load(&opened.var_builder(DType::F32, &Device::Cpu))?;
             let xs = random(&[3, 8])?;
             let pairs = model.fused.iter().zip(&again.fused);
@@ -200,5 +210,140 @@ fn layers_of_two_checkpoints_with_equal_names_are_not_mixed() -> Result<()> {
         // One that has the same tensor is as good.
         checkpoint::save(&part(&copy)?, &source, &out)?;
     }
+    Ok(())
+}
+
+/// What is known to be the tensor's is saved in its place, or is an error; what is not, is listed.
+#[test]
+fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, DType::F32)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    // A computed weight whose path has a tensor of another shape.
+    let mut model = load(&vb)?;
+    model.query = nn::Linear::new(random(&[4, 8])?, None);
+    assert_eq!(checkpoint::save(&model, &source, &out)?.unsaved, ["query"]);
+    // Two layers of one tensor, of which one was changed.
+    let table =
+        || -> Result<nn::Linear> { Ok(nn::Linear::new(vb.get((9, 8), "words.weight")?, None)) };
+    let model = load(&vb)?;
+    let (head, other) = (table()?, table()?);
+    add_in_place(head.weight())?;
+    for layers in [vec![head.clone(), other.clone()], vec![other, head.clone()]] {
+        let error = checkpoint::save(&layers, &source, &out);
+        let error = error.expect_err("two layers").to_string();
+        assert!(
+            error.contains("one weight for the tensor \"words.weight\""),
+            "{error}"
+        );
+    }
+    assert!(checkpoint::save(&(model, head), &source, &out).is_err());
+    // Norms of one name at odds.
+    let norm = || -> Result<nn::LayerNorm> { Ok(nn::layer_norm(8, 1e-5, vb.pp("norm"))?) };
+    let norms = vec![norm()?, norm()?];
+    for (norm, by) in norms.iter().zip([1., 2.]) {
+        let weight = norm.weight();
+        weight.slice_set(&(weight.copy()? + by)?, 0, 0)?;
+    }
+    let error = checkpoint::save(&norms, &source, &out).expect_err("two norms");
+    assert!(error.to_string().contains("norm.weight"), "{error}");
+    // A changed float layer beside a quantized one of the same tensor.
+    let mut quantized = nn::linear_no_bias(8, 6, vb.pp("query"))?;
+    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0))?;
+    let changed = nn::linear_no_bias(8, 6, vb.pp("query"))?;
+    add_in_place(changed.weight())?;
+    let error = checkpoint::save(&(quantized, changed), &source, &out);
+    assert!(error.is_err());
+    Ok(())
+}
+
+#[derive(Quantizable, Clone)]
+struct Block {
+    norm: nn::LayerNorm,
+    up: nn::Linear,
+}
+
+impl Block {
+    fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
+        self.up.forward(&self.norm.forward(xs)?)
+    }
+}
+
+#[test]
+fn equalized_layers_and_norms_need_their_tensors() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, other, out] = ["float", "other", "out"].map(|name| dir.path().join(name));
+    let gain = Tensor::new(&[1f32, 1., 50., 1.], &Device::Cpu)?;
+    let up = random(&[6, 4])?;
+    let tensors = |gain: &Tensor| {
+        HashMap::from([
+            ("norm.weight", gain.clone()),
+            ("norm.bias", gain.clone()),
+            ("up.weight", up.clone()),
+        ])
+    };
+    candle_core::safetensors::save(&tensors(&gain), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut model = Block {
+        norm: nn::layer_norm(4, 1e-5, vb.pp("norm"))?,
+        up: nn::linear_no_bias(4, 6, vb.pp("up"))?,
+    };
+    let mut computed = model.clone();
+    computed.up = nn::Linear::new((model.up.weight() * 2.)?, None);
+    let probe = random(&[48, 4])?;
+    for model in [&mut model, &mut computed] {
+        let report = equalize(model, &Equalization::default(), |model| {
+            model.forward(&probe)
+        })?;
+        assert_eq!(report.pairs.len(), 1);
+    }
+    assert_eq!(checkpoint::save(&model, &source, &out)?, Saved::default());
+    // Of other shapes, of integers, or missing.
+    let long = Tensor::ones(5, DType::F32, &Device::Cpu)?;
+    let integers = Tensor::ones(4, DType::U32, &Device::Cpu)?;
+    for gain in [&long, &integers] {
+        candle_core::safetensors::save(&tensors(gain), &other)?;
+        let error = checkpoint::save(&model, &Checkpoint::open(&other)?, &out);
+        let error = error.expect_err("another norm").to_string();
+        assert!(
+            error.contains("norm.weight") && error.contains("floats [4]"),
+            "{error}"
+        );
+    }
+    let mut without = tensors(&gain);
+    without.remove("up.weight");
+    candle_core::safetensors::save(&without, &other)?;
+    let error = checkpoint::save(&computed, &Checkpoint::open(&other)?, &out);
+    let error = error.expect_err("no tensor").to_string();
+    assert!(error.contains("up.weight"), "{error}");
+    Ok(())
+}
+
+/// A layer of a weight in groups is float, and its change replaces codes and scales.
+#[test]
+fn a_changed_layer_of_quantized_groups_is_written_as_floats() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [groups, out] = ["groups", "out"].map(|name| dir.path().join(name));
+    let header = br#"{"a.weight":{"dtype":"I8","shape":[2,4],"data_offsets":[16,24]},"a.weight_scale":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header);
+    bytes.extend(
+        [1f32, 2., 3., 4.]
+            .iter()
+            .flat_map(|scale| scale.to_le_bytes()),
+    );
+    bytes.extend([1u8; 8]);
+    std::fs::write(&groups, bytes)?;
+    let source = Checkpoint::open(&groups)?;
+    let layer = nn::linear_no_bias(4, 2, source.var_builder(DType::F32, &Device::Cpu).pp("a"))?;
+    add_in_place(layer.weight())?;
+    checkpoint::save(&layer, &source, &out)?;
+    let opened = Checkpoint::open(&out)?;
+    let names: Vec<_> = opened.tensors().map(|tensor| tensor.name).collect();
+    assert_eq!(names, ["a.weight"]);
+    assert_eq!(opened.floats("a.weight")?, [2., 2., 3., 3., 4., 4., 5., 5.]);
     Ok(())
 }

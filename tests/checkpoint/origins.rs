@@ -6,7 +6,9 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::checkpoint::Saved;
-use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, Quantizable, checkpoint, nn};
+use candle_dynquant::{
+    Checkpoint, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, checkpoint, nn,
+};
 use candle_dynquant::{LayerKind, quantize_dynamic};
 use candle_nn::VarBuilder;
 
@@ -56,8 +58,14 @@ fn round_trip<M: Quantizable>(
     Ok(saved)
 }
 
-fn specs() -> [QConfigSpec; 5] {
+fn specs() -> [QConfigSpec; 6] {
+    let affine = QConfig::onnxruntime(OnnxRuntimeOptions {
+        weight_type: QDType::QUInt8,
+        per_channel: true,
+        ..Default::default()
+    });
     [
+        QConfigSpec::all_kinds(affine),
         QConfigSpec::int8().min_params(0),
         QConfigSpec::default(),
         QConfigSpec::float16(),
@@ -195,6 +203,50 @@ fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
     let bytes: u64 = saved.beside.iter().map(|own| own.bytes).sum();
     assert_eq!(bytes, 2 * (8 * 16 + 4 * 8));
     assert!(size(&out)? > size(&float)?);
+    Ok(())
+}
+
+/// Elements are compared in blocks of a million.
+#[test]
+fn a_large_tensor_is_compared_to_its_last_row() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
+    write(&float, [("w.weight", random(&[1_100, 1_000])?)])?;
+    let source = Checkpoint::open(&float)?;
+    let plan = checkpoint::Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+    checkpoint::quantize(&source, &plan, &int8, |_| {})?;
+    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let is_quantized = |weight: &Tensor| {
+        let layer = nn::Linear::new(weight.clone(), None);
+        layer.projection().qweight().is_some()
+    };
+    let weight = vb.get((1_100, 1_000), "w.weight")?;
+    assert!(is_quantized(&weight) && is_quantized(&weight.narrow(0, 1_060, 40)?));
+    weight.slice_set(
+        &Tensor::ones((1, 1_000), DType::F32, &Device::Cpu)?,
+        0,
+        1_099,
+    )?;
+    assert!(!is_quantized(&weight) && is_quantized(&weight.narrow(0, 1_060, 39)?));
+    Ok(())
+}
+
+#[test]
+fn a_table_is_compared_with_its_heads_weight_to_the_last_row() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
+    write(&float, [("embed.weight", random(&[1_500, 16])?)])?;
+    let source = Checkpoint::open(&float)?;
+    let linear = ["embed".to_owned()];
+    let plan = checkpoint::Plan::new(&source, &QConfigSpec::int8(), &linear, &[])?;
+    checkpoint::quantize(&source, &plan, &int8, |_| {})?;
+    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let embed = nn::embedding(1_500, 16, vb.pp("embed"))?;
+    let head = || nn::Linear::new(embed.embeddings().clone(), None);
+    assert!(head().projection().qweight().is_some());
+    let ones = Tensor::ones((1, 16), DType::F32, &Device::Cpu)?;
+    embed.embeddings().slice_set(&ones, 0, 1_499)?;
+    assert!(head().projection().qweight().is_none());
     Ok(())
 }
 
