@@ -135,7 +135,7 @@ fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decis
     let qconfig = match precision {
         Precision::Int8 => (!halves).then(|| own.clone()),
         Precision::Int8PerRow => {
-            let other = !halves && multiplies && *own != per_row;
+            let other = multiplies && *own != per_row;
             (other && *kind != LayerKind::Embedding).then_some(per_row)
         }
         Precision::Float16 if halves => Some(own.clone()),

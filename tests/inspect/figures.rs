@@ -412,3 +412,22 @@ fn other_models_and_other_calls_are_errors() {
             .contains("no data")
     );
 }
+
+#[test]
+fn codes_of_activations_are_counted_of_all_that_their_range_has() -> candle_dynquant::Result<()> {
+    let xs = Tensor::new(&[[0f32, 1.]], &Device::Cpu)?;
+    for (spec, codes) in [
+        (QConfigSpec::int8().min_params(0), 256.),
+        (QConfigSpec::default(), 128.),
+    ] {
+        let weight = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
+        let mut float = nn::Linear::new(weight, None);
+        let mut model = float.clone();
+        quantize_dynamic(&mut model, &spec)?;
+        let inspection = inspect(&mut float, &mut model, |model| model.forward(&xs))?;
+        let input = inspection.layers[0].input.as_ref().expect("an input");
+        // The least and the largest are used.
+        assert_eq!(input.unused_codes, Some((codes - 2.) / codes), "{spec}");
+    }
+    Ok(())
+}
