@@ -95,7 +95,7 @@ fn holds(unit: &Unit<'_>, module: &[String], ty: &Type) -> bool {
     unit.world.holds(unit.path, unit.types, module, ty)
 }
 
-fn arguments(ty: &Type) -> Vec<&Type> {
+pub fn arguments(ty: &Type) -> Vec<&Type> {
     let Type::Path(path) = ty else {
         return Vec::new();
     };

@@ -5,7 +5,7 @@ use syn::{Expr, Stmt};
 
 use super::Unit;
 use super::functions::Function;
-use super::syntax::{binds, ident, strip};
+use super::syntax::{binds, ident, strip, words};
 use super::types::last_name;
 
 /// A function and its file, as a source of facts.
@@ -54,6 +54,25 @@ impl<'f, 'u> Facts<'f, 'u> {
         find.found.retain(|expr| end(expr) <= before);
         find.found.reverse();
         find.found
+    }
+
+    /// Whether an expression is a parameter of type `usize`.
+    pub fn is_size(&self, expr: &Expr) -> bool {
+        ident(expr).is_some_and(|name| self.parameter(&name) == Some("usize"))
+    }
+
+    /// How often the function assigns to a variable.
+    pub fn assignments(&self, name: &str) -> usize {
+        struct Find<'n>(&'n str, usize);
+        impl<'a> Visit<'a> for Find<'_> {
+            fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
+                self.1 += usize::from(ident(&assign.left).is_some_and(|left| left == self.0));
+                visit::visit_expr_assign(self, assign);
+            }
+        }
+        let mut find = Find(name, 0);
+        find.visit_block(self.block);
+        find.1
     }
 
     /// The file of the function, which outlives it.
@@ -123,6 +142,12 @@ impl<'f, 'u> Facts<'f, 'u> {
             }),
             _ => false,
         }
+    }
+
+    /// Whether a name is a parameter that is a tensor, an optional one, or a reference to one.
+    pub fn is_given_tensor(&self, name: &str) -> bool {
+        let ty = self.parameter(name).unwrap_or_default();
+        words(ty).any(|word| word == "Tensor")
     }
 
     /// The type of a parameter.

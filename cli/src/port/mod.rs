@@ -14,9 +14,12 @@ mod functions;
 mod fused;
 mod heads;
 mod imports;
+mod layers;
+mod literals;
 mod masks;
 mod names;
 mod paths;
+mod product;
 mod projections;
 mod rank;
 mod render;
@@ -29,6 +32,7 @@ mod table;
 mod types;
 mod unused;
 mod uses;
+mod weights;
 mod world;
 mod wrappers;
 
@@ -74,7 +78,24 @@ struct Unit<'u> {
     borrowed: Vec<(String, std::ops::Range<usize>)>,
 }
 
-impl Unit<'_> {
+impl<'u> Unit<'u> {
+    fn new(
+        path: &'u Path,
+        world: &'u World,
+        source: &'u Source<'u>,
+        file: &'u syn::File,
+        types: &'u Types,
+    ) -> Self {
+        Self {
+            borrowed: borrowed(source, file),
+            source,
+            file,
+            types,
+            path,
+            world,
+        }
+    }
+
     fn todo(&self, at: usize, what: String, advice: String) -> Todo {
         Todo {
             line: self.source.line(at),
@@ -148,17 +169,38 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
                 },
             })?;
         if round == 0 {
-            ported.todos = todos;
+            ported.todos.clone_from(&todos);
         }
         match changed {
             Some(changed) if changed != ported.text => ported.text = changed,
-            _ => return Ok(ported),
+            _ => {
+                // A later round may have settled it.
+                let left = |todo: &Todo| todos.iter().any(|last| last.what == todo.what);
+                ported.todos.retain(left);
+                return Ok(ported);
+            }
         }
     }
     Err(Fault {
         line: 1,
         message: format!("not settled after {MAX_ROUNDS} rounds"),
     })
+}
+
+/// The text with layers in the place of the tensors that multiply as theirs do: what other files see
+/// of its types.
+fn with_layers(path: &Path, text: String, world: &World) -> String {
+    let changed = || {
+        let (source, file) = Source::parse(&text).ok()?;
+        let types = Types::of(&file);
+        let unit = Unit::new(path, world, &source, &file, &types);
+        let mut draft = Draft::default();
+        let names = names::find(&unit);
+        layers::rewrite(&unit, &mut draft, &names.house);
+        imports::rewrite(&unit, &mut draft, &names.house, None);
+        draft.edits.apply(&text)
+    };
+    changed().unwrap_or(text)
 }
 
 /// One round: the changed text, if anything changes, and what is left.
@@ -171,19 +213,14 @@ fn pass(
     let (source, file) = Source::parse(text)?;
     let types = Types::of(&file);
     types.check(&source)?;
-    let unit = Unit {
-        borrowed: borrowed(&source, &file),
-        source: &source,
-        file: &file,
-        types: &types,
-        path,
-        world,
-    };
+    let unit = Unit::new(path, world, &source, &file, &types);
     let mut draft = Draft::default();
     let names = names::find(&unit);
     attention::rewrite(&unit, &mut draft, &names.house);
     heads::rewrite(&unit, &mut draft, &names.house);
     wrappers::rewrite(&unit, &mut draft);
+    let held = layers::rewrite(&unit, &mut draft, &names.house);
+    weights::list(&unit, &mut draft, &held);
     projections::rewrite(&unit, &mut draft);
     sums::rewrite(&unit, &mut draft);
     defaults::rewrite(&unit, &mut draft);

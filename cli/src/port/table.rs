@@ -233,6 +233,13 @@ pub fn of_method(name: &str, arguments: usize) -> Option<(&'static str, Shared)>
     found.map(|(.., function, shared)| (*function, *shared))
 }
 
+/// Whether a type is one of codes, by its name: a product with them is a distance.
+pub fn is_codebook(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let words = ["codebook", "quantizer", "vectorquant"];
+    words.iter().any(|word| name.contains(word))
+}
+
 /// Whether this name of `nn` is a layer with weights.
 pub fn is_layer(name: &str) -> bool {
     LAYERS.contains(&name)

@@ -61,12 +61,42 @@ impl World {
         }
         let parse = || {
             let text = files::read(&path).ok()?;
+            let text = match self.given.contains(&path) {
+                true => super::with_layers(&path, text, self),
+                false => text,
+            };
             let (_, file) = Source::parse(&text).ok()?;
             Some(Rc::new(Types::of(&file)))
         };
         let types = parse();
         self.read.borrow_mut().insert(path, types.clone());
         types
+    }
+
+    /// Whether another file that is ported builds a type, or reads one of these fields of something.
+    pub fn is_built_elsewhere<'f>(
+        &self,
+        path: &Path,
+        name: &str,
+        fields: impl Iterator<Item = &'f String>,
+    ) -> bool {
+        let literal = format!("{name} {{");
+        let fields: Vec<_> = fields.map(|field| format!(".{field}")).collect();
+        let path = real(path);
+        let mut others = self.given.iter().filter(|other| **other != path);
+        others.any(|other| {
+            let Ok(text) = files::read(other) else {
+                return false;
+            };
+            let read = |field: &String| {
+                text.match_indices(field.as_str()).any(|(at, _)| {
+                    let next = text[at + field.len()..].chars().next();
+                    let goes_on = next.is_some_and(|c| c.is_alphanumeric() || "_(".contains(c));
+                    !goes_on && !text[..at].ends_with("self")
+                })
+            };
+            text.contains(&literal) || fields.iter().any(read)
+        })
     }
 
     /// Whether a type holds a layer, however deep; the file at `path` declares `types`.
