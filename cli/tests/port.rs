@@ -150,7 +150,11 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
         ("deep.rs", deep, 1),
         ("long.rs", long, 1),
         ("types.rs", many, 1),
-        ("twice.rs", "struct A;\nstruct A {}\n".to_owned(), 2),
+        (
+            "twice.rs",
+            "struct A(candle_nn::Linear);\nstruct A {}\n".to_owned(),
+            2,
+        ),
         ("macro.rs", format!("{SMALL}\n{MACRO}"), 10),
     ];
     for (name, text, line) in cases {
@@ -208,6 +212,8 @@ fn odd_files_are_no_trouble() {
         "fn f() { x.silu().silu()?.silu() }",
         "trait T { fn f(x: &Tensor) { x.gelu()?; } }",
         "use ::candle_nn::Linear as L; struct A(L);",
+        "fn f() { struct A(candle_nn::Linear); } fn g() { struct A; }",
+        "struct A; struct A {}",
     ];
     for text in cases {
         let path = file(&folder, "a.rs", text);

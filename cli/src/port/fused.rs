@@ -47,7 +47,8 @@ pub fn write(
         current: None,
         masks: BTreeMap::new(),
         is_number: &number,
-        is_owned: &number,
+        is_owned: &|_| None,
+        is_reference: &|expr| facts.is_reference(expr),
         is_identity: &number,
     };
     let call = Call {

@@ -10,6 +10,7 @@ mod defaults;
 mod derives;
 mod edits;
 mod facts;
+mod features;
 mod functions;
 mod fused;
 mod heads;
@@ -156,6 +157,9 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
         text: text.to_owned(),
         todos: Vec::new(),
     };
+    if world.is_left_out(path) {
+        return Ok(ported);
+    }
     for round in 0..MAX_ROUNDS {
         let (changed, todos) = pass(path, &ported.text, world, (round > 0).then_some(text))
             .map_err(|fault| match round {
@@ -232,6 +236,12 @@ fn pass(
     }
     imports::rewrite(&unit, &mut draft, &house, unused.as_ref());
     let mut todos = draft.todos;
+    let left_out = features::left_out(&source, &file);
+    let lines = left_out
+        .iter()
+        .map(|range| source.line(range.start)..=source.line(range.end));
+    let lines: Vec<_> = lines.collect();
+    todos.retain(|todo| !lines.iter().any(|lines| lines.contains(&todo.line)));
     todos.sort();
     todos.dedup();
     if draft.edits.is_empty() {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use syn::{Expr, Pat, Stmt};
 
 use super::facts::Facts;
-use super::syntax::{axes, ident, is_none, mentions, own_field, some_name, strip, without};
+use super::syntax::{axes, ident, is_none, mentions, own_field, some_name, strip, tail, without};
 
 /// Where an expression is, which does not count when two are compared.
 #[derive(Clone, Debug)]
@@ -120,13 +120,6 @@ pub fn is_result(expr: &Expr) -> bool {
         Expr::If(choice) => tail(&choice.then_branch).is_some_and(is_result),
         Expr::Block(block) => tail(&block.block).is_some_and(is_result),
         _ => false,
-    }
-}
-
-fn tail(block: &syn::Block) -> Option<&Expr> {
-    match block.stmts.last()? {
-        Stmt::Expr(expr, None) => Some(expr),
-        _ => None,
     }
 }
 

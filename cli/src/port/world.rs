@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use syn::{GenericArgument, PathArguments, Type};
 
+use super::features;
 use super::scopes::{Module, Origin};
 use super::source::Source;
 use super::types::{Declared, Types};
@@ -52,6 +53,32 @@ impl World {
     /// Whether a file is among those that are ported.
     pub fn is_given(&self, path: &Path) -> bool {
         self.given.contains(&real(path))
+    }
+
+    /// Whether the module of a file is declared for a GPU only.
+    pub fn is_left_out(&self, path: &Path) -> bool {
+        let path = real(path);
+        let Some(above) = parent(&path).filter(|above| *above != path) else {
+            return false;
+        };
+        let Ok(text) = files::read(&above) else {
+            return false;
+        };
+        let name = match is_folder(&path) {
+            true => path.parent().and_then(Path::file_name),
+            false => path.file_stem().map(AsRef::as_ref),
+        };
+        let Some(name) = name.and_then(|name| name.to_str()) else {
+            return false;
+        };
+        let Ok((_, file)) = Source::parse(&text) else {
+            return false;
+        };
+        let declared = file.items.iter().any(|item| match item {
+            syn::Item::Mod(item) => item.ident == name && features::leave_out(&item.attrs),
+            _ => false,
+        });
+        declared
     }
 
     fn types(&self, path: &Path) -> Option<Rc<Types>> {

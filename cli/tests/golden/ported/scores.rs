@@ -63,7 +63,7 @@ impl Scores {
     pub fn masked(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (_b, _h, _len, _d) = q.dims4()?;
         let owned = mask.clone();
-        let q = ops::scaled_dot_product_attention(&q, &q, &q, &owned, 1.)?;
+        let q = ops::scaled_dot_product_attention(q, q, q, &owned, 1.)?;
         q + mask
     }
 
