@@ -17,12 +17,15 @@ use super::source::Source;
 use super::syntax::{ident, mentions, own_field, words};
 use super::table::{Home, is_codebook};
 use super::types::{Declared, last_name};
-use super::weights::{Origin, origin};
+use super::weights::{Origin, has_products, origin};
 use super::{Draft, Unit};
 
 /// Rewrites the structs that are certain; their names and those of the tensors that go.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(String, String)> {
     let mut held = BTreeSet::new();
+    if !has_products(unit) {
+        return held;
+    }
     for declared in unit.types.declared.values() {
         let [one] = declared.as_slice() else { continue };
         let at = unit.source.range(&one.item).start;
@@ -165,6 +168,9 @@ impl<'h, 'u> Holder<'h, 'u> {
             names.collect::<Vec<_>>()
         };
         let mut tensors = of_type("Tensor");
+        if tensors.is_empty() {
+            return None;
+        }
         let mut stacks = Vec::new();
         tensors.retain(|field| {
             let (origin, rank) = origin(unit, &declared.name, field);

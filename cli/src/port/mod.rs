@@ -77,6 +77,8 @@ struct Unit<'u> {
     world: &'u World,
     /// Where parameters of type `&Tensor` are, by name: the bytes of their functions.
     borrowed: Vec<(String, std::ops::Range<usize>)>,
+    /// Code that no CPU runs.
+    left_out: Vec<std::ops::Range<usize>>,
 }
 
 impl<'u> Unit<'u> {
@@ -89,6 +91,7 @@ impl<'u> Unit<'u> {
     ) -> Self {
         Self {
             borrowed: borrowed(source, file),
+            left_out: features::left_out(source, file),
             source,
             file,
             types,
@@ -103,6 +106,11 @@ impl<'u> Unit<'u> {
             what,
             advice,
         }
+    }
+
+    /// Whether no CPU runs the code at a byte.
+    fn is_left_out(&self, at: usize) -> bool {
+        self.left_out.iter().any(|range| range.contains(&at))
     }
 
     /// Whether a name is a parameter `&Tensor` here.
@@ -191,6 +199,13 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
     })
 }
 
+/// The types of a file, with those that multiply by tensors of theirs.
+fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
+    let mut types = Types::of(file);
+    types.multiplied = weights::multiplied(&Unit::new(path, world, source, file, &types));
+    types
+}
+
 /// The text with layers in the place of the tensors that multiply as theirs do: what other files see
 /// of its types.
 fn with_layers(path: &Path, text: String, world: &World) -> String {
@@ -215,7 +230,7 @@ fn pass(
     original: Option<&str>,
 ) -> Result<(Option<String>, Vec<Todo>), Fault> {
     let (source, file) = Source::parse(text)?;
-    let types = Types::of(&file);
+    let types = types_of(path, world, &source, &file);
     types.check(&source)?;
     let unit = Unit::new(path, world, &source, &file, &types);
     let mut draft = Draft::default();
@@ -235,9 +250,13 @@ fn pass(
         unused::rewrite(&unit, &mut draft, unused);
     }
     imports::rewrite(&unit, &mut draft, &house, unused.as_ref());
+    // Only then is it known which types hold layers.
+    if let Some(original) = original.filter(|_| draft.edits.is_empty()) {
+        derives::mark(&unit, &mut draft, original);
+    }
     let mut todos = draft.todos;
-    let left_out = features::left_out(&source, &file);
-    let lines = left_out
+    let lines = unit
+        .left_out
         .iter()
         .map(|range| source.line(range.start)..=source.line(range.end));
     let lines: Vec<_> = lines.collect();

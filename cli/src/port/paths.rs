@@ -255,15 +255,20 @@ impl<'a> Visit<'a> for Find<'a, '_> {
             let segments = function.path.segments.iter();
             let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
             let origin = self.unit.types.scopes.resolve(&self.module, &segments);
+            let loader = match &origin {
+                Origin::Traced(path) => table::loader(path, call.args.len()),
+                Origin::Nn(path) => table::constructor(path, call.args.len()),
+                _ => None,
+            };
+            if let Some(loader) = loader {
+                let range = self.unit.source.range(&*call.func);
+                self.loaders.push((self.module.clone(), range, loader));
+                return call
+                    .args
+                    .iter()
+                    .for_each(|argument| self.visit_expr(argument));
+            }
             if let Origin::Traced(path) = origin {
-                if let Some(loader) = table::loader(&path, call.args.len()) {
-                    let range = self.unit.source.range(&*call.func);
-                    self.loaders.push((self.module.clone(), range, loader));
-                    return call
-                        .args
-                        .iter()
-                        .for_each(|argument| self.visit_expr(argument));
-                }
                 if path.len() == 2 && path[1] == "new" && table::loads(&path[0]) {
                     self.todos.push(self.unit.todo(
                         self.unit.source.range(&*call.func).start,

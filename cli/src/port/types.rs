@@ -78,6 +78,8 @@ pub struct Types {
     pub methods: BTreeSet<String>,
     /// Trait and type of each `impl Trait for Type`, by their last names, and where.
     pub impls: Vec<(Module, String, Type)>,
+    /// Types with a tensor that multiplies and is no layer's.
+    pub multiplied: BTreeSet<String>,
     /// Calls of macros that may declare types.
     pub macros: Vec<syn::Macro>,
 }
@@ -95,6 +97,7 @@ impl Types {
                 declared: BTreeMap::new(),
                 methods: BTreeSet::new(),
                 impls: Vec::new(),
+                multiplied: BTreeSet::new(),
                 macros: Vec::new(),
             },
         };

@@ -106,33 +106,58 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
     }
 }
 
+/// Whether anything in a file is multiplied.
+pub fn has_products(unit: &Unit<'_>) -> bool {
+    unit.source.text.contains("matmul(")
+}
+
+/// The types of a file with tensors that multiply.
+pub fn multiplied(unit: &Unit<'_>) -> BTreeSet<String> {
+    let found = found(unit, |_| true);
+    found.into_iter().map(|(_, (of, _), _)| of).collect()
+}
+
 /// Lists the products of tensors in fields, but for those that a layer holds now.
 pub fn list(unit: &Unit<'_>, draft: &mut Draft, held: &BTreeSet<(String, String)>) {
-    let mut done = held.clone();
+    let left = |at| !draft.edits.is_rewritten(at) && !unit.source.is_kept(at);
+    for (at, (of, field), advice) in found(unit, left) {
+        if !held.contains(&(of.clone(), field.clone())) {
+            let what = format!("`{field}` of `{of}` multiplies as a tensor, and is no layer");
+            draft.todos.push(unit.todo(at, what, advice));
+        }
+    }
+}
+
+/// The first product of each field's tensor: where, the type and the field, and what to do.
+fn found(
+    unit: &Unit<'_>,
+    counts: impl Fn(usize) -> bool,
+) -> Vec<(usize, (String, String), String)> {
+    let mut found = Vec::<(usize, (String, String), String)>::new();
+    if !has_products(unit) {
+        return found;
+    }
     for function in functions::of(unit.file) {
         let mut products = Products(Vec::new());
         products.visit_block(function.block);
         for product in products.0 {
             let at = unit.source.range(&product.method).start;
-            if draft.edits.is_rewritten(at) || unit.source.is_kept(at) {
-                continue;
-            }
-            let operands = product.args.iter().chain([&*product.receiver]);
-            for operand in operands {
+            for operand in product.args.iter().chain([&*product.receiver]) {
                 let mut trace = Trace::of(unit, &function);
-                let Some((of, field)) = trace.field(operand, DEPTH) else {
+                let Some(place) = trace.field(operand, DEPTH).filter(|_| counts(at)) else {
                     continue;
                 };
-                let is_weight = origin(unit, &of, &field).0 > Origin::Computed && !is_codebook(&of);
-                if is_weight && done.insert((of.clone(), field.clone())) {
-                    let what =
-                        format!("`{field}` of `{of}` multiplies as a tensor, and is no layer");
-                    let advice = trace.advice(&field);
-                    draft.todos.push(unit.todo(at, what, advice));
+                let (of, field) = &place;
+                let new = !found.iter().any(|(_, known, _)| *known == place);
+                let is_weight = || origin(unit, of, field).0 > Origin::Computed;
+                if new && !is_codebook(of) && is_weight() {
+                    let advice = trace.advice(field);
+                    found.push((at, place, advice));
                 }
             }
         }
     }
+    found
 }
 
 struct Products<'a>(Vec<&'a ExprMethodCall>);

@@ -92,8 +92,8 @@ impl World {
                 true => super::with_layers(&path, text, self),
                 false => text,
             };
-            let (_, file) = Source::parse(&text).ok()?;
-            Some(Rc::new(Types::of(&file)))
+            let (source, file) = Source::parse(&text).ok()?;
+            Some(Rc::new(super::types_of(&path, self, &source, &file)))
         };
         let types = parse();
         self.read.borrow_mut().insert(path, types.clone());
@@ -123,6 +123,42 @@ impl World {
                 })
             };
             text.contains(&literal) || fields.iter().any(read)
+        })
+    }
+
+    /// Whether a type with layers implements a trait that a path of this crate means.
+    pub fn may_hide(&self, path: &Path, module: &[String], segments: &[String]) -> bool {
+        let known = self.elsewhere(path, module, segments);
+        let Some(name) = segments.last().filter(|_| known.is_some()) else {
+            return true;
+        };
+        self.given.iter().any(|file| {
+            self.types(file).is_some_and(|types| {
+                let mut impls = types.impls.iter().filter(|(_, of, _)| of == name);
+                impls.any(|(module, _, ty)| self.holds(file, &types, module, ty))
+            })
+        })
+    }
+
+    /// Whether another file that is ported implements a trait of this one.
+    pub fn is_implemented_elsewhere(&self, path: &Path, name: &str) -> bool {
+        let path = real(path);
+        let mut others = self.given.iter().filter(|other| **other != path);
+        others.any(|other| {
+            let Some(types) = self.types(other) else {
+                return false;
+            };
+            let mut impls = types.impls.iter().filter(|(_, of, _)| of == name);
+            impls.any(|(module, of, _)| {
+                match types.scopes.resolve(module, std::slice::from_ref(of)) {
+                    Origin::Local(..) => false,
+                    Origin::Crate(segments) => {
+                        let found = self.find(other, module, &segments);
+                        found.is_none_or(|(file, _)| real(&file) == path)
+                    }
+                    _ => true,
+                }
+            })
         })
     }
 
@@ -235,14 +271,16 @@ impl World {
                 let place = (types.id, at.clone(), name.clone());
                 let declared = types.declared.get(&(at.clone(), name.clone()));
                 self.visit(search, place, |search| {
-                    declared.into_iter().flatten().any(|one| {
-                        let own = |ty: &Type| {
-                            matches!(ty, Type::Path(p) if p.path.get_ident()
+                    let multiplied = at.is_empty() && types.multiplied.contains(name);
+                    multiplied
+                        || declared.into_iter().flatten().any(|one| {
+                            let own = |ty: &Type| {
+                                matches!(ty, Type::Path(p) if p.path.get_ident()
                             .is_some_and(|ident| one.params.contains(&ident.to_string())))
-                        };
-                        let mut fields = one.fields.iter().map(|field| &field.ty);
-                        fields.any(|ty| !own(ty) && self.search(search, path, types, at, ty))
-                    })
+                            };
+                            let mut fields = one.fields.iter().map(|field| &field.ty);
+                            fields.any(|ty| !own(ty) && self.search(search, path, types, at, ty))
+                        })
                 })
             }
             Origin::Crate(segments) => {

@@ -65,6 +65,7 @@ struct Norms {
 #[derive(Quantizable)]
 struct Block {
     attention: Attention,
+    #[quantizable(skip)]
     norms: Norms,
 }
 

@@ -23,7 +23,7 @@ impl Attention {
             {
                 let mask = mask.map(|mask| mask.flatten(0, 1)).transpose()?;
                 let scores = library::product(q, k, mask.as_ref())?;
-                let scores = ops::softmax_last_dim(&scores)?.matmul(v)?;
+                let scores = candle_nn::ops::softmax_last_dim(&scores)?.matmul(v)?;
                 return scores.matmul(v);
             }
             #[cfg(not(feature = "cuda"))]

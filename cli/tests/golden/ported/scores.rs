@@ -18,6 +18,7 @@ impl Module for Identity {
 
 #[derive(Quantizable)]
 pub struct Scores {
+    #[quantizable(skip)]
     none: Identity,
     mixes: Linear,
     scale: f64,
