@@ -355,7 +355,10 @@ pub fn mark(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
             if marked || unit.is_left_out(unit.source.range(&field.ty).start) {
                 continue;
             }
-            if !holds(unit, &one.module, &field.ty) && plain(unit, one, &field.ty) == Some(true) {
+            let (world, ty) = (unit.world, &field.ty);
+            if !world.multiplies(unit.path, unit.types, &one.module, ty)
+                && plain(unit, one, ty) == Some(true)
+            {
                 attribute(unit, draft, field, "skip");
             }
         }

@@ -101,7 +101,11 @@ impl<'a, 'u> Find<'a, 'u> {
             _ => return,
         };
         // `layer_norm` may be imported as a function and as the module of that name.
-        let in_module = mapped.segments == 2 && segments.len() > 1;
+        let of_first = match &first {
+            Origin::Nn(path) | Origin::Traced(path) => path.len(),
+            _ => 0,
+        };
+        let in_module = mapped.segments == 2 && segments.len() > 1 && of_first < 2;
         if first.mapped().is_some() && !in_module {
             return self.through_glob(&segments[0], mapped);
         }

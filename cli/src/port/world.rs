@@ -19,7 +19,7 @@ pub struct World {
     given: BTreeSet<PathBuf>,
     read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
     /// Whether a type holds a layer, where that is known.
-    known: RefCell<HashMap<Place, bool>>,
+    known: RefCell<HashMap<(Place, bool), bool>>,
     /// The number of types that were looked into.
     #[cfg(test)]
     looked: std::cell::Cell<usize>,
@@ -38,6 +38,8 @@ struct Search {
     depths: HashMap<Place, usize>,
     /// The first of them that was met again, by the type that is visited.
     low: usize,
+    /// Whether tensors that multiply count, too.
+    tensors: bool,
 }
 
 impl World {
@@ -167,6 +169,15 @@ impl World {
         self.search(&mut Search::default(), path, types, module, ty)
     }
 
+    /// Whether a type holds a layer, or a tensor that multiplies.
+    pub fn multiplies(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
+        let mut search = Search {
+            tensors: true,
+            ..Search::default()
+        };
+        self.search(&mut search, path, types, module, ty)
+    }
+
     /// Whether the type at a place holds a layer; `look` looks into it.
     fn visit(
         &self,
@@ -174,7 +185,8 @@ impl World {
         place: Place,
         look: impl FnOnce(&mut Search) -> bool,
     ) -> bool {
-        if let Some(known) = self.known.borrow().get(&place) {
+        let key = (place.clone(), search.tensors);
+        if let Some(known) = self.known.borrow().get(&key) {
             return *known;
         }
         if let Some(depth) = search.depths.get(&place) {
@@ -192,7 +204,8 @@ impl World {
             // The types open above lead to this one or to one that leads here.
             for place in search.open.drain(depth..) {
                 search.depths.remove(&place);
-                self.known.borrow_mut().insert(place, found);
+                let mut known = self.known.borrow_mut();
+                known.insert((place, search.tensors), found);
             }
             search.low = low;
         } else {
@@ -271,7 +284,8 @@ impl World {
                 let place = (types.id, at.clone(), name.clone());
                 let declared = types.declared.get(&(at.clone(), name.clone()));
                 self.visit(search, place, |search| {
-                    let multiplied = at.is_empty() && types.multiplied.contains(name);
+                    let multiplied =
+                        search.tensors && at.is_empty() && types.multiplied.contains(name);
                     multiplied
                         || declared.into_iter().flatten().any(|one| {
                             let own = |ty: &Type| {
