@@ -404,11 +404,11 @@ fn is_no_tree(one: &Declared) -> bool {
 /// Puts `#[quantizable(..)]` before a field, behind its documentation.
 fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &str) {
     let source = unit.source;
-    let docs = field
+    let mut docs = field
         .attrs
         .iter()
         .filter(|attr| attr.path().is_ident("doc"));
-    let at = match docs.last() {
+    let at = match docs.next_back() {
         Some(doc) => {
             let rest = &source.text[source.range(doc).end..];
             source.text.len() - rest.trim_start().len()

@@ -272,14 +272,16 @@ impl<'a> Visit<'a> for Find<'a, '_> {
                     .iter()
                     .for_each(|argument| self.visit_expr(argument));
             }
-            if let Origin::Traced(path) = origin {
-                if path.len() == 2 && path[1] == "new" && table::loads(&path[0]) {
-                    self.todos.push(self.unit.todo(
-                        self.unit.source.range(&*call.func).start,
-                        format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
-                        "load it by the function of `candle_dynquant::nn`".into(),
-                    ));
-                }
+            if let Origin::Traced(path) = origin
+                && path.len() == 2
+                && path[1] == "new"
+                && table::loads(&path[0])
+            {
+                self.todos.push(self.unit.todo(
+                    self.unit.source.range(&*call.func).start,
+                    format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
+                    "load it by the function of `candle_dynquant::nn`".into(),
+                ));
             }
         }
         visit::visit_expr_call(self, call);

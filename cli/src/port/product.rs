@@ -278,12 +278,8 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             _ => return None,
         };
         let certain = self.fields.biases && product.bias.is_none() && field != product.weight;
-        certain.then(|| {
-            Value::Product(Product {
-                bias: Some(field),
-                ..product
-            })
-        })
+        let bias = Some(field);
+        certain.then_some(Value::Product(Product { bias, ..product }))
     }
 
     /// `x.reshape((a * b, c))` in an arm of `match x.dims()` whose pattern is `[a, b, c]`.
@@ -313,12 +309,8 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         let source = self.facts.unit.source;
         let texts: Vec<_> = shape.elems.iter().map(|elem| source.slice(elem)).collect();
         let (_, leading) = texts.split_last()?;
-        (leading == first).then(|| {
-            Value::Product(Product {
-                flat: false,
-                ..product
-            })
-        })
+        let flat = false;
+        (leading == first).then_some(Value::Product(Product { flat, ..product }))
     }
 
     /// The last expression of a block of definitions.

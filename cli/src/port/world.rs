@@ -76,11 +76,11 @@ impl World {
         let Ok((_, file)) = Source::parse(&text) else {
             return false;
         };
-        let declared = file.items.iter().any(|item| match item {
+        let left_out = |item: &syn::Item| match item {
             syn::Item::Mod(item) => item.ident == name && features::leave_out(&item.attrs),
             _ => false,
-        });
-        declared
+        };
+        file.items.iter().any(left_out)
     }
 
     fn types(&self, path: &Path) -> Option<Rc<Types>> {

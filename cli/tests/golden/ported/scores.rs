@@ -1,7 +1,8 @@
 use candle::{DType, Result, Tensor, D};
-use candle_dynquant::nn::{Linear, Module};
+use candle_dynquant::nn::Linear;
 use candle_dynquant::ops::{softmax, softmax_last_dim};
 use candle_dynquant::{ops, Quantizable};
+use candle_nn::Module;
 
 fn masked_fill(on_false: &Tensor, mask: &Tensor, on_true: f32) -> Result<Tensor> {
     let on_true = Tensor::new(on_true, on_false.device())?.broadcast_as(mask.shape().dims())?;

@@ -1,7 +1,8 @@
 //! Structs that hold a weight and multiply by it: what becomes a `Linear`, and what is listed.
 use candle::{DType, Device, IndexOp, Module, Result, Tensor, D};
-use candle_dynquant::nn::{Activation, VarBuilder};
+use candle_dynquant::nn::Activation;
 use candle_dynquant::{nn, ops, Quantizable};
+use candle_nn::VarBuilder;
 
 // A layer with an activation and a span of its own.
 #[derive(Debug, Clone, Quantizable)]
