@@ -19,6 +19,7 @@ mod layers;
 mod literals;
 mod masks;
 mod names;
+mod needs;
 mod paths;
 mod product;
 mod projections;
@@ -44,6 +45,7 @@ use serde::Serialize;
 use syn::visit::{self, Visit};
 
 use edits::Edits;
+pub use needs::lines as manifest_lines;
 use scopes::Module;
 pub use source::Fault;
 use source::Source;
@@ -240,6 +242,7 @@ fn pass(
     wrappers::rewrite(&unit, &mut draft);
     let held = layers::rewrite(&unit, &mut draft, &names.house);
     weights::list(&unit, &mut draft, &held);
+    needs::list(&unit, &mut draft);
     projections::rewrite(&unit, &mut draft);
     sums::rewrite(&unit, &mut draft);
     defaults::rewrite(&unit, &mut draft);

@@ -10,6 +10,7 @@ use syn::{GenericArgument, PathArguments, Type};
 use super::features;
 use super::scopes::{Module, Origin};
 use super::source::Source;
+use super::syntax::mentions;
 use super::types::{Declared, Types};
 use crate::files;
 
@@ -334,6 +335,44 @@ impl World {
                 Origin::Crate(segments) => (file, name) = self.find(&file, &[], &segments)?,
                 _ => return None,
             }
+        }
+        None
+    }
+
+    /// The part of a path of this crate that leads to no module, as written in a file's module.
+    pub fn absent(&self, from: &Path, module: &[String], path: &[String]) -> Option<String> {
+        let mut depth = module.len();
+        let mut place = Some(from.to_path_buf());
+        for (index, step) in path.iter().enumerate() {
+            let next = match step.as_str() {
+                "crate" => {
+                    depth = 0;
+                    crate_root(from, None)
+                }
+                "self" => continue,
+                "super" if depth > 0 => {
+                    depth -= 1;
+                    continue;
+                }
+                "super" => place.and_then(|place| parent(&place)),
+                // Of a module in this file.
+                _ if depth > 0 => return None,
+                name => {
+                    let inner = place.as_ref().and_then(|place| child(place, name));
+                    let declares = |place: &PathBuf| {
+                        files::read(place).is_ok_and(|text| mentions(&text, name) > 0)
+                    };
+                    match inner {
+                        Some(inner) => Some(inner),
+                        None if place.as_ref().is_some_and(declares) => return None,
+                        None if name.starts_with(char::is_lowercase) => {
+                            return Some(path[..=index].join("::"));
+                        }
+                        None => return None,
+                    }
+                }
+            };
+            place = next;
         }
         None
     }
