@@ -167,7 +167,6 @@ const METHODS: &[(&str, usize, &str, Shared)] = &[
     ("gather", 2, "gather", Shared::No),
     ("gelu", 0, "gelu_tanh", Shared::No),
     ("gelu_erf", 0, "gelu_erf", Shared::No),
-    ("relu", 0, "relu", Shared::No),
     ("silu", 0, "silu", Shared::No),
     ("tanh", 0, "tanh", Shared::WithNumbers),
 ];

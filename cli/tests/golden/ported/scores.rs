@@ -29,7 +29,7 @@ pub struct Scores {
 // One product is no attention.
 pub fn classified(xs: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let (_len, _size) = xs.dims2()?;
-    softmax_last_dim(&ops::relu(&xs.matmul(weight)?)?.contiguous()?)
+    softmax_last_dim(&xs.matmul(weight)?.relu()?.contiguous()?)
 }
 
 // Statements between that have nothing to do with it.
