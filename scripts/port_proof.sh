@@ -185,6 +185,16 @@ done
 cargo_there() { cargo "$1" --manifest-path "$scratch/Cargo.toml" --target-dir "$root/target" "${@:2}"; }
 
 cargo build --quiet --bin dynquant
+if [ "$patterns" != only ]; then
+    target/debug/dynquant port --write --json "$scratch/all/src" >"$scratch/port.json"
+fi
+if [ -n "$run" ]; then
+    sources_of ported
+    rm -rf "$scratch/ported/src"
+    cp -rp "$scratch/all/src" "$scratch/ported/src"
+    only_run ported
+fi
+
 if [ -n "$patterns" ]; then
     target/debug/dynquant port --write "$scratch/patterns_ported/src" 2>"$scratch/patterns.txt"
     # Without the last line, which counts.
@@ -193,14 +203,6 @@ if [ -n "$patterns" ]; then
     cargo_there run $profile --quiet --package patterns_proof
 fi
 [ "$patterns" != only ] || exit 0
-target/debug/dynquant port --write --json "$scratch/all/src" >"$scratch/port.json"
-if [ -n "$run" ]; then
-    sources_of ported
-    rm -rf "$scratch/ported/src"
-    cp -rp "$scratch/all/src" "$scratch/ported/src"
-    only_run ported
-fi
-
 : >"$scratch/check.json"
 if [ -n "$compile" ]; then
     status=0
