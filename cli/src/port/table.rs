@@ -18,8 +18,17 @@ pub struct Mapped {
     pub segments: usize,
 }
 
-/// Types of `candle_nn` whose weights can be quantized.
-const LAYERS: &[&str] = &["Embedding", "GRU", "LSTM", "Linear", "Sequential"];
+/// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms, from which
+/// range is moved to weights.
+const LAYERS: &[&str] = &[
+    "Embedding",
+    "GRU",
+    "LSTM",
+    "LayerNorm",
+    "Linear",
+    "RmsNorm",
+    "Sequential",
+];
 
 /// Types and functions that `candle_dynquant::nn` has of its own, under `candle_nn`'s names.
 const NN: &[&str] = &[
@@ -354,7 +363,7 @@ pub fn is_codebook(name: &str) -> bool {
     words.iter().any(|word| name.contains(word))
 }
 
-/// Whether this name of `nn` is a layer with weights.
+/// Whether this name of `nn` is a layer that a walk looks for.
 pub fn is_layer(name: &str) -> bool {
     LAYERS.contains(&name)
 }

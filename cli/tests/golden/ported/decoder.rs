@@ -58,6 +58,7 @@ impl Attention {
     }
 }
 
+#[derive(Quantizable)]
 struct Norms {
     first: RmsNorm,
 }
@@ -65,7 +66,6 @@ struct Norms {
 #[derive(Quantizable)]
 struct Block {
     attention: Attention,
-    #[quantizable(skip)]
     norms: Norms,
 }
 
