@@ -144,7 +144,11 @@ fn field_type(
     let module = &owner.module;
     let at = unit.source.range(&field.ty).start;
     if let Type::TraitObject(object) = ty {
-        return opaque_object(unit, draft, plan, module, object, at);
+        opaque_object(unit, draft, plan, module, object, at);
+        if holds(unit, module, ty) {
+            plan.quantizable.insert(key(owner));
+        }
+        return;
     }
     if let Some(name) = last_name(ty) {
         let inner = arguments(ty);

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, Fields, Item, Member};
+use syn::{Expr, ExprMethodCall, Fields, Item, Member, Token};
 
 use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
+use super::source::Source;
 use super::syntax::{ident, strip};
 use super::table::is_codebook;
 use super::types::last_name;
@@ -137,12 +139,16 @@ fn found(
     if !has_products(unit) {
         return found;
     }
+    let macros = multiplying_macros(unit.file);
     for function in functions::of(unit.file) {
-        let mut products = Products(Vec::new());
+        let mut products = Products {
+            source: unit.source,
+            macros: &macros,
+            found: Vec::new(),
+        };
         products.visit_block(function.block);
-        for product in products.0 {
-            let at = unit.source.range(&product.method).start;
-            for operand in product.args.iter().chain([&*product.receiver]) {
+        for (at, operands) in products.found {
+            for operand in &operands {
                 let mut trace = Trace::of(unit, &function);
                 let Some(place) = trace.field(operand, DEPTH).filter(|_| counts(at)) else {
                     continue;
@@ -160,14 +166,45 @@ fn found(
     found
 }
 
-struct Products<'a>(Vec<&'a ExprMethodCall>);
+/// Macros of the file that multiply what they are given.
+fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
+    let macros = file.items.iter().filter_map(|item| match item {
+        Item::Macro(item) if item.mac.tokens.to_string().contains("matmul") => {
+            Some(item.ident.as_ref()?.to_string())
+        }
+        _ => None,
+    });
+    macros.collect()
+}
 
-impl<'a> Visit<'a> for Products<'a> {
+/// Where products are, with their operands.
+struct Products<'p, 't> {
+    source: &'p Source<'t>,
+    macros: &'p BTreeSet<String>,
+    found: Vec<(usize, Vec<Expr>)>,
+}
+
+impl<'a> Visit<'a> for Products<'_, '_> {
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         if (call.method == "matmul" || call.method == "broadcast_matmul") && call.args.len() == 1 {
-            self.0.push(call);
+            let operands = call.args.iter().chain([&*call.receiver]).cloned();
+            let at = self.source.range(&call.method).start;
+            self.found.push((at, operands.collect()));
         }
         visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
+        let name = call
+            .path
+            .get_ident()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        if let (true, Ok(operands)) = (self.macros.contains(&name), call.parse_body_with(parser)) {
+            let at = self.source.range(&call.path).start;
+            self.found.push((at, operands.into_iter().collect()));
+        }
     }
 }
 
