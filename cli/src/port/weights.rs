@@ -168,13 +168,17 @@ fn found(
 
 /// Macros of the file that multiply what they are given.
 fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
-    let macros = file.items.iter().filter_map(|item| match item {
-        Item::Macro(item) if item.mac.tokens.to_string().contains("matmul") => {
-            Some(item.ident.as_ref()?.to_string())
+    struct Find(BTreeSet<String>);
+    impl<'a> Visit<'a> for Find {
+        fn visit_item_macro(&mut self, item: &'a syn::ItemMacro) {
+            let multiplies = item.mac.tokens.to_string().contains("matmul");
+            let name = item.ident.as_ref().filter(|_| multiplies);
+            self.0.extend(name.map(ToString::to_string));
         }
-        _ => None,
-    });
-    macros.collect()
+    }
+    let mut find = Find(BTreeSet::new());
+    find.visit_file(file);
+    find.0
 }
 
 /// Where products are, with their operands.
@@ -202,6 +206,15 @@ impl<'a> Visit<'a> for Products<'_, '_> {
             .map(ToString::to_string)
             .unwrap_or_default();
         if let (true, Ok(operands)) = (self.macros.contains(&name), call.parse_body_with(parser)) {
+            // The operands live as long as this call.
+            let mut inner = Products {
+                found: Vec::new(),
+                ..*self
+            };
+            operands
+                .iter()
+                .for_each(|operand| inner.visit_expr(operand));
+            self.found.append(&mut inner.found);
             let at = self.source.range(&call.path).start;
             self.found.push((at, operands.into_iter().collect()));
         }
