@@ -20,7 +20,10 @@ fn quantized(
 ) -> Result<()> {
     let report = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
     let paths = report.hidden.iter().map(|field| field.path.as_str());
-    ensure!(paths.eq(hidden.iter().copied()), "{name}: expected {hidden:?}, got {report}");
+    ensure!(
+        paths.eq(hidden.iter().copied()),
+        "{name}: expected {hidden:?}, got {report}"
+    );
     ensure!(
         report.swapped().count() == swapped,
         "{name}: expected {swapped} layers, got {report}"
@@ -40,9 +43,14 @@ fn compared(name: &str, outputs: [Tensor; 3]) -> Result<()> {
     let pairs = original.iter().zip(&int8);
     let noise: f64 = pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum();
     let decibels = 10. * (power / noise).log10();
-    ensure!(difference <= 1e-5 * largest, "{name}: float differs by {difference:e} of {largest:e}");
+    ensure!(
+        difference <= 1e-5 * largest,
+        "{name}: float differs by {difference:e} of {largest:e}"
+    );
     ensure!(decibels >= 20., "{name}: {decibels:.1} dB");
-    print::note(format_args!("{name}: float differs by {difference:.1e}, int8 {decibels:.1} dB"));
+    print::note(format_args!(
+        "{name}: float differs by {difference:.1e}, int8 {decibels:.1} dB"
+    ));
     Ok(())
 }
 
@@ -81,21 +89,45 @@ fn main() -> Result<()> {
         let config = config.to_string();
         // 4 in each of two layers.
         if has_head {
-            pattern!("encoder with a head", 9, &[],
-                |krate| krate::models::encoder::Encoder::load(Named::vb(), &serde_json::from_str(&config)?, true)?,
-                |model| model.forward(&ids, Some(&mask))?);
+            pattern!(
+                "encoder with a head",
+                9,
+                &[],
+                |krate| krate::models::encoder::Encoder::load(
+                    Named::vb(),
+                    &serde_json::from_str(&config)?,
+                    true
+                )?,
+                |model| model.forward(&ids, Some(&mask))?
+            );
         } else {
-            pattern!("encoder", 8, &[],
-                |krate| krate::models::encoder::Encoder::load(Named::vb(), &serde_json::from_str(&config)?, false)?,
-                |model| model.forward(&ids, None)?);
+            pattern!(
+                "encoder",
+                8,
+                &[],
+                |krate| krate::models::encoder::Encoder::load(
+                    Named::vb(),
+                    &serde_json::from_str(&config)?,
+                    false
+                )?,
+                |model| model.forward(&ids, None)?
+            );
         }
     }
-    pattern!("recurrent", 3, &[],
+    pattern!(
+        "recurrent",
+        3,
+        &[],
         |krate| krate::recurrent::Recurrent::load(SIZE, Named::vb())?,
-        |model| model.forward(&xs)?);
+        |model| model.forward(&xs)?
+    );
     // Conv1D, two of the attention, the router, four experts' two, three of LoRA.
-    pattern!("mixture", 15, &["merged"],
+    pattern!(
+        "mixture",
+        15,
+        &["merged"],
         |krate| krate::models::experts::Mixture::load(SIZE, Named::vb())?,
-        |model| model.forward(&xs)?);
+        |model| model.forward(&xs)?
+    );
     Ok(())
 }

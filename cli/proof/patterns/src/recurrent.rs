@@ -25,7 +25,9 @@ impl Recurrent {
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let there = self.there.states_to_tensor(&self.there.seq(xs)?)?;
         let back = self.back.states_to_tensor(&self.back.seq(xs)?)?;
-        let states = self.last.seq(&Tensor::cat(&[there, back], 2)?.contiguous()?)?;
+        let states = self
+            .last
+            .seq(&Tensor::cat(&[there, back], 2)?.contiguous()?)?;
         self.last.states_to_tensor(&states)
     }
 }

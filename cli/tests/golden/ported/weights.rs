@@ -1,5 +1,5 @@
 //! Structs that hold a weight and multiply by it: what becomes a `Linear`, and what is listed.
-use candle::{DType, Device, IndexOp, Module, Result, Tensor, D};
+use candle::{DType, Device, Module, Result, Tensor, D};
 use candle_dynquant::nn::Activation;
 use candle_dynquant::{nn, ops, Quantizable};
 use candle_nn::VarBuilder;
