@@ -12,10 +12,12 @@
 #   scripts/port_proof.sh --only bert,t5   the models that are run
 #   scripts/port_proof.sh --no-compile     without the compilation of all ported files
 #   scripts/port_proof.sh --dev            runs a build for tests, whose times say nothing
+#   scripts/port_proof.sh --patterns       only cli/proof/patterns: code of other shapes, written for this
 #
 # It exits with 1 where a ported file does not compile, a float port is not its original, a quantized
 # one has less than 20 dB, a layer is neither swapped nor named, or a quantized model that is saved and
-# read back by its own load, its float weights gone, gives other bits or is refused for no known reason.
+# read back by its own load, its float weights gone, gives other bits or is refused for no known reason;
+# and where cli/proof/patterns are ported otherwise than patterns/left.txt and patterns/proof.rs say.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=0.11.1
@@ -44,13 +46,14 @@ TOML
     sources="$(find_sources)"
 fi
 
-run="" only="" size=minilm form="" compile=1 profile=--release
+run="" only="" size=minilm form="" compile=1 profile=--release patterns=""
 while [ "$#" -gt 0 ]; do
     case "$1" in
     --run) run=1 ;;
     --json | --markdown) form="$1" ;;
     --no-compile) compile="" ;;
     --dev) run=1 profile="" ;;
+    --patterns) patterns=only profile="" ;;
     --size) run=1 size="$2" && shift ;;
     --only) run=1 only="${2//,/ }" && shift ;;
     *) echo "unknown argument $1" >&2 && exit 2 ;;
@@ -92,6 +95,11 @@ tracing = { version = "0.1.37", default-features = false }
 TOML
 }
 
+# A program that sees candle by the name that examples/bert has for it.
+program() {
+    dependencies "$1" | sed 's/^candle = {\(.*\), package = "candle-core"/candle-core = {\1/' >"$scratch/$1/Cargo.toml"
+}
+
 # The sources of the crate $1, in edition 2021.
 sources_of() {
     rm -rf "$scratch/$1"
@@ -112,9 +120,30 @@ only_run() {
     touch -r "$root/scripts/port_proof.sh" "$scratch/$1/src/models/mod.rs" "$scratch/$1/src/lib.rs"
 }
 
+# The crate $1 of the sources of cli/proof/patterns.
+patterns_of() {
+    rm -rf "$scratch/$1"
+    mkdir -p "$scratch/$1"
+    cp -rp cli/proof/patterns/src "$scratch/$1/src"
+    dependencies "$1" | sed 's/2024/2021/' >"$scratch/$1/Cargo.toml"
+}
+
 mkdir -p "$scratch"
 members='"all"'
-sources_of all
+[ "$patterns" = only ] || sources_of all
+[ -z "$run" ] || patterns="${patterns:-1}"
+if [ -n "$patterns" ]; then
+    patterns_of patterns_original
+    patterns_of patterns_ported
+    rm -rf "$scratch/patterns_proof"
+    mkdir -p "$scratch/patterns_proof/src"
+    cp cli/proof/patterns/proof.rs "$scratch/patterns_proof/src/main.rs"
+    cp cli/proof/random.rs "$scratch/patterns_proof/src"
+    program patterns_proof
+    for one in original ported; do
+        echo "$one = { package = \"patterns_$one\", path = \"../patterns_$one\" }"
+    done >>"$scratch/patterns_proof/Cargo.toml"
+fi
 if [ -n "$run" ]; then
     members='"all", "original", "ported", "proof"'
     sources_of original
@@ -123,9 +152,12 @@ if [ -n "$run" ]; then
     mkdir -p "$scratch/proof"
     cp -r cli/proof "$scratch/proof/src"
     cp examples/bert/{config,model}.rs examples/support/json.rs "$scratch/proof/src"
-    # By the name that examples/bert has for it.
-    dependencies proof | sed 's/^candle = {\(.*\), package = "candle-core"/candle-core = {\1/' >"$scratch/proof/Cargo.toml"
+    program proof
     printf '%s = { path = "../%s" }\n' original original ported ported >>"$scratch/proof/Cargo.toml"
+fi
+if [ -n "$patterns" ]; then
+    members="$members, \"patterns_original\", \"patterns_ported\", \"patterns_proof\""
+    [ "$patterns" != only ] || members="${members#*, }"
 fi
 cp Cargo.lock "$scratch/Cargo.lock"
 cat >"$scratch/Cargo.toml" <<TOML
@@ -149,8 +181,13 @@ for member in ${members//[\",]/}; do
     printf '\n[profile.dev.package.%s]\nopt-level = 0\n' "$member" >>"$scratch/Cargo.toml"
 done
 
+# One target directory for all, so that the library's dependencies are compiled once.
+cargo_there() { cargo "$1" --manifest-path "$scratch/Cargo.toml" --target-dir "$root/target" "${@:2}"; }
+
 cargo build --quiet --bin dynquant
-target/debug/dynquant port --write --json "$scratch/all/src" >"$scratch/port.json"
+if [ "$patterns" != only ]; then
+    target/debug/dynquant port --write --json "$scratch/all/src" >"$scratch/port.json"
+fi
 if [ -n "$run" ]; then
     sources_of ported
     rm -rf "$scratch/ported/src"
@@ -158,8 +195,14 @@ if [ -n "$run" ]; then
     only_run ported
 fi
 
-# One target directory for all, so that the library's dependencies are compiled once.
-cargo_there() { cargo "$1" --manifest-path "$scratch/Cargo.toml" --target-dir "$root/target" "${@:2}"; }
+if [ -n "$patterns" ]; then
+    target/debug/dynquant port --write "$scratch/patterns_ported/src" 2>"$scratch/patterns.txt"
+    # Without the last line, which counts.
+    sed "s,$scratch/patterns_ported/,,; \$d" "$scratch/patterns.txt" | diff cli/proof/patterns/left.txt -
+    # shellcheck disable=SC2086
+    cargo_there run $profile --quiet --package patterns_proof
+fi
+[ "$patterns" != only ] || exit 0
 : >"$scratch/check.json"
 if [ -n "$compile" ]; then
     status=0

@@ -47,8 +47,8 @@ pub struct PortArgs {
     /// Exits with 1 where something is left to port, and prints only what.
     #[arg(long, conflicts_with = "write")]
     check: bool,
-    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}]}`, with `error`
-    /// and `note` where there is one.
+    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}], needs: [{manifest,
+    /// lines}]}`, with `error` and `note` where there is one.
     #[arg(long)]
     json: bool,
     /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0: rustfmt is

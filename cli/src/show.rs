@@ -30,6 +30,45 @@ struct FileReport {
 #[derive(Serialize)]
 struct Report {
     files: Vec<FileReport>,
+    /// Lines that a Cargo.toml above the files lacks.
+    needs: Vec<Needs>,
+}
+
+/// Lines that a Cargo.toml lacks for the files that changed.
+#[derive(Serialize)]
+struct Needs {
+    manifest: String,
+    lines: Vec<String>,
+}
+
+/// Notes what the Cargo.toml of a file lacks.
+fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
+    let Ok(real) = path.canonicalize() else {
+        return;
+    };
+    let mut manifests = real
+        .ancestors()
+        .skip(1)
+        .map(|folder| folder.join("Cargo.toml"));
+    let Some(manifest) = manifests.find(|manifest| manifest.is_file()) else {
+        return;
+    };
+    let Ok(known) = files::read(&manifest) else {
+        return;
+    };
+    let manifest = manifest.display().to_string();
+    let lines = port::manifest_lines(text, &known).into_iter();
+    let place = needs.iter().position(|one| one.manifest == manifest);
+    let place = place.unwrap_or_else(|| {
+        let lines = Vec::new();
+        needs.push(Needs { manifest, lines });
+        needs.len() - 1
+    });
+    for line in lines {
+        if !needs[place].lines.iter().any(|known| known == line) {
+            needs[place].lines.push(line.to_owned());
+        }
+    }
 }
 
 /// Ports the files and prints the result.
@@ -41,7 +80,10 @@ pub fn run(args: &PortArgs) -> Result<ExitCode> {
     let world = World::new(paths.iter().map(AsRef::as_ref));
     let is_terminal = io::stdout().is_terminal();
     let color = is_terminal && std::env::var_os("NO_COLOR").is_none();
-    let mut report = Report { files: Vec::new() };
+    let mut report = Report {
+        files: Vec::new(),
+        needs: Vec::new(),
+    };
     for (path, error) in errors {
         report.files.push(failed(&path, &error));
     }
@@ -59,6 +101,9 @@ pub fn run(args: &PortArgs) -> Result<ExitCode> {
                         print::data(text.strip_suffix('\n').unwrap_or(&text))?;
                     }
                 }
+                if before != ported.text {
+                    add_needs(&mut report.needs, path, &ported.text);
+                }
                 let count = |tag| diff.iter_all_changes().filter(|c| c.tag() == tag).count();
                 FileReport {
                     file: path.display().to_string(),
@@ -74,6 +119,7 @@ pub fn run(args: &PortArgs) -> Result<ExitCode> {
         };
         report.files.push(file);
     }
+    report.needs.retain(|one| !one.lines.is_empty());
     if args.json {
         match print::data(serde_json::to_string_pretty(&report)?) {
             // The files are written; their errors stay errors.
@@ -167,6 +213,13 @@ fn print_summary(report: &Report, args: &PortArgs) {
         if args.check && file.changed {
             print::note(format_args!("{name}: not ported"));
         }
+    }
+    for Needs { manifest, lines } in &report.needs {
+        print::note(format_args!(
+            "{} needs in its dependencies:\n    {}",
+            print::on_one_line(manifest),
+            lines.join("\n    ")
+        ));
     }
     let changed = report.files.iter().filter(|file| file.changed).count();
     let sum = |count: fn(&FileReport) -> usize| report.files.iter().map(count).sum::<usize>();

@@ -150,7 +150,11 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
         ("deep.rs", deep, 1),
         ("long.rs", long, 1),
         ("types.rs", many, 1),
-        ("twice.rs", "struct A;\nstruct A {}\n".to_owned(), 2),
+        (
+            "twice.rs",
+            "struct A(candle_nn::Linear);\nstruct A {}\n".to_owned(),
+            2,
+        ),
         ("macro.rs", format!("{SMALL}\n{MACRO}"), 10),
     ];
     for (name, text, line) in cases {
@@ -208,6 +212,8 @@ fn odd_files_are_no_trouble() {
         "fn f() { x.silu().silu()?.silu() }",
         "trait T { fn f(x: &Tensor) { x.gelu()?; } }",
         "use ::candle_nn::Linear as L; struct A(L);",
+        "fn f() { struct A(candle_nn::Linear); } fn g() { struct A; }",
+        "struct A; struct A {}",
     ];
     for text in cases {
         let path = file(&folder, "a.rs", text);
@@ -317,6 +323,103 @@ fn types_of_other_files_are_found() {
     );
     let status = dynquant(&["port", "--check"], &[&model]).status;
     assert_eq!(status.code(), Some(0));
+}
+
+/// A model of one file that calls functions of others, and traits whose types are elsewhere.
+#[test]
+fn what_a_file_lacks_is_named() {
+    let folder = folder();
+    file(&folder, "src/main.rs", "mod llama;\n");
+    file(
+        &folder,
+        "Cargo.toml",
+        "[dependencies]\ncandle-nn = \"0.11\"\n",
+    );
+    let text = "use candle::{Result, Tensor};\nuse super::with_tracing::QMatMul;\n\n\
+                pub struct A {\n    a: candle_nn::Linear,\n    b: QMatMul,\n}\n\n\
+                fn f(xs: Tensor) -> Result<Tensor> {\n    crate::utils::repeat_kv(xs, 2)\n}\n";
+    let model = file(&folder, "src/llama.rs", text);
+    let report = json(&[], &model);
+    let todos = report["files"][0]["todo"].as_array().unwrap();
+    let whats: Vec<_> = todos
+        .iter()
+        .map(|todo| todo["what"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        whats,
+        [
+            "`super::with_tracing` is not in this crate",
+            "`crate::utils` is not in this crate"
+        ]
+    );
+    let lines = report["needs"][0]["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 2, "{report}");
+    assert!(lines[0].as_str().unwrap().starts_with("candle = "));
+    // With its file there, and with the dependencies.
+    file(&folder, "src/utils.rs", "pub fn repeat_kv() {}\n");
+    file(&folder, "src/with_tracing.rs", "pub struct QMatMul;\n");
+    file(
+        &folder,
+        "Cargo.toml",
+        "[dependencies]\ncandle-nn = \"0.11\"\ncandle.workspace = true\ncandle-dynquant = {}\n",
+    );
+    let report = json(&[], &model);
+    assert_eq!(
+        report["files"][0]["todo"].as_array().unwrap().len(),
+        0,
+        "{report}"
+    );
+    assert_eq!(report["needs"].as_array().unwrap().len(), 0, "{report}");
+}
+
+/// A layer of the project's own is one in other files too, but not where it is for GPUs.
+#[test]
+fn layers_of_other_files_are_seen() {
+    let folder = folder();
+    let layers = "use candle::{Result, Tensor};\n\npub struct Linear {\n    weight: Tensor,\n}\n\n\
+                  impl Linear {\n    pub fn new(weight: Tensor) -> Self {\n        Self { weight }\n    }\n\n\
+                  pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                  xs.matmul(&self.weight.t()?)\n    }\n}\n";
+    file(
+        &folder,
+        "src/lib.rs",
+        "mod layers;\nmod model;\n#[cfg(feature = \"cuda\")]\nmod flash;\n",
+    );
+    file(&folder, "src/layers.rs", layers);
+    let model = "use crate::layers::Linear;\n\npub struct Model {\n    layers: Vec<Linear>,\n}\n";
+    let model = file(&folder, "src/model.rs", model);
+    let flash = "use candle_nn::Linear;\n\npub struct Flash {\n    layers: Vec<Linear>,\n}\n";
+    let flash = file(&folder, "src/flash.rs", flash);
+    let before = fs::read_to_string(&flash).unwrap();
+    let report = json(&["--write"], folder.path());
+    let left: Vec<_> = report["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| &f["todo"])
+        .collect();
+    assert!(
+        left.iter().all(|todo| todo.as_array().unwrap().is_empty()),
+        "{report}"
+    );
+    assert!(
+        fs::read_to_string(&model)
+            .unwrap()
+            .contains("#[derive(Quantizable)]")
+    );
+    assert_eq!(fs::read_to_string(&flash).unwrap(), before);
+    // A trait whose types are in another file, and one of another crate.
+    let objects = "use crate::model::Head;\n\npub struct A {\n    layer: candle_nn::Linear,\n    \
+                   head: Box<dyn Head>,\n    other: std::sync::Arc<dyn far::Layer>,\n}\n";
+    let objects = file(&folder, "src/objects.rs", objects);
+    let head = "pub trait Head {}\n\nstruct B(candle_nn::Linear);\n\nimpl Head for B {}\n";
+    file(&folder, "src/model.rs", head);
+    let report = json(&[], folder.path());
+    let files = report["files"].as_array().unwrap().iter();
+    let mut todos = files.filter(|one| one["file"] == objects.display().to_string().as_str());
+    let todos = todos.next().unwrap()["todo"].as_array().unwrap();
+    assert_eq!(todos.len(), 2, "{report}");
+    assert_eq!(todos[1]["what"], "`dyn Layer` may hide layers");
 }
 
 #[test]

@@ -108,6 +108,7 @@ pub struct Found<'a> {
 fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
     let is_number = |expr: &Expr| facts.is_number(expr, DEPTH);
     let is_owned = |expr: &Expr| facts.is_owned(expr);
+    let is_reference = |expr: &Expr| facts.is_reference(expr);
     let is_identity = |layer: &Expr| facts.is_identity(layer);
     let mut env = Env {
         unit: facts.unit,
@@ -116,6 +117,7 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
         masks: BTreeMap::new(),
         is_number: &is_number,
         is_owned: &is_owned,
+        is_reference: &is_reference,
         is_identity: &is_identity,
     };
     let mut removed = Vec::new();

@@ -48,8 +48,10 @@ pub struct Env<'e, 'u> {
     pub masks: BTreeMap<String, String>,
     /// Whether an expression is a number.
     pub is_number: &'e dyn Fn(&Expr) -> bool,
-    /// Whether a variable is an `Option<Tensor>`, by its definition.
-    pub is_owned: &'e dyn Fn(&Expr) -> bool,
+    /// Whether a variable is an `Option<Tensor>`, by its definition; `None` where it is a parameter.
+    pub is_owned: &'e dyn Fn(&Expr) -> Option<bool>,
+    /// Whether a variable is a reference, by its definition.
+    pub is_reference: &'e dyn Fn(&Expr) -> bool,
     /// Whether a value given to this layer comes out as it is.
     pub is_identity: &'e dyn Fn(&Expr) -> bool,
 }
@@ -70,7 +72,7 @@ impl Env<'_, '_> {
             && path
                 .path
                 .get_ident()
-                .is_some_and(|ident| self.unit.is_borrowed(ident))
+                .is_some_and(|ident| self.unit.is_borrowed(ident) || (self.is_reference)(inner))
         {
             return self.text(inner);
         }
@@ -148,7 +150,7 @@ impl Env<'_, '_> {
                 keys: String::new(),
                 reads: self.reads(&[&call.receiver, k]),
             }),
-            ("broadcast_add", [mask]) => {
+            ("broadcast_add" | "add", [mask]) => {
                 let scores = self.eval(&call.receiver).filter(|scores| !scores.soft)?;
                 let mask = self.mask(mask)?;
                 self.masked(scores, Mask::Add(mask))
@@ -356,9 +358,8 @@ impl Env<'_, '_> {
     /// A variable as an expression of type `Option<&Tensor>`.
     pub fn option(&self, expr: &Expr) -> Option<String> {
         let name = ident(expr)?;
-        // `let (.., mask) = if .. { (.., None) } else { (.., Some(mask.clone())) };`
-        if (self.is_owned)(expr) {
-            return Some(format!("{name}.as_ref()"));
+        if let Some(owned) = (self.is_owned)(expr) {
+            return owned.then(|| format!("{name}.as_ref()"));
         }
         let ty = self
             .signature?

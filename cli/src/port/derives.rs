@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::{GenericArgument, Item, PathArguments, Type};
 
 use super::scopes::{Module, Origin};
+use super::source::Source;
 use super::table;
-use super::types::{Declared, last_name};
+use super::types::{Declared, Types, last_name};
 use super::world::trait_names;
 use super::{Draft, Unit};
 
@@ -17,6 +18,8 @@ type Key = (Module, String);
 struct Plan {
     quantizable: BTreeSet<Key>,
     clone: BTreeMap<Key, usize>,
+    /// Traits that get `Quantizable` above them.
+    traits: BTreeSet<Key>,
 }
 
 /// Adds derives, and lists fields that the library would not look into.
@@ -24,6 +27,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     let mut plan = Plan::default();
     let all: Vec<_> = unit.types.declared.values().flatten().collect();
     for declared in &all {
+        macros(unit, draft, declared);
         for field in &declared.fields {
             if is_skipped(field) {
                 continue;
@@ -66,6 +70,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         draft.need_path(&one.module, &["Quantizable"]);
         flatten(unit, draft, one);
     }
+    for key in &plan.traits {
+        supertrait(unit, draft, key);
+    }
     for (key, at) in &plan.clone {
         let declared = unit.types.declared.get(key).into_iter().flatten();
         for one in declared {
@@ -95,7 +102,7 @@ fn holds(unit: &Unit<'_>, module: &[String], ty: &Type) -> bool {
     unit.world.holds(unit.path, unit.types, module, ty)
 }
 
-fn arguments(ty: &Type) -> Vec<&Type> {
+pub fn arguments(ty: &Type) -> Vec<&Type> {
     let Type::Path(path) = ty else {
         return Vec::new();
     };
@@ -137,7 +144,11 @@ fn field_type(
     let module = &owner.module;
     let at = unit.source.range(&field.ty).start;
     if let Type::TraitObject(object) = ty {
-        return opaque_object(unit, draft, module, object, at);
+        opaque_object(unit, draft, plan, module, object, at);
+        if holds(unit, module, ty) {
+            plan.quantizable.insert(key(owner));
+        }
+        return;
     }
     if let Some(name) = last_name(ty) {
         let inner = arguments(ty);
@@ -189,7 +200,7 @@ fn field_type(
             Type::Array(array) => stack.push(&array.elem),
             Type::Slice(slice) => stack.push(&slice.elem),
             Type::Paren(inner) => stack.push(&inner.elem),
-            Type::TraitObject(object) => opaque_object(unit, draft, module, object, at),
+            Type::TraitObject(object) => opaque_object(unit, draft, plan, module, object, at),
             _ => {}
         }
     }
@@ -203,6 +214,7 @@ fn has_object(ty: &Type) -> bool {
 fn opaque_object(
     unit: &Unit<'_>,
     draft: &mut Draft,
+    plan: &mut Plan,
     module: &[String],
     object: &syn::TypeTraitObject,
     at: usize,
@@ -215,6 +227,9 @@ fn opaque_object(
         let types = unit.types.impls.iter().filter(|(_, of, _)| *of == name);
         let hides = own && types.clone().any(|(at, _, ty)| holds(unit, at, ty));
         let known = own && holds(unit, module, &Type::TraitObject(object.clone()));
+        if hides && !known && above(unit, plan, module, &name) {
+            continue;
+        }
         if hides && !known {
             draft.todos.push(unit.todo(
                 at,
@@ -231,8 +246,187 @@ fn opaque_object(
                         .into(),
                 ),
             );
+        } else if !own
+            && !table::PLAIN_TRAITS.contains(&name.as_str())
+            && !harmless(unit, module, &name)
+        {
+            draft.todos.push(unit.todo(
+                at,
+                format!("`dyn {name}` may hide layers"),
+                format!(
+                    "make `Quantizable` a supertrait of `{name}` where it is declared, hold the type \
+                     itself, or mark the field `#[quantizable(skip)]` if there are none"
+                ),
+            ));
         }
     }
+}
+
+/// Whether another file of the crate declares a trait, and no type of those ported has layers behind it.
+fn harmless(unit: &Unit<'_>, module: &[String], name: &str) -> bool {
+    match unit.types.scopes.resolve(module, &[name.to_owned()]) {
+        Origin::Crate(segments) => !unit.world.may_hide(unit.path, module, &segments),
+        _ => false,
+    }
+}
+
+/// Plans `Quantizable` above a trait, if all its types are known and can be derived for.
+fn above(unit: &Unit<'_>, plan: &mut Plan, module: &[String], name: &str) -> bool {
+    let key = (module.to_vec(), name.to_owned());
+    if plan.traits.contains(&key) {
+        return true;
+    }
+    let types = unit.types.impls.iter().filter(|(_, of, _)| of == name);
+    let types = types.map(|(at, _, ty)| match resolve(unit, at, ty) {
+        Some(Origin::Local(module, name)) => {
+            let mut declared = unit
+                .types
+                .declared
+                .get(&(module.clone(), name.clone()))?
+                .iter();
+            let plain = declared.all(|one| one.is_derivable() && one.params.is_empty());
+            plain.then_some((module, name))
+        }
+        _ => None,
+    });
+    let Some(types) = types.collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    if unit.world.is_implemented_elsewhere(unit.path, name) {
+        return false;
+    }
+    plan.quantizable.extend(types);
+    plan.traits.insert(key)
+}
+
+/// Writes `Quantizable` above a trait.
+fn supertrait(unit: &Unit<'_>, draft: &mut Draft, key: &Key) {
+    for one in unit.types.declared.get(key).into_iter().flatten() {
+        let Item::Trait(item) = &one.item else {
+            continue;
+        };
+        let (at, text) = match &item.colon_token {
+            Some(colon) => (unit.source.range(colon).end, " Quantizable +"),
+            None if item.generics.params.is_empty() => {
+                (unit.source.range(&item.ident).end, ": Quantizable")
+            }
+            None => (unit.source.range(&item.generics).end, ": Quantizable"),
+        };
+        draft.edits.insert(at, text);
+        draft.need_path(&one.module, &["Quantizable"]);
+    }
+}
+
+/// Lists macros that may give a type with layers other fields.
+fn macros(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
+    let mut fields = one.fields.iter();
+    let holds = fields.any(|field| holds(unit, &one.module, &field.ty) || has_object(&field.ty));
+    for attr in one.attrs().iter().filter(|_| holds) {
+        let segments = attr
+            .path()
+            .segments
+            .iter()
+            .map(|segment| segment.ident.to_string());
+        let path = segments.collect::<Vec<_>>().join("::");
+        let at = unit.source.range(attr).start;
+        let tool = path.starts_with("rustfmt::") || path.starts_with("clippy::");
+        if tool || table::PLAIN_ATTRIBUTES.contains(&path.as_str()) || unit.source.is_kept(at) {
+            continue;
+        }
+        draft.todos.push(unit.todo(
+            at,
+            format!("the macro `#[{path}]` may give `{}` other fields", one.name),
+            "port what it makes of it (`cargo expand`), or put `// dynquant: keep` here".into(),
+        ));
+    }
+}
+
+/// Marks fields of types without layers, which the library would list as such that may have some: in
+/// types that were not derived for in the `original`.
+pub fn mark(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
+    let Ok((_, file)) = Source::parse(original) else {
+        return;
+    };
+    let before = Types::of(&file);
+    for one in unit.types.declared.values().flatten() {
+        let mut known = before.declared.get(&key(one)).into_iter().flatten();
+        if !one.derives("Quantizable") || known.any(|known| known.derives("Quantizable")) {
+            continue;
+        }
+        for field in &one.fields {
+            let mut attrs = field.attrs.iter();
+            let marked = attrs.any(|attr| attr.path().is_ident("quantizable"));
+            if marked || unit.is_left_out(unit.source.range(&field.ty).start) {
+                continue;
+            }
+            let (world, ty) = (unit.world, &field.ty);
+            if !world.multiplies(unit.path, unit.types, &one.module, ty)
+                && plain(unit, one, ty) == Some(true)
+            {
+                attribute(unit, draft, field, "skip");
+            }
+        }
+    }
+}
+
+/// Whether a type has one of the crate's in it that is no tree, all of which are known; `None` where
+/// there is another.
+fn plain(unit: &Unit<'_>, owner: &Declared, ty: &Type) -> Option<bool> {
+    match ty {
+        Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| plain(unit, owner, ty))),
+        Type::Array(array) => plain(unit, owner, &array.elem),
+        Type::Paren(inner) => plain(unit, owner, &inner.elem),
+        Type::Path(_) => {
+            let inner = any(arguments(ty).into_iter().map(|ty| plain(unit, owner, ty)))?;
+            let declared = match resolve(unit, &owner.module, ty)? {
+                Origin::Local(module, name) => unit.types.declared.get(&(module, name))?.clone(),
+                Origin::Crate(segments) => {
+                    unit.world.elsewhere(unit.path, &owner.module, &segments)?.1
+                }
+                Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => Vec::new(),
+                Origin::Other(path) => {
+                    let last = path.last()?;
+                    let known = table::PLAIN_TYPES.contains(&last.as_str());
+                    (known && !owner.params.contains(last)).then(Vec::new)?
+                }
+            };
+            Some(inner || declared.iter().any(is_no_tree))
+        }
+        _ => None,
+    }
+}
+
+fn any(mut parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    parts.try_fold(false, |any, part| Some(any | part?))
+}
+
+/// Whether a walk would not know a type: what is `Copy` holds no layer.
+fn is_no_tree(one: &Declared) -> bool {
+    one.is_derivable() && !one.derives("Quantizable") && !one.derives("Copy")
+}
+
+/// Puts `#[quantizable(..)]` before a field, behind its documentation.
+fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &str) {
+    let source = unit.source;
+    let mut docs = field
+        .attrs
+        .iter()
+        .filter(|attr| attr.path().is_ident("doc"));
+    let at = match docs.next_back() {
+        Some(doc) => {
+            let rest = &source.text[source.range(doc).end..];
+            source.text.len() - rest.trim_start().len()
+        }
+        None => source.range(field).start,
+    };
+    let first = source.text[source.line_start(at)..at].trim().is_empty();
+    let gap = match first {
+        true => format!("{}{}", source.newline(), source.indent(at)),
+        false => " ".to_owned(),
+    };
+    draft
+        .edits
+        .insert(at, format!("#[quantizable({text})]{gap}"));
 }
 
 /// Lists a type with layers that another file declares and that is not ported with this one.
@@ -391,10 +585,7 @@ fn flatten(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
         .iter()
         .any(|attr| attr.path().is_ident("quantizable"));
     if inner && layer && !marked {
-        let at = unit.source.range(field).start;
-        let newline = unit.source.newline();
-        let text = format!("#[quantizable(flatten)]{newline}{}", unit.source.indent(at));
-        draft.edits.insert(at, text);
+        attribute(unit, draft, field, "flatten");
     }
 }
 

@@ -5,7 +5,8 @@ use syn::{Expr, Stmt};
 
 use super::Unit;
 use super::functions::Function;
-use super::syntax::{binds, ident, strip};
+use super::source::Source;
+use super::syntax::{binds, ident, strip, tail, words};
 use super::types::last_name;
 
 /// A function and its file, as a source of facts.
@@ -24,13 +25,26 @@ impl<'f, 'u> Facts<'f, 'u> {
         }
     }
 
-    /// The definitions of a variable before a byte, the last first.
+    /// The definitions of a variable before a byte, the last first; those of blocks that have ended do
+    /// not count.
     pub fn definitions(&self, name: &str, before: usize) -> Vec<&'f Expr> {
-        struct Find<'f, 'n> {
-            name: &'n str,
+        struct Find<'f, 's, 't> {
+            name: &'s str,
+            before: usize,
+            source: &'s Source<'t>,
             found: Vec<&'f Expr>,
         }
-        impl<'f> Visit<'f> for Find<'f, '_> {
+        impl<'f> Visit<'f> for Find<'f, '_, '_> {
+            fn visit_block(&mut self, block: &'f syn::Block) {
+                let first = self.found.len();
+                visit::visit_block(self, block);
+                if self.source.range(block).end <= self.before {
+                    let inner = self.found.split_off(first);
+                    // What is assigned there is a variable of a block around.
+                    let assigned = |expr: &&Expr| assigns_to(block, self.name, expr);
+                    self.found.extend(inner.into_iter().filter(assigned));
+                }
+            }
             fn visit_local(&mut self, local: &'f syn::Local) {
                 if let Some(init) = &local.init
                     && binds(&local.pat, self.name)
@@ -47,6 +61,8 @@ impl<'f, 'u> Facts<'f, 'u> {
         }
         let mut find = Find {
             name,
+            before,
+            source: self.unit.source,
             found: Vec::new(),
         };
         find.visit_block(self.block);
@@ -54,6 +70,25 @@ impl<'f, 'u> Facts<'f, 'u> {
         find.found.retain(|expr| end(expr) <= before);
         find.found.reverse();
         find.found
+    }
+
+    /// Whether an expression is a parameter of type `usize`.
+    pub fn is_size(&self, expr: &Expr) -> bool {
+        ident(expr).is_some_and(|name| self.parameter(&name) == Some("usize"))
+    }
+
+    /// How often the function assigns to a variable.
+    pub fn assignments(&self, name: &str) -> usize {
+        struct Find<'n>(&'n str, usize);
+        impl<'a> Visit<'a> for Find<'_> {
+            fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
+                self.1 += usize::from(ident(&assign.left).is_some_and(|left| left == self.0));
+                visit::visit_expr_assign(self, assign);
+            }
+        }
+        let mut find = Find(name, 0);
+        find.visit_block(self.block);
+        find.1
     }
 
     /// The file of the function, which outlives it.
@@ -114,6 +149,9 @@ impl<'f, 'u> Facts<'f, 'u> {
                 inner => matches!(strip(inner), Expr::Binary(_)),
             },
             Expr::MethodCall(call) => call.method == "clone" && self.is_tensor(&call.receiver),
+            Expr::If(choice) => tail(&choice.then_branch).is_some_and(|last| self.is_tensor(last)),
+            Expr::Match(choice) => choice.arms.iter().any(|arm| self.is_tensor(&arm.body)),
+            Expr::Block(block) => tail(&block.block).is_some_and(|last| self.is_tensor(last)),
             Expr::Path(_) => ident(expr).is_some_and(|name| {
                 let at = self.unit.source.range(expr).start;
                 match self.definitions(&name, at).first() {
@@ -123,6 +161,12 @@ impl<'f, 'u> Facts<'f, 'u> {
             }),
             _ => false,
         }
+    }
+
+    /// Whether a name is a parameter that is a tensor, an optional one, or a reference to one.
+    pub fn is_given_tensor(&self, name: &str) -> bool {
+        let ty = self.parameter(name).unwrap_or_default();
+        words(ty).any(|word| word == "Tensor")
     }
 
     /// The type of a parameter.
@@ -145,7 +189,8 @@ impl<'f, 'u> Facts<'f, 'u> {
         }
     }
 
-    fn is_reference(&self, expr: &Expr) -> bool {
+    /// Whether an expression is a reference, as far as its definition says so.
+    pub fn is_reference(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Reference(_) => true,
             Expr::Path(_) => ident(expr).is_some_and(|name| {
@@ -167,18 +212,15 @@ impl<'f, 'u> Facts<'f, 'u> {
         ty.is_some_and(|ty| ty.starts_with("Option<"))
     }
 
-    /// Whether a variable is an `Option<Tensor>`: it is given `Some(tensor.clone())`.
-    pub fn is_owned(&self, expr: &Expr) -> bool {
-        let Some(name) = ident(expr) else {
-            return false;
-        };
+    /// Whether a variable is an `Option<Tensor>`, by its last definition; `None` where it has none.
+    pub fn is_owned(&self, expr: &Expr) -> Option<bool> {
+        let name = ident(expr)?;
         let at = self.unit.source.range(expr).start;
-        self.definitions(&name, at).iter().any(|made| {
-            self.unit
-                .source
-                .slice(*made)
-                .contains(&format!("Some({name}.clone())"))
-        })
+        let made = self.definitions(&name, at);
+        let clone = format!("Some({name}.clone())");
+        // `let (.., mask) = if .. { (.., None) } else { (.., Some(mask.clone())) };`
+        let cloned = |made: &&Expr| self.unit.source.slice(*made).contains(&clone);
+        Some(owns(made.first()?) || made.iter().any(cloned))
     }
 
     /// Whether a field's own type returns in `forward` what it is given.
@@ -201,6 +243,48 @@ impl<'f, 'u> Facts<'f, 'u> {
         let same = fields.filter(|one| one.ident.as_ref() == Some(name));
         same.map(|one| &one.ty).collect()
     }
+}
+
+/// Whether an expression is an option of a value, not of a reference.
+fn owns(expr: &Expr) -> bool {
+    match expr {
+        Expr::Try(inner) => {
+            matches!(&*inner.expr, Expr::MethodCall(call) if call.method == "transpose")
+        }
+        Expr::MethodCall(call) => call.method == "cloned",
+        Expr::Call(call) => {
+            let some = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Some"));
+            let value = |expr: &Expr| match expr {
+                Expr::Try(_) => true,
+                Expr::MethodCall(call) => call.method == "clone",
+                _ => false,
+            };
+            some && call.args.first().is_some_and(value)
+        }
+        Expr::Match(choice) => choice.arms.iter().any(|arm| owns(&arm.body)),
+        Expr::If(choice) => {
+            let other = choice.else_branch.as_ref();
+            tail(&choice.then_branch).is_some_and(owns)
+                || other.is_some_and(|(_, other)| owns(other))
+        }
+        Expr::Block(block) => tail(&block.block).is_some_and(owns),
+        _ => false,
+    }
+}
+
+/// Whether an expression is what a block assigns to a variable.
+fn assigns_to(block: &syn::Block, name: &str, value: &Expr) -> bool {
+    struct Find<'n>(&'n str, *const Expr, bool);
+    impl<'a> Visit<'a> for Find<'_> {
+        fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
+            let same = std::ptr::eq(&raw const *assign.right, self.1);
+            self.2 |= same && ident(&assign.left).is_some_and(|left| left == self.0);
+            visit::visit_expr_assign(self, assign);
+        }
+    }
+    let mut find = Find(name, value, false);
+    find.visit_block(block);
+    find.2
 }
 
 fn is_float(ty: &str) -> bool {

@@ -47,7 +47,8 @@ pub fn write(
         current: None,
         masks: BTreeMap::new(),
         is_number: &number,
-        is_owned: &number,
+        is_owned: &|_| None,
+        is_reference: &|expr| facts.is_reference(expr),
         is_identity: &number,
     };
     let call = Call {
@@ -122,7 +123,12 @@ fn joined(
     removed: Vec<(Range<usize>, Option<String>)>,
 ) -> Vec<(Range<usize>, Option<String>)> {
     let mut all: Vec<(Range<usize>, Option<String>)> = Vec::new();
-    for (range, text) in removed {
+    for (index, (range, text)) in removed.into_iter().enumerate() {
+        // What is said of the first is said of all.
+        let range = match (index, &text) {
+            (1.., None) => source.with_comments(range),
+            _ => range,
+        };
         match all.last_mut() {
             Some((last, None))
                 if text.is_none() && source.text[last.end..range.start].trim().is_empty() =>

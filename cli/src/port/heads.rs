@@ -6,11 +6,11 @@ use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, FieldValue, Item, Member};
 
 use super::functions;
+use super::literals::Literals;
 use super::names::House;
 use super::scopes::{Module, Origin};
 use super::syntax::{binds, ident, mentions, strip};
-use super::table::Home;
-use super::types::last_name;
+use super::table::{Home, is_codebook};
 use super::{Draft, Unit};
 
 /// The name of the field that a head gets.
@@ -151,9 +151,7 @@ impl Find<'_, '_> {
             .types
             .declared
             .get(&(self.module.clone(), of.clone()));
-        let codebook = ["codebook", "quantizer", "vectorquant"];
-        let name = of.to_lowercase();
-        declared.is_some() && !codebook.iter().any(|word| name.contains(word))
+        declared.is_some() && !is_codebook(of)
     }
 
     fn function(&mut self, block: &syn::Block) {
@@ -270,25 +268,6 @@ fn linear(unit: &Unit<'_>, house: &House, module: &[String]) -> String {
     format!("{}::Linear", house.name(Home::Nn))
 }
 
-/// Where a type is built, and whether a pattern names all of its fields.
-struct Literals<'l> {
-    names: [&'l str; 2],
-    found: Vec<&'l syn::ExprStruct>,
-    patterns: bool,
-}
-impl<'l> Visit<'l> for Literals<'l> {
-    fn visit_expr_struct(&mut self, literal: &'l syn::ExprStruct) {
-        if self.names.iter().any(|name| literal.path.is_ident(name)) {
-            self.found.push(literal);
-        }
-        visit::visit_expr_struct(self, literal);
-    }
-    fn visit_pat_struct(&mut self, pat: &'l syn::PatStruct) {
-        self.patterns |=
-            self.names.iter().any(|name| pat.path.is_ident(name)) && pat.rest.is_none();
-    }
-}
-
 /// The field and its value in every constructor; `None` where a constructor is not understood.
 fn edits(unit: &Unit<'_>, head: &Head, field: &str, linear: &str) -> Option<Vec<(usize, String)>> {
     let of = head.of.as_deref()?;
@@ -309,24 +288,7 @@ fn edits(unit: &Unit<'_>, head: &Head, field: &str, linear: &str) -> Option<Vec<
             .find(|one| one.ident.as_ref().is_some_and(|ident| ident == name))
     };
     let embedding = named(field).filter(|_| named(FIELD).is_none())?;
-    let mut literals = Literals {
-        names: ["Self", of],
-        found: Vec::new(),
-        patterns: false,
-    };
-    for other in &unit.file.items {
-        match other {
-            Item::Impl(one) => {
-                let own = last_name(&one.self_ty).is_some_and(|name| name == of);
-                literals.names = [if own { "Self" } else { of }, of];
-                literals.visit_item_impl(one);
-            }
-            other => {
-                literals.names = [of, of];
-                literals.visit_item(other);
-            }
-        }
-    }
+    let literals = Literals::of(unit, of);
     if literals.found.is_empty() || literals.patterns || !head.module.is_empty() {
         return None;
     }
@@ -337,7 +299,7 @@ fn edits(unit: &Unit<'_>, head: &Head, field: &str, linear: &str) -> Option<Vec<
         at,
         format!("{FIELD}: {linear},{newline}{}", source.indent(at)),
     ));
-    for literal in literals.found {
+    for (literal, _) in literals.found {
         let given = literal
             .fields
             .iter()

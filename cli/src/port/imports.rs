@@ -26,7 +26,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option
     let mut gone = BTreeSet::new();
     let mut removed = Vec::new();
     for (index, usage) in collect.uses.iter().enumerate() {
-        let (stay, moved) = split(unit, usage, house, unused, &collect.uses);
+        let (stay, moved) = split(unit, usage, house, unused);
         if stay.len() == leaves(usage.item).len() {
             continue;
         }
@@ -130,27 +130,12 @@ fn namesake(unit: &Unit<'_>, usage: &Use<'_>, house: &House, leaf: &Leaf) -> Opt
     })
 }
 
-/// The rest of candle_nn, which may be imported from here too.
-fn same(unit: &Unit<'_>, usage: &Use<'_>, leaf: &Leaf) -> Option<Leaf> {
-    match unit.types.scopes.resolve(&usage.module, &leaf.path) {
-        Origin::Nn(path) if leaf.name != "*" && table::is_in_nn(&path) => {
-            let path: Vec<_> = path.iter().map(String::as_str).collect();
-            match *path.first()? {
-                "ops" => Some(ours(leaf, &path)),
-                _ => Some(ours(leaf, &[&["nn"], path.as_slice()].concat())),
-            }
-        }
-        _ => None,
-    }
-}
-
 /// The imports that stay, and those that come from this crate.
 fn split(
     unit: &Unit<'_>,
     usage: &Use<'_>,
     house: &House,
     unused: Option<&Unused>,
-    uses: &[Use<'_>],
 ) -> (Vec<Leaf>, Vec<Leaf>) {
     let all = leaves(usage.item);
     let used = |leaf: &Leaf| {
@@ -162,35 +147,10 @@ fn split(
         (leaf, moved)
     });
     let pairs: Vec<_> = pairs.collect();
-    let own: Vec<_> = pairs
+    let own = pairs
         .iter()
         .filter_map(|(_, moved)| moved.clone())
         .collect();
-    // The rest comes along if nothing then stays behind.
-    let full = pairs
-        .iter()
-        .map(|(leaf, moved)| moved.clone().or_else(|| same(unit, usage, leaf)));
-    let full: Option<Vec<_>> = full.collect();
-    // The others that go, and so share the line.
-    let beside = uses.iter().filter(|other| {
-        other.module == usage.module && other.is_plain() && !std::ptr::eq(other.item, usage.item)
-    });
-    let beside = beside.flat_map(|other| {
-        leaves(other.item)
-            .into_iter()
-            .map(move |leaf| (other, leaf))
-    });
-    let beside: Vec<_> = beside
-        .filter_map(|(other, leaf)| namesake(unit, other, house, &leaf))
-        .collect();
-    let fits = |own: &[Leaf]| {
-        let names = own.iter().chain(&beside);
-        let names = names.filter(|leaf| leaf.path.get(1).is_some_and(|module| module == "nn"));
-        render::fits(&names.cloned().collect::<Vec<_>>())
-    };
-    if let Some(full) = full.filter(|full| !own.is_empty() && (fits(full) || !fits(&own))) {
-        return (Vec::new(), full);
-    }
     let stay = pairs
         .into_iter()
         .filter(|(_, moved)| moved.is_none())

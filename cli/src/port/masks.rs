@@ -98,7 +98,7 @@ pub fn added_maybe(
         && choice.else_branch.is_none()
         && ident(&last.left).is_some_and(|left| left == *name)
         && ident(&call.receiver).is_some_and(|left| left == *name)
-        && call.method == "broadcast_add";
+        && (call.method == "broadcast_add" || call.method == "add");
     let option = env.option(&bound.expr).filter(|_| certain)?;
     let mut scores = scores.clone();
     let text = match before {

@@ -10,13 +10,18 @@ mod defaults;
 mod derives;
 mod edits;
 mod facts;
+mod features;
 mod functions;
 mod fused;
 mod heads;
 mod imports;
+mod layers;
+mod literals;
 mod masks;
 mod names;
+mod needs;
 mod paths;
+mod product;
 mod projections;
 mod rank;
 mod render;
@@ -29,6 +34,7 @@ mod table;
 mod types;
 mod unused;
 mod uses;
+mod weights;
 mod world;
 mod wrappers;
 
@@ -39,6 +45,7 @@ use serde::Serialize;
 use syn::visit::{self, Visit};
 
 use edits::Edits;
+pub use needs::lines as manifest_lines;
 use scopes::Module;
 pub use source::Fault;
 use source::Source;
@@ -72,15 +79,40 @@ struct Unit<'u> {
     world: &'u World,
     /// Where parameters of type `&Tensor` are, by name: the bytes of their functions.
     borrowed: Vec<(String, std::ops::Range<usize>)>,
+    /// Code that no CPU runs.
+    left_out: Vec<std::ops::Range<usize>>,
 }
 
-impl Unit<'_> {
+impl<'u> Unit<'u> {
+    fn new(
+        path: &'u Path,
+        world: &'u World,
+        source: &'u Source<'u>,
+        file: &'u syn::File,
+        types: &'u Types,
+    ) -> Self {
+        Self {
+            borrowed: borrowed(source, file),
+            left_out: features::left_out(source, file),
+            source,
+            file,
+            types,
+            path,
+            world,
+        }
+    }
+
     fn todo(&self, at: usize, what: String, advice: String) -> Todo {
         Todo {
             line: self.source.line(at),
             what,
             advice,
         }
+    }
+
+    /// Whether no CPU runs the code at a byte.
+    fn is_left_out(&self, at: usize) -> bool {
+        self.left_out.iter().any(|range| range.contains(&at))
     }
 
     /// Whether a name is a parameter `&Tensor` here.
@@ -135,6 +167,9 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
         text: text.to_owned(),
         todos: Vec::new(),
     };
+    if world.is_left_out(path) {
+        return Ok(ported);
+    }
     for round in 0..MAX_ROUNDS {
         let (changed, todos) = pass(path, &ported.text, world, (round > 0).then_some(text))
             .map_err(|fault| match round {
@@ -148,17 +183,45 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
                 },
             })?;
         if round == 0 {
-            ported.todos = todos;
+            ported.todos.clone_from(&todos);
         }
         match changed {
             Some(changed) if changed != ported.text => ported.text = changed,
-            _ => return Ok(ported),
+            _ => {
+                // A later round may have settled it.
+                let left = |todo: &Todo| todos.iter().any(|last| last.what == todo.what);
+                ported.todos.retain(left);
+                return Ok(ported);
+            }
         }
     }
     Err(Fault {
         line: 1,
         message: format!("not settled after {MAX_ROUNDS} rounds"),
     })
+}
+
+/// The types of a file, with those that multiply by tensors of theirs.
+fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
+    let mut types = Types::of(file);
+    types.multiplied = weights::multiplied(&Unit::new(path, world, source, file, &types));
+    types
+}
+
+/// The text with layers in the place of the tensors that multiply as theirs do: what other files see
+/// of its types.
+fn with_layers(path: &Path, text: String, world: &World) -> String {
+    let changed = || {
+        let (source, file) = Source::parse(&text).ok()?;
+        let types = Types::of(&file);
+        let unit = Unit::new(path, world, &source, &file, &types);
+        let mut draft = Draft::default();
+        let names = names::find(&unit);
+        layers::rewrite(&unit, &mut draft, &names.house);
+        imports::rewrite(&unit, &mut draft, &names.house, None);
+        draft.edits.apply(&text)
+    };
+    changed().unwrap_or(text)
 }
 
 /// One round: the changed text, if anything changes, and what is left.
@@ -169,21 +232,17 @@ fn pass(
     original: Option<&str>,
 ) -> Result<(Option<String>, Vec<Todo>), Fault> {
     let (source, file) = Source::parse(text)?;
-    let types = Types::of(&file);
+    let types = types_of(path, world, &source, &file);
     types.check(&source)?;
-    let unit = Unit {
-        borrowed: borrowed(&source, &file),
-        source: &source,
-        file: &file,
-        types: &types,
-        path,
-        world,
-    };
+    let unit = Unit::new(path, world, &source, &file, &types);
     let mut draft = Draft::default();
     let names = names::find(&unit);
     attention::rewrite(&unit, &mut draft, &names.house);
     heads::rewrite(&unit, &mut draft, &names.house);
     wrappers::rewrite(&unit, &mut draft);
+    let held = layers::rewrite(&unit, &mut draft, &names.house);
+    weights::list(&unit, &mut draft, &held);
+    needs::list(&unit, &mut draft);
     projections::rewrite(&unit, &mut draft);
     sums::rewrite(&unit, &mut draft);
     defaults::rewrite(&unit, &mut draft);
@@ -194,7 +253,17 @@ fn pass(
         unused::rewrite(&unit, &mut draft, unused);
     }
     imports::rewrite(&unit, &mut draft, &house, unused.as_ref());
+    // Only then is it known which types hold layers.
+    if let Some(original) = original.filter(|_| draft.edits.is_empty()) {
+        derives::mark(&unit, &mut draft, original);
+    }
     let mut todos = draft.todos;
+    let lines = unit
+        .left_out
+        .iter()
+        .map(|range| source.line(range.start)..=source.line(range.end));
+    let lines: Vec<_> = lines.collect();
+    todos.retain(|todo| !lines.iter().any(|lines| lines.contains(&todo.line)));
     todos.sort();
     todos.dedup();
     if draft.edits.is_empty() {

@@ -67,6 +67,11 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names) -> House {
             draft.need_path(&hit.module, &[module, hit.name]);
             continue;
         }
+        // A path from the crate's name is as good there.
+        let full = unit.source.text[hit.range.clone()].starts_with("candle_nn");
+        if full && unit.is_left_out(hit.range.start) {
+            continue;
+        }
         if unit.source.is_kept(hit.range.start) || unit.source.text[hit.range.clone()] == text {
             continue;
         }
@@ -87,7 +92,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names) -> House {
         draft.edits.replace(range, text);
     }
     for method in methods {
-        if unit.source.is_kept(method.name.start) {
+        if unit.source.is_kept(method.name.start) || unit.is_left_out(method.name.start) {
             continue;
         }
         draft.need(&method.module, &house.ops, Home::Ops);

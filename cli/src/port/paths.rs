@@ -101,7 +101,11 @@ impl<'a, 'u> Find<'a, 'u> {
             _ => return,
         };
         // `layer_norm` may be imported as a function and as the module of that name.
-        let in_module = mapped.segments == 2 && segments.len() > 1;
+        let of_first = match &first {
+            Origin::Nn(path) | Origin::Traced(path) => path.len(),
+            _ => 0,
+        };
+        let in_module = mapped.segments == 2 && segments.len() > 1 && of_first < 2;
         if first.mapped().is_some() && !in_module {
             return self.through_glob(&segments[0], mapped);
         }
@@ -255,22 +259,29 @@ impl<'a> Visit<'a> for Find<'a, '_> {
             let segments = function.path.segments.iter();
             let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
             let origin = self.unit.types.scopes.resolve(&self.module, &segments);
-            if let Origin::Traced(path) = origin {
-                if let Some(loader) = table::loader(&path, call.args.len()) {
-                    let range = self.unit.source.range(&*call.func);
-                    self.loaders.push((self.module.clone(), range, loader));
-                    return call
-                        .args
-                        .iter()
-                        .for_each(|argument| self.visit_expr(argument));
-                }
-                if path.len() == 2 && path[1] == "new" && table::loads(&path[0]) {
-                    self.todos.push(self.unit.todo(
-                        self.unit.source.range(&*call.func).start,
-                        format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
-                        "load it by the function of `candle_dynquant::nn`".into(),
-                    ));
-                }
+            let loader = match &origin {
+                Origin::Traced(path) => table::loader(path, call.args.len()),
+                Origin::Nn(path) => table::constructor(path, call.args.len()),
+                _ => None,
+            };
+            if let Some(loader) = loader {
+                let range = self.unit.source.range(&*call.func);
+                self.loaders.push((self.module.clone(), range, loader));
+                return call
+                    .args
+                    .iter()
+                    .for_each(|argument| self.visit_expr(argument));
+            }
+            if let Origin::Traced(path) = origin
+                && path.len() == 2
+                && path[1] == "new"
+                && table::loads(&path[0])
+            {
+                self.todos.push(self.unit.todo(
+                    self.unit.source.range(&*call.func).start,
+                    format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
+                    "load it by the function of `candle_dynquant::nn`".into(),
+                ));
             }
         }
         visit::visit_expr_call(self, call);

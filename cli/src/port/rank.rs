@@ -42,6 +42,8 @@ impl<'f> Facts<'f, '_> {
                 }
             }
             Expr::MethodCall(call) => self.rank_of_call(call, depth),
+            // Of what `chunk` returns.
+            Expr::Index(index) => self.rank(&index.expr, depth),
             _ => None,
         }
     }
@@ -50,8 +52,8 @@ impl<'f> Facts<'f, '_> {
         let first = call.args.first();
         match call.method.to_string().as_str() {
             "reshape" | "permute" | "broadcast_as" => self.dims(first?, depth),
-            "contiguous" | "to_dtype" | "narrow" | "transpose" | "t" | "clone" | "affine"
-            | "to_device" | "detach" => {
+            "chunk" | "contiguous" | "to_dtype" | "narrow" | "transpose" | "t" | "clone"
+            | "affine" | "to_device" | "detach" => {
                 let known = self.rank(&call.receiver, depth);
                 let text = call.args.iter().map(|arg| self.unit.source.slice(arg));
                 known.or_else(|| text.into_iter().any(|axis| axis == "3").then_some(4))

@@ -107,11 +107,6 @@ pub fn uses(leaves: &[Leaf], head: &str, indent: &str, newline: &str) -> String 
     lines.join(&format!("{newline}{indent}"))
 }
 
-/// Whether one line imports the leaves.
-pub fn fits(leaves: &[Leaf]) -> bool {
-    uses(leaves, "", "", "\n").lines().count() < 2
-}
-
 fn declaration(node: &Node, head: &str, indent: &str, newline: &str) -> String {
     let line = format!("{head}use {};", node.render());
     let (path, items) = node.split();

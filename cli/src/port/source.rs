@@ -146,6 +146,26 @@ impl<'t> Source<'t> {
         }
     }
 
+    /// The lines of what goes with the comments that stand above it or behind it.
+    pub fn with_comments(&self, range: Range<usize>) -> Range<usize> {
+        let end = self.line_end(range.end.max(1) - 1);
+        let behind = self.text[range.end..end].trim_start().starts_with("//");
+        let end = match behind {
+            true => range.end + self.text[range.end..end].trim_end().len(),
+            false => range.end,
+        };
+        let whole = self.whole_lines(range.start..end);
+        let mut start = whole.start;
+        while start > 0 && self.line_start(start) == start {
+            let above = self.line_start(start - 1);
+            if !self.text[above..start].trim_start().starts_with("//") {
+                break;
+            }
+            start = above;
+        }
+        start..whole.end
+    }
+
     /// The lines of what goes, with the empty line that would be left twice.
     pub fn lines_of(&self, range: Range<usize>) -> Range<usize> {
         let mut range = self.whole_lines(range);

@@ -93,6 +93,14 @@ pub fn some_name(pat: &Pat) -> Option<String> {
     }
 }
 
+/// The last expression of a block, which is its value.
+pub fn tail(block: &syn::Block) -> Option<&Expr> {
+    match block.stmts.last()? {
+        Stmt::Expr(expr, None) => Some(expr),
+        _ => None,
+    }
+}
+
 /// Whether a pattern binds a name.
 pub fn binds(pat: &Pat, name: &str) -> bool {
     struct Find<'n>(&'n str, bool);

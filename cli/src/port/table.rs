@@ -18,8 +18,17 @@ pub struct Mapped {
     pub segments: usize,
 }
 
-/// Types of `candle_nn` whose weights can be quantized.
-const LAYERS: &[&str] = &["Embedding", "GRU", "LSTM", "Linear", "Sequential"];
+/// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms, from which
+/// range is moved to weights.
+const LAYERS: &[&str] = &[
+    "Embedding",
+    "GRU",
+    "LSTM",
+    "LayerNorm",
+    "Linear",
+    "RmsNorm",
+    "Sequential",
+];
 
 /// Types and functions that `candle_dynquant::nn` has of its own, under `candle_nn`'s names.
 const NN: &[&str] = &[
@@ -158,13 +167,15 @@ const TRACED: &[&str] = &[
 const LOADERS: &[(&str, usize, &str)] =
     &[("Embedding", 3, "embedding"), ("RmsNorm", 3, "rms_norm")];
 
+/// Constructors of `candle_nn` that take its configuration, as our functions of that name do.
+const CONSTRUCTORS: &[(&str, usize, &str)] = &[("GRU", 4, "gru"), ("LSTM", 4, "lstm")];
+
 /// Methods of `Tensor`, their numbers of arguments, and functions of `ops`. A method that numbers have,
 /// too, counts only where its result is a `Result`.
 const METHODS: &[(&str, usize, &str, Shared)] = &[
     ("gather", 2, "gather", Shared::No),
     ("gelu", 0, "gelu_tanh", Shared::No),
     ("gelu_erf", 0, "gelu_erf", Shared::No),
-    ("relu", 0, "relu", Shared::No),
     ("silu", 0, "silu", Shared::No),
     ("tanh", 0, "tanh", Shared::WithNumbers),
 ];
@@ -179,6 +190,101 @@ pub enum Shared {
 /// Containers that hide what they hold from the library.
 pub const HIDING: &[&str] = &[
     "Cell", "LazyLock", "Mutex", "OnceCell", "OnceLock", "Rc", "RefCell", "RwLock", "Weak",
+];
+
+/// Traits whose objects hold no layers.
+pub const PLAIN_TRAITS: &[&str] = &[
+    "Any",
+    "Backend",
+    "BufRead",
+    "Debug",
+    "Display",
+    "Error",
+    "Fn",
+    "FnMut",
+    "FnOnce",
+    "Future",
+    "Iterator",
+    "Read",
+    "RngCore",
+    "Seek",
+    "Send",
+    "SimpleBackend",
+    "Sync",
+    "Unpin",
+    "Write",
+];
+
+/// Attributes that leave the fields of a type as they are.
+pub const PLAIN_ATTRIBUTES: &[&str] = &[
+    "allow",
+    "arg",
+    "automatically_derived",
+    "builder",
+    "cfg",
+    "cfg_attr",
+    "command",
+    "deny",
+    "deprecated",
+    "derive",
+    "doc",
+    "error",
+    "expect",
+    "forbid",
+    "must_use",
+    "non_exhaustive",
+    "quantizable",
+    "repr",
+    "serde",
+    "strum",
+    "value",
+    "warn",
+];
+
+/// Types and containers of other crates that hold no layer but in their arguments.
+pub const PLAIN_TYPES: &[&str] = &[
+    "Arc",
+    "BTreeMap",
+    "BTreeSet",
+    "Box",
+    "Cell",
+    "DType",
+    "Device",
+    "HashMap",
+    "HashSet",
+    "Instant",
+    "Mutex",
+    "Option",
+    "PathBuf",
+    "PhantomData",
+    "QMatMul",
+    "QTensor",
+    "Rc",
+    "RefCell",
+    "RwLock",
+    "Shape",
+    "Span",
+    "String",
+    "Tensor",
+    "Var",
+    "VarBuilder",
+    "Vec",
+    "VecDeque",
+    "bool",
+    "char",
+    "f32",
+    "f64",
+    "i16",
+    "i32",
+    "i64",
+    "i8",
+    "isize",
+    "str",
+    "u16",
+    "u32",
+    "u64",
+    "u8",
+    "usize",
 ];
 
 /// The namesake of a path inside `candle_nn`.
@@ -212,12 +318,29 @@ pub fn of_with_tracing(path: &[String]) -> Option<Mapped> {
 
 /// The function of `nn` that does what `with_tracing`'s constructor does.
 pub fn loader(path: &[String], arguments: usize) -> Option<&'static str> {
+    function(LOADERS, path, arguments)
+}
+
+/// The function of `nn` that does what `candle_nn`'s constructor does.
+pub fn constructor(path: &[String], arguments: usize) -> Option<&'static str> {
+    match path {
+        [module, path @ ..] if NN_MODULES.contains(&module.as_str()) => {
+            function(CONSTRUCTORS, path, arguments)
+        }
+        path => function(CONSTRUCTORS, path, arguments),
+    }
+}
+
+fn function(
+    of: &'static [(&'static str, usize, &'static str)],
+    path: &[String],
+    arguments: usize,
+) -> Option<&'static str> {
     let [name, new] = path else { return None };
-    let found = LOADERS
-        .iter()
-        .find(|(known, ..)| known == name && new == "new");
+    let mut all = of.iter();
+    let found = all.find(|(known, count, _)| known == name && *count == arguments);
     found
-        .filter(|(_, count, _)| *count == arguments)
+        .filter(|_| new == "new")
         .map(|(_, _, function)| *function)
 }
 
@@ -233,7 +356,14 @@ pub fn of_method(name: &str, arguments: usize) -> Option<(&'static str, Shared)>
     found.map(|(.., function, shared)| (*function, *shared))
 }
 
-/// Whether this name of `nn` is a layer with weights.
+/// Whether a type is one of codes, by its name: a product with them is a distance.
+pub fn is_codebook(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let words = ["codebook", "quantizer", "vectorquant"];
+    words.iter().any(|word| name.contains(word))
+}
+
+/// Whether this name of `nn` is a layer that a walk looks for.
 pub fn is_layer(name: &str) -> bool {
     LAYERS.contains(&name)
 }

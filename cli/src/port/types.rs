@@ -24,6 +24,8 @@ pub struct Declared {
     pub fields: Vec<syn::Field>,
     /// Type parameters.
     pub params: BTreeSet<String>,
+    /// In a function, which may have a type of a name that another one has, too.
+    pub is_local: bool,
 }
 
 impl Declared {
@@ -76,6 +78,8 @@ pub struct Types {
     pub methods: BTreeSet<String>,
     /// Trait and type of each `impl Trait for Type`, by their last names, and where.
     pub impls: Vec<(Module, String, Type)>,
+    /// Types with a tensor that multiplies and is no layer's.
+    pub multiplied: BTreeSet<String>,
     /// Calls of macros that may declare types.
     pub macros: Vec<syn::Macro>,
 }
@@ -86,12 +90,14 @@ impl Types {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut collect = Collect {
             module: Vec::new(),
+            blocks: 0,
             types: Self {
                 id: NEXT.fetch_add(1, Ordering::Relaxed),
                 scopes: Scopes::of(file),
                 declared: BTreeMap::new(),
                 methods: BTreeSet::new(),
                 impls: Vec::new(),
+                multiplied: BTreeSet::new(),
                 macros: Vec::new(),
             },
         };
@@ -111,6 +117,10 @@ impl Types {
                     self.declared.len()
                 ),
             });
+        }
+        // What else is wrong with a file is no matter where there is nothing to port.
+        if !words(source.text).any(|word| word.starts_with("candle")) {
+            return Ok(());
         }
         for call in &self.macros {
             let tokens = call.tokens.to_string();
@@ -134,7 +144,10 @@ impl Types {
         for declared in self.declared.values() {
             let conditional =
                 |one: &Declared| one.attrs().iter().any(|attr| attr.path().is_ident("cfg"));
-            let sure: Vec<_> = declared.iter().filter(|one| !conditional(one)).collect();
+            let sure = declared
+                .iter()
+                .filter(|one| !conditional(one) && !one.is_local);
+            let sure: Vec<_> = sure.collect();
             let [first, second, ..] = sure.as_slice() else {
                 continue;
             };
@@ -168,6 +181,7 @@ pub fn last_name(ty: &Type) -> Option<String> {
 
 struct Collect {
     module: Module,
+    blocks: usize,
     types: Types,
 }
 
@@ -192,6 +206,7 @@ impl Collect {
             item,
             fields,
             params,
+            is_local: self.blocks > 0,
         };
         self.types.declared.entry(key).or_default().push(declared);
     }
@@ -208,6 +223,12 @@ impl<'a> Visit<'a> for Collect {
             visit::visit_item_mod(self, item);
             self.module.pop();
         }
+    }
+
+    fn visit_block(&mut self, block: &'a syn::Block) {
+        self.blocks += 1;
+        visit::visit_block(self, block);
+        self.blocks -= 1;
     }
 
     fn visit_item(&mut self, item: &'a Item) {

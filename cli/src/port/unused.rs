@@ -25,8 +25,12 @@ impl Unused {
     /// Whether an import has lost its last use. Of functions and of what is named where it is used:
     /// a trait may be used by its methods.
     pub fn is_import(&self, name: &str) -> bool {
-        let named = name.starts_with(char::is_lowercase) || ["D", "DType"].contains(&name);
-        named && self.before.contains_key(name) && !self.now.contains_key(name)
+        let types = ["D", "DType", "Device", "Shape", "Tensor"];
+        let named = name.starts_with(char::is_lowercase) || types.contains(&name);
+        // The trait of `xs.i(..)`.
+        let used = if name == "IndexOp" { "i" } else { name };
+        let named = named || name == "IndexOp";
+        named && self.before.contains_key(used) && !self.now.contains_key(used)
     }
 
     /// Whether a function has lost its last use, so that only its declaration has the name.

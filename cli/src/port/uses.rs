@@ -64,9 +64,8 @@ pub fn in_place(
                 .map_or(source.range(*pair.value()).end, |comma| {
                     source.range(*comma).end
                 });
-            draft
-                .edits
-                .replace(source.range(*pair.value()).start..end, "");
+            let range = source.with_comments(source.range(*pair.value()).start..end);
+            draft.edits.replace(range, "");
         }
     }
     true

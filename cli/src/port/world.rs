@@ -7,8 +7,10 @@ use std::rc::Rc;
 
 use syn::{GenericArgument, PathArguments, Type};
 
+use super::features;
 use super::scopes::{Module, Origin};
 use super::source::Source;
+use super::syntax::mentions;
 use super::types::{Declared, Types};
 use crate::files;
 
@@ -18,7 +20,7 @@ pub struct World {
     given: BTreeSet<PathBuf>,
     read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
     /// Whether a type holds a layer, where that is known.
-    known: RefCell<HashMap<Place, bool>>,
+    known: RefCell<HashMap<(Place, bool), bool>>,
     /// The number of types that were looked into.
     #[cfg(test)]
     looked: std::cell::Cell<usize>,
@@ -37,6 +39,8 @@ struct Search {
     depths: HashMap<Place, usize>,
     /// The first of them that was met again, by the type that is visited.
     low: usize,
+    /// Whether tensors that multiply count, too.
+    tensors: bool,
 }
 
 impl World {
@@ -54,6 +58,32 @@ impl World {
         self.given.contains(&real(path))
     }
 
+    /// Whether the module of a file is declared for a GPU only.
+    pub fn is_left_out(&self, path: &Path) -> bool {
+        let path = real(path);
+        let Some(above) = parent(&path).filter(|above| *above != path) else {
+            return false;
+        };
+        let Ok(text) = files::read(&above) else {
+            return false;
+        };
+        let name = match is_folder(&path) {
+            true => path.parent().and_then(Path::file_name),
+            false => path.file_stem().map(AsRef::as_ref),
+        };
+        let Some(name) = name.and_then(|name| name.to_str()) else {
+            return false;
+        };
+        let Ok((_, file)) = Source::parse(&text) else {
+            return false;
+        };
+        let left_out = |item: &syn::Item| match item {
+            syn::Item::Mod(item) => item.ident == name && features::leave_out(&item.attrs),
+            _ => false,
+        };
+        file.items.iter().any(left_out)
+    }
+
     fn types(&self, path: &Path) -> Option<Rc<Types>> {
         let path = real(path);
         if let Some(types) = self.read.borrow().get(&path) {
@@ -61,17 +91,92 @@ impl World {
         }
         let parse = || {
             let text = files::read(&path).ok()?;
-            let (_, file) = Source::parse(&text).ok()?;
-            Some(Rc::new(Types::of(&file)))
+            let text = match self.given.contains(&path) {
+                true => super::with_layers(&path, text, self),
+                false => text,
+            };
+            let (source, file) = Source::parse(&text).ok()?;
+            Some(Rc::new(super::types_of(&path, self, &source, &file)))
         };
         let types = parse();
         self.read.borrow_mut().insert(path, types.clone());
         types
     }
 
+    /// Whether another file that is ported builds a type, or reads one of these fields of something.
+    pub fn is_built_elsewhere<'f>(
+        &self,
+        path: &Path,
+        name: &str,
+        fields: impl Iterator<Item = &'f String>,
+    ) -> bool {
+        let literal = format!("{name} {{");
+        let fields: Vec<_> = fields.map(|field| format!(".{field}")).collect();
+        let path = real(path);
+        let mut others = self.given.iter().filter(|other| **other != path);
+        others.any(|other| {
+            let Ok(text) = files::read(other) else {
+                return false;
+            };
+            let read = |field: &String| {
+                text.match_indices(field.as_str()).any(|(at, _)| {
+                    let next = text[at + field.len()..].chars().next();
+                    let goes_on = next.is_some_and(|c| c.is_alphanumeric() || "_(".contains(c));
+                    !goes_on && !text[..at].ends_with("self")
+                })
+            };
+            text.contains(&literal) || fields.iter().any(read)
+        })
+    }
+
+    /// Whether a type with layers implements a trait that a path of this crate means.
+    pub fn may_hide(&self, path: &Path, module: &[String], segments: &[String]) -> bool {
+        let known = self.elsewhere(path, module, segments);
+        let Some(name) = segments.last().filter(|_| known.is_some()) else {
+            return true;
+        };
+        self.given.iter().any(|file| {
+            self.types(file).is_some_and(|types| {
+                let mut impls = types.impls.iter().filter(|(_, of, _)| of == name);
+                impls.any(|(module, _, ty)| self.holds(file, &types, module, ty))
+            })
+        })
+    }
+
+    /// Whether another file that is ported implements a trait of this one.
+    pub fn is_implemented_elsewhere(&self, path: &Path, name: &str) -> bool {
+        let path = real(path);
+        let mut others = self.given.iter().filter(|other| **other != path);
+        others.any(|other| {
+            let Some(types) = self.types(other) else {
+                return false;
+            };
+            let mut impls = types.impls.iter().filter(|(_, of, _)| of == name);
+            impls.any(|(module, of, _)| {
+                match types.scopes.resolve(module, std::slice::from_ref(of)) {
+                    Origin::Local(..) => false,
+                    Origin::Crate(segments) => {
+                        let found = self.find(other, module, &segments);
+                        found.is_none_or(|(file, _)| real(&file) == path)
+                    }
+                    _ => true,
+                }
+            })
+        })
+    }
+
     /// Whether a type holds a layer, however deep; the file at `path` declares `types`.
     pub fn holds(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
         self.search(&mut Search::default(), path, types, module, ty)
+    }
+
+    /// Whether a type holds a layer, or a tensor that multiplies.
+    pub fn multiplies(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
+        let mut search = Search {
+            tensors: true,
+            ..Search::default()
+        };
+        self.search(&mut search, path, types, module, ty)
     }
 
     /// Whether the type at a place holds a layer; `look` looks into it.
@@ -81,7 +186,8 @@ impl World {
         place: Place,
         look: impl FnOnce(&mut Search) -> bool,
     ) -> bool {
-        if let Some(known) = self.known.borrow().get(&place) {
+        let key = (place.clone(), search.tensors);
+        if let Some(known) = self.known.borrow().get(&key) {
             return *known;
         }
         if let Some(depth) = search.depths.get(&place) {
@@ -99,7 +205,8 @@ impl World {
             // The types open above lead to this one or to one that leads here.
             for place in search.open.drain(depth..) {
                 search.depths.remove(&place);
-                self.known.borrow_mut().insert(place, found);
+                let mut known = self.known.borrow_mut();
+                known.insert((place, search.tensors), found);
             }
             search.low = low;
         } else {
@@ -178,14 +285,17 @@ impl World {
                 let place = (types.id, at.clone(), name.clone());
                 let declared = types.declared.get(&(at.clone(), name.clone()));
                 self.visit(search, place, |search| {
-                    declared.into_iter().flatten().any(|one| {
-                        let own = |ty: &Type| {
-                            matches!(ty, Type::Path(p) if p.path.get_ident()
+                    let multiplied =
+                        search.tensors && at.is_empty() && types.multiplied.contains(name);
+                    multiplied
+                        || declared.into_iter().flatten().any(|one| {
+                            let own = |ty: &Type| {
+                                matches!(ty, Type::Path(p) if p.path.get_ident()
                             .is_some_and(|ident| one.params.contains(&ident.to_string())))
-                        };
-                        let mut fields = one.fields.iter().map(|field| &field.ty);
-                        fields.any(|ty| !own(ty) && self.search(search, path, types, at, ty))
-                    })
+                            };
+                            let mut fields = one.fields.iter().map(|field| &field.ty);
+                            fields.any(|ty| !own(ty) && self.search(search, path, types, at, ty))
+                        })
                 })
             }
             Origin::Crate(segments) => {
@@ -225,6 +335,44 @@ impl World {
                 Origin::Crate(segments) => (file, name) = self.find(&file, &[], &segments)?,
                 _ => return None,
             }
+        }
+        None
+    }
+
+    /// The part of a path of this crate that leads to no module, as written in a file's module.
+    pub fn absent(&self, from: &Path, module: &[String], path: &[String]) -> Option<String> {
+        let mut depth = module.len();
+        let mut place = Some(from.to_path_buf());
+        for (index, step) in path.iter().enumerate() {
+            let next = match step.as_str() {
+                "crate" => {
+                    depth = 0;
+                    crate_root(from, None)
+                }
+                "self" => continue,
+                "super" if depth > 0 => {
+                    depth -= 1;
+                    continue;
+                }
+                "super" => place.and_then(|place| parent(&place)),
+                // Of a module in this file.
+                _ if depth > 0 => return None,
+                name => {
+                    let inner = place.as_ref().and_then(|place| child(place, name));
+                    let declares = |place: &PathBuf| {
+                        files::read(place).is_ok_and(|text| mentions(&text, name) > 0)
+                    };
+                    match inner {
+                        Some(inner) => Some(inner),
+                        None if place.as_ref().is_some_and(declares) => return None,
+                        None if name.starts_with(char::is_lowercase) => {
+                            return Some(path[..=index].join("::"));
+                        }
+                        None => return None,
+                    }
+                }
+            };
+            place = next;
         }
         None
     }

@@ -22,6 +22,7 @@ pub struct Mlp {
     fc1: nn::Linear,
     fc2: nn::Linear,
     conv: nn::Conv2d,
+    #[quantizable(skip)]
     act: Act,
 }
 

@@ -58,6 +58,7 @@ impl Attention {
     }
 }
 
+#[derive(Quantizable)]
 struct Norms {
     first: RmsNorm,
 }

@@ -27,6 +27,7 @@ struct SelfAttention {
     query: Linear,
     key: Linear,
     value: Linear,
+    #[quantizable(skip)]
     dropout: Dropout,
     num_heads: usize,
     head_size: usize,

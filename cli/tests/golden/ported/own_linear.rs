@@ -1,6 +1,6 @@
 use candle::{Module, Result, Tensor};
 use candle_dynquant::nn::{linear_no_bias, Linear};
-use candle_dynquant::{ops, Quantizable};
+use candle_dynquant::Quantizable;
 use candle_nn::VarBuilder;
 
 #[derive(Quantizable)]
@@ -15,6 +15,6 @@ impl Dense {
     }
 
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        ops::relu(&self.wi.forward(xs)?)
+        self.wi.forward(xs)?.relu()
     }
 }

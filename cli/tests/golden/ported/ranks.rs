@@ -1,6 +1,7 @@
 use candle::{DType, Result, Tensor};
-use candle_dynquant::nn::{Linear, Module};
+use candle_dynquant::nn::Linear;
 use candle_dynquant::{ops as qops, Quantizable};
+use candle_nn::Module;
 
 mod ops {
     pub fn scale(size: usize) -> f64 {

@@ -1,7 +1,8 @@
 //! Products of one input, and norms of sums: what is one call, and what stays.
 use candle::{Module, Result, Tensor};
-use candle_dynquant::nn::{Dropout, LayerNorm, Linear};
+use candle_dynquant::nn::{LayerNorm, Linear};
 use candle_dynquant::Quantizable;
+use candle_nn::Dropout;
 
 #[derive(Quantizable)]
 pub struct Block {

@@ -1,7 +1,8 @@
 use candle::{DType, Result, Tensor, D};
-use candle_dynquant::nn::{Linear, Module};
+use candle_dynquant::nn::Linear;
 use candle_dynquant::ops::{softmax, softmax_last_dim};
 use candle_dynquant::{ops, Quantizable};
+use candle_nn::Module;
 
 fn masked_fill(on_false: &Tensor, mask: &Tensor, on_true: f32) -> Result<Tensor> {
     let on_true = Tensor::new(on_true, on_false.device())?.broadcast_as(mask.shape().dims())?;
@@ -18,6 +19,7 @@ impl Module for Identity {
 
 #[derive(Quantizable)]
 pub struct Scores {
+    #[quantizable(skip)]
     none: Identity,
     mixes: Linear,
     scale: f64,
@@ -27,7 +29,7 @@ pub struct Scores {
 // One product is no attention.
 pub fn classified(xs: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let (_len, _size) = xs.dims2()?;
-    softmax_last_dim(&ops::relu(&xs.matmul(weight)?)?.contiguous()?)
+    softmax_last_dim(&xs.matmul(weight)?.relu()?.contiguous()?)
 }
 
 // Statements between that have nothing to do with it.
@@ -63,7 +65,7 @@ impl Scores {
     pub fn masked(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (_b, _h, _len, _d) = q.dims4()?;
         let owned = mask.clone();
-        let q = ops::scaled_dot_product_attention(&q, &q, &q, &owned, 1.)?;
+        let q = ops::scaled_dot_product_attention(q, q, q, &owned, 1.)?;
         q + mask
     }
 

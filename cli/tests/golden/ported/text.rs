@@ -2,9 +2,9 @@
 /* A licence, with candle_nn::Linear in it. */
 
 use std::fmt; // kept
+use candle_dynquant::nn::Linear;
 use candle_dynquant::{nn, ops, Quantizable};
-use candle_dynquant::nn::{ // why these
-    Linear, // the layer
+use candle_nn::{ // why these
     VarBuilder,
 };
 use candle::*;

@@ -1,6 +1,7 @@
 use candle::{Module, Result, Tensor};
-use candle_dynquant::nn::{embedding, Embedding, Linear, VarBuilder};
+use candle_dynquant::nn::{embedding, Embedding, Linear};
 use candle_dynquant::{nn, Quantizable};
+use candle_nn::VarBuilder;
 
 #[derive(Quantizable)]
 pub struct Decoder {

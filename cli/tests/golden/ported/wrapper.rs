@@ -14,7 +14,7 @@ pub fn linear(d1: usize, d2: usize, vb: candle_nn::VarBuilder) -> candle::Result
     Ok(Linear { inner, span })
 }
 
-trait Layer {
+trait Layer: Quantizable {
     fn run(&self);
 }
 
@@ -22,6 +22,7 @@ impl Layer for Linear {
     fn run(&self) {}
 }
 
+#[derive(Quantizable)]
 struct Stack {
     layers: Vec<Box<dyn Layer>>,
     // The library is told to pass by.
@@ -34,4 +35,3 @@ pub enum Head<T> {
     One(Linear),
     Two { first: Linear, rest: Option<T> },
 }
-// left: line 23: `dyn Layer` hides the layers in it

@@ -1,0 +1,133 @@
+//! The patterns as they are and as `dynquant port` makes them: the same floats, every weight swapped but
+//! those that the command has listed, and no field named but theirs.
+
+#[allow(dead_code)]
+mod random;
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::{QConfigSpec, Quantizable, quantize_dynamic};
+use candle_dynquant_io::print;
+use random::{Named, values};
+
+const SIZE: usize = 64;
+
+fn quantized(
+    name: &str,
+    mut model: impl Quantizable,
+    swapped: usize,
+    hidden: &[&str],
+) -> Result<()> {
+    let report = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+    let paths = report.hidden.iter().map(|field| field.path.as_str());
+    ensure!(
+        paths.eq(hidden.iter().copied()),
+        "{name}: expected {hidden:?}, got {report}"
+    );
+    ensure!(
+        report.swapped().count() == swapped,
+        "{name}: expected {swapped} layers, got {report}"
+    );
+    Ok(())
+}
+
+/// Two float outputs and one of int8.
+fn compared(name: &str, outputs: [Tensor; 3]) -> Result<()> {
+    let flat = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
+    let [original, float, int8] = [flat(&outputs[0])?, flat(&outputs[1])?, flat(&outputs[2])?];
+    ensure!(original.len() == float.len() && float.len() == int8.len());
+    let largest = original.iter().fold(0f32, |max, x| max.max(x.abs()));
+    let pairs = original.iter().zip(&float);
+    let difference = pairs.fold(0f32, |max, (a, b)| max.max((a - b).abs()));
+    let power: f64 = original.iter().map(|x| f64::from(*x).powi(2)).sum();
+    let pairs = original.iter().zip(&int8);
+    let noise: f64 = pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    let decibels = 10. * (power / noise).log10();
+    ensure!(
+        difference <= 1e-5 * largest,
+        "{name}: float differs by {difference:e} of {largest:e}"
+    );
+    ensure!(decibels >= 20., "{name}: {decibels:.1} dB");
+    print::note(format_args!(
+        "{name}: float differs by {difference:.1e}, int8 {decibels:.1} dB"
+    ));
+    Ok(())
+}
+
+/// Runs an expression of the original, of the port, and of the quantized port.
+macro_rules! pattern {
+    ($name:literal, $swapped:literal, $hidden:expr, |$krate:ident| $load:expr, |$model:ident| $forward:expr) => {{
+        let original = {
+            use original as $krate;
+            let $model = $load;
+            $forward
+        };
+        let load = || -> Result<_> {
+            use ported as $krate;
+            Ok($load)
+        };
+        let float = {
+            let $model = load()?;
+            $forward
+        };
+        quantized($name, load()?, $swapped, $hidden)?;
+        let int8 = {
+            let mut $model = load()?;
+            quantize_dynamic(&mut $model, &QConfigSpec::int8())?;
+            $forward
+        };
+        compared($name, [original, float, int8])?;
+    }};
+}
+
+fn main() -> Result<()> {
+    let xs = values("input", &[2, 6, SIZE])?;
+    let ids = Tensor::arange(0u32, 12, &Device::Cpu)?.reshape((2, 6))?;
+    let mask = values("mask", &[2, 6])?;
+    for has_head in [false, true] {
+        let config = serde_json::json!({"vocab": 40, "size": SIZE, "heads": 4, "act": "gelu"});
+        let config = config.to_string();
+        // 4 in each of two layers.
+        if has_head {
+            pattern!(
+                "encoder with a head",
+                9,
+                &[],
+                |krate| krate::models::encoder::Encoder::load(
+                    Named::vb(),
+                    &serde_json::from_str(&config)?,
+                    true
+                )?,
+                |model| model.forward(&ids, Some(&mask))?
+            );
+        } else {
+            pattern!(
+                "encoder",
+                8,
+                &[],
+                |krate| krate::models::encoder::Encoder::load(
+                    Named::vb(),
+                    &serde_json::from_str(&config)?,
+                    false
+                )?,
+                |model| model.forward(&ids, None)?
+            );
+        }
+    }
+    pattern!(
+        "recurrent",
+        3,
+        &[],
+        |krate| krate::recurrent::Recurrent::load(SIZE, Named::vb())?,
+        |model| model.forward(&xs)?
+    );
+    // Conv1D, two of the attention, the router, four experts' two, three of LoRA.
+    pattern!(
+        "mixture",
+        15,
+        &["merged"],
+        |krate| krate::models::experts::Mixture::load(SIZE, Named::vb())?,
+        |model| model.forward(&xs)?
+    );
+    Ok(())
+}

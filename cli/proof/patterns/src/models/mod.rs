@@ -1,0 +1,4 @@
+pub mod encoder;
+pub mod experts;
+#[cfg(feature = "cuda")]
+pub mod flash_encoder;

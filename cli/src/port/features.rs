@@ -1,0 +1,145 @@
+//! Code that is compiled for a GPU only, by `cfg(feature = "cuda")` and the like.
+
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Attribute, Expr, ExprLit, Lit, Meta};
+
+use super::source::Source;
+
+/// Features whose code does not run on a CPU.
+const FEATURES: &[&str] = &[
+    "cuda",
+    "cudnn",
+    "flash-attn",
+    "flash-attn-v1",
+    "metal",
+    "nccl",
+];
+
+/// Whether attributes leave something out on a CPU.
+pub fn leave_out(attrs: &[Attribute]) -> bool {
+    let cfg = |attr: &Attribute| {
+        attr.path().is_ident("cfg")
+            && attr
+                .parse_args::<Meta>()
+                .is_ok_and(|condition| needs(&condition))
+    };
+    attrs.iter().any(cfg)
+}
+
+/// Whether a condition holds with one of the features only.
+fn needs(condition: &Meta) -> bool {
+    match condition {
+        Meta::NameValue(pair) if pair.path.is_ident("feature") => match &pair.value {
+            Expr::Lit(ExprLit {
+                lit: Lit::Str(name),
+                ..
+            }) => FEATURES.contains(&name.value().as_str()),
+            _ => false,
+        },
+        Meta::List(list) => {
+            let parser = syn::punctuated::Punctuated::<Meta, syn::Token![,]>::parse_terminated;
+            let Ok(conditions) = list.parse_args_with(parser) else {
+                return false;
+            };
+            let mut conditions = conditions.iter();
+            match list.path.get_ident().map(ToString::to_string).as_deref() {
+                Some("all") => conditions.any(needs),
+                Some("any") => conditions.len() > 0 && conditions.all(needs),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+/// The bytes of such code in a file.
+pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
+    struct Find<'s, 't> {
+        source: &'s Source<'t>,
+        found: Vec<Range<usize>>,
+    }
+    impl Find<'_, '_> {
+        /// Whether the node is left out and so not visited.
+        fn check(&mut self, node: &impl syn::spanned::Spanned, attrs: &[Attribute]) -> bool {
+            let out = leave_out(attrs);
+            self.found.extend(out.then(|| self.source.range(node)));
+            out
+        }
+    }
+    impl<'a> Visit<'a> for Find<'_, '_> {
+        fn visit_item(&mut self, item: &'a syn::Item) {
+            if !self.check(item, attributes(item)) {
+                visit::visit_item(self, item);
+            }
+        }
+        fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+            if !self.check(item, &item.attrs) {
+                visit::visit_impl_item_fn(self, item);
+            }
+        }
+        fn visit_field(&mut self, field: &'a syn::Field) {
+            self.check(field, &field.attrs);
+        }
+        fn visit_variant(&mut self, variant: &'a syn::Variant) {
+            if !self.check(variant, &variant.attrs) {
+                visit::visit_variant(self, variant);
+            }
+        }
+        fn visit_arm(&mut self, arm: &'a syn::Arm) {
+            if !self.check(arm, &arm.attrs) {
+                visit::visit_arm(self, arm);
+            }
+        }
+        fn visit_local(&mut self, local: &'a syn::Local) {
+            if !self.check(local, &local.attrs) {
+                visit::visit_local(self, local);
+            }
+        }
+        fn visit_expr_block(&mut self, block: &'a syn::ExprBlock) {
+            if !self.check(block, &block.attrs) {
+                visit::visit_expr_block(self, block);
+            }
+        }
+        fn visit_expr_if(&mut self, choice: &'a syn::ExprIf) {
+            if !self.check(choice, &choice.attrs) {
+                visit::visit_expr_if(self, choice);
+            }
+        }
+        fn visit_expr_return(&mut self, returned: &'a syn::ExprReturn) {
+            if !self.check(returned, &returned.attrs) {
+                visit::visit_expr_return(self, returned);
+            }
+        }
+    }
+    if leave_out(&file.attrs) {
+        return std::iter::once(0..source.text.len()).collect();
+    }
+    let mut find = Find {
+        source,
+        found: Vec::new(),
+    };
+    find.visit_file(file);
+    find.found
+}
+
+/// The attributes of an item.
+pub fn attributes(item: &syn::Item) -> &[Attribute] {
+    use syn::Item;
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Union(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}

@@ -1,0 +1,808 @@
+//! Tensors of a struct that multiply as a layer's weight does: a `Linear` holds them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Block, Expr, ExprField, Fields as StructFields, Item, Member, Stmt, Token};
+
+use super::facts::Facts;
+use super::functions::{self, Function};
+use super::literals::Literals;
+use super::names::House;
+use super::product::{Env, Fields, Product, Value, is_result};
+use super::source::Source;
+use super::syntax::{ident, mentions, own_field, words};
+use super::table::{Home, is_codebook};
+use super::types::{Declared, last_name};
+use super::weights::{Origin, has_products, origin};
+use super::{Draft, Unit};
+
+/// Rewrites the structs that are certain; their names and those of the tensors that go.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(String, String)> {
+    let mut held = BTreeSet::new();
+    if !has_products(unit) {
+        return held;
+    }
+    for declared in unit.types.declared.values() {
+        let [one] = declared.as_slice() else { continue };
+        let at = unit.source.range(&one.item).start;
+        if unit.source.is_kept(at) || draft.edits.is_rewritten(at) {
+            continue;
+        }
+        let Some(holder) = Holder::of(unit, one) else {
+            continue;
+        };
+        let nn = house.name(Home::Nn);
+        let scope = unit.types.scopes.scope(&one.module);
+        let holder = Holder {
+            has_module: scope.is_some_and(|scope| scope.bindings.contains_key("Module")),
+            ..holder
+        };
+        let with_bias = holder.plan(true).and_then(|plan| plan.edits(&holder, nn));
+        let edits = with_bias.or_else(|| holder.plan(false)?.edits(&holder, nn));
+        let Some(edits) = edits else { continue };
+        for (range, text) in edits.changes {
+            draft.edits.rewrite(range, text);
+        }
+        let gone = edits.gone.into_iter();
+        held.extend(gone.map(|field| (one.name.clone(), field)));
+        draft.need(&one.module, nn, Home::Nn);
+    }
+    held
+}
+
+/// A struct with tensors.
+struct Holder<'h, 'u> {
+    unit: &'h Unit<'u>,
+    declared: &'h Declared,
+    fields: &'h syn::FieldsNamed,
+    methods: Vec<Function<'h>>,
+    tensors: Vec<String>,
+    stacks: Vec<String>,
+    options: Vec<String>,
+    /// Whether the trait of `forward` is imported.
+    has_module: bool,
+}
+
+/// The changes of a struct, and the fields that go.
+struct Changes {
+    changes: Vec<(Range<usize>, String)>,
+    gone: Vec<String>,
+}
+
+/// The products of a struct and what is left out for them.
+#[derive(Default)]
+struct Plan {
+    products: Vec<Found>,
+    gone: Vec<Range<usize>>,
+    /// Variables that go, and where they would be read.
+    variables: Vec<(String, Range<usize>)>,
+}
+
+/// A product in the text.
+struct Found {
+    range: Range<usize>,
+    /// The input, where it stays in its place.
+    input: Option<Range<usize>>,
+    product: Product,
+    is_result: bool,
+    /// The variable that it is bound to, and the statement.
+    bound: Option<(String, Range<usize>)>,
+    /// It is part of another one.
+    is_part: bool,
+}
+
+impl Found {
+    /// What is written anew.
+    fn rewritten(&self) -> Range<usize> {
+        let start = self
+            .input
+            .as_ref()
+            .map_or(self.range.start, |input| input.end);
+        start..self.range.end
+    }
+
+    /// The product as a call of a layer.
+    fn call(&self, layer: &str, has_module: bool) -> String {
+        let index = self.product.index.as_ref();
+        let layer = match index {
+            Some(index) => format!("{layer}[{index}]"),
+            None => layer.to_owned(),
+        };
+        let tried = if self.is_result { "" } else { "?" };
+        let input = &self.product.input;
+        match (&self.input, has_module) {
+            (Some(_), _) => format!(".apply(&self.{layer}){tried}"),
+            (None, true) => format!("self.{layer}.forward({input}){tried}"),
+            (None, false) => {
+                let bare = input.trim_start_matches('&');
+                format!("{bare}.apply(&self.{layer}){tried}")
+            }
+        }
+    }
+}
+
+fn is_inside(range: &Range<usize>, outer: &Range<usize>) -> bool {
+    outer.start <= range.start && range.end <= outer.end
+}
+
+/// Whether an expression is calls of methods, the first of something at this place.
+fn begins_with(source: &Source<'_>, expr: &Expr, place: &Range<usize>) -> bool {
+    if source.range(expr) == *place {
+        return true;
+    }
+    match expr {
+        Expr::Try(inner) => begins_with(source, &inner.expr, place),
+        Expr::Paren(inner) => begins_with(source, &inner.expr, place),
+        Expr::MethodCall(call) => begins_with(source, &call.receiver, place),
+        _ => false,
+    }
+}
+
+/// How a layer stands for the tensors of a struct.
+struct Layer {
+    name: String,
+    bias: Option<String>,
+    turned: bool,
+    /// There are several, by an index.
+    is_list: bool,
+}
+
+impl<'h, 'u> Holder<'h, 'u> {
+    fn of(unit: &'h Unit<'u>, declared: &'h Declared) -> Option<Self> {
+        let Item::Struct(item) = &declared.item else {
+            return None;
+        };
+        let StructFields::Named(fields) = &item.fields else {
+            return None;
+        };
+        let of_type = |wanted: &str| {
+            let fields = fields.named.iter().filter(|field| {
+                unit.source.slice(&field.ty).replace(' ', "") == wanted
+                    && !field.attrs.iter().any(|attr| attr.path().is_ident("cfg"))
+            });
+            let names = fields.filter_map(|field| Some(field.ident.as_ref()?.to_string()));
+            names.collect::<Vec<_>>()
+        };
+        let mut tensors = of_type("Tensor");
+        if tensors.is_empty() {
+            return None;
+        }
+        let mut stacks = Vec::new();
+        tensors.retain(|field| {
+            let (origin, rank) = origin(unit, &declared.name, field);
+            let made = origin > Origin::Computed;
+            stacks.extend((made && rank == Some(3)).then(|| field.clone()));
+            made && rank.is_none_or(|rank| rank == 2)
+        });
+        let all = functions::of(unit.file).into_iter();
+        let own = |function: &Function<'_>| {
+            function.module == declared.module && function.of.as_ref() == Some(&declared.name)
+        };
+        let any = !tensors.is_empty() || !stacks.is_empty();
+        (any && !is_codebook(&declared.name)).then(|| Self {
+            unit,
+            declared,
+            fields,
+            methods: all.filter(own).collect(),
+            tensors,
+            stacks,
+            options: of_type("Option<Tensor>"),
+            has_module: false,
+        })
+    }
+
+    /// The products of all methods, with what is added to them or without.
+    fn plan(&self, biases: bool) -> Option<Plan> {
+        let fields = Fields {
+            tensors: self.tensors.clone(),
+            stacks: self.stacks.clone(),
+            options: self.options.clone(),
+            biases,
+        };
+        let mut plan = Plan::default();
+        for method in &self.methods {
+            let facts = Facts::of(self.unit, method);
+            let mut search = Search {
+                env: Env::new(&facts, &fields),
+                plan: Plan::default(),
+                stmt: 0..0,
+                within: None,
+            };
+            search.block(method.block);
+            let Plan {
+                products,
+                gone,
+                variables,
+            } = search.plan;
+            plan.gone.extend(gone);
+            plan.variables.extend(variables);
+            plan.products
+                .extend(products.into_iter().filter(|found| !found.is_part));
+        }
+        let read = |(name, range): &(String, Range<usize>)| plan.is_read(self.unit, name, range);
+        let certain = !plan.products.is_empty() && !plan.variables.iter().any(read);
+        certain.then_some(plan)
+    }
+
+    fn field(&self, name: &str) -> Option<&'h syn::Field> {
+        let named = |field: &&syn::Field| field.ident.as_ref().is_some_and(|ident| ident == name);
+        self.fields.named.iter().find(named)
+    }
+
+    /// The name of the layer that a weight is in.
+    fn name(&self, weight: &str) -> Option<String> {
+        let ends = ["_weight", "_kernel", "_w"];
+        let stem = ends.iter().find_map(|end| weight.strip_suffix(end));
+        let names = match weight {
+            "weight" | "kernel" | "w" => vec!["inner", "linear", "projection"],
+            _ => stem.into_iter().chain([weight]).collect(),
+        };
+        let free = |name: &&&str| **name == weight || self.field(name).is_none();
+        names.iter().find(free).map(|name| (*name).to_owned())
+    }
+}
+
+impl Plan {
+    /// Whether a place is in what goes or is written anew.
+    fn is_done(&self, range: &Range<usize>) -> bool {
+        let products = self.products.iter().map(Found::rewritten);
+        let mut all = products.chain(self.gone.iter().cloned());
+        all.any(|outer| is_inside(range, &outer))
+    }
+
+    /// Whether a variable is read in what stays of a range.
+    fn is_read(&self, unit: &Unit<'_>, name: &str, range: &Range<usize>) -> bool {
+        let text = &unit.source.text[range.clone()];
+        words(text).filter(|word| *word == name).any(|word| {
+            let at = range.start + (word.as_ptr() as usize - text.as_ptr() as usize);
+            !self.is_done(&(at..at + word.len()))
+        })
+    }
+
+    /// The layers by their weights; `None` where a weight is used in two ways.
+    fn layers(&self, holder: &Holder<'_, '_>) -> Option<BTreeMap<String, Layer>> {
+        let mut layers = BTreeMap::<String, Layer>::new();
+        for Found { product, .. } in &self.products {
+            if let Some(layer) = layers.get(&product.weight) {
+                if layer.bias != product.bias || layer.turned != product.turned {
+                    return None;
+                }
+                continue;
+            }
+            // What a constructor is given may be no weight, if nothing says so.
+            let origin = || origin(holder.unit, &holder.declared.name, &product.weight).0;
+            if product.turned && product.bias.is_none() && origin() < Origin::Loaded {
+                return None;
+            }
+            let layer = Layer {
+                name: holder.name(&product.weight)?,
+                bias: product.bias.clone(),
+                turned: product.turned,
+                is_list: product.index.is_some(),
+            };
+            let taken = layers.values().any(|other| {
+                other.name == layer.name || other.bias.is_some() && other.bias == layer.bias
+            });
+            if taken {
+                return None;
+            }
+            layers.insert(product.weight.clone(), layer);
+        }
+        let biases: Vec<_> = layers.values().filter_map(|l| l.bias.clone()).collect();
+        (!biases.iter().any(|bias| layers.contains_key(bias))).then_some(layers)
+    }
+
+    fn edits(&self, holder: &Holder<'_, '_>, nn: &str) -> Option<Changes> {
+        let layers = self.layers(holder)?;
+        let source = holder.unit.source;
+        let mut changes = Vec::new();
+        for found in &self.products {
+            let layer = &layers[&found.product.weight];
+            // An input that is written elsewhere reads no tensor that goes.
+            let reads = |name: &String| mentions(&found.product.input, name) > 0;
+            if found.input.is_none() && layers.keys().any(reads) {
+                return None;
+            }
+            let call = found.call(&layer.name, holder.has_module);
+            changes.push((found.rewritten(), call));
+        }
+        for range in &self.gone {
+            changes.push((source.with_comments(range.clone()), String::new()));
+        }
+        changes.extend(others(holder, self, &layers)?);
+        changes.extend(declaration(holder, &layers, nn)?);
+        changes.extend(literals(holder, &layers, nn)?);
+        let biases = layers.values().filter_map(|layer| layer.bias.clone());
+        let gone = layers.keys().cloned().chain(biases).collect();
+        Some(Changes { changes, gone })
+    }
+}
+
+/// The fields: a layer in the place of the weight, and no bias.
+fn declaration(
+    holder: &Holder<'_, '_>,
+    layers: &BTreeMap<String, Layer>,
+    nn: &str,
+) -> Option<Vec<(Range<usize>, String)>> {
+    let source = holder.unit.source;
+    let mut changes = Vec::new();
+    let mut public = false;
+    for (index, field) in holder.fields.named.iter().enumerate() {
+        let ident = field.ident.as_ref()?;
+        let name = ident.to_string();
+        let is_bias = layers.values().any(|l| l.bias.as_ref() == Some(&name));
+        if !is_bias && !layers.contains_key(&name) {
+            continue;
+        }
+        public |= !matches!(field.vis, syn::Visibility::Inherited);
+        if let Some(layer) = layers.get(&name) {
+            let range = source.range(ident).start..source.range(&field.ty).end;
+            let ty = match layer.is_list {
+                true => format!("Vec<{nn}::Linear>"),
+                false => format!("{nn}::Linear"),
+            };
+            changes.push((range, format!("{}: {ty}", layer.name)));
+        } else {
+            let range = item_of_list(source, &holder.fields.named, index);
+            changes.push((range, String::new()));
+        }
+    }
+    let own = &holder.declared.name;
+    let (unit, names) = (holder.unit, layers.keys());
+    let elsewhere = public && unit.world.is_built_elsewhere(unit.path, own, names);
+    (!elsewhere).then_some(changes)
+}
+
+/// An element of a list with its comma and the comments above it.
+fn item_of_list<T: Spanned>(
+    source: &Source<'_>,
+    list: &Punctuated<T, Token![,]>,
+    index: usize,
+) -> Range<usize> {
+    let range = source.range(&list[index]);
+    let next = list.get(index + 1).map(|next| source.range(next).start);
+    let pair = list.pairs().nth(index);
+    let comma = pair.and_then(|pair| pair.punct().map(|comma| source.range(*comma).end));
+    let Some(comma) = comma else {
+        // The last one takes the comma before it along.
+        let before = index
+            .checked_sub(1)
+            .map(|before| source.range(&list[before]).end);
+        return before.unwrap_or(range.start)..range.end;
+    };
+    match next {
+        Some(next) if source.line(next) == source.line(comma) => range.start..next,
+        _ => source.with_comments(range.start..comma),
+    }
+}
+
+/// The constructors: the layer is made of what the tensors were.
+fn literals(
+    holder: &Holder<'_, '_>,
+    layers: &BTreeMap<String, Layer>,
+    nn: &str,
+) -> Option<Vec<(Range<usize>, String)>> {
+    let (unit, source) = (holder.unit, holder.unit.source);
+    let literals = Literals::of(unit, &holder.declared.name);
+    if literals.found.is_empty() || literals.patterns {
+        return None;
+    }
+    let mut changes = Vec::new();
+    for (literal, in_result) in literals.found {
+        if literal.rest.is_some() {
+            return None;
+        }
+        let given = |name: &str| {
+            let is_it = |value: &syn::FieldValue| matches!(&value.member, Member::Named(member) if member == name);
+            literal.fields.iter().position(is_it)
+        };
+        for (weight, layer) in layers {
+            let value = &literal.fields[given(weight)?];
+            let mut made = source.slice(&value.expr).to_owned();
+            if layer.is_list {
+                ident(&value.expr).filter(|_| layer.bias.is_none())?;
+                made += ".get(index)?";
+            }
+            if layer.turned {
+                made += ".t()?";
+            }
+            if !in_result && (layer.turned || layer.is_list) {
+                return None;
+            }
+            let bias = match &layer.bias {
+                None => "None".to_owned(),
+                Some(bias) => {
+                    let index = given(bias)?;
+                    let range = item_of_list(source, &literal.fields, index);
+                    changes.push((range, String::new()));
+                    let text = source.slice(&literal.fields[index].expr);
+                    match holder.options.contains(bias) {
+                        true => text.to_owned(),
+                        false => format!("Some({text})"),
+                    }
+                }
+            };
+            let made = format!("{nn}::Linear::new({made}, {bias})");
+            let made = match (layer.is_list, ident(&value.expr)) {
+                (true, Some(stack)) => {
+                    format!("(0..{stack}.dim(0)?).map(|index| Ok({made})).collect::<Result<_>>()?")
+                }
+                _ => made,
+            };
+            let text = format!("{}: {made}", layer.name);
+            changes.push((source.range(value), text));
+        }
+    }
+    Some(changes)
+}
+
+/// What reads the tensors besides: from the layer now. `None` where that is not certain.
+fn others(
+    holder: &Holder<'_, '_>,
+    plan: &Plan,
+    layers: &BTreeMap<String, Layer>,
+) -> Option<Vec<(Range<usize>, String)>> {
+    let mut reads = Reads {
+        holder,
+        plan,
+        layers,
+        own: false,
+        changes: Vec::new(),
+        certain: true,
+    };
+    for item in &holder.unit.file.items {
+        reads.own = matches!(item, Item::Impl(one)
+            if last_name(&one.self_ty).is_some_and(|name| name == holder.declared.name));
+        reads.visit_item(item);
+    }
+    reads.certain.then_some(reads.changes)
+}
+
+struct Reads<'r, 'h, 'u> {
+    holder: &'r Holder<'h, 'u>,
+    plan: &'r Plan,
+    layers: &'r BTreeMap<String, Layer>,
+    /// In an `impl` of the struct.
+    own: bool,
+    changes: Vec<(Range<usize>, String)>,
+    certain: bool,
+}
+
+impl Reads<'_, '_, '_> {
+    /// `self.inner.weight()` for a weight, `self.inner.bias()` for an optional bias.
+    fn accessor(&self, field: &str) -> Option<String> {
+        if let Some(layer) = self.layers.get(field) {
+            return (!layer.turned && !layer.is_list)
+                .then(|| format!("self.{}.weight()", layer.name));
+        }
+        let options = &self.holder.options;
+        let mut layers = self.layers.values();
+        let layer = layers.find(|layer| layer.bias.as_deref() == Some(field))?;
+        options
+            .iter()
+            .any(|option| option == field)
+            .then(|| format!("self.{}.bias()", layer.name))
+    }
+
+    fn goes(&self, name: &str) -> bool {
+        let biases = self.layers.values().filter_map(|l| l.bias.as_deref());
+        self.layers.contains_key(name) || biases.into_iter().any(|bias| bias == name)
+    }
+
+    /// A read by which nothing is taken or changed.
+    fn read(&mut self, expr: &Expr, whole: Range<usize>, end: &str) -> bool {
+        let Expr::Field(_) = expr else { return false };
+        let field = own_field(expr).filter(|field| self.own && self.goes(field));
+        let Some(field) = field else { return false };
+        if self.plan.is_done(&whole) {
+            return true;
+        }
+        match self.accessor(&field) {
+            Some(text) => self.changes.push((whole, text + end)),
+            None => self.certain = false,
+        }
+        true
+    }
+}
+
+impl Reads<'_, '_, '_> {
+    fn is_option(&self, expr: &Expr) -> bool {
+        own_field(expr).is_some_and(|field| self.holder.options.contains(&field))
+    }
+
+    /// What is matched may be an option of a reference as well as a reference to an option.
+    fn matched(&mut self, expr: &Expr) {
+        let whole = self.holder.unit.source.range(expr);
+        let Expr::Reference(reference) = expr else {
+            return self.visit_expr(expr);
+        };
+        if !self.read(&reference.expr, whole, "") {
+            self.visit_expr(expr);
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Reads<'_, '_, '_> {
+    fn visit_expr_match(&mut self, choice: &'a syn::ExprMatch) {
+        self.matched(&choice.expr);
+        choice.arms.iter().for_each(|arm| self.visit_arm(arm));
+    }
+
+    fn visit_expr_let(&mut self, bound: &'a syn::ExprLet) {
+        self.matched(&bound.expr);
+    }
+
+    fn visit_expr_reference(&mut self, reference: &'a syn::ExprReference) {
+        let whole = self.holder.unit.source.range(reference);
+        let other = reference.mutability.is_some() || self.is_option(&reference.expr);
+        if other || !self.read(&reference.expr, whole, "") {
+            visit::visit_expr_reference(self, reference);
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+        let source = self.holder.unit.source;
+        let is_option = self.is_option(&call.receiver);
+        let name = call.method.to_string();
+        let (range, end) = match (is_option, name.as_str()) {
+            (true, "as_ref") => (source.range(call), ""),
+            (true, "clone") => (source.range(call), ".cloned()"),
+            (true, "is_some" | "is_none") | (false, _) => (source.range(&*call.receiver), ""),
+            (true, _) => return visit::visit_expr_method_call(self, call),
+        };
+        if !self.read(&call.receiver, range, end) {
+            visit::visit_expr(self, &call.receiver);
+        }
+        call.args.iter().for_each(|arg| self.visit_expr(arg));
+    }
+
+    fn visit_expr_field(&mut self, field: &'a ExprField) {
+        let source = self.holder.unit.source;
+        if let Member::Named(name) = &field.member {
+            let is_self = ident(&field.base).is_some_and(|base| base == "self");
+            let other = is_self && !self.own;
+            if self.goes(&name.to_string()) && !other && !self.plan.is_done(&source.range(field)) {
+                self.certain = false;
+            }
+        }
+        visit::visit_expr_field(self, field);
+    }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        let tokens = call.tokens.to_string();
+        let read = words(&tokens).any(|word| self.goes(word));
+        self.certain &= !(read && self.own && tokens.contains("self"));
+    }
+}
+
+/// The search for products in a function.
+struct Search<'e, 'f, 'u> {
+    env: Env<'e, 'f, 'u>,
+    plan: Plan,
+    /// The statement that is searched.
+    stmt: Range<usize>,
+    /// Where products are looked for: in the input of one.
+    within: Option<Range<usize>>,
+}
+
+impl Search<'_, '_, '_> {
+    fn range(&self, node: &impl Spanned) -> Range<usize> {
+        self.env.facts.unit.source.range(node)
+    }
+
+    fn block(&mut self, block: &Block) {
+        let outer = self.env.variables.clone();
+        let whole = self.range(block);
+        for stmt in &block.stmts {
+            self.stmt(stmt, &whole);
+        }
+        self.env.variables = outer;
+    }
+
+    fn stmt(&mut self, stmt: &Stmt, block: &Range<usize>) {
+        let range = self.range(stmt);
+        if let Some((name, product)) = self.env.added(stmt) {
+            self.plan.gone.push(range);
+            return self.extend(&name, product);
+        }
+        let values = match stmt {
+            Stmt::Local(local) => self.env.bound(local).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let rest = range.end..block.end;
+        if values.iter().any(|(_, value)| is_weight(value)) {
+            self.plan.gone.push(range);
+            self.leave_out(&values, &rest);
+            return self.env.variables.extend(values);
+        }
+        let first = self.plan.products.len();
+        self.stmt = range.clone();
+        visit::visit_stmt(self, stmt);
+        self.rebound(stmt);
+        for place in first..self.plan.products.len() {
+            self.leave_out_part(place, &values, &range, &rest);
+        }
+        for (name, value) in values {
+            self.bind(name, value, &range);
+        }
+    }
+
+    /// The variable of a product that is part of another goes.
+    fn leave_out_part(
+        &mut self,
+        place: usize,
+        values: &[(String, Value)],
+        stmt: &Range<usize>,
+        rest: &Range<usize>,
+    ) {
+        let Some(part) = self.plan.products[place].product.before else {
+            return;
+        };
+        let Some((name, made)) = self.plan.products[part].bound.clone() else {
+            return;
+        };
+        let between = made.end..stmt.start.max(made.end);
+        self.plan.variables.push((name.clone(), between));
+        if !values.iter().any(|(bound, _)| *bound == name) {
+            self.plan.variables.push((name, rest.clone()));
+        }
+    }
+
+    /// A variable that is a product from here on.
+    fn bind(&mut self, name: String, value: Value, stmt: &Range<usize>) {
+        let Value::Product(product) = value else {
+            return;
+        };
+        // The outermost of a statement comes first.
+        let in_stmt = |found: &Found| is_inside(&found.range, stmt);
+        let Some(last) = self.plan.products.iter().position(in_stmt) else {
+            return;
+        };
+        self.plan.products[last].bound = Some((name.clone(), stmt.clone()));
+        let product = product.after(last);
+        self.env.variables.insert(name, Value::Product(product));
+    }
+
+    /// A bias that a later statement adds to a product.
+    fn extend(&mut self, name: &str, product: Product) {
+        if let Some(place) = product.before {
+            let found = &mut self.plan.products[place];
+            found.product.bias.clone_from(&product.bias);
+            let stmt = found.bound.as_ref().map(|(_, stmt)| stmt.clone());
+            let constant = stmt.filter(|_| self.env.facts.assignments(name) == 1);
+            self.plan
+                .gone
+                .extend(constant.and_then(|stmt| self.mutable(name, stmt)));
+        }
+        self.env
+            .variables
+            .insert(name.to_owned(), Value::Product(product));
+    }
+
+    /// The `mut` of a declaration.
+    fn mutable(&self, name: &str, stmt: Range<usize>) -> Option<Range<usize>> {
+        let text = &self.env.facts.unit.source.text[stmt.clone()];
+        let at = stmt.start + text.find(&format!("mut {name}"))?;
+        Some(at..at + "mut ".len())
+    }
+
+    /// Values that a statement changes are known no more.
+    fn rebound(&mut self, stmt: &Stmt) {
+        struct Names(BTreeSet<String>);
+        impl<'a> Visit<'a> for Names {
+            fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
+                self.0.insert(pat.ident.to_string());
+            }
+            fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
+                self.0.extend(ident(&assign.left));
+            }
+        }
+        let mut names = Names(BTreeSet::new());
+        names.visit_stmt(stmt);
+        let is_read = |text: &str| words(text).any(|word| names.0.contains(word));
+        self.env.variables.retain(|name, value| {
+            let input = match value {
+                Value::Input { text, .. } => is_read(text),
+                Value::Product(product) => is_read(&product.input),
+                Value::Weight(weight) => weight.index.as_deref().is_some_and(is_read),
+                Value::One(_, index) => is_read(index),
+                Value::Stack(_) | Value::Bias(_) => false,
+            };
+            !input && !names.0.contains(name)
+        });
+    }
+
+    /// Variables that go are read by what goes with them.
+    fn leave_out(&mut self, values: &[(String, Value)], rest: &Range<usize>) {
+        for (name, value) in values {
+            let same = matches!(value, Value::Input { text, .. }
+                if text.trim_start_matches('&') == name);
+            if !same {
+                self.plan.variables.push((name.clone(), rest.clone()));
+            }
+        }
+    }
+
+    /// A product, if it is more than the variable that holds one.
+    fn found(&mut self, expr: &Expr) -> bool {
+        let range = self.range(expr);
+        if self
+            .within
+            .as_ref()
+            .is_some_and(|within| !is_inside(&range, within))
+        {
+            return false;
+        }
+        let Some(Value::Product(product)) = self.env.eval(expr) else {
+            return false;
+        };
+        if product.is_flat() {
+            return false;
+        }
+        if let Some(place) = product.before {
+            let before = &mut self.plan.products[place];
+            if before.product.bias == product.bias {
+                return false;
+            }
+            before.is_part = true;
+            let stmt = before.bound.as_ref().map(|(_, stmt)| stmt.clone());
+            self.plan.gone.extend(stmt);
+            // What is said of the bias.
+            let source = self.env.facts.unit.source;
+            let whole = source.whole_lines(self.stmt.clone());
+            let comments = source.with_comments(self.stmt.clone()).start..whole.start;
+            self.plan
+                .gone
+                .extend(Some(comments).filter(|range| !range.is_empty()));
+        }
+        let source = self.env.facts.unit.source;
+        let place = product.place.0.clone();
+        let is_name = source.text[place.clone()]
+            .chars()
+            .all(|c| c.is_alphanumeric() || c == '_');
+        let direct = product.before.is_none() && !is_name && begins_with(source, expr, &place);
+        let (range, is_result) = (self.range(expr), is_result(expr));
+        self.plan.products.push(Found {
+            range,
+            input: direct.then_some(place),
+            product,
+            is_result,
+            bound: None,
+            is_part: false,
+        });
+        true
+    }
+}
+
+fn is_weight(value: &Value) -> bool {
+    matches!(value, Value::Weight(_) | Value::One(..))
+}
+
+impl<'a> Visit<'a> for Search<'_, '_, '_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        let borrowed = matches!(expr, Expr::Reference(_) | Expr::Paren(_));
+        if borrowed || !self.found(expr) {
+            return visit::visit_expr(self, expr);
+        }
+        let input = self
+            .plan
+            .products
+            .last()
+            .and_then(|found| found.input.clone());
+        if input.is_some() {
+            let outer = std::mem::replace(&mut self.within, input);
+            visit::visit_expr(self, expr);
+            self.within = outer;
+        }
+    }
+
+    fn visit_block(&mut self, block: &'a Block) {
+        self.block(block);
+    }
+
+    fn visit_item(&mut self, _: &'a Item) {}
+}

@@ -1,0 +1,77 @@
+//! Where a struct of a file is built.
+
+use syn::visit::{self, Visit};
+use syn::{ExprStruct, Item};
+
+use super::Unit;
+use super::types::last_name;
+
+/// The literals of a type, and whether a pattern names all of its fields.
+#[derive(Default)]
+pub struct Literals<'l> {
+    names: Vec<String>,
+    /// Whether the functions around return a `Result`, the innermost last.
+    results: Vec<bool>,
+    /// Each with whether its function returns a `Result`.
+    pub found: Vec<(&'l ExprStruct, bool)>,
+    pub patterns: bool,
+}
+
+impl<'l> Literals<'l> {
+    /// Of the type `of`, in the whole file.
+    pub fn of(unit: &Unit<'l>, of: &str) -> Self {
+        let mut literals = Self::default();
+        for item in &unit.file.items {
+            let own = matches!(item, Item::Impl(one)
+                if last_name(&one.self_ty).is_some_and(|name| name == of));
+            literals.names = vec![of.to_owned()];
+            literals.names.extend(own.then(|| "Self".to_owned()));
+            literals.visit_item(item);
+        }
+        literals
+    }
+
+    fn is_it(&self, path: &syn::Path) -> bool {
+        self.names.iter().any(|name| path.is_ident(name))
+    }
+
+    fn function(&mut self, signature: &syn::Signature, block: &'l syn::Block) {
+        let result = match &signature.output {
+            syn::ReturnType::Type(_, ty) => last_name(ty).is_some_and(|name| name == "Result"),
+            syn::ReturnType::Default => false,
+        };
+        self.results.push(result);
+        visit::visit_block(self, block);
+        self.results.pop();
+    }
+}
+
+impl<'l> Visit<'l> for Literals<'l> {
+    fn visit_expr_struct(&mut self, literal: &'l ExprStruct) {
+        if self.is_it(&literal.path) {
+            let result = self.results.last().copied().unwrap_or_default();
+            self.found.push((literal, result));
+        }
+        visit::visit_expr_struct(self, literal);
+    }
+
+    fn visit_pat_struct(&mut self, pat: &'l syn::PatStruct) {
+        self.patterns |= self.is_it(&pat.path) && pat.rest.is_none();
+        visit::visit_pat_struct(self, pat);
+    }
+
+    fn visit_expr_closure(&mut self, closure: &'l syn::ExprClosure) {
+        // What it returns is not written.
+        self.results.push(false);
+        visit::visit_expr_closure(self, closure);
+        self.results.pop();
+    }
+
+    fn visit_item_fn(&mut self, item: &'l syn::ItemFn) {
+        self.function(&item.sig, &item.block);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'l syn::ImplItemFn) {
+        self.function(&item.sig, &item.block);
+    }
+}

@@ -1,0 +1,518 @@
+//! Products with tensors of `self` as a layer computes them: `x W^T`, plus a bias.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use syn::{Expr, Pat, Stmt};
+
+use super::facts::Facts;
+use super::syntax::{axes, ident, is_none, mentions, own_field, some_name, strip, tail, without};
+
+/// Where an expression is, which does not count when two are compared.
+#[derive(Clone, Debug)]
+pub struct Place(pub Range<usize>);
+
+impl PartialEq for Place {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Place {}
+
+/// A product of a weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// An expression of type `&Tensor`, and where it is.
+    pub input: String,
+    pub place: Place,
+    /// The field that is the weight.
+    pub weight: String,
+    /// Which of several weights it is, where the field is a stack of them.
+    pub index: Option<String>,
+    /// Whether the weight is stored as `[in, out]`.
+    pub turned: bool,
+    /// The field that is added.
+    pub bias: Option<String>,
+    /// The dimensions of the input, where it is one of two now: `x.reshape((a * b, c))`.
+    flat: bool,
+    /// The product before the bias was added, by its place among those found.
+    pub before: Option<usize>,
+}
+
+impl Product {
+    /// As a variable that holds the product found at this place.
+    pub fn after(self, place: usize) -> Self {
+        Self {
+            before: Some(place),
+            ..self
+        }
+    }
+
+    /// Whether its shape is not yet that of the input.
+    pub fn is_flat(&self) -> bool {
+        self.flat
+    }
+}
+
+/// A tensor that may be a weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weight {
+    field: String,
+    pub index: Option<String>,
+    turned: bool,
+}
+
+impl Weight {
+    fn turn(self) -> Value {
+        Value::Weight(Self {
+            turned: !self.turned,
+            ..self
+        })
+    }
+}
+
+/// What an expression is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A weight, or its transpose, for any batch.
+    Weight(Weight),
+    /// Several weights, and one of them as a stack of one.
+    Stack(String),
+    One(String, String),
+    /// The input as it is, or with its first dimensions as one.
+    Input {
+        text: String,
+        flat: bool,
+    },
+    Bias(String),
+    Product(Product),
+}
+
+/// The tensors of a struct.
+pub struct Fields {
+    /// Of type `Tensor`.
+    pub tensors: Vec<String>,
+    /// Of type `Tensor` and three dimensions.
+    pub stacks: Vec<String>,
+    /// Of type `Option<Tensor>`.
+    pub options: Vec<String>,
+    /// Whether what is added to a product belongs to it.
+    pub biases: bool,
+}
+
+/// The context in which expressions are read.
+pub struct Env<'e, 'f, 'u> {
+    pub facts: &'e Facts<'f, 'u>,
+    pub fields: &'e Fields,
+    pub variables: BTreeMap<String, Value>,
+    /// The names of an input's dimensions, where they are matched.
+    dims: Vec<String>,
+}
+
+/// Whether an expression that is known here is a `Result`.
+pub fn is_result(expr: &Expr) -> bool {
+    match expr {
+        Expr::Paren(inner) => is_result(&inner.expr),
+        Expr::MethodCall(call) => call.method != "clone",
+        Expr::Call(_) => true,
+        Expr::Match(choice) => choice.arms.last().is_some_and(|arm| is_result(&arm.body)),
+        Expr::If(choice) => tail(&choice.then_branch).is_some_and(is_result),
+        Expr::Block(block) => tail(&block.block).is_some_and(is_result),
+        _ => false,
+    }
+}
+
+impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
+    pub fn new(facts: &'e Facts<'f, 'u>, fields: &'e Fields) -> Self {
+        Self {
+            facts,
+            fields,
+            variables: BTreeMap::new(),
+            dims: Vec::new(),
+        }
+    }
+
+    fn inner(&self, name: String, value: Value) -> Self {
+        let mut variables = self.variables.clone();
+        variables.insert(name, value);
+        Self {
+            variables,
+            dims: self.dims.clone(),
+            ..*self
+        }
+    }
+
+    /// What an expression is, if that is certain.
+    pub fn eval(&self, expr: &Expr) -> Option<Value> {
+        match expr {
+            Expr::Try(inner) => self.eval(&inner.expr),
+            Expr::Paren(inner) => self.eval(&inner.expr),
+            Expr::Reference(inner) if inner.mutability.is_none() => self.eval(&inner.expr),
+            Expr::Path(_) => self.variables.get(&ident(expr)?).cloned(),
+            Expr::Field(_) => self.field(expr),
+            Expr::MethodCall(call) => self.method(call),
+            Expr::Call(call) => {
+                let ok = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"));
+                self.eval(call.args.first().filter(|_| ok)?)
+            }
+            Expr::Block(block) => self.block(&block.block),
+            Expr::Match(choice) => self.choice(choice),
+            Expr::If(choice) => self.branches(choice),
+            _ => None,
+        }
+    }
+
+    fn field(&self, expr: &Expr) -> Option<Value> {
+        let field = own_field(expr)?;
+        if self.fields.options.contains(&field) {
+            return Some(Value::Bias(field));
+        }
+        if self.fields.stacks.contains(&field) {
+            return Some(Value::Stack(field));
+        }
+        let known = self.fields.tensors.contains(&field);
+        known.then(|| weight(field, None))
+    }
+
+    /// The field of an expression of type `&Option<Tensor>` or `Option<&Tensor>`.
+    fn option(&self, expr: &Expr) -> Option<String> {
+        let expr = match strip(expr) {
+            Expr::MethodCall(call) if call.method == "as_ref" => &call.receiver,
+            expr => expr,
+        };
+        own_field(expr).filter(|field| self.fields.options.contains(field))
+    }
+
+    /// An operand that is no weight, as an expression of type `&Tensor`.
+    fn input(&self, expr: &Expr) -> Option<(String, bool)> {
+        match self.eval(expr) {
+            Some(Value::Input { text, flat }) => Some((text, flat)),
+            Some(Value::Product(product)) if !product.flat => {
+                Some((self.facts.borrowed(without(expr, &["contiguous"])), false))
+            }
+            Some(_) => None,
+            None => {
+                let bare = without(expr, &["contiguous"]);
+                let own = self.facts.unit.source.slice(bare);
+                let weight = |name: &String| mentions(own, name) > 0;
+                let is_weight =
+                    |(_, value): &(&String, &Value)| !matches!(value, Value::Input { .. });
+                let mut known = self
+                    .variables
+                    .iter()
+                    .filter(is_weight)
+                    .map(|(name, _)| name);
+                (!known.any(weight)).then(|| (self.facts.borrowed(bare), false))
+            }
+        }
+    }
+
+    fn method(&self, call: &syn::ExprMethodCall) -> Option<Value> {
+        let args: Vec<_> = call.args.iter().collect();
+        let name = call.method.to_string();
+        if let ("matmul" | "broadcast_matmul", [operand]) = (name.as_str(), args.as_slice()) {
+            return self.product(&call.receiver, operand);
+        }
+        let Some(value) = self.eval(&call.receiver) else {
+            return self.flattened(call);
+        };
+        match (value, name.as_str(), args.as_slice()) {
+            (Value::Weight(weight), name, args) => weight_of(weight, name, args),
+            (Value::Stack(field), name, args) => self.one(field, name, args),
+            (Value::One(field, index), "squeeze", [dim]) if self.is_text(dim, "0") => {
+                Some(weight(field, Some(index)))
+            }
+            (value @ Value::Input { .. }, "contiguous" | "clone", []) => Some(value),
+            (Value::Input { flat: false, .. }, "reshape", _) => self.flattened(call),
+            (value @ Value::Product(_), "contiguous", []) => Some(value),
+            (Value::Product(product), "broadcast_add" | "add", [bias]) => {
+                self.biased(product, bias)
+            }
+            (Value::Product(product), "reshape", [shape]) if product.flat => {
+                self.restored(product, shape)
+            }
+            _ => None,
+        }
+    }
+
+    fn is_text(&self, expr: &Expr, text: &str) -> bool {
+        self.facts.unit.source.slice(expr) == text
+    }
+
+    fn product(&self, receiver: &Expr, operand: &Expr) -> Option<Value> {
+        let Some(Value::Weight(weight)) = self.eval(operand) else {
+            return None;
+        };
+        let (input, flat) = self.input(receiver)?;
+        let source = self.facts.unit.source;
+        Some(Value::Product(Product {
+            place: Place(source.range(without(receiver, &["contiguous"]))),
+            input,
+            weight: weight.field,
+            index: weight.index,
+            turned: !weight.turned,
+            bias: None,
+            flat,
+            before: None,
+        }))
+    }
+
+    /// One weight of several.
+    fn one(&self, field: String, method: &str, args: &[&Expr]) -> Option<Value> {
+        let text = |index: &Expr| self.facts.unit.source.slice(index).to_owned();
+        match (method, args) {
+            ("get", [index]) => Some(weight(field, Some(text(index)))),
+            ("i", [index]) if self.facts.is_size(index) => Some(weight(field, Some(text(index)))),
+            ("narrow", [dim, index, len]) if self.is_text(dim, "0") && self.is_text(len, "1") => {
+                Some(Value::One(field, text(index)))
+            }
+            _ => None,
+        }
+    }
+
+    fn biased(&self, product: Product, bias: &Expr) -> Option<Value> {
+        let field = match self.eval(bias)? {
+            Value::Bias(field) => field,
+            Value::Weight(weight) if !weight.turned => weight.field,
+            _ => return None,
+        };
+        let certain = self.fields.biases && product.bias.is_none() && field != product.weight;
+        let bias = Some(field);
+        certain.then_some(Value::Product(Product { bias, ..product }))
+    }
+
+    /// `x.reshape((a * b, c))` in an arm of `match x.dims()` whose pattern is `[a, b, c]`.
+    fn flattened(&self, call: &syn::ExprMethodCall) -> Option<Value> {
+        let (last, first) = self.dims.split_last()?;
+        let [Expr::Tuple(shape)] = call.args.iter().collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        let [rows, columns] = shape.elems.iter().collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        let source = self.facts.unit.source;
+        let product = first.join("*");
+        let certain = call.method == "reshape"
+            && source.slice(rows).replace([' ', '('], "").replace(')', "") == product
+            && source.slice(columns) == last;
+        let (text, flat) = self.input(&call.receiver).filter(|_| certain)?;
+        (!flat).then_some(Value::Input { text, flat: true })
+    }
+
+    /// `product.reshape((a, b, ()))` there.
+    fn restored(&self, product: Product, shape: &Expr) -> Option<Value> {
+        let (_, first) = self.dims.split_last()?;
+        let Expr::Tuple(shape) = shape else {
+            return None;
+        };
+        let source = self.facts.unit.source;
+        let texts: Vec<_> = shape.elems.iter().map(|elem| source.slice(elem)).collect();
+        let (_, leading) = texts.split_last()?;
+        let flat = false;
+        (leading == first).then_some(Value::Product(Product { flat, ..product }))
+    }
+
+    /// The last expression of a block of definitions.
+    fn block(&self, block: &syn::Block) -> Option<Value> {
+        let (Stmt::Expr(last, None), before) = block.stmts.split_last()? else {
+            return None;
+        };
+        let mut env = Self {
+            variables: self.variables.clone(),
+            dims: self.dims.clone(),
+            ..*self
+        };
+        for stmt in before {
+            let Stmt::Local(local) = stmt else {
+                return None;
+            };
+            env.variables.extend(env.bound(local)?);
+        }
+        env.eval(last)
+    }
+
+    /// What the names of a declaration are.
+    pub fn bound(&self, local: &syn::Local) -> Option<Vec<(String, Value)>> {
+        let init = local.init.as_ref().filter(|init| init.diverge.is_none())?;
+        let pat = match &local.pat {
+            Pat::Type(typed) => &*typed.pat,
+            pat => pat,
+        };
+        match pat {
+            Pat::Ident(pat) => Some(vec![(pat.ident.to_string(), self.eval(&init.expr)?)]),
+            Pat::Tuple(tuple) => {
+                let values = self.tuple(&init.expr)?;
+                let names = tuple.elems.iter().map(|pat| match pat {
+                    Pat::Ident(pat) => Some(pat.ident.to_string()),
+                    _ => None,
+                });
+                let names: Vec<_> = names.collect::<Option<_>>()?;
+                (names.len() == values.len()).then(|| names.into_iter().zip(values).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// The elements of a tuple, which are the same in all arms.
+    fn tuple(&self, expr: &Expr) -> Option<Vec<Value>> {
+        match strip(expr) {
+            Expr::Tuple(tuple) => {
+                let value = |expr: &Expr| match self.eval(expr) {
+                    Some(value) => Some(value),
+                    None => {
+                        let (text, flat) = self.input(expr)?;
+                        Some(Value::Input { text, flat })
+                    }
+                };
+                tuple.elems.iter().map(value).collect()
+            }
+            Expr::Match(choice) => {
+                let arms = choice.arms.iter().map(|arm| self.tuple(&arm.body));
+                same(arms)
+            }
+            Expr::If(choice) => {
+                let other = self.tuple(&choice.else_branch.as_ref()?.1);
+                let first = tail(&choice.then_branch).and_then(|expr| self.tuple(expr));
+                same([first, other].into_iter())
+            }
+            Expr::Block(block) if block.block.stmts.len() == 1 => self.tuple(tail(&block.block)?),
+            _ => None,
+        }
+    }
+
+    fn choice(&self, choice: &syn::ExprMatch) -> Option<Value> {
+        if let Some(bias) = self.option(&choice.expr) {
+            let [a, b] = choice.arms.as_slice() else {
+                return None;
+            };
+            let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
+            let name = some_name(&some.pat).filter(|_| is_none(&none.pat))?;
+            return self.optional(&bias, name, self.eval(&none.body), &some.body);
+        }
+        same(choice.arms.iter().map(|arm| {
+            let dims = names(&arm.pat);
+            let env = Self {
+                variables: self.variables.clone(),
+                dims: dims.unwrap_or_default(),
+                ..*self
+            };
+            env.eval(&arm.body)
+        }))
+    }
+
+    fn branches(&self, choice: &syn::ExprIf) -> Option<Value> {
+        let other = &choice.else_branch.as_ref()?.1;
+        if let Expr::Let(bound) = &*choice.cond {
+            let bias = self.option(&bound.expr)?;
+            let name = some_name(&bound.pat)?;
+            let some = tail(&choice.then_branch).filter(|_| choice.then_branch.stmts.len() == 1)?;
+            return self.optional(&bias, name, self.eval(other), some);
+        }
+        let first = self.block(&choice.then_branch);
+        same([first, self.eval(other)].into_iter())
+    }
+
+    /// `match bias { None => product, Some(bias) => product + bias }`
+    fn optional(
+        &self,
+        bias: &str,
+        name: String,
+        plain: Option<Value>,
+        some: &Expr,
+    ) -> Option<Value> {
+        let env = self.inner(name, Value::Bias(bias.to_owned()));
+        match (plain?, env.eval(some)?) {
+            (Value::Product(plain), Value::Product(some))
+                if plain.bias.is_none()
+                    && some.bias.as_deref() == Some(bias)
+                    && plain.input == some.input
+                    && plain.weight == some.weight
+                    && plain.index == some.index
+                    && plain.turned == some.turned
+                    && plain.flat == some.flat =>
+            {
+                Some(Value::Product(some))
+            }
+            _ => None,
+        }
+    }
+
+    /// `if let Some(bias) = &self.bias { product = product.broadcast_add(bias)?; }`, or without a
+    /// condition: the product's name, and what it is then.
+    pub fn added(&self, stmt: &Stmt) -> Option<(String, Product)> {
+        let value = match stmt {
+            Stmt::Expr(Expr::Assign(assign), Some(_)) => {
+                (ident(&assign.left)?, self.eval(&assign.right)?)
+            }
+            Stmt::Expr(Expr::If(choice), _) if choice.else_branch.is_none() => {
+                let Expr::Let(bound) = &*choice.cond else {
+                    return None;
+                };
+                let [Stmt::Expr(Expr::Assign(assign), _)] = choice.then_branch.stmts.as_slice()
+                else {
+                    return None;
+                };
+                let (bias, name) = (self.option(&bound.expr)?, some_name(&bound.pat)?);
+                let product = ident(&assign.left)?;
+                let plain = self.variables.get(&product).cloned();
+                let value = self.optional(&bias, name, plain, &assign.right)?;
+                (product, value)
+            }
+            _ => return None,
+        };
+        let same = |name: &str, product: &Product| match self.variables.get(name) {
+            Some(Value::Product(before)) => before.before == product.before,
+            _ => false,
+        };
+        match value {
+            (name, Value::Product(product)) if product.bias.is_some() && same(&name, &product) => {
+                Some((name, product))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn weight(field: String, index: Option<String>) -> Value {
+    Value::Weight(Weight {
+        field,
+        index,
+        turned: false,
+    })
+}
+
+/// What a method makes of a weight.
+fn weight_of(weight: Weight, method: &str, args: &[&Expr]) -> Option<Value> {
+    match (method, args) {
+        ("clone" | "contiguous", []) | ("broadcast_left", [_]) => Some(Value::Weight(weight)),
+        // To the dtype of something else, which is the weight's.
+        ("to_dtype", [Expr::MethodCall(of)]) if of.method == "dtype" => Some(Value::Weight(weight)),
+        ("t", []) => Some(weight.turn()),
+        ("transpose", args) if matches!(axes(args), Some((0, 1) | (-2, -1))) => Some(weight.turn()),
+        _ => None,
+    }
+}
+
+/// The names in a pattern of dimensions.
+fn names(pat: &Pat) -> Option<Vec<String>> {
+    match pat {
+        Pat::Reference(inner) => names(&inner.pat),
+        Pat::Slice(slice) => {
+            let names = slice.elems.iter().map(|pat| match pat {
+                Pat::Ident(pat) => Some(pat.ident.to_string()),
+                _ => None,
+            });
+            names.collect()
+        }
+        _ => None,
+    }
+}
+
+/// The value that all have.
+fn same<T: PartialEq>(mut values: impl Iterator<Item = Option<T>>) -> Option<T> {
+    let first = values.next()??;
+    values
+        .all(|value| value.as_ref() == Some(&first))
+        .then_some(first)
+}

@@ -1,0 +1,343 @@
+//! Tensors in fields that multiply and are no layer's: where they come from, and which are left.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use syn::punctuated::Punctuated;
+use syn::visit::{self, Visit};
+use syn::{Expr, ExprMethodCall, Fields, Item, Member, Token};
+
+use super::facts::Facts;
+use super::functions::{self, Function};
+use super::literals::Literals;
+use super::source::Source;
+use super::syntax::{ident, strip};
+use super::table::is_codebook;
+use super::types::last_name;
+use super::{Draft, Unit};
+
+/// Where a field's tensor comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Made of other tensors or of numbers, as the angles of rotary embeddings are.
+    Computed,
+    /// A parameter of the constructor.
+    Given,
+    /// Read from a checkpoint.
+    Loaded,
+}
+
+/// As deep as a value is followed through the variables of a function.
+const DEPTH: usize = 8;
+
+/// Methods of a `VarBuilder` that read a tensor.
+const READS: &[&str] = &[
+    "get",
+    "get_unchecked",
+    "get_unchecked_dtype",
+    "get_with_hints",
+];
+
+/// Where the tensor of a struct's field comes from, of several constructors the most certain, and its
+/// rank, if that is written.
+pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>) {
+    let literals = Literals::of(unit, of);
+    let functions = functions::of(unit.file);
+    let origins = literals.found.iter().filter_map(|(literal, _)| {
+        let mut fields = literal.fields.iter();
+        let given =
+            fields.find(|given| matches!(&given.member, Member::Named(name) if name == field))?;
+        let at = unit.source.range(*literal);
+        let inside = |block: Range<usize>| block.start <= at.start && at.end <= block.end;
+        let function = functions
+            .iter()
+            .find(|one| inside(unit.source.range(one.block)))?;
+        Some(value(&Facts::of(unit, function), &given.expr, DEPTH))
+    });
+    // Built elsewhere.
+    origins.max().unwrap_or((Origin::Given, None))
+}
+
+fn value(facts: &Facts<'_, '_>, expr: &Expr, depth: usize) -> (Origin, Option<usize>) {
+    let mut find = Made {
+        facts,
+        depth,
+        origin: Origin::Computed,
+        rank: None,
+    };
+    find.visit_expr(expr);
+    (find.origin, find.rank)
+}
+
+/// What a value is made of.
+struct Made<'f, 'e, 'u> {
+    facts: &'e Facts<'f, 'u>,
+    depth: usize,
+    origin: Origin,
+    rank: Option<usize>,
+}
+
+impl<'a> Visit<'a> for Made<'_, '_, '_> {
+    fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
+        let reads = READS.iter().any(|name| call.method == name);
+        if reads {
+            self.origin = Origin::Loaded;
+        }
+        // The outermost shape comes first.
+        if let (true, Some(Expr::Tuple(shape))) =
+            (reads || call.method == "reshape", call.args.first())
+        {
+            self.rank.get_or_insert(shape.elems.len());
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
+        let Some(name) = path.path.get_ident().map(ToString::to_string) else {
+            return;
+        };
+        let at = self.facts.unit.source.range(path).start;
+        let definitions = self.facts.definitions(&name, at);
+        let (origin, rank) = match (definitions.first(), self.depth.checked_sub(1)) {
+            (Some(made), Some(depth)) => value(self.facts, made, depth),
+            (None, _) if self.facts.is_given_tensor(&name) => (Origin::Given, None),
+            _ => (Origin::Computed, None),
+        };
+        self.origin = self.origin.max(origin);
+        self.rank = self.rank.or(rank);
+    }
+}
+
+/// Whether anything in a file is multiplied.
+pub fn has_products(unit: &Unit<'_>) -> bool {
+    unit.source.text.contains("matmul(")
+}
+
+/// The types of a file with tensors that multiply.
+pub fn multiplied(unit: &Unit<'_>) -> BTreeSet<String> {
+    let found = found(unit, |_| true);
+    found.into_iter().map(|(_, (of, _), _)| of).collect()
+}
+
+/// Lists the products of tensors in fields, but for those that a layer holds now.
+pub fn list(unit: &Unit<'_>, draft: &mut Draft, held: &BTreeSet<(String, String)>) {
+    let left = |at| !draft.edits.is_rewritten(at) && !unit.source.is_kept(at);
+    for (at, (of, field), advice) in found(unit, left) {
+        if !held.contains(&(of.clone(), field.clone())) {
+            let what = format!("`{field}` of `{of}` multiplies as a tensor, and is no layer");
+            draft.todos.push(unit.todo(at, what, advice));
+        }
+    }
+}
+
+/// The first product of each field's tensor: where, the type and the field, and what to do.
+fn found(
+    unit: &Unit<'_>,
+    counts: impl Fn(usize) -> bool,
+) -> Vec<(usize, (String, String), String)> {
+    let mut found = Vec::<(usize, (String, String), String)>::new();
+    if !has_products(unit) {
+        return found;
+    }
+    let macros = multiplying_macros(unit.file);
+    for function in functions::of(unit.file) {
+        let mut products = Products {
+            source: unit.source,
+            macros: &macros,
+            found: Vec::new(),
+        };
+        products.visit_block(function.block);
+        for (at, operands) in products.found {
+            for operand in &operands {
+                let mut trace = Trace::of(unit, &function);
+                let Some(place) = trace.field(operand, DEPTH).filter(|_| counts(at)) else {
+                    continue;
+                };
+                let (of, field) = &place;
+                let new = !found.iter().any(|(_, known, _)| *known == place);
+                let is_weight = || origin(unit, of, field).0 > Origin::Computed;
+                if new && !is_codebook(of) && is_weight() {
+                    let advice = trace.advice(field);
+                    found.push((at, place, advice));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Macros of the file that multiply what they are given.
+fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
+    struct Find(BTreeSet<String>);
+    impl<'a> Visit<'a> for Find {
+        fn visit_item_macro(&mut self, item: &'a syn::ItemMacro) {
+            let multiplies = item.mac.tokens.to_string().contains("matmul");
+            let name = item.ident.as_ref().filter(|_| multiplies);
+            self.0.extend(name.map(ToString::to_string));
+        }
+    }
+    let mut find = Find(BTreeSet::new());
+    find.visit_file(file);
+    find.0
+}
+
+/// Where products are, with their operands.
+struct Products<'p, 't> {
+    source: &'p Source<'t>,
+    macros: &'p BTreeSet<String>,
+    found: Vec<(usize, Vec<Expr>)>,
+}
+
+impl<'a> Visit<'a> for Products<'_, '_> {
+    fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
+        if (call.method == "matmul" || call.method == "broadcast_matmul") && call.args.len() == 1 {
+            let operands = call.args.iter().chain([&*call.receiver]).cloned();
+            let at = self.source.range(&call.method).start;
+            self.found.push((at, operands.collect()));
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
+        let name = call
+            .path
+            .get_ident()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        if let (true, Ok(operands)) = (self.macros.contains(&name), call.parse_body_with(parser)) {
+            // The operands live as long as this call.
+            let mut inner = Products {
+                found: Vec::new(),
+                ..*self
+            };
+            operands
+                .iter()
+                .for_each(|operand| inner.visit_expr(operand));
+            self.found.append(&mut inner.found);
+            let at = self.source.range(&call.path).start;
+            self.found.push((at, operands.into_iter().collect()));
+        }
+    }
+}
+
+/// The way from an operand back to a field.
+struct Trace<'f, 'u> {
+    facts: Facts<'f, 'u>,
+    function: &'f Function<'f>,
+    /// Whether the weight is one part of the field's tensor.
+    is_part: bool,
+    turned: bool,
+}
+
+/// Methods that give a view or a copy of a tensor.
+const VIEWS: &[&str] = &[
+    "as_ref",
+    "broadcast_as",
+    "broadcast_left",
+    "clone",
+    "contiguous",
+    "expand",
+    "flatten",
+    "permute",
+    "reshape",
+    "squeeze",
+    "t",
+    "to_dtype",
+    "transpose",
+    "unsqueeze",
+    "unwrap",
+];
+
+/// Methods that give a part of it.
+const PARTS: &[&str] = &["get", "i", "index_select", "narrow", "chunk"];
+
+impl<'f, 'u> Trace<'f, 'u> {
+    fn of(unit: &'f Unit<'u>, function: &'f Function<'f>) -> Self {
+        Self {
+            facts: Facts::of(unit, function),
+            function,
+            is_part: false,
+            turned: false,
+        }
+    }
+
+    /// The type and the field that an expression is a view of.
+    fn field(&mut self, expr: &Expr, depth: usize) -> Option<(String, String)> {
+        let depth = depth.checked_sub(1)?;
+        match strip(expr) {
+            Expr::Field(field) => self.of_type(field),
+            Expr::Index(index) => {
+                self.is_part = true;
+                self.field(&index.expr, depth)
+            }
+            Expr::MethodCall(call) => {
+                let is_in = |names: &[&str]| names.iter().any(|name| call.method == name);
+                self.is_part |= is_in(PARTS);
+                self.turned |= call.method == "t" || call.method == "transpose";
+                (is_in(VIEWS) || is_in(PARTS)).then(|| self.field(&call.receiver, depth))?
+            }
+            Expr::Match(choice) => {
+                let mut arms = choice.arms.iter();
+                arms.find_map(|arm| self.field(&arm.body, depth))
+            }
+            Expr::Tuple(tuple) => tuple.elems.iter().find_map(|elem| self.field(elem, depth)),
+            path @ Expr::Path(_) => {
+                let at = self.facts.unit.source.range(path).start;
+                let made = self.facts.definitions(&ident(path)?, at);
+                self.field(made.first()?, depth)
+            }
+            _ => None,
+        }
+    }
+
+    /// The type that declares a field of tensors: of `self`, or the only one in the file.
+    fn of_type(&self, field: &syn::ExprField) -> Option<(String, String)> {
+        let Member::Named(name) = &field.member else {
+            return None;
+        };
+        let own = ident(&field.base).is_some_and(|base| base == "self");
+        let all = self.facts.unit.types.declared.values().flatten();
+        let holders = all.filter(|one| match &one.item {
+            Item::Struct(item) => match &item.fields {
+                Fields::Named(fields) => fields
+                    .named
+                    .iter()
+                    .any(|field| field.ident.as_ref() == Some(name) && is_tensor(&field.ty)),
+                _ => false,
+            },
+            _ => false,
+        });
+        let mut holders = holders
+            .map(|one| &one.name)
+            .filter(|of| !own || self.function.of.as_ref() == Some(*of));
+        match (holders.next(), holders.next()) {
+            (Some(of), None) => Some((of.clone(), name.to_string())),
+            _ => None,
+        }
+    }
+
+    fn advice(&self, field: &str) -> String {
+        let held = match (self.is_part, self.turned) {
+            (true, _) => format!(
+                "a `Vec` of them, `nn::Linear::new({field}.get(index)?, None)`, of rows `[out, in]`"
+            ),
+            (false, true) => format!("`nn::Linear::new({field}, bias)`"),
+            (false, false) => {
+                format!("`nn::Linear::new({field}.t()?, bias)`, if it is a weight `[in, out]`")
+            }
+        };
+        format!("hold {held}, and call its `forward`; or put `// dynquant: keep` here")
+    }
+}
+
+/// `Tensor`, `Vec<Tensor>`
+fn is_tensor(ty: &syn::Type) -> bool {
+    let name = last_name(ty);
+    let inner = |ty: &syn::Type| super::derives::arguments(ty).into_iter().any(is_tensor);
+    match name.as_deref() {
+        Some("Tensor") => true,
+        Some("Vec" | "Arc" | "Box") => inner(ty),
+        _ => false,
+    }
+}
