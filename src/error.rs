@@ -89,6 +89,14 @@ pub enum Error {
         /// The layers or fields found instead.
         hint: String,
     },
+    /// A type marked `#[quantizable(strict)]`, or a part of one, holds float tensors that no layer holds.
+    #[error(
+        "float tensors in no layer, in a type marked #[quantizable(strict)]: expected none, got {got}"
+    )]
+    FloatTensors {
+        /// The tensors, and what to do about them.
+        got: String,
+    },
     /// A regular expression does not compile.
     #[error("malformed regex {pattern:?}: {message}")]
     InvalidRegex {

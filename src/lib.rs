@@ -143,8 +143,8 @@ pub use qconfig::{
 pub use qparams::{QDType, QScheme};
 pub use qtable::QTable;
 pub use quantize::{
-    HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField, Outcome, Progress,
-    QConfigSpec, Report, Target, quantize_dynamic, quantize_dynamic_with,
+    FloatTensor, HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField,
+    Outcome, Progress, QConfigSpec, Report, Target, quantize_dynamic, quantize_dynamic_with,
 };
 pub use qweight::QWeight;
 pub use stored::StoredWeight;

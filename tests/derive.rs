@@ -295,7 +295,7 @@ mod bert {
     use super::*;
 
     #[derive(Clone)]
-    pub struct Span;
+    pub struct Span(pub u64);
 
     #[derive(Quantizable, Clone)]
     pub struct Dense {
@@ -344,7 +344,7 @@ mod bert {
     pub fn dense() -> Dense {
         Dense {
             inner: Toy::new(),
-            span: Span,
+            span: Span(1),
         }
     }
 
@@ -355,7 +355,7 @@ mod bert {
                 key: Toy::new(),
                 value: Toy::new(),
                 num_attention_heads: 12,
-                span_softmax: Span,
+                span_softmax: Span(1),
             },
             output: dense(),
             feed_forward: FeedForward {
@@ -363,7 +363,7 @@ mod bert {
                 down: None,
                 activation: f32::tanh,
             },
-            span: Span,
+            span: Span(1),
         }
     }
 }

@@ -226,7 +226,7 @@ mod hygiene {
     }
 
     /// A field that has methods of the probe's names itself.
-    pub struct Visits;
+    pub struct Visits(pub usize);
 
     #[allow(dead_code)]
     impl Visits {
@@ -265,7 +265,7 @@ fn names_do_not_meet_the_users() {
     );
     assert_walks(
         "own methods",
-        &mut HoldsVisits { visits: Visits },
+        &mut HoldsVisits { visits: Visits(1) },
         &[],
         &[&format!("visits ? {}", std::any::type_name::<Visits>())],
     );

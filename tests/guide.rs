@@ -187,6 +187,29 @@ fn quantizing() -> Vec<String> {
     }
     all.push(text(quantize_dynamic(&mut Nothing { _size: 1 }, &int8())));
     #[derive(Quantizable)]
+    struct OwnLinear {
+        weight: Tensor,
+    }
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Strict {
+        body: OwnLinear,
+        head: nn::Linear,
+    }
+    let own = || OwnLinear {
+        weight: tensor(&[40, 40], 1).expect("a tensor"),
+    };
+    let (body, head) = (own(), linear(4, 8));
+    all.push(text(quantize_dynamic(
+        &mut Strict { body, head },
+        &int8().min_params(0),
+    )));
+    all.push(text(quantize_dynamic(&mut own(), &int8())));
+    all.push(text(quantize_dynamic(
+        &mut (Model::new().embed, own()),
+        &int8(),
+    )));
+    #[derive(Quantizable)]
     struct Candles {
         _head: candle_nn::Linear,
     }

@@ -496,16 +496,19 @@ fn a_model_in_which_nothing_is_found_is_told_where_layers_may_be() {
     #[derive(Quantizable)]
     struct Nothing {
         head: candle_nn::Linear,
-        body: Plain,
-        others: [Plain; 2],
-        last: Vec<Plain>,
+        body: Forgotten,
+        others: [Forgotten; 1],
+        last: Vec<Forgotten>,
+        sizes: Plain,
         hidden_size: usize,
     }
+    let forgotten = || Forgotten { linear: linear() };
     let mut model = Nothing {
         head: candle_linear(),
-        body: Plain(1),
-        others: [Plain(1); 2],
+        body: forgotten(),
+        others: [forgotten()],
         last: vec![],
+        sizes: Plain(1),
         hidden_size: 4,
     };
     let error =
@@ -513,12 +516,15 @@ fn a_model_in_which_nothing_is_found_is_told_where_layers_may_be() {
     let message = error.to_string();
     for words in [
         "head is a candle_nn::linear::Linear; use candle_dynquant::nn::Linear",
-        "body is a hidden::common::toy::Plain; derive Quantizable",
+        "body is a hidden::Forgotten; derive Quantizable",
         "and 1 more",
     ] {
         assert!(message.contains(words), "{message} lacks {words}");
     }
-    assert!(!message.contains("hidden_size"), "{message}");
+    assert!(
+        !message.contains("hidden_size") && !message.contains("Plain"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -601,4 +607,111 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
         assert!(message.contains(named), "{message}");
         assert!(message.ends_with(cure), "{message}");
     }
+}
+
+/// Types of a user's own for which nothing is derived, and which own no layer.
+mod plain {
+    #[derive(Clone, PartialEq)]
+    pub enum Activation {
+        Gelu,
+        Relu,
+    }
+    pub struct Marker;
+    #[derive(Clone, Copy)]
+    pub struct Sizes {
+        pub hidden: usize,
+        pub slope: Option<f64>,
+    }
+    pub struct Config {
+        pub name: String,
+    }
+}
+
+#[test]
+fn what_cannot_own_a_layer_is_no_alarm() {
+    #[derive(Quantizable)]
+    struct Model<'a> {
+        act: plain::Activation,
+        marker: plain::Marker,
+        acts: [plain::Activation; 3],
+        sizes: plain::Sizes,
+        pair: Option<(plain::Sizes, bool)>,
+        config: plain::Config,
+        borrowed: Option<&'a Toy>,
+        beside: (plain::Sizes, &'a Toy),
+        layer: Toy,
+    }
+    let toy = Toy::new();
+    let report = quantized(Model {
+        act: plain::Activation::Gelu,
+        marker: plain::Marker,
+        acts: std::array::from_fn(|_| plain::Activation::Relu),
+        sizes: plain::Sizes {
+            hidden: 1,
+            slope: None,
+        },
+        pair: None,
+        config: plain::Config { name: "a".into() },
+        borrowed: None,
+        beside: (
+            plain::Sizes {
+                hidden: 1,
+                slope: Some(0.),
+            },
+            &toy,
+        ),
+        layer: Toy::new(),
+    });
+    let paths = |mut of: Vec<&str>| {
+        of.sort_unstable();
+        of.join(" ")
+    };
+    let opaque = report.opaque.iter().map(|field| field.path.as_str());
+    // An enum without fields and a type without a value have no room for a layer.
+    assert_eq!(
+        paths(opaque.collect()),
+        "beside borrowed config pair sizes",
+        "{report}"
+    );
+    let hidden = report.hidden.iter().map(|field| field.path.as_str());
+    assert_eq!(paths(hidden.collect()), "beside borrowed", "{report}");
+}
+
+/// A trait of a project's own for the forms of a product.
+trait QuantMethod {
+    fn product(&self) -> usize;
+}
+
+#[test]
+fn trait_objects_and_norms_of_ones_own_are_told_apart() {
+    #[derive(Quantizable)]
+    struct Norm {
+        weight: Tensor,
+        eps: f64,
+    }
+    #[derive(Quantizable)]
+    struct Model {
+        boxed: Box<dyn Module>,
+        shared: Option<Arc<dyn QuantMethod>>,
+        norm: Norm,
+        layer: Toy,
+    }
+    let report = quantized(Model {
+        boxed: Box::new(candle_linear()),
+        shared: None,
+        norm: Norm {
+            weight: Tensor::ones(1_000, DType::F32, &Device::Cpu).expect("a tensor"),
+            eps: 1e-6,
+        },
+        layer: Toy::new(),
+    });
+    let hidden: Vec<_> = report.hidden.iter().map(ToString::to_string).collect();
+    assert_eq!(hidden.len(), 2, "{report}");
+    for (text, of) in hidden
+        .iter()
+        .zip(["dyn candle_core::Module", "QuantMethod, or make"])
+    {
+        assert!(text.contains(of), "{text}");
+    }
+    assert!(report.float_tensors.is_empty(), "{report}");
 }

@@ -51,7 +51,7 @@ fn wrap(
         const _: () = {
             // Unused where every field is a module tree.
             #[allow(unused_imports)]
-            use #krate::module::__private::Fallback as _;
+            use #krate::module::__private::{Copied as _, Fallback as _};
 
             #[allow(unused_variables, deprecated)]
             #[automatically_derived]
@@ -137,10 +137,17 @@ fn body(input: &Input<'_>, krate: &TokenStream, access: Access) -> TokenStream {
             .collect(),
         Access::Mutable => TokenStream::new(),
     };
-    quote! {
+    let body = quote! {
         #asserts
         #walked
         ::core::result::Result::Ok(())
+    };
+    match (access, input.attrs.strict) {
+        (Access::Shared, Some(_)) => {
+            let walk = walk_ident();
+            quote!(#krate::module::__private::strict(#walk, |#walk| { #body }))
+        }
+        _ => body,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Types that hold no layer: numbers, text, tensors, and candle's own types but for its layers with a
-//! namesake in `nn`. A walk passes by, so that containers of them and of layers are trees, and
+//! Types that hold neither layers nor weights that are multiplied: numbers, text, and candle's own types
+//! but for its layers with a namesake in `nn` and those in `tensors`. A walk passes by, so that containers of them and of layers are trees, and
 //! `Model<Head = ()>` is a model without a head.
 
 use std::borrow::Cow;
@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
-use candle_core::{D, DType, Device, DeviceLocation, Layout, Shape, Tensor, TensorId, Var};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{D, DType, Device, DeviceLocation, Layout, Shape, TensorId};
 use candle_nn as nn;
 use candle_nn::var_builder::VarBuilderArgs;
 
@@ -62,14 +62,13 @@ leaves! {
 }
 
 leaves! {
-    Tensor, Var, TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, QMatMul,
-    QTensor, crate::kernels::Activation, crate::kernels::Precision,
+    TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, QTensor, crate::kernels::Activation, crate::kernels::Precision,
 }
 
 leaves! {
     nn::LayerNorm, nn::LayerNormConfig, nn::RmsNorm, nn::BatchNorm, nn::BatchNormConfig,
-    nn::GroupNorm, nn::Conv1d, nn::Conv1dConfig, nn::Conv2d, nn::Conv2dConfig, nn::ConvTranspose1d,
-    nn::ConvTranspose1dConfig, nn::ConvTranspose2d, nn::ConvTranspose2dConfig, nn::Activation,
+    nn::GroupNorm, nn::Conv1dConfig, nn::Conv2dConfig, nn::ConvTranspose1dConfig,
+    nn::ConvTranspose2dConfig, nn::Activation,
     nn::PReLU, nn::Dropout, nn::ops::Identity, nn::Init, nn::VarMap, nn::LSTMConfig, nn::GRUConfig,
     nn::rnn::LSTMState, nn::rnn::GRUState, nn::rnn::Direction,
     nn::kv_cache::Cache, nn::kv_cache::KvCache, nn::kv_cache::RotatingCache,

@@ -10,6 +10,7 @@ mod layer;
 mod leaves;
 mod norm;
 mod private;
+mod tensors;
 mod tied;
 mod walk;
 mod weight_info;
@@ -17,7 +18,7 @@ mod weight_info;
 /// For the code that the derive writes.
 #[doc(hidden)]
 pub mod __private {
-    pub use super::private::{Fallback, Field, FieldMut, assert_quantizable};
+    pub use super::private::{Copied, Fallback, Field, FieldMut, assert_quantizable, strict};
 }
 
 pub use crate::tap::{Receiver, Replay, Tap};
@@ -27,6 +28,7 @@ pub use layer::{AnyLayer, Layer};
 pub(crate) use leaves::leaves;
 pub(crate) use norm::sealed::Sealed as SealedNorm;
 pub use norm::{Affine, AnyNorm};
+pub use tensors::TensorField;
 pub use tied::{LentWeight, WeightId};
 pub use walk::{Pointer, Visitor, VisitorMut, Walk, WalkMut};
 pub use weight_info::{WeightDType, WeightInfo};

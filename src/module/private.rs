@@ -2,8 +2,8 @@
 //!
 //! Whether a field is a module tree is decided by its type, not by its spelling, and so inside
 //! generic types too. [`Field`] has a method `visit` of its own where its type is
-//! `Quantizable`; where it is not, the compiler finds the method of the same name in
-//! [`Fallback`], which reports the field.
+//! `Quantizable`; where it is not, the compiler finds the method of the same name in [`Copied`] for
+//! a `Copy` type, and by one more reference in [`Fallback`] for any other. Both report the field.
 
 use super::{Quantizable, Walk, WalkMut};
 use crate::error::Result;
@@ -16,7 +16,22 @@ pub struct Field<'a, T: ?Sized>(pub &'a T);
 #[derive(Debug)]
 pub struct FieldMut<'a, T: ?Sized>(pub &'a mut T);
 
-/// Fields of any type; a type's own methods come before these.
+/// Fields of `Copy` types; a type's own methods come before these.
+pub trait Copied: Sized {
+    /// Reports the field under `name`.
+    ///
+    /// # Errors
+    /// Never.
+    fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()>;
+
+    /// Reports the field at the present path.
+    ///
+    /// # Errors
+    /// Never.
+    fn visit_here(self, walk: &mut Walk<'_>) -> Result<()>;
+}
+
+/// Fields of any type; all other methods come before these.
 pub trait Fallback: Sized {
     /// The walk that the field is shown to.
     type Walk<'v>;
@@ -52,18 +67,43 @@ impl<T: Quantizable + ?Sized> Field<'_, T> {
     }
 }
 
-impl<T: ?Sized> Fallback for Field<'_, T> {
-    type Walk<'v> = Walk<'v>;
-
+impl<T: Copy> Copied for Field<'_, T> {
     fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()> {
-        walk.opaque(name, std::any::type_name::<T>());
+        if may_refer(self.0) {
+            walk.opaque_copy(name, std::any::type_name::<T>());
+        }
         Ok(())
     }
 
     fn visit_here(self, walk: &mut Walk<'_>) -> Result<()> {
-        walk.opaque_here(std::any::type_name::<T>());
+        if may_refer(self.0) {
+            walk.opaque_copy_here(std::any::type_name::<T>());
+        }
         Ok(())
     }
+}
+
+impl<T: ?Sized> Fallback for &Field<'_, T> {
+    type Walk<'v> = Walk<'v>;
+
+    fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()> {
+        if may_refer(self.0) {
+            walk.opaque(name, std::any::type_name::<T>());
+        }
+        Ok(())
+    }
+
+    fn visit_here(self, walk: &mut Walk<'_>) -> Result<()> {
+        if may_refer(self.0) {
+            walk.opaque_here(std::any::type_name::<T>());
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is room for a pointer: no layer is smaller than one, but enums without fields are.
+fn may_refer<T: ?Sized>(value: &T) -> bool {
+    size_of_val(value) >= size_of::<usize>()
 }
 
 impl<T: Quantizable + ?Sized> FieldMut<'_, T> {
@@ -99,3 +139,11 @@ impl<T: ?Sized> Fallback for FieldMut<'_, T> {
 
 /// Compiles only where a field is a module tree.
 pub fn assert_quantizable<T: Quantizable + ?Sized>() {}
+
+/// Visits the fields of a strict type.
+///
+/// # Errors
+/// Those of `visit`.
+pub fn strict(walk: &mut Walk<'_>, visit: impl FnOnce(&mut Walk<'_>) -> Result<()>) -> Result<()> {
+    walk.strict(visit)
+}

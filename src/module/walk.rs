@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{AnyLayer, AnyNorm, Layer, Quantizable};
+use candle_core::Tensor;
+
+use super::{AnyLayer, AnyNorm, Layer, Quantizable, TensorField};
 use crate::error::{Error, Result};
 
 /// Visits a tree without changing it.
@@ -28,9 +30,19 @@ pub trait Visitor {
         Ok(())
     }
 
+    /// A tensor at `path` that no layer holds.
+    fn tensor(&mut self, path: &str, tensor: TensorField<'_>) {
+        let _ = (path, tensor);
+    }
+
     /// A field at `path` that is not a module tree, with the name of its type.
     fn opaque(&mut self, path: &str, type_name: &'static str) {
         let _ = (path, type_name);
+    }
+
+    /// An opaque field at `path` whose type is `Copy`, as no type is that owns a layer.
+    fn opaque_copy(&mut self, path: &str, type_name: &'static str) {
+        self.opaque(path, type_name);
     }
 
     /// The `Arc` or `Rc` at `path` is the one visited at `first`.
@@ -113,6 +125,8 @@ fn shared_key<P: Pointer>(shared: &P) -> SharedKey {
 pub struct Walk<'v> {
     path: ModulePath,
     shared: HashMap<SharedKey, String>,
+    /// Whether the walk is in a strict type, or below one.
+    strict: bool,
     visitor: &'v mut dyn Visitor,
 }
 
@@ -131,6 +145,7 @@ impl<'v> Walk<'v> {
         root.visit(&mut Self {
             path: ModulePath::default(),
             shared: HashMap::new(),
+            strict: false,
             visitor,
         })
     }
@@ -166,6 +181,35 @@ impl<'v> Walk<'v> {
         shown.map_err(|e| e.at(&self.path.dotted))
     }
 
+    /// Shows a tensor at the present path that no layer holds.
+    pub fn tensor(&mut self, tensor: &Tensor) {
+        self.show_tensor(tensor, None);
+    }
+
+    /// Shows the tensor under `name` that a layer of candle's holds.
+    pub(super) fn tensor_of(&mut self, holder: &'static str, name: &str, tensor: &Tensor) {
+        let before = self.path.push(name);
+        self.show_tensor(tensor, Some(holder));
+        self.path.truncate(before);
+    }
+
+    fn show_tensor(&mut self, tensor: &Tensor, held_by: Option<&'static str>) {
+        let field = TensorField {
+            tensor,
+            held_by,
+            strict: self.strict,
+        };
+        self.visitor.tensor(&self.path.dotted, field);
+    }
+
+    /// Calls `visit`, in which all tensors are shown as those of a strict type.
+    pub(super) fn strict(&mut self, visit: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let outer = std::mem::replace(&mut self.strict, true);
+        let result = visit(self);
+        self.strict = outer;
+        result
+    }
+
     /// Reports a field under `name` that is not a module tree.
     pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
         let before = self.path.push(name);
@@ -173,9 +217,21 @@ impl<'v> Walk<'v> {
         self.path.truncate(before);
     }
 
+    /// Reports a field under `name` that is not a module tree and whose type is `Copy`.
+    pub(super) fn opaque_copy(&mut self, name: &str, type_name: &'static str) {
+        let before = self.path.push(name);
+        self.opaque_copy_here(type_name);
+        self.path.truncate(before);
+    }
+
     /// Reports that the value at the current path is not a module tree.
     pub(crate) fn opaque_here(&mut self, type_name: &'static str) {
         self.visitor.opaque(&self.path.dotted, type_name);
+    }
+
+    /// Reports that the value at the current path is not a module tree, and of a `Copy` type.
+    pub(super) fn opaque_copy_here(&mut self, type_name: &'static str) {
+        self.visitor.opaque_copy(&self.path.dotted, type_name);
     }
 
     /// Visits what `shared` points to, the first time this pointer is met.

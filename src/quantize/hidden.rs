@@ -51,7 +51,7 @@ impl HiddenField {
         Some(Self {
             path: field.path.clone(),
             type_name: field.type_name.clone(),
-            reason: reason(&field.type_name)?,
+            reason: reason_of(field)?,
         })
     }
 
@@ -98,15 +98,26 @@ const BOUND: &str = "bound the type parameters behind Arc and Rc by Clone + 'sta
 const NAMESAKES: [&str; 5] = ["Linear", "LSTM", "GRU", "Embedding", "Sequential"];
 
 /// Crates whose types hold no layers but in their type arguments.
-const WITHOUT_LAYERS: [&str; 11] = [
+const WITHOUT_LAYERS: [&str; 22] = [
     "core",
     "alloc",
     "std",
+    "ahash",
     "half",
+    "hashbrown",
+    "indexmap",
+    "lock_api",
+    "memmap2",
+    "ndarray",
+    "once_cell",
+    "parking_lot",
     "rand",
     "rand_core",
     "regex",
+    "safetensors",
     "serde_json",
+    "serde_yaml",
+    "smallvec",
     "tokenizers",
     "tracing",
     "tracing_core",
@@ -114,6 +125,12 @@ const WITHOUT_LAYERS: [&str; 11] = [
 
 /// Types of candle_transformers that wrap no layer of [`NAMESAKES`].
 const WRAPPERS: [&str; 4] = ["LayerNorm", "RmsNorm", "Conv2d", "QMatMul"];
+
+/// A `Copy` type owns no layer, but its name may tell that it refers to one.
+fn reason_of(field: &OpaqueField) -> Option<HiddenReason> {
+    let refers = field.type_name.contains(['&', '*']);
+    (refers || !field.is_copy).then(|| reason(&field.type_name))?
+}
 
 /// Why a type that is not a module tree may hold layers, by the first type in its name that may.
 fn reason(type_name: &str) -> Option<HiddenReason> {
@@ -176,6 +193,8 @@ fn holds(path: &str, krate: &str, name: &str) -> Holds {
             Holds::Layer(HiddenReason::Dynamic { of })
         }
         "candle_core" | "candle_nn" => Holds::Nothing,
+        // Sizes and choices, by the name that configurations have.
+        _ if name.ends_with("Config") => Holds::Nothing,
         "candle_transformers" if WRAPPERS.contains(&name) => Holds::Nothing,
         // It stands before `{{closure}}`.
         _ if name.is_empty() => Holds::Layer(HiddenReason::Dynamic {
@@ -230,6 +249,10 @@ mod tests {
             "candle_transformers::models::with_tracing::LayerNorm",
             "(usize, candle_nn::conv::Conv1d)",
             "fn((m::A, m::B), m::C) -> usize",
+            "candle_transformers::models::llama::Config",
+            "core::option::Option<m::VisionConfig>",
+            "hashbrown::map::HashMap<alloc::string::String, usize, ahash::RandomState>",
+            "lock_api::mutex::Mutex<parking_lot::raw_mutex::RawMutex, usize>",
         ];
         for name in none {
             assert_eq!(reason(name), None, "{name}");
@@ -347,10 +370,7 @@ mod tests {
                 "bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]",
             ),
         ];
-        let field = |type_name: &str| OpaqueField {
-            path: "a.b".into(),
-            type_name: type_name.into(),
-        };
+        let field = |type_name: &str| OpaqueField::new("a.b", type_name, false);
         for (type_name, advice) in cases {
             let hidden = HiddenField::of(&field(type_name)).expect("it may hold layers");
             assert_eq!(

@@ -1,5 +1,6 @@
 //! `quantize_dynamic`: survey the whole model, check everything, then swap.
 
+mod float_tensors;
 mod hidden;
 mod owners;
 pub(crate) mod progress;
@@ -8,6 +9,8 @@ pub(crate) mod spec;
 pub(crate) mod survey;
 pub(crate) mod swap;
 
+pub use float_tensors::FloatTensor;
+pub(crate) use float_tensors::check_strict;
 pub use hidden::{HiddenField, HiddenReason};
 pub use progress::Progress;
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
@@ -46,7 +49,8 @@ use survey::Survey;
 ///
 /// # Errors
 /// When a rule or the whole spec matches nothing, a regex is malformed, two layers have one
-/// path, or a matched weight cannot be quantized. The model is then as it was. A layer whose int8
+/// path, a matched weight cannot be quantized, or a type marked `#[quantizable(strict)]` holds float
+/// tensors in no layer that a report would name. The model is then as it was. A layer whose int8
 /// products could leave an i32 is left, unless a rule has its exact name or it is the only one.
 pub fn quantize_dynamic<M>(model: &mut M, spec: &QConfigSpec) -> Result<Report>
 where
@@ -92,6 +96,7 @@ where
     let isa = Isa::active()?;
     let survey = Survey::of(model)?;
     let mut decisions = spec.resolve(&survey)?;
+    check_strict(&survey, |layer| decisions[layer].is_swapped())?;
     let reporter = Reporter::new(&survey, &decisions, &mut progress);
     trace::quantize!(isa, reporter.total());
     let mut quantized = swap::quantize(model, &survey, &decisions, reporter)?;

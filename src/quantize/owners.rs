@@ -2,13 +2,31 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::survey::Survey;
 use crate::module::{LayerKind, MemoryId, WeightId, WeightInfo};
 
-/// The weights of a layer, before or after quantization.
+/// The weights of a layer, before or after quantization, or a tensor in none.
 pub(super) struct Held {
     pub swapped: bool,
-    pub kind: LayerKind,
+    pub holder: Holder,
     pub weights: Vec<WeightInfo>,
+}
+
+/// What holds a weight; of several that do, the first in this order counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Holder {
+    Multiplies,
+    Embedding,
+    NoLayer,
+}
+
+impl Holder {
+    pub fn of(kind: &LayerKind) -> Self {
+        match kind {
+            LayerKind::Embedding => Self::Embedding,
+            _ => Self::Multiplies,
+        }
+    }
 }
 
 /// Index of the layer, and of the weight within it.
@@ -32,7 +50,7 @@ impl Owners {
     ///
     /// A layer that was left counts before one that was swapped, because all the memory it holds
     /// stays allocated; then a layer that multiplies before an embedding, which would share its
-    /// weight; then the first.
+    /// weight, and before a tensor in no layer; then the first.
     pub fn of(layers: Vec<Held>) -> Self {
         let mut counts = BTreeMap::new();
         let mut memories: BTreeMap<Place, _> = BTreeMap::new();
@@ -44,7 +62,7 @@ impl Owners {
                     Some(id) => {
                         let first = *firsts.entry(id.memory()).or_insert(place);
                         let holders: &mut Vec<_> = memories.entry(first).or_default();
-                        let rank = (held.swapped, held.kind == LayerKind::Embedding, place);
+                        let rank = (held.swapped, held.holder, place);
                         holders.push((rank, id, info.bytes));
                     }
                     None => {
@@ -62,6 +80,23 @@ impl Owners {
             layers: layers.into_iter().map(|held| held.weights).collect(),
             counts,
         }
+    }
+
+    /// The owners of a model's weights and float tensors before quantization: the layers, some of
+    /// which will be swapped, then the tensors.
+    pub fn before(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Self {
+        let layers = survey.layers.iter().enumerate();
+        let layers = layers.map(|(index, found)| Held {
+            swapped: is_swapped(index),
+            holder: Holder::of(&found.kind),
+            weights: found.weights.clone(),
+        });
+        let tensors = survey.tensors.iter().map(|found| Held {
+            swapped: false,
+            holder: Holder::NoLayer,
+            weights: vec![found.info().clone()],
+        });
+        Self::of(layers.chain(tensors).collect())
     }
 
     /// The bytes that the layer counts.
@@ -89,8 +124,8 @@ impl Owners {
     }
 }
 
-/// Whether it was swapped, whether it is an embedding, and its place.
-type Rank = (bool, bool, Place);
+/// Whether it was swapped, its holder and its place.
+type Rank = (bool, Holder, Place);
 
 /// Divides one memory among the weights that hold parts of it: each counts its part while any is
 /// left, a part counted before counts nothing, and the first weight counts the remainder.

@@ -1,10 +1,11 @@
-//! Lists the layers and opaque fields of a model before any rule is applied.
+//! Lists the layers, float tensors and opaque fields of a model before any rule is applied.
 
 use std::collections::HashMap;
 
 use super::OpaqueField;
+use super::float_tensors::FoundTensor;
 use crate::error::{Error, Result};
-use crate::module::{AnyLayer, LayerKind, Quantizable, Visitor, Walk, WeightInfo};
+use crate::module::{AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightInfo};
 
 /// One layer of the model.
 pub(crate) struct Found {
@@ -44,6 +45,7 @@ impl Found {
 #[derive(Default)]
 pub(crate) struct Survey {
     pub layers: Vec<Found>,
+    pub tensors: Vec<FoundTensor>,
     pub opaque: Vec<OpaqueField>,
 }
 
@@ -77,11 +79,16 @@ impl Visitor for Survey {
         Ok(())
     }
 
+    fn tensor(&mut self, path: &str, tensor: TensorField<'_>) {
+        self.tensors.extend(FoundTensor::of(path, tensor));
+    }
+
     fn opaque(&mut self, path: &str, type_name: &'static str) {
-        self.opaque.push(OpaqueField {
-            path: path.to_owned(),
-            type_name: type_name.to_owned(),
-        });
+        self.opaque.push(OpaqueField::new(path, type_name, false));
+    }
+
+    fn opaque_copy(&mut self, path: &str, type_name: &'static str) {
+        self.opaque.push(OpaqueField::new(path, type_name, true));
     }
 
     fn shared(&mut self, path: &str, first: &str) {

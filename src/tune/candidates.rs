@@ -7,6 +7,7 @@ use super::units::{Assignment, Precision, Unit, Units};
 use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
 use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
+use crate::quantize::check_strict;
 use crate::quantize::progress::Reporter;
 use crate::quantize::spec::{Decision, Refusal, with_hidden};
 use crate::quantize::survey::{Found, Survey};
@@ -28,11 +29,12 @@ impl Candidates {
     pub fn of<M: Quantizable + ?Sized>(model: &mut M, spec: &QConfigSpec) -> Result<Self> {
         let survey = Survey::of(model)?;
         let decisions = spec.resolve(&survey)?;
-        if !decisions.iter().any(|d| matches!(d, Decision::Swap { .. })) {
+        if !decisions.iter().any(Decision::is_swapped) {
             let hint = "all layers that the spec matches are quantized already";
             let hint = with_hidden(hint.into(), &survey);
             return Err(Error::NothingMatched { hint });
         }
+        check_strict(&survey, |layer| decisions[layer].is_swapped())?;
         let mut waiting = BTreeMap::new();
         let mut sharing = BTreeMap::new();
         let mut refused = BTreeMap::new();

@@ -3,14 +3,17 @@
 pub(crate) mod fold;
 mod table;
 
+pub(super) use table::{human_bytes, shown};
+
 use std::fmt;
 
 use serde::Serialize;
 
+use super::float_tensors::{self, FloatTensor};
 use super::hidden::HiddenField;
-use super::owners::{Held, Owners};
+use super::owners::{Held, Holder, Owners};
 use super::spec::Decision;
-use super::survey::{Found, Survey};
+use super::survey::Survey;
 use super::swap::Quantized;
 use crate::error::Error;
 use crate::kernels::Isa;
@@ -19,8 +22,8 @@ use crate::qconfig::{QConfig, serialize_named};
 
 /// The result of [`quantize_dynamic`](crate::quantize_dynamic).
 ///
-/// `Display` prints the totals, then fields that may hold layers, then a table in which layers of one kind, outcome and size share a
-/// row (`layer.{0-11}.{query,key,value}`); `{:#}` gives each layer a row of its own.
+/// `Display` prints the totals, then fields that may hold layers and float tensors in no layer, then a
+/// table in which layers of one kind, outcome and size share a row (`layer.{0-11}.{query,key,value}`); `{:#}` gives each layer a row of its own.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -32,6 +35,11 @@ pub struct Report {
     pub opaque: Vec<OpaqueField>,
     /// Those of them that may hold layers, which then stayed float.
     pub hidden: Vec<HiddenField>,
+    /// Float tensors with two or more dimensions that no layer holds, the largest first; none where
+    /// together they are at most 1 % of the bytes of all weights and such tensors.
+    ///
+    /// Skipped fields do not count, nor do candle's caches of keys and values.
+    pub float_tensors: Vec<FloatTensor>,
 }
 
 /// One layer and its outcome.
@@ -59,8 +67,8 @@ pub struct LayerReport {
     pub bytes_before: usize,
     /// Bytes of its weights now, scales and padding included; shared memory is counted once.
     pub bytes_after: usize,
-    /// The layer that counts memory this one shared with it before quantization: preferably a
-    /// layer that was left and still holds that memory.
+    /// The layer, or the float tensor in none, that counts memory this one shared with it before
+    /// quantization: preferably one that was left and still holds that memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tied_to: Option<String>,
     /// Weights that exceeded the range of float16 or bfloat16 and were clamped to it.
@@ -158,6 +166,19 @@ pub struct OpaqueField {
     pub path: String,
     /// Its Rust type.
     pub type_name: String,
+    /// Whether that is `Copy`, and so owns no layer.
+    #[serde(skip)]
+    pub(super) is_copy: bool,
+}
+
+impl OpaqueField {
+    pub(super) fn new(path: &str, type_name: &str, is_copy: bool) -> Self {
+        Self {
+            path: path.to_owned(),
+            type_name: type_name.to_owned(),
+            is_copy,
+        }
+    }
 }
 
 impl Report {
@@ -167,18 +188,19 @@ impl Report {
         decisions: Vec<Decision>,
         quantized: &Quantized,
     ) -> Self {
-        let paths: Vec<String> = survey.layers.iter().map(|l| l.path.clone()).collect();
-        let held = |found: &Found, weights| Held {
-            swapped: quantized.replacements.contains_key(&found.path),
-            kind: found.kind.clone(),
-            weights,
-        };
-        let before = survey.layers.iter().map(|l| held(l, l.weights.clone()));
-        let before = Owners::of(before.collect());
+        let layers = survey.layers.iter().map(|l| &l.path);
+        let tensors = survey.tensors.iter().map(|t| t.path());
+        let paths: Vec<String> = layers.chain(tensors).cloned().collect();
+        let is_swapped = |path: &String| quantized.replacements.contains_key(path);
+        let before = Owners::before(&survey, |layer| is_swapped(&paths[layer]));
+        let float_tensors = float_tensors::named(&survey, &before);
         let after = survey.layers.iter().map(|l| {
             let replacement = quantized.replacements.get(&l.path);
-            let weights = replacement.map_or_else(|| l.weights.clone(), |r| r.weights());
-            held(l, weights)
+            Held {
+                swapped: replacement.is_some(),
+                holder: Holder::of(&l.kind),
+                weights: replacement.map_or_else(|| l.weights.clone(), |r| r.weights()),
+            }
         });
         let after = Owners::of(after.collect());
         let layers = survey.layers.into_iter().zip(decisions).enumerate();
@@ -210,6 +232,7 @@ impl Report {
             layers: layers.collect(),
             hidden: survey.opaque.iter().filter_map(HiddenField::of).collect(),
             opaque: survey.opaque,
+            float_tensors,
         }
     }
 
@@ -231,8 +254,8 @@ impl Report {
     /// [`bytes_after`](Self::bytes_after).
     ///
     /// Memory that several layers hold, by clones or by views, counts once, and not at all if a
-    /// layer that was left holds any of it, because then it is not freed. Memory outside layers,
-    /// such as a tensor in an opaque field, is not counted.
+    /// layer that was left, or a float tensor with two or more dimensions in no layer, holds any of
+    /// it, because then it is not freed. Tensors in opaque and in skipped fields are not known.
     pub fn bytes_before(&self) -> usize {
         self.swapped().map(|l| l.bytes_before).sum()
     }

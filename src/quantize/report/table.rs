@@ -1,4 +1,5 @@
-//! A report as text: totals, fields that may hold layers, table, notes, opaque fields.
+//! A report as text: totals, fields that may hold layers, float tensors in no layer, table, notes, opaque
+//! fields.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,11 +10,13 @@ use super::fold::fold;
 use super::{LayerReport, LeftReason, Outcome, Report};
 use crate::qconfig::WeightConfig;
 use crate::quantize::HiddenField;
+use crate::quantize::float_tensors::ADVICE;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_totals(f)?;
         self.fmt_hidden(f)?;
+        self.fmt_float_tensors(f)?;
         if !self.layers.is_empty() {
             writeln!(f, "{}", table(&self.rows(f.alternate())).trim_fmt())?;
         }
@@ -77,20 +80,19 @@ impl Report {
             _ => self.fmt_bytes(f)?,
         }
         write!(f, ", running on {}", self.isa)?;
-        match fold(self.hidden.iter().map(|field| field.path.as_str())).as_slice() {
-            [] => writeln!(f),
-            folded => {
-                let fields = match self.hidden.len() {
-                    1 => "1 field".to_owned(),
-                    count => format!("{count} fields"),
-                };
-                let mut names: Vec<_> = folded.iter().take(3).map(|f| f.text.as_str()).collect();
-                if folded.len() > names.len() {
-                    names.push("..");
-                }
-                writeln!(f, "; {fields} may hold more: {}", names.join(", "))
-            }
+        if !self.hidden.is_empty() {
+            let fields = counted(self.hidden.len(), "field");
+            let paths = self.hidden.iter().map(|field| field.path.as_str());
+            write!(f, "; {fields} may hold more: {}", some(paths))?;
         }
+        if !self.float_tensors.is_empty() {
+            let tensors = counted(self.float_tensors.len(), "tensor");
+            let bytes = self.float_tensors.iter().map(|tensor| tensor.bytes).sum();
+            let (bytes, paths) = (human_bytes(bytes), self.float_tensors.iter());
+            let paths = some(paths.map(|tensor| shown(&tensor.path)));
+            write!(f, "; {tensors} of {bytes} in no layer: {paths}")?;
+        }
+        writeln!(f)
     }
 
     fn fmt_bytes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,6 +117,17 @@ impl Report {
             .iter()
             .map(|field| (of(field), field.path.as_str()));
         fmt_by(f, fields)
+    }
+
+    /// Float tensors in no layer, by what they are.
+    fn fmt_float_tensors(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.float_tensors.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "float tensors in no layer ({ADVICE}):")?;
+        let tensors = self.float_tensors.iter();
+        let tensors = tensors.map(|t| (t.description(), shown(&t.path)));
+        fmt_by(f, tensors)
     }
 
     /// One row for each layer, or for all layers that differ in nothing but their paths.
@@ -194,7 +207,7 @@ impl Report {
             let (path, Some(owner)) = (&layer.path, &layer.tied_to) else {
                 continue;
             };
-            let owner_left = self.left().any(|l| l.path == *owner);
+            let owner_left = !self.swapped().any(|l| l.path == *owner);
             match layer.outcome {
                 Outcome::Left { .. } => {
                     writeln!(
@@ -232,8 +245,26 @@ impl Report {
     }
 }
 
+/// `1 field`, `2 fields`.
+fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
+/// Some of the paths, in short.
+fn some<'a>(paths: impl Iterator<Item = &'a str>) -> String {
+    let folded = fold(paths);
+    let mut names: Vec<_> = folded.iter().take(3).map(|f| f.text.as_str()).collect();
+    if folded.len() > names.len() {
+        names.push("..");
+    }
+    names.join(", ")
+}
+
 /// A path as the report shows it.
-fn shown(path: &str) -> &str {
+pub(crate) fn shown(path: &str) -> &str {
     match path {
         "" => "(the model itself)",
         path => path,
@@ -285,7 +316,7 @@ fn other_names(layer: &LayerReport, each: bool) -> Vec<String> {
 }
 
 /// Three or more significant digits with a decimal unit; 999,950 B and more are not `1000.0 kB`.
-fn human_bytes(bytes: usize) -> String {
+pub(crate) fn human_bytes(bytes: usize) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),
         1_000..999_950 => format!("{:.1} kB", bytes as f64 / 1e3),

@@ -6,7 +6,7 @@ use super::rule::Pattern;
 use super::{Decision, LeftReason};
 use crate::name_regex::NameRegex;
 use crate::quantize::survey::{Found, Survey};
-use crate::quantize::{HiddenField, OpaqueField};
+use crate::quantize::{HiddenField, OpaqueField, float_tensors};
 use crate::words::suggestion;
 
 impl Pattern {
@@ -118,7 +118,7 @@ pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String
         }) => Some(format!(
             "min_params is {min_params}, and what rules match is smaller, such as {} with {parameters} weight elements; \
              min_params(0) leaves none",
-            if layer.path.is_empty() { "the model" } else { &layer.path }
+            named(layer)
         )),
         _ => None,
     });
@@ -127,26 +127,41 @@ pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String
         Some(format!(
             "no rule gives a qconfig to any of the model's {} layers, such as {} ({})",
             survey.layers.len(),
-            layer.path,
+            named(layer),
             layer.kind
         ))
     });
     if let Some(reason) = reason {
         return with_hidden(reason, survey);
     }
-    match hidden(survey) {
-        Some(fields) => format!("the model has no layers, but fields that may hold some: {fields}"),
-        None => "the model has no layers; use those of candle_dynquant::nn and derive Quantizable"
-            .into(),
+    let fields = hidden(survey).map(|fields| format!("fields that may hold some: {fields}"));
+    let tensors = float_tensors::of_float(survey);
+    let tensors = tensors.map(|tensors| format!("float tensors in none: {tensors}"));
+    let found: Vec<_> = fields.into_iter().chain(tensors).collect();
+    if found.is_empty() {
+        return "the model has no layers; use those of candle_dynquant::nn and derive Quantizable"
+            .into();
+    }
+    format!("the model has no layers, but {}", found.join("; "))
+}
+
+fn named(layer: &Found) -> &str {
+    match layer.path.as_str() {
+        "" => "the model itself",
+        path => path,
     }
 }
 
 /// A reason, and where the layers that were meant may be.
 pub(crate) fn with_hidden(reason: String, survey: &Survey) -> String {
-    match hidden(survey) {
-        Some(fields) => format!("{reason}; fields that may hold more: {fields}"),
-        None => reason,
-    }
+    let fields = hidden(survey).map(|fields| format!("fields that may hold more: {fields}"));
+    let tensors = float_tensors::of_float(survey);
+    let tensors = tensors.map(|tensors| format!("float tensors in no layer: {tensors}"));
+    let all: Vec<_> = [Some(reason), fields, tensors]
+        .into_iter()
+        .flatten()
+        .collect();
+    all.join("; ")
 }
 
 /// Fields that may hold layers, and what to do about them.

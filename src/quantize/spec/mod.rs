@@ -63,6 +63,11 @@ pub(crate) enum Decision {
 }
 
 impl Decision {
+    /// Whether the layer is quantized now.
+    pub(crate) fn is_swapped(&self) -> bool {
+        matches!(self, Self::Swap { .. })
+    }
+
     /// Whether the layer is quantized, now or before.
     pub(crate) fn is_quantized(&self) -> bool {
         matches!(

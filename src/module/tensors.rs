@@ -1,0 +1,59 @@
+//! Tensors that no layer holds: fields of a user's own types, and the weights of candle's convolutions.
+
+use candle_core::quantized::QMatMul;
+use candle_core::{Tensor, Var};
+use candle_nn as nn;
+
+use super::{Quantizable, Walk, WalkMut};
+use crate::error::Result;
+
+/// A tensor in the tree that no layer holds, as a walk shows it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct TensorField<'a> {
+    /// The tensor.
+    pub tensor: &'a Tensor,
+    /// The layer of candle's that holds it and that is not quantized: a convolution.
+    pub held_by: Option<&'static str>,
+    /// Whether it is in a type marked `#[quantizable(strict)]`, or below one.
+    pub strict: bool,
+}
+
+macro_rules! shown {
+    ($($holder:ty, $self:ident, $walk:ident => $shown:expr;)+) => {$(
+        impl Quantizable for $holder {
+            fn visit(&$self, $walk: &mut Walk<'_>) -> Result<()> {
+                $shown
+            }
+
+            fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
+                Ok(())
+            }
+        }
+    )+};
+}
+
+shown! {
+    Tensor, self, walk => {
+        walk.tensor(self);
+        Ok(())
+    };
+    Var, self, walk => self.as_tensor().visit(walk);
+    QMatMul, self, walk => match self {
+        Self::QTensor(_) => Ok(()),
+        Self::Tensor(tensor) | Self::TensorF16(tensor) => tensor.visit(walk),
+    };
+}
+
+macro_rules! convolutions {
+    ($($name:ident),+) => {
+        shown! {$(
+            nn::$name, self, walk => {
+                walk.tensor_of(concat!("candle_nn::", stringify!($name)), "weight", self.weight());
+                Ok(())
+            };
+        )+}
+    };
+}
+
+convolutions! { Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d }

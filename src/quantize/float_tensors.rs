@@ -1,0 +1,148 @@
+//! Float tensors that no layer holds: nothing quantizes them, so a report names them.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::owners::Owners;
+use super::survey::Survey;
+use crate::error::{Error, Result};
+use crate::module::{TensorField, WeightDType, WeightId, WeightInfo};
+
+/// A float tensor with two or more dimensions that no layer holds, so that it stays float.
+///
+/// `Display` gives its path, dtype, shape and bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FloatTensor {
+    /// Path in the model.
+    pub path: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its dtype.
+    pub dtype: WeightDType,
+    /// Bytes in memory. Memory of several tensors is counted with the first, and a view counts the
+    /// whole memory.
+    pub bytes: usize,
+    /// The layer of candle's that holds it, `candle_nn::Conv1d` for example, which is not quantized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
+    /// Whether it is in or below a strict type.
+    #[serde(skip)]
+    strict: bool,
+}
+
+/// What to do about them.
+pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear or a layer of your own, \
+                                 or mark the field #[quantizable(skip)]";
+
+impl FloatTensor {
+    /// Dtype, shape, bytes and holder, without the path.
+    pub(super) fn description(&self) -> String {
+        let dtype = format!("{:?}", self.dtype).to_lowercase();
+        let bytes = super::report::human_bytes(self.bytes);
+        let holder = self.held_by.as_ref();
+        let holder = holder.map_or_else(String::new, |holder| format!(", of a {holder}"));
+        format!("{dtype} {:?}, {bytes}{holder}", self.shape)
+    }
+}
+
+impl fmt::Display for FloatTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = super::report::shown(&self.path);
+        write!(f, "{path}: {}", self.description())
+    }
+}
+
+/// A float matrix that a walk met outside of layers.
+pub(crate) struct FoundTensor {
+    path: String,
+    held_by: Option<&'static str>,
+    strict: bool,
+    info: WeightInfo,
+}
+
+impl FoundTensor {
+    /// The tensor, if it is a float one that reaches along two or more dimensions: norms and biases
+    /// are vectors, and indexes and masks are integers.
+    pub fn of(path: &str, field: TensorField<'_>) -> Option<Self> {
+        let TensorField {
+            tensor,
+            held_by,
+            strict,
+        } = field;
+        let dtype = WeightDType::from(tensor.dtype());
+        let extended = tensor.dims().iter().filter(|size| **size > 1).count();
+        if dtype == WeightDType::Other || extended < 2 || tensor.elem_count() == 0 {
+            return None;
+        }
+        let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let info = WeightInfo::new("", tensor.dims(), dtype, bytes);
+        Some(Self {
+            path: path.to_owned(),
+            held_by,
+            strict,
+            info: info.held_as(WeightId::of_tensor(tensor)),
+        })
+    }
+
+    pub fn path(&self) -> &String {
+        &self.path
+    }
+
+    pub fn info(&self) -> &WeightInfo {
+        &self.info
+    }
+}
+
+/// The tensors that are named, the largest first: all if they exceed 1 % of the model's bytes
+/// together, else none.
+pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
+    let layers = survey.layers.len();
+    let tensors = survey.tensors.iter().enumerate();
+    let tensors = tensors.map(|(index, found)| FloatTensor {
+        path: found.path.clone(),
+        shape: found.info.shape.clone(),
+        dtype: found.info.dtype,
+        bytes: owners.bytes(layers + index),
+        held_by: found.held_by.map(str::to_owned),
+        strict: found.strict,
+    });
+    let mut tensors: Vec<_> = tensors.filter(|tensor| tensor.bytes > 0).collect();
+    let in_layers: u128 = (0..layers).map(|layer| owners.bytes(layer) as u128).sum();
+    let in_none: u128 = tensors.iter().map(|tensor| tensor.bytes as u128).sum();
+    if 100 * in_none <= in_layers + in_none {
+        return Vec::new();
+    }
+    tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.bytes));
+    tensors
+}
+
+/// Checks that none is in a strict type.
+///
+/// # Errors
+/// When a tensor that would be named is.
+pub(crate) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
+    if !survey.tensors.iter().any(|tensor| tensor.strict) {
+        return Ok(());
+    }
+    let mut named = named(survey, &Owners::before(survey, is_swapped));
+    named.retain(|tensor| tensor.strict);
+    match listed(&named) {
+        None => Ok(()),
+        Some(got) => Err(Error::FloatTensors { got }),
+    }
+}
+
+/// Those of a model in which nothing is quantized, and what to do about them.
+pub(super) fn of_float(survey: &Survey) -> Option<String> {
+    listed(&named(survey, &Owners::before(survey, |_| false)))
+}
+
+fn listed(tensors: &[FloatTensor]) -> Option<String> {
+    let mut texts: Vec<_> = tensors.iter().take(3).map(FloatTensor::to_string).collect();
+    if tensors.len() > texts.len() {
+        texts.push(format!("and {} more", tensors.len() - texts.len()));
+    }
+    (!texts.is_empty()).then(|| format!("{}; {ADVICE}", texts.join("; ")))
+}

@@ -1,0 +1,353 @@
+//! Float tensors that no layer holds: a report names them, strict types refuse them, and nothing else
+//! of the walk's users sees them.
+#![allow(
+    missing_docs,
+    dead_code,
+    reason = "models whose fields are looked at by walks only"
+)]
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use candle_core::quantized::QMatMul;
+use candle_core::{DType, Device, Tensor, Var};
+use candle_dynquant::{
+    Error, FloatTensor, Layer, QConfigSpec, Quantizable, Report, WeightDType, nn, quantize_dynamic,
+};
+use common::toy::{Toy, assert_walks};
+
+fn ones(shape: &[usize]) -> Tensor {
+    Tensor::ones(shape, DType::F32, &Device::Cpu).expect("a tensor")
+}
+
+/// A layer of `outputs` by 100 inputs: 400 bytes an output.
+fn linear(outputs: usize) -> nn::Linear {
+    nn::Linear::new(ones(&[outputs, 100]), None)
+}
+
+fn quantized<M: Quantizable>(model: &mut M) -> Report {
+    quantize_dynamic(model, &QConfigSpec::int8().min_params(0)).expect("quantizes")
+}
+
+fn named(report: &Report) -> Vec<(&str, usize)> {
+    let tensors = report.float_tensors.iter();
+    tensors.map(|t| (t.path.as_str(), t.bytes)).collect()
+}
+
+/// A Linear of a project's own: nothing in it is a layer.
+#[derive(Quantizable, Clone)]
+struct OwnLinear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+fn own_linear(outputs: usize) -> OwnLinear {
+    OwnLinear {
+        weight: ones(&[outputs, 100]),
+        bias: Some(ones(&[outputs])),
+    }
+}
+
+/// A norm of a project's own.
+#[derive(Quantizable, Clone)]
+struct OwnNorm {
+    weight: Tensor,
+    eps: f64,
+}
+
+#[test]
+fn the_matrices_of_a_linear_of_ones_own_are_named_first() {
+    #[derive(Quantizable)]
+    struct Model {
+        layers: Vec<OwnLinear>,
+        norm: OwnNorm,
+        head: nn::Linear,
+    }
+    let mut model = Model {
+        layers: vec![own_linear(100), own_linear(100)],
+        norm: OwnNorm {
+            weight: ones(&[100]),
+            eps: 1e-6,
+        },
+        head: linear(100),
+    };
+    let report = quantized(&mut model);
+    assert_eq!(
+        named(&report),
+        [("layers.0.weight", 40_000), ("layers.1.weight", 40_000)]
+    );
+    let FloatTensor {
+        shape,
+        dtype,
+        held_by,
+        ..
+    } = &report.float_tensors[0];
+    assert_eq!(
+        (&shape[..], *dtype, held_by.as_deref()),
+        (&[100, 100][..], WeightDType::F32, None)
+    );
+    let text = report.to_string();
+    let lines: Vec<_> = text.lines().collect();
+    assert!(
+        lines[0].ends_with("; 2 tensors of 80.0 kB in no layer: layers.{0-1}.weight"),
+        "{text}"
+    );
+    assert!(
+        lines[1].starts_with("float tensors in no layer ("),
+        "{text}"
+    );
+    assert_eq!(
+        lines[2], "  layers.{0-1}.weight: f32 [100, 100], 40.0 kB",
+        "{text}"
+    );
+    let each = format!("{report:#}");
+    assert!(
+        each.contains("\n  layers.1.weight: f32 [100, 100], 40.0 kB\n"),
+        "{each}"
+    );
+    let json = serde_json::to_value(&report).expect("JSON");
+    assert_eq!(
+        json["float_tensors"][1],
+        serde_json::json!({"path": "layers.1.weight", "shape": [100, 100], "dtype": "f32", "bytes": 40_000})
+    );
+}
+
+#[test]
+fn tensors_are_seen_in_whatever_holds_them() {
+    #[derive(Quantizable)]
+    struct Model {
+        experts: Tensor,
+        option: Option<Tensor>,
+        list: Vec<Tensor>,
+        pair: (Tensor, Tensor),
+        cache: Option<(Tensor, Tensor)>,
+        by_name: HashMap<String, Tensor>,
+        shared: Arc<Tensor>,
+        again: Arc<Tensor>,
+        cell: RefCell<Tensor>,
+        lock: Mutex<Option<Tensor>>,
+        var: Var,
+        product: QMatMul,
+        layer: Toy,
+    }
+    let shared = Arc::new(ones(&[3, 2]));
+    let mut model = Model {
+        experts: ones(&[4, 3, 2]),
+        option: Some(ones(&[3, 2])),
+        list: vec![ones(&[3, 2]), ones(&[3, 2])],
+        pair: (ones(&[3, 2]), ones(&[3, 2])),
+        cache: None,
+        by_name: [("a".to_owned(), ones(&[3, 2]))].into(),
+        shared: Arc::clone(&shared),
+        again: shared,
+        cell: RefCell::new(ones(&[3, 2])),
+        lock: Mutex::new(Some(ones(&[3, 2]))),
+        var: Var::from_tensor(&ones(&[3, 2])).expect("a variable"),
+        product: QMatMul::Tensor(ones(&[3, 2])),
+        layer: Toy::new(),
+    };
+    // Neither a layer nor an opaque field.
+    assert_walks(
+        "tensors",
+        &mut model,
+        &["layer: Linear"],
+        &["again = shared"],
+    );
+    let report = quantized(&mut model);
+    let mut expected = vec![("experts", 96)];
+    let others = [
+        "option",
+        "list.0",
+        "list.1",
+        "pair.0",
+        "pair.1",
+        "by_name.a",
+        "shared",
+        "cell",
+        "lock",
+        "var",
+        "product",
+    ];
+    expected.extend(others.map(|path| (path, 24)));
+    assert_eq!(named(&report), expected, "the largest first: {report}");
+    assert!(report.opaque.is_empty(), "{report}");
+}
+
+#[test]
+fn vectors_codes_and_skipped_tensors_are_not_named() {
+    #[derive(Quantizable)]
+    struct Model {
+        norm: OwnNorm,
+        class_token: Tensor,
+        ids: Tensor,
+        #[quantizable(skip)]
+        rotary: Tensor,
+        layer_norm: candle_nn::LayerNorm,
+        cache: candle_nn::kv_cache::KvCache,
+        head: nn::Linear,
+    }
+    let mut cache = candle_nn::kv_cache::KvCache::new(2, 16);
+    let keys = ones(&[1, 4, 8, 16]);
+    cache.append(&keys, &keys).expect("a filled cache");
+    let mut model = Model {
+        norm: OwnNorm {
+            weight: ones(&[1_000]),
+            eps: 1e-6,
+        },
+        class_token: ones(&[1, 1, 1_000]),
+        ids: Tensor::zeros((100, 100), DType::U32, &Device::Cpu).expect("a tensor"),
+        rotary: ones(&[1_000, 100]),
+        layer_norm: candle_nn::LayerNorm::new(ones(&[100]), ones(&[100]), 1e-5),
+        cache,
+        head: linear(1),
+    };
+    let report = quantized(&mut model);
+    assert_eq!(named(&report), []);
+    assert!(!report.to_string().contains("in no layer"), "{report}");
+}
+
+#[test]
+fn they_are_named_from_one_hundredth_of_the_bytes_on() {
+    let report = |outputs| quantized(&mut (linear(99), own_linear(1), own_linear(outputs)));
+    assert_eq!(named(&report(0)), [], "a matrix of one row is a vector");
+    let report = |shape: [usize; 2]| quantized(&mut (linear(990), ones(&shape)));
+    assert_eq!(named(&report([10, 100])), [], "1 % exactly");
+    assert_eq!(named(&report([11, 100])), [("1", 4_400)]);
+}
+
+#[test]
+fn a_convolution_is_named_with_its_type() {
+    let conv1d = candle_nn::Conv1d::new(ones(&[8, 4, 3]), None, Default::default());
+    let conv2d = candle_nn::Conv2d::new(ones(&[8, 4, 3, 3]), None, Default::default());
+    let back1d = candle_nn::ConvTranspose1d::new(ones(&[8, 4, 3]), None, Default::default());
+    let back2d = candle_nn::ConvTranspose2d::new(ones(&[8, 4, 3, 3]), None, Default::default());
+    let mut model = (linear(1), (conv1d, conv2d), (back1d, back2d));
+    let report = quantized(&mut model);
+    let of: Vec<_> = report
+        .float_tensors
+        .iter()
+        .map(|t| (t.path.as_str(), t.held_by.as_deref().unwrap_or("none")))
+        .collect();
+    assert_eq!(
+        of,
+        [
+            ("1.1.weight", "candle_nn::Conv2d"),
+            ("2.1.weight", "candle_nn::ConvTranspose2d"),
+            ("1.0.weight", "candle_nn::Conv1d"),
+            ("2.0.weight", "candle_nn::ConvTranspose1d"),
+        ]
+    );
+    let text = report.to_string();
+    assert!(
+        text.contains("\n  1.0.weight: f32 [8, 4, 3], 384 B, of a candle_nn::Conv1d\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn memory_counts_once() {
+    let weight = ones(&[100, 100]);
+    let view = weight.narrow(0, 0, 50).expect("a view");
+    // Two clones and a view of one memory.
+    let mut model = (linear(100), vec![weight.clone(), weight.clone(), view]);
+    assert_eq!(named(&quantized(&mut model)), [("1.0", 40_000)]);
+
+    // A layer that stays float is named in the table.
+    let table = nn::Embedding::new(weight.clone(), 100);
+    let report = quantized(&mut (linear(100), table, weight.clone()));
+    assert_eq!(named(&report), []);
+    assert_eq!(report.layers[1].bytes_before, 40_000);
+
+    // The memory of a quantized layer is freed, unless a tensor holds it.
+    let mut tied = (nn::Linear::new(weight.clone(), None), weight);
+    let report = quantized(&mut tied);
+    assert_eq!(named(&report), [("1", 40_000)]);
+    assert_eq!(
+        (report.bytes_before(), report.layers[0].tied_to.as_deref()),
+        (0, Some("1"))
+    );
+    let kept = "0: its float weight stays in memory, because 1 still holds it";
+    assert!(report.to_string().contains(kept), "{report}");
+}
+
+#[test]
+fn a_strict_type_refuses_what_a_report_would_name() {
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Strict {
+        body: Vec<OwnLinear>,
+        head: nn::Linear,
+    }
+    let model = |outputs| Strict {
+        body: vec![own_linear(outputs)],
+        head: linear(1_000),
+    };
+    assert_eq!(named(&quantized(&mut model(10))), []);
+    let mut refused = model(20);
+    let error = quantize_dynamic(&mut refused, &QConfigSpec::int8()).expect_err("strict");
+    assert!(matches!(error, Error::FloatTensors { .. }));
+    assert_eq!(
+        error.to_string(),
+        "float tensors in no layer, in a type marked #[quantizable(strict)]: expected none, got \
+         body.0.weight: f32 [20, 100], 8.0 kB; hold a weight in a candle_dynquant::nn::Linear or a \
+         layer of your own, or mark the field #[quantizable(skip)]"
+    );
+    let weights = Layer::weights(&refused.head);
+    assert!(!weights[0].quantized, "the model is as it was");
+
+    // Beside a strict type, nothing is refused.
+    let report = quantized(&mut (model(0), own_linear(200)));
+    assert_eq!(named(&report), [("1.weight", 80_000)]);
+
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Skips {
+        #[quantizable(skip)]
+        body: Vec<OwnLinear>,
+        head: nn::Linear,
+    }
+    let mut skips = Skips {
+        body: vec![own_linear(200)],
+        head: linear(1),
+    };
+    assert_eq!(named(&quantized(&mut skips)), []);
+
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    enum Either {
+        Fused(OwnLinear),
+        Plain(nn::Linear),
+    }
+    let either = (linear(1), Either::Fused(own_linear(9)));
+    let error = quantize_dynamic(&mut { either }, &QConfigSpec::int8().min_params(0));
+    assert!(matches!(error, Err(Error::FloatTensors { .. })));
+}
+
+#[test]
+fn where_nothing_is_quantized_they_are_named_too() {
+    let message = |model: &mut dyn Quantizable| {
+        let error = quantize_dynamic(model, &QConfigSpec::int8()).expect_err("nothing");
+        error.to_string()
+    };
+    let none = message(&mut (0..5).map(|_| own_linear(100)).collect::<Vec<_>>());
+    assert!(
+        none.starts_with(
+            "nothing to quantize: the model has no layers, but float tensors in none: \
+             0.weight: f32 [100, 100], 40.0 kB; 1.weight"
+        ) && none.contains("; and 2 more; hold a weight in a candle_dynquant::nn::Linear"),
+        "{none}"
+    );
+    let table = nn::Embedding::new(ones(&[10, 10]), 10);
+    let left = message(&mut (table, own_linear(100)));
+    assert!(
+        left.starts_with(
+            "nothing to quantize: no rule gives a qconfig to any of the model's 1 layers, such as 0 \
+             (Embedding); \
+             float tensors in no layer: 1.weight: f32 [100, 100], 40.0 kB; hold"
+        ),
+        "{left}"
+    );
+}
