@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex};
 use candle_core::quantized::QMatMul;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_dynquant::{
-    Error, FloatTensor, Layer, QConfigSpec, Quantizable, Report, WeightDType, nn, quantize_dynamic,
+    Error, FloatTensor, Layer, QConfigSpec, Quantizable, Report, TuningConfig, WeightDType, nn,
+    quantize_dynamic, tune,
 };
 use common::toy::{Toy, assert_walks};
 
@@ -350,4 +351,44 @@ fn where_nothing_is_quantized_they_are_named_too() {
         ),
         "{left}"
     );
+}
+
+#[test]
+fn a_tuned_model_names_them_too() {
+    #[derive(Quantizable)]
+    struct Model {
+        body: OwnLinear,
+        head: nn::Linear,
+        hidden: Option<candle_nn::Linear>,
+    }
+    let mut model = Model {
+        body: own_linear(100),
+        head: linear(100),
+        hidden: None,
+    };
+    let always = |_: &Model| candle_core::Result::Ok(1.);
+    let outcome = tune(&mut model, &TuningConfig::default(), always).expect("tunes");
+    let paths: Vec<_> = outcome.float_tensors.iter().map(|t| &*t.path).collect();
+    assert_eq!(paths, ["body.weight"]);
+    let text = outcome.to_string();
+    for line in [
+        "\n  body.weight: f32 [100, 100], 40.0 kB\n",
+        "\n  hidden: core::option::Option<candle_nn::linear::Linear> (use",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Strict {
+        body: OwnLinear,
+        head: nn::Linear,
+    }
+    let mut strict = Strict {
+        body: own_linear(100),
+        head: linear(100),
+    };
+    let always = |_: &Strict| candle_core::Result::Ok(1.);
+    let error = tune(&mut strict, &TuningConfig::default(), always);
+    assert!(matches!(error, Err(Error::FloatTensors { .. })));
 }

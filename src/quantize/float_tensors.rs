@@ -118,29 +118,31 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
     tensors
 }
 
-/// Checks that none is in a strict type.
+/// The tensors that are named where these layers are swapped, of which none is in a strict type.
 ///
 /// # Errors
-/// When a tensor that would be named is.
-pub(crate) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
-    if !survey.tensors.iter().any(|tensor| tensor.strict) {
-        return Ok(());
-    }
-    let mut named = named(survey, &Owners::before(survey, is_swapped));
-    named.retain(|tensor| tensor.strict);
-    match listed(&named) {
-        None => Ok(()),
+/// When one is.
+pub(crate) fn checked(
+    survey: &Survey,
+    is_swapped: impl Fn(usize) -> bool,
+) -> Result<Vec<FloatTensor>> {
+    let named = named(survey, &Owners::before(survey, is_swapped));
+    let refused: Vec<_> = named.iter().filter(|tensor| tensor.strict).collect();
+    match listed(&refused) {
+        None => Ok(named),
         Some(got) => Err(Error::FloatTensors { got }),
     }
 }
 
 /// Those of a model in which nothing is quantized, and what to do about them.
 pub(super) fn of_float(survey: &Survey) -> Option<String> {
-    listed(&named(survey, &Owners::before(survey, |_| false)))
+    let named = named(survey, &Owners::before(survey, |_| false));
+    listed(&named.iter().collect::<Vec<_>>())
 }
 
-fn listed(tensors: &[FloatTensor]) -> Option<String> {
-    let mut texts: Vec<_> = tensors.iter().take(3).map(FloatTensor::to_string).collect();
+fn listed(tensors: &[&FloatTensor]) -> Option<String> {
+    let some = tensors.iter().take(3);
+    let mut texts: Vec<_> = some.map(|tensor| tensor.to_string()).collect();
     if tensors.len() > texts.len() {
         texts.push(format!("and {} more", tensors.len() - texts.len()));
     }

@@ -1,6 +1,6 @@
 //! `quantize_dynamic`: survey the whole model, check everything, then swap.
 
-mod float_tensors;
+pub(crate) mod float_tensors;
 mod hidden;
 mod owners;
 pub(crate) mod progress;
@@ -10,7 +10,6 @@ pub(crate) mod survey;
 pub(crate) mod swap;
 
 pub use float_tensors::FloatTensor;
-pub(crate) use float_tensors::check_strict;
 pub use hidden::{HiddenField, HiddenReason};
 pub use progress::Progress;
 pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
@@ -96,7 +95,7 @@ where
     let isa = Isa::active()?;
     let survey = Survey::of(model)?;
     let mut decisions = spec.resolve(&survey)?;
-    check_strict(&survey, |layer| decisions[layer].is_swapped())?;
+    float_tensors::checked(&survey, |layer| decisions[layer].is_swapped())?;
     let reporter = Reporter::new(&survey, &decisions, &mut progress);
     trace::quantize!(isa, reporter.total());
     let mut quantized = swap::quantize(model, &survey, &decisions, reporter)?;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::OpaqueField;
 use super::float_tensors::FoundTensor;
+use super::{HiddenField, OpaqueField};
 use crate::error::{Error, Result};
 use crate::module::{AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightInfo};
 
@@ -64,6 +64,11 @@ impl Survey {
             }
         }
         Ok(survey)
+    }
+
+    /// The opaque fields that may hold layers.
+    pub fn hidden(&self) -> Vec<HiddenField> {
+        self.opaque.iter().filter_map(HiddenField::of).collect()
     }
 }
 

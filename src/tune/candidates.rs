@@ -7,18 +7,19 @@ use super::units::{Assignment, Precision, Unit, Units};
 use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
 use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
-use crate::quantize::check_strict;
 use crate::quantize::progress::Reporter;
 use crate::quantize::spec::{Decision, Refusal, with_hidden};
 use crate::quantize::survey::{Found, Survey};
 use crate::quantize::swap::{self, Replacements};
-use crate::quantize::{LeftReason, Progress, QConfigSpec};
+use crate::quantize::{FloatTensor, LeftReason, Progress, QConfigSpec, float_tensors};
 use crate::stored::StoredWeight;
 
 pub(super) struct Candidates {
     pub units: Units,
     /// Identifies the model: its layers, their shapes and their scales.
     pub fingerprint: String,
+    /// Tensors that stay float whatever is decided.
+    pub float_tensors: Vec<FloatTensor>,
     /// The layers that are not in the model, by precision.
     waiting: BTreeMap<Precision, Replacements>,
     installed: Assignment,
@@ -34,7 +35,7 @@ impl Candidates {
             let hint = with_hidden(hint.into(), &survey);
             return Err(Error::NothingMatched { hint });
         }
-        check_strict(&survey, |layer| decisions[layer].is_swapped())?;
+        let float_tensors = float_tensors::checked(&survey, |layer| decisions[layer].is_swapped())?;
         let mut waiting = BTreeMap::new();
         let mut sharing = BTreeMap::new();
         let mut refused = BTreeMap::new();
@@ -64,6 +65,7 @@ impl Candidates {
             installed: units.uniform(Precision::Float),
             units,
             waiting,
+            float_tensors,
         })
     }
 

@@ -16,12 +16,15 @@ use crate::error::Result;
 use crate::inspect::PagePoint;
 use crate::module::{LayerKind, Quantizable};
 use crate::quantize::report::fold::fold;
+use crate::quantize::report::{fmt_float_tensors, fmt_hidden};
 use crate::quantize::survey::{Found, Survey};
+use crate::quantize::{FloatTensor, HiddenField};
 
 /// The result of [`tune`](crate::tune()).
 ///
 /// `Display` prints Neural Compressor's tables *Mixed Precision Statistics* and *Tune Result Statistics*,
-/// the layers that fell back, keys of the configuration that were ignored, and why the search ended.
+/// the layers that fell back, fields that may hold layers, float tensors in no layer, keys of the
+/// configuration that were ignored, and why the search ended.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TuningOutcome {
@@ -45,6 +48,12 @@ pub struct TuningOutcome {
     pub evals: usize,
     /// Every layer of the model, in the order of the walk.
     pub layers: Vec<TunedLayer>,
+    /// Fields that may hold layers, which then stayed float.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<HiddenField>,
+    /// Float tensors in no layer, as in [`Report::float_tensors`](crate::Report::float_tensors).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub float_tensors: Vec<FloatTensor>,
     /// Keys of a configuration file that mean nothing here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<IgnoredKey>,
@@ -78,6 +87,7 @@ impl TuningOutcome {
         let best = search.best.map(|best| &search.trials[best].1);
         let ranking = search.baseline.ranking.as_deref().unwrap_or_default();
         let units = &search.candidates.units.0;
+        let hidden = survey.hidden();
         let layers = survey.layers.into_iter().map(|layer| {
             let tuned = best.and_then(|trial| precision_in(trial, &layer.path));
             let mut ranked = ranking
@@ -93,6 +103,8 @@ impl TuningOutcome {
         });
         Ok(Self {
             layers: layers.collect(),
+            hidden,
+            float_tensors: search.candidates.float_tensors.clone(),
             met: search.met(),
             stopped,
             baseline: search.baseline.value,
@@ -165,6 +177,8 @@ impl fmt::Display for TuningOutcome {
                 writeln!(f, "{precision}: {}", paths.join(", "))?;
             }
         }
+        fmt_hidden(f, &self.hidden)?;
+        fmt_float_tensors(f, &self.float_tensors)?;
         let met = if self.met { "met" } else { "not met" };
         let at_most = if self.higher_is_better {
             "least"

@@ -3,6 +3,7 @@
 pub(crate) mod fold;
 mod table;
 
+pub(crate) use table::{fmt_float_tensors, fmt_hidden};
 pub(super) use table::{human_bytes, shown};
 
 use std::fmt;
@@ -194,6 +195,7 @@ impl Report {
         let is_swapped = |path: &String| quantized.replacements.contains_key(path);
         let before = Owners::before(&survey, |layer| is_swapped(&paths[layer]));
         let float_tensors = float_tensors::named(&survey, &before);
+        let hidden = survey.hidden();
         let after = survey.layers.iter().map(|l| {
             let replacement = quantized.replacements.get(&l.path);
             Held {
@@ -230,7 +232,7 @@ impl Report {
         Self {
             isa: isa.to_string(),
             layers: layers.collect(),
-            hidden: survey.opaque.iter().filter_map(HiddenField::of).collect(),
+            hidden,
             opaque: survey.opaque,
             float_tensors,
         }

@@ -9,14 +9,14 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use super::fold::fold;
 use super::{LayerReport, LeftReason, Outcome, Report};
 use crate::qconfig::WeightConfig;
-use crate::quantize::HiddenField;
 use crate::quantize::float_tensors::ADVICE;
+use crate::quantize::{FloatTensor, HiddenField};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_totals(f)?;
-        self.fmt_hidden(f)?;
-        self.fmt_float_tensors(f)?;
+        fmt_hidden(f, &self.hidden)?;
+        fmt_float_tensors(f, &self.float_tensors)?;
         if !self.layers.is_empty() {
             writeln!(f, "{}", table(&self.rows(f.alternate())).trim_fmt())?;
         }
@@ -103,31 +103,6 @@ impl Report {
             0 => Ok(()),
             _ => write!(f, " ({:.1} %)", 100. * after as f64 / before as f64),
         }
-    }
-
-    /// Fields that may hold layers, by type.
-    fn fmt_hidden(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.hidden.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "fields that may hold layers (not visited):")?;
-        let of = |field: &HiddenField| format!("{} ({})", field.type_name, field.advice());
-        let fields = self
-            .hidden
-            .iter()
-            .map(|field| (of(field), field.path.as_str()));
-        fmt_by(f, fields)
-    }
-
-    /// Float tensors in no layer, by what they are.
-    fn fmt_float_tensors(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.float_tensors.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "float tensors in no layer ({ADVICE}):")?;
-        let tensors = self.float_tensors.iter();
-        let tensors = tensors.map(|t| (t.description(), shown(&t.path)));
-        fmt_by(f, tensors)
     }
 
     /// One row for each layer, or for all layers that differ in nothing but their paths.
@@ -243,6 +218,30 @@ impl Report {
         writeln!(f, "opaque fields (not visited):")?;
         fmt_by(f, fields)
     }
+}
+
+/// Fields that may hold layers, by type.
+pub(crate) fn fmt_hidden(f: &mut fmt::Formatter<'_>, hidden: &[HiddenField]) -> fmt::Result {
+    if hidden.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "fields that may hold layers (not visited):")?;
+    let of = |field: &HiddenField| format!("{} ({})", field.type_name, field.advice());
+    let fields = hidden.iter();
+    fmt_by(f, fields.map(|field| (of(field), field.path.as_str())))
+}
+
+/// Float tensors in no layer, by what they are.
+pub(crate) fn fmt_float_tensors(
+    f: &mut fmt::Formatter<'_>,
+    tensors: &[FloatTensor],
+) -> fmt::Result {
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "float tensors in no layer ({ADVICE}):")?;
+    let tensors = tensors.iter();
+    fmt_by(f, tensors.map(|t| (t.description(), shown(&t.path))))
 }
 
 /// `1 field`, `2 fields`.

@@ -166,7 +166,7 @@ pub(crate) fn with_hidden(reason: String, survey: &Survey) -> String {
 
 /// Fields that may hold layers, and what to do about them.
 fn hidden(survey: &Survey) -> Option<String> {
-    let hidden: Vec<_> = survey.opaque.iter().filter_map(HiddenField::of).collect();
+    let hidden = survey.hidden();
     let mut fields: Vec<_> = hidden.iter().take(3).map(HiddenField::to_string).collect();
     if hidden.len() > fields.len() {
         fields.push(format!("and {} more", hidden.len() - fields.len()));
