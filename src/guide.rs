@@ -1,4 +1,5 @@
-//! The chapters of the guide in `docs`: their Rust blocks are compiled and run with the doctests.
+//! The chapters of the guide in `docs`, and the README: their Rust blocks are compiled and run with the
+//! doctests.
 
 macro_rules! chapters {
     ($($name:ident $file:literal)*) => {
@@ -10,6 +11,7 @@ macro_rules! chapters {
 }
 
 chapters! {
+    readme "../README.md"
     introduction "introduction.md"
     first_hour "first-hour.md"
     porting "porting.md"
@@ -21,6 +23,7 @@ chapters! {
     checkpoints "checkpoints.md"
     inspecting "inspecting.md"
     tuning "tuning.md"
+    own_project "own-project.md"
     extending "extending.md"
     deploying "deploying.md"
     troubleshooting "troubleshooting.md"
