@@ -392,3 +392,35 @@ fn a_tuned_model_names_them_too() {
     let error = tune(&mut strict, &TuningConfig::default(), always);
     assert!(matches!(error, Err(Error::FloatTensors { .. })));
 }
+
+#[test]
+fn tensors_that_cannot_be_counted_are_said_to_be() {
+    #[derive(Quantizable)]
+    struct Model {
+        masks: HashMap<(usize, usize), Tensor>,
+        shared: Arc<Mutex<Tensor>>,
+        label: Arc<str>,
+        head: nn::Linear,
+    }
+    let report = quantized(&mut Model {
+        masks: HashMap::new(),
+        shared: Arc::new(Mutex::new(ones(&[3, 2]))),
+        label: "label".into(),
+        head: linear(1),
+    });
+    let text = report.to_string();
+    let opaque = text
+        .split("opaque fields (not visited):\n")
+        .nth(1)
+        .expect("fields");
+    let lines: Vec<_> = opaque.lines().collect();
+    let ends = [
+        ("  masks: ", "Tensor> (its tensors are not counted)"),
+        ("  shared: ", "Tensor>> (its tensors are not counted)"),
+        ("  label: ", "Arc<str>"),
+    ];
+    for (line, (start, end)) in lines.iter().zip(ends) {
+        assert!(line.starts_with(start) && line.ends_with(end), "{text}");
+    }
+    assert_eq!(lines.len(), 3);
+}

@@ -222,6 +222,27 @@ fn tokens(type_name: &str) -> Vec<&str> {
     tokens
 }
 
+/// Whether a value of the type may hold tensors or convolutions.
+pub(super) fn holds_tensors(type_name: &str) -> bool {
+    let mut tokens = tokens(type_name).into_iter();
+    while let Some(token) = tokens.next() {
+        match token {
+            "fn" => skip_arguments(&mut tokens),
+            // An arrow and the type that a function returns.
+            "-" => drop(tokens.nth(2)),
+            path => {
+                let name = path.rsplit("::").next().unwrap_or_default();
+                let convolution = name.starts_with("Conv") && name.ends_with('d');
+                let tensor = ["Tensor", "Var", "QMatMul"].contains(&name);
+                if path.starts_with("candle_") && (convolution || tensor) {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
 /// Passes the arguments of a function pointer, which holds none of them.
 fn skip_arguments<'a>(tokens: &mut impl Iterator<Item = &'a str>) {
     let mut depth = 0;
@@ -338,6 +359,25 @@ mod tests {
             assert_eq!(reason(name), Some(expected), "{name}");
         }
     }
+
+    #[test]
+    fn types_that_may_hold_tensors_are_told_from_others() {
+        for name in [
+            "std::collections::hash::map::HashMap<(usize, usize), candle_core::tensor::Tensor>",
+            "alloc::sync::Arc<std::sync::poison::mutex::Mutex<candle_core::variable::Var>>",
+            "candle_transformers::models::with_tracing::Conv2d",
+        ] {
+            assert!(holds_tensors(name), "{name}");
+        }
+        for name in [
+            "fn(&candle_core::tensor::Tensor) -> candle_core::tensor::Tensor",
+            "candle_nn::conv::Conv2dConfig",
+            "m::Tensor",
+        ] {
+            assert!(!holds_tensors(name), "{name}");
+        }
+    }
+
     #[test]
     fn advice_is_for_the_type_at_fault() {
         let cases = [

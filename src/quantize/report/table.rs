@@ -10,6 +10,7 @@ use super::fold::fold;
 use super::{LayerReport, LeftReason, Outcome, Report};
 use crate::qconfig::WeightConfig;
 use crate::quantize::float_tensors::ADVICE;
+use crate::quantize::hidden::holds_tensors;
 use crate::quantize::{FloatTensor, HiddenField};
 
 impl fmt::Display for Report {
@@ -209,8 +210,12 @@ impl Report {
             .opaque
             .iter()
             .filter(|field| !hidden.contains(&field.path));
+        let what = |type_name: &str| match holds_tensors(type_name) {
+            true => format!("{type_name} (its tensors are not counted)"),
+            false => type_name.to_owned(),
+        };
         let mut fields = fields
-            .map(|field| (field.type_name.clone(), field.path.as_str()))
+            .map(|field| (what(&field.type_name), field.path.as_str()))
             .peekable();
         if fields.peek().is_none() {
             return Ok(());
