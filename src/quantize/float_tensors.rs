@@ -118,6 +118,17 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
     tensors
 }
 
+/// Checks that no tensor that is named where these layers are swapped is in a strict type.
+///
+/// # Errors
+/// When one is.
+pub(super) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
+    if survey.tensors.iter().any(|tensor| tensor.strict) {
+        checked(survey, is_swapped)?;
+    }
+    Ok(())
+}
+
 /// The tensors that are named where these layers are swapped, of which none is in a strict type.
 ///
 /// # Errors

@@ -129,7 +129,10 @@ const WRAPPERS: [&str; 4] = ["LayerNorm", "RmsNorm", "Conv2d", "QMatMul"];
 /// A `Copy` type owns no layer, but its name may tell that it refers to one.
 fn reason_of(field: &OpaqueField) -> Option<HiddenReason> {
     let refers = field.type_name.contains(['&', '*']);
-    (refers || !field.is_copy).then(|| reason(&field.type_name))?
+    if field.is_copy && !refers {
+        return None;
+    }
+    reason(&field.type_name)
 }
 
 /// Why a type that is not a module tree may hold layers, by the first type in its name that may.

@@ -95,7 +95,7 @@ where
     let isa = Isa::active()?;
     let survey = Survey::of(model)?;
     let mut decisions = spec.resolve(&survey)?;
-    float_tensors::checked(&survey, |layer| decisions[layer].is_swapped())?;
+    float_tensors::check_strict(&survey, |layer| decisions[layer].is_swapped())?;
     let reporter = Reporter::new(&survey, &decisions, &mut progress);
     trace::quantize!(isa, reporter.total());
     let mut quantized = swap::quantize(model, &survey, &decisions, reporter)?;

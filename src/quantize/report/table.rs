@@ -210,9 +210,12 @@ impl Report {
             .opaque
             .iter()
             .filter(|field| !hidden.contains(&field.path));
-        let what = |type_name: &str| match holds_tensors(type_name) {
-            true => format!("{type_name} (its tensors are not counted)"),
-            false => type_name.to_owned(),
+        let what = |type_name: &str| {
+            if holds_tensors(type_name) {
+                format!("{type_name} (its tensors are not counted)")
+            } else {
+                type_name.to_owned()
+            }
         };
         let mut fields = fields
             .map(|field| (what(&field.type_name), field.path.as_str()))
