@@ -275,6 +275,23 @@ fn memory_counts_once() {
 }
 
 #[test]
+fn a_map_of_variables_keeps_the_memory_of_quantized_layers() {
+    #[derive(Quantizable)]
+    struct Model {
+        head: nn::Linear,
+        table: nn::Embedding,
+        vars: candle_nn::VarMap,
+    }
+    let vars = candle_nn::VarMap::new();
+    let vb = candle_nn::VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let head = nn::linear(10, 10, vb.pp("head")).expect("a layer");
+    let table = nn::embedding(10, 10, vb.pp("table")).expect("a table");
+    let report = quantized(&mut Model { head, table, vars });
+    assert_eq!(named(&report), [("vars.head.weight", 400)]);
+    assert_eq!(report.bytes_before(), 0);
+}
+
+#[test]
 fn a_strict_type_refuses_what_a_report_would_name() {
     #[derive(Quantizable)]
     #[quantizable(strict)]

@@ -69,7 +69,7 @@ leaves! {
     nn::LayerNorm, nn::LayerNormConfig, nn::RmsNorm, nn::BatchNorm, nn::BatchNormConfig,
     nn::GroupNorm, nn::Conv1dConfig, nn::Conv2dConfig, nn::ConvTranspose1dConfig,
     nn::ConvTranspose2dConfig, nn::Activation,
-    nn::PReLU, nn::Dropout, nn::ops::Identity, nn::Init, nn::VarMap, nn::LSTMConfig, nn::GRUConfig,
+    nn::PReLU, nn::Dropout, nn::ops::Identity, nn::Init, nn::LSTMConfig, nn::GRUConfig,
     nn::rnn::LSTMState, nn::rnn::GRUState, nn::rnn::Direction,
     nn::kv_cache::Cache, nn::kv_cache::KvCache, nn::kv_cache::RotatingCache,
     nn::kv_cache::RotatingKvCache, nn::kv_cache::IndicesAndMask, nn::kv_cache::ScatteredKvCache,

@@ -39,6 +39,8 @@ shown! {
         Ok(())
     };
     Var, self, walk => self.as_tensor().visit(walk);
+    // It keeps the float memory of quantized layers that were made of its variables.
+    nn::VarMap, self, walk => self.data().visit(walk);
     QMatMul, self, walk => match self {
         Self::QTensor(_) => Ok(()),
         Self::Tensor(tensor) | Self::TensorF16(tensor) => tensor.visit(walk),
