@@ -269,10 +269,7 @@ pub fn build(
             let decode = move || {
                 let mut cache = models::llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
                 let first = model.forward(&ids, 0, &mut cache)?;
-                match is_small {
-                    true => Tensor::cat(&[first, model.forward(&next, len, &mut cache)?], 0),
-                    false => Ok(first),
-                }
+                if is_small { Tensor::cat(&[first, model.forward(&next, len, &mut cache)?], 0) } else { Ok(first) }
             };
             (run(decode), found)
         }
@@ -290,10 +287,7 @@ pub fn build(
             let decode = move || {
                 model.clear_kv_cache();
                 let first = model.forward(&ids, 0)?;
-                match is_small {
-                    true => Tensor::cat(&[first, model.forward(&next, len)?], 0),
-                    false => Ok(first),
-                }
+                if is_small { Tensor::cat(&[first, model.forward(&next, len)?], 0) } else { Ok(first) }
             };
             (run(decode), found)
         }

@@ -170,9 +170,10 @@ impl Entry {
             Err(_) => {
                 let message = format!("expected `{} = \"{example}\"`", self.key);
                 // Without a value there is nothing but the key to point at.
-                errors.push(match self.rest.is_empty() {
-                    true => syn::Error::new(self.key.span(), message),
-                    false => syn::Error::new_spanned(&self.rest, message),
+                errors.push(if self.rest.is_empty() {
+                    syn::Error::new(self.key.span(), message)
+                } else {
+                    syn::Error::new_spanned(&self.rest, message)
                 });
                 None
             }

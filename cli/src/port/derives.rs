@@ -420,9 +420,10 @@ fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &str)
         None => source.range(field).start,
     };
     let first = source.text[source.line_start(at)..at].trim().is_empty();
-    let gap = match first {
-        true => format!("{}{}", source.newline(), source.indent(at)),
-        false => " ".to_owned(),
+    let gap = if first {
+        format!("{}{}", source.newline(), source.indent(at))
+    } else {
+        " ".to_owned()
     };
     draft
         .edits

@@ -68,9 +68,10 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option
     }
     for range in removed {
         // Where others take the place, the empty lines around it stay.
-        let lines = match filled.contains(&range.start) {
-            true => unit.source.whole_lines(range),
-            false => unit.source.lines_of(range),
+        let lines = if filled.contains(&range.start) {
+            unit.source.whole_lines(range)
+        } else {
+            unit.source.lines_of(range)
         };
         draft.edits.replace(lines, "");
     }

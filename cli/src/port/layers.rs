@@ -341,9 +341,10 @@ fn declaration(
         public |= !matches!(field.vis, syn::Visibility::Inherited);
         if let Some(layer) = layers.get(&name) {
             let range = source.range(ident).start..source.range(&field.ty).end;
-            let ty = match layer.is_list {
-                true => format!("Vec<{nn}::Linear>"),
-                false => format!("{nn}::Linear"),
+            let ty = if layer.is_list {
+                format!("Vec<{nn}::Linear>")
+            } else {
+                format!("{nn}::Linear")
             };
             changes.push((range, format!("{}: {ty}", layer.name)));
         } else {
@@ -420,9 +421,10 @@ fn literals(
                     let range = item_of_list(source, &literal.fields, index);
                     changes.push((range, String::new()));
                     let text = source.slice(&literal.fields[index].expr);
-                    match holder.options.contains(bias) {
-                        true => text.to_owned(),
-                        false => format!("Some({text})"),
+                    if holder.options.contains(bias) {
+                        text.to_owned()
+                    } else {
+                        format!("Some({text})")
                     }
                 }
             };

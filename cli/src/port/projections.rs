@@ -142,9 +142,12 @@ impl Blocks<'_, '_, '_> {
         let list = |text: &dyn Fn(&Projected<'_>) -> String| {
             run.iter().map(text).collect::<Vec<_>>().join(", ")
         };
-        let names = list(&|one| match one.is_whole(self.unit) {
-            true => one.pattern.clone(),
-            false => one.name.clone(),
+        let names = list(&|one| {
+            if one.is_whole(self.unit) {
+                one.pattern.clone()
+            } else {
+                one.name.clone()
+            }
         });
         let fields = list(&|one| format!("&self.{}", one.field));
         let call = format!(

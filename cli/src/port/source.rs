@@ -150,9 +150,10 @@ impl<'t> Source<'t> {
     pub fn with_comments(&self, range: Range<usize>) -> Range<usize> {
         let end = self.line_end(range.end.max(1) - 1);
         let behind = self.text[range.end..end].trim_start().starts_with("//");
-        let end = match behind {
-            true => range.end + self.text[range.end..end].trim_end().len(),
-            false => range.end,
+        let end = if behind {
+            range.end + self.text[range.end..end].trim_end().len()
+        } else {
+            range.end
         };
         let whole = self.whole_lines(range.start..end);
         let mut start = whole.start;

@@ -67,9 +67,10 @@ impl World {
         let Ok(text) = files::read(&above) else {
             return false;
         };
-        let name = match is_folder(&path) {
-            true => path.parent().and_then(Path::file_name),
-            false => path.file_stem().map(AsRef::as_ref),
+        let name = if is_folder(&path) {
+            path.parent().and_then(Path::file_name)
+        } else {
+            path.file_stem().map(AsRef::as_ref)
         };
         let Some(name) = name.and_then(|name| name.to_str()) else {
             return false;
@@ -91,9 +92,10 @@ impl World {
         }
         let parse = || {
             let text = files::read(&path).ok()?;
-            let text = match self.given.contains(&path) {
-                true => super::with_layers(&path, text, self),
-                false => text,
+            let text = if self.given.contains(&path) {
+                super::with_layers(&path, text, self)
+            } else {
+                text
             };
             let (source, file) = Source::parse(&text).ok()?;
             Some(Rc::new(super::types_of(&path, self, &source, &file)))

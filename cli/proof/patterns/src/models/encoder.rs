@@ -146,12 +146,9 @@ impl Encoder {
     pub fn load(vb: VarBuilder, config: &Config, has_head: bool) -> Result<Self> {
         let words = vb.get((config.vocab, config.size), "words.weight")?;
         let layers = (0..2).map(|i| Layer::load(vb.pp(format!("layers.{i}")), config));
-        let head: Box<dyn Head + Send> = match has_head {
-            true => Box::new(Classifier {
+        let head: Box<dyn Head + Send> = if has_head { Box::new(Classifier {
                 output: dense(24, config.size, None, vb.pp("output"))?,
-            }),
-            false => Box::new(NoHead),
-        };
+            }) } else { Box::new(NoHead) };
         Ok(Self {
             words: Embedding::new(words, config.size),
             layers: layers.collect::<Result<Vec<_>>>()?,
