@@ -485,3 +485,52 @@ fn copy(from: &Path, to: &Path) {
         }
     }
 }
+
+/// A crate's own `with_tracing` is no candle-transformers', if its functions are others.
+#[test]
+fn a_tracing_module_of_the_crates_own_stays() {
+    let folder = folder();
+    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    let model = "use crate::with_tracing::{linear, TracedLinear};\nuse candle_nn::VarBuilder;\n\n\
+                 pub struct A {\n    a: TracedLinear,\n}\n\nimpl A {\n    \
+                 pub fn load(vb: VarBuilder) -> candle::Result<Self> {\n        \
+                 Ok(Self { a: linear(4, 4, vb, 2)? })\n    }\n}\n";
+    let model = file(&folder, "src/model.rs", model);
+    let own = "pub struct TracedLinear {\n    inner: candle_nn::Linear,\n}\n\n\
+               pub fn linear(i: usize, o: usize, vb: candle_nn::VarBuilder, rank: usize) \
+               -> candle::Result<TracedLinear> {\n    let _ = rank;\n    \
+               Ok(TracedLinear { inner: candle_nn::linear(i, o, vb)? })\n}\n";
+    file(&folder, "src/with_tracing.rs", own);
+    file(&folder, "src/lib.rs", "mod model;\nmod with_tracing;\n");
+    let output = dynquant(&["port", "--write"], &[folder.path().join("src").as_path()]);
+    assert!(output.status.success(), "{output:?}");
+    let ported = fs::read_to_string(&model).unwrap();
+    assert!(
+        ported.contains("use crate::with_tracing::{linear, TracedLinear};"),
+        "{ported}"
+    );
+    assert!(
+        ported.contains("#[derive(Quantizable)]\npub struct A"),
+        "{ported}"
+    );
+}
+
+/// A crate may pass `candle_nn` on.
+#[test]
+fn layers_of_a_candle_that_is_passed_on_are_ported() {
+    let folder = folder();
+    for path in ["mylib::candle_nn", "candle_dynquant::candle_nn"] {
+        let text =
+            format!("use {path}::{{Linear, Module}};\n\npub struct A {{\n    a: Linear,\n}}\n");
+        let model = file(&folder, "a.rs", &text);
+        let output = dynquant(&["port", "--write"], &[model.as_path()]);
+        assert!(output.status.success(), "{output:?}");
+        let ported = fs::read_to_string(&model).unwrap();
+        assert!(
+            ported.contains("use candle_dynquant::nn::Linear;"),
+            "{ported}"
+        );
+        assert!(ported.contains(&format!("use {path}::Module;")), "{ported}");
+        assert!(ported.contains("#[derive(Quantizable)]"), "{ported}");
+    }
+}

@@ -203,7 +203,7 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
 
 /// The types of a file, with those that multiply by tensors of theirs.
 fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
-    let mut types = Types::of(file);
+    let mut types = Types::within(file, world.has_own_tracing(path));
     types.multiplied = weights::multiplied(&Unit::new(path, world, source, file, &types));
     types
 }
@@ -213,7 +213,7 @@ fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -
 fn with_layers(path: &Path, text: String, world: &World) -> String {
     let changed = || {
         let (source, file) = Source::parse(&text).ok()?;
-        let types = Types::of(&file);
+        let types = Types::within(&file, world.has_own_tracing(path));
         let unit = Unit::new(path, world, &source, &file, &types);
         let mut draft = Draft::default();
         let names = names::find(&unit);

@@ -132,13 +132,18 @@ pub struct Scope {
 #[derive(Debug, Default)]
 pub struct Scopes {
     modules: BTreeMap<Module, Scope>,
+    /// Whether the crate's `with_tracing` is one of its own, unlike candle-transformers'.
+    own_tracing: bool,
 }
 
 impl Scopes {
     /// Of a parsed file. A `use` inside a function counts as one of its module.
-    pub fn of(file: &syn::File) -> Self {
+    pub fn of(file: &syn::File, own_tracing: bool) -> Self {
         let mut collect = Collect {
-            scopes: Self::default(),
+            scopes: Self {
+                own_tracing,
+                ..Self::default()
+            },
             module: Vec::new(),
             uses: Vec::new(),
         };
@@ -199,10 +204,14 @@ impl Scopes {
                 };
             }
         }
-        match first.as_str() {
-            "candle_nn" => return Origin::Nn(rest.to_vec()),
-            "candle_dynquant" => return Origin::Ours(rest.to_vec()),
-            _ => {}
+        // Also where another crate passes it on.
+        if let Some(at) = path.iter().position(|segment| segment == "candle_nn")
+            && (at == 0 || !["self", "super", "crate"].contains(&first.as_str()))
+        {
+            return Origin::Nn(path[at + 1..].to_vec());
+        }
+        if first == "candle_dynquant" {
+            return Origin::Ours(rest.to_vec());
         }
         let ways = [
             "self",
@@ -216,6 +225,7 @@ impl Scopes {
             && path[..at]
                 .iter()
                 .all(|segment| ways.contains(&segment.as_str()))
+            && !(self.own_tracing && first != "candle_transformers")
         {
             return Origin::Traced(path[at + 1..].to_vec());
         }

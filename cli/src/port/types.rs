@@ -87,13 +87,18 @@ pub struct Types {
 impl Types {
     /// Of a parsed file.
     pub fn of(file: &syn::File) -> Self {
+        Self::within(file, false)
+    }
+
+    /// Of a parsed file of a crate, which may have a `with_tracing` of its own.
+    pub fn within(file: &syn::File, own_tracing: bool) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut collect = Collect {
             module: Vec::new(),
             blocks: 0,
             types: Self {
                 id: NEXT.fetch_add(1, Ordering::Relaxed),
-                scopes: Scopes::of(file),
+                scopes: Scopes::of(file, own_tracing),
                 declared: BTreeMap::new(),
                 methods: BTreeSet::new(),
                 impls: Vec::new(),

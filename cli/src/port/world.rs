@@ -19,6 +19,8 @@ use crate::files;
 pub struct World {
     given: BTreeSet<PathBuf>,
     read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
+    /// Whether a `with_tracing` is unlike candle-transformers'.
+    tracing: RefCell<BTreeMap<PathBuf, bool>>,
     /// Whether a type holds a layer, where that is known.
     known: RefCell<HashMap<(Place, bool), bool>>,
     /// The number of types that were looked into.
@@ -83,6 +85,39 @@ impl World {
             _ => false,
         };
         file.items.iter().any(left_out)
+    }
+
+    /// Whether the `with_tracing` that a file sees is unlike candle-transformers': a function of it has
+    /// other parameters or makes another type.
+    pub fn has_own_tracing(&self, path: &Path) -> bool {
+        let path = real(path);
+        let above = path.ancestors().skip(1);
+        // Up to the crate's folder.
+        let mut last = false;
+        let folders = above.take_while(|folder| {
+            let within = !last;
+            last = folder.join("Cargo.toml").exists();
+            within
+        });
+        let mut modules = folders.map(|folder| folder.join("with_tracing.rs"));
+        let Some(module) = modules.find(|module| module.is_file()) else {
+            return false;
+        };
+        if let Some(known) = self.tracing.borrow().get(&module) {
+            return *known;
+        }
+        let own = || {
+            let text = files::read(&module).ok()?;
+            let (_, file) = Source::parse(&text).ok()?;
+            let differs = |item: &syn::Item| match item {
+                syn::Item::Fn(item) => is_unlike_candles(&item.sig),
+                _ => false,
+            };
+            Some(file.items.iter().any(differs))
+        };
+        let own = own().unwrap_or(false);
+        self.tracing.borrow_mut().insert(module, own);
+        own
     }
 
     fn types(&self, path: &Path) -> Option<Rc<Types>> {
@@ -416,6 +451,40 @@ pub fn trait_names(object: &syn::TypeTraitObject) -> Vec<String> {
         _ => None,
     });
     bounds.map(|segment| segment.ident.to_string()).collect()
+}
+
+/// Whether a type has that name, or an argument of it has, as in `Result<Linear>`.
+fn is_or_holds(ty: &Type, name: &str) -> bool {
+    let Type::Path(path) = ty else { return false };
+    let Some(last) = path.path.segments.last() else {
+        return false;
+    };
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return last.ident == name;
+    };
+    let holds = |argument: &GenericArgument| match argument {
+        GenericArgument::Type(ty) => is_or_holds(ty, name),
+        _ => false,
+    };
+    last.ident == name || arguments.args.iter().any(holds)
+}
+
+/// Whether a function has the name of one in candle-transformers' `with_tracing`, and another signature.
+fn is_unlike_candles(signature: &syn::Signature) -> bool {
+    let known = [
+        ("linear", 3, "Linear"),
+        ("linear_b", 4, "Linear"),
+        ("linear_no_bias", 3, "Linear"),
+        ("layer_norm", 3, "LayerNorm"),
+    ];
+    let mut known = known.iter().filter(|(name, ..)| signature.ident == name);
+    known.any(|(_, inputs, made)| {
+        let makes = match &signature.output {
+            syn::ReturnType::Type(_, ty) => is_or_holds(ty, made),
+            syn::ReturnType::Default => false,
+        };
+        signature.inputs.len() != *inputs || !makes
+    })
 }
 
 fn real(path: &Path) -> PathBuf {
