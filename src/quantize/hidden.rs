@@ -151,7 +151,7 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
                 let of = format!("dyn {of}");
                 return Some(HiddenReason::Dynamic { of });
             }
-            "fn" => skip_arguments(&mut tokens),
+            "fn" => skip_function(&mut tokens),
             path => {
                 let Some((krate, _)) = path.split_once("::") else {
                     continue;
@@ -230,9 +230,7 @@ pub(super) fn holds_tensors(type_name: &str) -> bool {
     let mut tokens = tokens(type_name).into_iter();
     while let Some(token) = tokens.next() {
         match token {
-            "fn" => skip_arguments(&mut tokens),
-            // An arrow and the type that a function returns.
-            "-" => drop(tokens.nth(2)),
+            "fn" => skip_function(&mut tokens),
             path => {
                 let name = path.rsplit("::").next().unwrap_or_default();
                 let convolution = name.starts_with("Conv") && name.ends_with('d');
@@ -246,16 +244,26 @@ pub(super) fn holds_tensors(type_name: &str) -> bool {
     false
 }
 
-/// Passes the arguments of a function pointer, which holds none of them.
-fn skip_arguments<'a>(tokens: &mut impl Iterator<Item = &'a str>) {
+/// Passes the arguments of a function pointer and what it returns: it holds none of them.
+fn skip_function(tokens: &mut std::vec::IntoIter<&str>) {
     let mut depth = 0;
-    for token in tokens {
+    let mut last = "";
+    loop {
+        match tokens.as_slice().first() {
+            None | Some(&("," | ")" | "]" | ";")) if depth == 0 => return,
+            Some(&">") if depth == 0 && last != "-" => return,
+            None => return,
+            Some(_) => {}
+        }
+        let token = tokens.next().unwrap_or_default();
         match token {
-            "(" => depth += 1,
-            ")" if depth == 1 => return,
-            ")" => depth -= 1,
+            "(" | "[" | "<" => depth += 1,
+            ")" | "]" => depth -= 1,
+            // Not that of an arrow.
+            ">" if last != "-" => depth -= 1,
             _ => {}
         }
+        last = token;
     }
 }
 
@@ -273,6 +281,8 @@ mod tests {
             "candle_transformers::models::with_tracing::LayerNorm",
             "(usize, candle_nn::conv::Conv1d)",
             "fn((m::A, m::B), m::C) -> usize",
+            "fn(&m::A) -> core::result::Result<m::B, m::C>",
+            "core::option::Option<fn(&m::A) -> fn(usize) -> (m::B, [m::C; 2])>",
             "candle_transformers::models::llama::Config",
             "core::option::Option<m::VisionConfig>",
             "hashbrown::map::HashMap<alloc::string::String, usize, ahash::RandomState>",
@@ -369,11 +379,15 @@ mod tests {
             "std::collections::hash::map::HashMap<(usize, usize), candle_core::tensor::Tensor>",
             "alloc::sync::Arc<std::sync::poison::mutex::Mutex<candle_core::variable::Var>>",
             "candle_transformers::models::with_tracing::Conv2d",
+            "(fn(usize) -> core::option::Option<usize>, candle_core::tensor::Tensor)",
+            "core::option::Option<(fn(), candle_core::tensor::Tensor)>",
         ] {
             assert!(holds_tensors(name), "{name}");
         }
         for name in [
             "fn(&candle_core::tensor::Tensor) -> candle_core::tensor::Tensor",
+            "fn(&candle_core::tensor::Tensor) -> core::result::Result<candle_core::tensor::Tensor, m::E>",
+            "core::option::Option<fn(m::A) -> (candle_core::tensor::Tensor, candle_core::tensor::Tensor)>",
             "candle_nn::conv::Conv2dConfig",
             "m::Tensor",
         ] {
