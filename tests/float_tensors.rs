@@ -345,6 +345,65 @@ fn a_strict_type_refuses_what_a_report_would_name() {
 }
 
 #[test]
+fn a_strict_type_refuses_memory_that_other_places_hold_too() {
+    #[derive(Quantizable, Clone)]
+    struct Inner {
+        weight: Tensor,
+        nested: Arc<Tensor>,
+    }
+    #[derive(Quantizable, Clone)]
+    #[quantizable(strict)]
+    struct Strict {
+        weight: Option<Tensor>,
+        inner: Option<Arc<Inner>>,
+        head: nn::Linear,
+    }
+    fn refused(mut model: impl Quantizable, path: &str) {
+        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0));
+        let error = error.expect_err("strict").to_string();
+        assert!(error.contains(&format!(" got {path}: ")), "{error}");
+    }
+    let weight = ones(&[100, 100]);
+    let strict = Strict {
+        weight: Some(weight.clone()),
+        inner: None,
+        head: linear(100),
+    };
+    refused((weight.clone(), strict.clone()), "1.weight");
+    refused((strict.clone(), weight.clone()), "0.weight");
+    let view = weight.narrow(0, 0, 60).expect("a view");
+    refused((view, strict), "1.weight");
+
+    let strict = |inner: &Arc<Inner>| Strict {
+        weight: None,
+        inner: Some(Arc::clone(inner)),
+        head: linear(100),
+    };
+    let inner = |weight: &Tensor, nested: &Tensor| {
+        let (weight, nested) = (weight.clone(), Arc::new(nested.clone()));
+        Arc::new(Inner { weight, nested })
+    };
+    let (vector, matrix) = (ones(&[100]), weight);
+    let found = inner(&matrix, &vector);
+    refused((Arc::clone(&found), strict(&found)), "1.inner.weight");
+    refused((strict(&found), Arc::clone(&found)), "0.inner.weight");
+    let found = inner(&vector, &matrix);
+    let outside = (Arc::clone(&found.nested), Arc::clone(&found));
+    refused((outside, strict(&found), strict(&found)), "1.inner.nested");
+
+    // A layer that is met again is one layer.
+    let layers = Arc::new((linear(100), ones(&[1])));
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Again(Arc<(nn::Linear, Tensor)>);
+    let report = quantized(&mut (Arc::clone(&layers), Again(layers)));
+    let [layer] = &report.layers[..] else {
+        panic!("one layer: {report}")
+    };
+    assert_eq!(layer.shared_as, ["1.0.0"]);
+}
+
+#[test]
 fn where_nothing_is_quantized_they_are_named_too() {
     let message = |model: &mut dyn Quantizable| {
         let error = quantize_dynamic(model, &QConfigSpec::int8()).expect_err("nothing");

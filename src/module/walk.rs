@@ -121,10 +121,30 @@ fn shared_key<P: Pointer>(shared: &P) -> SharedKey {
     (std::ptr::from_ref(&**shared).cast(), TypeId::of::<P>())
 }
 
+/// The place where a walk met a shared pointer first.
+struct Met {
+    path: String,
+    /// Whether that, or a place where it was met since, is in a strict type.
+    strict: bool,
+}
+
+/// Shows the tensors of what was visited before.
+struct TensorsOnly<'a>(&'a mut dyn Visitor);
+
+impl Visitor for TensorsOnly<'_> {
+    fn layer(&mut self, _path: &str, _layer: &dyn AnyLayer) -> Result<()> {
+        Ok(())
+    }
+
+    fn tensor(&mut self, path: &str, tensor: TensorField<'_>) {
+        self.0.tensor(path, tensor);
+    }
+}
+
 /// A walk that looks at every layer of a tree.
 pub struct Walk<'v> {
     path: ModulePath,
-    shared: HashMap<SharedKey, String>,
+    shared: HashMap<SharedKey, Met>,
     /// Whether the walk is in a strict type, or below one.
     strict: bool,
     visitor: &'v mut dyn Visitor,
@@ -234,18 +254,31 @@ impl<'v> Walk<'v> {
         self.visitor.opaque_copy(&self.path.dotted, type_name);
     }
 
-    /// Visits what `shared` points to, the first time this pointer is met.
+    /// Visits what `shared` points to, the first time this pointer is met. If that was in no strict
+    /// type, its tensors are shown again where it is met in one.
     ///
     /// # Errors
     /// As [`Quantizable::visit`].
     pub fn shared<P: Pointer>(&mut self, shared: &P) -> Result<()> {
-        if let Some(first) = self.shared.get(&shared_key(shared)) {
-            self.visitor.shared(&self.path.dotted, first);
+        let Some(met) = self.shared.get_mut(&shared_key(shared)) else {
+            let path = self.path.dotted.clone();
+            let strict = self.strict;
+            self.shared.insert(shared_key(shared), Met { path, strict });
+            return (**shared).visit(self);
+        };
+        self.visitor.shared(&self.path.dotted, &met.path);
+        if !self.strict || std::mem::replace(&mut met.strict, true) {
             return Ok(());
         }
-        self.shared
-            .insert(shared_key(shared), self.path.dotted.clone());
-        (**shared).visit(self)
+        let mut again = Walk {
+            path: std::mem::take(&mut self.path),
+            shared: std::mem::take(&mut self.shared),
+            strict: true,
+            visitor: &mut TensorsOnly(&mut *self.visitor),
+        };
+        let result = (**shared).visit(&mut again);
+        (self.path, self.shared) = (again.path, again.shared);
+        result
     }
 
     /// The error of a cell or a lock at the current path that is borrowed or locked.

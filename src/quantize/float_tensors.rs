@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::owners::Owners;
+use super::owners::{Holder, Owners};
 use super::survey::Survey;
 use crate::error::{Error, Result};
 use crate::module::{TensorField, WeightDType, WeightId, WeightInfo};
@@ -92,6 +92,13 @@ impl FoundTensor {
 
     pub fn info(&self) -> &WeightInfo {
         &self.info
+    }
+
+    pub(super) fn holder(&self) -> Holder {
+        match self.strict {
+            true => Holder::Strict,
+            false => Holder::NoLayer,
+        }
     }
 }
 
