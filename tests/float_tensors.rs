@@ -275,6 +275,46 @@ fn memory_counts_once() {
 }
 
 #[test]
+fn a_vector_that_is_a_view_counts_the_memory_that_it_keeps() {
+    let weight = ones(&[100, 100]);
+    let row = weight.get(0).expect("a row");
+    let mut model = (nn::Linear::new(weight.clone(), None), row);
+    let report = quantized(&mut model);
+    assert_eq!(named(&report), [("1", 40_000)]);
+    assert_eq!(report.bytes_before(), 0);
+    let text = report.to_string();
+    for line in [
+        "0: its float weight stays in memory, because 1 still holds it",
+        "\n  1: f32 [100], a view that keeps 40.0 kB (hold `force_contiguous` of it)\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+
+    let alone = |view: Tensor| named(&quantized(&mut (linear(1), view))).len();
+    let large = ones(&[10_000, 100]);
+    assert_eq!(alone(large.get(0).expect("a row")), 1);
+    assert_eq!(alone(large.narrow(0, 7, 0).expect("no row")), 1);
+    // It keeps nothing of that.
+    assert_eq!(
+        alone(
+            large
+                .get(0)
+                .and_then(|row| row.force_contiguous())
+                .expect("a row")
+        ),
+        0
+    );
+    assert_eq!(
+        alone(large.get(0).and_then(|row| row.get(0)).expect("one")),
+        1
+    );
+    assert_eq!(
+        alone(ones(&[1_000]).expand((1, 1_000)).expect("one row")),
+        0
+    );
+}
+
+#[test]
 fn a_map_of_variables_keeps_the_memory_of_quantized_layers() {
     #[derive(Quantizable)]
     struct Model {

@@ -9,7 +9,8 @@ use super::survey::Survey;
 use crate::error::{Error, Result};
 use crate::module::{TensorField, WeightDType, WeightId, WeightInfo};
 
-/// A float tensor with two or more dimensions that no layer holds, so that it stays float.
+/// A float tensor with two or more dimensions that no layer holds, so that it stays float; or a view
+/// that keeps at least twice its own bytes.
 ///
 /// `Display` gives its path, dtype, shape and bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -30,6 +31,14 @@ pub struct FloatTensor {
     /// Whether it is in or below a strict type.
     #[serde(skip)]
     strict: bool,
+    /// Bytes of its elements.
+    #[serde(skip)]
+    own_bytes: usize,
+}
+
+/// Whether a tensor of so many bytes, in a memory of so many, keeps others than its own.
+fn keeps_more(own: usize, memory: usize) -> bool {
+    memory > 0 && memory >= 2 * own
 }
 
 /// What to do about them.
@@ -43,7 +52,11 @@ impl FloatTensor {
         let bytes = super::report::human_bytes(self.bytes);
         let holder = self.held_by.as_ref();
         let holder = holder.map_or_else(String::new, |holder| format!(", of a {holder}"));
-        format!("{dtype} {:?}, {bytes}{holder}", self.shape)
+        let held = match keeps_more(self.own_bytes, self.bytes) {
+            true => format!("a view that keeps {bytes} (hold `force_contiguous` of it)"),
+            false => bytes,
+        };
+        format!("{dtype} {:?}, {held}{holder}", self.shape)
     }
 }
 
@@ -63,8 +76,8 @@ pub(crate) struct FoundTensor {
 }
 
 impl FoundTensor {
-    /// The tensor, if it is a float one that reaches along two or more dimensions: norms and biases
-    /// are vectors, and indexes and masks are integers.
+    /// The tensor, if it is a float one that reaches along two or more dimensions, or a view of more:
+    /// norms and biases are vectors, and indexes and masks are integers.
     pub fn of(path: &str, field: TensorField<'_>) -> Option<Self> {
         let TensorField {
             tensor,
@@ -73,16 +86,21 @@ impl FoundTensor {
         } = field;
         let dtype = WeightDType::from(tensor.dtype());
         let extended = tensor.dims().iter().filter(|size| **size > 1).count();
-        if dtype == WeightDType::Other || extended < 2 || tensor.elem_count() == 0 {
+        if dtype == WeightDType::Other {
             return None;
         }
         let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let id = WeightId::of_tensor(tensor);
+        let is_view = || id.memory_bytes().is_some_and(|all| keeps_more(bytes, all));
+        if (extended < 2 || bytes == 0) && !is_view() {
+            return None;
+        }
         let info = WeightInfo::new("", tensor.dims(), dtype, bytes);
         Some(Self {
             path: path.to_owned(),
             held_by,
             strict,
-            info: info.held_as(WeightId::of_tensor(tensor)),
+            info: info.held_as(id),
         })
     }
 
@@ -114,6 +132,7 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
         bytes: owners.bytes(layers + index),
         held_by: found.held_by.map(str::to_owned),
         strict: found.strict,
+        own_bytes: found.info.bytes,
     });
     let mut tensors: Vec<_> = tensors.filter(|tensor| tensor.bytes > 0).collect();
     let in_layers: u128 = (0..layers).map(|layer| owners.bytes(layer) as u128).sum();
