@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use candle_core::quantized::QMatMul;
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_dynquant::{
     Error, FloatTensor, Layer, QConfigSpec, Quantizable, Report, TuningConfig, WeightDType, nn,
@@ -312,6 +312,46 @@ fn a_vector_that_is_a_view_counts_the_memory_that_it_keeps() {
         alone(ones(&[1_000]).expand((1, 1_000)).expect("one row")),
         0
     );
+}
+
+#[test]
+fn floats_of_other_forms_are_named_too() {
+    let eights = |shape: &[usize]| ones(shape).to_dtype(DType::F8E4M3).expect("eights");
+    let report = quantized(&mut (linear(1), eights(&[100, 100])));
+    assert_eq!(named(&report), [("1", 10_000)]);
+    let text = report.to_string();
+    assert!(
+        text.contains("\n  1: f8e4m3 [100, 100], 10.0 kB\n"),
+        "{text}"
+    );
+
+    let matrix = ones(&[64, 64]);
+    let of = |dtype| QTensor::quantize(&matrix, dtype).expect("a tensor");
+    for (dtype, name, bytes) in [
+        (GgmlDType::F32, WeightDType::F32, 16_384),
+        (GgmlDType::F16, WeightDType::F16, 8_192),
+        (GgmlDType::BF16, WeightDType::BF16, 8_192),
+    ] {
+        let shared = Arc::new(of(dtype));
+        let products = [0, 1].map(|_| QMatMul::QTensor(Arc::clone(&shared)));
+        let report = quantized(&mut (linear(1), products, of(dtype)));
+        assert_eq!(named(&report), [("1.0", bytes), ("2", bytes)]);
+        let tensor = &report.float_tensors[0];
+        assert_eq!((tensor.dtype, &tensor.shape[..]), (name, &[64, 64][..]));
+    }
+    let product = QMatMul::QTensor(Arc::new(of(GgmlDType::Q8_0)));
+    let report = quantized(&mut (linear(1), of(GgmlDType::Q4_0), product));
+    assert_eq!(named(&report), []);
+
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Strict(nn::Linear, QMatMul);
+    let product = QMatMul::QTensor(Arc::new(of(GgmlDType::F16)));
+    let error = quantize_dynamic(
+        &mut Strict(linear(1), product),
+        &QConfigSpec::int8().min_params(0),
+    );
+    assert!(matches!(error, Err(Error::FloatTensors { .. })));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::GgmlDType;
 use candle_core::{D, DType, Device, DeviceLocation, Layout, Shape, TensorId};
 use candle_nn as nn;
 use candle_nn::var_builder::VarBuilderArgs;
@@ -62,7 +62,7 @@ leaves! {
 }
 
 leaves! {
-    TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, QTensor, crate::kernels::Activation, crate::kernels::Precision,
+    TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, crate::kernels::Activation, crate::kernels::Precision,
 }
 
 leaves! {

@@ -9,8 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use candle_core::quantized::{GgmlDType, QTensor};
 
-use super::{AnyLayer, AnyNorm, Layer, Quantizable, TensorField};
+use super::{
+    AnyLayer, AnyNorm, Layer, Quantizable, TensorField, WeightDType, WeightId, WeightInfo,
+};
 use crate::error::{Error, Result};
 
 /// Visits a tree without changing it.
@@ -141,12 +144,28 @@ impl Visitor for TensorsOnly<'_> {
     }
 }
 
+/// What a walk tells this crate beside what it shows to its visitor.
+#[derive(Default)]
+pub(crate) struct Aside {
+    pub matrices: Vec<QMatrix>,
+}
+
+/// A tensor of candle's quantized ones that is no layer, of floats.
+pub(crate) struct QMatrix {
+    pub path: String,
+    /// Without a name.
+    pub info: WeightInfo,
+    /// Whether it is in a strict type.
+    pub strict: bool,
+}
+
 /// A walk that looks at every layer of a tree.
 pub struct Walk<'v> {
     path: ModulePath,
     shared: HashMap<SharedKey, Met>,
     /// Whether the walk is in a strict type, or below one.
     strict: bool,
+    aside: Aside,
     visitor: &'v mut dyn Visitor,
 }
 
@@ -162,12 +181,23 @@ impl<'v> Walk<'v> {
     /// # Errors
     /// The first error of the visitor.
     pub fn over<M: Quantizable + ?Sized>(root: &M, visitor: &'v mut dyn Visitor) -> Result<()> {
-        root.visit(&mut Self {
+        Self::over_with_aside(root, visitor).map(drop)
+    }
+
+    /// [`over`](Self::over), with what only this crate is told.
+    pub(crate) fn over_with_aside<M: Quantizable + ?Sized>(
+        root: &M,
+        visitor: &'v mut dyn Visitor,
+    ) -> Result<Aside> {
+        let mut walk = Self {
             path: ModulePath::default(),
             shared: HashMap::new(),
             strict: false,
+            aside: Aside::default(),
             visitor,
-        })
+        };
+        root.visit(&mut walk)?;
+        Ok(walk.aside)
     }
 
     /// Visits a child under `name`.
@@ -211,6 +241,23 @@ impl<'v> Walk<'v> {
         let before = self.path.push(name);
         self.show_tensor(tensor, Some(holder));
         self.path.truncate(before);
+    }
+
+    /// Tells of a quantized tensor of candle's at the present path, if it is one of floats.
+    pub(super) fn quantized_tensor(&mut self, tensor: &QTensor, id: Option<WeightId>) {
+        let dtype = match tensor.dtype() {
+            GgmlDType::F32 => WeightDType::F32,
+            GgmlDType::F16 => WeightDType::F16,
+            GgmlDType::BF16 => WeightDType::BF16,
+            _ => return,
+        };
+        let (shape, bytes) = (tensor.shape().dims(), tensor.storage_size_in_bytes());
+        let info = WeightInfo::new("", shape, dtype, bytes);
+        self.aside.matrices.push(QMatrix {
+            path: self.path.dotted.clone(),
+            info: WeightInfo { id, ..info },
+            strict: self.strict,
+        });
     }
 
     fn show_tensor(&mut self, tensor: &Tensor, held_by: Option<&'static str>) {
@@ -274,10 +321,11 @@ impl<'v> Walk<'v> {
             path: std::mem::take(&mut self.path),
             shared: std::mem::take(&mut self.shared),
             strict: true,
+            aside: std::mem::take(&mut self.aside),
             visitor: &mut TensorsOnly(&mut *self.visitor),
         };
         let result = (**shared).visit(&mut again);
-        (self.path, self.shared) = (again.path, again.shared);
+        (self.path, self.shared, self.aside) = (again.path, again.shared, again.aside);
         result
     }
 

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use candle_core::DType;
 use serde::Serialize;
 
 use super::owners::{Holder, Owners};
 use super::survey::Survey;
 use crate::error::{Error, Result};
-use crate::module::{TensorField, WeightDType, WeightId, WeightInfo};
+use crate::module::{QMatrix, TensorField, WeightDType, WeightId, WeightInfo};
 
 /// A float tensor with two or more dimensions that no layer holds, so that it stays float; or a view
 /// that keeps at least twice its own bytes.
@@ -20,7 +21,7 @@ pub struct FloatTensor {
     pub path: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Its dtype.
+    /// Its dtype; `Other` is f8e4m3.
     pub dtype: WeightDType,
     /// Bytes in memory. Memory of several tensors is counted with the first, and a view counts the
     /// whole memory.
@@ -48,7 +49,11 @@ pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear 
 impl FloatTensor {
     /// Dtype, shape, bytes and holder, without the path.
     pub(super) fn description(&self) -> String {
-        let dtype = format!("{:?}", self.dtype).to_lowercase();
+        let dtype = match self.dtype {
+            // The one other that is found.
+            WeightDType::Other => "f8e4m3".to_owned(),
+            dtype => format!("{dtype:?}").to_lowercase(),
+        };
         let bytes = super::report::human_bytes(self.bytes);
         let holder = self.held_by.as_ref();
         let holder = holder.map_or_else(String::new, |holder| format!(", of a {holder}"));
@@ -86,7 +91,7 @@ impl FoundTensor {
         } = field;
         let dtype = WeightDType::from(tensor.dtype());
         let extended = tensor.dims().iter().filter(|size| **size > 1).count();
-        if dtype == WeightDType::Other {
+        if dtype == WeightDType::Other && tensor.dtype() != DType::F8E4M3 {
             return None;
         }
         let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
@@ -101,6 +106,18 @@ impl FoundTensor {
             held_by,
             strict,
             info: info.held_as(id),
+        })
+    }
+
+    /// The quantized tensor of candle's, if it reaches along two or more dimensions.
+    pub fn of_quantized(matrix: QMatrix) -> Option<Self> {
+        let QMatrix { path, info, strict } = matrix;
+        let extended = info.shape.iter().filter(|size| **size > 1).count();
+        (extended >= 2).then_some(Self {
+            path,
+            held_by: None,
+            strict,
+            info,
         })
     }
 

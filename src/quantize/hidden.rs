@@ -234,7 +234,7 @@ pub(super) fn holds_tensors(type_name: &str) -> bool {
             path => {
                 let name = path.rsplit("::").next().unwrap_or_default();
                 let convolution = name.starts_with("Conv") && name.ends_with('d');
-                let tensor = ["Tensor", "Var", "QMatMul"].contains(&name);
+                let tensor = ["Tensor", "Var", "QMatMul", "QTensor"].contains(&name);
                 if path.starts_with("candle_") && (convolution || tensor) {
                     return true;
                 }
@@ -380,6 +380,7 @@ mod tests {
             "alloc::sync::Arc<std::sync::poison::mutex::Mutex<candle_core::variable::Var>>",
             "candle_transformers::models::with_tracing::Conv2d",
             "(fn(usize) -> core::option::Option<usize>, candle_core::tensor::Tensor)",
+            "alloc::sync::Arc<candle_core::quantized::QTensor>",
             "core::option::Option<(fn(), candle_core::tensor::Tensor)>",
         ] {
             assert!(holds_tensors(name), "{name}");

@@ -52,7 +52,11 @@ pub(crate) struct Survey {
 impl Survey {
     pub fn of<M: Quantizable + ?Sized>(model: &M) -> Result<Self> {
         let mut survey = Self::default();
-        Walk::over(model, &mut survey)?;
+        let aside = Walk::over_with_aside(model, &mut survey)?;
+        let matrices = aside.matrices.into_iter();
+        survey
+            .tensors
+            .extend(matrices.filter_map(FoundTensor::of_quantized));
         let mut seen = HashMap::new();
         for (index, layer) in survey.layers.iter().enumerate() {
             for path in layer.paths() {
