@@ -355,6 +355,52 @@ fn floats_of_other_forms_are_named_too() {
 }
 
 #[test]
+fn a_var_builder_is_said_to_keep_what_it_loads_from() {
+    #[derive(Quantizable)]
+    struct Model<'a> {
+        head: nn::Linear,
+        vb: Option<candle_nn::VarBuilder<'a>>,
+    }
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Strict<'a>(Model<'a>);
+    let model = |keep: bool| {
+        let tensors = HashMap::from([("weight".to_owned(), ones(&[100, 100]))]);
+        let vb = candle_nn::VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+        let head = nn::linear_no_bias(100, 100, vb.clone()).expect("a layer");
+        let vb = keep.then_some(vb);
+        Model { head, vb }
+    };
+    let report = quantized(&mut model(true));
+    let paths: Vec<_> = report.opaque.iter().map(|field| &*field.path).collect();
+    assert_eq!(paths, ["vb"]);
+    assert!(report.hidden.is_empty(), "{report}");
+    let text = report.to_string();
+    let note = "SimpleBackend>> (may keep all tensors that it loads: do not hold it)";
+    assert!(text.contains(note), "{text}");
+    assert!(quantized(&mut model(false)).opaque.is_empty());
+
+    quantized(&mut Strict(model(false)));
+    let error = quantize_dynamic(&mut Strict(model(true)), &QConfigSpec::int8());
+    let error = error.expect_err("strict");
+    assert!(matches!(error, Error::FloatTensors { .. }));
+    let message = error.to_string();
+    let got = "got 0.vb, a VarBuilder, which may keep all tensors that it loads: do not hold it";
+    assert!(message.contains(got), "{message}");
+    // Wherever it was met before.
+    let shared = Arc::new((linear(100), model(true).vb));
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Again(Arc<(nn::Linear, Option<candle_nn::VarBuilder<'static>>)>);
+    let mut again = (Arc::clone(&shared), Again(shared));
+    let error = quantize_dynamic(&mut again, &QConfigSpec::int8()).expect_err("strict");
+    assert!(
+        error.to_string().contains("got 1.0.1, a VarBuilder"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_map_of_variables_keeps_the_memory_of_quantized_layers() {
     #[derive(Quantizable)]
     struct Model {

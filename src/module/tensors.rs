@@ -3,6 +3,7 @@
 use candle_core::quantized::{QMatMul, QTensor};
 use candle_core::{Tensor, Var};
 use candle_nn as nn;
+use candle_nn::var_builder::{Backend, VarBuilderArgs};
 
 use super::{Quantizable, Walk, WalkMut, WeightId};
 use crate::error::Result;
@@ -52,6 +53,18 @@ shown! {
         }
         Self::Tensor(tensor) | Self::TensorF16(tensor) => tensor.visit(walk),
     };
+}
+
+/// What it loads from cannot be listed: a file, or all float tensors of the model.
+impl<B: Backend> Quantizable for VarBuilderArgs<'_, B> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        walk.var_builder(std::any::type_name::<Self>());
+        Ok(())
+    }
+
+    fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
+        Ok(())
+    }
 }
 
 macro_rules! convolutions {

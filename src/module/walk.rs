@@ -148,6 +148,8 @@ impl Visitor for TensorsOnly<'_> {
 #[derive(Default)]
 pub(crate) struct Aside {
     pub matrices: Vec<QMatrix>,
+    /// Paths of `VarBuilder`s in strict types.
+    pub strict_builders: Vec<String>,
 }
 
 /// A tensor of candle's quantized ones that is no layer, of floats.
@@ -299,6 +301,15 @@ impl<'v> Walk<'v> {
     /// Reports that the value at the current path is not a module tree, and of a `Copy` type.
     pub(super) fn opaque_copy_here(&mut self, type_name: &'static str) {
         self.visitor.opaque_copy(&self.path.dotted, type_name);
+    }
+
+    /// Reports the `VarBuilder` at the present path.
+    pub(super) fn var_builder(&mut self, type_name: &'static str) {
+        if self.strict {
+            let path = self.path.dotted.clone();
+            self.aside.strict_builders.push(path);
+        }
+        self.opaque_here(type_name);
     }
 
     /// Visits what `shared` points to, the first time this pointer is met. If that was in no strict

@@ -46,6 +46,9 @@ fn keeps_more(own: usize, memory: usize) -> bool {
 pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear or a layer of your own, \
                                  or mark the field #[quantizable(skip)]";
 
+/// What a `VarBuilder` in a model does, and what to do about it.
+pub(super) const BUILDER: &str = "may keep all tensors that it loads: do not hold it";
+
 impl FloatTensor {
     /// Dtype, shape, bytes and holder, without the path.
     pub(super) fn description(&self) -> String {
@@ -161,18 +164,32 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
     tensors
 }
 
-/// Checks that no tensor that is named where these layers are swapped is in a strict type.
+/// Checks that no tensor that is named where these layers are swapped is in a strict type, and no
+/// `VarBuilder`.
 ///
 /// # Errors
 /// When one is.
 pub(super) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
-    if survey.tensors.iter().any(|tensor| tensor.strict) {
-        checked(survey, is_swapped)?;
+    match survey.tensors.iter().any(|tensor| tensor.strict) {
+        true => checked(survey, is_swapped).map(drop),
+        false => check_builders(survey),
     }
-    Ok(())
 }
 
-/// The tensors that are named where these layers are swapped, of which none is in a strict type.
+fn check_builders(survey: &Survey) -> Result<()> {
+    match survey.strict_builders.first() {
+        None => Ok(()),
+        Some(path) => Err(Error::FloatTensors {
+            got: format!(
+                "{}, a VarBuilder, which {BUILDER}",
+                super::report::shown(path)
+            ),
+        }),
+    }
+}
+
+/// The tensors that are named where these layers are swapped, of which none is in a strict type, nor
+/// is a `VarBuilder`.
 ///
 /// # Errors
 /// When one is.
@@ -183,7 +200,7 @@ pub(crate) fn checked(
     let named = named(survey, &Owners::before(survey, is_swapped));
     let refused: Vec<_> = named.iter().filter(|tensor| tensor.strict).collect();
     match listed(&refused) {
-        None => Ok(named),
+        None => check_builders(survey).map(|()| named),
         Some(got) => Err(Error::FloatTensors { got }),
     }
 }

@@ -97,6 +97,9 @@ const BOUND: &str = "bound the type parameters behind Arc and Rc by Clone + 'sta
 /// Layers of candle's that `nn` has too.
 const NAMESAKES: [&str; 5] = ["Linear", "LSTM", "GRU", "Embedding", "Sequential"];
 
+/// It holds tensors, and no layer.
+const BUILDER: &str = "candle_nn::var_builder::VarBuilderArgs";
+
 /// Crates whose types hold no layers but in their type arguments.
 const WITHOUT_LAYERS: [&str; 22] = [
     "core",
@@ -152,6 +155,7 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
                 return Some(HiddenReason::Dynamic { of });
             }
             "fn" => skip_function(&mut tokens),
+            BUILDER => skip_arguments(&mut tokens),
             path => {
                 let Some((krate, _)) = path.split_once("::") else {
                     continue;
@@ -225,8 +229,16 @@ fn tokens(type_name: &str) -> Vec<&str> {
     tokens
 }
 
+/// What is said of the tensors that a value of the type may hold.
+pub(super) fn note(type_name: &str) -> Option<&'static str> {
+    match tokens(type_name).contains(&BUILDER) {
+        true => Some(super::float_tensors::BUILDER),
+        false => holds_tensors(type_name).then_some("its tensors are not counted"),
+    }
+}
+
 /// Whether a value of the type may hold tensors or convolutions.
-pub(super) fn holds_tensors(type_name: &str) -> bool {
+fn holds_tensors(type_name: &str) -> bool {
     let mut tokens = tokens(type_name).into_iter();
     while let Some(token) = tokens.next() {
         match token {
@@ -242,6 +254,25 @@ pub(super) fn holds_tensors(type_name: &str) -> bool {
         }
     }
     false
+}
+
+/// Passes the type arguments that come next, if any do.
+fn skip_arguments(tokens: &mut std::vec::IntoIter<&str>) {
+    let mut depth = 0;
+    let mut last = "";
+    while let Some(token) = tokens.as_slice().first() {
+        match *token {
+            "<" => depth += 1,
+            _ if depth == 0 => return,
+            // Not that of an arrow.
+            ">" if last != "-" => depth -= 1,
+            _ => {}
+        }
+        last = tokens.next().unwrap_or_default();
+        if depth == 0 {
+            return;
+        }
+    }
 }
 
 /// Passes the arguments of a function pointer and what it returns: it holds none of them.
@@ -287,6 +318,7 @@ mod tests {
             "core::option::Option<m::VisionConfig>",
             "hashbrown::map::HashMap<alloc::string::String, usize, ahash::RandomState>",
             "lock_api::mutex::Mutex<parking_lot::raw_mutex::RawMutex, usize>",
+            "(candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn candle_nn::var_builder::SimpleBackend>>, usize)",
         ];
         for name in none {
             assert_eq!(reason(name), None, "{name}");
@@ -348,6 +380,10 @@ mod tests {
             (
                 "alloc::sync::Arc<alloc::rc::Rc<std::sync::rwlock::RwLock<m::Toy>>>",
                 HiddenReason::Borrowed,
+            ),
+            (
+                "(candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn m::A>>, m::B)",
+                HiddenReason::NotDerived { of: of("m::B") },
             ),
             (
                 "(fn((m::A, usize)) -> usize, m::B)",

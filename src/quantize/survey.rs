@@ -47,12 +47,15 @@ pub(crate) struct Survey {
     pub layers: Vec<Found>,
     pub tensors: Vec<FoundTensor>,
     pub opaque: Vec<OpaqueField>,
+    /// Paths of `VarBuilder`s in strict types.
+    pub strict_builders: Vec<String>,
 }
 
 impl Survey {
     pub fn of<M: Quantizable + ?Sized>(model: &M) -> Result<Self> {
         let mut survey = Self::default();
         let aside = Walk::over_with_aside(model, &mut survey)?;
+        survey.strict_builders = aside.strict_builders;
         let matrices = aside.matrices.into_iter();
         survey
             .tensors
