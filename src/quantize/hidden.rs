@@ -200,9 +200,10 @@ fn holds(path: &str, krate: &str, name: &str) -> Holds {
             Holds::Layer(HiddenReason::Dynamic { of })
         }
         "candle_core" | "candle_nn" => Holds::Nothing,
-        // Sizes and choices, by the name that configurations have.
-        _ if name.ends_with("Config") => Holds::Nothing,
-        "candle_transformers" if WRAPPERS.contains(&name) => Holds::Nothing,
+        // Its configurations are sizes and choices; those of others may be anything.
+        "candle_transformers" if WRAPPERS.contains(&name) || name.ends_with("Config") => {
+            Holds::Nothing
+        }
         // It stands before `{{closure}}`.
         _ if name.is_empty() => Holds::Layer(HiddenReason::Dynamic {
             of: format!("the closure in {}", path.trim_end_matches(':')),
@@ -315,7 +316,7 @@ mod tests {
             "fn(&m::A) -> core::result::Result<m::B, m::C>",
             "core::option::Option<fn(&m::A) -> fn(usize) -> (m::B, [m::C; 2])>",
             "candle_transformers::models::llama::Config",
-            "core::option::Option<m::VisionConfig>",
+            "core::option::Option<candle_transformers::models::clip::ClipConfig>",
             "hashbrown::map::HashMap<alloc::string::String, usize, ahash::RandomState>",
             "lock_api::mutex::Mutex<parking_lot::raw_mutex::RawMutex, usize>",
             "(candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn candle_nn::var_builder::SimpleBackend>>, usize)",
@@ -371,6 +372,12 @@ mod tests {
                 "std::sync::poison::mutex::Mutex<m::Attention>",
                 HiddenReason::NotDerived {
                     of: of("m::Attention"),
+                },
+            ),
+            (
+                "core::option::Option<m::LayerConfig>",
+                HiddenReason::NotDerived {
+                    of: of("m::LayerConfig"),
                 },
             ),
             ("&m::Toy", HiddenReason::Borrowed),
