@@ -696,6 +696,41 @@ fn a_name_tells_nothing_of_what_a_type_holds() {
     assert_eq!(paths, ["body"], "{report}");
 }
 
+#[test]
+fn advice_is_what_makes_a_walk_see_the_layers() {
+    mod two {
+        pub(super) struct Linear(pub super::nn::Linear);
+    }
+    #[derive(PartialEq, Eq, Hash)]
+    enum Kind {
+        Text,
+    }
+    #[derive(Quantizable)]
+    struct Model {
+        head: nn::Linear,
+        by_kind: HashMap<Kind, nn::Linear>,
+        kinds: HashMap<Kind, usize>,
+        tried: std::result::Result<nn::Linear, String>,
+        own: two::Linear,
+    }
+    let report = quantized(Model {
+        head: linear(),
+        by_kind: [(Kind::Text, linear())].into(),
+        kinds: HashMap::new(),
+        tried: Ok(linear()),
+        own: two::Linear(linear()),
+    });
+    let advice: Vec<_> = report.hidden.iter().map(|h| h.advice()).collect();
+    assert_eq!(advice.len(), 3, "{report}");
+    for (advice, start) in advice.iter().zip([
+        "use keys that implement Display, such as String, in place of hidden::",
+        "hold the value itself in place of the Result, or mark",
+        "derive Quantizable for hidden::",
+    ]) {
+        assert!(advice.starts_with(start), "{advice}");
+    }
+}
+
 /// A trait of a project's own for the forms of a product.
 trait QuantMethod {
     fn product(&self) -> usize;

@@ -69,16 +69,21 @@ impl HiddenField {
             HiddenReason::NotDerived { of } => {
                 let shared = ["Arc<", "Rc<"].iter().any(|p| self.type_name.contains(p));
                 let is_generic = self.type_name.contains(&format!("{of}<"));
+                let container = container_advice(&self.type_name);
+                let whole = *of == self.type_name;
                 let derive = match shared {
+                    _ if whole && container.is_some() => String::new(),
                     // Of a parameter that is a layer: there is no type to derive for.
-                    true if *of == self.type_name => BOUND.to_owned(),
+                    true if whole => BOUND.to_owned(),
                     true if is_generic => {
                         format!("derive Quantizable and Clone for {of}; if it does, {BOUND}")
                     }
                     true => format!("derive Quantizable and Clone for {of}"),
                     false => format!("derive Quantizable for {of}"),
                 };
-                format!("{derive}, or mark the field #[quantizable(skip)]")
+                let all = [Some(derive).filter(|d| !d.is_empty()), container];
+                let all: Vec<_> = all.into_iter().flatten().collect();
+                format!("{}, or mark the field #[quantizable(skip)]", all.join("; "))
             }
         }
     }
@@ -96,6 +101,32 @@ const BOUND: &str = "bound the type parameters behind Arc and Rc by Clone + 'sta
 
 /// Layers of candle's that `nn` has too.
 const NAMESAKES: [&str; 5] = ["Linear", "LSTM", "GRU", "Embedding", "Sequential"];
+
+/// Types with a key and a value.
+const MAPS: [&str; 3] = ["HashMap", "BTreeMap", "IndexMap"];
+
+/// Generic types of the standard library that a walk enters, or that hold nothing.
+const WALKED: [&str; 19] = [
+    "Option",
+    "Box",
+    "Arc",
+    "Rc",
+    "Vec",
+    "VecDeque",
+    "Cell",
+    "RefCell",
+    "Mutex",
+    "RwLock",
+    "OnceCell",
+    "OnceLock",
+    "PhantomData",
+    "HashSet",
+    "BTreeSet",
+    "Weak",
+    "NonZero",
+    "Range",
+    "BuildHasherDefault",
+];
 
 /// It holds tensors, and no layer.
 const BUILDER: &str = "candle_nn::var_builder::VarBuilderArgs";
@@ -169,6 +200,10 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
                     Holds::Layer(HiddenReason::NotDerived { .. }) if borrowed => ours = true,
                     Holds::Layer(reason) => return Some(reason),
                 }
+                if MAPS.contains(&name) {
+                    // It holds no layer: none can be hashed or put in order.
+                    take_argument(&mut tokens);
+                }
             }
         }
     }
@@ -195,7 +230,9 @@ fn holds(path: &str, krate: &str, name: &str) -> Holds {
     match krate {
         env!("CARGO_CRATE_NAME") => Holds::Ours,
         _ if WITHOUT_LAYERS.contains(&krate) => Holds::Nothing,
-        _ if NAMESAKES.contains(&name) => Holds::Layer(HiddenReason::Namesake { of }),
+        "candle_nn" | "candle_transformers" if NAMESAKES.contains(&name) => {
+            Holds::Layer(HiddenReason::Namesake { of })
+        }
         "candle_nn" if matches!(name, "Func" | "FuncT") => {
             Holds::Layer(HiddenReason::Dynamic { of })
         }
@@ -257,6 +294,75 @@ fn holds_tensors(type_name: &str) -> bool {
     false
 }
 
+/// The change after which a walk sees into the containers of a type, if there is one that it passes by.
+fn container_advice(type_name: &str) -> Option<String> {
+    let mut tokens = tokens(type_name).into_iter();
+    while let Some(token) = tokens.next() {
+        if token == "fn" {
+            skip_function(&mut tokens);
+            continue;
+        }
+        let Some((krate, _)) = token.split_once("::") else {
+            continue;
+        };
+        let name = token.rsplit("::").next().unwrap_or_default();
+        let generic = tokens.as_slice().first() == Some(&"<");
+        if !generic || !WITHOUT_LAYERS.contains(&krate) {
+            continue;
+        }
+        let std = matches!(krate, "core" | "alloc" | "std");
+        match name {
+            "Result" if std => return Some("hold the value itself in place of the Result".into()),
+            "HashMap" | "BTreeMap" if std => {
+                let key = take_argument(&mut tokens);
+                if !has_text(&key) {
+                    return Some(format!(
+                        "use keys that implement Display, such as String, in place of {key}"
+                    ));
+                }
+            }
+            _ if std && WALKED.contains(&name) => {}
+            _ => {
+                return Some(format!(
+                    "hold a Vec, a Box or a field in place of the {token}"
+                ));
+            }
+        }
+    }
+    let is_tuple = type_name.starts_with('(');
+    is_tuple.then(|| "derive Quantizable for a struct in place of the tuple".into())
+}
+
+/// Whether a type of the standard library implements `Display`; of others it is not known.
+fn has_text(type_name: &str) -> bool {
+    let name = type_name.trim_start_matches('&').trim();
+    let last = name.rsplit("::").next().unwrap_or_default();
+    let is_word = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric());
+    is_word || name.starts_with("alloc::string") && last == "String"
+}
+
+/// Passes the first type argument of a type, and returns it.
+fn take_argument(tokens: &mut std::vec::IntoIter<&str>) -> String {
+    let mut argument = String::new();
+    if tokens.as_slice().first() != Some(&"<") {
+        return argument;
+    }
+    tokens.next();
+    let mut depth = 0;
+    while let Some(token) = tokens.as_slice().first() {
+        match *token {
+            "," | ">" if depth == 0 => break,
+            "<" | "(" | "[" => depth += 1,
+            // Not that of an arrow.
+            ">" if argument.ends_with('-') => {}
+            ">" | ")" | "]" => depth -= 1,
+            _ => {}
+        }
+        argument.push_str(tokens.next().unwrap_or_default());
+    }
+    argument
+}
+
 /// Passes the type arguments that come next, if any do.
 fn skip_arguments(tokens: &mut std::vec::IntoIter<&str>) {
     let mut depth = 0;
@@ -308,6 +414,7 @@ mod tests {
         let none = [
             "alloc::sync::Arc<str>",
             "core::option::Option<tracing::span::Span>",
+            "std::collections::hash::map::HashMap<m::Kind<(m::A, m::B)>, usize>",
             "fn(&'_ my_model::Attention) -> candle_core::tensor::Tensor",
             "&[candle_core::tensor::Tensor]",
             "candle_transformers::models::with_tracing::LayerNorm",
@@ -465,6 +572,34 @@ mod tests {
             (
                 "alloc::sync::Arc<m::Expert<candle_dynquant::nn::linear::Linear>>",
                 "derive Quantizable and Clone for m::Expert; if it does, bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "std::collections::hash::map::HashMap<m::Kind, candle_dynquant::nn::linear::Linear>",
+                "use keys that implement Display, such as String, in place of m::Kind, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "alloc::vec::Vec<alloc::collections::btree::map::BTreeMap<(usize, usize), m::Toy>>",
+                "derive Quantizable for m::Toy; use keys that implement Display, such as String, in place of (usize, usize), or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "std::collections::hash::map::HashMap<alloc::string::String, m::Toy>",
+                "derive Quantizable for m::Toy, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "core::result::Result<candle_dynquant::nn::linear::Linear, alloc::string::String>",
+                "hold the value itself in place of the Result, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "alloc::collections::linked_list::LinkedList<candle_dynquant::nn::linear::Linear>",
+                "hold a Vec, a Box or a field in place of the alloc::collections::linked_list::LinkedList, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "two::Linear",
+                "derive Quantizable for two::Linear, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "candle_transformers::models::with_tracing::Linear",
+                "use candle_dynquant::nn::Linear",
             ),
             (
                 "alloc::sync::Arc<candle_dynquant::nn::linear::Linear>",
