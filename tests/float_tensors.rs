@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use candle_core::quantized::QMatMul;
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_dynquant::{
     Error, FloatTensor, Layer, QConfigSpec, Quantizable, Report, TuningConfig, WeightDType, nn,
@@ -275,6 +275,132 @@ fn memory_counts_once() {
 }
 
 #[test]
+fn a_vector_that_is_a_view_counts_the_memory_that_it_keeps() {
+    let weight = ones(&[100, 100]);
+    let row = weight.get(0).expect("a row");
+    let mut model = (nn::Linear::new(weight.clone(), None), row);
+    let report = quantized(&mut model);
+    assert_eq!(named(&report), [("1", 40_000)]);
+    assert_eq!(report.bytes_before(), 0);
+    let text = report.to_string();
+    for line in [
+        "0: its float weight stays in memory, because 1 still holds it",
+        "\n  1: f32 [100], a view that keeps 40.0 kB (hold `force_contiguous` of it)\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+
+    let alone = |view: Tensor| named(&quantized(&mut (linear(1), view))).len();
+    let large = ones(&[10_000, 100]);
+    assert_eq!(alone(large.get(0).expect("a row")), 1);
+    assert_eq!(alone(large.narrow(0, 7, 0).expect("no row")), 1);
+    // It keeps nothing of that.
+    assert_eq!(
+        alone(
+            large
+                .get(0)
+                .and_then(|row| row.force_contiguous())
+                .expect("a row")
+        ),
+        0
+    );
+    assert_eq!(
+        alone(large.get(0).and_then(|row| row.get(0)).expect("one")),
+        1
+    );
+    assert_eq!(
+        alone(ones(&[1_000]).expand((1, 1_000)).expect("one row")),
+        0
+    );
+}
+
+#[test]
+fn floats_of_other_forms_are_named_too() {
+    let eights = |shape: &[usize]| ones(shape).to_dtype(DType::F8E4M3).expect("eights");
+    let report = quantized(&mut (linear(1), eights(&[100, 100])));
+    assert_eq!(named(&report), [("1", 10_000)]);
+    let text = report.to_string();
+    assert!(
+        text.contains("\n  1: f8e4m3 [100, 100], 10.0 kB\n"),
+        "{text}"
+    );
+
+    let matrix = ones(&[64, 64]);
+    let of = |dtype| QTensor::quantize(&matrix, dtype).expect("a tensor");
+    for (dtype, name, bytes) in [
+        (GgmlDType::F32, WeightDType::F32, 16_384),
+        (GgmlDType::F16, WeightDType::F16, 8_192),
+        (GgmlDType::BF16, WeightDType::BF16, 8_192),
+    ] {
+        let shared = Arc::new(of(dtype));
+        let products = [0, 1].map(|_| QMatMul::QTensor(Arc::clone(&shared)));
+        let report = quantized(&mut (linear(1), products, of(dtype)));
+        assert_eq!(named(&report), [("1.0", bytes), ("2", bytes)]);
+        let tensor = &report.float_tensors[0];
+        assert_eq!((tensor.dtype, &tensor.shape[..]), (name, &[64, 64][..]));
+    }
+    let product = QMatMul::QTensor(Arc::new(of(GgmlDType::Q8_0)));
+    let report = quantized(&mut (linear(1), of(GgmlDType::Q4_0), product));
+    assert_eq!(named(&report), []);
+
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Strict(nn::Linear, QMatMul);
+    let product = QMatMul::QTensor(Arc::new(of(GgmlDType::F16)));
+    let error = quantize_dynamic(
+        &mut Strict(linear(1), product),
+        &QConfigSpec::int8().min_params(0),
+    );
+    assert!(matches!(error, Err(Error::FloatTensors { .. })));
+}
+
+#[test]
+fn a_var_builder_is_said_to_keep_what_it_loads_from() {
+    #[derive(Quantizable)]
+    struct Model<'a> {
+        head: nn::Linear,
+        vb: Option<candle_nn::VarBuilder<'a>>,
+    }
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Strict<'a>(Model<'a>);
+    let model = |keep: bool| {
+        let tensors = HashMap::from([("weight".to_owned(), ones(&[100, 100]))]);
+        let vb = candle_nn::VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+        let head = nn::linear_no_bias(100, 100, vb.clone()).expect("a layer");
+        let vb = keep.then_some(vb);
+        Model { head, vb }
+    };
+    let report = quantized(&mut model(true));
+    let paths: Vec<_> = report.opaque.iter().map(|field| &*field.path).collect();
+    assert_eq!(paths, ["vb"]);
+    assert!(report.hidden.is_empty(), "{report}");
+    let text = report.to_string();
+    let note = "SimpleBackend>> (may keep all tensors that it loads: do not hold it)";
+    assert!(text.contains(note), "{text}");
+    assert!(quantized(&mut model(false)).opaque.is_empty());
+
+    quantized(&mut Strict(model(false)));
+    let error = quantize_dynamic(&mut Strict(model(true)), &QConfigSpec::int8());
+    let error = error.expect_err("strict");
+    assert!(matches!(error, Error::FloatTensors { .. }));
+    let message = error.to_string();
+    let got = "got 0.vb, a VarBuilder, which may keep all tensors that it loads: do not hold it";
+    assert!(message.contains(got), "{message}");
+    // Wherever it was met before.
+    let shared = Arc::new((linear(100), model(true).vb));
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Again(Arc<(nn::Linear, Option<candle_nn::VarBuilder<'static>>)>);
+    let mut again = (Arc::clone(&shared), Again(shared));
+    let error = quantize_dynamic(&mut again, &QConfigSpec::int8()).expect_err("strict");
+    assert!(
+        error.to_string().contains("got 1.0.1, a VarBuilder"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_map_of_variables_keeps_the_memory_of_quantized_layers() {
     #[derive(Quantizable)]
     struct Model {
@@ -342,6 +468,65 @@ fn a_strict_type_refuses_what_a_report_would_name() {
     let either = (linear(1), Either::Fused(own_linear(9)));
     let error = quantize_dynamic(&mut { either }, &QConfigSpec::int8().min_params(0));
     assert!(matches!(error, Err(Error::FloatTensors { .. })));
+}
+
+#[test]
+fn a_strict_type_refuses_memory_that_other_places_hold_too() {
+    #[derive(Quantizable, Clone)]
+    struct Inner {
+        weight: Tensor,
+        nested: Arc<Tensor>,
+    }
+    #[derive(Quantizable, Clone)]
+    #[quantizable(strict)]
+    struct Strict {
+        weight: Option<Tensor>,
+        inner: Option<Arc<Inner>>,
+        head: nn::Linear,
+    }
+    fn refused(mut model: impl Quantizable, path: &str) {
+        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0));
+        let error = error.expect_err("strict").to_string();
+        assert!(error.contains(&format!(" got {path}: ")), "{error}");
+    }
+    let weight = ones(&[100, 100]);
+    let strict = Strict {
+        weight: Some(weight.clone()),
+        inner: None,
+        head: linear(100),
+    };
+    refused((weight.clone(), strict.clone()), "1.weight");
+    refused((strict.clone(), weight.clone()), "0.weight");
+    let view = weight.narrow(0, 0, 60).expect("a view");
+    refused((view, strict), "1.weight");
+
+    let strict = |inner: &Arc<Inner>| Strict {
+        weight: None,
+        inner: Some(Arc::clone(inner)),
+        head: linear(100),
+    };
+    let inner = |weight: &Tensor, nested: &Tensor| {
+        let (weight, nested) = (weight.clone(), Arc::new(nested.clone()));
+        Arc::new(Inner { weight, nested })
+    };
+    let (vector, matrix) = (ones(&[100]), weight);
+    let found = inner(&matrix, &vector);
+    refused((Arc::clone(&found), strict(&found)), "1.inner.weight");
+    refused((strict(&found), Arc::clone(&found)), "0.inner.weight");
+    let found = inner(&vector, &matrix);
+    let outside = (Arc::clone(&found.nested), Arc::clone(&found));
+    refused((outside, strict(&found), strict(&found)), "1.inner.nested");
+
+    // A layer that is met again is one layer.
+    let layers = Arc::new((linear(100), ones(&[1])));
+    #[derive(Quantizable)]
+    #[quantizable(strict)]
+    struct Again(Arc<(nn::Linear, Tensor)>);
+    let report = quantized(&mut (Arc::clone(&layers), Again(layers)));
+    let [layer] = &report.layers[..] else {
+        panic!("one layer: {report}")
+    };
+    assert_eq!(layer.shared_as, ["1.0.0"]);
 }
 
 #[test]

@@ -622,9 +622,6 @@ mod plain {
         pub hidden: usize,
         pub slope: Option<f64>,
     }
-    pub struct Config {
-        pub name: String,
-    }
 }
 
 #[test]
@@ -636,7 +633,6 @@ fn what_cannot_own_a_layer_is_no_alarm() {
         acts: [plain::Activation; 3],
         sizes: plain::Sizes,
         pair: Option<(plain::Sizes, bool)>,
-        config: plain::Config,
         borrowed: Option<&'a Toy>,
         beside: (plain::Sizes, &'a Toy),
         layer: Toy,
@@ -651,7 +647,6 @@ fn what_cannot_own_a_layer_is_no_alarm() {
             slope: None,
         },
         pair: None,
-        config: plain::Config { name: "a".into() },
         borrowed: None,
         beside: (
             plain::Sizes {
@@ -670,11 +665,70 @@ fn what_cannot_own_a_layer_is_no_alarm() {
     // An enum without fields and a type without a value have no room for a layer.
     assert_eq!(
         paths(opaque.collect()),
-        "beside borrowed config pair sizes",
+        "beside borrowed pair sizes",
         "{report}"
     );
     let hidden = report.hidden.iter().map(|field| field.path.as_str());
     assert_eq!(paths(hidden.collect()), "beside borrowed", "{report}");
+}
+
+#[test]
+fn a_name_tells_nothing_of_what_a_type_holds() {
+    struct LayerConfig {
+        inner: nn::Linear,
+    }
+    #[derive(Quantizable)]
+    struct Sizes {
+        name: String,
+    }
+    #[derive(Quantizable)]
+    struct Model {
+        head: nn::Linear,
+        body: LayerConfig,
+        sizes: Sizes,
+    }
+    let report = quantized(Model {
+        head: linear(),
+        body: LayerConfig { inner: linear() },
+        sizes: Sizes { name: "a".into() },
+    });
+    let paths: Vec<_> = report.hidden.iter().map(|h| h.path.as_str()).collect();
+    assert_eq!(paths, ["body"], "{report}");
+}
+
+#[test]
+fn advice_is_what_makes_a_walk_see_the_layers() {
+    mod two {
+        pub(super) struct Linear(pub super::nn::Linear);
+    }
+    #[derive(PartialEq, Eq, Hash)]
+    enum Kind {
+        Text,
+    }
+    #[derive(Quantizable)]
+    struct Model {
+        head: nn::Linear,
+        by_kind: HashMap<Kind, nn::Linear>,
+        kinds: HashMap<Kind, usize>,
+        tried: std::result::Result<nn::Linear, String>,
+        own: two::Linear,
+    }
+    let report = quantized(Model {
+        head: linear(),
+        by_kind: [(Kind::Text, linear())].into(),
+        kinds: HashMap::new(),
+        tried: Ok(linear()),
+        own: two::Linear(linear()),
+    });
+    let advice: Vec<_> = report.hidden.iter().map(|h| h.advice()).collect();
+    assert_eq!(advice.len(), 3, "{report}");
+    for (advice, start) in advice.iter().zip([
+        "use keys that implement Display, such as String, in place of hidden::",
+        "hold the value itself in place of the Result, or mark",
+        "derive Quantizable for hidden::",
+    ]) {
+        assert!(advice.starts_with(start), "{advice}");
+    }
 }
 
 /// A trait of a project's own for the forms of a product.

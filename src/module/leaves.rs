@@ -13,10 +13,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::GgmlDType;
 use candle_core::{D, DType, Device, DeviceLocation, Layout, Shape, TensorId};
 use candle_nn as nn;
-use candle_nn::var_builder::VarBuilderArgs;
 
 /// Makes types trees without layers.
 macro_rules! leaves {
@@ -58,11 +57,10 @@ leaves! {
     [T: Copy] Range<T>, [T: Copy] RangeFrom<T>, [T: Copy] RangeInclusive<T>, [T: Copy] RangeTo<T>,
     [T: Copy] RangeToInclusive<T>,
     [T: Eq + Hash, S] HashSet<T, S>, [T: Ord] BTreeSet<T>,
-    [B: nn::var_builder::Backend] VarBuilderArgs<'_, B>,
 }
 
 leaves! {
-    TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, QTensor, crate::kernels::Activation, crate::kernels::Precision,
+    TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, crate::kernels::Activation, crate::kernels::Precision,
 }
 
 leaves! {

@@ -30,6 +30,7 @@ pub(crate) use norm::sealed::Sealed as SealedNorm;
 pub use norm::{Affine, AnyNorm};
 pub use tensors::TensorField;
 pub use tied::{LentWeight, WeightId};
+pub(crate) use walk::QMatrix;
 pub use walk::{Pointer, Visitor, VisitorMut, Walk, WalkMut};
 pub use weight_info::{WeightDType, WeightInfo};
 

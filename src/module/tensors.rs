@@ -1,10 +1,11 @@
 //! Tensors that no layer holds: fields of a user's own types, and the weights of candle's convolutions.
 
-use candle_core::quantized::QMatMul;
+use candle_core::quantized::{QMatMul, QTensor};
 use candle_core::{Tensor, Var};
 use candle_nn as nn;
+use candle_nn::var_builder::{Backend, VarBuilderArgs};
 
-use super::{Quantizable, Walk, WalkMut};
+use super::{Quantizable, Walk, WalkMut, WeightId};
 use crate::error::Result;
 
 /// A tensor in the tree that no layer holds, as a walk shows it.
@@ -41,10 +42,29 @@ shown! {
     Var, self, walk => self.as_tensor().visit(walk);
     // It keeps the float memory of quantized layers that were made of its variables.
     nn::VarMap, self, walk => self.data().visit(walk);
+    QTensor, self, walk => {
+        walk.quantized_tensor(self, None);
+        Ok(())
+    };
     QMatMul, self, walk => match self {
-        Self::QTensor(_) => Ok(()),
+        Self::QTensor(tensor) => {
+            walk.quantized_tensor(tensor, Some(WeightId::of_shared(tensor)));
+            Ok(())
+        }
         Self::Tensor(tensor) | Self::TensorF16(tensor) => tensor.visit(walk),
     };
+}
+
+/// What it loads from cannot be listed: a file, or all float tensors of the model.
+impl<B: Backend> Quantizable for VarBuilderArgs<'_, B> {
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+        walk.var_builder(std::any::type_name::<Self>());
+        Ok(())
+    }
+
+    fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
+        Ok(())
+    }
 }
 
 macro_rules! convolutions {

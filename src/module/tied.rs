@@ -56,6 +56,7 @@ impl WeightId {
                 Storage::Cpu(CpuStorage::F16(values)) => Some(size_of_val(&**values)),
                 Storage::Cpu(CpuStorage::BF16(values)) => Some(size_of_val(&**values)),
                 Storage::Cpu(CpuStorage::F64(values)) => Some(size_of_val(&**values)),
+                Storage::Cpu(CpuStorage::F8E4M3(values)) => Some(size_of_val(&**values)),
                 _ => None,
             },
             part: Some(Part::of(layout)),

@@ -9,8 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use candle_core::quantized::{GgmlDType, QTensor};
 
-use super::{AnyLayer, AnyNorm, Layer, Quantizable, TensorField};
+use super::{
+    AnyLayer, AnyNorm, Layer, Quantizable, TensorField, WeightDType, WeightId, WeightInfo,
+};
 use crate::error::{Error, Result};
 
 /// Visits a tree without changing it.
@@ -121,12 +124,50 @@ fn shared_key<P: Pointer>(shared: &P) -> SharedKey {
     (std::ptr::from_ref(&**shared).cast(), TypeId::of::<P>())
 }
 
+/// The place where a walk met a shared pointer first.
+struct Met {
+    path: String,
+    /// Whether that, or a place where it was met since, is in a strict type.
+    strict: bool,
+}
+
+/// Shows the tensors of what was visited before.
+struct TensorsOnly<'a>(&'a mut dyn Visitor);
+
+impl Visitor for TensorsOnly<'_> {
+    fn layer(&mut self, _path: &str, _layer: &dyn AnyLayer) -> Result<()> {
+        Ok(())
+    }
+
+    fn tensor(&mut self, path: &str, tensor: TensorField<'_>) {
+        self.0.tensor(path, tensor);
+    }
+}
+
+/// What a walk tells this crate beside what it shows to its visitor.
+#[derive(Default)]
+pub(crate) struct Aside {
+    pub matrices: Vec<QMatrix>,
+    /// Paths of `VarBuilder`s in strict types.
+    pub strict_builders: Vec<String>,
+}
+
+/// A tensor of candle's quantized ones that is no layer, of floats.
+pub(crate) struct QMatrix {
+    pub path: String,
+    /// Without a name.
+    pub info: WeightInfo,
+    /// Whether it is in a strict type.
+    pub strict: bool,
+}
+
 /// A walk that looks at every layer of a tree.
 pub struct Walk<'v> {
     path: ModulePath,
-    shared: HashMap<SharedKey, String>,
+    shared: HashMap<SharedKey, Met>,
     /// Whether the walk is in a strict type, or below one.
     strict: bool,
+    aside: Aside,
     visitor: &'v mut dyn Visitor,
 }
 
@@ -142,12 +183,23 @@ impl<'v> Walk<'v> {
     /// # Errors
     /// The first error of the visitor.
     pub fn over<M: Quantizable + ?Sized>(root: &M, visitor: &'v mut dyn Visitor) -> Result<()> {
-        root.visit(&mut Self {
+        Self::over_with_aside(root, visitor).map(drop)
+    }
+
+    /// [`over`](Self::over), with what only this crate is told.
+    pub(crate) fn over_with_aside<M: Quantizable + ?Sized>(
+        root: &M,
+        visitor: &'v mut dyn Visitor,
+    ) -> Result<Aside> {
+        let mut walk = Self {
             path: ModulePath::default(),
             shared: HashMap::new(),
             strict: false,
+            aside: Aside::default(),
             visitor,
-        })
+        };
+        root.visit(&mut walk)?;
+        Ok(walk.aside)
     }
 
     /// Visits a child under `name`.
@@ -193,6 +245,23 @@ impl<'v> Walk<'v> {
         self.path.truncate(before);
     }
 
+    /// Tells of a quantized tensor of candle's at the present path, if it is one of floats.
+    pub(super) fn quantized_tensor(&mut self, tensor: &QTensor, id: Option<WeightId>) {
+        let dtype = match tensor.dtype() {
+            GgmlDType::F32 => WeightDType::F32,
+            GgmlDType::F16 => WeightDType::F16,
+            GgmlDType::BF16 => WeightDType::BF16,
+            _ => return,
+        };
+        let (shape, bytes) = (tensor.shape().dims(), tensor.storage_size_in_bytes());
+        let info = WeightInfo::new("", shape, dtype, bytes);
+        self.aside.matrices.push(QMatrix {
+            path: self.path.dotted.clone(),
+            info: WeightInfo { id, ..info },
+            strict: self.strict,
+        });
+    }
+
     fn show_tensor(&mut self, tensor: &Tensor, held_by: Option<&'static str>) {
         let field = TensorField {
             tensor,
@@ -234,18 +303,41 @@ impl<'v> Walk<'v> {
         self.visitor.opaque_copy(&self.path.dotted, type_name);
     }
 
-    /// Visits what `shared` points to, the first time this pointer is met.
+    /// Reports the `VarBuilder` at the present path.
+    pub(super) fn var_builder(&mut self, type_name: &'static str) {
+        if self.strict {
+            let path = self.path.dotted.clone();
+            self.aside.strict_builders.push(path);
+        }
+        self.opaque_here(type_name);
+    }
+
+    /// Visits what `shared` points to, the first time this pointer is met. If that was in no strict
+    /// type, its tensors are shown again where it is met in one.
     ///
     /// # Errors
     /// As [`Quantizable::visit`].
     pub fn shared<P: Pointer>(&mut self, shared: &P) -> Result<()> {
-        if let Some(first) = self.shared.get(&shared_key(shared)) {
-            self.visitor.shared(&self.path.dotted, first);
+        let Some(met) = self.shared.get_mut(&shared_key(shared)) else {
+            let path = self.path.dotted.clone();
+            let strict = self.strict;
+            self.shared.insert(shared_key(shared), Met { path, strict });
+            return (**shared).visit(self);
+        };
+        self.visitor.shared(&self.path.dotted, &met.path);
+        if !self.strict || std::mem::replace(&mut met.strict, true) {
             return Ok(());
         }
-        self.shared
-            .insert(shared_key(shared), self.path.dotted.clone());
-        (**shared).visit(self)
+        let mut again = Walk {
+            path: std::mem::take(&mut self.path),
+            shared: std::mem::take(&mut self.shared),
+            strict: true,
+            aside: std::mem::take(&mut self.aside),
+            visitor: &mut TensorsOnly(&mut *self.visitor),
+        };
+        let result = (**shared).visit(&mut again);
+        (self.path, self.shared, self.aside) = (again.path, again.shared, again.aside);
+        result
     }
 
     /// The error of a cell or a lock at the current path that is borrowed or locked.

@@ -2,14 +2,16 @@
 
 use std::fmt;
 
+use candle_core::DType;
 use serde::Serialize;
 
-use super::owners::Owners;
+use super::owners::{Holder, Owners};
 use super::survey::Survey;
 use crate::error::{Error, Result};
-use crate::module::{TensorField, WeightDType, WeightId, WeightInfo};
+use crate::module::{QMatrix, TensorField, WeightDType, WeightId, WeightInfo};
 
-/// A float tensor with two or more dimensions that no layer holds, so that it stays float.
+/// A float tensor with two or more dimensions that no layer holds, so that it stays float; or a view
+/// that keeps at least twice its own bytes.
 ///
 /// `Display` gives its path, dtype, shape and bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,7 +21,7 @@ pub struct FloatTensor {
     pub path: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Its dtype.
+    /// Its dtype; `Other` is f8e4m3.
     pub dtype: WeightDType,
     /// Bytes in memory. Memory of several tensors is counted with the first, and a view counts the
     /// whole memory.
@@ -30,20 +32,39 @@ pub struct FloatTensor {
     /// Whether it is in or below a strict type.
     #[serde(skip)]
     strict: bool,
+    /// Bytes of its elements.
+    #[serde(skip)]
+    own_bytes: usize,
+}
+
+/// Whether a tensor of so many bytes, in a memory of so many, keeps others than its own.
+fn keeps_more(own: usize, memory: usize) -> bool {
+    memory > 0 && memory >= 2 * own
 }
 
 /// What to do about them.
 pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear or a layer of your own, \
                                  or mark the field #[quantizable(skip)]";
 
+/// What a `VarBuilder` in a model does, and what to do about it.
+pub(super) const BUILDER: &str = "may keep all tensors that it loads: do not hold it";
+
 impl FloatTensor {
     /// Dtype, shape, bytes and holder, without the path.
     pub(super) fn description(&self) -> String {
-        let dtype = format!("{:?}", self.dtype).to_lowercase();
+        let dtype = match self.dtype {
+            // The one other that is found.
+            WeightDType::Other => "f8e4m3".to_owned(),
+            dtype => format!("{dtype:?}").to_lowercase(),
+        };
         let bytes = super::report::human_bytes(self.bytes);
         let holder = self.held_by.as_ref();
         let holder = holder.map_or_else(String::new, |holder| format!(", of a {holder}"));
-        format!("{dtype} {:?}, {bytes}{holder}", self.shape)
+        let held = match keeps_more(self.own_bytes, self.bytes) {
+            true => format!("a view that keeps {bytes} (hold `force_contiguous` of it)"),
+            false => bytes,
+        };
+        format!("{dtype} {:?}, {held}{holder}", self.shape)
     }
 }
 
@@ -63,8 +84,8 @@ pub(crate) struct FoundTensor {
 }
 
 impl FoundTensor {
-    /// The tensor, if it is a float one that reaches along two or more dimensions: norms and biases
-    /// are vectors, and indexes and masks are integers.
+    /// The tensor, if it is a float one that reaches along two or more dimensions, or a view of more:
+    /// norms and biases are vectors, and indexes and masks are integers.
     pub fn of(path: &str, field: TensorField<'_>) -> Option<Self> {
         let TensorField {
             tensor,
@@ -73,16 +94,33 @@ impl FoundTensor {
         } = field;
         let dtype = WeightDType::from(tensor.dtype());
         let extended = tensor.dims().iter().filter(|size| **size > 1).count();
-        if dtype == WeightDType::Other || extended < 2 || tensor.elem_count() == 0 {
+        if dtype == WeightDType::Other && tensor.dtype() != DType::F8E4M3 {
             return None;
         }
         let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let id = WeightId::of_tensor(tensor);
+        let is_view = || id.memory_bytes().is_some_and(|all| keeps_more(bytes, all));
+        if (extended < 2 || bytes == 0) && !is_view() {
+            return None;
+        }
         let info = WeightInfo::new("", tensor.dims(), dtype, bytes);
         Some(Self {
             path: path.to_owned(),
             held_by,
             strict,
-            info: info.held_as(WeightId::of_tensor(tensor)),
+            info: info.held_as(id),
+        })
+    }
+
+    /// The quantized tensor of candle's, if it reaches along two or more dimensions.
+    pub fn of_quantized(matrix: QMatrix) -> Option<Self> {
+        let QMatrix { path, info, strict } = matrix;
+        let extended = info.shape.iter().filter(|size| **size > 1).count();
+        (extended >= 2).then_some(Self {
+            path,
+            held_by: None,
+            strict,
+            info,
         })
     }
 
@@ -92,6 +130,13 @@ impl FoundTensor {
 
     pub fn info(&self) -> &WeightInfo {
         &self.info
+    }
+
+    pub(super) fn holder(&self) -> Holder {
+        match self.strict {
+            true => Holder::Strict,
+            false => Holder::NoLayer,
+        }
     }
 }
 
@@ -107,6 +152,7 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
         bytes: owners.bytes(layers + index),
         held_by: found.held_by.map(str::to_owned),
         strict: found.strict,
+        own_bytes: found.info.bytes,
     });
     let mut tensors: Vec<_> = tensors.filter(|tensor| tensor.bytes > 0).collect();
     let in_layers: u128 = (0..layers).map(|layer| owners.bytes(layer) as u128).sum();
@@ -118,18 +164,32 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
     tensors
 }
 
-/// Checks that no tensor that is named where these layers are swapped is in a strict type.
+/// Checks that no tensor that is named where these layers are swapped is in a strict type, and no
+/// `VarBuilder`.
 ///
 /// # Errors
 /// When one is.
 pub(super) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
-    if survey.tensors.iter().any(|tensor| tensor.strict) {
-        checked(survey, is_swapped)?;
+    match survey.tensors.iter().any(|tensor| tensor.strict) {
+        true => checked(survey, is_swapped).map(drop),
+        false => check_builders(survey),
     }
-    Ok(())
 }
 
-/// The tensors that are named where these layers are swapped, of which none is in a strict type.
+fn check_builders(survey: &Survey) -> Result<()> {
+    match survey.strict_builders.first() {
+        None => Ok(()),
+        Some(path) => Err(Error::FloatTensors {
+            got: format!(
+                "{}, a VarBuilder, which {BUILDER}",
+                super::report::shown(path)
+            ),
+        }),
+    }
+}
+
+/// The tensors that are named where these layers are swapped, of which none is in a strict type, nor
+/// is a `VarBuilder`.
 ///
 /// # Errors
 /// When one is.
@@ -140,7 +200,7 @@ pub(crate) fn checked(
     let named = named(survey, &Owners::before(survey, is_swapped));
     let refused: Vec<_> = named.iter().filter(|tensor| tensor.strict).collect();
     match listed(&refused) {
-        None => Ok(named),
+        None => check_builders(survey).map(|()| named),
         Some(got) => Err(Error::FloatTensors { got }),
     }
 }

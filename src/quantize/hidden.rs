@@ -69,16 +69,21 @@ impl HiddenField {
             HiddenReason::NotDerived { of } => {
                 let shared = ["Arc<", "Rc<"].iter().any(|p| self.type_name.contains(p));
                 let is_generic = self.type_name.contains(&format!("{of}<"));
+                let container = container_advice(&self.type_name);
+                let whole = *of == self.type_name;
                 let derive = match shared {
+                    _ if whole && container.is_some() => String::new(),
                     // Of a parameter that is a layer: there is no type to derive for.
-                    true if *of == self.type_name => BOUND.to_owned(),
+                    true if whole => BOUND.to_owned(),
                     true if is_generic => {
                         format!("derive Quantizable and Clone for {of}; if it does, {BOUND}")
                     }
                     true => format!("derive Quantizable and Clone for {of}"),
                     false => format!("derive Quantizable for {of}"),
                 };
-                format!("{derive}, or mark the field #[quantizable(skip)]")
+                let all = [Some(derive).filter(|d| !d.is_empty()), container];
+                let all: Vec<_> = all.into_iter().flatten().collect();
+                format!("{}, or mark the field #[quantizable(skip)]", all.join("; "))
             }
         }
     }
@@ -96,6 +101,35 @@ const BOUND: &str = "bound the type parameters behind Arc and Rc by Clone + 'sta
 
 /// Layers of candle's that `nn` has too.
 const NAMESAKES: [&str; 5] = ["Linear", "LSTM", "GRU", "Embedding", "Sequential"];
+
+/// Types with a key and a value.
+const MAPS: [&str; 3] = ["HashMap", "BTreeMap", "IndexMap"];
+
+/// Generic types of the standard library that a walk enters, or that hold nothing.
+const WALKED: [&str; 19] = [
+    "Option",
+    "Box",
+    "Arc",
+    "Rc",
+    "Vec",
+    "VecDeque",
+    "Cell",
+    "RefCell",
+    "Mutex",
+    "RwLock",
+    "OnceCell",
+    "OnceLock",
+    "PhantomData",
+    "HashSet",
+    "BTreeSet",
+    "Weak",
+    "NonZero",
+    "Range",
+    "BuildHasherDefault",
+];
+
+/// It holds tensors, and no layer.
+const BUILDER: &str = "candle_nn::var_builder::VarBuilderArgs";
 
 /// Crates whose types hold no layers but in their type arguments.
 const WITHOUT_LAYERS: [&str; 22] = [
@@ -151,7 +185,8 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
                 let of = format!("dyn {of}");
                 return Some(HiddenReason::Dynamic { of });
             }
-            "fn" => skip_arguments(&mut tokens),
+            "fn" => skip_function(&mut tokens),
+            BUILDER => skip_arguments(&mut tokens),
             path => {
                 let Some((krate, _)) = path.split_once("::") else {
                     continue;
@@ -164,6 +199,10 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
                     Holds::Ours => ours = true,
                     Holds::Layer(HiddenReason::NotDerived { .. }) if borrowed => ours = true,
                     Holds::Layer(reason) => return Some(reason),
+                }
+                if MAPS.contains(&name) {
+                    // It holds no layer: none can be hashed or put in order.
+                    take_argument(&mut tokens);
                 }
             }
         }
@@ -191,14 +230,17 @@ fn holds(path: &str, krate: &str, name: &str) -> Holds {
     match krate {
         env!("CARGO_CRATE_NAME") => Holds::Ours,
         _ if WITHOUT_LAYERS.contains(&krate) => Holds::Nothing,
-        _ if NAMESAKES.contains(&name) => Holds::Layer(HiddenReason::Namesake { of }),
+        "candle_nn" | "candle_transformers" if NAMESAKES.contains(&name) => {
+            Holds::Layer(HiddenReason::Namesake { of })
+        }
         "candle_nn" if matches!(name, "Func" | "FuncT") => {
             Holds::Layer(HiddenReason::Dynamic { of })
         }
         "candle_core" | "candle_nn" => Holds::Nothing,
-        // Sizes and choices, by the name that configurations have.
-        _ if name.ends_with("Config") => Holds::Nothing,
-        "candle_transformers" if WRAPPERS.contains(&name) => Holds::Nothing,
+        // Its configurations are sizes and choices; those of others may be anything.
+        "candle_transformers" if WRAPPERS.contains(&name) || name.ends_with("Config") => {
+            Holds::Nothing
+        }
         // It stands before `{{closure}}`.
         _ if name.is_empty() => Holds::Layer(HiddenReason::Dynamic {
             of: format!("the closure in {}", path.trim_end_matches(':')),
@@ -225,18 +267,24 @@ fn tokens(type_name: &str) -> Vec<&str> {
     tokens
 }
 
+/// What is said of the tensors that a value of the type may hold.
+pub(super) fn note(type_name: &str) -> Option<&'static str> {
+    match tokens(type_name).contains(&BUILDER) {
+        true => Some(super::float_tensors::BUILDER),
+        false => holds_tensors(type_name).then_some("its tensors are not counted"),
+    }
+}
+
 /// Whether a value of the type may hold tensors or convolutions.
-pub(super) fn holds_tensors(type_name: &str) -> bool {
+fn holds_tensors(type_name: &str) -> bool {
     let mut tokens = tokens(type_name).into_iter();
     while let Some(token) = tokens.next() {
         match token {
-            "fn" => skip_arguments(&mut tokens),
-            // An arrow and the type that a function returns.
-            "-" => drop(tokens.nth(2)),
+            "fn" => skip_function(&mut tokens),
             path => {
                 let name = path.rsplit("::").next().unwrap_or_default();
                 let convolution = name.starts_with("Conv") && name.ends_with('d');
-                let tensor = ["Tensor", "Var", "QMatMul"].contains(&name);
+                let tensor = ["Tensor", "Var", "QMatMul", "QTensor"].contains(&name);
                 if path.starts_with("candle_") && (convolution || tensor) {
                     return true;
                 }
@@ -246,16 +294,114 @@ pub(super) fn holds_tensors(type_name: &str) -> bool {
     false
 }
 
-/// Passes the arguments of a function pointer, which holds none of them.
-fn skip_arguments<'a>(tokens: &mut impl Iterator<Item = &'a str>) {
+/// The change after which a walk sees into the containers of a type, if there is one that it passes by.
+fn container_advice(type_name: &str) -> Option<String> {
+    let mut tokens = tokens(type_name).into_iter();
+    while let Some(token) = tokens.next() {
+        if token == "fn" {
+            skip_function(&mut tokens);
+            continue;
+        }
+        let Some((krate, _)) = token.split_once("::") else {
+            continue;
+        };
+        let name = token.rsplit("::").next().unwrap_or_default();
+        let generic = tokens.as_slice().first() == Some(&"<");
+        if !generic || !WITHOUT_LAYERS.contains(&krate) {
+            continue;
+        }
+        let std = matches!(krate, "core" | "alloc" | "std");
+        match name {
+            "Result" if std => return Some("hold the value itself in place of the Result".into()),
+            "HashMap" | "BTreeMap" if std => {
+                let key = take_argument(&mut tokens);
+                if !has_text(&key) {
+                    return Some(format!(
+                        "use keys that implement Display, such as String, in place of {key}"
+                    ));
+                }
+            }
+            _ if std && WALKED.contains(&name) => {}
+            _ => {
+                return Some(format!(
+                    "hold a Vec, a Box or a field in place of the {token}"
+                ));
+            }
+        }
+    }
+    let is_tuple = type_name.starts_with('(');
+    is_tuple.then(|| "derive Quantizable for a struct in place of the tuple".into())
+}
+
+/// Whether a type of the standard library implements `Display`; of others it is not known.
+fn has_text(type_name: &str) -> bool {
+    let name = type_name.trim_start_matches('&').trim();
+    let last = name.rsplit("::").next().unwrap_or_default();
+    let is_word = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric());
+    is_word || name.starts_with("alloc::string") && last == "String"
+}
+
+/// Passes the first type argument of a type, and returns it.
+fn take_argument(tokens: &mut std::vec::IntoIter<&str>) -> String {
+    let mut argument = String::new();
+    if tokens.as_slice().first() != Some(&"<") {
+        return argument;
+    }
+    tokens.next();
     let mut depth = 0;
-    for token in tokens {
-        match token {
-            "(" => depth += 1,
-            ")" if depth == 1 => return,
-            ")" => depth -= 1,
+    while let Some(token) = tokens.as_slice().first() {
+        match *token {
+            "," | ">" if depth == 0 => break,
+            "<" | "(" | "[" => depth += 1,
+            // Not that of an arrow.
+            ">" if argument.ends_with('-') => {}
+            ">" | ")" | "]" => depth -= 1,
             _ => {}
         }
+        argument.push_str(tokens.next().unwrap_or_default());
+    }
+    argument
+}
+
+/// Passes the type arguments that come next, if any do.
+fn skip_arguments(tokens: &mut std::vec::IntoIter<&str>) {
+    let mut depth = 0;
+    let mut last = "";
+    while let Some(token) = tokens.as_slice().first() {
+        match *token {
+            "<" => depth += 1,
+            _ if depth == 0 => return,
+            // Not that of an arrow.
+            ">" if last != "-" => depth -= 1,
+            _ => {}
+        }
+        last = tokens.next().unwrap_or_default();
+        if depth == 0 {
+            return;
+        }
+    }
+}
+
+/// Passes the arguments of a function pointer and what it returns: it holds none of them.
+fn skip_function(tokens: &mut std::vec::IntoIter<&str>) {
+    let mut depth = 0;
+    let mut last = "";
+    loop {
+        match tokens.as_slice().first() {
+            None | Some(&("," | ")" | "]" | ";")) if depth == 0 => return,
+            Some(&">") if depth == 0 && last != "-" => return,
+            None => return,
+            Some(_) => {}
+        }
+        let token = tokens.next().unwrap_or_default();
+        match token {
+            "(" | "[" | "<" => depth += 1,
+            ")" | "]" => depth -= 1,
+            // Not that of an arrow.
+            ">" if last != "-" => depth -= 1,
+            _ => {}
+        }
+        last = token;
     }
 }
 
@@ -268,15 +414,19 @@ mod tests {
         let none = [
             "alloc::sync::Arc<str>",
             "core::option::Option<tracing::span::Span>",
+            "std::collections::hash::map::HashMap<m::Kind<(m::A, m::B)>, usize>",
             "fn(&'_ my_model::Attention) -> candle_core::tensor::Tensor",
             "&[candle_core::tensor::Tensor]",
             "candle_transformers::models::with_tracing::LayerNorm",
             "(usize, candle_nn::conv::Conv1d)",
             "fn((m::A, m::B), m::C) -> usize",
+            "fn(&m::A) -> core::result::Result<m::B, m::C>",
+            "core::option::Option<fn(&m::A) -> fn(usize) -> (m::B, [m::C; 2])>",
             "candle_transformers::models::llama::Config",
-            "core::option::Option<m::VisionConfig>",
+            "core::option::Option<candle_transformers::models::clip::ClipConfig>",
             "hashbrown::map::HashMap<alloc::string::String, usize, ahash::RandomState>",
             "lock_api::mutex::Mutex<parking_lot::raw_mutex::RawMutex, usize>",
+            "(candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn candle_nn::var_builder::SimpleBackend>>, usize)",
         ];
         for name in none {
             assert_eq!(reason(name), None, "{name}");
@@ -331,6 +481,12 @@ mod tests {
                     of: of("m::Attention"),
                 },
             ),
+            (
+                "core::option::Option<m::LayerConfig>",
+                HiddenReason::NotDerived {
+                    of: of("m::LayerConfig"),
+                },
+            ),
             ("&m::Toy", HiddenReason::Borrowed),
             ("*const m::Toy", HiddenReason::Borrowed),
             ("alloc::sync::Weak<m::Toy>", HiddenReason::Borrowed),
@@ -338,6 +494,10 @@ mod tests {
             (
                 "alloc::sync::Arc<alloc::rc::Rc<std::sync::rwlock::RwLock<m::Toy>>>",
                 HiddenReason::Borrowed,
+            ),
+            (
+                "(candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn m::A>>, m::B)",
+                HiddenReason::NotDerived { of: of("m::B") },
             ),
             (
                 "(fn((m::A, usize)) -> usize, m::B)",
@@ -369,11 +529,16 @@ mod tests {
             "std::collections::hash::map::HashMap<(usize, usize), candle_core::tensor::Tensor>",
             "alloc::sync::Arc<std::sync::poison::mutex::Mutex<candle_core::variable::Var>>",
             "candle_transformers::models::with_tracing::Conv2d",
+            "(fn(usize) -> core::option::Option<usize>, candle_core::tensor::Tensor)",
+            "alloc::sync::Arc<candle_core::quantized::QTensor>",
+            "core::option::Option<(fn(), candle_core::tensor::Tensor)>",
         ] {
             assert!(holds_tensors(name), "{name}");
         }
         for name in [
             "fn(&candle_core::tensor::Tensor) -> candle_core::tensor::Tensor",
+            "fn(&candle_core::tensor::Tensor) -> core::result::Result<candle_core::tensor::Tensor, m::E>",
+            "core::option::Option<fn(m::A) -> (candle_core::tensor::Tensor, candle_core::tensor::Tensor)>",
             "candle_nn::conv::Conv2dConfig",
             "m::Tensor",
         ] {
@@ -407,6 +572,34 @@ mod tests {
             (
                 "alloc::sync::Arc<m::Expert<candle_dynquant::nn::linear::Linear>>",
                 "derive Quantizable and Clone for m::Expert; if it does, bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "std::collections::hash::map::HashMap<m::Kind, candle_dynquant::nn::linear::Linear>",
+                "use keys that implement Display, such as String, in place of m::Kind, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "alloc::vec::Vec<alloc::collections::btree::map::BTreeMap<(usize, usize), m::Toy>>",
+                "derive Quantizable for m::Toy; use keys that implement Display, such as String, in place of (usize, usize), or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "std::collections::hash::map::HashMap<alloc::string::String, m::Toy>",
+                "derive Quantizable for m::Toy, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "core::result::Result<candle_dynquant::nn::linear::Linear, alloc::string::String>",
+                "hold the value itself in place of the Result, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "alloc::collections::linked_list::LinkedList<candle_dynquant::nn::linear::Linear>",
+                "hold a Vec, a Box or a field in place of the alloc::collections::linked_list::LinkedList, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "two::Linear",
+                "derive Quantizable for two::Linear, or mark the field #[quantizable(skip)]",
+            ),
+            (
+                "candle_transformers::models::with_tracing::Linear",
+                "use candle_dynquant::nn::Linear",
             ),
             (
                 "alloc::sync::Arc<candle_dynquant::nn::linear::Linear>",

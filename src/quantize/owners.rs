@@ -17,6 +17,8 @@ pub(super) struct Held {
 pub(super) enum Holder {
     Multiplies,
     Embedding,
+    /// A tensor in no layer, in a strict type: whichever place holds it too, it is refused.
+    Strict,
     NoLayer,
 }
 
@@ -50,7 +52,7 @@ impl Owners {
     ///
     /// A layer that was left counts before one that was swapped, because all the memory it holds
     /// stays allocated; then a layer that multiplies before an embedding, which would share its
-    /// weight, and before a tensor in no layer; then the first.
+    /// weight, and before a tensor in no layer, of which one in a strict type; then the first.
     pub fn of(layers: Vec<Held>) -> Self {
         let mut counts = BTreeMap::new();
         let mut memories: BTreeMap<Place, _> = BTreeMap::new();
@@ -93,7 +95,7 @@ impl Owners {
         });
         let tensors = survey.tensors.iter().map(|found| Held {
             swapped: false,
-            holder: Holder::NoLayer,
+            holder: found.holder(),
             weights: vec![found.info().clone()],
         });
         Self::of(layers.chain(tensors).collect())

@@ -47,12 +47,19 @@ pub(crate) struct Survey {
     pub layers: Vec<Found>,
     pub tensors: Vec<FoundTensor>,
     pub opaque: Vec<OpaqueField>,
+    /// Paths of `VarBuilder`s in strict types.
+    pub strict_builders: Vec<String>,
 }
 
 impl Survey {
     pub fn of<M: Quantizable + ?Sized>(model: &M) -> Result<Self> {
         let mut survey = Self::default();
-        Walk::over(model, &mut survey)?;
+        let aside = Walk::over_with_aside(model, &mut survey)?;
+        survey.strict_builders = aside.strict_builders;
+        let matrices = aside.matrices.into_iter();
+        survey
+            .tensors
+            .extend(matrices.filter_map(FoundTensor::of_quantized));
         let mut seen = HashMap::new();
         for (index, layer) in survey.layers.iter().enumerate() {
             for path in layer.paths() {

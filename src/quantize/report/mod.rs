@@ -256,8 +256,8 @@ impl Report {
     /// [`bytes_after`](Self::bytes_after).
     ///
     /// Memory that several layers hold, by clones or by views, counts once, and not at all if a
-    /// layer that was left, or a float tensor with two or more dimensions in no layer, holds any of
-    /// it, because then it is not freed. Tensors in opaque and in skipped fields are not known.
+    /// layer that was left, or a float tensor in no layer, holds any of it, because then it is not
+    /// freed. Tensors in opaque and in skipped fields are not known.
     pub fn bytes_before(&self) -> usize {
         self.swapped().map(|l| l.bytes_before).sum()
     }

@@ -10,7 +10,7 @@ use super::fold::fold;
 use super::{LayerReport, LeftReason, Outcome, Report};
 use crate::qconfig::WeightConfig;
 use crate::quantize::float_tensors::ADVICE;
-use crate::quantize::hidden::holds_tensors;
+use crate::quantize::hidden::note;
 use crate::quantize::{FloatTensor, HiddenField};
 
 impl fmt::Display for Report {
@@ -210,12 +210,9 @@ impl Report {
             .opaque
             .iter()
             .filter(|field| !hidden.contains(&field.path));
-        let what = |type_name: &str| {
-            if holds_tensors(type_name) {
-                format!("{type_name} (its tensors are not counted)")
-            } else {
-                type_name.to_owned()
-            }
+        let what = |type_name: &str| match note(type_name) {
+            Some(note) => format!("{type_name} ({note})"),
+            None => type_name.to_owned(),
         };
         let mut fields = fields
             .map(|field| (what(&field.type_name), field.path.as_str()))
