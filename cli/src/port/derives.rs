@@ -1,6 +1,7 @@
 //! `#[derive(Quantizable)]` on every type on the way to a layer, and what such a way needs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use syn::{GenericArgument, Item, PathArguments, Type};
 
@@ -8,7 +9,7 @@ use super::scopes::{Module, Origin};
 use super::source::Source;
 use super::table;
 use super::types::{Declared, Types, last_name};
-use super::world::trait_names;
+use super::world::{World, trait_names};
 use super::{Draft, Unit};
 
 type Key = (Module, String);
@@ -369,30 +370,87 @@ pub fn mark(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
     }
 }
 
-/// Whether a type has one of the crate's in it that is no tree, all of which are known; `None` where
-/// there is another.
+/// Whether a type has one of the crate's in it that is no tree, where all of it is known, down to the
+/// last field; `None` where it is not.
 fn plain(unit: &Unit<'_>, owner: &Declared, ty: &Type) -> Option<bool> {
-    match ty {
-        Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| plain(unit, owner, ty))),
-        Type::Array(array) => plain(unit, owner, &array.elem),
-        Type::Paren(inner) => plain(unit, owner, &inner.elem),
-        Type::Path(_) => {
-            let inner = any(arguments(ty).into_iter().map(|ty| plain(unit, owner, ty)))?;
-            let declared = match resolve(unit, &owner.module, ty)? {
-                Origin::Local(module, name) => unit.types.declared.get(&(module, name))?.clone(),
-                Origin::Crate(segments) => {
-                    unit.world.elsewhere(unit.path, &owner.module, &segments)?.1
-                }
-                Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => Vec::new(),
-                Origin::Other(path) => {
-                    let last = path.last()?;
-                    let known = table::PLAIN_TYPES.contains(&last.as_str());
-                    (known && !owner.params.contains(last)).then(Vec::new)?
-                }
-            };
-            Some(inner || declared.iter().any(is_no_tree))
+    let mut look = Look {
+        world: unit.world,
+        seen: BTreeSet::new(),
+        above: 0,
+    };
+    look.plain((unit.path, unit.types), owner, ty)
+}
+
+/// A look into all fields of a type.
+struct Look<'l> {
+    world: &'l World,
+    /// The types that were looked into, each with its file's number.
+    seen: BTreeSet<(usize, Key)>,
+    /// How many types are around the one that is looked at.
+    above: usize,
+}
+
+impl Look<'_> {
+    fn plain(&mut self, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<bool> {
+        match ty {
+            Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| self.plain(file, owner, ty))),
+            Type::Array(array) => self.plain(file, owner, &array.elem),
+            Type::Slice(slice) => self.plain(file, owner, &slice.elem),
+            Type::Paren(inner) => self.plain(file, owner, &inner.elem),
+            Type::Group(inner) => self.plain(file, owner, &inner.elem),
+            Type::Reference(reference) => self.plain(file, owner, &reference.elem),
+            Type::FnPtr(_) => Some(false),
+            Type::Path(path) if path.qself.is_none() => {
+                let arguments = arguments(ty).into_iter();
+                let inner = any(arguments.map(|ty| self.plain(file, owner, ty)))?;
+                let segments = path.path.segments.iter();
+                let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
+                let own = match file.1.scopes.resolve(&owner.module, &segments) {
+                    Origin::Local(module, name) => {
+                        let declared = file.1.declared.get(&(module, name))?;
+                        self.declared(file, declared)?
+                    }
+                    Origin::Crate(segments) => {
+                        let world = self.world;
+                        let (path, declared) = world.elsewhere(file.0, &owner.module, &segments)?;
+                        let types = world.types(&path)?;
+                        self.declared((&path, &types), &declared)?
+                    }
+                    Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => false,
+                    Origin::Other(path) => {
+                        let last = path.last()?;
+                        // What a type inside is given was looked at where it is named.
+                        let given = owner.params.contains(last) && path.len() == 1;
+                        let known = table::PLAIN_TYPES.contains(&last.as_str());
+                        let known = if given { self.above > 0 } else { known };
+                        known.then_some(false)?
+                    }
+                };
+                Some(inner | own)
+            }
+            _ => None,
         }
-        _ => None,
+    }
+
+    fn declared(&mut self, file: (&Path, &Types), all: &[Declared]) -> Option<bool> {
+        any(all.iter().map(|one| {
+            let by_hand = file.1.implements(&one.module, &one.name, "Quantizable");
+            // A walk goes on into a tree, unless what is around it is none.
+            if self.above == 0 && (by_hand || one.derives("Quantizable")) || one.derives("Copy") {
+                return Some(false);
+            }
+            if by_hand || matches!(one.item, Item::Trait(_)) {
+                return None;
+            }
+            if !self.seen.insert((file.1.id, key(one))) {
+                return Some(is_no_tree(one));
+            }
+            self.above += 1;
+            let fields = one.fields.iter().filter(|field| !is_skipped(field));
+            let inner = any(fields.map(|field| self.plain(file, one, &field.ty)));
+            self.above -= 1;
+            Some(inner? | is_no_tree(one))
+        }))
     }
 }
 

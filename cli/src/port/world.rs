@@ -85,7 +85,8 @@ impl World {
         file.items.iter().any(left_out)
     }
 
-    fn types(&self, path: &Path) -> Option<Rc<Types>> {
+    /// The types of a file.
+    pub fn types(&self, path: &Path) -> Option<Rc<Types>> {
         let path = real(path);
         if let Some(types) = self.read.borrow().get(&path) {
             return types.clone();
