@@ -61,6 +61,7 @@ impl<'f> Facts<'f, '_> {
                 let text = call.args.iter().map(|arg| self.unit.source.slice(arg));
                 known.or_else(|| text.into_iter().any(|axis| axis == "3").then_some(4))
             }
+            "split" if call.args.len() == 2 => self.rank(&call.receiver, depth),
             "flatten_to" if self.unit.source.slice(first?) == "1" => {
                 self.rank(&call.receiver, depth)?.checked_sub(1)
             }
