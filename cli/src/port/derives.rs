@@ -421,7 +421,10 @@ impl Look<'_> {
                         let last = path.last()?;
                         // What a type inside is given was looked at where it is named.
                         let given = owner.params.contains(last) && path.len() == 1;
-                        let known = table::PLAIN_TYPES.contains(&last.as_str());
+                        let root = path.first().filter(|_| path.len() > 1);
+                        let known = table::PLAIN_TYPES.contains(&last.as_str())
+                            || root
+                                .is_some_and(|root| table::PLAIN_CRATES.contains(&root.as_str()));
                         let known = if given { self.above > 0 } else { known };
                         known.then_some(false)?
                     }

@@ -241,6 +241,9 @@ pub const PLAIN_ATTRIBUTES: &[&str] = &[
     "warn",
 ];
 
+/// Crates whose types hold no layer but in their arguments.
+pub const PLAIN_CRATES: &[&str] = &["alloc", "candle", "candle_core", "core", "std"];
+
 /// Types and containers of other crates that hold no layer but in their arguments.
 pub const PLAIN_TYPES: &[&str] = &[
     "Arc",

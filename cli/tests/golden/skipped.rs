@@ -1,7 +1,7 @@
 //! Fields that hold no layer for certain, and others.
 use std::collections::HashMap;
 
-use candle::{Result, Tensor};
+use candle::{Result, StreamTensor, Tensor};
 use candle_nn::Linear;
 
 /// What a model of another crate holds is not known.
@@ -30,6 +30,7 @@ pub struct Limits {
 pub struct Config {
     limits: Vec<Limits>,
     masks: Wrapped<Tensor>,
+    last: StreamTensor,
 }
 
 pub enum Kind {

@@ -1,7 +1,7 @@
 //! Fields that hold no layer for certain, and others.
 use std::collections::HashMap;
 
-use candle::{Result, Tensor};
+use candle::{Result, StreamTensor, Tensor};
 use candle_dynquant::nn::Linear;
 use candle_dynquant::Quantizable;
 
@@ -31,6 +31,7 @@ pub struct Limits {
 pub struct Config {
     limits: Vec<Limits>,
     masks: Wrapped<Tensor>,
+    last: StreamTensor,
 }
 
 #[derive(Quantizable)]
