@@ -12,7 +12,7 @@ use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
 use super::names::House;
-use super::product::{Env, Fields, Product, Value, is_result};
+use super::product::{Env, Fields, Product, Value, is_result, returns_candle};
 use super::source::Source;
 use super::syntax::{ident, mentions, own_field, words};
 use super::table::{Home, is_codebook};
@@ -212,6 +212,7 @@ impl<'h, 'u> Holder<'h, 'u> {
                 stmt: 0..0,
                 within: None,
             };
+            search.env.is_candle = returns_candle(self.unit, &method.module, method.signature);
             search.block(method.block);
             let Plan {
                 products,
@@ -453,6 +454,7 @@ fn others(
         plan,
         layers,
         own: false,
+        is_const: false,
         changes: Vec::new(),
         certain: true,
     };
@@ -470,6 +472,8 @@ struct Reads<'r, 'h, 'u> {
     layers: &'r BTreeMap<String, Layer>,
     /// In an `impl` of the struct.
     own: bool,
+    /// In a `const fn`, which calls no accessor of a layer.
+    is_const: bool,
     changes: Vec<(Range<usize>, String)>,
     certain: bool,
 }
@@ -503,7 +507,7 @@ impl Reads<'_, '_, '_> {
         if self.plan.is_done(&whole) {
             return true;
         }
-        match self.accessor(&field) {
+        match self.accessor(&field).filter(|_| !self.is_const) {
             Some(text) => self.changes.push((whole, text + end)),
             None => self.certain = false,
         }
@@ -529,6 +533,12 @@ impl Reads<'_, '_, '_> {
 }
 
 impl<'a> Visit<'a> for Reads<'_, '_, '_> {
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.is_const = item.sig.constness.is_some();
+        visit::visit_impl_item_fn(self, item);
+        self.is_const = false;
+    }
+
     fn visit_expr_match(&mut self, choice: &'a syn::ExprMatch) {
         self.matched(&choice.expr);
         choice.arms.iter().for_each(|arm| self.visit_arm(arm));
@@ -804,6 +814,13 @@ impl<'a> Visit<'a> for Search<'_, '_, '_> {
 
     fn visit_block(&mut self, block: &'a Block) {
         self.block(block);
+    }
+
+    fn visit_expr_closure(&mut self, closure: &'a syn::ExprClosure) {
+        // What it returns is not written.
+        let outer = std::mem::replace(&mut self.env.is_candle, false);
+        visit::visit_expr_closure(self, closure);
+        self.env.is_candle = outer;
     }
 
     fn visit_item(&mut self, _: &'a Item) {}
