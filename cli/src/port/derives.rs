@@ -64,7 +64,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
             continue;
         }
         let mut names = vec!["Quantizable"];
-        if plan.clone.contains_key(&key(one)) && !is_clone(unit, one) {
+        if plan.clone.contains_key(&key(one)) && !is_clone(unit, one) && !bars_clone(one) {
             names.insert(0, "Clone");
         }
         derive(unit, draft, one, &names);
@@ -164,18 +164,6 @@ fn field_type(
                 .filter(|ty| has_object(ty))
                 .for_each(|ty| field_type(unit, draft, plan, owner, ty, field));
         }
-        if table::HIDING.contains(&name.as_str()) {
-            draft.todos.push(unit.todo(
-                at,
-                format!("`{name}` hides the layers in it"),
-                "keep the layers outside of it, or mark the field `#[quantizable(skip)]`".into(),
-            ));
-        }
-        if name == "Arc" {
-            inner
-                .iter()
-                .for_each(|ty| want_clone(unit, plan, module, ty, at));
-        }
         elsewhere(unit, draft, module, ty, at);
     } else if !holds(unit, module, ty) {
         return;
@@ -188,6 +176,7 @@ fn field_type(
         ));
         return;
     }
+    containers(unit, draft, plan, module, ty, at);
     plan.quantizable.insert(key(owner));
     // Beside a layer in one container everything has to be a tree.
     let mut stack = vec![ty];
@@ -205,6 +194,74 @@ fn field_type(
             _ => {}
         }
     }
+}
+
+/// Lists containers that hide layers, however deep, and plans `Clone` for what is shared.
+fn containers(
+    unit: &Unit<'_>,
+    draft: &mut Draft,
+    plan: &mut Plan,
+    module: &[String],
+    ty: &Type,
+    at: usize,
+) {
+    if !holds(unit, module, ty) {
+        return;
+    }
+    let inner = arguments(ty);
+    let is_in = |names: &[&str], name: &str| names.contains(&name);
+    let name = last_name(ty).filter(|_| !inner.is_empty());
+    let mut hides = |what: String, advice: &str| {
+        let advice = format!("{advice}, or mark the field `#[quantizable(skip)]`");
+        draft.todos.push(unit.todo(at, what, advice));
+    };
+    match name.as_deref() {
+        Some(name) if is_in(table::HIDING, name) => {
+            let what = format!("`{name}` hides the layers in it");
+            return hides(what, "keep the layers outside of it");
+        }
+        Some(name) if is_in(table::SHARING, name) => {
+            let mut locks = inner.iter().filter_map(|ty| lock(ty));
+            if let Some(lock) = locks.next() {
+                let what = format!("`{lock}` in an `{name}` hides the layers in it");
+                return hides(what, &format!("take the layers out of the `{name}`"));
+            }
+            for ty in &inner {
+                want_clone(unit, plan, module, ty, at);
+            }
+        }
+        _ => {}
+    }
+    let mut all = inner;
+    match ty {
+        Type::Tuple(tuple) => all.extend(&tuple.elems),
+        Type::Array(array) => all.push(&array.elem),
+        Type::Slice(slice) => all.push(&slice.elem),
+        Type::Paren(inner) => all.push(&inner.elem),
+        _ => {}
+    }
+    for ty in all {
+        containers(unit, draft, plan, module, ty, at);
+    }
+}
+
+/// A container for which a type is not `Clone`.
+fn lock(ty: &Type) -> Option<String> {
+    let name = last_name(ty).unwrap_or_default();
+    let shares = table::SHARING.contains(&name.as_str());
+    if shares || name == "Weak" || name == "PhantomData" {
+        return None;
+    }
+    if table::LOCKS.contains(&name.as_str()) && !arguments(ty).is_empty() {
+        return Some(name);
+    }
+    let mut all = arguments(ty);
+    match ty {
+        Type::Tuple(tuple) => all.extend(&tuple.elems),
+        Type::Array(array) => all.push(&array.elem),
+        _ => {}
+    }
+    all.into_iter().find_map(lock)
 }
 
 fn has_object(ty: &Type) -> bool {
@@ -545,17 +602,20 @@ fn is_clone(unit: &Unit<'_>, one: &Declared) -> bool {
     one.derives("Clone") || unit.types.implements(&one.module, &one.name, "Clone")
 }
 
+/// Whether a field of a type is not `Clone`.
+fn bars_clone(one: &Declared) -> bool {
+    let mut fields = one.fields.iter().map(|field| &field.ty);
+    let object = |ty: &Type| last_name(ty).is_some_and(|name| name == "Box") && has_object(ty);
+    fields.any(|ty| lock(ty).is_some() || object(ty))
+}
+
 /// Adds `Clone` to a type that an `Arc` needs it of and that gets no other derive.
 fn clone(unit: &Unit<'_>, draft: &mut Draft, plan: &Plan, one: &Declared, at: usize) {
-    let cannot = one.fields.iter().find(|field| {
-        last_name(&field.ty).is_some_and(|name| {
-            ["Mutex", "RwLock"].contains(&name.as_str()) || name == "Box" && has_object(&field.ty)
-        })
-    });
     if is_clone(unit, one) || !one.is_derivable() {
         return;
     }
-    if cannot.is_some() {
+    let cannot = bars_clone(one);
+    if cannot {
         draft.todos.push(unit.todo(
             at,
             format!(
@@ -568,7 +628,7 @@ fn clone(unit: &Unit<'_>, draft: &mut Draft, plan: &Plan, one: &Declared, at: us
     let derived = one.derives("Quantizable")
         || unit.types.implements(&one.module, &one.name, "Quantizable")
         || !plan.quantizable.contains(&key(one));
-    if derived && cannot.is_none() {
+    if derived && !cannot {
         derive(unit, draft, one, &["Clone"]);
     }
 }

@@ -188,9 +188,13 @@ pub enum Shared {
 }
 
 /// Containers that hide what they hold from the library.
-pub const HIDING: &[&str] = &[
-    "Cell", "LazyLock", "Mutex", "OnceCell", "OnceLock", "Rc", "RefCell", "RwLock", "Weak",
-];
+pub const HIDING: &[&str] = &["Cell", "LazyLock", "Weak"];
+
+/// Containers that are walked where what they hold is `Clone`, which it is with all pointers to it.
+pub const SHARING: &[&str] = &["Arc", "Rc"];
+
+/// Containers that are not `Clone`, whatever they hold.
+pub const LOCKS: &[&str] = &["LazyLock", "Mutex", "RwLock"];
 
 /// Traits whose objects hold no layers.
 pub const PLAIN_TRAITS: &[&str] = &[
