@@ -174,7 +174,7 @@ impl<'h, 'u> Holder<'h, 'u> {
         let mut stacks = Vec::new();
         tensors.retain(|field| {
             let (origin, rank) = origin(unit, &declared.name, field);
-            let made = origin > Origin::Computed;
+            let made = origin > Origin::Unknown;
             stacks.extend((made && rank == Some(3)).then(|| field.clone()));
             made && rank.is_none_or(|rank| rank == 2)
         });

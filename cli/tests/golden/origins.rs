@@ -1,0 +1,95 @@
+//! Weights that come from loaders of a project's own, and tensors that are computed.
+use std::collections::HashMap;
+
+use candle::{Device, Result, Tensor};
+use candle_nn::VarBuilder;
+
+fn load_weight(vb: &VarBuilder, name: &str) -> Result<Tensor> {
+    vb.get((4, 4), name)
+}
+
+fn frequencies(size: usize, device: &Device) -> Result<Tensor> {
+    let all: Vec<_> = (0..size).map(|i| 1f32 / (i as f32).exp()).collect();
+    Tensor::from_vec(all, (1, size), device)
+}
+
+/// By a method of a loader.
+pub struct Own {
+    w: Tensor,
+}
+
+impl Own {
+    pub fn load(loader: &Loader) -> Result<Self> {
+        Ok(Self { w: loader.tensor("w")? })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.matmul(&self.w.t()?)
+    }
+}
+
+/// By a function of another file.
+pub struct Far {
+    w: Tensor,
+}
+
+impl Far {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let w = crate::helpers::fetch(&vb)?;
+        Ok(Self { w })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.matmul(&self.w.t()?)
+    }
+}
+
+/// By one of this file.
+pub struct Near {
+    w: Tensor,
+}
+
+impl Near {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let w = load_weight(&vb, "w")?;
+        Ok(Self { w })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.matmul(&self.w.t()?)
+    }
+}
+
+/// From a map.
+pub struct Mapped {
+    w: Tensor,
+}
+
+impl Mapped {
+    pub fn load(path: &str) -> Result<Self> {
+        let tensors = candle::safetensors::load(path, &Device::Cpu)?;
+        Ok(Self { w: tensors["w"].clone() })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.matmul(&self.w.t()?)
+    }
+}
+
+/// Computed.
+pub struct Rotary {
+    inv_freq: Tensor,
+    other: Tensor,
+}
+
+impl Rotary {
+    pub fn new(size: usize, device: &Device) -> Result<Self> {
+        let inv_freq = frequencies(size, device)?;
+        let other = Tensor::ones((1, size), candle::DType::F32, device)?;
+        Ok(Self { inv_freq, other })
+    }
+
+    pub fn forward(&self, positions: &Tensor) -> Result<Tensor> {
+        positions.matmul(&self.inv_freq)? + positions.matmul(&self.other)?
+    }
+}
