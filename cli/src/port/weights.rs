@@ -384,17 +384,23 @@ impl<'f, 'u> Trace<'f, 'u> {
 
     /// The type that declares a field of tensors: of `self`, or the only one in the file.
     fn of_type(&self, field: &syn::ExprField) -> Option<(String, String)> {
-        let Member::Named(name) = &field.member else {
-            return None;
-        };
         let own = ident(&field.base).is_some_and(|base| base == "self");
+        // Numbers say too little of whose they are.
+        if !own && matches!(field.member, Member::Unnamed(_)) {
+            return None;
+        }
         let all = self.facts.unit.types.declared.values().flatten();
         let holders = all.filter(|one| match &one.item {
-            Item::Struct(item) => match &item.fields {
-                Fields::Named(fields) => fields
+            Item::Struct(item) => match (&item.fields, &field.member) {
+                (Fields::Named(fields), Member::Named(name)) => fields
                     .named
                     .iter()
                     .any(|field| field.ident.as_ref() == Some(name) && is_tensor(&field.ty)),
+                (Fields::Unnamed(fields), Member::Unnamed(at)) => fields
+                    .unnamed
+                    .iter()
+                    .nth(at.index as usize)
+                    .is_some_and(|field| is_tensor(&field.ty)),
                 _ => false,
             },
             _ => false,
@@ -403,7 +409,7 @@ impl<'f, 'u> Trace<'f, 'u> {
             .map(|one| &one.name)
             .filter(|of| !own || self.function.of.as_ref() == Some(*of));
         match (holders.next(), holders.next()) {
-            (Some(of), None) => Some((of.clone(), name.to_string())),
+            (Some(of), None) => Some((of.clone(), member(&field.member))),
             _ => None,
         }
     }
@@ -422,13 +428,21 @@ impl<'f, 'u> Trace<'f, 'u> {
     }
 }
 
+/// A field's name, or its number.
+fn member(member: &Member) -> String {
+    match member {
+        Member::Named(name) => name.to_string(),
+        Member::Unnamed(at) => at.index.to_string(),
+    }
+}
+
 /// `Tensor`, `Vec<Tensor>`
 fn is_tensor(ty: &syn::Type) -> bool {
     let name = last_name(ty);
     let inner = |ty: &syn::Type| super::derives::arguments(ty).into_iter().any(is_tensor);
     match name.as_deref() {
         Some("Tensor") => true,
-        Some("Vec" | "Arc" | "Box") => inner(ty),
+        Some("Vec" | "Arc" | "Box" | "Option") => inner(ty),
         _ => false,
     }
 }

@@ -93,3 +93,32 @@ impl Rotary {
         positions.matmul(&self.inv_freq)? + positions.matmul(&self.other)?
     }
 }
+
+/// Without a name.
+pub struct Tuple(Tensor, usize);
+
+impl Tuple {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        Ok(Self(vb.get((4, 4), "w")?, 4))
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.matmul(&self.0.t()?)
+    }
+}
+
+/// That may be there.
+pub struct Optional {
+    w: Option<Tensor>,
+}
+
+impl Optional {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let w = Some(vb.get((4, 4), "w")?);
+        Ok(Self { w })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.matmul(&self.w.as_ref().unwrap().t()?)
+    }
+}

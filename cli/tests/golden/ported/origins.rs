@@ -93,8 +93,39 @@ impl Rotary {
         positions.matmul(&self.inv_freq)? + positions.matmul(&self.other)?
     }
 }
+
+/// Without a name.
+pub struct Tuple(Tensor, usize);
+
+impl Tuple {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        Ok(Self(vb.get((4, 4), "w")?, 4))
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.matmul(&self.0.t()?)
+    }
+}
+
+/// That may be there.
+pub struct Optional {
+    w: Option<Tensor>,
+}
+
+impl Optional {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let w = Some(vb.get((4, 4), "w")?);
+        Ok(Self { w })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.matmul(&self.w.as_ref().unwrap().t()?)
+    }
+}
 // left: line 27: `w` of `Own` multiplies as a tensor, and is no layer
 // left: line 38: `crate::helpers` is not in this crate
 // left: line 43: `w` of `Far` multiplies as a tensor, and is no layer
 // left: line 59: `w` of `Near` multiplies as a tensor, and is no layer
 // left: line 75: `w` of `Mapped` multiplies as a tensor, and is no layer
+// left: line 106: `0` of `Tuple` multiplies as a tensor, and is no layer
+// left: line 122: `w` of `Optional` multiplies as a tensor, and is no layer
