@@ -12,7 +12,7 @@ use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
 use super::source::Source;
-use super::syntax::{ident, strip};
+use super::syntax::{ident, some_name, strip};
 use super::table::is_codebook;
 use super::types::last_name;
 use super::{Draft, Unit};
@@ -375,11 +375,55 @@ impl<'f, 'u> Trace<'f, 'u> {
             Expr::Tuple(tuple) => tuple.elems.iter().find_map(|elem| self.field(elem, depth)),
             path @ Expr::Path(_) => {
                 let at = self.facts.unit.source.range(path).start;
-                let made = self.facts.definitions(&ident(path)?, at);
-                self.field(made.first()?, depth)
+                let name = ident(path)?;
+                let made = self.facts.definitions(&name, at).into_iter().next();
+                let start = |expr: &Expr| self.facts.unit.source.range(expr).start;
+                let option = self.option(&name, at);
+                let option = option.filter(|one| made.is_none_or(|made| start(made) < start(one)));
+                self.field(option.or(made)?, depth)
             }
             _ => None,
         }
+    }
+
+    /// The option whose value a name is at a byte, by `match` or `if let`.
+    fn option(&self, name: &str, at: usize) -> Option<&'f Expr> {
+        struct Find<'f, 's, 't> {
+            name: &'s str,
+            at: usize,
+            source: &'s Source<'t>,
+            found: Option<&'f Expr>,
+        }
+        impl<'f> Visit<'f> for Find<'f, '_, '_> {
+            fn visit_expr_match(&mut self, choice: &'f syn::ExprMatch) {
+                let is_it = |arm: &syn::Arm| {
+                    self.source.range(arm).contains(&self.at)
+                        && some_name(&arm.pat).is_some_and(|name| name == self.name)
+                };
+                if choice.arms.iter().any(is_it) {
+                    self.found = Some(&choice.expr);
+                }
+                visit::visit_expr_match(self, choice);
+            }
+            fn visit_expr_if(&mut self, choice: &'f syn::ExprIf) {
+                let inside = self.source.range(&choice.then_branch).contains(&self.at);
+                if let Expr::Let(bound) = &*choice.cond
+                    && inside
+                    && some_name(&bound.pat).is_some_and(|name| name == self.name)
+                {
+                    self.found = Some(&bound.expr);
+                }
+                visit::visit_expr_if(self, choice);
+            }
+        }
+        let mut find = Find {
+            name,
+            at,
+            source: self.facts.unit.source,
+            found: None,
+        };
+        find.visit_block(self.function.block);
+        find.found
     }
 
     /// The type that declares a field of tensors: of `self`, or the only one in the file.

@@ -122,3 +122,27 @@ impl Optional {
         xs.matmul(&self.w.as_ref().unwrap().t()?)
     }
 }
+
+/// Matched.
+pub struct Matched {
+    a: Option<Tensor>,
+    b: Option<Tensor>,
+}
+
+impl Matched {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let a = Some(vb.get((4, 4), "a")?);
+        let b = vb.get((4, 4), "b").ok();
+        Ok(Self { a, b })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        if let Some(w) = &self.b {
+            return xs.matmul(w);
+        }
+        match &self.a {
+            Some(w) => xs.matmul(&w.t()?),
+            None => Ok(xs.clone()),
+        }
+    }
+}

@@ -122,6 +122,30 @@ impl Optional {
         xs.matmul(&self.w.as_ref().unwrap().t()?)
     }
 }
+
+/// Matched.
+pub struct Matched {
+    a: Option<Tensor>,
+    b: Option<Tensor>,
+}
+
+impl Matched {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let a = Some(vb.get((4, 4), "a")?);
+        let b = vb.get((4, 4), "b").ok();
+        Ok(Self { a, b })
+    }
+
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        if let Some(w) = &self.b {
+            return xs.matmul(w);
+        }
+        match &self.a {
+            Some(w) => xs.matmul(&w.t()?),
+            None => Ok(xs.clone()),
+        }
+    }
+}
 // left: line 27: `w` of `Own` multiplies as a tensor, and is no layer
 // left: line 38: `crate::helpers` is not in this crate
 // left: line 43: `w` of `Far` multiplies as a tensor, and is no layer
@@ -129,3 +153,5 @@ impl Optional {
 // left: line 75: `w` of `Mapped` multiplies as a tensor, and is no layer
 // left: line 106: `0` of `Tuple` multiplies as a tensor, and is no layer
 // left: line 122: `w` of `Optional` multiplies as a tensor, and is no layer
+// left: line 141: `b` of `Matched` multiplies as a tensor, and is no layer
+// left: line 144: `a` of `Matched` multiplies as a tensor, and is no layer
