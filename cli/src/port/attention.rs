@@ -133,9 +133,14 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
             if let Some(name) = &name {
                 let outside = mentions(text, name)
                     > mentions(inside, name) + usize::from(assigns(stmt, name));
-                if outside || is_read_later(facts, block, index, stmt, name) {
+                let inside = mentions(facts.unit.source.slice(values), name) > 0;
+                if outside || inside || is_read_later(facts, block, index, stmt, name) {
                     return None;
                 }
+            }
+            let mut masks = env.masks.keys();
+            if masks.any(|mask| is_read_later(facts, block, index, stmt, mask)) {
+                return None;
             }
             ranks.extend(operand_ranks(facts, product));
             let stmts = (first.unwrap_or(index), index);
@@ -185,7 +190,9 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
             continue;
         }
         let rebinds = scores.reads.iter().any(|read| rebinds(stmt, read));
-        if mentions(text, &name) > 0 || rebinds {
+        let mut masks = env.masks.keys();
+        let is_read = mentions(text, &name) > 0 || masks.any(|mask| mentions(text, mask) > 0);
+        if is_read || rebinds {
             return None;
         }
     }

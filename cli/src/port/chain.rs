@@ -16,8 +16,10 @@ pub struct Scores {
     pub scale: Vec<(char, String)>,
     pub mask: Mask,
     pub soft: bool,
+    /// Whether they were brought to f32 before the softmax.
+    pub wide: bool,
     /// The dtype that probabilities are brought to.
-    pub cast: Option<String>,
+    pub cast: Option<Cast>,
     /// Guards of tracing spans.
     pub guards: Vec<String>,
     /// The first three of `[batch, heads, queries, keys]`, where scores of rank 3 are brought to it.
@@ -26,6 +28,15 @@ pub struct Scores {
     pub keys: String,
     /// Variables that it is computed from.
     pub reads: Vec<String>,
+}
+
+/// A dtype.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cast {
+    /// As written.
+    To(String),
+    /// That of the scores, which is the queries'.
+    Queries,
 }
 
 /// Which keys count; the text is an expression of type `&Tensor` or `Option<&Tensor>`.
@@ -138,12 +149,14 @@ impl Env<'_, '_> {
         let name = call.method.to_string();
         match (name.as_str(), args.as_slice()) {
             ("contiguous", []) => self.eval(&call.receiver),
-            ("matmul", [k]) if self.eval(&call.receiver).is_none() => Some(Scores {
+            ("matmul", [k]) if self.mentions(&call.receiver) || self.mentions(k) => None,
+            ("matmul", [k]) => Some(Scores {
                 q: self.borrow(&call.receiver),
                 k: self.keys(k),
                 scale: Vec::new(),
                 mask: Mask::None,
                 soft: false,
+                wide: false,
                 cast: None,
                 guards: Vec::new(),
                 shape: None,
@@ -157,10 +170,11 @@ impl Env<'_, '_> {
             }
             ("to_dtype", [dtype]) => {
                 let mut scores = self.eval(&call.receiver)?;
-                let dtype = self.text(dtype);
                 if scores.soft {
-                    scores.cast = Some(dtype);
-                } else if !dtype.ends_with("F32") {
+                    scores.cast = Some(self.cast(dtype)?);
+                } else if self.text(dtype).ends_with("F32") {
+                    scores.wide = true;
+                } else {
                     return None;
                 }
                 Some(scores)
@@ -168,15 +182,32 @@ impl Env<'_, '_> {
             ("forward" | "forward_t", [xs]) if (self.is_identity)(&call.receiver) => self.eval(xs),
             ("apply", [layer]) if (self.is_identity)(layer) => self.eval(&call.receiver),
             ("affine", [factor, zero])
-                if ["0.", "0.0", "0f64"].contains(&self.text(zero).as_str()) =>
+                if ["0.", "0.0", "0f64"].contains(&self.text(zero).as_str())
+                    && !self.mentions(factor) =>
             {
                 let mut scores = self.eval(&call.receiver).filter(|scores| !scores.soft)?;
                 scores.scale.push(('*', self.text(factor)));
                 (scores.mask == Mask::None).then_some(scores)
             }
-            ("reshape", [Expr::Tuple(shape)]) => self.reshaped(&call.receiver, shape),
+            ("reshape", [Expr::Tuple(shape)]) if !shape.elems.iter().any(|e| self.mentions(e)) => {
+                self.reshaped(&call.receiver, shape)
+            }
             _ => None,
         }
+    }
+
+    /// A dtype for probabilities. The scores are gone where it is used.
+    fn cast(&self, dtype: &Expr) -> Option<Cast> {
+        if !self.mentions(dtype) {
+            return Some(Cast::To(self.text(dtype)));
+        }
+        let (name, scores) = self.current.as_ref()?;
+        let is_variable = |text: &str| words(text).eq([text]);
+        let certain = self.text(dtype) == format!("{name}.dtype()")
+            && !scores.wide
+            && scores.cast.is_none()
+            && is_variable(scores.q.trim_start_matches('&'));
+        certain.then_some(Cast::Queries)
     }
 
     /// Scores of `[batch * heads, ..]` as `[batch, heads, ..]`, and back.
@@ -232,7 +263,8 @@ impl Env<'_, '_> {
             }
             _ => return None,
         };
-        if scores.mask != Mask::None || !(self.is_number)(&binary.right) {
+        let certain = (self.is_number)(&binary.right) && !self.mentions(&binary.right);
+        if scores.mask != Mask::None || !certain {
             return None;
         }
         scores.scale.push((factor, self.text(&binary.right)));
@@ -337,7 +369,7 @@ impl Env<'_, '_> {
 
     fn optional(&self, option: &Expr, name: &str, plain: Scores, some: &Expr) -> Option<Scores> {
         let scores = self.eval(some)?;
-        if plain.scale != scores.scale || plain.soft || scores.soft {
+        if plain.scale != scores.scale || plain.wide != scores.wide || plain.soft || scores.soft {
             return None;
         }
         let option = self.option(option)?;

@@ -1,6 +1,7 @@
 //! `#[derive(Quantizable)]` on every type on the way to a layer, and what such a way needs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use syn::{GenericArgument, Item, PathArguments, Type};
 
@@ -8,7 +9,7 @@ use super::scopes::{Module, Origin};
 use super::source::Source;
 use super::table;
 use super::types::{Declared, Types, last_name};
-use super::world::trait_names;
+use super::world::{World, trait_names};
 use super::{Draft, Unit};
 
 type Key = (Module, String);
@@ -63,7 +64,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
             continue;
         }
         let mut names = vec!["Quantizable"];
-        if plan.clone.contains_key(&key(one)) && !is_clone(unit, one) {
+        if plan.clone.contains_key(&key(one)) && !is_clone(unit, one) && !bars_clone(one) {
             names.insert(0, "Clone");
         }
         derive(unit, draft, one, &names);
@@ -163,18 +164,6 @@ fn field_type(
                 .filter(|ty| has_object(ty))
                 .for_each(|ty| field_type(unit, draft, plan, owner, ty, field));
         }
-        if table::HIDING.contains(&name.as_str()) {
-            draft.todos.push(unit.todo(
-                at,
-                format!("`{name}` hides the layers in it"),
-                "keep the layers outside of it, or mark the field `#[quantizable(skip)]`".into(),
-            ));
-        }
-        if name == "Arc" {
-            inner
-                .iter()
-                .for_each(|ty| want_clone(unit, plan, module, ty, at));
-        }
         elsewhere(unit, draft, module, ty, at);
     } else if !holds(unit, module, ty) {
         return;
@@ -187,6 +176,7 @@ fn field_type(
         ));
         return;
     }
+    containers(unit, draft, plan, module, ty, at);
     plan.quantizable.insert(key(owner));
     // Beside a layer in one container everything has to be a tree.
     let mut stack = vec![ty];
@@ -204,6 +194,74 @@ fn field_type(
             _ => {}
         }
     }
+}
+
+/// Lists containers that hide layers, however deep, and plans `Clone` for what is shared.
+fn containers(
+    unit: &Unit<'_>,
+    draft: &mut Draft,
+    plan: &mut Plan,
+    module: &[String],
+    ty: &Type,
+    at: usize,
+) {
+    if !holds(unit, module, ty) {
+        return;
+    }
+    let inner = arguments(ty);
+    let is_in = |names: &[&str], name: &str| names.contains(&name);
+    let name = last_name(ty).filter(|_| !inner.is_empty());
+    let mut hides = |what: String, advice: &str| {
+        let advice = format!("{advice}, or mark the field `#[quantizable(skip)]`");
+        draft.todos.push(unit.todo(at, what, advice));
+    };
+    match name.as_deref() {
+        Some(name) if is_in(table::HIDING, name) => {
+            let what = format!("`{name}` hides the layers in it");
+            return hides(what, "keep the layers outside of it");
+        }
+        Some(name) if is_in(table::SHARING, name) => {
+            let mut locks = inner.iter().filter_map(|ty| lock(ty));
+            if let Some(lock) = locks.next() {
+                let what = format!("`{lock}` in an `{name}` hides the layers in it");
+                return hides(what, &format!("take the layers out of the `{name}`"));
+            }
+            for ty in &inner {
+                want_clone(unit, plan, module, ty, at);
+            }
+        }
+        _ => {}
+    }
+    let mut all = inner;
+    match ty {
+        Type::Tuple(tuple) => all.extend(&tuple.elems),
+        Type::Array(array) => all.push(&array.elem),
+        Type::Slice(slice) => all.push(&slice.elem),
+        Type::Paren(inner) => all.push(&inner.elem),
+        _ => {}
+    }
+    for ty in all {
+        containers(unit, draft, plan, module, ty, at);
+    }
+}
+
+/// A container for which a type is not `Clone`.
+fn lock(ty: &Type) -> Option<String> {
+    let name = last_name(ty).unwrap_or_default();
+    let shares = table::SHARING.contains(&name.as_str());
+    if shares || name == "Weak" || name == "PhantomData" {
+        return None;
+    }
+    if table::LOCKS.contains(&name.as_str()) && !arguments(ty).is_empty() {
+        return Some(name);
+    }
+    let mut all = arguments(ty);
+    match ty {
+        Type::Tuple(tuple) => all.extend(&tuple.elems),
+        Type::Array(array) => all.push(&array.elem),
+        _ => {}
+    }
+    all.into_iter().find_map(lock)
 }
 
 fn has_object(ty: &Type) -> bool {
@@ -369,30 +427,90 @@ pub fn mark(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
     }
 }
 
-/// Whether a type has one of the crate's in it that is no tree, all of which are known; `None` where
-/// there is another.
+/// Whether a type has one of the crate's in it that is no tree, where all of it is known, down to the
+/// last field; `None` where it is not.
 fn plain(unit: &Unit<'_>, owner: &Declared, ty: &Type) -> Option<bool> {
-    match ty {
-        Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| plain(unit, owner, ty))),
-        Type::Array(array) => plain(unit, owner, &array.elem),
-        Type::Paren(inner) => plain(unit, owner, &inner.elem),
-        Type::Path(_) => {
-            let inner = any(arguments(ty).into_iter().map(|ty| plain(unit, owner, ty)))?;
-            let declared = match resolve(unit, &owner.module, ty)? {
-                Origin::Local(module, name) => unit.types.declared.get(&(module, name))?.clone(),
-                Origin::Crate(segments) => {
-                    unit.world.elsewhere(unit.path, &owner.module, &segments)?.1
-                }
-                Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => Vec::new(),
-                Origin::Other(path) => {
-                    let last = path.last()?;
-                    let known = table::PLAIN_TYPES.contains(&last.as_str());
-                    (known && !owner.params.contains(last)).then(Vec::new)?
-                }
-            };
-            Some(inner || declared.iter().any(is_no_tree))
+    let mut look = Look {
+        world: unit.world,
+        seen: BTreeSet::new(),
+        above: 0,
+    };
+    look.plain((unit.path, unit.types), owner, ty)
+}
+
+/// A look into all fields of a type.
+struct Look<'l> {
+    world: &'l World,
+    /// The types that were looked into, each with its file's number.
+    seen: BTreeSet<(usize, Key)>,
+    /// How many types are around the one that is looked at.
+    above: usize,
+}
+
+impl Look<'_> {
+    fn plain(&mut self, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<bool> {
+        match ty {
+            Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| self.plain(file, owner, ty))),
+            Type::Array(array) => self.plain(file, owner, &array.elem),
+            Type::Slice(slice) => self.plain(file, owner, &slice.elem),
+            Type::Paren(inner) => self.plain(file, owner, &inner.elem),
+            Type::Group(inner) => self.plain(file, owner, &inner.elem),
+            Type::Reference(reference) => self.plain(file, owner, &reference.elem),
+            Type::FnPtr(_) => Some(false),
+            Type::Path(path) if path.qself.is_none() => {
+                let arguments = arguments(ty).into_iter();
+                let inner = any(arguments.map(|ty| self.plain(file, owner, ty)))?;
+                let segments = path.path.segments.iter();
+                let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
+                let own = match file.1.scopes.resolve(&owner.module, &segments) {
+                    Origin::Local(module, name) => {
+                        let declared = file.1.declared.get(&(module, name))?;
+                        self.declared(file, declared)?
+                    }
+                    Origin::Crate(segments) => {
+                        let world = self.world;
+                        let (path, declared) = world.elsewhere(file.0, &owner.module, &segments)?;
+                        let types = world.types(&path)?;
+                        self.declared((&path, &types), &declared)?
+                    }
+                    Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => false,
+                    Origin::Other(path) => {
+                        let last = path.last()?;
+                        // What a type inside is given was looked at where it is named.
+                        let given = owner.params.contains(last) && path.len() == 1;
+                        let root = path.first().filter(|_| path.len() > 1);
+                        let known = table::PLAIN_TYPES.contains(&last.as_str())
+                            || root
+                                .is_some_and(|root| table::PLAIN_CRATES.contains(&root.as_str()));
+                        let known = if given { self.above > 0 } else { known };
+                        known.then_some(false)?
+                    }
+                };
+                Some(inner | own)
+            }
+            _ => None,
         }
-        _ => None,
+    }
+
+    fn declared(&mut self, file: (&Path, &Types), all: &[Declared]) -> Option<bool> {
+        any(all.iter().map(|one| {
+            let by_hand = file.1.implements(&one.module, &one.name, "Quantizable");
+            // A walk goes on into a tree, unless what is around it is none.
+            if self.above == 0 && (by_hand || one.derives("Quantizable")) || one.derives("Copy") {
+                return Some(false);
+            }
+            if by_hand || matches!(one.item, Item::Trait(_)) {
+                return None;
+            }
+            if !self.seen.insert((file.1.id, key(one))) {
+                return Some(is_no_tree(one));
+            }
+            self.above += 1;
+            let fields = one.fields.iter().filter(|field| !is_skipped(field));
+            let inner = any(fields.map(|field| self.plain(file, one, &field.ty)));
+            self.above -= 1;
+            Some(inner? | is_no_tree(one))
+        }))
     }
 }
 
@@ -484,17 +602,20 @@ fn is_clone(unit: &Unit<'_>, one: &Declared) -> bool {
     one.derives("Clone") || unit.types.implements(&one.module, &one.name, "Clone")
 }
 
+/// Whether a field of a type is not `Clone`.
+fn bars_clone(one: &Declared) -> bool {
+    let mut fields = one.fields.iter().map(|field| &field.ty);
+    let object = |ty: &Type| last_name(ty).is_some_and(|name| name == "Box") && has_object(ty);
+    fields.any(|ty| lock(ty).is_some() || object(ty))
+}
+
 /// Adds `Clone` to a type that an `Arc` needs it of and that gets no other derive.
 fn clone(unit: &Unit<'_>, draft: &mut Draft, plan: &Plan, one: &Declared, at: usize) {
-    let cannot = one.fields.iter().find(|field| {
-        last_name(&field.ty).is_some_and(|name| {
-            ["Mutex", "RwLock"].contains(&name.as_str()) || name == "Box" && has_object(&field.ty)
-        })
-    });
     if is_clone(unit, one) || !one.is_derivable() {
         return;
     }
-    if cannot.is_some() {
+    let cannot = bars_clone(one);
+    if cannot {
         draft.todos.push(unit.todo(
             at,
             format!(
@@ -507,7 +628,7 @@ fn clone(unit: &Unit<'_>, draft: &mut Draft, plan: &Plan, one: &Declared, at: us
     let derived = one.derives("Quantizable")
         || unit.types.implements(&one.module, &one.name, "Quantizable")
         || !plan.quantizable.contains(&key(one));
-    if derived && cannot.is_none() {
+    if derived && !cannot {
         derive(unit, draft, one, &["Clone"]);
     }
 }

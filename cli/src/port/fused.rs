@@ -7,7 +7,7 @@ use syn::{Expr, Stmt};
 
 use super::Draft;
 use super::attention::Found;
-use super::chain::{Env, Mask, Scores};
+use super::chain::{Cast, Env, Mask, Scores};
 use super::facts::Facts;
 use super::source::Source;
 use super::table::Home;
@@ -182,8 +182,13 @@ impl Call<'_> {
                 ".squeeze(0)?"
             };
         }
-        if let Some(dtype) = &self.scores.cast {
-            after += &format!(".to_dtype({dtype})?");
+        match &self.scores.cast {
+            Some(Cast::To(dtype)) => after += &format!(".to_dtype({dtype})?"),
+            Some(Cast::Queries) => {
+                let queries = self.scores.q.trim_start_matches('&');
+                after += &format!(".to_dtype({queries}.dtype())?");
+            }
+            None => {}
         }
         let one_line = args.join(", ");
         let text = format!("{ops}::scaled_dot_product_attention({one_line})?{after}");

@@ -12,7 +12,7 @@ use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
 use super::names::House;
-use super::product::{Env, Fields, Product, Value, is_result};
+use super::product::{Env, Fields, Product, Value, is_result, returns_candle};
 use super::source::Source;
 use super::syntax::{ident, mentions, own_field, words};
 use super::table::{Home, is_codebook};
@@ -174,7 +174,7 @@ impl<'h, 'u> Holder<'h, 'u> {
         let mut stacks = Vec::new();
         tensors.retain(|field| {
             let (origin, rank) = origin(unit, &declared.name, field);
-            let made = origin > Origin::Computed;
+            let made = origin > Origin::Unknown;
             stacks.extend((made && rank == Some(3)).then(|| field.clone()));
             made && rank.is_none_or(|rank| rank == 2)
         });
@@ -212,6 +212,7 @@ impl<'h, 'u> Holder<'h, 'u> {
                 stmt: 0..0,
                 within: None,
             };
+            search.env.is_candle = returns_candle(self.unit, &method.module, method.signature);
             search.block(method.block);
             let Plan {
                 products,
@@ -453,6 +454,10 @@ fn others(
         plan,
         layers,
         own: false,
+        is_const: false,
+        called: called(holder.unit, plan),
+        is_called: false,
+        on_gpu: false,
         changes: Vec::new(),
         certain: true,
     };
@@ -464,12 +469,74 @@ fn others(
     reads.certain.then_some(reads.changes)
 }
 
+/// The names of functions that compute products, of those called `forward`, and of all that these call.
+fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
+    struct Calls(BTreeSet<String>);
+    impl<'a> Visit<'a> for Calls {
+        fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+            self.0.insert(call.method.to_string());
+            visit::visit_expr_method_call(self, call);
+        }
+        fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
+            let last = path.path.segments.last();
+            self.0.extend(last.map(|last| last.ident.to_string()));
+        }
+    }
+    let functions = functions::of(unit.file);
+    let computes = |function: &&Function<'_>| {
+        let block = unit.source.range(function.block);
+        let mut products = plan.products.iter();
+        let forward = function.signature.ident.to_string().starts_with("forward");
+        forward || products.any(|found| is_inside(&found.range, &block))
+    };
+    let name = |function: &Function<'_>| function.signature.ident.to_string();
+    let mut called: BTreeSet<_> = functions.iter().filter(computes).map(name).collect();
+    let mut open: Vec<_> = called.iter().cloned().collect();
+    while let Some(next) = open.pop() {
+        let mut calls = Calls(BTreeSet::new());
+        for function in functions.iter().filter(|one| name(one) == next) {
+            calls.visit_block(function.block);
+        }
+        for function in functions.iter().map(name) {
+            if calls.0.contains(&function) && called.insert(function.clone()) {
+                open.push(function);
+            }
+        }
+    }
+    called
+}
+
+/// Whether a condition or a pattern holds for what is on a GPU only.
+fn is_gpu(condition: &str) -> bool {
+    let condition = condition.to_lowercase();
+    let gpu = |part: &str| part.contains("cuda") || part.contains("metal");
+    let other = condition.contains('!') || condition.contains("cpu");
+    !other
+        && condition
+            .split('|')
+            .filter(|one| !one.trim().is_empty())
+            .all(gpu)
+}
+
+/// Whether a condition holds for all that is on a CPU.
+fn is_cpu(condition: &str) -> bool {
+    condition.to_lowercase().contains("cpu") && !condition.contains(['!', '&', '|'])
+}
+
 struct Reads<'r, 'h, 'u> {
     holder: &'r Holder<'h, 'u>,
     plan: &'r Plan,
     layers: &'r BTreeMap<String, Layer>,
     /// In an `impl` of the struct.
     own: bool,
+    /// In a `const fn`, which calls no accessor of a layer.
+    is_const: bool,
+    /// The functions that run in `forward`.
+    called: BTreeSet<String>,
+    /// In one of them.
+    is_called: bool,
+    /// In a branch that no CPU takes.
+    on_gpu: bool,
     changes: Vec<(Range<usize>, String)>,
     certain: bool,
 }
@@ -503,7 +570,10 @@ impl Reads<'_, '_, '_> {
         if self.plan.is_done(&whole) {
             return true;
         }
-        match self.accessor(&field) {
+        // A quantized layer keeps the float weight from the first read of it on.
+        let no_cpu = self.on_gpu || self.holder.unit.is_left_out(whole.start);
+        let costs = self.layers.contains_key(&field) && self.is_called && !no_cpu;
+        match self.accessor(&field).filter(|_| !self.is_const && !costs) {
             Some(text) => self.changes.push((whole, text + end)),
             None => self.certain = false,
         }
@@ -512,6 +582,13 @@ impl Reads<'_, '_, '_> {
 }
 
 impl Reads<'_, '_, '_> {
+    fn branch(&mut self, on_gpu: bool, visit: impl FnOnce(&mut Self)) {
+        let outer = self.on_gpu;
+        self.on_gpu |= on_gpu;
+        visit(self);
+        self.on_gpu = outer;
+    }
+
     fn is_option(&self, expr: &Expr) -> bool {
         own_field(expr).is_some_and(|field| self.holder.options.contains(&field))
     }
@@ -529,6 +606,31 @@ impl Reads<'_, '_, '_> {
 }
 
 impl<'a> Visit<'a> for Reads<'_, '_, '_> {
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.is_const = item.sig.constness.is_some();
+        self.is_called = self.called.contains(&item.sig.ident.to_string());
+        visit::visit_impl_item_fn(self, item);
+        (self.is_const, self.is_called) = (false, false);
+    }
+
+    fn visit_expr_if(&mut self, choice: &'a syn::ExprIf) {
+        let condition = self.holder.unit.source.slice(&*choice.cond);
+        self.visit_expr(&choice.cond);
+        self.branch(is_gpu(condition), |branch| {
+            branch.visit_block(&choice.then_branch);
+        });
+        if let Some((_, other)) = &choice.else_branch {
+            self.branch(is_cpu(condition), |branch| branch.visit_expr(other));
+        }
+    }
+
+    fn visit_arm(&mut self, arm: &'a syn::Arm) {
+        // The pattern, with its guard.
+        let on_gpu = is_gpu(self.holder.unit.source.slice(&arm.pat));
+        self.visit_pat(&arm.pat);
+        self.branch(on_gpu, |branch| branch.visit_expr(&arm.body));
+    }
+
     fn visit_expr_match(&mut self, choice: &'a syn::ExprMatch) {
         self.matched(&choice.expr);
         choice.arms.iter().for_each(|arm| self.visit_arm(arm));
@@ -804,6 +906,13 @@ impl<'a> Visit<'a> for Search<'_, '_, '_> {
 
     fn visit_block(&mut self, block: &'a Block) {
         self.block(block);
+    }
+
+    fn visit_expr_closure(&mut self, closure: &'a syn::ExprClosure) {
+        // What it returns is not written.
+        let outer = std::mem::replace(&mut self.env.is_candle, false);
+        visit::visit_expr_closure(self, closure);
+        self.env.is_candle = outer;
     }
 
     fn visit_item(&mut self, _: &'a Item) {}

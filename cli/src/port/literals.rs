@@ -4,6 +4,7 @@ use syn::visit::{self, Visit};
 use syn::{ExprStruct, Item};
 
 use super::Unit;
+use super::derives::arguments;
 use super::types::last_name;
 
 /// The literals of a type, and whether a pattern names all of its fields.
@@ -37,7 +38,10 @@ impl<'l> Literals<'l> {
 
     fn function(&mut self, signature: &syn::Signature, block: &'l syn::Block) {
         let result = match &signature.output {
-            syn::ReturnType::Type(_, ty) => last_name(ty).is_some_and(|name| name == "Result"),
+            // One with an error of its own may take none of candle's.
+            syn::ReturnType::Type(_, ty) => {
+                last_name(ty).is_some_and(|name| name == "Result") && arguments(ty).len() == 1
+            }
             syn::ReturnType::Default => false,
         };
         self.results.push(result);

@@ -5,7 +5,10 @@ use std::ops::Range;
 
 use syn::{Expr, Pat, Stmt};
 
+use super::Unit;
+use super::derives::arguments;
 use super::facts::Facts;
+use super::scopes::Origin;
 use super::syntax::{axes, ident, is_none, mentions, own_field, some_name, strip, tail, without};
 
 /// Where an expression is, which does not count when two are compared.
@@ -108,6 +111,34 @@ pub struct Env<'e, 'f, 'u> {
     pub variables: BTreeMap<String, Value>,
     /// The names of an input's dimensions, where they are matched.
     dims: Vec<String>,
+    /// Whether `Ok` is of candle's `Result`, as the products are.
+    pub is_candle: bool,
+}
+
+/// `Ok(..)`
+fn is_ok(call: &syn::ExprCall) -> bool {
+    matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"))
+}
+
+/// Whether a function of a module returns candle's `Result`, by its name and where that is from.
+pub fn returns_candle(unit: &Unit<'_>, module: &[String], signature: &syn::Signature) -> bool {
+    let syn::ReturnType::Type(_, ty) = &signature.output else {
+        return false;
+    };
+    let syn::Type::Path(path) = &**ty else {
+        return false;
+    };
+    let segments = path.path.segments.iter();
+    let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
+    let Origin::Other(origin) = unit.types.scopes.resolve(module, &segments) else {
+        return false;
+    };
+    let origin: Vec<_> = origin.iter().map(String::as_str).collect();
+    let is_candle = matches!(
+        origin.as_slice(),
+        ["candle" | "candle_core", "Result"] | ["candle" | "candle_core", "error", "Result"]
+    );
+    is_candle && arguments(ty).len() == 1
 }
 
 /// Whether an expression that is known here is a `Result`.
@@ -130,6 +161,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             fields,
             variables: BTreeMap::new(),
             dims: Vec::new(),
+            is_candle: false,
         }
     }
 
@@ -139,6 +171,17 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         Self {
             variables,
             dims: self.dims.clone(),
+            ..*self
+        }
+    }
+
+    /// For what has the type of another expression: a product's `Result` is candle's.
+    fn beside(&self, other: &Expr) -> Self {
+        let is_call = matches!(other, Expr::MethodCall(_));
+        Self {
+            variables: self.variables.clone(),
+            dims: self.dims.clone(),
+            is_candle: self.is_candle || is_call,
             ..*self
         }
     }
@@ -153,7 +196,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             Expr::Field(_) => self.field(expr),
             Expr::MethodCall(call) => self.method(call),
             Expr::Call(call) => {
-                let ok = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"));
+                let ok = is_ok(call) && self.is_candle;
                 self.eval(call.args.first().filter(|_| ok)?)
             }
             Expr::Block(block) => self.block(&block.block),
@@ -388,7 +431,8 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             };
             let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
             let name = some_name(&some.pat).filter(|_| is_none(&none.pat))?;
-            return self.optional(&bias, name, self.eval(&none.body), &some.body);
+            let none = self.beside(&some.body).eval(&none.body);
+            return self.optional(&bias, name, none, &some.body);
         }
         same(choice.arms.iter().map(|arm| {
             let dims = names(&arm.pat);
@@ -407,7 +451,8 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             let bias = self.option(&bound.expr)?;
             let name = some_name(&bound.pat)?;
             let some = tail(&choice.then_branch).filter(|_| choice.then_branch.stmts.len() == 1)?;
-            return self.optional(&bias, name, self.eval(other), some);
+            let other = self.beside(some).eval(other);
+            return self.optional(&bias, name, other, some);
         }
         let first = self.block(&choice.then_branch);
         same([first, self.eval(other)].into_iter())

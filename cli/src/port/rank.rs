@@ -1,10 +1,13 @@
 //! The rank of a tensor, as far as a function's text tells it.
 
-use syn::visit::Visit;
-use syn::{Expr, Stmt};
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Expr, Pat, Stmt};
 
 use super::facts::Facts;
-use super::syntax::{ident, strip};
+use super::source::Source;
+use super::syntax::{binds, ident, strip};
 
 impl<'f> Facts<'f, '_> {
     /// The rank of an expression's tensor.
@@ -58,6 +61,7 @@ impl<'f> Facts<'f, '_> {
                 let text = call.args.iter().map(|arg| self.unit.source.slice(arg));
                 known.or_else(|| text.into_iter().any(|axis| axis == "3").then_some(4))
             }
+            "split" if call.args.len() == 2 => self.rank(&call.receiver, depth),
             "flatten_to" if self.unit.source.slice(first?) == "1" => {
                 self.rank(&call.receiver, depth)?.checked_sub(1)
             }
@@ -122,13 +126,23 @@ impl<'f> Facts<'f, '_> {
     }
 
     fn rank_of(&self, name: &str, at: usize, depth: usize) -> Option<usize> {
-        let text = self.unit.source.slice(self.block);
-        if text.contains(&format!("{name}.dims4()")) {
-            return Some(4);
+        let bindings = Bindings::of(name, self.unit.source, self.block);
+        let mut before = at;
+        loop {
+            let last = bindings.last(at, before);
+            if bindings.has_four(last, at) {
+                return Some(4);
+            }
+            let last = last?;
+            if let Some(rank) = last.value.and_then(|value| self.rank(value, depth)) {
+                return Some(rank);
+            }
+            // What a branch assigns has the rank of what it is given in place of.
+            if !last.is_assigned || last.scope.contains(&at) {
+                return None;
+            }
+            before = last.at - 1;
         }
-        self.definitions(name, at)
-            .into_iter()
-            .find_map(|expr| self.rank(expr, depth))
     }
 
     /// How many dimensions a shape has.
@@ -164,4 +178,168 @@ impl<'f> Facts<'f, '_> {
             _ => None,
         }
     }
+}
+
+/// Where a function gives a name to a value.
+struct Binding<'f> {
+    /// From here on.
+    at: usize,
+    /// In these bytes.
+    scope: Range<usize>,
+    /// What is written for it, if it is that.
+    value: Option<&'f Expr>,
+    is_assigned: bool,
+}
+
+/// All of a name, and the calls of `dims4` on it.
+struct Bindings<'f, 's, 't> {
+    name: &'s str,
+    source: &'s Source<'t>,
+    scopes: Vec<Range<usize>>,
+    found: Vec<Binding<'f>>,
+    /// Where they are, and the innermost bytes that run with them.
+    four: Vec<(usize, Range<usize>)>,
+}
+
+impl<'f, 's, 't> Bindings<'f, 's, 't> {
+    fn of(name: &'s str, source: &'s Source<'t>, block: &'f syn::Block) -> Self {
+        let mut bindings = Self {
+            name,
+            source,
+            scopes: vec![source.range(block)],
+            found: Vec::new(),
+            four: Vec::new(),
+        };
+        bindings.visit_block(block);
+        bindings
+    }
+
+    /// The last one before a byte that is in scope at another; `None` for a parameter.
+    fn last(&self, at: usize, before: usize) -> Option<&Binding<'f>> {
+        let counts =
+            |one: &&Binding<'_>| one.at <= before && (one.is_assigned || one.scope.contains(&at));
+        self.found.iter().filter(counts).max_by_key(|one| one.at)
+    }
+
+    /// Whether a value of four dimensions is asked for in whatever runs to a byte.
+    fn has_four(&self, value: Option<&Binding<'_>>, at: usize) -> bool {
+        let place = |one: Option<&Binding<'_>>| one.map(|one| one.at);
+        let mut four = self.four.iter();
+        four.any(|(asked, scope)| {
+            scope.contains(&at) && place(self.last(*asked, *asked)) == place(value)
+        })
+    }
+
+    fn bind(&mut self, pat: &Pat, at: usize, value: Option<&'f Expr>) {
+        if binds(pat, self.name) {
+            let scope = self.scope();
+            self.found.push(Binding {
+                at,
+                scope,
+                value,
+                is_assigned: false,
+            });
+        }
+    }
+
+    fn scope(&self) -> Range<usize> {
+        self.scopes.last().cloned().unwrap_or_default()
+    }
+
+    fn within(&mut self, scope: Range<usize>, visit: impl FnOnce(&mut Self)) {
+        self.scopes.push(scope);
+        visit(self);
+        self.scopes.pop();
+    }
+}
+
+impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
+    fn visit_block(&mut self, block: &'f syn::Block) {
+        let scope = self.source.range(block);
+        self.within(scope, |inner| visit::visit_block(inner, block));
+    }
+
+    fn visit_arm(&mut self, arm: &'f syn::Arm) {
+        let scope = self.source.range(arm);
+        let at = self.source.range(&arm.pat).end;
+        self.within(scope, |inner| {
+            inner.bind(&arm.pat, at, None);
+            visit::visit_arm(inner, arm);
+        });
+    }
+
+    fn visit_expr_closure(&mut self, closure: &'f syn::ExprClosure) {
+        let scope = self.source.range(closure);
+        let at = self.source.range(&*closure.body).start;
+        self.within(scope, |inner| {
+            for pat in &closure.inputs {
+                inner.bind(pat, at, None);
+            }
+            visit::visit_expr_closure(inner, closure);
+        });
+    }
+
+    fn visit_expr_for_loop(&mut self, each: &'f syn::ExprForLoop) {
+        let scope = self.source.range(each);
+        let at = self.source.range(&each.body).start;
+        self.within(scope, |inner| {
+            inner.bind(&each.pat, at, None);
+            visit::visit_expr_for_loop(inner, each);
+        });
+    }
+
+    fn visit_expr_while(&mut self, each: &'f syn::ExprWhile) {
+        let scope = self.source.range(each);
+        self.within(scope, |inner| visit::visit_expr_while(inner, each));
+    }
+
+    fn visit_expr_if(&mut self, choice: &'f syn::ExprIf) {
+        let condition = self.source.range(&*choice.cond).start;
+        let scope = condition..self.source.range(&choice.then_branch).end;
+        self.within(scope, |inner| {
+            inner.visit_expr(&choice.cond);
+            inner.visit_block(&choice.then_branch);
+        });
+        if let Some((_, other)) = &choice.else_branch {
+            self.visit_expr(other);
+        }
+    }
+
+    fn visit_expr_let(&mut self, bound: &'f syn::ExprLet) {
+        visit::visit_expr_let(self, bound);
+        let at = self.source.range(bound).end;
+        self.bind(&bound.pat, at, None);
+    }
+
+    fn visit_local(&mut self, local: &'f syn::Local) {
+        visit::visit_local(self, local);
+        let at = self.source.range(local).end;
+        let value = local.init.as_ref().map(|init| &*init.expr);
+        self.bind(&local.pat, at, value);
+    }
+
+    fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
+        visit::visit_expr_assign(self, assign);
+        if ident(&assign.left).is_some_and(|name| name == self.name) {
+            let (at, scope) = (self.source.range(assign).end, self.scope());
+            self.found.push(Binding {
+                at,
+                scope,
+                value: Some(&assign.right),
+                is_assigned: true,
+            });
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'f syn::ExprMethodCall) {
+        let own = ident(&call.receiver).is_some_and(|name| name == self.name);
+        if own && call.method == "dims4" {
+            let at = self.source.range(call).start;
+            let scope = self.scope();
+            self.four.push((at, scope));
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_item(&mut self, _: &'f syn::Item) {}
 }

@@ -188,9 +188,13 @@ pub enum Shared {
 }
 
 /// Containers that hide what they hold from the library.
-pub const HIDING: &[&str] = &[
-    "Cell", "LazyLock", "Mutex", "OnceCell", "OnceLock", "Rc", "RefCell", "RwLock", "Weak",
-];
+pub const HIDING: &[&str] = &["Cell", "LazyLock", "Weak"];
+
+/// Containers that are walked where what they hold is `Clone`, which it is with all pointers to it.
+pub const SHARING: &[&str] = &["Arc", "Rc"];
+
+/// Containers that are not `Clone`, whatever they hold.
+pub const LOCKS: &[&str] = &["LazyLock", "Mutex", "RwLock"];
 
 /// Traits whose objects hold no layers.
 pub const PLAIN_TRAITS: &[&str] = &[
@@ -241,24 +245,39 @@ pub const PLAIN_ATTRIBUTES: &[&str] = &[
     "warn",
 ];
 
+/// Crates whose types hold no layer but in their arguments.
+pub const PLAIN_CRATES: &[&str] = &["alloc", "candle", "candle_core", "core", "std"];
+
 /// Types and containers of other crates that hold no layer but in their arguments.
 pub const PLAIN_TYPES: &[&str] = &[
     "Arc",
+    "AtomicBool",
+    "AtomicU64",
+    "AtomicUsize",
     "BTreeMap",
     "BTreeSet",
     "Box",
     "Cell",
+    "Cow",
     "DType",
     "Device",
+    "Duration",
     "HashMap",
     "HashSet",
     "Instant",
+    "LazyLock",
     "Mutex",
+    "NonZeroUsize",
+    "OnceCell",
+    "OnceLock",
     "Option",
+    "Path",
     "PathBuf",
     "PhantomData",
     "QMatMul",
     "QTensor",
+    "Range",
+    "RangeInclusive",
     "Rc",
     "RefCell",
     "RwLock",
@@ -270,16 +289,19 @@ pub const PLAIN_TYPES: &[&str] = &[
     "VarBuilder",
     "Vec",
     "VecDeque",
+    "Weak",
     "bool",
     "char",
     "f32",
     "f64",
+    "i128",
     "i16",
     "i32",
     "i64",
     "i8",
     "isize",
     "str",
+    "u128",
     "u16",
     "u32",
     "u64",

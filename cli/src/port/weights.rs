@@ -1,5 +1,6 @@
 //! Tensors in fields that multiply and are no layer's: where they come from, and which are left.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
 use super::source::Source;
-use super::syntax::{ident, strip};
+use super::syntax::{ident, some_name, strip};
 use super::table::is_codebook;
 use super::types::last_name;
 use super::{Draft, Unit};
@@ -21,6 +22,8 @@ use super::{Draft, Unit};
 pub enum Origin {
     /// Made of other tensors or of numbers, as the angles of rotary embeddings are.
     Computed,
+    /// From a function or a loader that is not known.
+    Unknown,
     /// A parameter of the constructor.
     Given,
     /// Read from a checkpoint.
@@ -38,6 +41,23 @@ const READS: &[&str] = &[
     "get_with_hints",
 ];
 
+/// Methods that take a name and read nothing.
+const NAMED: &[&str] = &[
+    "contains_key",
+    "contains_tensor",
+    "context",
+    "expect",
+    "pp",
+    "push_prefix",
+    "set_prefix",
+];
+
+/// Types whose functions read nothing.
+const MAKERS: &[&str] = &[
+    "Arc", "Box", "D", "DType", "Device", "Err", "Ok", "Option", "Result", "Shape", "Some",
+    "String", "Tensor", "Vec", "bool", "f32", "f64", "i64", "std", "u32", "u8", "usize",
+];
+
 /// Where the tensor of a struct's field comes from, of several constructors the most certain, and its
 /// rank, if that is written.
 pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>) {
@@ -52,16 +72,23 @@ pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>)
         let function = functions
             .iter()
             .find(|one| inside(unit.source.range(one.block)))?;
-        Some(value(&Facts::of(unit, function), &given.expr, DEPTH))
+        let seen = RefCell::default();
+        Some(value(&Facts::of(unit, function), &given.expr, DEPTH, &seen))
     });
     // Built elsewhere.
     origins.max().unwrap_or((Origin::Given, None))
 }
 
-fn value(facts: &Facts<'_, '_>, expr: &Expr, depth: usize) -> (Origin, Option<usize>) {
+fn value(
+    facts: &Facts<'_, '_>,
+    expr: &Expr,
+    depth: usize,
+    seen: &RefCell<BTreeSet<String>>,
+) -> (Origin, Option<usize>) {
     let mut find = Made {
         facts,
         depth,
+        seen,
         origin: Origin::Computed,
         rank: None,
     };
@@ -73,15 +100,79 @@ fn value(facts: &Facts<'_, '_>, expr: &Expr, depth: usize) -> (Origin, Option<us
 struct Made<'f, 'e, 'u> {
     facts: &'e Facts<'f, 'u>,
     depth: usize,
+    /// The functions that were looked into.
+    seen: &'e RefCell<BTreeSet<String>>,
     origin: Origin,
     rank: Option<usize>,
 }
 
+impl Made<'_, '_, '_> {
+    fn is_at_least(&mut self, origin: Origin) {
+        self.origin = self.origin.max(origin);
+    }
+}
+
+/// Whether an expression is a name in a checkpoint.
+fn is_name(expr: &Expr) -> bool {
+    match strip(expr) {
+        Expr::Lit(literal) => matches!(literal.lit, syn::Lit::Str(_)),
+        Expr::Macro(call) => call.mac.path.is_ident("format"),
+        _ => false,
+    }
+}
+
 impl<'a> Visit<'a> for Made<'_, '_, '_> {
+    fn visit_expr_index(&mut self, index: &'a syn::ExprIndex) {
+        if is_name(&index.index) {
+            self.is_at_least(Origin::Unknown);
+        }
+        visit::visit_expr_index(self, index);
+    }
+
+    fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
+        visit::visit_expr_call(self, call);
+        let Expr::Path(path) = &*call.func else {
+            return;
+        };
+        let segments = path.path.segments.iter();
+        let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
+        let Some(name) = segments.last() else { return };
+        let known = segments.iter().any(|one| MAKERS.contains(&one.as_str()));
+        let at = self.facts.unit.source.range(path).start;
+        let is_variable = segments.len() == 1 && !self.facts.definitions(name, at).is_empty();
+        if known || is_variable {
+            return;
+        }
+        let functions = functions::of(self.facts.unit.file);
+        let mut own = functions.iter().filter(|one| one.signature.ident == name);
+        let Some((function, depth)) = own.next().zip(self.depth.checked_sub(1)) else {
+            return self.is_at_least(Origin::Unknown);
+        };
+        if !self.seen.borrow_mut().insert(name.clone()) {
+            return;
+        }
+        let mut inner = Made {
+            facts: &Facts::of(self.facts.unit, function),
+            depth,
+            seen: self.seen,
+            origin: Origin::Computed,
+            rank: None,
+        };
+        inner.visit_block(function.block);
+        // What it is given is seen where it is called; what it makes of what it reads is not.
+        if matches!(inner.origin, Origin::Unknown | Origin::Loaded) {
+            self.is_at_least(Origin::Unknown);
+        }
+    }
+
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         let reads = READS.iter().any(|name| call.method == name);
         if reads {
             self.origin = Origin::Loaded;
+        }
+        let named = NAMED.iter().any(|name| call.method == name);
+        if !named && call.args.iter().any(is_name) {
+            self.is_at_least(Origin::Unknown);
         }
         // The outermost shape comes first.
         if let (true, Some(Expr::Tuple(shape))) =
@@ -99,7 +190,7 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         let at = self.facts.unit.source.range(path).start;
         let definitions = self.facts.definitions(&name, at);
         let (origin, rank) = match (definitions.first(), self.depth.checked_sub(1)) {
-            (Some(made), Some(depth)) => value(self.facts, made, depth),
+            (Some(made), Some(depth)) => value(self.facts, made, depth, self.seen),
             (None, _) if self.facts.is_given_tensor(&name) => (Origin::Given, None),
             _ => (Origin::Computed, None),
         };
@@ -284,26 +375,76 @@ impl<'f, 'u> Trace<'f, 'u> {
             Expr::Tuple(tuple) => tuple.elems.iter().find_map(|elem| self.field(elem, depth)),
             path @ Expr::Path(_) => {
                 let at = self.facts.unit.source.range(path).start;
-                let made = self.facts.definitions(&ident(path)?, at);
-                self.field(made.first()?, depth)
+                let name = ident(path)?;
+                let made = self.facts.definitions(&name, at).into_iter().next();
+                let start = |expr: &Expr| self.facts.unit.source.range(expr).start;
+                let option = self.option(&name, at);
+                let option = option.filter(|one| made.is_none_or(|made| start(made) < start(one)));
+                self.field(option.or(made)?, depth)
             }
             _ => None,
         }
     }
 
+    /// The option whose value a name is at a byte, by `match` or `if let`.
+    fn option(&self, name: &str, at: usize) -> Option<&'f Expr> {
+        struct Find<'f, 's, 't> {
+            name: &'s str,
+            at: usize,
+            source: &'s Source<'t>,
+            found: Option<&'f Expr>,
+        }
+        impl<'f> Visit<'f> for Find<'f, '_, '_> {
+            fn visit_expr_match(&mut self, choice: &'f syn::ExprMatch) {
+                let is_it = |arm: &syn::Arm| {
+                    self.source.range(arm).contains(&self.at)
+                        && some_name(&arm.pat).is_some_and(|name| name == self.name)
+                };
+                if choice.arms.iter().any(is_it) {
+                    self.found = Some(&choice.expr);
+                }
+                visit::visit_expr_match(self, choice);
+            }
+            fn visit_expr_if(&mut self, choice: &'f syn::ExprIf) {
+                let inside = self.source.range(&choice.then_branch).contains(&self.at);
+                if let Expr::Let(bound) = &*choice.cond
+                    && inside
+                    && some_name(&bound.pat).is_some_and(|name| name == self.name)
+                {
+                    self.found = Some(&bound.expr);
+                }
+                visit::visit_expr_if(self, choice);
+            }
+        }
+        let mut find = Find {
+            name,
+            at,
+            source: self.facts.unit.source,
+            found: None,
+        };
+        find.visit_block(self.function.block);
+        find.found
+    }
+
     /// The type that declares a field of tensors: of `self`, or the only one in the file.
     fn of_type(&self, field: &syn::ExprField) -> Option<(String, String)> {
-        let Member::Named(name) = &field.member else {
-            return None;
-        };
         let own = ident(&field.base).is_some_and(|base| base == "self");
+        // Numbers say too little of whose they are.
+        if !own && matches!(field.member, Member::Unnamed(_)) {
+            return None;
+        }
         let all = self.facts.unit.types.declared.values().flatten();
         let holders = all.filter(|one| match &one.item {
-            Item::Struct(item) => match &item.fields {
-                Fields::Named(fields) => fields
+            Item::Struct(item) => match (&item.fields, &field.member) {
+                (Fields::Named(fields), Member::Named(name)) => fields
                     .named
                     .iter()
                     .any(|field| field.ident.as_ref() == Some(name) && is_tensor(&field.ty)),
+                (Fields::Unnamed(fields), Member::Unnamed(at)) => fields
+                    .unnamed
+                    .iter()
+                    .nth(at.index as usize)
+                    .is_some_and(|field| is_tensor(&field.ty)),
                 _ => false,
             },
             _ => false,
@@ -312,7 +453,7 @@ impl<'f, 'u> Trace<'f, 'u> {
             .map(|one| &one.name)
             .filter(|of| !own || self.function.of.as_ref() == Some(*of));
         match (holders.next(), holders.next()) {
-            (Some(of), None) => Some((of.clone(), name.to_string())),
+            (Some(of), None) => Some((of.clone(), member(&field.member))),
             _ => None,
         }
     }
@@ -331,13 +472,21 @@ impl<'f, 'u> Trace<'f, 'u> {
     }
 }
 
+/// A field's name, or its number.
+fn member(member: &Member) -> String {
+    match member {
+        Member::Named(name) => name.to_string(),
+        Member::Unnamed(at) => at.index.to_string(),
+    }
+}
+
 /// `Tensor`, `Vec<Tensor>`
 fn is_tensor(ty: &syn::Type) -> bool {
     let name = last_name(ty);
     let inner = |ty: &syn::Type| super::derives::arguments(ty).into_iter().any(is_tensor);
     match name.as_deref() {
         Some("Tensor") => true,
-        Some("Vec" | "Arc" | "Box") => inner(ty),
+        Some("Vec" | "Arc" | "Box" | "Option") => inner(ty),
         _ => false,
     }
 }

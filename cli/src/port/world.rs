@@ -120,7 +120,8 @@ impl World {
         own
     }
 
-    fn types(&self, path: &Path) -> Option<Rc<Types>> {
+    /// The types of a file.
+    pub fn types(&self, path: &Path) -> Option<Rc<Types>> {
         let path = real(path);
         if let Some(types) = self.read.borrow().get(&path) {
             return types.clone();

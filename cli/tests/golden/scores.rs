@@ -338,3 +338,58 @@ impl Scores {
         softmax_last_dim(&scores)?.matmul(q)
     }
 }
+
+// Dtypes of variables that go: that of the scores is the queries',
+pub fn cast_back(q: &Tensor, v: &Tensor, scale: f64) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = (q.matmul(&q.t()?)? * scale)?;
+    let attn = softmax_last_dim(&scores.to_dtype(DType::F32)?)?.to_dtype(scores.dtype())?;
+    attn.matmul(v)
+}
+
+pub fn cast_back_scaled(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, d) = q.dims4()?;
+    let k_t = q.t()?;
+    let scaled = (q * (d as f64).powf(-0.5))?;
+    let scores = scaled.matmul(&k_t)?;
+    let attn = softmax_last_dim(&scores.to_dtype(DType::F32)?)?.to_dtype(scores.dtype())?;
+    attn.matmul(v)
+}
+
+// which is not so of scores that were f32 already, of queries that are no variable,
+pub fn cast_wide(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?.to_dtype(DType::F32)?;
+    let attn = softmax_last_dim(&scores)?.to_dtype(scores.dtype())?;
+    attn.matmul(v)
+}
+
+pub fn cast_made(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.to_dtype(DType::F32)?.matmul(&q.t()?)?;
+    let attn = softmax_last_dim(&scores)?.to_dtype(scores.dtype())?;
+    attn.matmul(v)
+}
+
+// of values, of a factor, or of a mask that is read again.
+pub fn cast_values(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let attn = softmax_last_dim(&q.matmul(&q.t()?)?)?;
+    attn.matmul(&v.to_dtype(attn.dtype())?)
+}
+
+pub fn own_factor(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    let scores = (&scores / (scores.dim(3)? as f64).sqrt())?;
+    softmax_last_dim(&scores)?.matmul(v)
+}
+
+pub fn mask_again(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    let wide = mask.broadcast_as(scores.shape())?;
+    let scores = scores.broadcast_add(&wide)?;
+    let ys = softmax_last_dim(&scores)?.matmul(q)?;
+    ys + wide
+}

@@ -110,4 +110,3 @@ impl Model {
     }
 }
 // left: line 52: attention of a form that is not certain
-// left: line 70: `Mutex` hides the layers in it

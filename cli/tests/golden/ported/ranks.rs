@@ -85,8 +85,51 @@ impl Attention {
         let b = qops::softmax(&b, 1)?.matmul(q)?;
         (a + b)
     }
+
+    // An image whose rows are one dimension: the `dims4` is of what it was before.
+    pub fn flat(&self, x: &Tensor) -> Result<Tensor> {
+        let (b, c, h, w) = x.dims4()?;
+        let x = x.reshape((b, c, h * w))?.transpose(1, 2)?;
+        let q = self.q.forward(&x)?;
+        let k = self.q.forward(&x)?;
+        let v = self.q.forward(&x)?;
+        let scores = (q.matmul(&k.transpose(1, 2)?)? * self.scale)?;
+        qops::softmax_last_dim(&scores)?.matmul(&v)
+    }
+
+    // What it was before is no longer known, and what another name ends with is nothing.
+    pub fn unknown(&self, max: &Tensor, q: &Tensor, k: &Tensor) -> Result<Tensor> {
+        let (_b, _c, _h, _w) = max.dims4()?;
+        let (_b, _c, _h, _w) = q.dims4()?;
+        let q = self.pooled(q)?;
+        let x = self.pooled(k)?;
+        let scores = q.matmul(&x.transpose(1, 2)?)?;
+        qops::softmax_last_dim(&scores)?.matmul(&x)
+    }
+
+    // One branch knows it, and the code after it does not.
+    pub fn branch(&self, q: &Tensor) -> Result<Tensor> {
+        if q.rank() == 4 {
+            let (_b, _h, _len, _d) = q.dims4()?;
+        }
+        let scores = q.matmul(&q.t()?)?;
+        qops::softmax_last_dim(&scores)?.matmul(q)
+    }
+
+    // A cache puts keys of the same rank in their place.
+    pub fn cached(&self, q: &Tensor, cache: &mut Cache) -> Result<Tensor> {
+        let mut k = self.q.forward(q)?;
+        let (_b, _h, _len, _d) = k.dims4()?;
+        if cache.is_used() {
+            k = cache.append(&k)?;
+        }
+        qops::scaled_dot_product_attention(q, &k, &k, None, 1.)
+    }
 }
 // left: line 62: attention of a form that is not certain
 // left: line 76: attention of a form that is not certain
 // left: line 84: attention of a form that is not certain
 // left: line 86: attention of a form that is not certain
+// left: line 98: attention of a form that is not certain
+// left: line 108: attention of a form that is not certain
+// left: line 117: attention of a form that is not certain

@@ -319,6 +319,63 @@ impl Scores {
         softmax_last_dim(&scores)?.matmul(q)
     }
 }
+
+// Dtypes of variables that go: that of the scores is the queries',
+pub fn cast_back(q: &Tensor, v: &Tensor, scale: f64) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    ops::scaled_dot_product_attention(q, q, v, None, scale)?.to_dtype(q.dtype())
+}
+
+pub fn cast_back_scaled(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, d) = q.dims4()?;
+    let k_t = q.t()?;
+    ops::scaled_dot_product_attention(
+        q,
+        &k_t.t()?,
+        v,
+        None,
+        (d as f64).powf(-0.5),
+    )?
+    .to_dtype(q.dtype())
+}
+
+// which is not so of scores that were f32 already, of queries that are no variable,
+pub fn cast_wide(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?.to_dtype(DType::F32)?;
+    let attn = softmax_last_dim(&scores)?.to_dtype(scores.dtype())?;
+    attn.matmul(v)
+}
+
+pub fn cast_made(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.to_dtype(DType::F32)?.matmul(&q.t()?)?;
+    let attn = softmax_last_dim(&scores)?.to_dtype(scores.dtype())?;
+    attn.matmul(v)
+}
+
+// of values, of a factor, or of a mask that is read again.
+pub fn cast_values(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let attn = softmax_last_dim(&q.matmul(&q.t()?)?)?;
+    attn.matmul(&v.to_dtype(attn.dtype())?)
+}
+
+pub fn own_factor(q: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    let scores = (&scores / (scores.dim(3)? as f64).sqrt())?;
+    softmax_last_dim(&scores)?.matmul(v)
+}
+
+pub fn mask_again(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?;
+    let wide = mask.broadcast_as(scores.shape())?;
+    let scores = scores.broadcast_add(&wide)?;
+    let ys = softmax_last_dim(&scores)?.matmul(q)?;
+    ys + wide
+}
 // left: line 147: attention of a form that is not certain
 // left: line 156: attention of a form that is not certain
 // left: line 165: attention of a form that is not certain
@@ -344,3 +401,8 @@ impl Scores {
 // left: line 321: attention of a form that is not certain
 // left: line 329: attention of a form that is not certain
 // left: line 338: attention of a form that is not certain
+// left: line 363: attention of a form that is not certain
+// left: line 370: attention of a form that is not certain
+// left: line 377: attention of a form that is not certain
+// left: line 385: attention of a form that is not certain
+// left: line 393: attention of a form that is not certain
