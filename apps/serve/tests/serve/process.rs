@@ -78,6 +78,8 @@ impl Server {
             .http_status_as_error(false)
             .timeout_global(Some(PATIENCE))
             .max_idle_connections_per_host(256)
+            // Less than any server here waits: one that is about to be ended is not used again.
+            .max_idle_age(Duration::from_millis(500))
             .build();
         Self {
             child,
