@@ -38,10 +38,11 @@ pub fn equalized(model: &mut Bert, folder: &Folder) -> Result<EqualizeReport> {
     let tokens = texts::tokenize(tokenizer, config, &SENTENCES, limit)?;
     let batches = texts::batches(&tokens, tokens.len(), config.pad_token_id)?;
     let batch = batches.first().context("no sentences")?;
-    let equalization = match model.is_classifier() {
-        true => Equalization::default(),
+    let equalization = if model.is_classifier() {
+        Equalization::default()
+    } else {
         // Embeddings are the mean over the tokens, with or without a pooler in the checkpoint.
-        false => Equalization::default().unused("pooler.*"),
+        Equalization::default().unused("pooler.*")
     };
     Ok(equalize(model, &equalization, |model| {
         model.forward(batch)

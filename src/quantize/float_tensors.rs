@@ -60,9 +60,10 @@ impl FloatTensor {
         let bytes = super::report::human_bytes(self.bytes);
         let holder = self.held_by.as_ref();
         let holder = holder.map_or_else(String::new, |holder| format!(", of a {holder}"));
-        let held = match keeps_more(self.own_bytes, self.bytes) {
-            true => format!("a view that keeps {bytes} (hold `force_contiguous` of it)"),
-            false => bytes,
+        let held = if keeps_more(self.own_bytes, self.bytes) {
+            format!("a view that keeps {bytes} (hold `force_contiguous` of it)")
+        } else {
+            bytes
         };
         format!("{dtype} {:?}, {held}{holder}", self.shape)
     }
@@ -133,9 +134,10 @@ impl FoundTensor {
     }
 
     pub(super) fn holder(&self) -> Holder {
-        match self.strict {
-            true => Holder::Strict,
-            false => Holder::NoLayer,
+        if self.strict {
+            Holder::Strict
+        } else {
+            Holder::NoLayer
         }
     }
 }
@@ -170,9 +172,10 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
 /// # Errors
 /// When one is.
 pub(super) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
-    match survey.tensors.iter().any(|tensor| tensor.strict) {
-        true => checked(survey, is_swapped).map(drop),
-        false => check_builders(survey),
+    if survey.tensors.iter().any(|tensor| tensor.strict) {
+        checked(survey, is_swapped).map(drop)
+    } else {
+        check_builders(survey)
     }
 }
 

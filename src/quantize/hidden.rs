@@ -269,9 +269,10 @@ fn tokens(type_name: &str) -> Vec<&str> {
 
 /// What is said of the tensors that a value of the type may hold.
 pub(super) fn note(type_name: &str) -> Option<&'static str> {
-    match tokens(type_name).contains(&BUILDER) {
-        true => Some(super::float_tensors::BUILDER),
-        false => holds_tensors(type_name).then_some("its tensors are not counted"),
+    if tokens(type_name).contains(&BUILDER) {
+        Some(super::float_tensors::BUILDER)
+    } else {
+        holds_tensors(type_name).then_some("its tensors are not counted")
     }
 }
 

@@ -241,14 +241,14 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
             })
         }
         fn stored(&self) -> candle_dynquant::Result<Vec<StoredWeight>> {
-            match self.passes_on {
-                true => Ok(vec![self.projection.stored("kernel")]),
-                // As a layer that knows nothing of it.
-                false => Err(candle_dynquant::Error::Unsavable {
-                    expected: "one".into(),
-                    got: "another".into(),
-                }),
+            if self.passes_on {
+                return Ok(vec![self.projection.stored("kernel")]);
             }
+            // As a layer that knows nothing of it.
+            Err(candle_dynquant::Error::Unsavable {
+                expected: "one".into(),
+                got: "another".into(),
+            })
         }
     }
     let dir = tempfile::tempdir()?;

@@ -217,9 +217,10 @@ pub fn side_by_side<'a, const LANES: usize, const ALTERNATE: bool, R: Register<L
     let rows = size[0];
     for (row, to) in room.chunks_exact_mut(depth.max(1)).take(rows).enumerate() {
         let from = row_of(from, row, size);
-        match const { R::PAIRED } {
-            true => pairs_of_row::<LANES, ALTERNATE, R>(from, to, register),
-            false => round(from, to),
+        if const { R::PAIRED } {
+            pairs_of_row::<LANES, ALTERNATE, R>(from, to, register);
+        } else {
+            round(from, to);
         }
     }
     Left {

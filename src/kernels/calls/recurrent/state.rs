@@ -154,15 +154,15 @@ impl<'a> State<'a> {
     pub unsafe fn update(&self, step: usize, first: (usize, usize), rows: Range<usize>, set: &Set) {
         let (gates, k) = (self.gates, self.k);
         let of_gates = |of: Sink<'a>, first: usize| {
-            std::array::from_fn(|gate| match gate < gates.count() {
+            std::array::from_fn(|gate| {
+                if gate >= gates.count() {
+                    return &[][..];
+                }
+                let rows = first + rows.start..first + rows.end;
+                let start = gate * self.padded;
                 // SAFETY: the products were computed before; a step's parts of rows and sets are
                 // disjoint, and one task has each.
-                true => unsafe {
-                    let rows = first + rows.start..first + rows.end;
-                    let start = gate * self.padded;
-                    &*of.written(rows, start + set.padded.start..start + set.padded.end)
-                },
-                false => &[],
+                unsafe { &*of.written(rows, start + set.padded.start..start + set.padded.end) }
             })
         };
         let own = self.own(&rows, set);
