@@ -263,6 +263,33 @@ fn a_table_that_transformers_ties_is_left_with_a_line() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_model_that_transformers_does_not_read_is_written_with_a_line() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let float = folder.path().join("float");
+    std::fs::create_dir(&float)?;
+    std::fs::rename(self::float(&folder), float.join("model.safetensors"))?;
+    let out = folder.path().join("out");
+    let out = out.to_str().context("a path")?;
+    for (kind, args, expected) in [
+        ("dinov2", &["quantize", "--dry-run"][..], true),
+        ("dinov2", &["quantize", "-o", out], true),
+        (
+            "dinov2",
+            &["quantize", "--preset", "float16", "-o", out],
+            false,
+        ),
+        ("bert", &["quantize", "-o", out], false),
+    ] {
+        let config = format!("{{\"model_type\": \"{kind}\"}}");
+        std::fs::write(float.join("config.json"), config)?;
+        let output = text(&dynquant(args, &[&float]));
+        let note = "transformers 5.24 reads no int8 of dinov2";
+        assert_eq!(output.contains(note), expected, "{output}");
+    }
+    Ok(())
+}
+
 /// 70,000 inputs with the greatest code, whose sums can leave an i32.
 #[test]
 fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {

@@ -4,6 +4,7 @@ mod diff;
 mod inspect;
 mod progress;
 mod quantize;
+mod readers;
 mod table;
 
 use std::collections::BTreeSet;

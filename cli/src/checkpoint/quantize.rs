@@ -8,6 +8,7 @@ use candle_dynquant::{Checkpoint, LayerKind, LeftReason, QConfigSpec, WeightConf
 use candle_dynquant_io::print;
 
 use super::progress::Progress;
+use super::readers;
 use super::table::{megabytes, table};
 use super::{DequantizeArgs, QuantizeArgs};
 
@@ -16,8 +17,10 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     let tensors: BTreeMap<_, _> = source.tensors().map(|t| (t.name.clone(), t)).collect();
     let spec = spec(args, &tensors)?;
     let plan = Plan::new(&source, &spec, &args.linear, &args.embedding)?;
+    let note = readers::note(&args.source, &plan);
     if args.dry_run {
-        return Ok(print::line(dry_run(&plan, &tensors))?);
+        print::line(dry_run(&plan, &tensors))?;
+        return Ok(note.into_iter().try_for_each(print::line)?);
     }
     let output = args.output.as_ref().context("no output")?;
     let before = tensors.values().map(|tensor| tensor.bytes).sum();
@@ -49,7 +52,8 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
             print::line(format_args!("{name}: {reason}"))?;
         }
     }
-    Ok(print::line(left(&plan, &tensors, after))?)
+    print::line(left(&plan, &tensors, after))?;
+    Ok(note.into_iter().try_for_each(print::line)?)
 }
 
 pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
