@@ -55,7 +55,7 @@ pub(crate) struct Parameters {
 }
 
 enum Source {
-    /// Those of an observer that has seen the weight.
+    /// The parameters that an observer computes from the weight.
     Observed(WeightQParams),
     /// Made from the ranges of channels just before they become codes: the weight is read once.
     Ranges(RangeFormula),

@@ -27,7 +27,7 @@ impl Halves {
         }
     }
 
-    /// Those of a row of `k`, as f32, chunk by chunk.
+    /// The elements of a row of `k`, as f32, chunk by chunk.
     pub fn read_row(&self, isa: Isa, k: usize, row: usize, sink: impl FnMut(&[f32])) {
         let range = row * k..(row + 1) * k;
         match self {

@@ -39,7 +39,7 @@ pub(super) struct HeldNorm {
     /// Whether it asked the checkpoint for them by its name.
     pub by_name: bool,
     pub affine: Affine,
-    /// Whether the parameters are others than those of the checkpoint.
+    /// Whether the parameters differ from the checkpoint's.
     pub folded: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Collect {
     pub held: Vec<Held>,
     pub floats: Vec<Held<Float>>,
     pub biases: Vec<HeldBias>,
-    /// Weights that layers do not hand out: those of the checkpoint.
+    /// Weights that layers do not hand out: the checkpoint has them.
     pub kept: Vec<Held<()>>,
     pub norms: Vec<HeldNorm>,
     pub embeddings: Vec<String>,
@@ -70,7 +70,7 @@ impl<W> Held<W> {
         }
     }
 
-    /// The name of the bias beside it: that of the tensor, or the one that the layer asked for.
+    /// The name of the bias beside it: by the tensor's name, or the name that the layer asked for.
     fn bias_name(&self) -> Option<String> {
         let weight = match &self.origin {
             Some(origin) => origin.is_whole().then_some(&*origin.name)?,

@@ -152,7 +152,7 @@ impl HeldNorm {
         }
     }
 
-    /// Whether its parameters are others than those of the source.
+    /// Whether its parameters differ from the source's.
     fn is_changed(&self, placed: &Placed<'_>, source: &Opened) -> Result<bool> {
         let Affine {
             weight,
@@ -219,7 +219,7 @@ impl Floats {
         Ok((all, unsaved))
     }
 
-    /// Adds the norms that are others than those of the source.
+    /// Adds the norms that differ from the source's.
     ///
     /// Returns those that may have been computed.
     fn add_norms(&mut self, norms: &[HeldNorm], source: &Opened) -> Result<Vec<String>> {

@@ -123,7 +123,7 @@ fn check_dtype(name: &str, entry: &Entry, source: &Opened) -> Result<()> {
 }
 
 impl Placed {
-    /// `kept` are the layers whose weights are those of the checkpoint.
+    /// `kept` are the layers that keep the checkpoint's weights.
     pub fn new(held: Vec<Held>, kept: &[Held<()>], source: &Opened) -> Result<Self> {
         let places = held
             .iter()
@@ -280,7 +280,7 @@ impl Placed {
     }
 }
 
-/// Gives weights without a place that of an equal one, such as a head's that holds its embedding's.
+/// Gives a weight without a place the place of an equal one: a head that holds its embedding's weight.
 fn adopt(held: &[Held], places: &mut [Option<Place>]) {
     let mut known = HashMap::new();
     for (held, place) in held.iter().zip(&*places) {

@@ -93,11 +93,11 @@ impl Plan {
     /// - A tensor of any other name and of two dimensions or more, if `linears` or `embeddings` have its full
     ///   name, is what they say: `in_proj_weight`, or experts `[experts, out, in]`. Its rows, of all experts,
     ///   get a scale each, and models that cut their weights from it get quantized layers. Experts whose rows are
-    ///   inputs, as those of gpt-oss and Llama 4, are an error.
+    ///   inputs, as in gpt-oss and Llama 4, are an error.
     /// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, or is `wte`,
     ///   `wpe`, `shared` or `relative_attention_bias`; `embed_out` is a Linear.
     /// - It is a `Custom(Conv1D)`, whose weight is `[in, out]`, if its bias is as long as the second
-    ///   dimension and not the first, or a module with the same last part is one: those of GPT-2.
+    ///   dimension and not the first, or a module with the same last part is one, as in GPT-2.
     /// - It is a `Custom(Expert)` below `experts`, which are Linears to a rule by name or regex; a `Custom(Router)`
     ///   below `router`, or as `gate` or `shared_expert_gate` beside `experts`; a `Custom(Norm)` if the last part
     ///   contains `norm`, a `Custom(Codebook)` if it contains `codebook`; `embed_positions` is a
@@ -111,7 +111,7 @@ impl Plan {
     ///
     /// # Errors
     /// When a rule matches no layer, nothing is quantized, a layer is quantized already, one of the
-    /// names is that of no layer, or a weight of so many inputs that its codes have to be looked at
+    /// names belongs to no layer, or a weight of so many inputs that its codes have to be looked at
     /// cannot be read or holds a NaN or an infinity.
     pub fn new(
         source: &Checkpoint,
@@ -214,7 +214,7 @@ impl PlannedLayer {
     }
 }
 
-/// A float tensor by its full name as a layer of that name: the matrices of experts, or those of query, key and
+/// A float tensor by its full name as a layer of that name: the matrices of experts, or of query, key and
 /// value, one after the other.
 fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLayer> {
     let (_, entry) = source.opened.files.find(name)?;
@@ -229,7 +229,7 @@ fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLa
     })
 }
 
-/// Whether experts are stored as `[experts, in, out]`, as those of gpt-oss and Llama 4 are: by the sizes of their two
+/// Whether experts are stored as `[experts, in, out]`, as in gpt-oss and Llama 4: by the sizes of their two
 /// products, of which the first has twice as many outputs as the second has inputs.
 fn has_inputs_as_rows(source: &Checkpoint, name: &str) -> bool {
     let (module, last) = name.rsplit_once('.').unwrap_or(("", name));
@@ -362,7 +362,7 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     }
 }
 
-/// The kind of layer that a matrix is taken for; `shape` is that of another tensor of its module.
+/// The kind of layer that a matrix is taken for; `shape` returns the shape of another tensor of its module.
 fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) -> Option<LayerKind> {
     if last == "weight" {
         let own = own_name(module);

@@ -24,8 +24,8 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 /// Writes a quantized model as the checkpoint `source`, from which it was loaded, with its
 /// quantized weights in the place of the float ones.
 ///
-/// Every tensor that no quantized layer replaces is copied as it is, but for those of float layers and norms
-/// that are others in the model: [equalized](crate::equalize()), or changed after they were loaded. A file is written for a file,
+/// Every tensor that no quantized layer replaces is copied as it is, except for float layers and norms
+/// that differ in the model: [equalized](crate::equalize()), or changed after they were loaded. A file is written for a file,
 /// a folder for a folder: then with all its other files but hidden ones and the model's weights in other forms, and
 /// with `quantization_config` in its `config.json`. `out` is replaced whole, or not at all: what a link leads
 /// to, with the permissions that it had.
@@ -159,7 +159,7 @@ struct Save<'a> {
 impl<'a> Save<'a> {
     fn new(collect: Collect, source: &'a Opened) -> Result<Self> {
         let (floats, unsaved) = Floats::new(&collect, source)?;
-        // What is float needs its tensor.
+        // A float layer needs its tensor.
         let needed = collect.floats.iter().map(|held| held.with(()));
         let kept: Vec<_> = collect.kept.into_iter().chain(needed).collect();
         let placed = Placed::new(collect.held, &kept, source)?;

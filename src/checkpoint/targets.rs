@@ -69,7 +69,7 @@ fn pattern(name: &str, any_number: bool) -> String {
     let escaped = |name: &str| name.split('.').map(part).collect::<Vec<_>>().join(r"\.");
     match name.split_once('.') {
         None => format!("^{}$", regex::escape(name)),
-        // A last part alone, with anything before it, would be that of many modules.
+        // A last part alone, with anything before it, would match many modules.
         Some((first, rest)) if rest == own_name(name) => {
             format!(r"^((.*\.)?{}\.)?{}$", escaped(first), escaped(rest))
         }

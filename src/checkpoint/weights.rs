@@ -194,7 +194,7 @@ fn companion(
     }
 }
 
-/// The rows of a weight and their length: of experts those of all, one after the other.
+/// The rows of a weight and their length; the rows of experts follow each other.
 pub(super) fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
     match &entry.shape[..] {
         [rows @ .., k] if !rows.is_empty() => Ok([rows.iter().product(), *k]),

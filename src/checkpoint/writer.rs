@@ -89,7 +89,7 @@ impl<'a> Writer<'a> {
         let place = place.unwrap_or_else(|| unreachable!("{name} is planned"));
         let left = place.bytes - place.written;
         if bytes.len() as u64 > left {
-            // They would be those of the tensor behind it, or make the file longer.
+            // They would overwrite the next tensor, or make the file longer.
             let expected = format!("at most {left} more bytes");
             return Err(invalid(name, expected, bytes.len().to_string()));
         }

@@ -23,7 +23,7 @@ use crate::stored::{Quantized, StoredWeight};
 pub struct Inspection {
     /// The layers in the order of the walk.
     pub layers: Vec<LayerInspection>,
-    /// The output of the quantized model against that of the float one.
+    /// The quantized model's output against the float model's.
     pub output: Deviation,
 }
 

@@ -91,7 +91,7 @@ pub trait Layer: Sized + 'static {
         None
     }
 
-    /// Its weights that are not those of the checkpoint that the model was loaded from, each under its
+    /// Its weights as they are now, each under its
     /// name within the layer, to be saved: quantized ones, and float ones of an equalized model. All
     /// others are copied from there. A layer of your own passes on
     /// [`Projection::stored`](crate::nn::Projection::stored).

@@ -55,7 +55,7 @@ shown! {
     };
 }
 
-/// What it loads from cannot be listed: a file, or all float tensors of the model.
+/// A builder's source cannot be listed: a file, or all float tensors of the model.
 impl<B: Backend> Quantizable for VarBuilderArgs<'_, B> {
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
         walk.var_builder(std::any::type_name::<Self>());

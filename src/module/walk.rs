@@ -144,7 +144,7 @@ impl Visitor for TensorsOnly<'_> {
     }
 }
 
-/// What a walk tells this crate beside what it shows to its visitor.
+/// Events of a walk that this crate sees besides its visitor's.
 #[derive(Default)]
 pub(crate) struct Aside {
     pub matrices: Vec<QMatrix>,
@@ -271,7 +271,7 @@ impl<'v> Walk<'v> {
         self.visitor.tensor(&self.path.dotted, field);
     }
 
-    /// Calls `visit`, in which all tensors are shown as those of a strict type.
+    /// Calls `visit`, and shows all tensors within as part of a strict type.
     pub(super) fn strict(&mut self, visit: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let outer = std::mem::replace(&mut self.strict, true);
         let result = visit(self);

@@ -12,7 +12,7 @@ use crate::ops;
 /// An activation function, in place of [`candle_nn::Activation`]: the same variants, words in a
 /// configuration and results, several times as fast on the CPU for those of a transformer.
 ///
-/// [`ops::Activation`] is those of them that a [`Linear`](super::Linear) can apply itself.
+/// [`ops::Activation`] lists the ones that a [`Linear`](super::Linear) can apply itself.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};

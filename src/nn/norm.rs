@@ -25,7 +25,7 @@ use crate::trace;
 /// # Shapes
 /// - weight, bias: `[hidden]`
 /// - input: `[.., hidden]` of rank 1 or more
-/// - output: that of the input, in its dtype
+/// - output: the input's shape and dtype
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -44,7 +44,7 @@ pub struct LayerNorm {
     name: Option<Arc<str>>,
     /// The factors of a residual, `[hidden]`, if it is not added as it is.
     residual: Option<Tensor>,
-    /// Whether the parameters are others than those of its checkpoint.
+    /// Whether the parameters differ from its checkpoint's.
     folded: bool,
     tap: Option<Tap>,
 }

@@ -3,7 +3,7 @@
 //!
 //! Where the table was read from a checkpoint as a quantized weight, that tensor is the dequantized
 //! table. It is known by its memory while the embedding lives, so the projection gets the quantized
-//! weight: what it computes, and the memory, are those of the model that was saved.
+//! weight: it computes the same and takes the same memory as the model that was saved.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

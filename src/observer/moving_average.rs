@@ -74,7 +74,7 @@ impl Observer for MovingAverageMinMaxObserver {
     }
 }
 
-/// PyTorch's `MovingAveragePerChannelMinMaxObserver`: those of each index of `ch_axis`.
+/// PyTorch's `MovingAveragePerChannelMinMaxObserver`: averages for each index of `ch_axis`.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

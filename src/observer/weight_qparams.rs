@@ -90,10 +90,10 @@ impl WeightQParams {
         }
     }
 
-    /// The same with fewer codes: those outside of `quant_range` are clamped to it.
+    /// As above with fewer codes: others are clamped to `quant_range`.
     ///
     /// # Errors
-    /// When the range holds no two codes, or leaves those of the dtype.
+    /// When the range holds fewer than two codes, or leaves the dtype's range.
     pub fn with_quant_range(self, quant_range: [i32; 2]) -> Result<Self> {
         check_quant_range(self.dtype, quant_range)?;
         Ok(Self {

@@ -90,7 +90,7 @@ fn absolute() -> String {
     "absolute".to_owned()
 }
 
-/// The files that a configuration is read from, as text; `name` is that of the folder.
+/// The files that a configuration is read from, as text; `name` is the folder's.
 pub(crate) struct Texts<'a> {
     pub name: &'a str,
     pub config: &'a str,

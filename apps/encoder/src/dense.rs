@@ -1,4 +1,4 @@
-//! What sentence-transformers puts behind the pooling: the dense layers that `modules.json` names.
+//! The dense layers of sentence-transformers behind the pooling, which `modules.json` names.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ struct File {
     #[serde(default = "yes")]
     bias: bool,
     activation_function: Option<String>,
-    /// What goes through it, since release 6.
+    /// The name of its input, since release 6.
     module_input_name: Option<String>,
 }
 

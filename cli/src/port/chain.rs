@@ -35,7 +35,7 @@ pub struct Scores {
 pub enum Cast {
     /// As written.
     To(String),
-    /// That of the scores, which is the queries'.
+    /// The dtype of the scores, which is the queries'.
     Queries,
 }
 

@@ -476,7 +476,7 @@ impl Look<'_> {
                     Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => false,
                     Origin::Other(path) => {
                         let last = path.last()?;
-                        // What a type inside is given was looked at where it is named.
+                        // Arguments of an inner type were looked at where it is named.
                         let given = owner.params.contains(last) && path.len() == 1;
                         let root = path.first().filter(|_| path.len() > 1);
                         let known = table::PLAIN_TYPES.contains(&last.as_str())

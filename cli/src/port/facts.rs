@@ -25,7 +25,7 @@ impl<'f, 'u> Facts<'f, 'u> {
         }
     }
 
-    /// The definitions of a variable before a byte, the last first; those of blocks that have ended do
+    /// The definitions of a variable before a byte, the last first; definitions in blocks that have ended do
     /// not count.
     pub fn definitions(&self, name: &str, before: usize) -> Vec<&'f Expr> {
         struct Find<'f, 's, 't> {
@@ -40,7 +40,7 @@ impl<'f, 'u> Facts<'f, 'u> {
                 visit::visit_block(self, block);
                 if self.source.range(block).end <= self.before {
                     let inner = self.found.split_off(first);
-                    // What is assigned there is a variable of a block around.
+                    // An assignment there changes a variable of an outer block.
                     let assigned = |expr: &&Expr| assigns_to(block, self.name, expr);
                     self.found.extend(inner.into_iter().filter(assigned));
                 }

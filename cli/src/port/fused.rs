@@ -124,7 +124,7 @@ fn joined(
 ) -> Vec<(Range<usize>, Option<String>)> {
     let mut all: Vec<(Range<usize>, Option<String>)> = Vec::new();
     for (index, (range, text)) in removed.into_iter().enumerate() {
-        // What is said of the first is said of all.
+        // The first stands for all.
         let range = match (index, &text) {
             (1.., None) => source.with_comments(range),
             _ => range,

@@ -20,7 +20,7 @@ use super::types::{Declared, last_name};
 use super::weights::{Origin, has_products, origin};
 use super::{Draft, Unit};
 
-/// Rewrites the structs that are certain; their names and those of the tensors that go.
+/// Rewrites the structs that are certain; returns their names and the names of removed tensors.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(String, String)> {
     let mut held = BTreeSet::new();
     if !has_products(unit) {
@@ -96,7 +96,7 @@ struct Found {
 }
 
 impl Found {
-    /// What is written anew.
+    /// The text that replaces the old one.
     fn rewritten(&self) -> Range<usize> {
         let start = self
             .input
@@ -274,7 +274,7 @@ impl Plan {
                 }
                 continue;
             }
-            // What a constructor is given may be no weight, if nothing says so.
+            // An argument of a constructor may be no weight, if nothing says so.
             let origin = || origin(holder.unit, &holder.declared.name, &product.weight).0;
             if product.turned && product.bias.is_none() && origin() < Origin::Loaded {
                 return None;
@@ -443,7 +443,7 @@ fn literals(
     Some(changes)
 }
 
-/// What reads the tensors besides: from the layer now. `None` where that is not certain.
+/// Makes other reads of the tensors read from the layer. `None` where that is not certain.
 fn others(
     holder: &Holder<'_, '_>,
     plan: &Plan,
@@ -593,7 +593,7 @@ impl Reads<'_, '_, '_> {
         own_field(expr).is_some_and(|field| self.holder.options.contains(&field))
     }
 
-    /// What is matched may be an option of a reference as well as a reference to an option.
+    /// The matched value may be an option of a reference or a reference to an option.
     fn matched(&mut self, expr: &Expr) {
         let whole = self.holder.unit.source.range(expr);
         let Expr::Reference(reference) = expr else {
@@ -855,7 +855,7 @@ impl Search<'_, '_, '_> {
             before.is_part = true;
             let stmt = before.bound.as_ref().map(|(_, stmt)| stmt.clone());
             self.plan.gone.extend(stmt);
-            // What is said of the bias.
+            // The comments about the bias.
             let source = self.env.facts.unit.source;
             let whole = source.whole_lines(self.stmt.clone());
             let comments = source.with_comments(self.stmt.clone()).start..whole.start;
@@ -909,7 +909,7 @@ impl<'a> Visit<'a> for Search<'_, '_, '_> {
     }
 
     fn visit_expr_closure(&mut self, closure: &'a syn::ExprClosure) {
-        // What it returns is not written.
+        // Its return type is not written.
         let outer = std::mem::replace(&mut self.env.is_candle, false);
         visit::visit_expr_closure(self, closure);
         self.env.is_candle = outer;

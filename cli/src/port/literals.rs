@@ -65,7 +65,7 @@ impl<'l> Visit<'l> for Literals<'l> {
     }
 
     fn visit_expr_closure(&mut self, closure: &'l syn::ExprClosure) {
-        // What it returns is not written.
+        // Its return type is not written.
         self.results.push(false);
         visit::visit_expr_closure(self, closure);
         self.results.pop();

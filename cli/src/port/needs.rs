@@ -1,4 +1,4 @@
-//! What a file names that is not there: modules of the crate, and crates in its Cargo.toml.
+//! Missing names of a file: modules of the crate, and crates in its Cargo.toml.
 
 use std::collections::BTreeSet;
 

@@ -52,7 +52,7 @@ impl Product {
         }
     }
 
-    /// Whether its shape is not yet that of the input.
+    /// Whether its shape still differs from the input's.
     pub fn is_flat(&self) -> bool {
         self.flat
     }
@@ -75,7 +75,7 @@ impl Weight {
     }
 }
 
-/// What an expression is.
+/// The meaning of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A weight, or its transpose, for any batch.
@@ -186,7 +186,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         }
     }
 
-    /// What an expression is, if that is certain.
+    /// The meaning of an expression, if it is certain.
     pub fn eval(&self, expr: &Expr) -> Option<Value> {
         match expr {
             Expr::Try(inner) => self.eval(&inner.expr),
@@ -375,7 +375,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         env.eval(last)
     }
 
-    /// What the names of a declaration are.
+    /// The meanings of the names of a declaration.
     pub fn bound(&self, local: &syn::Local) -> Option<Vec<(String, Value)>> {
         let init = local.init.as_ref().filter(|init| init.diverge.is_none())?;
         let pat = match &local.pat {
@@ -527,7 +527,7 @@ fn weight(field: String, index: Option<String>) -> Value {
     })
 }
 
-/// What a method makes of a weight.
+/// The result of a method on a weight.
 fn weight_of(weight: Weight, method: &str, args: &[&Expr]) -> Option<Value> {
     match (method, args) {
         ("clone" | "contiguous", []) | ("broadcast_left", [_]) => Some(Value::Weight(weight)),

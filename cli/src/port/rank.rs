@@ -137,7 +137,7 @@ impl<'f> Facts<'f, '_> {
             if let Some(rank) = last.value.and_then(|value| self.rank(value, depth)) {
                 return Some(rank);
             }
-            // What a branch assigns has the rank of what it is given in place of.
+            // A value assigned in a branch has the rank of the value that it replaces.
             if !last.is_assigned || last.scope.contains(&at) {
                 return None;
             }
@@ -186,7 +186,7 @@ struct Binding<'f> {
     at: usize,
     /// In these bytes.
     scope: Range<usize>,
-    /// What is written for it, if it is that.
+    /// The text that replaces it, if it is one.
     value: Option<&'f Expr>,
     is_assigned: bool,
 }

@@ -123,7 +123,7 @@ impl Types {
                 ),
             });
         }
-        // What else is wrong with a file is no matter where there is nothing to port.
+        // Other faults of a file do not matter where there is nothing to port.
         if !words(source.text).any(|word| word.starts_with("candle")) {
             return Ok(());
         }

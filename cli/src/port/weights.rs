@@ -96,7 +96,7 @@ fn value(
     (find.origin, find.rank)
 }
 
-/// What a value is made of.
+/// The origin of a value.
 struct Made<'f, 'e, 'u> {
     facts: &'e Facts<'f, 'u>,
     depth: usize,
@@ -159,7 +159,7 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
             rank: None,
         };
         inner.visit_block(function.block);
-        // What it is given is seen where it is called; what it makes of what it reads is not.
+        // Its arguments are seen where it is called; values that it computes from a read are not.
         if matches!(inner.origin, Origin::Unknown | Origin::Loaded) {
             self.is_at_least(Origin::Unknown);
         }

@@ -64,7 +64,7 @@ struct Weight {
     activation: Option<ActivationConfig>,
 }
 
-/// Renames the tensors of all layouts but that of compressed-tensors.
+/// Renames the tensors of all layouts but compressed-tensors' own.
 pub(super) fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
     for layout in LAYOUTS {
         let entry = match &config.foreign {

@@ -56,7 +56,7 @@ pub struct Projection {
     activation: Option<Activation>,
     /// Gates of recurrent units that the output features are, one after the other; 1 for none.
     gates: usize,
-    /// Whether its inputs are divided before, so that its weight is not that of its checkpoint.
+    /// Whether its inputs are divided before, so that its weight differs from its checkpoint's.
     folded: bool,
     /// Where the weight is in the checkpoint that it was loaded from.
     origin: Option<Origin>,
@@ -246,7 +246,7 @@ impl Projection {
         }))
     }
 
-    /// How far the weight is from that of `float`.
+    /// How far the weight is from `float`'s.
     ///
     /// # Errors
     /// When the shapes differ.
