@@ -256,6 +256,12 @@ impl Indexes<'_> {
     }
 }
 
+/// The bits of all elements in row order, as f64: of any float dtype, to be compared.
+pub(crate) fn bits(tensor: &Tensor) -> candle_core::Result<Vec<u64>> {
+    let values = tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
+    Ok(values.into_iter().map(f64::to_bits).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::module::Affine;
 use crate::stored::origin::{Part, Source, equals};
 use crate::stored::{EQUALIZED, RESIDUAL};
+use crate::tensor::bits;
 
 /// Tensors with their names, by the name of the source's tensor that they stand for.
 #[derive(Default)]
@@ -103,10 +104,9 @@ fn patched(name: &str, layers: &[Located<'_>], source: &Opened) -> Result<Tensor
 
 /// Whether a matrix is that part of a tensor.
 fn is_part(matrix: &Tensor, part: Part, of: &Tensor) -> Result<bool> {
-    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
-    let (of, own) = (wide(of)?, wide(matrix)?);
+    let (of, own) = (bits(of)?, bits(matrix)?);
     let mut own = own.iter().zip(part.elements());
-    Ok(own.all(|(value, at)| value.to_bits() == of[at].to_bits()))
+    Ok(own.all(|(value, at)| *value == of[at]))
 }
 
 impl Held<Float> {

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 use crate::module::WeightId;
 use crate::qconfig::ActivationConfig;
 use crate::qweight::QWeight;
-use crate::tensor::MemoryId;
+use crate::tensor::{MemoryId, bits};
 
 /// The rows that are compared at once, so that little memory is needed.
 const BLOCK: usize = 1024;
@@ -85,9 +85,8 @@ fn equals(table: &Tensor, weight: &QWeight) -> Result<bool> {
             weight.read_channel(row, |chunk| values.extend_from_slice(chunk));
         }
         let values = Tensor::from_vec(values, (count, columns), &Device::Cpu)?;
-        let wide = |tensor: Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
-        let expected = wide(values.to_dtype(table.dtype())?)?;
-        if wide(table.narrow(0, first, count)?)? != expected {
+        let expected = bits(&values.to_dtype(table.dtype())?)?;
+        if bits(&table.narrow(0, first, count)?)? != expected {
             return Ok(false);
         }
     }

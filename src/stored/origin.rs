@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use candle_core::{DType, Device, Layout, Tensor, TensorId};
+use candle_core::{Device, Layout, Tensor, TensorId};
 use serde::{Deserialize, Serialize};
 
 use super::Format;
@@ -21,7 +21,7 @@ use crate::observer::ZeroPoints;
 use crate::qconfig::ActivationConfig;
 use crate::qtable::QTable;
 use crate::qweight::{QWeight, RawCodes};
-use crate::tensor::MemoryId;
+use crate::tensor::{MemoryId, bits};
 
 /// Elements of a tensor as a matrix: `[i, j]` is that at `offset + i * strides[0] + j * strides[1]` in
 /// row order. The stride of an axis of one element is 0.
@@ -171,10 +171,9 @@ pub(crate) fn equals(matrix: &Tensor, name: &str, part: Part, source: &dyn Sourc
 fn equals_block(matrix: &Tensor, part: Part, values: Vec<f32>) -> Result<bool> {
     let count = values.len();
     let values = Tensor::from_vec(values, count, &Device::Cpu)?.to_dtype(matrix.dtype())?;
-    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
-    let (expected, own) = (wide(&values)?, wide(matrix)?);
+    let (expected, own) = (bits(&values)?, bits(matrix)?);
     let mut own = own.iter().zip(part.elements());
-    Ok(own.all(|(value, at)| value.to_bits() == expected[at - part.offset].to_bits()))
+    Ok(own.all(|(value, at)| *value == expected[at - part.offset]))
 }
 
 impl Handed {

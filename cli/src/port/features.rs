@@ -68,49 +68,30 @@ pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
             out
         }
     }
+    macro_rules! unless_left_out {
+        ($($visit:ident $node:ident)*) => {$(
+            fn $visit(&mut self, node: &'a syn::$node) {
+                if !self.check(node, &node.attrs) {
+                    visit::$visit(self, node);
+                }
+            }
+        )*};
+    }
     impl<'a> Visit<'a> for Find<'_, '_> {
         fn visit_item(&mut self, item: &'a syn::Item) {
             if !self.check(item, attributes(item)) {
                 visit::visit_item(self, item);
             }
         }
-        fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-            if !self.check(item, &item.attrs) {
-                visit::visit_impl_item_fn(self, item);
-            }
-        }
-        fn visit_field(&mut self, field: &'a syn::Field) {
-            self.check(field, &field.attrs);
-        }
-        fn visit_variant(&mut self, variant: &'a syn::Variant) {
-            if !self.check(variant, &variant.attrs) {
-                visit::visit_variant(self, variant);
-            }
-        }
-        fn visit_arm(&mut self, arm: &'a syn::Arm) {
-            if !self.check(arm, &arm.attrs) {
-                visit::visit_arm(self, arm);
-            }
-        }
-        fn visit_local(&mut self, local: &'a syn::Local) {
-            if !self.check(local, &local.attrs) {
-                visit::visit_local(self, local);
-            }
-        }
-        fn visit_expr_block(&mut self, block: &'a syn::ExprBlock) {
-            if !self.check(block, &block.attrs) {
-                visit::visit_expr_block(self, block);
-            }
-        }
-        fn visit_expr_if(&mut self, choice: &'a syn::ExprIf) {
-            if !self.check(choice, &choice.attrs) {
-                visit::visit_expr_if(self, choice);
-            }
-        }
-        fn visit_expr_return(&mut self, returned: &'a syn::ExprReturn) {
-            if !self.check(returned, &returned.attrs) {
-                visit::visit_expr_return(self, returned);
-            }
+        unless_left_out! {
+            visit_impl_item_fn ImplItemFn
+            visit_field Field
+            visit_variant Variant
+            visit_arm Arm
+            visit_local Local
+            visit_expr_block ExprBlock
+            visit_expr_if ExprIf
+            visit_expr_return ExprReturn
         }
     }
     if leave_out(&file.attrs) {
