@@ -108,6 +108,8 @@ fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
+    // With one test thread, its name stands on the line before.
+    println!();
     match checksums() {
         Ok(all) => {
             for (isa, checksum) in all {

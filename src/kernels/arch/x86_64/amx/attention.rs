@@ -162,6 +162,7 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
     let operands = Operands {
         lhs: [left.values.as_ptr().cast(); 2],
         lhs_stride: size_of::<f32>() * left.row,
+        lhs_stays: false,
         rhs: right.b.as_ptr().cast(),
         rhs_stride: size_of::<f32>() * width,
         ahead: null(),

@@ -12,7 +12,7 @@ use half::f16;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use super::attention::{self as on_tiles, OnTiles};
-use super::nest::{self, FEW, fills_a_tile, multiply_on_tiles};
+use super::nest::{self, FEW, Finish, fills_a_tile, multiply_on_tiles};
 use super::tiles::{Configuration, Configured, HEIGHT, LINE, Line};
 use crate::kernels::arch::op::{Activate, Op};
 use crate::kernels::arch::portable;
@@ -119,9 +119,10 @@ unsafe fn attend_by_avx2<const CAREFUL: bool>(
 pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
     // SAFETY: `cpu` found the features; the contract is the same.
     unsafe {
-        match cpu::avx512_vnni() {
-            true => avx512_vnni::multiply_f16(product, out, part),
-            false => portable::multiply_f16_by::<LINE, 32, 4>(product, out, part),
+        if cpu::avx512_vnni() {
+            avx512_vnni::multiply_f16(product, out, part)
+        } else {
+            portable::multiply_f16_by::<LINE, 32, 4>(product, out, part)
         }
     }
 }
@@ -138,27 +139,11 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         // SAFETY: the contract is the same. Others have no registers for the panels of AMX.
         return unsafe { portable::multiply_by::<LINE, 64, 4>(product, out, part) };
     }
-    // As the oracle says, lane by lane.
-    let finish =
-        |sums: &[Line], rows: &[Row], channels: Channels<'_, LINE>, mut out: RowsMut<'_>| {
-            for (r, (sums, row)) in sums.iter().zip(rows).enumerate() {
-                // SAFETY: there are as many rows to write as of sums.
-                let out = unsafe { out.row(r) };
-                for (i, out) in out.iter_mut().enumerate() {
-                    let zero_point = channels.zero_points.map_or(0, |zero_points| zero_points[i]);
-                    let lhs = row.zero_point.wrapping_mul(channels.sums[i]);
-                    let rhs = row.sum.wrapping_mul(zero_point);
-                    let sum = sums[i].wrapping_sub(lhs).wrapping_sub(rhs);
-                    let scale = row.scale * channels.scales[i];
-                    out.write((sum as f32).mul_add(scale, channels.bias[i]));
-                }
-            }
-        };
     let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
     assert!(install(), "a handler of SIGILL");
     // SAFETY: the handler carries out tile instructions; parts of a `Grid` are disjoint, and one
     // thread computes each.
-    unsafe { multiply_on_tiles(product, out, part, finish, activate) }
+    unsafe { multiply_on_tiles(product, out, part, Dequantize, activate) }
 }
 
 /// # Safety
@@ -173,19 +158,70 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         // SAFETY: as in `multiply`.
         return unsafe { portable::multiply_bf16_by::<LINE, 64, 4>(product, out, part) };
     }
-    let finish = |sums: &[Line], _: &[Row], channels: Channels<'_, LINE>, mut out: RowsMut<'_>| {
-        for (r, sums) in sums.iter().enumerate() {
-            // SAFETY: there are as many rows to write as of sums.
-            let out = unsafe { out.row(r) };
-            for (i, out) in out.iter_mut().enumerate() {
-                out.write(f32::from_bits(sums[i].cast_unsigned()) + channels.bias[i]);
-            }
-        }
-    };
     let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
     assert!(install(), "a handler of SIGILL");
     // SAFETY: as in `multiply`.
-    unsafe { multiply_on_tiles(product, out, part, finish, activate) }
+    unsafe { multiply_on_tiles(product, out, part, AddBias, activate) }
+}
+
+/// Dequantizes sums of codes as the oracle says, lane by lane.
+#[derive(Clone, Copy)]
+struct Dequantize;
+
+impl Finish for Dequantize {
+    unsafe fn finish<const C: usize>(
+        self,
+        sums: [&[Line]; C],
+        rows: &[Row],
+        channels: [Channels<'_, LINE>; C],
+        out: RowsMut<'_>,
+    ) {
+        each_lane(sums, rows.len(), out, |sum: i32, r, [j, lane]| {
+            let (row, channels) = (&rows[r], &channels[j]);
+            let zero_point = channels.zero_points.map_or(0, |all| all[lane]);
+            let lhs = row.zero_point.wrapping_mul(channels.sums[lane]);
+            let rhs = row.sum.wrapping_mul(zero_point);
+            let sum = sum.wrapping_sub(lhs).wrapping_sub(rhs);
+            (sum as f32).mul_add(row.scale * channels.scales[lane], channels.bias[lane])
+        });
+    }
+}
+
+/// Adds the bias to sums of products of bfloat16, which are f32.
+#[derive(Clone, Copy)]
+struct AddBias;
+
+impl Finish for AddBias {
+    unsafe fn finish<const C: usize>(
+        self,
+        sums: [&[Line]; C],
+        rows: &[Row],
+        channels: [Channels<'_, LINE>; C],
+        out: RowsMut<'_>,
+    ) {
+        each_lane(sums, rows.len(), out, |sum: i32, _, [j, lane]| {
+            f32::from_bits(sum.cast_unsigned()) + channels[j].bias[lane]
+        });
+    }
+}
+
+/// Writes the value of each sum by its row, its tile and its lane.
+fn each_lane<const C: usize>(
+    sums: [&[Line]; C],
+    rows: usize,
+    mut out: RowsMut<'_>,
+    value: impl Fn(i32, usize, [usize; 2]) -> f32,
+) {
+    assert!(out.has([rows, C * LINE]));
+    for (j, sums) in sums.into_iter().enumerate() {
+        for (r, sums) in sums.iter().enumerate() {
+            // SAFETY: by the assertion there is that row.
+            let out = unsafe { out.row(r) };
+            for (lane, sum) in sums.iter().enumerate() {
+                out[j * LINE + lane].write(value(*sum, r, [j, lane]));
+            }
+        }
+    }
 }
 
 /// Installs the handler, once.

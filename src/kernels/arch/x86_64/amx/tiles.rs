@@ -190,7 +190,7 @@ pub unsafe fn clear() {
 /// A loop over tiles of inputs, given the instructions of a step.
 macro_rules! steps {
     ($operands:expr, $steps:expr, [$($instruction:expr),* $(,)?]) => {{
-        let Operands { lhs, lhs_stride, rhs, rhs_stride, ahead } = $operands;
+        let Operands { lhs, lhs_stride, rhs, rhs_stride, ahead, .. } = $operands;
         asm!(
             "2:",
             $($instruction,)*
@@ -260,20 +260,45 @@ macro_rules! column {
     };
 }
 
-/// The loop of 2 x 2 tiles, with other instructions behind the loads of each tile of activations.
+/// The loop of 2 x 2 tiles, given the instruction that loads activations.
 macro_rules! square {
-    ($dot:literal, $operands:expr, $steps:expr, [$($first:literal),*], [$($second:literal),*]) => {
+    ($dot:literal, $load:literal, $operands:expr, $steps:expr) => {
+        if $operands.ahead.is_null() {
+            square!($dot, $load, $operands, $steps, [], [])
+        } else {
+            square!(
+                $dot,
+                $load,
+                $operands,
+                $steps,
+                [
+                    "prefetcht1 [{ahead}]",
+                    "prefetcht1 [{ahead} + 64]",
+                    "prefetcht1 [{ahead} + 128]",
+                    "prefetcht1 [{ahead} + 192]"
+                ],
+                [
+                    "prefetcht1 [{ahead} + 256]",
+                    "prefetcht1 [{ahead} + 320]",
+                    "prefetcht1 [{ahead} + 384]",
+                    "prefetcht1 [{ahead} + 448]"
+                ]
+            )
+        }
+    };
+    // With other instructions behind the loads of each tile of activations.
+    ($dot:literal, $load:literal, $operands:expr, $steps:expr, [$($first:literal),*], [$($second:literal),*]) => {
         steps!(
             $operands,
             $steps,
             [
                 "tileloadd tmm6, [{b} + {b_stride}]",
-                "tileloaddt1 tmm4, [{a0} + {a_stride}]",
+                concat!($load, " tmm4, [{a0} + {a_stride}]"),
                 $($first,)*
                 concat!($dot, " tmm0, tmm4, tmm6"),
                 "tileloadd tmm7, [{b} + {b_stride} + 64]",
                 concat!($dot, " tmm1, tmm4, tmm7"),
-                "tileloaddt1 tmm5, [{a1} + {a_stride}]",
+                concat!($load, " tmm5, [{a1} + {a_stride}]"),
                 $($second,)*
                 concat!($dot, " tmm2, tmm5, tmm6"),
                 concat!($dot, " tmm3, tmm5, tmm7"),
@@ -289,6 +314,9 @@ pub struct Operands {
     pub lhs: [*const u8; 2],
     /// Bytes between two rows.
     pub lhs_stride: usize,
+    /// Whether activations stay in L1 for the next weights. If not, they are loaded with a hint that
+    /// they are not used again soon, and weights stay.
+    pub lhs_stays: bool,
     /// The first weights.
     pub rhs: *const u8,
     /// Bytes between two groups.
@@ -305,24 +333,8 @@ pub const AHEAD: usize = 512;
 macro_rules! multiply {
     ($dot:literal, $shape:expr, $operands:expr, $steps:expr) => {
         match $shape {
-            [2, 2] if $operands.ahead.is_null() => square!($dot, $operands, $steps, [], []),
-            [2, 2] => square!(
-                $dot,
-                $operands,
-                $steps,
-                [
-                    "prefetcht1 [{ahead}]",
-                    "prefetcht1 [{ahead} + 64]",
-                    "prefetcht1 [{ahead} + 128]",
-                    "prefetcht1 [{ahead} + 192]"
-                ],
-                [
-                    "prefetcht1 [{ahead} + 256]",
-                    "prefetcht1 [{ahead} + 320]",
-                    "prefetcht1 [{ahead} + 384]",
-                    "prefetcht1 [{ahead} + 448]"
-                ]
-            ),
+            [2, 2] if $operands.lhs_stays => square!($dot, "tileloadd", $operands, $steps),
+            [2, 2] => square!($dot, "tileloaddt1", $operands, $steps),
             [2, _] => steps!(
                 $operands,
                 $steps,
@@ -363,9 +375,6 @@ macro_rules! multiply {
 /// Groups that tiles multiply: of u8 and i8 codes, or of bfloat16.
 pub trait Tiled: Copy {
     /// Adds the products of `steps` tiles of inputs to the sums of tiles of that shape.
-    ///
-    /// Where two tiles of rows share weights, activations are loaded with a hint that they are not
-    /// used again soon: weights stay in L1.
     ///
     /// # Safety
     /// Tiles are configured, the shape is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there are
