@@ -4,8 +4,7 @@
 #
 #     scripts/sanitize.sh asan    accesses beyond an allocation, on every instruction set
 #     scripts/sanitize.sh tsan    data races between the threads of a call
-#     scripts/sanitize.sh miri    undefined behaviour in all that needs no candle: portable kernels, threads,
-#                                 readers of documents
+#     scripts/sanitize.sh miri    undefined behaviour in the portable kernels and the threads
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,10 +13,8 @@ cd "$(dirname "$0")/.."
 export CANDLE_NUM_THREADS=4 RUST_BACKTRACE=0
 
 host="$(rustc -vV | sed -n 's/^host: //p')"
-# The library's own sources of threads, without the kernels: built in a minute.
-protocol=(--manifest-path stress/protocol/Cargo.toml --target-dir target/protocol --lib)
-# All that needs no candle.
-sources=(--manifest-path stress/sources/Cargo.toml --target-dir target/sources --lib)
+# All `unsafe` of the library is in a crate without candle, which is built in a minute.
+kernels=(--package candle-dynquant-kernels --lib)
 
 # each LIMIT WITHOUT COMMAND..: the tests that `cargo test` or `cargo miri test` has, but those whose names
 # have WITHOUT, each in a process of its own, which may take so many seconds of the CPU. Prints a line for
@@ -49,18 +46,15 @@ nightly() {
 }
 
 # AddressSanitizer sees compiled code, intrinsics included. It does not see `asm!`: the loads and
-# stores of tiles, whose bounds are checked before the loop (src/kernels/arch/x86_64/amx). Threads of the
-# pool live until the process ends, so what they hold is not a leak. First the sources that need no
-# candle, all `unsafe` among them, then what calls them; there dependencies are not optimized, which
-# halves the time of the build.
+# stores of tiles, whose bounds are checked before the loop (crates/kernels/src/arch/x86_64/amx). Threads
+# of the pool live until the process ends, so what they hold is not a leak. First the kernels, then what
+# calls them; there dependencies are not optimized, which halves the time of the build.
 asan() {
     nightly rust-src
     export RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS="detect_leaks=0"
-    local build=(-Zbuild-std --target "$host" --config 'profile.dev.debug="line-tables-only"')
-    # Without optimization the recurrences alone take an hour.
-    cargo +nightly test "${build[@]}" --config profile.dev.opt-level=1 "${sources[@]}"
-    build+=(--target-dir target/asan --config 'profile.dev.package."*".opt-level=0')
-    build+=(--no-default-features --package candle-dynquant)
+    local build=(-Zbuild-std --target "$host" --target-dir target/asan --config 'profile.dev.debug="line-tables-only"')
+    cargo +nightly test "${build[@]}" "${kernels[@]}"
+    build+=(--config 'profile.dev.package."*".opt-level=0' --no-default-features --package candle-dynquant)
     cargo +nightly test "${build[@]}" --lib -- tensor::
     cargo +nightly test "${build[@]}" --test empty --test isa
 }
@@ -69,8 +63,8 @@ asan() {
 # queues order what threads do.
 tsan() {
     nightly rust-src
-    RUSTFLAGS="-Zsanitizer=thread" \
-        cargo +nightly test -Zbuild-std --target "$host" "${protocol[@]}"
+    RUSTFLAGS="-Zsanitizer=thread" cargo +nightly test -Zbuild-std --target "$host" --target-dir target/tsan \
+        "${kernels[@]}" -- threads::
 }
 
 # By tree borrows: crossbeam, inside rayon, breaks the rules of stacked borrows. Tests take fewer cases
@@ -78,8 +72,7 @@ tsan() {
 miri() {
     nightly miri rust-src
     export MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation"
-    each 600 'none' cargo +nightly miri test "${protocol[@]}"
-    each 600 kernels::threads cargo +nightly miri test "${sources[@]}"
+    each 600 none cargo +nightly miri test --target-dir target/miri "${kernels[@]}"
 }
 
 case "${1:-}" in

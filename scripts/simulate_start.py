@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The start and the end of a product on many threads, simulated: `scripts/simulate_start.py [--threads N] [--json]`.
 
-Of a call's shared lines only the one with the job's state is written by all threads (src/kernels/threads/job.rs):
+Of a call's shared lines only the one with the job's state is written by all threads (crates/kernels/src/threads/job.rs):
 once by the caller, who opens the job, twice by each thread that joins, once by the caller, who closes it. A
 core owns a line while it writes it, and to pass it on takes some 50 ns between cores of a large machine, so
 these writes queue. What a thread computes does not. A thread that comes after the work

@@ -35,5 +35,5 @@ for cpu in max cortex-a72; do
         tests=(--test isa --test pytorch --test onnxruntime)
     fi
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$emulator -L /usr/aarch64-linux-gnu -cpu $cpu" \
-        cargo test --package candle-dynquant --target "$target" "${tests[@]}"
+        cargo test --package candle-dynquant --package candle-dynquant-kernels --target "$target" "${tests[@]}"
 done

@@ -13,4 +13,4 @@ if grep -qw amx_int8 /proc/cpuinfo; then
     skip "this CPU has AMX, and cargo test runs the kernels on it"
 fi
 # With the workspace, whose dependencies have the features of `cargo test --workspace`: candle is compiled once.
-cargo test --workspace --features candle-dynquant/emulate-amx "${tests[@]}"
+cargo test --workspace --features candle-dynquant-kernels/emulate-amx "${tests[@]}"

@@ -26,9 +26,9 @@ fi
 # Both rows of the table are in one program, which is to run on either. There are no threads in it.
 export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="-C target-feature=+simd128,+relaxed-simd"
 export CARGO_TARGET_WASM32_WASIP1_RUNNER="node --no-warnings $PWD/scripts/wasi_runner.mjs"
-test() { cargo test --package candle-dynquant --no-default-features --target "$target" "$@"; }
+test() { cargo test --package candle-dynquant --package candle-dynquant-kernels --no-default-features --target "$target" "$@"; }
 
-test "${tests[@]}" -- --skip kernels::threads
+test "${tests[@]}" -- --skip threads::
 for isa in portable simd128 relaxed_simd; do
     printf '\n-- %s\n' "$isa"
     DYNQUANT_ISA="$isa" test --test isa -- --nocapture bits_are | grep "instruction set: $isa\$"

@@ -95,7 +95,7 @@
 //! instruction sets give the same bits. The environment variable `DYNQUANT_ISA` narrows the
 //! instruction set: see [`kernels::Isa`].
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod checkpoint;
 mod codes;
@@ -106,7 +106,6 @@ pub mod error;
 mod guide;
 mod halves;
 pub mod inspect;
-#[allow(unsafe_code)]
 pub mod kernels;
 pub mod module;
 mod name_regex;

@@ -77,7 +77,7 @@ impl QTable {
         config: &WeightConfig,
         observed: Option<&WeightQParams>,
     ) -> Result<Self> {
-        let isa = Isa::active()?;
+        let isa = kernels::active()?;
         let &[rows, k] = table.dims() else {
             return Err(Error::ShapeMismatch {
                 op: "quantize table",

@@ -75,7 +75,7 @@ impl QWeight {
         bias: Option<&Tensor>,
         config: &WeightConfig,
     ) -> Result<Self> {
-        let isa = Isa::active()?;
+        let isa = kernels::active()?;
         let &[n, k] = weight.dims() else {
             return Err(Error::ShapeMismatch {
                 op: "quantize weight",

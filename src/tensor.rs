@@ -6,7 +6,7 @@ use candle_core::{
 };
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, Isa};
+use crate::kernels;
 
 /// A piece of memory, by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +81,7 @@ pub(crate) fn unrepeated(tensor: &Tensor) -> Result<Tensor> {
 pub(crate) fn to_f32(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
     check_cpu_float(tensor, op)?;
     let tensor = readable(tensor)?;
-    let isa = Isa::active()?;
+    let isa = kernels::active()?;
     let values = match tensor.dtype() {
         DType::BF16 => {
             let tensor = tensor.contiguous()?;
@@ -112,7 +112,11 @@ pub(crate) fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> 
 pub(crate) fn from_f32_vec(values: Vec<f32>, shape: &[usize], dtype: DType) -> Result<Tensor> {
     let cpu = &Device::Cpu;
     Ok(match dtype {
-        DType::BF16 => Tensor::from_vec(kernels::narrow_bf16(Isa::active()?, &values), shape, cpu)?,
+        DType::BF16 => Tensor::from_vec(
+            kernels::narrow_bf16(kernels::active()?, &values),
+            shape,
+            cpu,
+        )?,
         DType::F16 => Tensor::from_vec(kernels::narrow_f16(&values), shape, cpu)?,
         _ => Tensor::from_vec(values, shape, cpu)?.to_dtype(dtype)?,
     })

@@ -5,6 +5,8 @@ use serde::Serialize;
 
 use super::{Deviation, Histogram};
 use crate::error::Result;
+use candle_dynquant_kernels::qparams::activation as kernels;
+
 use crate::qconfig::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
 use crate::qparams::{Rounding, quantize};
 use crate::stored::Quantized;
@@ -139,7 +141,7 @@ impl Activations {
         if !(min.is_finite() && max.is_finite()) {
             return;
         }
-        let qparams = config.qparams(min, max);
+        let qparams = kernels::DynamicConfig::from(config).qparams(min, max);
         let (scale, zero) = (qparams.scale, qparams.zero_point);
         let rounding = match config.arithmetic {
             Arithmetic::OnnxRuntime => Rounding::Divide,

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, Extent, Isa};
+use crate::kernels::{self, Extent};
 use crate::tensor::{Elements, as_f32};
 
 /// Minimum and maximum of the whole tensor, or of each index of the axis `ch_axis`.
@@ -25,7 +25,7 @@ pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32
     let by_channel = by_channel.contiguous()?;
     let elements = Elements::of(&by_channel);
     let values = elements.as_slice()?;
-    let (isa, k) = (Isa::active()?, values.len() / channels);
+    let (isa, k) = (kernels::active()?, values.len() / channels);
     let extents = match ch_axis {
         Some(_) => kernels::extents(isa, k, values),
         None => {

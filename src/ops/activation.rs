@@ -4,7 +4,7 @@ use candle_core::{D, DType, Module, Result, Tensor};
 
 use super::is_ours;
 use crate::error::Error;
-use crate::kernels::{self, Activation, Isa};
+use crate::kernels::{self, Activation};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 use crate::trace;
 
@@ -34,9 +34,9 @@ pub fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
     if !ours {
         return composite(xs, activation);
     }
-    let isa = Isa::active()?;
+    let isa = kernels::active()?;
     let input = as_f32(xs, op)?;
-    let ys = kernels::activate(isa, activation, Elements::of(&input).as_slice()?);
+    let ys = kernels::activate(isa, activation.into(), Elements::of(&input).as_slice()?);
     Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
 }
 

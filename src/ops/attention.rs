@@ -5,7 +5,7 @@ use candle_core::{D, DType, Result, Tensor};
 use super::is_ours;
 use super::mask::{Mask, causal};
 use crate::error;
-use crate::kernels::{self, Attention, Heads, Isa, Precision};
+use crate::kernels::{self, Attention, Heads, Precision};
 use crate::sizes;
 use crate::tensor::{Elements, from_f32_vec, mismatch, readable, to_f32};
 use crate::trace;
@@ -131,7 +131,7 @@ fn attend(
     if !ours {
         return Ok(composite(sizes, [q, k, v], (added, causal), scale)?);
     }
-    let isa = Isa::active()?;
+    let isa = kernels::active()?;
     let [q_rows, k, v] = [q, k, v].map(with_rows);
     let (q_rows, k, v) = (q_rows?, k?, v?);
     let (q_rows, k, v) = (Elements::of(&q_rows), Elements::of(&k), Elements::of(&v));

@@ -5,7 +5,7 @@ use candle_nn::{LayerNorm, RmsNorm};
 
 use super::is_ours;
 use crate::error;
-use crate::kernels::{self, Isa};
+use crate::kernels;
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension: PyTorch's
@@ -173,7 +173,7 @@ impl<'a> Norm<'a> {
 
     fn fused(self, xs: &Tensor, residual: Option<&Tensor>) -> error::Result<Tensor> {
         let op = self.op;
-        let isa = Isa::active()?;
+        let isa = kernels::active()?;
         let (input, weight) = (as_f32(xs, op)?, as_f32(self.weight, op)?);
         let [residual, bias, residual_weight] = [residual, self.bias, self.residual_weight]
             .map(|tensor| tensor.map(|tensor| as_f32(tensor, op)).transpose());

@@ -4,7 +4,7 @@ use candle_core::shape::Dim;
 use candle_core::{D, Result, Tensor};
 
 use super::is_ours;
-use crate::kernels::{self, Isa};
+use crate::kernels;
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 use crate::trace;
 
@@ -72,7 +72,7 @@ pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
             candle_nn::ops::softmax_last_dim(&xs.contiguous()?)
         };
     }
-    let isa = Isa::active()?;
+    let isa = kernels::active()?;
     let input = as_f32(xs, op)?;
     let ys = kernels::softmax(isa, Elements::of(&input).as_slice()?, columns);
     Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)

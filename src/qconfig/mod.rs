@@ -1,5 +1,6 @@
 //! The quantization of a layer: how its weight is observed, how its activations are.
 
+mod activation;
 mod file;
 
 use std::fmt;
@@ -11,7 +12,7 @@ use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
 use crate::words::unknown_name;
 
-pub use crate::qparams::activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
+pub use activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
 pub(crate) use file::serialize_named;
 
 /// How the weight of a layer is quantized, once.

@@ -1,6 +1,5 @@
 //! The formulas at their seams, by values that torch and onnxruntime gave or that are exact.
 
-use super::activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
 use super::*;
 
 const EPS: f32 = f32::EPSILON;
@@ -207,37 +206,6 @@ fn activations_of_rows_and_of_onnxruntime_are_affine() {
     for (min, max, reduce_range, expected) in onnxruntime {
         let got = onnxruntime_activation(min, max, reduce_range);
         assert_eq!(got, expected, "[{min:e}, {max:e}] {reduce_range}");
-    }
-}
-
-#[test]
-fn configurations_choose_the_formulas_and_say_so() {
-    let (torch, onnx) = (Arithmetic::PyTorch, Arithmetic::OnnxRuntime);
-    let (tensor, row) = (Granularity::PerTensor, Granularity::PerRow);
-    // Below all normal numbers, where the three formulas differ.
-    let (min, max) = (0., 1e-40);
-    let cases = [
-        (torch, tensor, per_tensor_activation(min, max, true)),
-        (torch, row, per_row_activation(min, max, true)),
-        (onnx, tensor, onnxruntime_activation(min, max, true)),
-        (onnx, row, onnxruntime_activation(min, max, true)),
-    ];
-    for (arithmetic, granularity, expected) in cases {
-        let config = DynamicConfig {
-            granularity,
-            reduce_range: true,
-            arithmetic,
-        };
-        let got = config.qparams(min, max);
-        assert_eq!(got, expected, "{arithmetic} {granularity}");
-    }
-    let shown = [
-        (ActivationConfig::dynamic(tensor, false), "u8 per tensor"),
-        (ActivationConfig::dynamic(row, true), "u7 per row"),
-        (ActivationConfig::Float, "float activations"),
-    ];
-    for (config, expected) in shown {
-        assert_eq!(config.to_string(), expected);
     }
 }
 

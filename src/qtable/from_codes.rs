@@ -3,7 +3,7 @@
 use super::{Elements, QTable};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
-use crate::kernels::{Isa, OutOfRange};
+use crate::kernels::{self, OutOfRange};
 use crate::observer::ZeroPoints;
 use crate::qparams::{QDType, QScheme};
 use crate::qweight::{RawCodes, check_codes, check_halves, less_offset};
@@ -48,7 +48,7 @@ impl QTable {
 
     /// [`from_codes`](Self::from_codes) of codes less their offset.
     pub(crate) fn of_codes(shape: [usize; 2], raw: RawCodes<ZeroPoints>) -> Result<Self> {
-        let isa = Isa::active()?;
+        let isa = kernels::active()?;
         let is_float = raw.qscheme == QScheme::PerChannelAffineFloatQParams;
         let count = match &raw.zero_points {
             ZeroPoints::Int(zero_points) if !is_float => {
@@ -94,7 +94,7 @@ impl QTable {
 
     /// A table of halves in row order, `saturated` of which were clamped when they were made.
     pub(crate) fn of_halves(shape: [usize; 2], halves: Halves, saturated: usize) -> Result<Self> {
-        let isa = Isa::active()?;
+        let isa = kernels::active()?;
         check_halves(shape, &halves)?;
         let out_of_range = OutOfRange {
             saturated,

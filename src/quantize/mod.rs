@@ -18,7 +18,7 @@ pub use spec::{OneOrMany, QConfigSpec, Target};
 use std::ops::ControlFlow;
 
 use crate::error::Result;
-use crate::kernels::Isa;
+use crate::kernels;
 use crate::module::Quantizable;
 use crate::trace;
 use progress::Reporter;
@@ -92,7 +92,7 @@ pub fn quantize_dynamic_with<M>(
 where
     M: Quantizable + ?Sized,
 {
-    let isa = Isa::active()?;
+    let isa = kernels::active()?;
     let survey = Survey::of(model)?;
     let mut decisions = spec.resolve(&survey)?;
     float_tensors::check_strict(&survey, |layer| decisions[layer].is_swapped())?;

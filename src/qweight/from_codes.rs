@@ -5,7 +5,7 @@ use crate::codes::offset;
 use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::Int8;
-use crate::kernels::{self, Isa, OutOfRange};
+use crate::kernels::{self, OutOfRange};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{mismatch, to_f32_vec};
@@ -72,7 +72,7 @@ impl QWeight {
         raw: RawCodes<Vec<i32>>,
         bias: Option<&Tensor>,
     ) -> Result<Self> {
-        let isa = Isa::active()?;
+        let isa = kernels::active()?;
         let [n, k] = check_shape(gates, shape)?;
         if raw.qscheme == QScheme::PerChannelAffineFloatQParams {
             return Err(Error::UnsupportedQConfig {
@@ -129,7 +129,7 @@ impl QWeight {
         out_of_range: OutOfRange,
         bias: Option<&Tensor>,
     ) -> Result<Self> {
-        let isa = Isa::active()?;
+        let isa = kernels::active()?;
         let [n, k] = check_shape(gates, shape)?;
         check_halves(shape, halves)?;
         let bias = finite_bias(bias, n)?;

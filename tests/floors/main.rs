@@ -1,5 +1,5 @@
-//! Imports go down only: each room of `src` uses those on lower floors and itself, and so does each
-//! room of the kernels, whose files have no circle either.
+//! Imports go down only: each room of the library uses those on lower floors and itself, and so does
+//! each room of the kernels, whose files have no circle either.
 
 mod imports;
 
@@ -33,23 +33,26 @@ const FLOORS: &[&[&str]] = &[
     &["lib"],
 ];
 
-/// The rooms of the kernels in the same order; above them is the door, `kernels/mod.rs`.
+/// The rooms of the crate of kernels in the same order.
 const KERNELS: &[&[&str]] = &[
+    &["error", "sizes"],
+    &["qparams"],
     &["isa", "reference", "threads"],
     &["packed"],
     &["loops"],
     &["arch"],
     &["calls"],
+    &["lib"],
 ];
 
 fn floor(floors: &[&[&str]], room: &str) -> Option<usize> {
     floors.iter().position(|rooms| rooms.contains(&room))
 }
 
-/// Sources by their paths below `src`.
+/// Sources of a crate by their paths below `src`.
 type Sources = BTreeMap<PathBuf, String>;
 
-fn sources() -> Sources {
+fn sources(package: &str) -> Sources {
     fn add(src: &Path, folder: &Path, found: &mut Sources) {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
@@ -62,7 +65,9 @@ fn sources() -> Sources {
         }
     }
     let (src, mut found) = (
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(package)
+            .join("src"),
         Sources::new(),
     );
     add(&src, &src, &mut found);
@@ -70,7 +75,21 @@ fn sources() -> Sources {
     found
 }
 
-/// The module that a file is: `["kernels", "isa"]` of `kernels/isa/mod.rs`.
+fn library() -> Sources {
+    sources("")
+}
+
+fn kernels() -> Sources {
+    sources("crates/kernels")
+}
+
+/// The climbs of the kernels, but not of their tests, which call what they test from below.
+fn climbs_of_kernels(mut sources: Sources) -> Vec<String> {
+    sources.retain(|file, _| !is_test(file));
+    climbs(&sources, KERNELS)
+}
+
+/// The module that a file is: `["loops", "tile"]` of `loops/tile.rs`.
 fn module(file: &Path) -> Vec<&str> {
     let names = file.with_extension("");
     let count = match names.file_name().and_then(|name| name.to_str()) {
@@ -102,14 +121,14 @@ fn is_test(file: &Path) -> bool {
     module(file).contains(&"tests")
 }
 
-/// Every import that climbs, between rooms of the crate and between rooms of the kernels.
-fn climbs(sources: &Sources) -> Vec<String> {
+/// Every import that climbs between rooms of a crate.
+fn climbs(sources: &Sources, floors: &[&[&str]]) -> Vec<String> {
     let mut faults = Vec::new();
     for (file, imports) in all_imports(sources) {
         let own = module(file);
         let at = |what: &str| format!("{}: {what}", file.display());
         let room = own.first().copied().unwrap_or("lib");
-        let Some(level) = floor(FLOORS, room) else {
+        let Some(level) = floor(floors, room) else {
             faults.push(at("a room that is on no floor"));
             continue;
         };
@@ -117,32 +136,22 @@ fn climbs(sources: &Sources) -> Vec<String> {
             let names: Vec<_> = import[1..].iter().map(String::as_str).collect();
             // A name that cannot be a room is an item of `lib.rs`.
             let to = names.first().copied().unwrap_or("lib");
-            if to != room && floor(FLOORS, to).is_none_or(|to| to >= level) {
+            if to != room && floor(floors, to).is_none_or(|to| to >= level) {
                 faults.push(at(&format!("{room} uses crate::{}", names.join("::"))));
-            }
-            if (room, to) != ("kernels", "kernels") || own.len() < 2 || is_test(file) {
-                continue;
-            }
-            let (inner, to) = (own[1], names.get(1).copied().unwrap_or("mod"));
-            let climbs =
-                floor(KERNELS, to) >= floor(KERNELS, inner) || floor(KERNELS, to).is_none();
-            if to != inner && climbs {
-                faults.push(at(&format!("{inner} uses crate::{}", names.join("::"))));
             }
         }
     }
     faults
 }
 
-/// A path of files of the kernels, each importing the next, that ends where it began.
+/// A path of files, each importing the next, that ends where it began.
 fn circle(sources: &Sources) -> Option<Vec<PathBuf>> {
     let files: BTreeMap<Vec<&str>, &Path> = (sources.keys())
-        .filter(|file| file.starts_with("kernels"))
         .map(|file| (module(file), &**file))
         .collect();
     let mut uses: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
     let all = all_imports(sources).into_iter();
-    for (file, imports) in all.filter(|(file, _)| file.starts_with("kernels") && !is_test(file)) {
+    for (file, imports) in all.filter(|(file, _)| !is_test(file)) {
         for import in imports.iter().filter(|import| import[0] == "crate") {
             let names: Vec<_> = import[1..].iter().map(String::as_str).collect();
             let of_prefix = |end: usize| files.get(&names[..end]);
@@ -166,60 +175,32 @@ fn circle(sources: &Sources) -> Option<Vec<PathBuf>> {
     (!circle.is_empty()).then_some(circle)
 }
 
-/// Imports of candle below the border between tensors and slices.
-fn tensors(sources: &Sources) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (file, imports) in all_imports(sources) {
-        for import in imports {
-            let candle = ["candle_core", "candle_nn"].contains(&import[0].as_str());
-            let fault = match module(file).first() {
-                Some(&"kernels" | &"qparams") => {
-                    candle && import.get(1).is_none_or(|second| second != "utils")
-                }
-                Some(&"error") => candle && import.iter().any(|name| name == "Tensor"),
-                _ => false,
-            };
-            if fault {
-                faults.push(format!("{} uses {}", file.display(), import.join("::")));
-            }
-        }
-    }
-    faults
-}
-
 #[test]
 fn imports_go_down_only() {
-    let faults = climbs(&sources());
+    let mut faults = climbs(&library(), FLOORS);
+    faults.extend(climbs_of_kernels(kernels()));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
 fn files_of_the_kernels_have_no_circle() {
-    assert_eq!(circle(&sources()), None);
-}
-
-#[test]
-fn candle_tensors_stay_above_the_kernels() {
-    let faults = tensors(&sources());
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert_eq!(circle(&kernels()), None);
 }
 
 #[test]
 fn the_environment_is_read_in_two_places() {
-    let allowed = ["kernels/isa/mod.rs", "kernels/threads/pool.rs"];
-    for (file, source) in sources() {
-        let allowed = allowed.iter().any(|allowed| file == Path::new(allowed));
-        assert!(
-            allowed || !source.contains("env::var"),
-            "{}",
-            file.display()
-        );
+    let allowed = ["isa/mod.rs", "threads/pool.rs"].map(Path::new);
+    let kernels = kernels().into_iter();
+    let others = kernels.filter(|(file, _)| !allowed.contains(&&**file));
+    for (file, source) in others.chain(library()) {
+        let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+        assert!(!code.contains("env::var"), "{}", file.display());
     }
 }
 
-/// The crate with one file more.
+/// The kernels with one file more.
 fn with(file: &str, source: &str) -> Sources {
-    let mut sources = sources();
+    let mut sources = kernels();
     sources.insert(file.into(), source.to_owned());
     sources
 }
@@ -227,110 +208,60 @@ fn with(file: &str, source: &str) -> Sources {
 #[test]
 fn a_climb_is_found_however_it_is_written() {
     let climbing = [
-        ("kernels/new.rs", "fn f() {}", 0),
+        ("loops/new.rs", "use crate::calls::linear::linear;", 1),
         (
-            "kernels/loops/new.rs",
-            "use crate::kernels::calls::linear::linear;",
-            1,
-        ),
-        (
-            "kernels/loops/new.rs",
+            "loops/new.rs",
             "use super::super::{isa, arch::{op::Op as O, Isa}};",
             2,
         ),
         (
-            "kernels/loops/new.rs",
+            "loops/new.rs",
             "fn f() { super::super::arch::op::run() }",
             1,
         ),
         (
-            "kernels/loops/new.rs",
+            "loops/new.rs",
             "mod inner { use super::super::super::arch; }",
             1,
         ),
         (
-            "kernels/loops/new.rs",
+            "loops/new.rs",
             "mod inner { fn f() {} } use super::super::arch;",
             1,
         ),
         (
-            "kernels/loops/new.rs",
-            "use crate::{sizes, qparams::QParams, kernels::Packed};",
+            "loops/new.rs",
+            "use crate::{sizes, qparams::QParams, Packed};",
             1,
         ),
+        ("arch/x86_64/new.rs", "use crate::calls;", 1),
+        ("arch/new.rs", "use crate::threads;", 0),
+        ("threads/new.rs", "use super::super::packed::Packed;", 1),
         (
-            "kernels/arch/x86_64/new.rs",
-            "use crate::kernels::calls;",
-            1,
-        ),
-        ("kernels/arch/new.rs", "use crate::kernels::threads;", 0),
-        (
-            "kernels/threads/new.rs",
-            "use super::super::packed::Packed;",
-            1,
-        ),
-        ("kernels/calls/new.rs", "use crate::nn::Linear;", 1),
-        (
-            "kernels/calls/new.rs",
-            "// use crate::nn::Linear;\nfn f(x: &'a str) { \"crate::nn\" }",
+            "loops/new.rs",
+            "// use crate::calls;\nfn f(x: &'a str) { \"crate::calls\" }",
             0,
         ),
         (
-            "kernels/calls/new.rs",
-            "fn f() { r#\"\"crate::nn\"#; '\\''; b'\"'; crate::nn::f() }",
+            "loops/new.rs",
+            "fn f() { r#\"\"crate::calls\"#; '\\''; b'\"'; crate::calls::f() }",
             1,
         ),
-        (
-            "kernels/calls/new.rs",
-            "pub(in crate::kernels) struct New;",
-            0,
-        ),
-        ("qparams/new.rs", "use crate::kernels::Isa;", 1),
+        ("qparams/new.rs", "use crate::Isa;", 1),
         ("new.rs", "", 1),
     ];
     for (file, source, expected) in climbing {
-        let faults = climbs(&with(file, source));
-        assert_eq!(faults.len(), expected, "{file}: {source}: {faults:?}");
-    }
-}
-
-#[test]
-fn tensors_are_found_however_they_are_written() {
-    for (file, source, expected) in [
-        (
-            "kernels/loops/new.rs",
-            "use candle_core::{Device, Tensor};",
-            2,
-        ),
-        (
-            "kernels/calls/new.rs",
-            "fn f(x: &candle_core::Tensor) {}",
-            1,
-        ),
-        (
-            "kernels/calls/new.rs",
-            "use ::candle_nn::{self as nn, VarBuilder};",
-            2,
-        ),
-        (
-            "kernels/threads/new.rs",
-            "candle_core::utils::get_num_threads()",
-            0,
-        ),
-        ("error.rs", "use candle_core::{DType, {Tensor}};", 1),
-        ("nn/new.rs", "use candle_core::Tensor;", 0),
-    ] {
-        let faults = tensors(&with(file, source));
+        let faults = climbs_of_kernels(with(file, source));
         assert_eq!(faults.len(), expected, "{file}: {source}: {faults:?}");
     }
 }
 
 #[test]
 fn a_circle_is_found() {
-    let (one, two) = ("kernels/loops/one.rs", "kernels/loops/two.rs");
+    let (one, two) = ("loops/one.rs", "loops/two.rs");
     let mut sources = with(one, "use super::two::f;");
     sources.insert(two.into(), "fn f() {}".to_owned());
     assert_eq!(circle(&sources), None);
-    sources.insert(two.into(), "use crate::kernels::loops::one::g;".to_owned());
+    sources.insert(two.into(), "use crate::loops::one::g;".to_owned());
     assert_eq!(circle(&sources), Some(vec![one.into(), two.into()]));
 }

@@ -41,7 +41,7 @@ impl Projection {
                 let input = as_f32(xs, "forward")?;
                 let elements = Elements::of(&input);
                 let product = self.product(elements.as_slice()?, rows, weight);
-                let ys = kernels::linear(product, *activations);
+                let ys = kernels::linear(product, (*activations).into());
                 without_gradient(from_f32_vec(ys, &shape, xs.dtype())?, &[xs])
             }
         }
@@ -90,7 +90,7 @@ impl Projection {
                 let values = elements.as_slice()?;
                 let products =
                     std::array::from_fn(|i| projections[i].product(values, rows, weights[i]));
-                let outs = kernels::linear_each::<N>(products, activations);
+                let outs = kernels::linear_each::<N>(products, activations.into());
                 let outs = outs.into_iter().zip(&shapes);
                 let outs = outs
                     .map(|(out, shape)| without_gradient(from_f32_vec(out, shape, dtype)?, &[xs]));
@@ -126,7 +126,7 @@ impl Projection {
 
     /// The product of rows and a quantized weight.
     fn product<'a>(&self, xs: &'a [f32], rows: usize, weight: &'a QWeight) -> Product<'a, f32> {
-        Product::of(xs, rows, weight.packed(), self.activation)
+        Product::of(xs, rows, weight.packed(), self.activation.map(Into::into))
     }
 
     /// The product of `xs`, `[rows, in_features]`, as `[rows, out_features]`, all f32.
@@ -135,7 +135,10 @@ impl Projection {
     /// When the weight or bias has a wrong shape, dtype or device.
     pub(in crate::nn) fn multiply(&self, xs: &[f32], rows: usize) -> Result<Vec<f32>> {
         if let Some((weight, activations)) = self.quantized() {
-            return Ok(kernels::linear(self.product(xs, rows, weight), activations));
+            return Ok(kernels::linear(
+                self.product(xs, rows, weight),
+                activations.into(),
+            ));
         }
         let mut out = vec![0.; rows * self.shape()?.0];
         self.with_product(|product| {
@@ -161,7 +164,7 @@ impl Projection {
                 a.product(a_xs, rows, a_weight),
                 b.product(b_xs, rows, b_weight),
             ];
-            return Ok(kernels::linear_each(products, activations));
+            return Ok(kernels::linear_each(products, activations.into()));
         }
         Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?])
     }
@@ -185,7 +188,7 @@ impl Projection {
                 let mut codes = Codes::take();
                 let result = f(&mut |xs, rows, out| {
                     let product = self.product(xs, rows, weight);
-                    kernels::linear_into(product, *activations, &mut codes, out);
+                    kernels::linear_into(product, (*activations).into(), &mut codes, out);
                 });
                 codes.keep();
                 result

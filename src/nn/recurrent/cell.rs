@@ -14,7 +14,7 @@ use super::{
     LSTMState, Nonlinearity, check_state, load, read_state, recurrent_layer, uniform_init,
 };
 use crate::error::Result;
-use crate::kernels::{self, Isa, Step};
+use crate::kernels::{self, Step};
 use crate::module::WeightInfo;
 use crate::nn::{Projection, prefix_of};
 use crate::qconfig::QConfig;
@@ -170,7 +170,7 @@ impl<K: Kind> Cell<K> {
         c_0: Option<&K::Cell>,
     ) -> Result<(Tensor, K::Cell)> {
         let input = as_f32(xs, "forward")?;
-        let isa = Isa::active()?;
+        let isa = kernels::active()?;
         let mut h = read_state("state h", h_0, shape, <[f32]>::to_vec)?;
         let c_0 = c_0.and_then(K::Cell::tensor);
         let mut c = if K::Cell::EXISTS {

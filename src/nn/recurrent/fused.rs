@@ -160,7 +160,7 @@ impl<K: Kind> Stack<K> {
             Some(packed @ [(_, activations), ..]) => {
                 let runs = runs.into_iter().zip(packed);
                 let runs = runs.map(|(run, (weights, _))| run.with(*weights));
-                kernels::recur(rows, runs.collect(), *activations);
+                kernels::recur(rows, runs.collect(), (*activations).into());
             }
             _ => runs.into_iter().try_for_each(|run| one_by_one(run, rows))?,
         }

@@ -2,7 +2,7 @@
 
 use super::weights::{Direction, Shape};
 use crate::error::Result;
-use crate::kernels::{self, Gates, Isa, Recurrence, Step};
+use crate::kernels::{self, Gates, Recurrence, Step};
 
 /// A projection as a function on slices: `(xs, rows, out)`.
 type Multiply<'a> = dyn FnMut(&[f32], usize, &mut [f32]) + 'a;
@@ -24,7 +24,7 @@ fn over(
     project_hh: &mut Multiply<'_>,
     mut project_hr: Option<&mut Multiply<'_>>,
 ) -> Result<()> {
-    let (isa, batch) = (Isa::active()?, run.batch());
+    let (isa, batch) = (kernels::active()?, run.batch());
     let shape @ Shape { gates, hidden, .. } = run.weights.shape;
     let (state, width) = (shape.state(), gates.count() * hidden);
     let mut hh = vec![0.; batch * width];

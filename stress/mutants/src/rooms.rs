@@ -15,10 +15,10 @@ pub const ROOMS: [(&str, &[&str]); 17] = [
     ("hidden", &["src/quantize/hidden.rs"]),
     ("module", &["src/module/"]),
     ("names", &["src/name_regex.rs"]),
-    ("qparams", &["src/qparams/"]),
+    ("qparams", &["src/qparams/", "crates/kernels/src/qparams/"]),
     ("schedule", &["src/nn/recurrent/schedule.rs"]),
-    ("packed", &["src/kernels/packed.rs"]),
-    ("threads", &["src/kernels/threads/"]),
+    ("packed", &["crates/kernels/src/packed.rs"]),
+    ("threads", &["crates/kernels/src/threads/"]),
 ];
 
 pub fn of(path: &str) -> Option<&'static str> {
@@ -35,4 +35,9 @@ pub fn of(path: &str) -> Option<&'static str> {
 }
 
 /// The files that declare the modules of each crate.
-pub const CRATES: [&str; 3] = ["src/lib.rs", "cli/src/main.rs", "crates/io/src/lib.rs"];
+pub const CRATES: [&str; 4] = [
+    "src/lib.rs",
+    "cli/src/main.rs",
+    "crates/io/src/lib.rs",
+    "crates/kernels/src/lib.rs",
+];

@@ -1,0 +1,66 @@
+//! Loops as values, to be compiled for an instruction set.
+
+use std::mem::MaybeUninit;
+
+use crate::loops::activation::{self, Activation};
+use crate::loops::number::Number;
+use crate::loops::rows::{self, Extent};
+
+/// A loop in plain Rust, which each instruction set compiles with its own features.
+///
+/// `run` and all that it calls are `#[inline(always)]`: a function of its own would be compiled
+/// without the features. Formulas are computed over the instruction set's numbers.
+pub trait Op {
+    type Out;
+
+    fn run<N: Number>(self) -> Self::Out;
+}
+
+/// Applies an activation function to each element.
+pub struct Activate<'a> {
+    pub activation: Activation,
+    pub xs: &'a mut [f32],
+}
+
+impl Op for Activate<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        activation::apply::<N>(self.activation, self.xs);
+    }
+}
+
+/// Writes the activation function of each element.
+pub struct ActivateTo<'a> {
+    pub activation: Activation,
+    pub xs: &'a [f32],
+    pub out: &'a mut [MaybeUninit<f32>],
+}
+
+impl Op for ActivateTo<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        activation::apply_to::<N>(self.activation, self.xs, self.out);
+    }
+}
+
+/// Takes the extent of each `k` values, and of the rest.
+pub struct Extents<'a> {
+    pub k: usize,
+    pub values: &'a [f32],
+    pub extents: &'a mut [Extent],
+}
+
+impl Op for Extents<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        for (values, extent) in self.values.chunks(self.k.max(1)).zip(self.extents) {
+            *extent = rows::extent(values);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! No intrinsics: it runs on any CPU, and shows what the others do.
+
+use std::marker::PhantomData;
+
+use half::{bf16, f16};
+
+use super::op::{Activate, Op};
+use crate::loops::activation::Activation;
+use crate::loops::attention::{self, Attention, Block};
+use crate::loops::convert;
+use crate::loops::float_vector;
+use crate::loops::number::fma_by_f64;
+use crate::loops::product::{Pair, Part, Product, Row, Sink};
+use crate::loops::tile;
+use crate::loops::vector::{Closures, Lanes};
+use crate::packed::Channels;
+
+/// The door: an op compiled with these features, out of line.
+#[inline(never)]
+pub fn run<O: Op>(op: O) -> O::Out {
+    op.run::<f32>()
+}
+
+pub fn widen(halves: &[f16], out: &mut [f32]) {
+    convert::widen_f16(halves, out);
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_by::<8, 32, 2>(product, out, part) }
+}
+
+/// [`multiply`] by registers of so many lanes and bytes.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_by<const LANES: usize, const BYTES: usize, const NV: usize>(
+    product: &Product<'_, [u8; 4]>,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    let vector = Closures {
+        start: |row: Row, channels: Channels<'_, LANES>| {
+            std::array::from_fn(|i| {
+                let zero_point = channels.zero_points.map_or(0, |zero_points| zero_points[i]);
+                let lhs = row.zero_point.wrapping_mul(channels.sums[i]);
+                let rhs = row.sum.wrapping_mul(zero_point);
+                0i32.wrapping_sub(lhs).wrapping_sub(rhs)
+            })
+        },
+        load: |weights: &[u8; BYTES]| weights.map(u8::cast_signed),
+        splat: |codes: [u8; 4]| codes,
+        dot: |mut acc: [i32; LANES], a: [u8; 4], b: [i8; BYTES]| {
+            for (lane, acc) in acc.iter_mut().enumerate() {
+                for (i, a) in a.into_iter().enumerate() {
+                    *acc = acc.wrapping_add(i32::from(a) * i32::from(b[4 * lane + i]));
+                }
+            }
+            acc
+        },
+        add: |left: [i32; LANES], right: [i32; LANES]| {
+            std::array::from_fn(|i| left[i].wrapping_add(right[i]))
+        },
+        fold: |acc, _| acc,
+        finish: |acc: [i32; LANES],
+                 row: Row,
+                 channels: Channels<'_, LANES>,
+                 out: &mut Lanes<LANES>| {
+            for (i, out) in out.iter_mut().enumerate() {
+                let scale = row.scale * channels.scales[i];
+                out.write((acc[i] as f32).mul_add(scale, channels.bias[i]));
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<LANES, BYTES, NV, 2, _>(product, out, part, vector) }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_f16_by::<8, 16, 2>(product, out, part) }
+}
+
+/// [`multiply_f16`] by registers of so many lanes and bytes.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_f16_by<const LANES: usize, const BYTES: usize, const NV: usize>(
+    product: &Product<'_, f32>,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    let vector = Closures {
+        start: |_, _: Channels<'_, LANES>| [0f32; LANES],
+        load: |weights: &[u8; BYTES]| -> [f32; LANES] {
+            std::array::from_fn(|i| {
+                f16::from_le_bytes([weights[2 * i], weights[2 * i + 1]]).to_f32()
+            })
+        },
+        splat: |x: f32| x,
+        dot: |acc: [f32; LANES], x: f32, weights: [f32; LANES]| {
+            std::array::from_fn(|i| x.mul_add(weights[i], acc[i]))
+        },
+        add: |left: [f32; LANES], right: [f32; LANES]| std::array::from_fn(|i| left[i] + right[i]),
+        fold: |acc, _| acc,
+        finish: |acc: [f32; LANES], _, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>| {
+            for (i, out) in out.iter_mut().enumerate() {
+                out.write(acc[i] + channels.bias[i]);
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<LANES, BYTES, NV, 2, _>(product, out, part, vector) }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_bf16_by::<8, 32, 2>(product, out, part) }
+}
+
+/// [`multiply_bf16`] by registers of so many lanes and bytes.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize, const NV: usize>(
+    product: &Product<'_, Pair>,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    let widen = |pair: Pair| pair.map(|bytes| bf16::from_le_bytes(bytes).to_f32());
+    let vector = Closures {
+        // The sums of even and odd inputs of a block, or what blocks gave and 0.
+        start: |_, _: Channels<'_, LANES>| [[0f32; LANES]; 2],
+        load: |weights: &[u8; BYTES]| -> [[f32; 2]; LANES] {
+            let (pairs, _) = weights.as_chunks::<2>().0.as_chunks::<2>();
+            std::array::from_fn(|i| widen(pairs[i]))
+        },
+        splat: widen,
+        dot: |[even, odd]: [[f32; LANES]; 2], a: [f32; 2], b: [[f32; 2]; LANES]| {
+            let plus = |acc: [f32; LANES], side: usize| -> [f32; LANES] {
+                std::array::from_fn(|i| a[side].mul_add(b[i][side], acc[i]))
+            };
+            [plus(even, 0), plus(odd, 1)]
+        },
+        add: |left: [[f32; LANES]; 2], _: [[f32; LANES]; 2]| left,
+        fold: |[sum, rest]: [[f32; LANES]; 2], [even, odd]: [[f32; LANES]; 2]| {
+            let sum = std::array::from_fn(|i| sum[i] + (even[i] + odd[i]));
+            [sum, rest]
+        },
+        finish: |[sum, _]: [[f32; LANES]; 2],
+                 _,
+                 channels: Channels<'_, LANES>,
+                 out: &mut Lanes<LANES>| {
+            for (i, out) in out.iter_mut().enumerate() {
+                out.write(sum[i] + channels.bias[i]);
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<LANES, BYTES, NV, 2, _>(product, out, part, vector) }
+}
+
+/// # Safety
+/// No other thread computes a block that overlaps.
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
+    // By an instruction where the CPU surely has it: the C library's is a call for each element.
+    let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+    let register = float_vector::Closures {
+        load: |from: &[f32; 8]| *from,
+        splat: |value| [value; 8],
+        add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
+        fma: |a: [f32; 8], b: [f32; 8], acc: [f32; 8]| {
+            std::array::from_fn(|i| {
+                if has_fma {
+                    a[i].mul_add(b[i], acc[i])
+                } else {
+                    fma_by_f64(a[i], b[i], acc[i])
+                }
+            })
+        },
+        store: |values, to: &mut [f32; 8]| *to = values,
+        transpose: |square| transpose(square),
+    };
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register) }
+}
+
+/// Rows become columns.
+#[inline(always)]
+pub fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+    std::array::from_fn(|c| std::array::from_fn(|r| square[r][c]))
+}

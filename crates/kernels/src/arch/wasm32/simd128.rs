@@ -1,0 +1,257 @@
+//! simd128: products of i16, and an `fma` by way of f64.
+
+use std::arch::wasm32::*;
+use std::marker::PhantomData;
+
+use half::f16;
+
+use super::lanes::{self, Exact, Fma};
+use crate::arch::op::{Activate, Op};
+use crate::arch::portable;
+use crate::loops::activation::Activation;
+use crate::loops::attention::{self, Attention, Block};
+use crate::loops::convert;
+use crate::loops::float_vector;
+use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
+use crate::loops::tile;
+use crate::loops::vector::{Closures, Lanes, Order, Ordered};
+use crate::loops::wide;
+use crate::packed::Channels;
+
+/// The door: an op compiled with these features, out of line.
+#[inline(never)]
+pub fn run<O: Op>(op: O) -> O::Out {
+    run_by::<O, Exact>(op)
+}
+
+#[inline(always)]
+pub fn run_by<O: Op, F: Fma>(op: O) -> O::Out {
+    op.run::<lanes::Lanes<F>>()
+}
+
+fn activate(activation: Activation, xs: &mut [f32]) {
+    run(Activate { activation, xs });
+}
+
+pub fn widen(halves: &[f16], out: &mut [f32]) {
+    convert::widen_f16(halves, out);
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_by::<Exact>(product, out, part, activate) }
+}
+
+/// A tile of 2 x 8: 8 pairs of sums, 4 half-weights and a broadcast of the 16 registers of x86-64, one
+/// of which engines keep for themselves.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+#[inline(always)]
+pub unsafe fn multiply_by<F: Fma>(
+    product: &Product<'_, [u8; 4]>,
+    out: &Sink<'_>,
+    part: Part,
+    activate: impl Fn(Activation, &mut [f32]) + Copy,
+) {
+    let vector = Closures {
+        // Sums of two channels each: inputs 0 and 1 separate from 2 and 3.
+        start: |row: Row, channels: Channels<'_, 4>| {
+            let (acc, zero) = (start(row, channels), i32x4_splat(0));
+            (
+                i32x4_shuffle::<0, 4, 1, 5>(acc, zero),
+                i32x4_shuffle::<2, 6, 3, 7>(acc, zero),
+            )
+        },
+        load: |weights: &[u8; 16]| {
+            let weights = weights.as_ptr().cast::<i8>();
+            // SAFETY: each half of the array is 8 bytes to read; no alignment is asked.
+            unsafe {
+                (
+                    i16x8_load_extend_i8x8(weights),
+                    i16x8_load_extend_i8x8(weights.add(8)),
+                )
+            }
+        },
+        splat: |Wide(codes): Wide| u64x2_splat(codes),
+        dot: |acc: (v128, v128), a: v128, b: (v128, v128)| {
+            (
+                i32x4_add(acc.0, i32x4_dot_i16x8(a, b.0)),
+                i32x4_add(acc.1, i32x4_dot_i16x8(a, b.1)),
+            )
+        },
+        add: |left: (v128, v128), right: (v128, v128)| {
+            (i32x4_add(left.0, right.0), i32x4_add(left.1, right.1))
+        },
+        fold: |acc, _| acc,
+        finish: |acc: (v128, v128), row: Row, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
+            let even = i32x4_shuffle::<0, 2, 4, 6>(acc.0, acc.1);
+            let odd = i32x4_shuffle::<1, 3, 5, 7>(acc.0, acc.1);
+            let scale = f32x4_mul(f32x4_splat(row.scale), lanes::load(channels.scales));
+            let sum = f32x4_convert_i32x4(i32x4_add(even, odd));
+            put(F::fma(sum, scale, lanes::load(channels.bias)), out);
+        },
+        activate,
+        group: PhantomData,
+    };
+    let wide = |codes: [u8; 4]| {
+        let [a, b, c, d] = codes.map(u64::from);
+        Wide(a | b << 16 | c << 32 | d << 48)
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe {
+        wide::multiply(product, out, part, 2, wide, |product, out, part| {
+            tile::multiply::<4, 16, 2, 2, _>(product, out, part, vector)
+        });
+    }
+}
+
+/// The codes of a group, as i16.
+#[derive(Clone, Copy)]
+struct Wide(u64);
+
+impl Ordered for Wide {
+    const ORDER: Order = Order::Any;
+}
+
+/// The value that 4 sums begin with: their correction by zero points.
+#[inline(always)]
+fn start(row: Row, channels: Channels<'_, 4>) -> v128 {
+    // SAFETY: each array is 16 bytes to read; no alignment is asked.
+    let load = |xs: &[i32; 4]| unsafe { v128_load(xs.as_ptr().cast()) };
+    let zero_point = i32x4_splat(row.zero_point.wrapping_neg());
+    let acc = i32x4_mul(zero_point, load(channels.sums));
+    let Some(zero_points) = channels.zero_points else {
+        return acc;
+    };
+    i32x4_sub(acc, i32x4_mul(i32x4_splat(row.sum), load(zero_points)))
+}
+
+#[inline(always)]
+fn put(values: v128, out: &mut Lanes<4>) {
+    // SAFETY: the array is 16 bytes to write; no alignment is asked.
+    unsafe { v128_store(out.as_mut_ptr().cast(), values) }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_f16_by::<Exact>(product, out, part, activate) }
+}
+
+/// A tile of 2 x 8 of floats. No instruction widens halves, which is most of the work.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+#[inline(always)]
+pub unsafe fn multiply_f16_by<F: Fma>(
+    product: &Product<'_, f32>,
+    out: &Sink<'_>,
+    part: Part,
+    activate: impl Fn(Activation, &mut [f32]) + Copy,
+) {
+    let vector = Closures {
+        start: |_, _: Channels<'_, 4>| f32x4_splat(0.),
+        load: |weights: &[u8; 8]| {
+            let (halves, _) = weights.as_chunks::<2>();
+            lanes::load(&std::array::from_fn(|i| {
+                f16::from_le_bytes(halves[i]).to_f32()
+            }))
+        },
+        splat: |x: f32| f32x4_splat(x),
+        dot: |acc, x, weights| F::fma(x, weights, acc),
+        add: |left, right| f32x4_add(left, right),
+        fold: |acc, _| acc,
+        finish: |acc, _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
+            put(f32x4_add(acc, lanes::load(channels.bias)), out);
+        },
+        activate,
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<4, 8, 2, 2, _>(product, out, part, vector) }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_bf16_by::<Exact>(product, out, part, activate) }
+}
+
+/// A tile of 2 x 8 of even and odd inputs.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+#[inline(always)]
+pub unsafe fn multiply_bf16_by<F: Fma>(
+    product: &Product<'_, Pair>,
+    out: &Sink<'_>,
+    part: Part,
+    activate: impl Fn(Activation, &mut [f32]) + Copy,
+) {
+    // A bfloat16 is the upper half of an f32.
+    let widen = |pairs| {
+        [
+            i32x4_shl(pairs, 16),
+            v128_and(pairs, u32x4_splat(0xffff_0000)),
+        ]
+    };
+    let vector = Closures {
+        // The sums of even and odd inputs of a block, or what blocks gave and 0.
+        start: |_, _: Channels<'_, 4>| [f32x4_splat(0.); 2],
+        // SAFETY: the array is 16 bytes to read; no alignment is asked.
+        load: |weights: &[u8; 16]| widen(unsafe { v128_load(weights.as_ptr().cast()) }),
+        splat: |pair: Pair| widen(u32x4_splat(u32::from_le_bytes(bytes(pair)))),
+        dot: |[even, odd]: [v128; 2], a: [v128; 2], b: [v128; 2]| {
+            [F::fma(a[0], b[0], even), F::fma(a[1], b[1], odd)]
+        },
+        add: |left: [v128; 2], _| left,
+        fold: |[sum, rest]: [v128; 2], [even, odd]: [v128; 2]| {
+            [f32x4_add(sum, f32x4_add(even, odd)), rest]
+        },
+        finish: |[sum, _]: [v128; 2], _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
+            put(f32x4_add(sum, lanes::load(channels.bias)), out);
+        },
+        activate,
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<4, 16, 2, 2, _>(product, out, part, vector) }
+}
+
+/// # Safety
+/// No other thread computes a block that overlaps.
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
+    // SAFETY: the contract is the same.
+    unsafe { attend_by::<Exact, CAREFUL>(attention, block, out) }
+}
+
+/// # Safety
+/// No other thread computes a block that overlaps.
+#[inline(always)]
+pub unsafe fn attend_by<F: Fma, const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
+    let register = float_vector::Closures {
+        load: |from: &[f32; 4]| lanes::load(from),
+        splat: |value| f32x4_splat(value),
+        add: |left, right| f32x4_add(left, right),
+        fma: |a, b, acc| F::fma(a, b, acc),
+        store: |values, to: &mut [f32; 4]| lanes::store(values, to),
+        transpose: |square| portable::transpose(square),
+    };
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    unsafe {
+        attention::attend_by::<4, 2, lanes::Lanes<F>, _, CAREFUL>(attention, block, out, register)
+    }
+}

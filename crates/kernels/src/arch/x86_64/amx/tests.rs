@@ -1,0 +1,125 @@
+//! The path is taken where it can be, and leaves the thread's tiles as it found them. Its results
+//! are compared in `kernels::tests`, with those of all instruction sets.
+
+use std::cell::Cell;
+
+use super::tiles::Configuration;
+use crate::calls::attention::attention;
+use crate::calls::linear::linear;
+use crate::isa::{Isa, Kind, cpu};
+use crate::loops::attention::{Attention, Heads, Precision};
+use crate::loops::product::Product;
+use crate::packed::Packed;
+use crate::qparams::activation::{ActivationConfig, Granularity};
+use crate::reference::Int8;
+
+thread_local! {
+    static PARTS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A part is computed on this thread's tiles.
+pub fn count_part() {
+    PARTS.set(PARTS.get() + 1);
+}
+
+/// A product of `rows` rows, too small to be shared with other threads.
+fn multiply(rows: usize) {
+    let (n, k) = (40, 70);
+    let (codes, scales, zero_points) = (vec![1; n * k], vec![1.; n], vec![0; n]);
+    let rhs = Int8 {
+        codes: &codes,
+        scales: &scales,
+        zero_points: &zero_points,
+    };
+    let packed = Packed::int8(Isa(Kind::AmxInt8), k, 1, rhs, &vec![0.; n]);
+    // One scale a row: 1.
+    let lhs = vec![255.; rows * k];
+    let operands = Product::of(&lhs, rows, &packed, None);
+    let activations = ActivationConfig::dynamic(Granularity::PerRow, false);
+    let expected = vec![255. * k as f32; rows * n];
+    assert_eq!(linear(operands, activations), expected);
+}
+
+/// Attention of one query and key, too small to be shared with other threads.
+fn attend(precision: Precision) {
+    let one = Heads {
+        values: &[1., 2., 3.],
+        strides: [3; 3],
+        rows: 1,
+        columns: 3,
+    };
+    let operands = Attention {
+        q: one,
+        k: one,
+        v: one,
+        mask: None,
+        causal: false,
+        scale: 1.,
+        batch: 1,
+        heads: 1,
+        kv_heads: 1,
+        precision,
+    };
+    assert_eq!(attention(Isa(Kind::AmxInt8), operands), one.values);
+}
+
+/// Whether there are tiles: of this CPU, or by the handler, which is installed.
+fn available() -> bool {
+    #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
+    assert!(super::emulation::install());
+    cpu::amx_int8_or_emulated()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "asks the CPU")]
+fn products_of_several_rows_are_computed_on_tiles() {
+    #[cfg(target_os = "linux")]
+    {
+        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let has = |flag: &str| cpu.split_whitespace().any(|word| word == flag);
+        let all = ["amx_tile", "amx_int8", "avx512_bf16", "avx512_vnni"];
+        assert!(available() || !all.iter().all(|flag| has(flag)));
+    }
+    if !available() {
+        return;
+    }
+    assert_eq!(Isa::available().pop(), Some(Isa(Kind::AmxInt8)));
+    for (rows, parts) in [(1, 0), (15, 0), (16, 1), (33, 1)] {
+        PARTS.set(0);
+        multiply(rows);
+        assert_eq!(PARTS.get(), parts, "{rows} rows");
+    }
+}
+
+#[test]
+fn attention_in_bfloat16_is_computed_on_tiles() {
+    if !available() {
+        return;
+    }
+    for (precision, parts) in [(Precision::Float32, 0), (Precision::BFloat16, 1)] {
+        PARTS.set(0);
+        attend(precision);
+        assert_eq!(PARTS.get(), parts, "{precision:?}");
+    }
+}
+
+#[test]
+fn configurations_of_others_are_left_as_they_were() {
+    if !available() {
+        return;
+    }
+    // SAFETY: tiles are available; the configurations are of products, or of none.
+    unsafe {
+        for height in [3, 16] {
+            let others = Configuration::of_products(height);
+            others.load();
+            multiply(20);
+            attend(Precision::BFloat16);
+            assert_eq!(Configuration::current(), others);
+        }
+        Configuration::NONE.load();
+        multiply(20);
+        attend(Precision::BFloat16);
+        assert_eq!(Configuration::current(), Configuration::NONE);
+    }
+}

@@ -1,0 +1,320 @@
+//! AVX2 without VNNI: 8 lanes, products in two steps that cannot saturate.
+//!
+//! `maddubs` multiplies bytes and adds pairs of products into an i16. That is exact where the codes of
+//! activations have 7 bits, `2 * 127 * 128 < 2^15`, or the weights' a reduced range, `2 * 255 * 64 <
+//! 2^15`, as by some presets. Elsewhere bytes are widened to i16, even and odd ones separately, and
+//! `madd` adds pairs of products into an i32.
+
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use half::f16;
+
+use crate::arch::op::{Activate, Op};
+use crate::loops::activation::Activation;
+use crate::loops::attention::{self, Attention, Block};
+use crate::loops::convert;
+use crate::loops::float_vector;
+use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
+use crate::loops::tile;
+use crate::loops::vector::{Closures, Lanes, Order, Ordered, Vector};
+use crate::loops::wide;
+use crate::packed::Channels;
+
+/// The door: an op compiled with these features, out of line.
+#[target_feature(enable = "avx2,fma")]
+#[inline(never)]
+pub fn run<O: Op>(op: O) -> O::Out {
+    op.run::<f32>()
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub fn widen(halves: &[f16], out: &mut [f32]) {
+    let (halves, halves_rest) = halves.as_chunks::<8>();
+    let (out, out_rest) = out.as_chunks_mut::<8>();
+    for (halves, out) in halves.iter().zip(out) {
+        // SAFETY: 16 bytes to read, 32 to write; no alignment is asked.
+        unsafe {
+            let halves = _mm_loadu_si128(halves.as_ptr().cast());
+            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(halves));
+        }
+    }
+    convert::widen_f16(halves_rest, out_rest);
+}
+
+/// The registers of attention.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+pub fn register() -> impl float_vector::Register<8, V = __m256> {
+    float_vector::Closures {
+        // SAFETY: the array is 32 bytes to read; no alignment is asked.
+        load: |from: &[f32; 8]| unsafe { _mm256_loadu_ps(from.as_ptr()) },
+        splat: |value| _mm256_set1_ps(value),
+        add: |left, right| _mm256_add_ps(left, right),
+        fma: |a, b, acc| _mm256_fmadd_ps(a, b, acc),
+        // SAFETY: the array is 32 bytes to write.
+        store: |values, to: &mut [f32; 8]| unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
+        transpose: |square| transpose(square),
+    }
+}
+
+/// # Safety
+/// The CPU has these features, and no other thread computes a block that overlaps.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn attend<const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: Block,
+    out: &Sink<'_>,
+) -> bool {
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register()) }
+}
+
+/// By `maddubs` where that is exact for the codes at hand: the bits are the same.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let lhs = product.lhs.of(part.rows.clone(), product.rhs.groups());
+    let has_7_bits = || {
+        let codes = lhs.groups.as_flattened().iter();
+        codes.fold(0, |used, code| used | code) <= 127
+    };
+    // SAFETY: the contract is the same.
+    unsafe {
+        if product.rhs.has_reduced_range() || has_7_bits() {
+            multiply_bytes(product, out, part)
+        } else {
+            multiply_widened(product, out, part)
+        }
+    }
+}
+
+/// A tile of 4 x 16: 8 sums, 2 weights, a broadcast, ones and two pairs of products of the 16 registers.
+///
+/// # Safety
+/// The CPU has these features, no other thread computes a part that overlaps, and products of two codes
+/// add up to an i16.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let ones = _mm256_set1_epi16(1);
+    let vector = exact(
+        // SAFETY: the array is 32 bytes to read; no alignment is asked.
+        |weights| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
+        |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
+        |acc, a, b| {
+            let pairs = _mm256_maddubs_epi16(a, b);
+            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
+        },
+    );
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector) }
+}
+
+/// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let vector = exact(
+        |weights| {
+            // SAFETY: the array is 32 bytes to read; no alignment is asked.
+            let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) };
+            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
+            (even, _mm256_srai_epi16::<8>(bytes))
+        },
+        |Wide { even, odd }: Wide| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
+        |acc, a: (__m256i, __m256i), b: (__m256i, __m256i)| {
+            let even = _mm256_madd_epi16(a.0, b.0);
+            let odd = _mm256_madd_epi16(a.1, b.1);
+            _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
+        },
+    );
+    let wide = |codes: [u8; 4]| {
+        let codes = i32::from_le_bytes(codes);
+        Wide {
+            even: codes & 0x00ff_00ff,
+            odd: codes >> 8 & 0x00ff_00ff,
+        }
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe {
+        wide::multiply(product, out, part, 4, wide, |product, out, part| {
+            tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector)
+        });
+    }
+}
+
+/// A register of 8 exact sums, in which instruction sets differ by how they multiply.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+pub fn exact<G: Ordered, A: Copy, B: Copy>(
+    load: impl Fn(&[u8; 32]) -> B + Copy,
+    splat: impl Fn(G) -> A + Copy,
+    dot: impl Fn(__m256i, A, B) -> __m256i + Copy,
+) -> impl Vector<8, 32, Group = G> {
+    Closures {
+        start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
+        load,
+        splat,
+        dot,
+        add: |left, right| _mm256_add_epi32(left, right),
+        fold: |acc, _| acc,
+        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            finish(acc, row, channels, out)
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    }
+}
+
+/// The even and the odd codes of a group, as i16.
+#[derive(Clone, Copy)]
+struct Wide {
+    even: i32,
+    odd: i32,
+}
+
+impl Ordered for Wide {
+    const ORDER: Order = Order::Any;
+}
+
+/// The value that 8 sums begin with: their correction by zero points.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn start(row: Row, channels: Channels<'_, 8>) -> __m256i {
+    // SAFETY: each array is 32 bytes to read.
+    let load = |xs: &[i32; 8]| unsafe { _mm256_loadu_si256(xs.as_ptr().cast()) };
+    let zero_point = _mm256_set1_epi32(row.zero_point.wrapping_neg());
+    let acc = _mm256_mullo_epi32(zero_point, load(channels.sums));
+    let Some(zero_points) = channels.zero_points else {
+        return acc;
+    };
+    let sum = _mm256_set1_epi32(row.sum);
+    _mm256_sub_epi32(acc, _mm256_mullo_epi32(sum, load(zero_points)))
+}
+
+/// Scale and bias of 8 sums.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn finish(acc: __m256i, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>) {
+    // SAFETY: each array is 32 bytes to read.
+    let load = |xs: &[f32; 8]| unsafe { _mm256_loadu_ps(xs.as_ptr()) };
+    let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), load(channels.scales));
+    let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, load(channels.bias));
+    // SAFETY: the array is 32 bytes to write.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) };
+}
+
+/// A tile of 4 x 16 of floats: 8 sums, 2 weights and a broadcast of the 16 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    let vector = Closures {
+        start: |_, _: Channels<'_, 8>| _mm256_setzero_ps(),
+        load: |weights: &[u8; 16]| {
+            // SAFETY: the array is 16 bytes to read; no alignment is asked.
+            _mm256_cvtph_ps(unsafe { _mm_loadu_si128(weights.as_ptr().cast()) })
+        },
+        splat: |x: f32| _mm256_set1_ps(x),
+        dot: |acc, x, weights| _mm256_fmadd_ps(x, weights, acc),
+        add: |left, right| _mm256_add_ps(left, right),
+        fold: |acc, _| acc,
+        finish: |acc, _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            // SAFETY: each array is 32 bytes to read or to write.
+            unsafe {
+                let bias = _mm256_loadu_ps(channels.bias.as_ptr());
+                _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(acc, bias));
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 16, 2, 4, _>(product, out, part, vector) }
+}
+
+/// A tile of 2 x 16: 8 sums of even and odd inputs, 4 weights and 2 values of the 16 registers. What
+/// blocks gave is in memory.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+    // A bfloat16 is the upper half of an f32.
+    let widen = |pairs| {
+        (
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)),
+            _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(!0xffff))),
+        )
+    };
+    let vector = Closures {
+        // The sums of even and odd inputs of a block, or what blocks gave and 0.
+        start: |_, _: Channels<'_, 8>| [_mm256_setzero_ps(); 2],
+        // SAFETY: the array is 32 bytes to read; no alignment is asked.
+        load: |weights: &[u8; 32]| widen(unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) }),
+        splat: |pair: Pair| widen(_mm256_set1_epi32(i32::from_le_bytes(bytes(pair)))),
+        dot: |[even, odd]: [__m256; 2], a: (__m256, __m256), b: (__m256, __m256)| {
+            [
+                _mm256_fmadd_ps(a.0, b.0, even),
+                _mm256_fmadd_ps(a.1, b.1, odd),
+            ]
+        },
+        add: |left: [__m256; 2], _| left,
+        fold: |[sum, rest]: [__m256; 2], [even, odd]: [__m256; 2]| {
+            let sum = _mm256_add_ps(sum, _mm256_add_ps(even, odd));
+            [sum, rest]
+        },
+        finish: |[sum, _]: [__m256; 2], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            // SAFETY: each array is 32 bytes to read or to write.
+            unsafe {
+                let bias = _mm256_loadu_ps(channels.bias.as_ptr());
+                _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(sum, bias));
+            }
+        },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
+    };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 2, 2, _>(product, out, part, vector) }
+}
+
+/// Rows become columns: pairs of rows, of pairs, and of halves are interleaved.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+    // SAFETY: each array is 32 bytes to read.
+    let r = square.map(|row| unsafe { _mm256_loadu_ps(row.as_ptr()) });
+    let low = |a, b| _mm256_unpacklo_ps(a, b);
+    let high = |a, b| _mm256_unpackhi_ps(a, b);
+    let first = |a, b| _mm256_shuffle_ps::<0b01_00_01_00>(a, b);
+    let second = |a, b| _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+    // Column c, and 4 + c in the upper half, of rows `from` to `from + 3`.
+    let columns = |from: usize| {
+        let (low_a, low_b) = (low(r[from], r[from + 1]), low(r[from + 2], r[from + 3]));
+        let (high_a, high_b) = (high(r[from], r[from + 1]), high(r[from + 2], r[from + 3]));
+        [
+            first(low_a, low_b),
+            second(low_a, low_b),
+            first(high_a, high_b),
+            second(high_a, high_b),
+        ]
+    };
+    let mut out = [[0.; 8]; 8];
+    for (c, (top, bottom)) in columns(0).into_iter().zip(columns(4)).enumerate() {
+        let (left, right) = (
+            _mm256_permute2f128_ps::<0x20>(top, bottom),
+            _mm256_permute2f128_ps::<0x31>(top, bottom),
+        );
+        // SAFETY: each array is 32 bytes to write.
+        unsafe {
+            _mm256_storeu_ps(out[c].as_mut_ptr(), left);
+            _mm256_storeu_ps(out[c + 4].as_mut_ptr(), right);
+        }
+    }
+    out
+}

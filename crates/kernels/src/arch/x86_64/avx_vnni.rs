@@ -1,0 +1,25 @@
+//! AVX-VNNI: 8 lanes, four products a lane and instruction.
+
+use std::arch::x86_64::*;
+
+use super::avx2;
+use crate::loops::product::{Part, Product, Sink};
+use crate::loops::tile::{self, MAX_ROWS};
+
+pub use super::avx2::{attend, multiply_bf16, multiply_f16, run, widen};
+
+/// A tile of 6 x 16: 12 sums, 2 weights and a broadcast of the 16 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma,avxvnni")]
+pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let vector = avx2::exact(
+        // SAFETY: the array is 32 bytes to read; no alignment is asked.
+        |weights| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
+        |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
+        |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b),
+    );
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 2, MAX_ROWS, _>(product, out, part, vector) }
+}

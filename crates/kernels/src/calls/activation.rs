@@ -1,0 +1,78 @@
+//! An activation function of all elements of a slice.
+
+use crate::arch::op::ActivateTo;
+use crate::isa::Isa;
+use crate::loops::activation::{Activation, BLOCK};
+use crate::loops::buffer;
+use crate::threads::{TASKS_PER_THREAD, Threads};
+
+/// The function of each element, on several threads if that is faster.
+///
+/// The result does not depend on the instruction set or on the number of threads.
+pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
+    let threads = Threads::of_caller();
+    let tasks = if xs.len() < SERIAL_ELEMENTS {
+        1
+    } else {
+        xs.len()
+            .div_ceil(CHUNK)
+            .min(TASKS_PER_THREAD * threads.count())
+    };
+    let share = xs.len().div_ceil(tasks).next_multiple_of(BLOCK).max(1);
+    // SAFETY: the chunks of both slices are the same, and all of each is written.
+    unsafe {
+        buffer::filled(xs.len(), |out| {
+            threads.for_each_item(xs.chunks(share).zip(out.chunks_mut(share)), |(xs, out)| {
+                isa.run(ActivateTo {
+                    activation,
+                    xs,
+                    out,
+                });
+            });
+        })
+    }
+}
+
+/// Elements below which the caller's thread computes alone.
+const SERIAL_ELEMENTS: usize = 16_384;
+
+/// Elements that are worth a task.
+const CHUNK: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::op::Activate;
+    use crate::loops::activation::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+
+    #[test]
+    fn every_isa_gives_the_bits_of_the_formulas() {
+        type Case = (Activation, fn(f32) -> f32);
+        let functions: [Case; 6] = [
+            (Activation::Relu, relu),
+            (Activation::Gelu, gelu),
+            (Activation::GeluTanh, gelu_tanh),
+            (Activation::Silu, silu),
+            (Activation::Tanh, tanh),
+            (Activation::Sigmoid, sigmoid),
+        ];
+        let ends = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0., 0.];
+        let xs: Vec<f32> = (-400..400).map(|i| i as f32 * 0.037).chain(ends).collect();
+        let bits = |x: f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
+        for isa in Isa::available() {
+            for (activation, f) in functions {
+                for len in [0, 1, 15, 16, 17, 64, xs.len()] {
+                    let mut got = xs[xs.len() - len..].to_vec();
+                    let expected: Vec<u32> = got.iter().map(|x| bits(f(*x))).collect();
+                    let elsewhere = activate(isa, activation, &got);
+                    let xs = &mut got;
+                    isa.run(Activate { activation, xs });
+                    for got in [got, elsewhere] {
+                        let got: Vec<u32> = got.into_iter().map(bits).collect();
+                        assert_eq!(got, expected, "{isa} {activation:?} {len}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Attention of all heads, cut into blocks of queries.
+
+use crate::isa::Isa;
+use crate::loops::attention::{Attention, Block, Heads};
+use crate::loops::buffer;
+use crate::loops::float_tile::COLUMNS;
+use crate::loops::product::Sink;
+use crate::sizes;
+use crate::threads::{TASKS_PER_THREAD, Threads};
+
+impl Heads<'_> {
+    /// Itself, checked: all matrices are within `values`. Matrices without elements have no place.
+    ///
+    /// # Panics
+    /// If some are not.
+    fn checked(self, what: &str, batch: usize, heads: usize) -> Self {
+        let sizes = [batch, heads, self.rows, self.columns];
+        if sizes.contains(&0) {
+            return Self {
+                values: &[],
+                strides: [0; 3],
+                ..self
+            };
+        }
+        let ends = sizes.into_iter().zip(self.strides.into_iter().chain([1]));
+        let last = ends
+            .map(|(size, stride)| (size - 1).checked_mul(stride))
+            .try_fold(0usize, |sum, offset| sum.checked_add(offset?));
+        assert!(
+            last.is_some_and(|last| last < self.values.len()),
+            "{what}: expected {sizes:?} at strides {:?} within {} elements",
+            self.strides,
+            self.values.len()
+        );
+        self
+    }
+}
+
+impl<'a> Attention<'a> {
+    /// Itself, checked.
+    ///
+    /// # Panics
+    /// If the sizes of the operands do not agree, or one exceeds its slice.
+    fn checked(self) -> Self {
+        let Self { q, k, v, .. } = self;
+        assert!(q.columns == k.columns, "q and k: expected one head_dim");
+        assert!(k.rows == v.rows, "k and v: expected one number of keys");
+        assert!(
+            self.heads.checked_rem(self.kv_heads).unwrap_or(self.heads) == 0,
+            "kv_heads: expected a divisor of heads"
+        );
+        let scores = (q.rows, k.rows);
+        assert!(
+            self.mask
+                .is_none_or(|mask| (mask.rows, mask.columns) == scores),
+            "mask: expected {scores:?}, the sizes of the scores"
+        );
+        Self {
+            q: q.checked("q", self.batch, self.heads),
+            k: k.checked("k", self.batch, self.kv_heads),
+            v: v.checked("v", self.batch, self.kv_heads),
+            mask: self
+                .mask
+                .map(|mask| mask.checked("mask", self.batch, self.heads)),
+            ..self
+        }
+    }
+
+    /// Single queries of heads that share k and v, as the queries of one head: keys are read once.
+    ///
+    /// `[batch * kv_heads, group, 1, value_dim]` has the layout of `[batch, 1, heads, value_dim]`.
+    fn grouped(self) -> Self {
+        let group = self.heads.checked_div(self.kv_heads).unwrap_or(1);
+        if self.q.rows != 1 || group == 1 {
+            return self;
+        }
+        // Whether sequences follow each other as heads do, so that both can be counted as one.
+        let follows = |of: Heads<'_>, heads| {
+            let [of_batch, of_head, _] = of.strides;
+            self.batch == 1 || of_head.checked_mul(heads) == Some(of_batch)
+        };
+        let (of_q, of_kv) = ([Some(self.q), self.mask], [self.k, self.v]);
+        if !(of_q.into_iter().flatten().all(|of| follows(of, self.heads))
+            && of_kv.into_iter().all(|of| follows(of, self.kv_heads)))
+        {
+            return self;
+        }
+        let queries = |of: Heads<'a>| Heads {
+            strides: [group * of.strides[1], 0, of.strides[1]],
+            rows: group,
+            ..of
+        };
+        let keys = |of: Heads<'a>| Heads {
+            strides: [of.strides[1], 0, of.strides[2]],
+            ..of
+        };
+        Self {
+            q: queries(self.q),
+            k: keys(self.k),
+            v: keys(self.v),
+            mask: self.mask.map(queries),
+            // A single query is the last one, and sees all keys.
+            causal: false,
+            batch: self.batch * self.kv_heads,
+            heads: 1,
+            kv_heads: 1,
+            ..self
+        }
+    }
+}
+
+/// Multiply-adds below which the caller's thread computes alone.
+const SERIAL_MACS: usize = 200_000;
+
+/// `softmax(q k^T scale + mask) v`, laid out as `[batch, queries, heads, value_dim]`.
+///
+/// That of [`reference::attention`](crate::reference::attention) or
+/// [`reference::attention_bf16`](crate::reference::attention_bf16) for each query. One
+/// that sees no key, by a mask of minus infinity or by `causal`, gives zeros; of a key that it does
+/// not see nothing reaches it, be it finite or not. Each element is within `2^-21 max |v| (2 + max
+/// (scale sum |q_d k_d| + |mask|))` of the exact result, the maxima over the keys that are not
+/// excluded; with factors in bfloat16 it is beyond that by at most
+/// `max |v| (e^(s / 63) - 1 + 2^-6)`, `s` being `max scale sum |q_d k_d|`. It does not depend on the number
+/// of threads.
+///
+/// # Panics
+/// If the sizes of the operands do not agree, or one exceeds its slice.
+pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
+    let attention = attention.checked().grouped();
+    let Attention { q, k, v, .. } = attention;
+    let (batch, heads) = (attention.batch, attention.heads);
+    let len = sizes::length("out", &[batch, heads, q.rows, v.columns]);
+    if len == 0 || k.rows == 0 {
+        return vec![0.; len];
+    }
+
+    let work = [heads, q.rows, k.rows, q.columns.saturating_add(v.columns)];
+    let work = work.into_iter().fold(batch, usize::saturating_mul);
+    let threads = Threads::of_caller();
+    let count = if work < SERIAL_MACS {
+        1
+    } else {
+        threads.count()
+    };
+    let registers = q.rows.div_ceil(COLUMNS);
+    let wanted = TASKS_PER_THREAD * count;
+    let blocks = registers.div_ceil(attention.precision.queries_of_task() / COLUMNS);
+    let blocks = match count {
+        1 => blocks,
+        _ => blocks.max(registers.min(wanted.div_ceil(batch * heads))),
+    };
+    sizes::length("registers by blocks", &[registers, blocks]);
+    let tasks = batch * heads * blocks;
+    // Threads count the tasks that they get in u32.
+    let share = tasks.div_ceil(u32::MAX as usize);
+    // SAFETY: the blocks of all heads of all sequences are all rows and columns of the output, each
+    // once: they fill it, and do not overlap.
+    unsafe {
+        buffer::filled(len, |out| {
+            let out = Sink::channels(out, heads * v.columns);
+            let task = |index: usize| {
+                let (head, block) = (index / blocks, index % blocks);
+                let start = block * registers / blocks * COLUMNS;
+                let end = (block + 1) * registers / blocks * COLUMNS;
+                let block = Block {
+                    batch: head / heads,
+                    head: head % heads,
+                    queries: start..end.min(q.rows),
+                };
+                if !isa.attend::<false>(&attention, block.clone(), &out) {
+                    isa.attend::<true>(&attention, block, &out);
+                }
+            };
+            match count {
+                1 => (0..tasks).for_each(task),
+                _ => threads.for_each(tasks.div_ceil(share), false, |index| {
+                    (index * share..tasks.min((index + 1) * share)).for_each(task);
+                }),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loops::attention::Precision;
+
+    /// A value in [-1, 1) that depends on nothing but `i`.
+    fn value(i: usize) -> f32 {
+        let mixed = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        mixed as f32 / (1u64 << 23) as f32 - 1.
+    }
+
+    fn values(seed: usize, len: usize) -> Vec<f32> {
+        (0..len).map(|i| value(seed * 1_000_003 + i) * 3.).collect()
+    }
+
+    /// Rows of `heads * columns` that the heads share, as a projection leaves them.
+    fn heads(values: &[f32], batch_rows: usize, heads: usize, columns: usize) -> Heads<'_> {
+        let row = heads * columns;
+        Heads {
+            values,
+            strides: [batch_rows * row, columns, row],
+            rows: batch_rows,
+            columns,
+        }
+    }
+
+    /// Each element in f64, and the bound that is stated for it.
+    fn exact(a: &Attention<'_>) -> Vec<(f64, f64)> {
+        let at = |heads: &Heads<'_>, b, h, row, column| {
+            let [of_b, of_h, of_row] = heads.strides;
+            f64::from(heads.values[b * of_b + h * of_h + row * of_row + column])
+        };
+        let mut out = Vec::new();
+        let kv = |h| h * a.kv_heads / a.heads;
+        for b in 0..a.batch {
+            for (i, h) in (0..a.q.rows).flat_map(|i| (0..a.heads).map(move |h| (i, h))) {
+                let score = |j| {
+                    if a.causal && j + a.q.rows > i + a.k.rows {
+                        return f64::NEG_INFINITY;
+                    }
+                    let dot = |d| at(&a.q, b, h, i, d) * at(&a.k, b, kv(h), j, d);
+                    let dot = (0..a.q.columns).map(dot).sum::<f64>();
+                    let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
+                    dot * f64::from(a.scale) + mask
+                };
+                let scores: Vec<f64> = (0..a.k.rows).map(score).collect();
+                let of_products = |j| {
+                    let term = |d| (at(&a.q, b, h, i, d) * at(&a.k, b, kv(h), j, d)).abs();
+                    f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>()
+                };
+                let of_mask = |j| a.mask.map_or(0., |mask| at(&mask, b, h, i, j)).abs();
+                let seen = || (0..a.k.rows).filter(|j| of_mask(*j).is_finite());
+                let size = seen()
+                    .map(|j| of_products(j) + of_mask(j))
+                    .fold(0., f64::max);
+                let of_factors = match a.precision {
+                    Precision::Float32 => 0.,
+                    Precision::BFloat16 => {
+                        let size = seen().map(of_products).fold(0., f64::max);
+                        (size / 63.).exp_m1() + 1. / 64.
+                    }
+                };
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum = weights.iter().sum::<f64>();
+                for c in 0..a.v.columns {
+                    let term = |(j, w): (usize, &f64)| w * at(&a.v, b, kv(h), j, c);
+                    let total = weights.iter().enumerate().map(term).sum::<f64>();
+                    let exact = if max == f64::NEG_INFINITY {
+                        0.
+                    } else {
+                        total / sum
+                    };
+                    let values = (0..a.k.rows).map(|j| at(&a.v, b, kv(h), j, c).abs());
+                    let of_sums = (2. + size) / 2f64.powi(21);
+                    let max = values.fold(0., f64::max);
+                    out.push((exact, max * (of_sums + of_factors)));
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn every_isa_is_within_the_bound_of_f64_and_all_agree() {
+        let shapes = [
+            (1, 1, 1, 1, 1, 1),
+            (1, 2, 3, 5, 8, 8),
+            (2, 3, 17, 16, 7, 9),
+            (1, 1, 63, 127, 32, 32),
+            (1, 1, 64, 128, 64, 64),
+            (1, 2, 65, 129, 20, 33),
+            (2, 1, 130, 300, 12, 6),
+            (1, 1, 270, 5, 31, 5),
+            (1, 2, 5, 1, 64, 64),
+            (2, 6, 3, 140, 8, 5),
+            (1, 4, 150, 20, 8, 5),
+            (1, 6, 1, 150, 8, 5),
+            (2, 12, 1, 9, 8, 5),
+            (1, 1, 4, 3, 0, 2),
+            (1, 1, 4, 3, 2, 0),
+            (1, 1, 0, 3, 2, 2),
+            (1, 1, 2, 0, 3, 2),
+        ];
+        // Miri is a thousand times as slow.
+        let small = |(_, _, queries, keys, _, _): &(usize, usize, usize, usize, usize, usize)| {
+            !cfg!(miri) || queries * keys < 12
+        };
+        for shape in shapes.into_iter().filter(small) {
+            let (batch, heads_count, queries, keys, head_dim, value_dim) = shape;
+            let len = |rows, columns| batch * heads_count * rows * columns;
+            let q = values(1, len(queries, head_dim));
+            // Heads of k and v that three heads of q share.
+            let kv_heads = match heads_count % 3 {
+                0 => heads_count / 3,
+                _ => heads_count,
+            };
+            let kv_len = |columns| batch * kv_heads * keys * columns;
+            let k = values(2, kv_len(head_dim));
+            let v = values(3, kv_len(value_dim));
+            let mut of_keys = values(4, batch * keys);
+            let mut own = values(5, queries * keys);
+            for x in of_keys.iter_mut().chain(&mut own).step_by(3) {
+                *x = f32::NEG_INFINITY;
+            }
+            own.iter_mut()
+                .take(keys)
+                .for_each(|x| *x = f32::NEG_INFINITY);
+            let mask = |values, strides| Heads {
+                values,
+                strides,
+                rows: queries,
+                columns: keys,
+            };
+            let masks = [
+                None,
+                Some(mask(&of_keys[..], [keys, 0, 0])),
+                Some(mask(&own[..], [0, 0, keys])),
+            ];
+            let masks = masks.into_iter().map(|mask| (mask, false));
+            let masks = masks.chain([(None, true)]);
+            let of = |precision| masks.clone().map(move |mask| (mask, precision));
+            for ((mask, causal), precision) in of(Precision::Float32).chain(of(Precision::BFloat16))
+            {
+                let attention = Attention {
+                    q: heads(&q, queries, heads_count, head_dim),
+                    k: heads(&k, keys, kv_heads, head_dim),
+                    v: heads(&v, keys, kv_heads, value_dim),
+                    mask,
+                    causal,
+                    scale: 0.3,
+                    batch,
+                    heads: heads_count,
+                    kv_heads,
+                    precision,
+                };
+                let expected = exact(&attention);
+                let mut first: Option<Vec<u32>> = None;
+                for isa in Isa::available() {
+                    let got = super::attention(isa, attention);
+                    assert_eq!(got.len(), expected.len());
+                    for (got, (expected, bound)) in got.iter().zip(&expected) {
+                        let error = (f64::from(*got) - expected).abs();
+                        assert!(error <= *bound, "{isa}: {got}, expected {expected}");
+                    }
+                    let bits = got.iter().map(|x| x.to_bits()).collect();
+                    assert_eq!(first.get_or_insert_with(|| Clone::clone(&bits)), &bits);
+                }
+            }
+        }
+    }
+
+    impl<'a> Attention<'a> {
+        /// Attention of one head without mask or scale.
+        pub fn one_head(qkv: [&'a [f32]; 3], dim: usize) -> Self {
+            let [q, k, v] = qkv.map(|values| heads(values, values.len() / dim, 1, dim));
+            Self {
+                q,
+                k,
+                v,
+                mask: None,
+                causal: false,
+                scale: 1.,
+                batch: 1,
+                heads: 1,
+                kv_heads: 1,
+                precision: Precision::Float32,
+            }
+        }
+    }
+
+    #[test]
+    fn subnormal_factors_are_zeros() {
+        // The last one would be rounded to a normal number.
+        for x in [1, 0x7f_0000, 0x7f_ffff].map(f32::from_bits) {
+            let (keys, dim) = (3, 33);
+            let (q, k) = (values(1, dim), values(2, keys * dim));
+            let v = vec![x; keys * dim];
+            let attention = Attention {
+                precision: Precision::BFloat16,
+                ..Attention::one_head([&q, &k, &v], dim)
+            };
+            for isa in Isa::available() {
+                assert_eq!(super::attention(isa, attention), [0.; 33], "{isa} {x:e}");
+            }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "takes hours")]
+    fn what_is_not_finite_stays_with_its_queries() {
+        let (queries, keys, dim) = (20, 150, 8);
+        let (mut q, k, v) = (
+            values(1, queries * dim),
+            values(2, keys * dim),
+            values(3, keys * dim),
+        );
+        for isa in Isa::available() {
+            let run = |q: &[f32]| {
+                let attention = Attention::one_head([q, &k, &v], dim);
+                super::attention(isa, attention)
+            };
+            let clean = run(&q);
+            for (row, poison) in [(0, f32::NAN), (7, f32::INFINITY), (19, f32::NEG_INFINITY)] {
+                let saved = std::mem::replace(&mut q[row * dim + 3], poison);
+                let got = run(&q);
+                q[row * dim + 3] = saved;
+                for (i, (got, clean)) in got.iter().zip(&clean).enumerate() {
+                    if i / dim == row {
+                        assert!(got.is_nan(), "{isa} {i}: {got}");
+                    } else {
+                        assert_eq!(got.to_bits(), clean.to_bits(), "{isa} {i}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The product of activations and packed weights: its entry, and how it is cut
+//! into parts for several threads.
+
+use std::mem::MaybeUninit;
+
+use super::quantize::{Codes, CodesMut, Encode, Round};
+use crate::arch::Group;
+use crate::isa::Isa;
+use crate::loops::buffer;
+use crate::loops::product::{Lhs, Pair, Part, Pass, Product, Sink};
+use crate::qparams::activation::{ActivationConfig, DynamicConfig};
+use crate::sizes;
+use crate::threads::{TASKS_PER_THREAD, Threads};
+
+/// Multiply-adds below which products stay on the caller's thread.
+const SERIAL_MACS: usize = 550_000;
+
+/// Multiply-adds below which a thread gets one part: to share the last microsecond costs more.
+const SMALL: usize = 1_200_000;
+
+/// Activation bytes of a block of rows: half of a common L2.
+const ROW_BLOCK_BYTES: usize = 512 << 10;
+
+/// Rows of a thread from which it is faster with rows of its own, although each thread then reads
+/// all weights.
+const ROWS_APART: usize = 128;
+
+/// The product of the rows of `lhs` and the weights: `[m, n]`, with bias. Dynamic activations are
+/// quantized, and the product dequantized; for bfloat16 weights they are rounded.
+///
+/// A row of dynamic activations that holds a NaN or an infinity is NaN throughout, and changes no
+/// other row. The result does not depend on the instruction set or on the number of threads: it is
+/// that of [`reference::linear`](crate::reference::linear),
+/// [`reference::linear_f16`](crate::reference::linear_f16) or
+/// [`reference::linear_bf16`](crate::reference::linear_bf16).
+///
+/// # Panics
+/// If the weights are not of the kind that the activations are for, or there are not `m * k`
+/// activations.
+pub fn linear(product: Product<'_, f32>, activations: ActivationConfig) -> Vec<f32> {
+    let [out] = linear_each([product], activations);
+    out
+}
+
+/// [`linear`] of several independent products, on all threads at once; rows that they share are
+/// quantized once.
+///
+/// # Panics
+/// As [`linear`].
+pub fn linear_each<const N: usize>(
+    products: [Product<'_, f32>; N],
+    activations: ActivationConfig,
+) -> [Vec<f32>; N] {
+    let mut codes = Codes::take();
+    let len = |p: Product<'_, f32>| sizes::length("out", &[p.lhs.m, p.rhs.n()]);
+    // SAFETY: `linear_uninit` writes every element.
+    let outs = unsafe {
+        buffer::filled_each(products.map(len), |outs| {
+            linear_uninit(products, activations, &mut codes, outs);
+        })
+    };
+    codes.keep();
+    outs
+}
+
+/// [`linear`] into a buffer of `m * n` elements, without any allocation if `codes` is large
+/// enough.
+///
+/// # Panics
+/// As [`linear`], and if `out` does not have `m * n` elements.
+pub fn linear_into(
+    product: Product<'_, f32>,
+    activations: ActivationConfig,
+    codes: &mut Codes,
+    out: &mut [f32],
+) {
+    linear_uninit([product], activations, codes, [buffer::as_uninit(out)]);
+}
+
+/// Writes every element of `outs`.
+fn linear_uninit<const N: usize>(
+    products: [Product<'_, f32>; N],
+    activations: ActivationConfig,
+    codes: &mut Codes,
+    outs: [&mut [MaybeUninit<f32>]; N],
+) {
+    let threads = Threads::of_caller();
+    // Rows of nothing, of which there may be any number, are not quantized.
+    let is_empty = outs.iter().all(|out| out.is_empty());
+    match activations {
+        ActivationConfig::Float => {
+            let outs = sinks::<f32, N>(products, outs);
+            multiply(&threads, &products, &outs);
+        }
+        ActivationConfig::Dynamic(config) => {
+            let outs = sinks::<[u8; 4], N>(products, outs);
+            if is_empty {
+                return;
+            }
+            let products = quantized(&threads, products, config, room(&products, codes));
+            multiply(&threads, &products, &outs);
+        }
+        ActivationConfig::BFloat16 => {
+            let outs = sinks::<Pair, N>(products, outs);
+            if is_empty {
+                return;
+            }
+            let products = rounded(&threads, products, room(&products, codes));
+            multiply(&threads, &products, &outs);
+        }
+    }
+}
+
+/// Room for the rows of all products.
+fn room<'a>(products: &[Product<'_, f32>], codes: &'a mut Codes) -> CodesMut<'a> {
+    codes.room(
+        products.iter().map(|p| p.lhs.m).sum(),
+        products.iter().map(|p| p.lhs.m * p.rhs.groups()).sum(),
+    )
+}
+
+/// Where the products go, if their operands are those of products of `G`s.
+fn sinks<'a, G: Group, const N: usize>(
+    products: [Product<'_, f32>; N],
+    outs: [&'a mut [MaybeUninit<f32>]; N],
+) -> [Sink<'a>; N] {
+    let mut outs = outs.into_iter();
+    products.map(|Product { lhs, rhs, .. }| {
+        let out = outs.next().unwrap_or_default();
+        rhs.check_element(G::ELEMENT);
+        sizes::check("lhs, [m, k]", lhs.groups, &[lhs.m, rhs.k()]);
+        sizes::check("out, [m, n]", out, &[lhs.m, rhs.n()]);
+        Sink::channels(out, rhs.n())
+    })
+}
+
+/// The same products, of codes.
+fn quantized<'a, const N: usize>(
+    threads: &Threads,
+    products: [Product<'a, f32>; N],
+    config: DynamicConfig,
+    room: CodesMut<'a>,
+) -> [Product<'a, [u8; 4]>; N] {
+    // Row sums are needed if any weight has zero points.
+    let sums = products.iter().any(|p| p.rhs.has_zero_points());
+    each_lhs(products, room, |p, room| {
+        Encode::new(p.rhs, config, sums, p.lhs.groups, room).quantize(threads)
+    })
+}
+
+/// The same products, of bfloat16.
+fn rounded<'a, const N: usize>(
+    threads: &Threads,
+    products: [Product<'a, f32>; N],
+    room: CodesMut<'a>,
+) -> [Product<'a, Pair>; N] {
+    each_lhs(products, room.pairs(), |p, room| {
+        Round::new(p.rhs, p.lhs.groups, room).round(threads)
+    })
+}
+
+/// The same products with the rows that `make` makes, once of those that they share.
+fn each_lhs<'a, G: Group, const N: usize>(
+    products: [Product<'a, f32>; N],
+    mut room: CodesMut<'a, G>,
+    make: impl Fn(&Product<'a, f32>, CodesMut<'a, G>) -> Lhs<'a, G>,
+) -> [Product<'a, G>; N] {
+    let mut lhs = [Lhs::EMPTY; N];
+    for (i, p) in products.iter().enumerate() {
+        let same = |other: &Product<'_, f32>| {
+            std::ptr::eq(other.lhs.groups, p.lhs.groups) && other.lhs.m == p.lhs.m
+        };
+        lhs[i] = match products[..i].iter().position(same) {
+            Some(shared) => lhs[shared],
+            None => make(p, room.split_off(p.lhs.m, p.rhs.groups())),
+        };
+    }
+    std::array::from_fn(|i| Product {
+        lhs: lhs[i],
+        rhs: products[i].rhs,
+        activation: products[i].activation,
+    })
+}
+
+/// Computes all parts of all products.
+fn multiply<G: Group, const N: usize>(
+    threads: &Threads,
+    products: &[Product<'_, G>; N],
+    outs: &[Sink<'_>; N],
+) {
+    let macs = |p: &Product<'_, G>| p.lhs.m.saturating_mul(p.rhs.n()).saturating_mul(p.rhs.k());
+    let work = products.iter().map(macs).fold(0, usize::saturating_add);
+    let threads = threads.for_multiply_adds(work);
+    let count = threads.count();
+    let wanted = parts_of(count, work, SERIAL_MACS);
+    let grids = products.each_ref().map(|p| {
+        let row_bytes = p.rhs.groups() * size_of::<G>();
+        let (isa, m, panels) = (p.rhs.isa(), p.lhs.m, p.rhs.panels());
+        Grid::new(isa, count, N, m, panels, row_bytes, wanted)
+    });
+    let compute = |mut index: usize| {
+        for ((product, out), grid) in products.iter().zip(outs).zip(&grids) {
+            if index < grid.parts() {
+                // SAFETY: parts of a grid do not overlap, and each index comes once.
+                return unsafe { G::multiply(product, out, grid.part(index)) };
+            }
+            index -= grid.parts();
+        }
+    };
+    // Weights that are read once a call may still be in the cache from the last one.
+    let one_pass = grids.iter().all(|grid| grid.blocks <= 1);
+    let backwards = one_pass && products.first().is_some_and(|first| first.rhs.turn());
+    let parts = grids.iter().map(Grid::parts).sum();
+    match work < SERIAL_MACS {
+        true if backwards => (0..parts).rev().for_each(compute),
+        true => (0..parts).for_each(compute),
+        false => threads.for_each(parts, backwards, compute),
+    }
+}
+
+/// A product of `m` rows as a grid of parts: blocks of rows by groups of panels.
+#[derive(Clone, Copy)]
+pub struct Grid {
+    m: usize,
+    panels: usize,
+    /// Rows and panels of a part.
+    height: usize,
+    width: usize,
+    /// Groups of panels.
+    columns: usize,
+    /// Blocks of rows.
+    blocks: usize,
+}
+
+impl Grid {
+    /// Cuts one of several products that are alike, which together have at least `wanted` parts, if there are as
+    /// many, for `threads` threads.
+    pub fn new(
+        isa: Isa,
+        threads: usize,
+        products: usize,
+        m: usize,
+        panels: usize,
+        row_bytes: usize,
+        wanted: usize,
+    ) -> Self {
+        if m == 0 || panels == 0 {
+            return Self {
+                m: 0,
+                panels: 0,
+                height: 1,
+                width: 1,
+                columns: 0,
+                blocks: 0,
+            };
+        }
+        // First blocks of rows that fit in L2 (of many rows an equal number for each thread, which
+        // then reads rows it quantized itself); then groups of panels, until there are enough
+        // parts; then shorter blocks, of whole tiles.
+        let tile_rows = isa.registers().tile_rows;
+        let wanted = wanted.div_ceil(products);
+        let in_l2 = (ROW_BLOCK_BYTES / row_bytes.max(1)).max(tile_rows);
+        let mut blocks = m.div_ceil(in_l2);
+        if wanted > 1 && m / threads >= ROWS_APART {
+            blocks = blocks.next_multiple_of(threads);
+        }
+        let columns = wanted.div_ceil(blocks).clamp(1, panels);
+        let blocks = blocks.max(wanted.div_ceil(columns));
+        let height = m.div_ceil(blocks).next_multiple_of(tile_rows);
+        // As wide as the thread that gets most panels allows: of 9 parts one of two threads would get 5.
+        let widest = panels.div_ceil(columns);
+        let most = |width: &usize| {
+            let parts = products * blocks * panels.div_ceil(*width);
+            parts.div_ceil(threads) * width
+        };
+        let width = match threads {
+            1 => widest,
+            _ => (1..=widest).rev().min_by_key(most).unwrap_or(widest),
+        };
+        Self {
+            m,
+            panels,
+            height,
+            width,
+            columns: panels.div_ceil(width),
+            blocks: m.div_ceil(height),
+        }
+    }
+
+    pub fn parts(&self) -> usize {
+        self.columns * self.blocks
+    }
+
+    pub fn part(&self, index: usize) -> Part {
+        let row = index / self.columns * self.height;
+        let panel = index % self.columns * self.width;
+        Part {
+            rows: row..self.m.min(row + self.height),
+            panels: panel..self.panels.min(panel + self.width),
+            pass: Pass::Once,
+        }
+    }
+}
+
+/// The number of parts that `work` multiply-adds are cut into for `threads` threads; one if there
+/// are fewer than `serial`.
+pub fn parts_of(threads: usize, work: usize, serial: usize) -> usize {
+    match threads {
+        _ if work < serial => 1,
+        1 => 1,
+        threads if work < SMALL => threads,
+        threads => TASKS_PER_THREAD * threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_get_as_many_panels_of_several_products() {
+        let isa = Isa::active().unwrap();
+        for (products, panels) in [(1, 12), (3, 12), (3, 6), (3, 17), (2, 5)] {
+            let grid = Grid::new(isa, 2, products, 24, panels, 768, 8);
+            let widths = |index| grid.part(index).panels.len();
+            assert_eq!((0..grid.parts()).map(widths).sum::<usize>(), panels);
+            // What the thread that gets most of the widest parts has, of all.
+            let most = (products * grid.parts()).div_ceil(2) * grid.width;
+            let excess = most - (products * panels).div_ceil(2);
+            assert!(excess <= 1, "{products} x {panels}: {excess} panels more");
+        }
+    }
+}

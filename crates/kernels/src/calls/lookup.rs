@@ -1,0 +1,131 @@
+//! Rows of tables: codes and halves back to f32.
+//!
+//! A row is given a chunk at a time, so that a reader into another dtype needs no buffer.
+
+use half::{bf16, f16};
+
+use super::convert::WidenBf16;
+use crate::arch::op::Op;
+use crate::isa::Isa;
+use crate::loops::dequantize;
+use crate::loops::number::Number;
+use crate::packed::{Element, Packed};
+use crate::reference::Affine;
+use crate::sizes;
+use crate::threads::{TASKS_PER_THREAD, Threads};
+
+/// Elements of a chunk: it fits in L1 beside its codes.
+const CHUNK: usize = 256;
+
+/// Calls `sink` with the values of the codes of a row, chunk by chunk, as
+/// [`reference::dequantize_row`](crate::reference::dequantize_row) says.
+pub fn dequantize_row(isa: Isa, codes: &[u8], affine: Affine, mut sink: impl FnMut(&[f32])) {
+    let mut values = [0.; CHUNK];
+    for codes in codes.chunks(CHUNK) {
+        let out = &mut values[..codes.len()];
+        isa.run(Dequantize { codes, affine, out });
+        sink(&values[..codes.len()]);
+    }
+}
+
+/// Calls `sink` with the halves of a row as f32, chunk by chunk.
+pub fn widen_row<H: Widen>(isa: Isa, halves: &[H], mut sink: impl FnMut(&[f32])) {
+    let mut values = [0.; CHUNK];
+    for halves in halves.chunks(CHUNK) {
+        let out = &mut values[..halves.len()];
+        H::widen(isa, halves, out);
+        sink(out);
+    }
+}
+
+/// A half that becomes f32, which is exact.
+pub trait Widen: Sized {
+    fn widen(isa: Isa, halves: &[Self], out: &mut [f32]);
+}
+
+impl Widen for f16 {
+    fn widen(isa: Isa, halves: &[Self], out: &mut [f32]) {
+        isa.widen(halves, out);
+    }
+}
+
+impl Widen for bf16 {
+    fn widen(isa: Isa, values: &[Self], out: &mut [f32]) {
+        isa.run(WidenBf16 { values, out });
+    }
+}
+
+/// Calls `sink` with the values of the weights of an output channel, chunk by chunk: a row of the
+/// table where an embedding shares them.
+///
+/// # Panics
+/// If there is no such channel.
+pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32])) {
+    let channel = weight.channel(index);
+    let affine = channel.affine();
+    for first in (0..weight.k()).step_by(CHUNK) {
+        let len = CHUNK.min(weight.k() - first);
+        match channel.element {
+            Element::Int8 => {
+                let mut codes = [[0; 4]; CHUNK / 4];
+                channel.codes(first, &mut codes[..len.div_ceil(4)]);
+                let codes = &codes.as_flattened()[..len];
+                dequantize_row(weight.isa(), codes, affine, &mut sink);
+            }
+            Element::Float16 => {
+                let mut halves = [f16::ZERO; CHUNK];
+                channel.halves(first, &mut halves[..len]);
+                widen_row(weight.isa(), &halves[..len], &mut sink);
+            }
+            Element::BFloat16 => {
+                let mut bfloats = [bf16::ZERO; CHUNK];
+                channel.bfloats(first, &mut bfloats[..len]);
+                widen_row(weight.isa(), &bfloats[..len], &mut sink);
+            }
+        }
+    }
+}
+
+struct Dequantize<'a> {
+    codes: &'a [u8],
+    affine: Affine,
+    out: &'a mut [f32],
+}
+
+impl Op for Dequantize<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        dequantize::dequantize(self.codes, self.affine, self.out);
+    }
+}
+
+/// Calls `write` with the index of each row of `out`, `[rows, k]`, and the row; large ones on
+/// all threads.
+///
+/// # Panics
+/// If `out` has no whole rows.
+pub fn for_each_row<T: Send>(out: &mut [T], k: usize, write: impl Fn(usize, &mut [T]) + Sync) {
+    let rows = out.len().checked_div(k).unwrap_or(0);
+    sizes::check("out, [rows, k]", out, &[rows, k]);
+    if rows == 0 {
+        return;
+    }
+    let threads = Threads::of_caller();
+    let tasks = if out.len() < SERIAL_ELEMENTS {
+        1
+    } else {
+        rows.min(TASKS_PER_THREAD * threads.count())
+    };
+    let height = rows.div_ceil(tasks.max(1)).max(1);
+    let parts = out.chunks_mut(height * k).enumerate();
+    threads.for_each_item(parts, |(part, rows)| {
+        for (row, out) in rows.chunks_mut(k).enumerate() {
+            write(part * height + row, out);
+        }
+    });
+}
+
+/// Elements below which rows stay on the caller's thread.
+const SERIAL_ELEMENTS: usize = 65_536;

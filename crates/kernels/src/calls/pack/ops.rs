@@ -1,0 +1,180 @@
+//! The loops of packing, as ops: values of a row to elements of a weight, and those to their places in
+//! a panel.
+
+use std::marker::PhantomData;
+
+use crate::arch::op::Op;
+use crate::loops::convert;
+use crate::loops::encode::{self, Coding, Half};
+use crate::loops::number::Number;
+use crate::packed::PanelMut;
+
+/// Channels that are written side by side: groups of int8 of so many are a cache line.
+const LANES: usize = 16;
+
+/// Bytes of each of them that are made before they are written: those of all lie in L1.
+const BYTES: usize = 1024;
+
+pub(super) struct Distances<'a> {
+    pub values: &'a [f32],
+    pub coding: Coding,
+}
+
+impl Op for Distances<'_> {
+    type Out = i64;
+
+    #[inline(always)]
+    fn run<N: Number>(self) -> i64 {
+        encode::distances(self.values, self.coding)
+    }
+}
+
+pub(super) struct EncodeRow<'a> {
+    pub values: &'a [f32],
+    pub coding: Coding,
+    pub codes: &'a mut [u8],
+}
+
+impl Op for EncodeRow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        encode::encode(self.values, self.coding, self.codes);
+    }
+}
+
+/// The elements of a packed weight from values of a row.
+pub trait Source<T> {
+    /// Bytes of an element.
+    const BYTES: usize;
+
+    /// Writes the bytes of as many elements as there are values.
+    fn write(&self, row: usize, values: &[T], out: &mut [u8]) -> Written;
+}
+
+/// Properties of a row's elements, found while they are packed.
+#[derive(Clone, Copy, Default)]
+pub struct Written {
+    /// The sum of codes less their zero point; 0 of halves.
+    pub sum: i32,
+    /// How many values were beyond the range of halves.
+    pub saturated: usize,
+}
+
+/// Codes by the coding of each row.
+pub(super) struct Codings(pub Vec<Coding>);
+
+impl Source<f32> for Codings {
+    const BYTES: usize = 1;
+
+    #[inline(always)]
+    fn write(&self, row: usize, values: &[f32], out: &mut [u8]) -> Written {
+        Written {
+            sum: encode::encode(values, self.0[row], out),
+            saturated: 0,
+        }
+    }
+}
+
+/// Codes as they are, but for the shift of an instruction set.
+pub(super) struct Codes<'a> {
+    pub shift: u8,
+    pub zero_points: &'a [i32],
+}
+
+impl Source<i8> for Codes<'_> {
+    const BYTES: usize = 1;
+
+    #[inline(always)]
+    fn write(&self, row: usize, values: &[i8], out: &mut [u8]) -> Written {
+        let zero_point = self.zero_points[row];
+        let mut sum = 0i32;
+        for (code, out) in values.iter().zip(out) {
+            sum = sum.wrapping_add(i32::from(*code) - zero_point);
+            *out = code.cast_unsigned().wrapping_add(self.shift);
+        }
+        Written { sum, saturated: 0 }
+    }
+}
+
+/// Floats as halves.
+pub(super) struct Halved<H>(pub PhantomData<H>);
+
+impl<H: Half> Source<f32> for Halved<H> {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    fn write(&self, row: usize, values: &[f32], out: &mut [u8]) -> Written {
+        let mut halves = [H::default(); BYTES / 2];
+        let halves = &mut halves[..values.len()];
+        let saturated = encode::halve(values, halves);
+        AsTheyAre.write(row, halves, out);
+        Written { sum: 0, saturated }
+    }
+}
+
+/// Halves as they are.
+pub(super) struct AsTheyAre;
+
+impl<H: Half> Source<H> for AsTheyAre {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    fn write(&self, _: usize, values: &[H], out: &mut [u8]) -> Written {
+        let (out, _) = out.as_chunks_mut();
+        for (half, out) in values.iter().zip(out) {
+            *out = half.bytes();
+        }
+        Written::default()
+    }
+}
+
+/// Writes the elements of a panel's channels, in groups of `GROUP` bytes; returns how many were beyond
+/// the range. Eight bytes are two pairs of alternate inputs.
+pub(super) struct Pack<'a, const GROUP: usize, T, S> {
+    pub k: usize,
+    pub values: &'a [T],
+    pub source: S,
+    pub panel: PanelMut<'a>,
+}
+
+impl<const GROUP: usize, T, S: Source<T>> Op for Pack<'_, GROUP, T, S> {
+    type Out = usize;
+
+    #[inline(always)]
+    fn run<N: Number>(self) -> usize {
+        let (k, mut panel) = (self.k, self.panel);
+        if k == 0 {
+            return 0;
+        }
+        let elements = BYTES / S::BYTES;
+        let mut saturated = 0;
+        let mut bytes = [[0; BYTES]; LANES];
+        for (block, rows) in self.values.chunks(LANES * k).enumerate() {
+            let lane = block * LANES;
+            for first in (0..k).step_by(elements) {
+                let values = elements.min(k - first);
+                let (len, groups) = (values * S::BYTES, (values * S::BYTES).div_ceil(GROUP));
+                for (i, (row, bytes)) in rows.chunks_exact(k).zip(&mut bytes).enumerate() {
+                    let values = &row[first..][..values];
+                    let written = self.source.write(lane + i, values, &mut bytes[..len]);
+                    // Inputs that fill up the last group are zero.
+                    bytes[len..groups * GROUP].fill(0);
+                    if const { GROUP == 8 } {
+                        let (halves, _) = bytes[..groups * GROUP].as_chunks_mut::<2>();
+                        convert::alternate(halves.as_chunks_mut().0);
+                    }
+                    let sums = &mut panel.sums[lane + i];
+                    *sums = sums.wrapping_add(written.sum);
+                    saturated += written.saturated;
+                }
+                let rows = bytes
+                    .each_ref()
+                    .map(|bytes| &bytes.as_chunks::<GROUP>().0[..groups]);
+                panel.put(lane, first * S::BYTES / GROUP, rows);
+            }
+        }
+        saturated
+    }
+}

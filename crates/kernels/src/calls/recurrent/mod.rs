@@ -1,0 +1,108 @@
+//! All steps of a recurrent layer, on threads that stay together from the first to the last.
+//!
+//! ```text
+//! ranges and codes of the whole input              once for both directions
+//! for each chunk of steps
+//!   for each range of units                        a task
+//!     products of the input                        in the caches until the chunk has used them
+//!   for each step
+//!     for each block of rows                       a task
+//!       ranges and codes of the hidden state
+//!     for each range of units                      a task
+//!       products of the panels of their gates      from the core's own L2, step after step
+//!       gates and state                            while the products are in its L1 or L2
+//! ```
+//!
+//! A thread has the same units throughout. It needs only parts of the hidden state from other
+//! threads, to quantize it.
+//!
+//! The products and states of a batch are stored panel by panel, so each thread writes one
+//! contiguous range. Pieces of rows would be a page apart, each a cache miss of its own.
+
+mod operands;
+mod plan;
+mod state;
+mod step;
+mod steps;
+
+pub use operands::Recurrence;
+pub use step::{Step, update_state};
+
+use super::quantize::{Codes, Encode, Round};
+use crate::loops::product::{Lhs, Pair};
+use crate::qparams::activation::{ActivationConfig, DynamicConfig, Granularity};
+use crate::threads::Threads;
+use steps::run;
+
+/// All steps of both directions of a layer, or of its only one: of `xs`, the input of all steps,
+/// `[rows, input]`.
+///
+/// Activations that are quantized or rounded are so once of the input, and at each step of the hidden
+/// state.
+///
+/// # Panics
+/// If the sizes of the operands do not agree, or weights are not of the kind that the activations
+/// are for.
+pub fn recur(xs: &[f32], directions: Vec<Recurrence<'_>>, activations: ActivationConfig) {
+    match activations {
+        ActivationConfig::Dynamic(config) => dynamic(xs, directions, config),
+        ActivationConfig::Float => float(xs, directions),
+        ActivationConfig::BFloat16 => bfloat(xs, directions),
+    }
+}
+
+fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
+    let Some(first) = directions.first() else {
+        return;
+    };
+    directions.iter().for_each(|d| d.check::<[u8; 4]>(xs));
+    let sums = directions.iter().any(|d| d.weights[0].has_zero_points());
+    let threads = Threads::of_caller();
+    let mut codes = Codes::take();
+    let (rows, [ih, _]) = (first.rows(), first.weights);
+    let room = codes.room(rows, rows * ih.groups());
+    let inputs = Encode::new(ih, config, sums, xs, room).quantize(&threads);
+    let apart = config.granularity == Granularity::PerRow;
+    for direction in directions {
+        let [_, hh] = direction.weights;
+        let sums = hh.has_zero_points();
+        run(&threads, direction, inputs, apart, |h, room| {
+            Encode::new(hh, config, sums, h, room).quantize_alone();
+        });
+    }
+    codes.keep();
+}
+
+fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
+    let Some(first) = directions.first() else {
+        return;
+    };
+    directions.iter().for_each(|d| d.check::<Pair>(xs));
+    let threads = Threads::of_caller();
+    let mut codes = Codes::take();
+    let (rows, [ih, _]) = (first.rows(), first.weights);
+    let room = codes.room(rows, rows * ih.groups()).pairs();
+    let inputs = Round::new(ih, xs, room).round(&threads);
+    for direction in directions {
+        let [_, hh] = direction.weights;
+        run(&threads, direction, inputs, true, |h, room| {
+            Round::new(hh, h, room).round_alone();
+        });
+    }
+    codes.keep();
+}
+
+fn float(xs: &[f32], directions: Vec<Recurrence<'_>>) {
+    let threads = Threads::of_caller();
+    for direction in directions {
+        direction.check::<f32>(xs);
+        let inputs = Lhs {
+            m: direction.rows(),
+            groups: xs,
+            rows: &[],
+        };
+        run(&threads, direction, inputs, true, |h, room| {
+            room.groups.copy_from_slice(h);
+        });
+    }
+}

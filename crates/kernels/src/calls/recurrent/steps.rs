@@ -1,0 +1,173 @@
+//! The phases of all steps, each a task of a thread.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use super::operands::Recurrence;
+use super::plan::{Cut, Work};
+use super::state::{Set, State};
+use crate::arch::Group;
+use crate::calls::quantize::{Codes, CodesMut, SharedCodes};
+use crate::loops::buffer::Aligned;
+use crate::loops::product::{Lhs, Part, Pass, Product, Sink};
+use crate::packed::Packed;
+use crate::threads::Threads;
+
+thread_local! {
+    static MEMORY: Cell<Aligned> = Cell::default();
+}
+
+/// All steps. `codes` quantizes rows of the hidden state: any of them if rows are independent
+/// (`apart`), else all of them together.
+pub fn run<G: Group>(
+    threads: &Threads,
+    recurrence: Recurrence<'_>,
+    inputs: Lhs<'_, G>,
+    apart: bool,
+    codes: impl Fn(&[f32], CodesMut<'_, G>) + Sync,
+) {
+    let (steps, [ih, hh]) = (recurrence.steps, recurrence.weights);
+    let cut = Cut {
+        ih,
+        hh,
+        group_bytes: size_of::<G>(),
+        threads: threads.count(),
+        apart,
+    };
+    let work = cut.plan(steps);
+    let at_once = work.iter().map(|work| match work {
+        Work::Input { rows, .. } => rows.len(),
+        _ => 0,
+    });
+    let max_rows = |shared: bool| {
+        let rows = steps.iter().map(|rows| rows.len());
+        let rows = rows.filter(|rows| cut.shares_codes(*rows) == shared);
+        rows.max().unwrap_or(0)
+    };
+    let (shared, own) = (max_rows(true), max_rows(false));
+    let (mut memory, mut room) = (Aligned::take(&MEMORY), Codes::default());
+    let width = hh.groups();
+    let steps = Steps {
+        steps,
+        ih,
+        hh,
+        inputs,
+        state: State::new(recurrence, at_once.max().unwrap_or(0), &mut memory),
+        shared: room.room(shared, shared * width).shared(),
+        codes,
+    };
+    let phase = |index: usize| work[index].phase();
+    let own = || {
+        let mut codes = Codes::default();
+        codes.room(own, own * width);
+        Own { codes, step: None }
+    };
+    threads.for_each_phase(work.len(), phase, own, |own, index, task| {
+        match &work[index] {
+            Work::Input { rows, grid } => steps.input(rows, grid.part(task)),
+            Work::Codes {
+                step,
+                active,
+                blocks,
+            } => steps.codes(*step, active * task / blocks..active * (task + 1) / blocks),
+            Work::Units {
+                step,
+                input,
+                own_codes,
+                grid,
+            } => steps.units(*step, *input, own_codes.then_some(own), grid.part(task)),
+        }
+    });
+    // SAFETY: all threads have left the phases, and each part of the states went with its task.
+    unsafe { steps.state.give_back() };
+    memory.keep(&MEMORY);
+}
+
+/// The codes of a hidden state that a thread makes for itself, before a step.
+struct Own<G> {
+    codes: Codes<G>,
+    step: Option<usize>,
+}
+
+/// All that tasks read, and share with each other to write.
+struct Steps<'a, G, C> {
+    steps: &'a [Range<usize>],
+    ih: &'a Packed,
+    hh: &'a Packed,
+    inputs: Lhs<'a, G>,
+    state: State<'a>,
+    shared: SharedCodes<'a, G>,
+    codes: C,
+}
+
+impl<G: Group, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
+    /// Computes a part of the products of some rows of the input.
+    fn input(&self, rows: &Range<usize>, part: Part) {
+        let lhs = self.inputs.of(rows.clone(), self.ih.groups());
+        self.multiply((lhs, self.ih, self.state.ih), part);
+    }
+
+    /// Quantizes a block of the hidden state before a step.
+    fn codes(&self, step: usize, block: Range<usize>) {
+        // SAFETY: the blocks of a step do not overlap and each index comes once; the codes are read
+        // in the next phase.
+        let room = unsafe { self.shared.part(block.clone(), self.hh.groups()) };
+        (self.codes)(self.h_before(step, block), room);
+    }
+
+    /// Computes a part of the products of a step and updates its state. The codes of the hidden
+    /// state are the thread's `own` or shared.
+    fn units(&self, step: usize, input: usize, own: Option<&mut Own<G>>, part: Part) {
+        let active = self.steps[step].len();
+        let width = self.hh.groups();
+        let lhs = match own {
+            // SAFETY: they are written in the phase before, and not in this one.
+            None => unsafe { self.shared.lhs(active, width) },
+            Some(own) => {
+                if own.step != Some(step) {
+                    let room = own.codes.room(active, active * width);
+                    (self.codes)(self.h_before(step, 0..active), room);
+                    own.step = Some(step);
+                }
+                own.codes.lhs(active, width)
+            }
+        };
+        let (rows, sets) = (part.rows.clone(), part.panels.clone());
+        let pass = match step % 2 {
+            0 => Pass::Forth,
+            _ => Pass::Back,
+        };
+        self.multiply((lhs, self.hh, self.state.hh), Part { pass, ..part });
+        let start = self.steps[step].start;
+        let update = |set: &Set| {
+            // SAFETY: this set of these rows is in no other part of the step, and its products come
+            // from this task and from a phase that has ended.
+            unsafe { (self.state).update(step, (start, start - input), rows.clone(), set) };
+        };
+        match &self.state.sets[sets] {
+            // Sets of one sequence are adjacent.
+            [first, .., last] if self.state.batch == 1 => update(&first.to(last)),
+            sets => sets.iter().for_each(update),
+        }
+    }
+
+    /// Computes a part of a product, the panels of which are sets of one for each gate.
+    fn multiply(&self, (lhs, rhs, out): (Lhs<'_, G>, &Packed, Sink<'_>), part: Part) {
+        let product = Product {
+            lhs,
+            rhs,
+            activation: None,
+        };
+        let gates = self.hh.gates();
+        let panels = part.panels.start * gates..part.panels.end * gates;
+        // SAFETY: parts of a grid do not overlap, and each index of a phase comes once.
+        unsafe { G::multiply(&product, &out, Part { panels, ..part }) };
+    }
+
+    /// Rows of the hidden state before a step.
+    fn h_before(&self, step: usize, rows: Range<usize>) -> &[f32] {
+        let k = self.hh.k();
+        // SAFETY: this one of the two buffers is written again in the next step.
+        unsafe { self.state.h[step % 2].read(rows.start * k..rows.end * k) }
+    }
+}

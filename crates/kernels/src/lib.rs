@@ -1,0 +1,50 @@
+//! The kernels: slices in, slices out, and the only place with `unsafe`.
+//!
+//! [`mod@reference`] says in plain loops what they compute; every instruction set gives the same
+//! bits. They are built in floors, and imports go down only:
+//!
+//! - `calls` take slices, cut the work and hold the thresholds for threads;
+//! - `arch` has the instruction sets and is the only place that chooses between them;
+//! - `loops` are written once, over registers they are given, for one thread;
+//! - `packed`, the layout of weights; `threads`; `isa`, the instructions that this CPU has.
+
+mod arch;
+mod calls;
+mod error;
+mod isa;
+mod loops;
+mod packed;
+pub mod qparams;
+pub mod reference;
+pub mod sizes;
+mod threads;
+
+pub use error::{Error, Result};
+pub use isa::Isa;
+pub use loops::activation::Activation;
+pub use loops::attention::Precision;
+
+pub use calls::activation::activate;
+pub use calls::attention::attention;
+pub use calls::convert::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+pub use calls::gemm::linear_f32;
+pub use calls::linear::{linear, linear_each, linear_into};
+pub use calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};
+pub use calls::norm::{layer_norm, softmax};
+pub use calls::pack::{
+    Channels, Factor, OutOfRange, PART, check_finite, encode_rows, extents, halve_rows, pack_codes,
+    pack_floats, pack_halves, pack_int8,
+};
+pub use calls::quantize::Codes;
+pub use calls::recurrent::{Recurrence, Step, recur, update_state};
+pub use loops::attention::{Attention, Heads};
+pub use loops::encode::Coding;
+pub use loops::gates::Gates;
+pub use loops::norm::Norm;
+pub use loops::product::Product;
+pub use loops::rows::Extent;
+pub use packed::{Element, Packed};
+pub use threads::{set_default as set_default_threads, threads};
+
+#[cfg(test)]
+mod tests;

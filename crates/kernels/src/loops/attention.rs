@@ -1,0 +1,625 @@
+//! Scaled dot-product attention, fused: no matrix of scores, no transposed copy of anything.
+//!
+//! ```text
+//! for some queries of a head                                 a task
+//!   q^T of each block of up to 64, scaled                    [head_dim, queries]
+//!   for each chunk of 128 keys                               factors of k and v (`factors`)
+//!     for each block
+//!       s = k q^T + mask                                     [keys, queries], in L1 or L2
+//!       new maximum and sum of each query; s = e^(s - maximum)
+//!       o = o e^(old maximum - new) + v^T s                  [value_dim, queries]
+//!   out = (o / sum)^T of each block
+//! ```
+//!
+//! Queries are the lanes of the registers, so that softmax takes maxima and sums register by
+//! register, and k and v are read where they are, element by element. The running maximum is the
+//! online softmax of Milakov and Gimelshein (2018), which FlashAttention is built on.
+//!
+//! A query's result depends on no other query, on no thread count and on no tile size; keys that
+//! the mask excludes leave no trace. A product of a weight of 0 and a value that is not finite
+//! would be one: where a task's results are not all finite, the task is computed again with
+//! [care](attend), which takes such values out of the product.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use super::buffer::{Aligned, RowsMut};
+use super::factors::{BFloat16s, Factors, Floats, Rows};
+use super::float_tile::{COLUMNS, Left, Right, transpose};
+use super::float_vector::Register;
+use super::norm::exps_below;
+use super::number::{Number, fma};
+use super::product::Sink;
+
+/// The operands of attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// `[batch, heads, queries, head_dim]`.
+    pub q: Heads<'a>,
+    /// `[batch, kv_heads, keys, head_dim]`.
+    pub k: Heads<'a>,
+    /// `[batch, kv_heads, keys, value_dim]`.
+    pub v: Heads<'a>,
+    /// Added to the scores, `[batch, heads, queries, keys]`.
+    pub mask: Option<Heads<'a>>,
+    /// Whether a query sees no key behind its own, where the last query's own is the last key.
+    pub causal: bool,
+    /// Factor of the scores before the mask is added.
+    pub scale: f32,
+    /// Sequences.
+    pub batch: usize,
+    /// Heads of each.
+    pub heads: usize,
+    /// Heads of k and v; as many neighbouring heads of q share each of them.
+    pub kv_heads: usize,
+    /// That of the factors of both products.
+    pub precision: Precision,
+}
+
+/// The precision of the factors that attention multiplies: queries by keys, weights by values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Precision {
+    /// f32.
+    #[default]
+    Float32,
+    /// bfloat16, with sums in f32.
+    BFloat16,
+}
+
+impl Precision {
+    /// The most queries of a task: several blocks, if factors of the keys and values are made once for all of them;
+    /// else short tasks, so that no thread waits long for another's last one.
+    pub(crate) fn queries_of_task(self) -> usize {
+        match self {
+            Self::Float32 => QUERIES,
+            Self::BFloat16 => 4 * QUERIES,
+        }
+    }
+}
+
+impl Attention<'_> {
+    /// How many keys a query sees, by its index.
+    #[inline(always)]
+    fn seen(&self, query: usize) -> usize {
+        if self.causal {
+            (query + 1 + self.k.rows).saturating_sub(self.q.rows)
+        } else {
+            self.k.rows
+        }
+    }
+}
+
+/// A matrix for each head of each sequence, somewhere in a slice; elements of a row are
+/// neighbours.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// Where the elements are.
+    pub values: &'a [f32],
+    /// From one sequence, head and row to the next.
+    pub strides: [usize; 3],
+    /// Rows of a matrix.
+    pub rows: usize,
+    /// Columns of a matrix.
+    pub columns: usize,
+}
+
+/// Queries of a block: as many as four of the widest registers.
+const QUERIES: usize = 4 * COLUMNS;
+
+/// Keys that are taken at a time.
+const KEYS: usize = 128;
+
+/// Queries of one head: those of a task, or some of them that are computed together.
+#[derive(Clone)]
+pub struct Block {
+    pub batch: usize,
+    pub head: usize,
+    pub queries: Range<usize>,
+}
+
+impl Block {
+    /// The queries in blocks of up to [`QUERIES`], of about as many registers each.
+    #[inline(always)]
+    fn blocks(&self) -> impl Iterator<Item = Self> {
+        let registers = self.queries.len().div_ceil(COLUMNS);
+        let count = registers.div_ceil(QUERIES / COLUMNS);
+        (0..count).map(move |block| {
+            let bound = |block| self.queries.start + block * registers / count * COLUMNS;
+            Self {
+                queries: bound(block)..bound(block + 1).min(self.queries.end),
+                ..*self
+            }
+        })
+    }
+
+    /// The matrix of this head from a row on.
+    #[inline(always)]
+    fn of<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {
+        let [of_batch, of_head, of_row] = heads.strides;
+        &heads.values[self.batch * of_batch + self.head * of_head + row * of_row..]
+    }
+}
+
+thread_local! {
+    static ROOM: Cell<Aligned> = Cell::default();
+}
+
+/// The state of a task's queries between chunks of keys; that of each block is adjacent.
+struct States<'a> {
+    /// The first query.
+    start: usize,
+    /// Rows of `q_t` and of `sums`, with those that are computed together.
+    rows_of_q: usize,
+    rows_of_sums: usize,
+    q_t: &'a mut [f32],
+    sums: &'a mut [f32],
+    max: &'a mut [f32],
+    sum: &'a mut [f32],
+}
+
+/// The state of a block, whose queries are filled up to whole registers, `width` in all.
+struct State<'a> {
+    width: usize,
+    /// Queries or factors of them, `[head_dim, width]` and room behind it.
+    q_t: &'a mut [f32],
+    /// Weighted sums of the values, `[value_dim, width]` and room behind it.
+    sums: &'a mut [f32],
+    /// The maximum of each query's scores, and the sum of its weights.
+    max: &'a mut [f32],
+    sum: &'a mut [f32],
+}
+
+impl States<'_> {
+    #[inline(always)]
+    fn of(&mut self, block: &Block) -> State<'_> {
+        let first = block.queries.start - self.start;
+        let width = block.queries.len().next_multiple_of(COLUMNS);
+        State {
+            width,
+            q_t: &mut self.q_t[first * self.rows_of_q..][..width * self.rows_of_q],
+            sums: &mut self.sums[first * self.rows_of_sums..][..width * self.rows_of_sums],
+            max: &mut self.max[first..][..width],
+            sum: &mut self.sum[first..][..width],
+        }
+    }
+}
+
+/// [`attend`] by the registers of an instruction set that multiplies f32 only.
+///
+/// # Safety
+/// No other thread computes a task that overlaps.
+#[inline(always)]
+pub unsafe fn attend_by<
+    const LANES: usize,
+    const NV: usize,
+    N: Number,
+    R: Register<LANES>,
+    const CAREFUL: bool,
+>(
+    attention: &Attention<'_>,
+    task: Block,
+    out: &Sink<'_>,
+    register: R,
+) -> bool {
+    // SAFETY: the contract is the same.
+    unsafe {
+        match attention.precision {
+            Precision::Float32 => {
+                let factors = Floats(register);
+                attend::<LANES, NV, N, _, CAREFUL>(attention, task, out, factors)
+            }
+            Precision::BFloat16 => {
+                let factors = BFloat16s(register);
+                attend::<LANES, NV, N, _, CAREFUL>(attention, task, out, factors)
+            }
+        }
+    }
+}
+
+/// Computes a task and writes it to `out`, `[batch * queries, heads * value_dim]`; whether that
+/// stands, which it does if it is finite or was computed with care.
+///
+/// With care, values that are not finite count as 0 in the product of weights and values, and are
+/// added to the sums of the queries that see their keys by themselves. Where a result is finite,
+/// there was no such value, and both are the same.
+///
+/// # Safety
+/// No other thread computes a task that overlaps.
+#[inline(always)]
+pub unsafe fn attend<
+    'a,
+    const LANES: usize,
+    const NV: usize,
+    N: Number,
+    F: Factors<LANES>,
+    const CAREFUL: bool,
+>(
+    attention: &Attention<'a>,
+    task: Block,
+    out: &Sink<'_>,
+    factors: F,
+) -> bool {
+    let register = factors.register();
+    let (k, v) = (attention.k, attention.v);
+    let (head_dim, value_dim) = (attention.q.columns, v.columns);
+    let shared = Block {
+        head: task.head / (attention.heads / attention.kv_heads),
+        ..task.clone()
+    };
+    let rows_of_q = head_dim.next_multiple_of(F::TOGETHER);
+    let rows_of_sums = value_dim.next_multiple_of(F::ROWS);
+    let width = task.queries.len().next_multiple_of(COLUMNS);
+    let mut room = Aligned::take(&ROOM);
+    let [q_t, sums, max, sum, keep, scores, mask, of_k, of_v, finite] = room.split([
+        rows_of_q * width,
+        rows_of_sums * width,
+        width,
+        width,
+        QUERIES,
+        KEYS * QUERIES,
+        KEYS * QUERIES,
+        F::room(KEYS, head_dim),
+        F::room(KEYS, value_dim),
+        if CAREFUL { KEYS * value_dim } else { 0 },
+    ]);
+    sums.fill(0.);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.);
+    let mut states = States {
+        start: task.queries.start,
+        rows_of_q,
+        rows_of_sums,
+        q_t,
+        sums,
+        max,
+        sum,
+    };
+    for block in task.blocks() {
+        let State { q_t, width, .. } = states.of(&block);
+        let of_q = &mut q_t[..head_dim * width];
+        scaled_queries(attention, &block, (of_q, width), register);
+        factors.in_place(q_t, width, head_dim);
+    }
+
+    // Of the keys behind, no query sees any.
+    let seen = |block: &Block| attention.seen(block.queries.end - 1);
+    let all = seen(&task);
+    for start in (0..all).step_by(KEYS) {
+        let of_chunk = KEYS.min(all - start);
+        let rows_of = |heads: &Heads<'a>| (shared.of(heads, start), heads.strides[2]);
+        let of_keys = factors.keys(rows_of(&k), [of_chunk, head_dim], of_k);
+        let size = [of_chunk, value_dim];
+        let values = if CAREFUL {
+            finite_values(rows_of(&v), size, F::rounded, finite)
+        } else {
+            rows_of(&v)
+        };
+        let of_values = factors.values(values, size, of_v);
+        for block in task.blocks() {
+            let keys = of_chunk.min(seen(&block).saturating_sub(start));
+            if keys == 0 {
+                continue;
+            }
+            let State {
+                width,
+                q_t,
+                sums,
+                max,
+                sum,
+            } = states.of(&block);
+            let keep = &mut keep[..width];
+            let room = &mut *scores;
+            let left = Left {
+                rows: keys,
+                ..of_keys
+            };
+            let right = Right {
+                b: q_t,
+                c: room,
+                width,
+                keep: None,
+            };
+            product::<LANES, NV, F, CAREFUL>(factors, left, right);
+            let scores = &mut room[..keys * width];
+            if let Some(of) = attention.mask {
+                add_mask(of, &block, start, (scores, width), mask, register);
+            }
+            if attention.causal {
+                exclude_later(attention, &block, start, (scores, width));
+            }
+            if CAREFUL {
+                mask[..keys * width].copy_from_slice(scores);
+            }
+            softmax::<N>(scores, width, max, sum, keep);
+            if CAREFUL {
+                weights_of_seen(&mut mask[..keys * width], scores);
+            }
+            factors.in_place(room, width, keys);
+            let left = Left {
+                depth: F::depth(keys),
+                ..of_values
+            };
+            let right = Right {
+                b: room,
+                c: &mut *sums,
+                width,
+                keep: Some(keep),
+            };
+            product::<LANES, NV, F, CAREFUL>(factors, left, right);
+            if CAREFUL {
+                let (weights, size) = (&mask[..keys * width], [keys, value_dim]);
+                add_not_finite(rows_of(&v), size, F::rounded, (weights, width), sums);
+            }
+        }
+    }
+
+    let mut stands = true;
+    for block in task.blocks() {
+        let State {
+            width, sums, sum, ..
+        } = states.of(&block);
+        let sums = &mut sums[..value_dim * width];
+        // SAFETY: blocks of attention are disjoint, and one thread computes each.
+        stands &= unsafe {
+            write(
+                attention,
+                &block,
+                (sums, width),
+                sum,
+                value_dim,
+                (out, register),
+            )
+        };
+    }
+    room.keep(&ROOM);
+    stands || CAREFUL
+}
+
+/// The product of factors; with care by small tiles, which give the same bits in less code.
+#[inline(always)]
+fn product<const LANES: usize, const NV: usize, F: Factors<LANES>, const CAREFUL: bool>(
+    factors: F,
+    left: Left<'_>,
+    right: Right<'_>,
+) {
+    if CAREFUL {
+        factors.product::<1>(left, right);
+    } else {
+        factors.product::<NV>(left, right);
+    }
+}
+
+/// Copies values, `[rows, columns]`, with 0 for those of which the factor is not finite.
+#[inline(never)]
+fn finite_values<'a>(
+    (from, stride): Rows<'_>,
+    [rows, columns]: [usize; 2],
+    factor: fn(f32) -> f32,
+    to: &'a mut [f32],
+) -> Rows<'a> {
+    let to = &mut to[..rows * columns];
+    for (row, to) in to.chunks_exact_mut(columns.max(1)).enumerate() {
+        for (x, to) in from[row * stride..].iter().zip(to) {
+            *to = if factor(*x).is_finite() { *x } else { 0. };
+        }
+    }
+    (to, columns)
+}
+
+/// Puts in the place of each score the weight that it became, or -1 for one that excludes its key.
+#[inline(never)]
+fn weights_of_seen(scores: &mut [f32], weights: &[f32]) {
+    for (score, weight) in scores.iter_mut().zip(weights) {
+        *score = if *score == f32::NEG_INFINITY {
+            -1.
+        } else {
+            *weight
+        };
+    }
+}
+
+/// Adds to the sums, `[value_dim, width]`, the factors of values, `[keys, value_dim]`, that are not
+/// finite, times the weights of the queries that see their keys, `[keys, width]`.
+#[inline(never)]
+fn add_not_finite(
+    (values, stride): Rows<'_>,
+    [keys, value_dim]: [usize; 2],
+    factor: fn(f32) -> f32,
+    (weights, width): (&[f32], usize),
+    sums: &mut [f32],
+) {
+    for (key, weights) in weights.chunks_exact(width).take(keys).enumerate() {
+        let values = values[key * stride..].iter().take(value_dim);
+        for (value, sums) in values.zip(sums.chunks_exact_mut(width)) {
+            let value = factor(*value);
+            if value.is_finite() {
+                continue;
+            }
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum = if *weight < 0. {
+                    *sum
+                } else {
+                    *sum + weight * value
+                };
+            }
+        }
+    }
+}
+
+/// Writes the queries of a block to the columns of `q_t`, times the scale.
+#[inline(always)]
+fn scaled_queries<const LANES: usize>(
+    attention: &Attention<'_>,
+    block: &Block,
+    (q_t, width): (&mut [f32], usize),
+    register: impl Register<LANES>,
+) {
+    let q = block.of(&attention.q, block.queries.start);
+    q_t.fill(0.);
+    transpose(
+        (q, attention.q.strides[2]),
+        RowsMut::of(q_t, width),
+        block.queries.len(),
+        attention.q.columns,
+        register,
+    );
+    for x in q_t.iter_mut() {
+        *x *= attention.scale;
+    }
+}
+
+/// Divides the sums by those of the weights and writes them to `out`; whether they are all finite.
+///
+/// # Safety
+/// No other thread computes a block that overlaps.
+#[inline(always)]
+unsafe fn write<const LANES: usize>(
+    attention: &Attention<'_>,
+    block: &Block,
+    (sums, width): (&mut [f32], usize),
+    sum: &mut [f32],
+    value_dim: usize,
+    (out, register): (&Sink<'_>, impl Register<LANES>),
+) -> bool {
+    let height = block.queries.len();
+    for sum in sum.iter_mut() {
+        // No key had a part in a sum that is zero.
+        *sum = if *sum == 0. { 0. } else { 1. / *sum };
+    }
+    for column in (0..width).step_by(COLUMNS) {
+        let factors = block_at(sum, column);
+        for row in sums.chunks_exact_mut(width) {
+            for (x, factor) in row[column..column + COLUMNS].iter_mut().zip(factors) {
+                // A sum of -0.0 becomes 0.0: the sign of a zero may be that of an excluded value.
+                *x = fma(*x, factor, 0.);
+            }
+        }
+    }
+    // By their bits, of which those of what is not finite are the greatest. Columns behind the last
+    // query may hold anything.
+    let infinity = f32::INFINITY.to_bits();
+    let greatest = |xs: &[f32]| xs.iter().fold(0, |max, x| x.abs().to_bits().max(max));
+    let mut rows = sums.chunks_exact(width);
+    let finite = greatest(sums) < infinity || rows.all(|row| greatest(&row[..height]) < infinity);
+    let first = block.batch * attention.q.rows + block.queries.start;
+    let columns = block.head * value_dim..(block.head + 1) * value_dim;
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    let rows = unsafe { out.rows(first..first + height, columns) };
+    transpose((sums, width), rows, value_dim, height, register);
+    finite
+}
+
+/// Adds the mask of the keys from `start` on to their scores, `[keys, width]`; `room` is for as
+/// many. Minus infinity excludes, whatever the score is.
+#[inline(always)]
+fn add_mask<const LANES: usize>(
+    mask: Heads<'_>,
+    block: &Block,
+    start: usize,
+    (scores, width): (&mut [f32], usize),
+    room: &mut [f32],
+    register: impl Register<LANES>,
+) {
+    let values = &block.of(&mask, block.queries.start)[start..];
+    let stride = mask.strides[2];
+    if stride == 0 {
+        // The same for all queries. Most keys are no padding: a softmax is the same of 0.0 and -0.0.
+        let some = |(_, add): &(_, &f32)| **add != 0.;
+        for (scores, add) in scores.chunks_exact_mut(width).zip(values).filter(some) {
+            if *add == f32::NEG_INFINITY {
+                scores.fill(f32::NEG_INFINITY);
+                continue;
+            }
+            for score in scores {
+                *score += add;
+            }
+        }
+        return;
+    }
+    let keys = scores.len() / width;
+    let height = block.queries.len();
+    transpose(
+        (values, stride),
+        RowsMut::of(room, width),
+        height,
+        keys,
+        register,
+    );
+    for (score, add) in scores.iter_mut().zip(room) {
+        let excluded = *add == f32::NEG_INFINITY;
+        *score = if excluded { *add } else { *score + *add };
+    }
+}
+
+/// Excludes each query's later keys from the scores of the keys from `start` on, `[keys, width]`.
+#[inline(always)]
+fn exclude_later(
+    attention: &Attention<'_>,
+    block: &Block,
+    start: usize,
+    (scores, width): (&mut [f32], usize),
+) {
+    let all = attention.seen(block.queries.start).saturating_sub(start);
+    let rows = scores.chunks_exact_mut(width).enumerate().skip(all);
+    for (key, scores) in rows {
+        for (query, score) in block.queries.clone().zip(scores) {
+            if attention.seen(query) <= start + key {
+                *score = f32::NEG_INFINITY;
+            }
+        }
+    }
+}
+
+/// Takes one more chunk of scores, `[keys, width]`, into each column's softmax: they become
+/// `e^(score - max)`, and `keep` is what the sums so far are to be multiplied by.
+#[inline(always)]
+fn softmax<N: Number>(
+    scores: &mut [f32],
+    width: usize,
+    max: &mut [f32],
+    sum: &mut [f32],
+    keep: &mut [f32],
+) {
+    for column in (0..width).step_by(COLUMNS) {
+        let old = block_at(max, column);
+        let mut new = old;
+        for row in scores.chunks_exact(width) {
+            new = later(new, block_at(row, column));
+        }
+        // Where all is excluded so far: e^(-inf - 0) is 0, e^(-inf + inf) were NaN.
+        let origin = new.map(|max| if max == f32::NEG_INFINITY { 0. } else { max });
+        let mut total = [0f32; COLUMNS];
+        for row in scores.chunks_exact_mut(width) {
+            let exps = exps_below::<N, _>(block_at(row, column), origin);
+            for (total, exp) in total.iter_mut().zip(exps) {
+                *total += exp;
+            }
+            row[column..column + COLUMNS].copy_from_slice(&exps);
+        }
+        let factors = exps_below::<N, _>(old, origin);
+        for (sum, (total, factor)) in sum[column..].iter_mut().zip(total.iter().zip(factors)) {
+            *sum = fma(*sum, factor, *total);
+        }
+        max[column..column + COLUMNS].copy_from_slice(&new);
+        keep[column..column + COLUMNS].copy_from_slice(&factors);
+    }
+}
+
+type Columns = [f32; COLUMNS];
+
+#[inline(always)]
+fn block_at(row: &[f32], column: usize) -> Columns {
+    // Rows have whole blocks. A block that is copied from a slice goes by way of the stack.
+    let block = row[column..].first_chunk().copied();
+    block.unwrap_or([0.; COLUMNS])
+}
+
+/// The max of each column; a NaN is left to [`exps_below`].
+#[inline(always)]
+fn later(mut max: Columns, scores: Columns) -> Columns {
+    for (max, score) in max.iter_mut().zip(scores) {
+        *max = if score > *max { score } else { *max };
+    }
+    max
+}

@@ -1,0 +1,358 @@
+//! The operands of a product: rows of the left side, packed weights, an output in one of several
+//! layouts, and the parts that threads compute.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::activation::{Activation, BLOCK};
+use super::buffer::RowsMut;
+use crate::packed::{Packed, Panel};
+
+/// Two bfloat16, in bytes: codes of int8 products take the same room.
+pub type Pair = [[u8; 2]; 2];
+
+/// The bytes of a pair, in the order of memory.
+#[allow(dead_code, reason = "some instruction sets take a pair apart")]
+#[inline(always)]
+pub fn bytes([[a, b], [c, d]]: Pair) -> [u8; 4] {
+    [a, b, c, d]
+}
+
+/// Parameters of a quantized row of the left side.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// NaN for a row that is not finite.
+    pub scale: f32,
+    /// The code that stands for 0.0.
+    pub zero_point: i32,
+    /// The sum of its codes, where the weights have zero points.
+    pub sum: i32,
+}
+
+impl Row {
+    /// A row of floats or of bfloat16, or of codes with zero point 0.
+    pub const PLAIN: Self = Self {
+        scale: 1.,
+        zero_point: 0,
+        sum: 0,
+    };
+}
+
+/// Activations, `[m, groups]`, and the parameters of each row.
+#[derive(Clone, Copy)]
+pub struct Lhs<'a, G> {
+    pub m: usize,
+    pub groups: &'a [G],
+    /// Empty beside floats.
+    pub rows: &'a [Row],
+}
+
+impl<'a, G> Lhs<'a, G> {
+    pub const EMPTY: Self = Self {
+        m: 0,
+        groups: &[],
+        rows: &[],
+    };
+
+    /// The `count` groups of a row.
+    #[inline(always)]
+    pub fn groups(&self, row: usize, count: usize) -> &'a [G] {
+        &self.groups[row * count..][..count]
+    }
+
+    /// Some of the rows, of `count` groups each.
+    pub fn of(&self, rows: Range<usize>, count: usize) -> Self {
+        Self {
+            m: rows.len(),
+            groups: &self.groups[rows.start * count..rows.end * count],
+            rows: self.rows.get(rows).unwrap_or_default(),
+        }
+    }
+
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> &'a Row {
+        self.rows.get(row).unwrap_or(&Row::PLAIN)
+    }
+}
+
+/// The order of an output in memory: see the functions of [`Sink`] that make one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Channels,
+    Padded,
+    Panels,
+}
+
+/// Elements of an output in the second-level caches of two cores: 2 MiB.
+const L2: usize = 1 << 19;
+
+/// Elements of an output beyond which it is written past the caches: 4 MiB. What reads a smaller one finds it there.
+#[cfg(target_arch = "x86_64")]
+const STREAMED: usize = 1 << 20;
+
+/// The output of a product, of which several threads write different parts.
+#[derive(Clone, Copy)]
+pub struct Sink<'a> {
+    start: *mut MaybeUninit<f32>,
+    rows: usize,
+    /// The row that row 0 of a part is.
+    first: usize,
+    columns: usize,
+    layout: Layout,
+    _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
+}
+
+// SAFETY: a shared `Sink` is written through `part` alone, whose contract is that no two
+// parts that live at once overlap.
+unsafe impl Sync for Sink<'_> {}
+
+impl<'a> Sink<'a> {
+    /// Row after row of `columns` channels: `[rows, columns]`.
+    pub fn channels(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
+        Self::new(out, columns, Layout::Channels)
+    }
+
+    /// The same, and `columns` include the padding of each gate behind its channels: no register is
+    /// filled in part.
+    pub fn padded(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
+        Self::new(out, columns, Layout::Padded)
+    }
+
+    /// Panel after panel of padded channels: `[rows, width]` each, of `columns` in all.
+    pub fn panels(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
+        Self::new(out, columns, Layout::Panels)
+    }
+
+    fn new(out: &'a mut [MaybeUninit<f32>], columns: usize, layout: Layout) -> Self {
+        Self {
+            rows: out.len().checked_div(columns).unwrap_or(0),
+            start: out.as_mut_ptr(),
+            first: 0,
+            columns,
+            layout,
+            _out: PhantomData,
+        }
+    }
+
+    /// The same output, with its rows counted from `first` on.
+    #[allow(dead_code, reason = "most instruction sets multiply bytes")]
+    #[inline(always)]
+    pub fn starting_at(self, first: usize) -> Self {
+        let first = self.whole(first..self.rows - self.first).start;
+        Self { first, ..self }
+    }
+
+    /// The rows of the whole output.
+    #[inline(always)]
+    fn whole(self, rows: Range<usize>) -> Range<usize> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows - self.first);
+        self.first + rows.start..self.first + rows.end
+    }
+
+    /// The columns of a panel.
+    #[inline(always)]
+    pub fn columns(self, panel: Panel<'_>) -> Range<usize> {
+        match self.layout {
+            Layout::Channels => panel.start..panel.start + panel.channels,
+            Layout::Padded | Layout::Panels => {
+                panel.padded_start..panel.padded_start + panel.sums.len()
+            }
+        }
+    }
+
+    /// Columns of adjacent rows: those of one row, or, panel by panel, those of one panel.
+    ///
+    /// # Safety
+    /// No other part that overlaps this one is alive.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    pub unsafe fn part(
+        self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> &'a mut [MaybeUninit<f32>] {
+        let rows = self.whole(rows);
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        let by_panels = self.layout == Layout::Panels;
+        assert!(by_panels || rows.len() == 1);
+        let start = if by_panels {
+            columns.start * self.rows + rows.start * columns.len()
+        } else {
+            rows.start * self.columns + columns.start
+        };
+        // SAFETY: by the assertions the part lies within the `rows * columns` elements that `start`
+        // was made from and that are borrowed for `'a`: it ends at `rows.end * columns` of a row,
+        // and at `columns.end * rows` of a panel, or before. By the contract nothing aliases it.
+        unsafe {
+            let start = self.start.add(start);
+            std::slice::from_raw_parts_mut(start, rows.len() * columns.len())
+        }
+    }
+
+    /// The columns of a panel in several rows, adjacent or not.
+    ///
+    /// # Safety
+    /// No other part that overlaps this one is alive.
+    #[inline(always)]
+    pub unsafe fn rows(self, rows: Range<usize>, columns: Range<usize>) -> RowsMut<'a> {
+        let count = rows.len();
+        let rows = self.whole(rows);
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        let (first, stride) = match self.layout {
+            Layout::Panels => (columns.start * self.rows, columns.len()),
+            _ => (columns.start, self.columns),
+        };
+        // SAFETY: by the assertions these elements are within those that `start` was made from, as in
+        // `part`; by the contract nothing aliases them.
+        unsafe {
+            let start = self.start.add(first + rows.start * stride);
+            RowsMut::new(start, [count, columns.len()], stride)
+        }
+    }
+
+    /// Whether the output is more than two cores' second-level caches hold.
+    #[inline(always)]
+    pub fn exceeds_l2(self) -> bool {
+        self.rows * self.columns > L2
+    }
+
+    /// Whether the output is better written past the caches, which cannot hold it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn exceeds_caches(self) -> bool {
+        self.rows * self.columns > STREAMED
+    }
+
+    /// [`part`](Self::part) of what has been written.
+    ///
+    /// # Safety
+    /// It has been, and no other part that overlaps this one is alive.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn written(self, rows: Range<usize>, columns: Range<usize>) -> &'a mut [f32] {
+        // SAFETY: no other part overlaps this one; a written `MaybeUninit<f32>` is an f32.
+        unsafe { &mut *(std::ptr::from_mut(self.part(rows, columns)) as *mut [f32]) }
+    }
+}
+
+/// A part of a product: `rows` of the left side by `panels` of the right side.
+#[derive(Clone)]
+pub struct Part {
+    pub rows: Range<usize>,
+    pub panels: Range<usize>,
+    pub pass: Pass,
+}
+
+/// The direction in which one row traverses a few panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// From the first to the last, wherever their weights are.
+    Once,
+    /// From the first to the last or back, in alternation: each pass begins with the weights still
+    /// in L1, and the rest is in L2.
+    Forth,
+    Back,
+}
+
+/// A product of activations, `[m, k]`, and weights, `[n, k]`; each task computes a [`Part`] of it.
+///
+/// Its groups are floats, for float16 weights or on their way to other groups, codes for int8 weights,
+/// or pairs for bfloat16 weights.
+#[derive(Clone, Copy)]
+pub struct Product<'a, G> {
+    /// The activations.
+    pub lhs: Lhs<'a, G>,
+    /// The weights.
+    pub rhs: &'a Packed,
+    /// Applied to every element of the result.
+    pub activation: Option<Activation>,
+}
+
+impl<'a> Product<'a, f32> {
+    /// The product of `rows` rows of `xs`.
+    pub fn of(xs: &'a [f32], rows: usize, rhs: &'a Packed, activation: Option<Activation>) -> Self {
+        Self {
+            lhs: Lhs {
+                m: rows,
+                groups: xs,
+                rows: &[],
+            },
+            rhs,
+            activation,
+        }
+    }
+}
+
+impl<'a> Product<'a, Pair> {
+    /// The same with groups of two pairs, where a row has an even number of them.
+    #[allow(
+        dead_code,
+        reason = "most instruction sets add a pair's products to two sums"
+    )]
+    #[inline(always)]
+    pub fn by_twos(self) -> Product<'a, [Pair; 2]> {
+        let Self {
+            lhs,
+            rhs,
+            activation,
+        } = self;
+        Product {
+            lhs: Lhs {
+                m: lhs.m,
+                groups: lhs.groups.as_chunks().0,
+                rows: lhs.rows,
+            },
+            rhs,
+            activation,
+        }
+    }
+}
+
+impl<G> Product<'_, G> {
+    /// Calls `apply` with the activation function, if there is one, and rows of a panel's
+    /// channels: once a panel, while the sums are in L1.
+    ///
+    /// # Safety
+    /// They have been written, and no other thread reads or writes them.
+    #[inline(always)]
+    pub unsafe fn activate(
+        &self,
+        out: &Sink<'_>,
+        panel: Panel<'_>,
+        rows: &Range<usize>,
+        apply: impl Fn(Activation, &mut [f32]),
+    ) {
+        let Some(activation) = self.activation else {
+            return;
+        };
+        let columns = out.columns(panel);
+        // SAFETY: the row is written, and in the part that this thread alone computes.
+        let written = |row| unsafe { out.written(row..row + 1, columns.clone()) };
+        if columns.len() >= BLOCK {
+            rows.clone().for_each(|row| apply(activation, written(row)));
+            return;
+        }
+        // A block of its own would be filled up for each row.
+        let mut together = [0f32; 16 * BLOCK];
+        for first in rows.clone().step_by(16) {
+            let rows = first..rows.end.min(first + 16);
+            let used = &mut together[..rows.len() * columns.len()];
+            for (row, xs) in rows.clone().zip(used.chunks_exact_mut(columns.len())) {
+                copy(written(row), xs);
+            }
+            apply(activation, used);
+            for (row, xs) in rows.zip(used.chunks_exact(columns.len())) {
+                copy(xs, written(row));
+            }
+        }
+    }
+}
+
+/// Copies elements; half a block, the usual width of a narrow panel, without a call.
+#[inline(always)]
+fn copy(from: &[f32], to: &mut [f32]) {
+    const HALF: usize = BLOCK / 2;
+    match (from.as_array::<HALF>(), to.as_mut_array::<HALF>()) {
+        (Some(from), Some(to)) => *to = *from,
+        _ => to.copy_from_slice(from),
+    }
+}

@@ -1,0 +1,534 @@
+//! The product of activations and packed weights: the loop nest, written once for u8 by int8, for f32
+//! by float16 and for bfloat16.
+//!
+//! ```text
+//! for each panel of channels                 its codes stay in L1 or L2 while all rows pass
+//!   for each tile of up to MR rows           MR * NV sums, begun with the correction by zero points
+//!     for each group of inputs               4 of int8, 1 of float16, 2 of bfloat16
+//!       load NV registers of weights
+//!       for each row: broadcast a group of activations, NV dot products
+//!     for each row: to f32, fma by scale and bias, store
+//! ```
+//!
+//! It is fast because every weight register that is loaded serves MR rows and every broadcast
+//! NV registers, so that dot products, not loads, are the limit; the loop has no branch but its
+//! own; dequantization and bias happen in registers, so no i32 matrix exists. Sums that
+//! went over the stack on their way out made a product of 384 inputs 4% slower.
+//! A single row uses each weight once, so bytes are the limit: weights are prefetched.
+//!
+//! An instruction set is a [`Vector`]: eight closures in a function that has its features. Tiles that it
+//! has no panels or no rows for are not compiled: branches on an inline `const` leave them out.
+
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::activation::Activation;
+use super::fetch::{Cache, LINE, claim, fetch, prefetch};
+use super::product::{Part, Pass, Product, Row, Sink};
+use super::vector::{BLOCK, Order, Ordered, Vector};
+use crate::packed::Panel;
+
+/// Rows of the highest tile.
+#[allow(dead_code, reason = "some instruction sets have registers for fewer")]
+pub const MAX_ROWS: usize = 6;
+
+/// The same rows, those from the fourth on by a base of their own: rows that lie within two strides of
+/// a base need one address in the loop. From a single base the compiler takes five more instructions,
+/// and a register too many.
+#[inline(always)]
+fn two_bases<'a, G, const MR: usize>(
+    rows: [&'a [G]; MR],
+    all: &'a [G],
+    first: usize,
+    groups: usize,
+) -> [&'a [G]; MR] {
+    const NEAR: usize = 3;
+    if MR <= NEAR {
+        return rows;
+    }
+    let far = black_box(&all[(first + NEAR) * groups..][..(MR - NEAR) * groups]);
+    std::array::from_fn(|r| {
+        if r < NEAR {
+            rows[r]
+        } else {
+            &far[(r - NEAR) * groups..][..groups]
+        }
+    })
+}
+
+/// Computes a part of a product, in tiles of at most `MR` rows by `NV` registers, which are those of a
+/// full panel; `MR` is at most [`MAX_ROWS`], `NV` at most 4.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+#[inline(always)]
+pub unsafe fn multiply<
+    const LANES: usize,
+    const BYTES: usize,
+    const NV: usize,
+    const MR: usize,
+    V,
+>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    part: Part,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let Part {
+        rows,
+        mut panels,
+        pass,
+    } = part;
+    let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
+    let by_turns = V::IN_ANY_ORDER && rows.len() == 1 && pass != Pass::Once;
+    let by_turns = by_turns && panels.clone().next().is_some_and(few);
+    let next = |panels: &mut Range<usize>| {
+        if by_turns && pass == Pass::Back {
+            panels.next_back()
+        } else {
+            panels.next()
+        }
+    };
+    while let Some(index) = next(&mut panels) {
+        let panel = product.rhs.panel(index);
+        debug_assert!(
+            panel.sums.len() <= NV * LANES,
+            "panels of this instruction set"
+        );
+        // After the last one a thread mostly goes on with the part beside this one.
+        let next = if rows.len() > 1 && index + 1 < product.rhs.panels() {
+            product.rhs.panel(index + 1).weights
+        } else {
+            panel.weights
+        };
+        // One row of floats has too few sums to hide the latency of an `fma`, and their order is
+        // set: it goes along several panels at once, if they are equally wide.
+        if const { matches!(V::ORDER, Order::Sequence) } && rows.len() == 1 {
+            let (mut side, mut after) = ([panel; ABREAST], panels.clone());
+            for panel in &mut side[1..] {
+                if let Some(index) = after.next() {
+                    *panel = product.rhs.panel(index);
+                }
+            }
+            let alike = |other: &Panel<'_>| other.sums.len() == panel.sums.len();
+            if panels.len() + 1 >= ABREAST && side.iter().all(alike) {
+                // SAFETY: the row and the panels are in the part that this thread alone computes.
+                unsafe {
+                    match panel.sums.len() / LANES {
+                        4 if const { NV >= 4 } => {
+                            abreast::<LANES, BYTES, 4, V>(product, out, side, rows.start, vector);
+                        }
+                        3 if const { NV >= 3 } => {
+                            abreast::<LANES, BYTES, 3, V>(product, out, side, rows.start, vector);
+                        }
+                        2 => abreast::<LANES, BYTES, 2, V>(product, out, side, rows.start, vector),
+                        _ => abreast::<LANES, BYTES, 1, V>(product, out, side, rows.start, vector),
+                    }
+                    for panel in side {
+                        activate(product, out, panel, rows.clone(), vector);
+                    }
+                }
+                panels = after;
+                continue;
+            }
+        }
+        let (all, near) = (rows.clone(), by_turns);
+        // SAFETY: the rows and the panel are in the part that this thread alone computes.
+        unsafe {
+            match panel.sums.len() / LANES {
+                4 if const { NV >= 4 } => {
+                    column::<LANES, BYTES, 4, MR, V>(product, out, panel, next, near, all, vector);
+                }
+                3 if const { NV >= 3 } => {
+                    column::<LANES, BYTES, 3, MR, V>(product, out, panel, next, near, all, vector);
+                }
+                2 => column::<LANES, BYTES, 2, MR, V>(product, out, panel, next, near, all, vector),
+                _ => column::<LANES, BYTES, 1, MR, V>(product, out, panel, next, near, all, vector),
+            }
+        }
+    }
+}
+
+/// Panels that one row of floats passes at once.
+const ABREAST: usize = 4;
+
+/// All tiles of one panel of `NV` registers; on the way the weights of the `next` one are fetched,
+/// or for a single row what comes soon, unless all of it is `near`.
+///
+/// # Safety
+/// No other thread writes these rows of this panel.
+#[inline(always)]
+unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    panel: Panel<'_>,
+    next: &[u8],
+    near: bool,
+    rows: Range<usize>,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    if const { matches!(V::ORDER, Order::Blocks) } {
+        // SAFETY: the rows and the panel are in the part that this thread alone computes.
+        return unsafe { blocks::<LANES, BYTES, NV, V>(product, out, panel, next, rows, vector) };
+    }
+    // All about equally high: a low tile has too few sums to hide the latency of a dot product.
+    let tiles = rows.len().div_ceil(MR);
+    let (mut row, mut finished) = (rows.start, rows.start);
+    let far = rows.len() > 1 && out.exceeds_l2();
+    let line = product.rhs.groups() * LINE;
+    for left in (1..=tiles).rev() {
+        let height = (rows.end - row).div_ceil(left);
+        // Each tile prefetches one line per group, until all of the next panel is fetched: no
+        // hardware prefetcher knows its address, and a large model's weights come from memory.
+        let fetched = (tiles - left) * line;
+        let ahead = next.get(fetched..).unwrap_or(panel.weights);
+        // SAFETY: the rows of a tile are among these, and the panel is in the part that this thread
+        // alone computes.
+        unsafe {
+            if far {
+                claim(out, panel, row..row + height);
+            }
+            match height {
+                6 if const { MR >= 6 } => {
+                    tile::<LANES, BYTES, NV, 6, true, V>(product, out, panel, ahead, row, vector);
+                }
+                5 if const { MR >= 5 } => {
+                    tile::<LANES, BYTES, NV, 5, true, V>(product, out, panel, ahead, row, vector);
+                }
+                4 if const { MR >= 4 } => {
+                    tile::<LANES, BYTES, NV, 4, true, V>(product, out, panel, ahead, row, vector);
+                }
+                3 if const { MR >= 3 } => {
+                    tile::<LANES, BYTES, NV, 3, true, V>(product, out, panel, ahead, row, vector);
+                }
+                2 => tile::<LANES, BYTES, NV, 2, true, V>(product, out, panel, ahead, row, vector),
+                _ if const { V::IN_ANY_ORDER } && near => {
+                    tile::<LANES, BYTES, NV, 1, true, V>(product, out, panel, ahead, row, vector);
+                }
+                _ => tile::<LANES, BYTES, NV, 1, false, V>(product, out, panel, ahead, row, vector),
+            }
+        }
+        row += height;
+        if left == 1 || row - finished >= ACTIVATED {
+            // SAFETY: these rows of the panel are written, and in the part that this thread alone computes.
+            unsafe { activate(product, out, panel, finished..row, vector) };
+            finished = row;
+        }
+    }
+}
+
+/// Rows that the activation function is applied to at once: they are still in L1, where all rows of a panel would
+/// not even stay in L2.
+const ACTIVATED: usize = 16;
+
+/// Applies the activation function, if there is one.
+///
+/// # Safety
+/// The rows of the panel are written, and no other thread reads or writes them.
+#[inline(always)]
+unsafe fn activate<const LANES: usize, const BYTES: usize, V>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    panel: Panel<'_>,
+    rows: Range<usize>,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let apply = |activation: Activation, xs: &mut [f32]| vector.activate(activation, xs);
+    // SAFETY: as this function.
+    unsafe { product.activate(out, panel, &rows, apply) };
+}
+
+/// Max bytes of weights that the steps of one row traverse in alternating directions: a few times
+/// L1. Beyond that, too little survives in L1 to offset the hardware's prefetchers, which favour
+/// ascending addresses.
+const BY_TURNS: usize = 256 << 10;
+
+/// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
+///
+/// # Safety
+/// `rows` and `weights` have that group.
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+    acc: &mut [[V::Acc; NV]; MR],
+    rows: &[&[V::Group]; MR],
+    weights: &[[[u8; BYTES]; NV]],
+    group: usize,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    // With checks, each row would have a branch: the compiler does not always see that the
+    // lengths are the loop's.
+    // SAFETY: the panel has that group.
+    let weights = unsafe { weights.get_unchecked(group) };
+    let b: [_; NV] = std::array::from_fn(|v| vector.load(&weights[v]));
+    for r in 0..MR {
+        // SAFETY: each row has that group.
+        let a = vector.splat(unsafe { *rows[r].get_unchecked(group) });
+        for v in 0..NV {
+            acc[r][v] = vector.dot(acc[r][v], a, b[v]);
+        }
+    }
+}
+
+/// `MR` rows by `NV` registers, with what comes soon fetched for a single row unless it is `NEAR`.
+///
+/// One row alone has too few sums to hide the latency of a dot product: even and odd groups of
+/// inputs are summed separately, where the order of a sum does not matter.
+///
+/// # Safety
+/// No other thread writes these rows of this panel.
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
+// V8 allocates the registers of a function as a whole: with all tiles in one, a third of the inner
+// loops' instructions were accesses to the stack.
+#[cfg_attr(target_arch = "wasm32", inline(never))]
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+unsafe fn tile<
+    const LANES: usize,
+    const BYTES: usize,
+    const NV: usize,
+    const MR: usize,
+    const NEAR: bool,
+    V,
+>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    panel: Panel<'_>,
+    ahead: &[u8],
+    first_row: usize,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let groups = product.rhs.groups();
+    // Slices of one length: the groups below it are those of each.
+    let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
+    let rows = two_bases(rows, product.lhs.groups, first_row, groups);
+    let weights = &panel.groups::<BYTES, NV>()[..groups];
+
+    let channels = panel.channels::<LANES, NV>(0);
+    let of_rows: [_; MR] = std::array::from_fn(|r| product.lhs.row(first_row + r));
+    let mut acc = [[vector.start(Row::PLAIN, channels[0]); NV]; MR];
+    for r in 0..MR {
+        for v in 0..NV {
+            acc[r][v] = vector.start(*of_rows[r], channels[v]);
+        }
+    }
+    let mut group = 0;
+    if const { MR == 1 && V::IN_ANY_ORDER } {
+        let mut odd = [channels.map(|channels| vector.start(Row::PLAIN, channels)); MR];
+        while group + 1 < groups {
+            for (acc, group) in [(&mut acc, group), (&mut odd, group + 1)] {
+                if !NEAR {
+                    fetch(weights, group);
+                }
+                // SAFETY: both are below `groups`.
+                unsafe { step(acc, &rows, weights, group, vector) };
+            }
+            group += 2;
+        }
+        for r in 0..MR {
+            for v in 0..NV {
+                acc[r][v] = vector.add(acc[r][v], odd[r][v]);
+            }
+        }
+    }
+    while group < groups {
+        if MR > 1 {
+            prefetch(Cache::L2, ahead, group * LINE);
+        }
+        // SAFETY: it is below `groups`.
+        unsafe { step(&mut acc, &rows, weights, group, vector) };
+        group += 1;
+    }
+    // SAFETY: the tile is in the part that this thread alone computes.
+    unsafe { store(out, panel, first_row, acc, of_rows, vector) };
+}
+
+/// Rows that a block of weights passes, from L1.
+const ROWS: usize = 12;
+
+/// All rows of one panel of `NV` registers, a block of inputs of several rows after another; on the
+/// way the weights of the `next` panel are fetched.
+///
+/// # Safety
+/// No other thread writes these rows of this panel.
+#[inline(always)]
+unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    panel: Panel<'_>,
+    next: &[u8],
+    rows: Range<usize>,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let groups = product.rhs.groups() / V::Group::GROUPS;
+    let weights = &panel.groups::<BYTES, NV>()[..groups];
+    let channels = panel.channels::<LANES, NV>(0);
+    let zeros = channels.map(|channels| vector.start(Row::PLAIN, channels));
+    for (chunk, first) in rows.clone().step_by(ROWS).enumerate() {
+        let count = ROWS.min(rows.end - first);
+        let ahead = next.get(chunk * groups * LINE..).unwrap_or(panel.weights);
+        if rows.len() > 1 && out.exceeds_l2() {
+            // SAFETY: the rows of the panel are in the part that this thread alone computes.
+            unsafe { claim(out, panel, first..first + count) };
+        }
+        let mut totals = [zeros; ROWS];
+        for start in (0..groups).step_by(BLOCK / V::Group::GROUPS) {
+            let block = start..groups.min(start + BLOCK / V::Group::GROUPS);
+            if count > 1 {
+                for group in block.clone() {
+                    prefetch(Cache::L2, ahead, group * LINE);
+                }
+            }
+            let mut row = 0;
+            while row < count {
+                let of = (zeros, &mut totals[row..]);
+                let lhs = (first + row, block.clone());
+                // SAFETY: the panel and the rows have those groups.
+                row += unsafe {
+                    match count - row {
+                        1 => sum::<LANES, BYTES, NV, 1, V>(product, of, weights, lhs, vector),
+                        _ => sum::<LANES, BYTES, NV, 2, V>(product, of, weights, lhs, vector),
+                    }
+                };
+            }
+        }
+        for (row, total) in totals.into_iter().enumerate().take(count) {
+            // SAFETY: the row and the panel are in the part that this thread alone computes.
+            unsafe { store(out, panel, first + row, [total], [&Row::PLAIN], vector) };
+        }
+        // SAFETY: the same; the rows are written.
+        unsafe { activate(product, out, panel, first..first + count, vector) };
+    }
+}
+
+/// Adds the products of a block of inputs to the totals of `MR` rows, which it returns.
+///
+/// # Safety
+/// The rows from the first of `lhs` on and `weights` have its groups.
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn sum<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+    product: &Product<'_, V::Group>,
+    (zeros, totals): ([V::Acc; NV], &mut [[V::Acc; NV]]),
+    weights: &[[[u8; BYTES]; NV]],
+    lhs: (usize, Range<usize>),
+    vector: V,
+) -> usize
+where
+    V: Vector<LANES, BYTES>,
+{
+    let (first, block) = lhs;
+    let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first + r, weights.len()));
+    let mut acc = [zeros; MR];
+    for group in block {
+        if MR == 1 {
+            fetch(weights, group);
+        }
+        // SAFETY: each has that group.
+        unsafe { step(&mut acc, &rows, weights, group, vector) };
+    }
+    for r in 0..MR {
+        for v in 0..NV {
+            totals[r][v] = vector.fold(totals[r][v], acc[r][v]);
+        }
+    }
+    MR
+}
+
+/// One row by `NV` registers of each of several panels.
+///
+/// Apart from `tile`: sums in arrays of arrays of arrays, with one panel or with several, would
+/// not stay in registers.
+///
+/// # Safety
+/// No other thread writes this row of these panels.
+#[inline(always)]
+unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    panels: [Panel<'_>; ABREAST],
+    row: usize,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let groups = product.rhs.groups();
+    let rows = [product.lhs.groups(row, groups)];
+    let weights = panels.map(|panel| &panel.groups::<BYTES, NV>()[..groups]);
+    let mut acc = panels.map(|panel| {
+        let channels = panel.channels::<LANES, NV>(0);
+        [channels.map(|channels| vector.start(Row::PLAIN, channels))]
+    });
+    for group in 0..groups {
+        for (acc, weights) in acc.iter_mut().zip(weights) {
+            fetch(weights, group);
+            // SAFETY: it is below `groups`, which is the length of each.
+            unsafe { step(acc, &rows, weights, group, vector) };
+        }
+    }
+    for (acc, panel) in acc.into_iter().zip(panels) {
+        // SAFETY: the row and the panels are in the part that this thread alone computes.
+        unsafe { store(out, panel, row, acc, [&Row::PLAIN], vector) };
+    }
+}
+
+/// Finishes and stores the sums of a tile.
+///
+/// # Safety
+/// No other thread writes these rows of this panel.
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
+    out: &Sink<'_>,
+    panel: Panel<'_>,
+    first_row: usize,
+    acc: [[V::Acc; NV]; MR],
+    of_rows: [&Row; MR],
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    let channels = panel.channels::<LANES, NV>(0);
+    let columns = out.columns(panel);
+    let width = columns.len();
+    // SAFETY: the tile is in the part that this thread alone computes.
+    let mut out = unsafe { out.rows(first_row..first_row + MR, columns) };
+    if width == NV * LANES {
+        for r in 0..MR {
+            // SAFETY: there are `MR` rows.
+            let out = unsafe { out.row(r) };
+            for (v, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(NV) {
+                vector.finish(acc[r][v], *of_rows[r], channels[v], out);
+            }
+        }
+        return;
+    }
+    // Padding channels are computed like the others and not stored.
+    let mut padded = [[[MaybeUninit::uninit(); LANES]; NV]; MR];
+    for r in 0..MR {
+        for v in 0..NV {
+            vector.finish(acc[r][v], *of_rows[r], channels[v], &mut padded[r][v]);
+        }
+    }
+    for (r, values) in padded.iter().enumerate() {
+        // SAFETY: there are `MR` rows.
+        let out = unsafe { out.row(r) };
+        out.copy_from_slice(&values.as_flattened()[..out.len()]);
+    }
+}

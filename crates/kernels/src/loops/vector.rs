@@ -1,0 +1,182 @@
+//! An instruction set's registers, as the loop nest of products uses them.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use super::activation::Activation;
+use super::product::{Pair, Row};
+use crate::packed::Channels;
+
+/// Where a register of results goes.
+pub type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
+
+/// One instruction set's register of `LANES` sums, as the operations the loop nest needs.
+///
+/// `BYTES` are the weights of one group of inputs in each lane. `Acc` is a register of sums, `A`
+/// a group of activations in every lane, `B` a register of weights; `A` and `B` may be held in
+/// any form that makes `dot` cheap.
+pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
+    /// The order of sums.
+    const ORDER: Order = Self::Group::ORDER;
+    /// Whether that is [`Order::Any`], for inline `const`s, in which `==` cannot be called.
+    const IN_ANY_ORDER: bool = matches!(Self::ORDER, Order::Any);
+    /// Activations that are multiplied in one step.
+    type Group: Ordered;
+    type Acc: Copy;
+    type A: Copy;
+    type B: Copy;
+    /// The value that a sum begins with: in i32 `-zero_point_a * sum_w - zero_point_w * sum_a`,
+    /// which makes it the sum over `(a - zero_point_a) * (w - zero_point_w)`; in f32 0.
+    fn start(self, row: Row, channels: Channels<'_, LANES>) -> Self::Acc;
+    fn load(self, weights: &[u8; BYTES]) -> Self::B;
+    fn splat(self, group: Self::Group) -> Self::A;
+    /// `acc` plus the sum of a group's products in each lane: exact in i32, or in f32 one `fma` a
+    /// product.
+    fn dot(self, acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
+    fn add(self, left: Self::Acc, right: Self::Acc) -> Self::Acc;
+    /// `acc` after a block of inputs with these sums, where the order is [`Blocks`](Order::Blocks). What is
+    /// not changed need not be stored: stores of zeros took 5 % of a product.
+    fn fold(self, acc: Self::Acc, block: Self::Acc) -> Self::Acc;
+    /// Writes `fma(acc as f32, scale_a * scale_w, bias)` of each lane.
+    fn finish(
+        self,
+        acc: Self::Acc,
+        row: Row,
+        channels: Channels<'_, LANES>,
+        out: &mut Lanes<LANES>,
+    );
+    /// Applies an activation function, out of line: inlined, six of them would crowd the loop.
+    fn activate(self, activation: Activation, xs: &mut [f32]);
+}
+
+/// The order in which the products of a sum are added.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Any: sums are exact.
+    Any,
+    /// One after another.
+    Sequence,
+    /// In blocks of [`BLOCK`] groups, whose sums begin with 0 and are added to what the blocks before
+    /// gave.
+    Blocks,
+}
+
+/// Groups of a block.
+pub const BLOCK: usize = 16;
+
+/// A [`Vector`] of closures: written inside a function that has an instruction set's features,
+/// they have them too, so that intrinsics need no `unsafe` but for pointers.
+///
+/// `G` is the group.
+#[derive(Clone, Copy)]
+pub struct Closures<G, Start, Load, Splat, Dot, Add, Fold, Finish, Activate> {
+    pub start: Start,
+    pub load: Load,
+    pub splat: Splat,
+    pub dot: Dot,
+    pub add: Add,
+    pub fold: Fold,
+    pub finish: Finish,
+    pub activate: Activate,
+    pub group: PhantomData<G>,
+}
+
+/// A group of activations, which decides on the order of sums.
+pub trait Ordered: Copy {
+    const ORDER: Order;
+    /// How many of a weight's groups it is multiplied by.
+    const GROUPS: usize = 1;
+}
+
+impl Ordered for [u8; 4] {
+    const ORDER: Order = Order::Any;
+}
+
+impl Ordered for f32 {
+    const ORDER: Order = Order::Sequence;
+}
+
+impl Ordered for Pair {
+    const ORDER: Order = Order::Blocks;
+}
+
+impl Ordered for [Pair; 2] {
+    const ORDER: Order = Order::Blocks;
+    const GROUPS: usize = 2;
+}
+
+impl<
+    const LANES: usize,
+    const BYTES: usize,
+    G,
+    Acc,
+    A,
+    B,
+    Start,
+    Load,
+    Splat,
+    Dot,
+    Add,
+    Fold,
+    Finish,
+    Activate,
+> Vector<LANES, BYTES> for Closures<G, Start, Load, Splat, Dot, Add, Fold, Finish, Activate>
+where
+    G: Ordered,
+    Acc: Copy,
+    A: Copy,
+    B: Copy,
+    Start: Fn(Row, Channels<'_, LANES>) -> Acc + Copy,
+    Load: Fn(&[u8; BYTES]) -> B + Copy,
+    Splat: Fn(G) -> A + Copy,
+    Dot: Fn(Acc, A, B) -> Acc + Copy,
+    Add: Fn(Acc, Acc) -> Acc + Copy,
+    Fold: Fn(Acc, Acc) -> Acc + Copy,
+    Finish: Fn(Acc, Row, Channels<'_, LANES>, &mut Lanes<LANES>) + Copy,
+    Activate: Fn(Activation, &mut [f32]) + Copy,
+{
+    type Group = G;
+    type Acc = Acc;
+    type A = A;
+    type B = B;
+
+    #[inline(always)]
+    fn start(self, row: Row, channels: Channels<'_, LANES>) -> Acc {
+        (self.start)(row, channels)
+    }
+
+    #[inline(always)]
+    fn load(self, weights: &[u8; BYTES]) -> B {
+        (self.load)(weights)
+    }
+
+    #[inline(always)]
+    fn splat(self, group: G) -> A {
+        (self.splat)(group)
+    }
+
+    #[inline(always)]
+    fn dot(self, acc: Acc, a: A, b: B) -> Acc {
+        (self.dot)(acc, a, b)
+    }
+
+    #[inline(always)]
+    fn add(self, left: Acc, right: Acc) -> Acc {
+        (self.add)(left, right)
+    }
+
+    #[inline(always)]
+    fn fold(self, acc: Acc, block: Acc) -> Acc {
+        (self.fold)(acc, block)
+    }
+
+    #[inline(always)]
+    fn finish(self, acc: Acc, row: Row, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>) {
+        (self.finish)(acc, row, channels, out);
+    }
+
+    #[inline(always)]
+    fn activate(self, activation: Activation, xs: &mut [f32]) {
+        (self.activate)(activation, xs);
+    }
+}

@@ -1,0 +1,627 @@
+//! The packed layout of weights.
+//!
+//! A weight of `n` output channels and `k` inputs is cut into panels of up to `panel_width`
+//! channels, all about as wide, in whole vector registers. Channels that are the gates of
+//! recurrent units are cut alike gate by gate; the panels of the same units of all gates are
+//! adjacent, in the order in which a step reads them. Within a panel the layout is
+//!
+//! ```text
+//! [ceil(k / group)] [width of the panel] [group]
+//! ```
+//!
+//! with groups of four int8 inputs, of two bfloat16 or of one float16, so that one load gives a group
+//! of each of a register's channels, which is what an instruction multiplies by a group of activations.
+//! Two groups of bfloat16 are stored together where pairs are of alternate inputs ([`Pairs::Alternate`]).
+//! Missing inputs and channels are zeros. Stored beside the weights, per channel: the sum of its
+//! codes less their zero point (for the activations' zero point), its zero point, its scale and
+//! its bias. Nothing outside this file indexes weights.
+//!
+//! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
+//! are shifted by 128; sums, which are of their differences, are not.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use half::{bf16, f16};
+
+use super::isa::{Isa, Pairs, Registers};
+use super::reference::Affine;
+use super::threads::Line;
+use crate::sizes;
+
+/// Cache line, and the widest vector register.
+const ALIGN: usize = 64;
+
+/// The type of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// Codes of 8 bits.
+    Int8,
+    /// f16.
+    Float16,
+    /// bf16.
+    BFloat16,
+}
+
+impl Element {
+    /// Inputs that are stored together.
+    fn group(self) -> usize {
+        match self {
+            Self::Int8 => 4,
+            Self::Float16 => 1,
+            Self::BFloat16 => 2,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Self::Int8 => 1,
+            Self::Float16 | Self::BFloat16 => 2,
+        }
+    }
+
+    /// How inputs are paired, where they are.
+    fn pairs(self, isa: Isa) -> Pairs {
+        match self {
+            Self::BFloat16 => isa.registers().pairs,
+            Self::Int8 | Self::Float16 => Pairs::Adjacent,
+        }
+    }
+
+    /// Groups of `k` inputs.
+    fn groups(self, isa: Isa, k: usize) -> usize {
+        let groups = k.div_ceil(self.group());
+        match self.pairs(isa) {
+            Pairs::Adjacent => groups,
+            Pairs::Alternate => groups.next_multiple_of(2),
+        }
+    }
+}
+
+/// Weights in the order that an instruction set reads them.
+#[derive(Debug)]
+pub struct Packed {
+    isa: Isa,
+    element: Element,
+    n: usize,
+    k: usize,
+    /// Groups of inputs.
+    groups: usize,
+    /// Ranges of channels that are cut alike.
+    gates: usize,
+    /// In the order of memory: the panels of the same units of all gates follow one another.
+    places: Vec<Place>,
+    /// Weights start at `aligned`, a multiple of a cache line.
+    weights: Vec<u8>,
+    aligned: usize,
+    sums: Vec<i32>,
+    /// Empty where all are 0.
+    zero_points: Vec<i32>,
+    scales: Vec<f32>,
+    bias: Vec<f32>,
+    reduced_range: bool,
+    /// Whether the next pass over all panels begins with the last: see [`Packed::turn`]. Each call writes it,
+    /// and on its own line it takes no other field from the caches of the threads that read them.
+    backwards: Line<AtomicBool>,
+}
+
+/// The place of a panel in memory.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// First of its channels, and how many it has.
+    start: usize,
+    channels: usize,
+    /// The first where each gate's channels have their padding behind them.
+    padded_start: usize,
+    /// First of its places among those of all panels, padding included, and how many it has.
+    at: usize,
+    width: usize,
+}
+
+/// The order of the elements of a panel.
+#[derive(Clone, Copy)]
+struct Order {
+    width: usize,
+    group: usize,
+    pairs: Pairs,
+}
+
+impl Order {
+    /// The place of a channel's input.
+    fn place(self, input: usize, channel: usize) -> usize {
+        let (group, within) = match self.pairs {
+            Pairs::Adjacent => (self.group, input % self.group),
+            Pairs::Alternate => (4, [1, 3, 0, 2][input % 4]),
+        };
+        (input / group * self.width + channel) * group + within
+    }
+}
+
+/// A panel: consecutive output channels that one tile computes together.
+#[derive(Clone, Copy)]
+pub struct Panel<'a> {
+    /// `[groups, width, group]`.
+    pub weights: &'a [u8],
+    /// `[width]`, a multiple of the lanes.
+    pub sums: &'a [i32],
+    /// `[width]`, or empty where all are 0.
+    pub zero_points: &'a [i32],
+    pub scales: &'a [f32],
+    pub bias: &'a [f32],
+    /// First channel.
+    pub start: usize,
+    /// Channels that are real; the rest of the width is padding.
+    pub channels: usize,
+    /// First channel, where each gate's channels have their padding behind them.
+    pub padded_start: usize,
+}
+
+/// The parameters of the channels of one register.
+#[derive(Clone, Copy)]
+pub struct Channels<'a, const LANES: usize> {
+    pub sums: &'a [i32; LANES],
+    /// `None` where all are 0.
+    pub zero_points: Option<&'a [i32; LANES]>,
+    pub scales: &'a [f32; LANES],
+    pub bias: &'a [f32; LANES],
+}
+
+impl<'a> Panel<'a> {
+    /// The weights of each group: `NV` registers of `BYTES`.
+    #[inline(always)]
+    pub fn groups<const BYTES: usize, const NV: usize>(self) -> &'a [[[u8; BYTES]; NV]] {
+        self.weights.as_chunks::<BYTES>().0.as_chunks::<NV>().0
+    }
+
+    /// The parameters of `NV` registers of channels, which begin at a lane.
+    ///
+    /// # Panics
+    /// If the panel has fewer.
+    #[inline(always)]
+    pub fn channels<const LANES: usize, const NV: usize>(
+        self,
+        lane: usize,
+    ) -> [Channels<'a, LANES>; NV] {
+        let sums = registers::<_, LANES, NV>(self.sums, lane);
+        let zero_points = match self.zero_points {
+            [] => None,
+            zero_points => Some(registers::<_, LANES, NV>(zero_points, lane)),
+        };
+        let scales = registers::<_, LANES, NV>(self.scales, lane);
+        let bias = registers::<_, LANES, NV>(self.bias, lane);
+        std::array::from_fn(|v| Channels {
+            sums: &sums[v],
+            zero_points: zero_points.map(|zero_points| &zero_points[v]),
+            scales: &scales[v],
+            bias: &bias[v],
+        })
+    }
+}
+
+/// The registers of a panel that begin at a lane.
+#[inline(always)]
+fn registers<T, const LANES: usize, const NV: usize>(
+    of_panel: &[T],
+    lane: usize,
+) -> &[[T; LANES]; NV] {
+    let registers = of_panel[lane..].as_chunks().0.first_chunk();
+    registers.expect("a panel of NV registers")
+}
+
+/// A panel that is being written; padding is zero already.
+pub struct PanelMut<'a> {
+    /// `[groups, width, group]`.
+    weights: &'a mut [u8],
+    /// `[width]`.
+    pub sums: &'a mut [i32],
+    /// `[width]`, or empty of halves.
+    pub zero_points: &'a mut [i32],
+    pub scales: &'a mut [f32],
+    /// First channel.
+    pub start: usize,
+    /// Channels that are real.
+    pub channels: usize,
+}
+
+impl PanelMut<'_> {
+    /// Writes groups, from the group `first` on, of up to `LANES` channels from the channel `lane` of
+    /// the panel on: as many of each of `rows`, of which those beyond the panel's channels are not read.
+    #[inline(always)]
+    pub fn put<const BYTES: usize, const LANES: usize>(
+        &mut self,
+        lane: usize,
+        first: usize,
+        rows: [&[[u8; BYTES]]; LANES],
+    ) {
+        let groups = rows.first().map_or(0, |row| row.len());
+        let rows = rows.map(|row| &row[..groups]);
+        let (width, lanes) = (self.sums.len(), LANES.min(self.channels - lane));
+        let (places, _) = self.weights.as_chunks_mut::<BYTES>();
+        let places = places.chunks_exact_mut(width).skip(first);
+        for (group, places) in (0..groups).zip(places) {
+            let places = &mut places[lane..];
+            match places.first_chunk_mut::<LANES>() {
+                Some(places) if lanes == LANES => {
+                    *places = std::array::from_fn(|lane| rows[lane][group]);
+                }
+                _ => {
+                    for (place, row) in places.iter_mut().zip(rows).take(lanes) {
+                        *place = row[group];
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Packed {
+    /// Weights of `k` inputs that are all zero, with a bias per channel, to be written by panels;
+    /// `n` is the length of `bias`. Channels are `gates` stretches of one length, 1 where they are no
+    /// gates.
+    ///
+    /// # Panics
+    /// If `n` is no multiple of `gates`, or memory cannot hold so many weights.
+    pub fn zeros(isa: Isa, element: Element, k: usize, gates: usize, bias: &[f32]) -> Self {
+        let n = bias.len();
+        let places = places(isa, n, gates);
+        let width = places.iter().map(|place| place.width).sum::<usize>();
+        let groups = element.groups(isa, k);
+        let sizes = [width, groups, element.group(), element.bytes()];
+        let weights = vec![0; sizes::length("packed weights", &sizes) + ALIGN];
+        let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
+        // Halves have neither scales nor zero points.
+        let (scale, zero_points) = match element {
+            Element::Int8 => (0., width),
+            Element::Float16 | Element::BFloat16 => (1., 0),
+        };
+        let mut packed = Self {
+            isa,
+            element,
+            n,
+            k,
+            groups,
+            gates,
+            places,
+            weights,
+            aligned,
+            sums: vec![0; width],
+            zero_points: vec![0; zero_points],
+            scales: vec![scale; width],
+            bias: vec![0.; width],
+            reduced_range: false,
+            backwards: Line(AtomicBool::new(false)),
+        };
+        for place in &packed.places {
+            let of_place = &bias[place.start..][..place.channels];
+            packed.bias[place.at..][..place.channels].copy_from_slice(of_place);
+        }
+        packed
+    }
+
+    /// The panels, to be written.
+    pub fn panels_mut(&mut self) -> impl Iterator<Item = PanelMut<'_>> {
+        fn take<'a, T>(rest: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+            rest.split_off_mut(..count).unwrap_or_default()
+        }
+        let row = self.row_bytes();
+        let mut weights = &mut self.weights[self.aligned..];
+        let (mut sums, mut zero_points) = (&mut self.sums[..], &mut self.zero_points[..]);
+        let mut scales = &mut self.scales[..];
+        self.places.iter().map(move |place| PanelMut {
+            weights: take(&mut weights, place.width * row),
+            sums: take(&mut sums, place.width),
+            zero_points: take(&mut zero_points, place.width),
+            scales: take(&mut scales, place.width),
+            start: place.start,
+            channels: place.channels,
+        })
+    }
+
+    /// The weights when all panels are written.
+    #[must_use]
+    pub fn written(mut self) -> Self {
+        if self.zero_points.iter().all(|zero_point| *zero_point == 0) {
+            self.zero_points = Vec::new();
+        }
+        // Mostly one of the first codes says no.
+        let mut codes = self.weights[self.aligned..].iter();
+        self.reduced_range =
+            self.element == Element::Int8 && codes.all(|code| code.wrapping_add(64) <= 128);
+        self
+    }
+
+    /// Whether no int8 code is beyond +-64, so that two products with any u8 add up to an i16.
+    #[allow(
+        dead_code,
+        reason = "most instruction sets add up four products at once"
+    )]
+    pub fn has_reduced_range(&self) -> bool {
+        self.reduced_range
+    }
+
+    /// Bytes of the weights of a place.
+    fn row_bytes(&self) -> usize {
+        self.groups() * self.element.group() * self.element.bytes()
+    }
+
+    /// An output channel.
+    ///
+    /// # Panics
+    /// If there is no such channel.
+    pub fn channel(&self, channel: usize) -> Channel<'_> {
+        assert!(channel < self.n, "channel {channel} of {}", self.n);
+        let units = self.n / self.gates;
+        let (gate, unit) = (channel / units, channel % units);
+        let before = |place: &Place| place.start % units + place.channels <= unit;
+        let panel = self.panel(self.places.partition_point(before) + gate);
+        Channel {
+            order: self.order(panel.sums.len()),
+            lane: channel - panel.start,
+            panel,
+            element: self.element,
+            shift: self.isa.registers().shift,
+        }
+    }
+
+    /// How its inputs are paired, where they are.
+    pub(crate) fn pairs(&self) -> Pairs {
+        self.element.pairs(self.isa)
+    }
+
+    /// The order of a panel of that width.
+    fn order(&self, width: usize) -> Order {
+        Order {
+            width,
+            group: self.element.group(),
+            pairs: self.pairs(),
+        }
+    }
+
+    /// Whether this pass over all panels should begin with the last: every other one should.
+    ///
+    /// Weights that are a little larger than the cache would be gone each time if every pass
+    /// began with the first; turning around, it begins with those that are still there.
+    pub fn turn(&self) -> bool {
+        self.backwards.0.fetch_xor(true, Ordering::Relaxed)
+    }
+
+    /// The int8 codes in row order again, `[n, k]`; none of other weights.
+    pub fn codes(&self) -> Vec<i8> {
+        match self.element {
+            Element::Int8 => {
+                self.unpack(|[byte]| byte.wrapping_sub(self.isa.registers().shift).cast_signed())
+            }
+            Element::Float16 | Element::BFloat16 => Vec::new(),
+        }
+    }
+
+    /// The float16 weights in row order again, `[n, k]`; none of other weights.
+    pub fn halves(&self) -> Vec<f16> {
+        match self.element {
+            Element::Float16 => self.unpack(f16::from_le_bytes),
+            Element::Int8 | Element::BFloat16 => Vec::new(),
+        }
+    }
+
+    /// The bfloat16 weights in row order again, `[n, k]`; none of other weights.
+    pub fn bfloats(&self) -> Vec<bf16> {
+        match self.element {
+            Element::BFloat16 => self.unpack(bf16::from_le_bytes),
+            Element::Int8 | Element::Float16 => Vec::new(),
+        }
+    }
+
+    /// The type of the weights.
+    pub fn element(&self) -> Element {
+        self.element
+    }
+
+    fn unpack<T, const BYTES: usize>(&self, of_bytes: impl Fn([u8; BYTES]) -> T) -> Vec<T> {
+        let mut values = Vec::with_capacity(self.n * self.k);
+        let of_gate = |gate: usize| (gate..self.panels()).step_by(self.gates);
+        for panel in (0..self.gates).flat_map(of_gate).map(|p| self.panel(p)) {
+            let (elements, _) = panel.weights.as_chunks::<BYTES>();
+            let order = self.order(panel.sums.len());
+            for channel in 0..panel.channels {
+                let element = |input| elements[order.place(input, channel)];
+                values.extend((0..self.k).map(|input| of_bytes(element(input))));
+            }
+        }
+        values
+    }
+
+    /// Checks the type of the weights.
+    pub fn check_element(&self, expected: Element) {
+        let got = self.element;
+        assert!(
+            expected == got,
+            "weights: expected {expected:?}, got {got:?}"
+        );
+    }
+
+    /// Output channels.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The instruction set it is packed for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The scale of a channel.
+    ///
+    /// # Panics
+    /// If there is no such channel.
+    pub fn scale(&self, channel: usize) -> f32 {
+        self.channel(channel).scale()
+    }
+
+    /// The code that stands for 0.0 in a channel.
+    ///
+    /// # Panics
+    /// If there is no such channel.
+    pub fn zero_point(&self, channel: usize) -> i32 {
+        self.channel(channel).zero_point()
+    }
+
+    /// Bytes in memory of weights, sums, zero points and scales, padding included; the bias is
+    /// not counted.
+    pub fn bytes(&self) -> usize {
+        self.weights.len()
+            + size_of_val(&*self.sums)
+            + size_of_val(&*self.zero_points)
+            + size_of_val(&*self.scales)
+    }
+
+    /// Whether some channel's zero is packed as another code than 0, so that sums of activation
+    /// codes are asked for.
+    pub fn has_zero_points(&self) -> bool {
+        !self.zero_points.is_empty()
+    }
+
+    /// Groups of inputs.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// Channels, padding included.
+    pub fn padded_n(&self) -> usize {
+        self.sums.len()
+    }
+
+    pub(crate) fn panels(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Panels that follow one another with the same units, one a gate; 1 where channels are no
+    /// gates.
+    pub fn gates(&self) -> usize {
+        self.gates
+    }
+
+    /// The weights of a panel and all behind them, which tiles that are not full read as well.
+    #[cfg(target_arch = "x86_64")]
+    pub fn weights_from(&self, index: usize) -> &[u8] {
+        let row = self.row_bytes();
+        &self.weights[self.aligned + self.places[index].at * row..]
+    }
+
+    pub(crate) fn panel(&self, index: usize) -> Panel<'_> {
+        let Place {
+            start,
+            channels,
+            padded_start,
+            at,
+            width,
+        } = self.places[index];
+        let row = self.row_bytes();
+        let zero_points = self.zero_points.get(at..at + width);
+        Panel {
+            weights: &self.weights[self.aligned + at * row..][..width * row],
+            sums: &self.sums[at..][..width],
+            zero_points: zero_points.unwrap_or_default(),
+            scales: &self.scales[at..][..width],
+            bias: &self.bias[at..][..width],
+            start,
+            channels,
+            padded_start,
+        }
+    }
+}
+
+/// The weights of one output channel.
+#[derive(Clone, Copy)]
+pub struct Channel<'a> {
+    panel: Panel<'a>,
+    order: Order,
+    lane: usize,
+    pub element: Element,
+    shift: u8,
+}
+
+impl Channel<'_> {
+    pub fn scale(&self) -> f32 {
+        self.panel.scales[self.lane]
+    }
+
+    /// The code that stands for 0.0.
+    pub fn zero_point(&self) -> i32 {
+        // Without zero points in memory, all are packed as 0.
+        let shifted = self.panel.zero_points.get(self.lane).copied();
+        shifted.unwrap_or(0) - i32::from(self.shift)
+    }
+
+    /// The value of the codes that [`codes`](Self::codes) gives.
+    pub fn affine(&self) -> Affine {
+        Affine {
+            shift: self.zero_point() + 128,
+            scale: self.scale(),
+            offset: 0.,
+        }
+    }
+
+    /// The int8 codes from the input `first` on, a multiple of a group, each plus 128: u8.
+    pub fn codes(&self, first: usize, codes: &mut [[u8; 4]]) {
+        let missing = 128 - self.shift;
+        let (groups, _) = self.panel.weights.as_chunks::<4>();
+        for (i, codes) in codes.iter_mut().enumerate() {
+            let group = groups[(first / 4 + i) * self.panel.sums.len() + self.lane];
+            *codes = group.map(|byte| byte.wrapping_add(missing));
+        }
+    }
+
+    /// The float16 weights from the input `first` on.
+    pub fn halves(&self, first: usize, halves: &mut [f16]) {
+        let (elements, _) = self.panel.weights.as_chunks::<2>();
+        for (i, half) in halves.iter_mut().enumerate() {
+            let element = elements[(first + i) * self.panel.sums.len() + self.lane];
+            *half = f16::from_le_bytes(element);
+        }
+    }
+
+    /// The bfloat16 weights from the input `first` on.
+    pub fn bfloats(&self, first: usize, bfloats: &mut [bf16]) {
+        let (elements, _) = self.panel.weights.as_chunks::<2>();
+        for (i, bfloat) in bfloats.iter_mut().enumerate() {
+            let element = elements[self.order.place(first + i, self.lane)];
+            *bfloat = bf16::from_le_bytes(element);
+        }
+    }
+}
+
+/// The panels of `n` channels in `gates` ranges: as few and as wide as possible, since a narrow one
+/// has too few sums to hide the latency of a dot product.
+///
+/// # Panics
+/// If there are channels that belong to no gate: no panel would have them.
+fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
+    assert!(
+        gates > 0 && n.is_multiple_of(gates),
+        "gates: expected some that divide the {n} channels, got {gates}"
+    );
+    let Registers {
+        lanes, panel_width, ..
+    } = isa.registers();
+    let units = n / gates;
+    let registers = units.div_ceil(lanes);
+    let panels = registers.div_ceil(panel_width / lanes);
+    sizes::length("registers by panels", &[registers, panels]);
+    let place = |gate: usize, panel: usize| {
+        let first = registers * panel / panels * lanes;
+        let end = registers * (panel + 1) / panels * lanes;
+        Place {
+            start: gate * units + first,
+            padded_start: gate * registers * lanes + first,
+            channels: end.min(units) - first,
+            at: first * gates + gate * (end - first),
+            width: end - first,
+        }
+    };
+    let places = (0..panels).flat_map(|panel| (0..gates).map(move |gate| (gate, panel)));
+    places.map(|(gate, panel)| place(gate, panel)).collect()
+}

@@ -1,0 +1,74 @@
+//! How activations are quantized: which rows share a scale, and by whose formulas.
+
+use super::{QParams, onnxruntime_activation, per_row_activation, per_tensor_activation};
+
+/// Over how much of an activation one scale and zero point stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Granularity {
+    /// All rows of a call share one: PyTorch's way, in which rows influence each other.
+    PerTensor,
+    /// Each row (token) has its own, so that its result does not depend on the rows beside it.
+    PerRow,
+}
+
+/// The formulas that turn a range into scale, zero point and codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arithmetic {
+    /// torch 2.9.1's on x86; per row the plain affine formula. The code of `x` is
+    /// `round(fma(x, 1 / scale, zero_point))`.
+    PyTorch,
+    /// onnxruntime 1.31.1's `DynamicQuantizeLinear`. The code of `x` is
+    /// `round(x / scale) + zero_point`.
+    OnnxRuntime,
+}
+
+/// The treatment of a layer's activations in every call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActivationConfig {
+    /// They become u8, by a scale and zero point of this very call.
+    Dynamic(DynamicConfig),
+    /// They stay float: with float16 weights, and where nothing is multiplied.
+    Float,
+    /// They are rounded to bfloat16: with bfloat16 weights.
+    BFloat16,
+}
+
+/// How activations become u8, affine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DynamicConfig {
+    /// Whether rows share their scale.
+    pub granularity: Granularity,
+    /// Use only 7 of the 8 bits, as PyTorch does on x86. It costs accuracy; x86-64 CPUs without VNNI
+    /// multiply such codes faster.
+    pub reduce_range: bool,
+    /// The formulas.
+    pub arithmetic: Arithmetic,
+}
+
+impl ActivationConfig {
+    /// u8 by PyTorch's formulas.
+    pub const fn dynamic(granularity: Granularity, reduce_range: bool) -> Self {
+        Self::Dynamic(DynamicConfig {
+            granularity,
+            reduce_range,
+            arithmetic: Arithmetic::PyTorch,
+        })
+    }
+}
+
+impl DynamicConfig {
+    /// Scale and zero point of activations in `[min, max]`.
+    #[inline]
+    pub fn qparams(self, min: f32, max: f32) -> QParams {
+        let reduce_range = self.reduce_range;
+        match (self.arithmetic, self.granularity) {
+            (Arithmetic::OnnxRuntime, _) => onnxruntime_activation(min, max, reduce_range),
+            (Arithmetic::PyTorch, Granularity::PerTensor) => {
+                per_tensor_activation(min, max, reduce_range)
+            }
+            (Arithmetic::PyTorch, Granularity::PerRow) => {
+                per_row_activation(min, max, reduce_range)
+            }
+        }
+    }
+}

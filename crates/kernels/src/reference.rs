@@ -1,0 +1,273 @@
+//! The oracle: what every kernel computes, in plain loops that are never optimised.
+
+use half::{bf16, f16};
+
+use crate::qparams::QParams;
+use crate::qparams::activation::Arithmetic;
+
+/// int8 weights in row order, `[n, k]`, and what their codes stand for, `[n]` each.
+#[derive(Clone, Copy, Debug)]
+pub struct Int8<'a> {
+    /// Codes, `[n, k]`.
+    pub codes: &'a [i8],
+    /// The value of one step of a channel's codes.
+    pub scales: &'a [f32],
+    /// The code that stands for 0.0 in each channel.
+    pub zero_points: &'a [i32],
+}
+
+/// The value of the codes of a row: `fma(code - shift, scale, offset)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Affine {
+    /// Subtracted from every code, exactly.
+    pub shift: i32,
+    /// The value of one step of a code.
+    pub scale: f32,
+    /// Added to every product, in one rounding with it.
+    pub offset: f32,
+}
+
+/// A quantized row of activations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// u8 codes, `[k]`.
+    pub codes: Vec<u8>,
+    /// The value of one step of a code; NaN if the row holds a NaN or an infinity.
+    pub scale: f32,
+    /// The code that stands for 0.0.
+    pub zero_point: i32,
+}
+
+/// Codes of one row: `clamp(round(..), 0, 255)` as the [`Arithmetic`] says, half to even.
+pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: impl Into<Arithmetic>) -> Row {
+    let arithmetic = arithmetic.into();
+    let QParams { scale, zero_point } = qparams;
+    let inv_scale = 1. / scale;
+    let code = |x: &f32| {
+        let code = match arithmetic {
+            Arithmetic::PyTorch => x.mul_add(inv_scale, zero_point as f32).round_ties_even(),
+            Arithmetic::OnnxRuntime => (x / scale).round_ties_even() + zero_point as f32,
+        };
+        code.clamp(0., 255.) as u8
+    };
+    if row.iter().all(|x| x.is_finite()) {
+        Row {
+            codes: row.iter().map(code).collect(),
+            scale,
+            zero_point,
+        }
+    } else {
+        Row {
+            codes: vec![0; row.len()],
+            scale: f32::NAN,
+            zero_point: 0,
+        }
+    }
+}
+
+/// `out[m, n] = fma(sum_k (lhs - zero_point[m])[m, k] * (rhs - zero_point[n])[n, k],
+/// scale[m] * scale[n], bias[n])`.
+///
+/// The sum is exact in i32; the product of the scales and the `fma` round once each, in f32.
+pub fn linear(lhs: &[Row], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
+    let mut out = Vec::with_capacity(lhs.len() * bias.len());
+    for row in lhs {
+        let k = row.codes.len();
+        for (n, bias) in bias.iter().enumerate() {
+            let mut acc = 0i32;
+            for (code, weight) in row.codes.iter().zip(&rhs.codes[n * k..]) {
+                let weight = i32::from(*weight) - rhs.zero_points[n];
+                acc = acc.wrapping_add((i32::from(*code) - row.zero_point) * weight);
+            }
+            out.push((acc as f32).mul_add(row.scale * rhs.scales[n], *bias));
+        }
+    }
+    out
+}
+
+/// `fma(code - shift, scale, offset)` of each code of a row.
+pub fn dequantize_row(codes: &[u8], affine: Affine) -> Vec<f32> {
+    let Affine {
+        shift,
+        scale,
+        offset,
+    } = affine;
+    let value = |code: &u8| ((i32::from(*code) - shift) as f32).mul_add(scale, offset);
+    codes.iter().map(value).collect()
+}
+
+/// `out[m, n] = sum_k lhs[m, k] * rhs[n, k] + bias[n]`, in f32.
+///
+/// The sum begins with 0 and takes one `fma` after another in the order of `k`; the bias is
+/// added last. `lhs` is `[m, k]`, `rhs` `[n, k]` in row order.
+pub fn linear_f16(lhs: &[f32], m: usize, rhs: &[f16], bias: &[f32]) -> Vec<f32> {
+    let k = lhs.len().checked_div(m).unwrap_or(0);
+    let mut out = Vec::with_capacity(m * bias.len());
+    for m in 0..m {
+        for (n, bias) in bias.iter().enumerate() {
+            let pairs = lhs[m * k..][..k].iter().zip(&rhs[n * k..]);
+            let sum = pairs.fold(0f32, |sum, (x, weight)| x.mul_add(weight.to_f32(), sum));
+            out.push(sum + bias);
+        }
+    }
+    out
+}
+
+/// `out[m, n] = sum_k lhs[m, k] * rhs[n, k] + bias[n]`, in f32, of activations that are rounded to
+/// bfloat16 by [`round_bf16`].
+///
+/// The order is Intel's, of `tdpbf16ps`: of each 32 inputs, the products of the even ones and of
+/// the odd ones are summed one after the other, each from 0, and the two sums added to each other, then
+/// to what the inputs before gave; the bias is added last. A product of two bfloat16 is exact in f32.
+/// `lhs` is `[m, k]`, `rhs` `[n, k]` in row order.
+///
+/// Where an intermediate sum is subnormal, an instruction set may take it as 0.
+pub fn linear_bf16(lhs: &[f32], m: usize, rhs: &[bf16], bias: &[f32]) -> Vec<f32> {
+    let k = lhs.len().checked_div(m).unwrap_or(0);
+    let lhs: Vec<_> = lhs.iter().map(|x| round_bf16(*x)).collect();
+    let mut out = Vec::with_capacity(m * bias.len());
+    for m in 0..m {
+        for (n, bias) in bias.iter().enumerate() {
+            let pairs = lhs[m * k..][..k].iter().zip(&rhs[n * k..]);
+            let sum = add_blocks(0., pairs.map(|(x, weight)| (x.to_f32(), weight.to_f32())));
+            out.push(sum + bias);
+        }
+    }
+    out
+}
+
+/// The products of pairs in the order of [`linear_bf16`], added to `sum`.
+fn add_blocks(sum: f32, pairs: impl Iterator<Item = (f32, f32)>) -> f32 {
+    let pairs: Vec<_> = pairs.collect();
+    pairs.chunks(32).fold(sum, |sum, pairs| {
+        let mut sums = [0f32; 2];
+        for (i, (a, b)) in pairs.iter().enumerate() {
+            sums[i % 2] = a.mul_add(*b, sums[i % 2]);
+        }
+        sum + (sums[0] + sums[1])
+    })
+}
+
+/// Keys of which the weights and the weighted values are taken together.
+const CHUNK: usize = 128;
+
+/// Attention of one query: `softmax(q k^T scale + mask) v`, `[value_dim]`.
+///
+/// `q` is `[head_dim]`, `k` `[keys, head_dim]`, `v` `[keys, value_dim]` and `mask` `[keys]`. A key whose
+/// score is minus infinity, as a mask of that makes it whatever `k` holds, is excluded: nothing of
+/// it reaches the result. A query without a key gives zeros.
+///
+/// Of each 128 keys come first their scores, then the greatest score so far, `m`, and weights
+/// `e^(score - m)`, exactly 0 below e^-87; what earlier keys gave is multiplied by `e^(old m - m)`. Products are
+/// summed by one `fma` after another from 0 on. Values that are not finite are added to that by
+/// themselves, so that where one is excluded no `0 * inf` is. The quotient by the sum of the
+/// weights is a product with its reciprocal.
+pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
+    let factors = Factors {
+        round: |x| x,
+        sum: |[before, keep], pairs| {
+            let fma = |sum, (a, b): &(f32, f32)| a.mul_add(*b, sum);
+            before.mul_add(keep, pairs.iter().fold(0f32, fma))
+        },
+    };
+    factors.attention([q, k, v], mask, scale)
+}
+
+/// [`attention`] of factors that are rounded to bfloat16 by [`round_bf16`]: queries, keys, weights
+/// and values.
+///
+/// Products are summed in the order of [`linear_bf16`], of which what there was before is the first
+/// term. Where an intermediate sum is subnormal, an instruction set may take it as 0.
+pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
+    let factors = Factors {
+        round: |x| round_bf16(x).to_f32(),
+        sum: |[before, keep], pairs| add_blocks(before * keep, pairs.iter().copied()),
+    };
+    factors.attention([q, k, v], mask, scale)
+}
+
+/// How attention rounds its factors, and adds products of them.
+struct Factors {
+    round: fn(f32) -> f32,
+    sum: Sum,
+}
+
+/// `before * keep` and the products of pairs, in the order of their dtype.
+type Sum = fn([f32; 2], &[(f32, f32)]) -> f32;
+
+impl Factors {
+    fn attention(&self, [q, k, v]: [&[f32]; 3], mask: &[f32], scale: f32) -> Vec<f32> {
+        let Self { round, sum } = self;
+        let (head_dim, value_dim) = (q.len(), v.len().checked_div(mask.len()).unwrap_or(0));
+        let score = |key: usize| {
+            let pair = |d: usize| (round(k[key * head_dim + d]), round(q[d] * scale));
+            let pairs: Vec<_> = (0..head_dim).map(pair).collect();
+            match mask[key] {
+                f32::NEG_INFINITY => f32::NEG_INFINITY,
+                added => sum([0.; 2], &pairs) + added,
+            }
+        };
+        let scores: Vec<f32> = (0..mask.len()).map(score).collect();
+
+        let (mut max, mut total, mut sums) = (f32::NEG_INFINITY, 0f32, vec![0f32; value_dim]);
+        for (chunk, scores) in scores.chunks(CHUNK).enumerate() {
+            let greater = |max: f32, score: &f32| if *score > max { *score } else { max };
+            let old = max;
+            max = scores.iter().fold(max, greater);
+            let origin = if max == f32::NEG_INFINITY { 0. } else { max };
+            let weights: Vec<f32> = scores.iter().map(|s| exp_below(s - origin)).collect();
+            let keep = exp_below(old - origin);
+            let of_chunk = weights.iter().fold(0f32, |sum, weight| sum + weight);
+            total = total.mul_add(keep, of_chunk);
+            for (column, to) in sums.iter_mut().enumerate() {
+                let value = |key: usize| round(v[(chunk * CHUNK + key) * value_dim + column]);
+                let finite = |key: usize| match value(key) {
+                    value if value.is_finite() => value,
+                    _ => 0.,
+                };
+                let pairs = weights.iter().enumerate();
+                let pairs: Vec<_> = pairs.map(|(key, w)| (finite(key), round(*w))).collect();
+                *to = sum([*to, keep], &pairs);
+                for (key, weight) in weights.iter().enumerate() {
+                    if !value(key).is_finite() && scores[key] != f32::NEG_INFINITY {
+                        *to += weight * value(key);
+                    }
+                }
+            }
+        }
+        let factor = if total == 0. { 0. } else { 1. / total };
+        // A sum of -0.0 becomes 0.0: the sign of a zero may come from an excluded value.
+        sums.into_iter()
+            .map(|sum| sum.mul_add(factor, 0.))
+            .collect()
+    }
+}
+
+/// `e^x` of an `x` that is 0 or less, by `x = n ln 2 + r` and a polynomial; exactly 0 below -87.
+fn exp_below(x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.;
+    if x < -87. {
+        return 0.;
+    }
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = n.mul_add(-std::f32::consts::LN_2, x);
+    let r = n.mul_add(1.904_654_3e-9, r);
+    let square = r * r;
+    let high = 8.368_71e-3f32.mul_add(r, 4.166_839e-2);
+    let high = 1.381_461e-3f32.mul_add(square, high);
+    let low = 1.666_652_1e-1f32.mul_add(r, 4.999_999_4e-1);
+    let tail = square.mul_add(high.mul_add(square, low), r);
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    power.mul_add(tail, power)
+}
+
+/// A factor of a product in bfloat16: rounded half to even, and 0 where that is subnormal.
+pub fn round_bf16(x: f32) -> bf16 {
+    let rounded = bf16::from_f32(x);
+    if rounded.is_finite() && !rounded.is_normal() {
+        bf16::ZERO.copysign(rounded)
+    } else {
+        rounded
+    }
+}

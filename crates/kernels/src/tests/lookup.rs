@@ -1,0 +1,101 @@
+//! Rows of codes and halves that are looked up.
+
+use half::{bf16, f16};
+
+use super::random::Random;
+use super::{Codes, same_bits, some, weights};
+use crate::calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};
+use crate::isa::Isa;
+use crate::packed::Packed;
+use crate::reference::{self, Affine, Int8};
+
+#[test]
+fn rows_of_codes_equal_the_oracle_and_halves_are_exact() {
+    let mut random = Random(13);
+    let codes: Vec<u8> = (0..900).map(|_| random.next() as u8).collect();
+    let halves: Vec<f16> = (0..900)
+        .map(|_| f16::from_bits(random.next() as u16))
+        .collect();
+    for isa in Isa::available() {
+        let lens = [0, 1, 7, 8, 15, 16, 17, 31, 33, 255, 256, 257, 511, 800];
+        for (i, len) in some(lens.into_iter().enumerate(), 5) {
+            let affine = Affine {
+                shift: [0, 128, -5, 255][i % 4],
+                scale: random.float(),
+                offset: [0., random.float()][i % 2],
+            };
+            let (codes, halves) = (&codes[i..i + len], &halves[i..i + len]);
+            let case = format!("{isa} {len} {affine:?}");
+            let mut got = Vec::new();
+            dequantize_row(isa, codes, affine, |chunk| got.extend_from_slice(chunk));
+            same_bits(&got, &reference::dequantize_row(codes, affine), &case);
+            got.clear();
+            widen_row(isa, halves, |chunk| got.extend_from_slice(chunk));
+            let expected: Vec<f32> = halves.iter().map(|half| half.to_f32()).collect();
+            same_bits(&got, &expected, &case);
+        }
+    }
+}
+
+#[test]
+fn a_channel_read_from_packed_weights_is_what_its_codes_stand_for() {
+    let mut random = Random(17);
+    let sizes = [
+        (0, 4),
+        (1, 0),
+        (1, 1),
+        (7, 3),
+        (16, 5),
+        (33, 256),
+        (65, 257),
+        (130, 300),
+    ];
+    for (n, k) in some(sizes, 7) {
+        let codes = weights(Codes::Uniform, n, k, &mut random);
+        let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
+        let zero_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
+        let halves: Vec<f16> = codes
+            .iter()
+            .map(|code| f16::from_f32((*code).into()))
+            .collect();
+        let rhs = Int8 {
+            codes: &codes,
+            scales: &scales,
+            zero_points: &zero_points,
+        };
+        for isa in Isa::available() {
+            let int8 = Packed::int8(isa, k, 1, rhs, &vec![0.5; n]);
+            let float16 = Packed::float16(isa, k, 1, &halves, &vec![0.5; n]);
+            let bfloats = codes.iter().map(|code| bf16::from_f32((*code).into()));
+            let bfloats: Vec<bf16> = bfloats.collect();
+            let bfloat16 = Packed::bfloat16(isa, k, 1, &bfloats, &vec![0.5; n]);
+            for channel in 0..n {
+                let case = format!("{isa} {n}x{k}, {channel}");
+                let row = codes[channel * k..][..k].iter();
+                let values = |of: &dyn Fn(i32) -> f32| -> Vec<f32> {
+                    row.clone().map(|code| of((*code).into())).collect()
+                };
+                let mut got = Vec::new();
+                read_channel(&int8, channel, |chunk| got.extend_from_slice(chunk));
+                let value = |code| (code - zero_points[channel]) as f32 * scales[channel];
+                same_bits(&got, &values(&value), &case);
+                got.clear();
+                read_channel(&float16, channel, |chunk| got.extend_from_slice(chunk));
+                same_bits(&got, &values(&|code| code as f32), &case);
+                got.clear();
+                read_channel(&bfloat16, channel, |chunk| got.extend_from_slice(chunk));
+                same_bits(&got, &values(&|code| code as f32), &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_row_is_written_once() {
+    for (rows, k) in some([(0, 3), (3, 0), (1, 1), (5, 7), (300, 401), (70_000, 1)], 6) {
+        let mut out = vec![usize::MAX; rows * k];
+        for_each_row(&mut out, k, |row, out| out.fill(row));
+        let expected: Vec<usize> = (0..rows).flat_map(|row| vec![row; k]).collect();
+        assert_eq!(out, expected, "{rows} {k}");
+    }
+}

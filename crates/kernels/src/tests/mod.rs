@@ -1,0 +1,131 @@
+//! Every instruction set against the oracle, at the seams of sizes and of codes.
+
+mod attention;
+mod convert;
+mod layout;
+mod lookup;
+// A panic, which each of them is for, ends a WebAssembly program.
+#[cfg(not(target_family = "wasm"))]
+mod operands;
+mod packing;
+mod products;
+#[allow(dead_code, reason = "tests of the kernels use a part")]
+#[path = "../../../../tests/common/random.rs"]
+mod random;
+mod recurrences;
+mod rows;
+
+use super::loops::product::Product;
+use super::loops::rows::Extent;
+use super::packed::Packed;
+use super::reference::{self, Int8};
+use crate::qparams::activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
+use random::Random;
+
+/// How the codes of a case are drawn.
+#[derive(Clone, Copy, Debug)]
+enum Codes {
+    Uniform,
+    /// All the greatest code by all the same weight: the largest sums.
+    Extreme(i8),
+    OneHot,
+    Zero,
+}
+
+/// How activations are quantized: which rows share a scale, and by whose formulas.
+fn dynamic(granularity: Granularity, arithmetic: Arithmetic) -> DynamicConfig {
+    DynamicConfig {
+        granularity,
+        arithmetic,
+        reduce_range: false,
+    }
+}
+
+const PER_ROW: ActivationConfig = ActivationConfig::dynamic(Granularity::PerRow, false);
+
+fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
+    let code = |i: usize, random: &mut Random| match codes {
+        Codes::Uniform => random.next() as i8,
+        Codes::Extreme(weight) => weight,
+        Codes::OneHot => i8::from(i % k.max(1) == i / k.max(1) % k.max(1)),
+        Codes::Zero => 0,
+    };
+    (0..n * k).map(|i| code(i, random)).collect()
+}
+
+fn activations(codes: Codes, m: usize, k: usize, random: &mut Random) -> Vec<f32> {
+    let value = |random: &mut Random| match codes {
+        Codes::Uniform | Codes::OneHot => random.float() * 3.,
+        Codes::Extreme(_) => 2.55,
+        Codes::Zero => 0.,
+    };
+    (0..m * k).map(|_| value(random)).collect()
+}
+
+/// The oracle's answer, ranges included.
+fn expected(lhs: &[f32], m: usize, rhs: Int8<'_>, bias: &[f32], config: DynamicConfig) -> Vec<f32> {
+    let k = lhs.len().checked_div(m).unwrap_or(0);
+    let row = |i: usize| &lhs[i * k..(i + 1) * k];
+    let finite = |i: &usize| row(*i).iter().all(|x| x.is_finite());
+    let extent = |i: usize| {
+        row(i).iter().fold(Extent::EMPTY, |r, &x| {
+            r.union(Extent {
+                min: x,
+                max: x,
+                finite: true,
+            })
+        })
+    };
+    let all = (0..m)
+        .filter(finite)
+        .map(extent)
+        .fold(Extent::EMPTY, Extent::union);
+    let quantized: Vec<_> = (0..m)
+        .map(|i| {
+            let extent = match config.granularity {
+                Granularity::PerTensor => all,
+                Granularity::PerRow => extent(i),
+            };
+            let qparams = config.qparams(extent.min, extent.max);
+            reference::quantize_row(row(i), qparams, config.arithmetic)
+        })
+        .collect();
+    reference::linear(&quantized, rhs, bias)
+}
+
+/// The cases of a test; under Miri, a thousand times as slow, one of each `step`, from the middle.
+fn some<T>(cases: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
+    let step = if cfg!(miri) { step } else { 1 };
+    cases.into_iter().skip(step / 2).step_by(step)
+}
+
+/// A rayon pool of so many threads; where there are none, the thread that there is.
+struct Pool(Option<rayon::ThreadPool>);
+
+impl Pool {
+    fn new(threads: usize) -> Self {
+        let pool = || rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        Self((!cfg!(target_family = "wasm")).then(|| pool().expect("a pool")))
+    }
+
+    fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        match &self.0 {
+            Some(pool) => pool.install(f),
+            None => f(),
+        }
+    }
+}
+
+/// The operands of a product without an activation function.
+fn of<'a>(lhs: &'a [f32], m: usize, rhs: &'a Packed) -> Product<'a, f32> {
+    Product::of(lhs, m, rhs, None)
+}
+
+/// Asserts equal bits, or that both are NaN.
+fn same_bits(got: &[f32], expected: &[f32], case: &str) {
+    assert_eq!(got.len(), expected.len(), "{case}");
+    for (i, (a, b)) in got.iter().zip(expected).enumerate() {
+        let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+        assert!(same, "{case}: element {i}: got {a:e}, expected {b:e}");
+    }
+}

@@ -1,0 +1,241 @@
+//! All steps of a layer at once against steps one by one.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::random::Random;
+use super::{Codes, of, same_bits, some, weights};
+use crate::calls::linear::linear;
+use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
+use crate::isa::Isa;
+use crate::loops::gates::Gates;
+use crate::packed::Packed;
+use crate::qparams::activation::{ActivationConfig, Granularity};
+use crate::reference::Int8;
+
+/// Steps with the given numbers of rows, forwards or backwards.
+fn steps_of(active: &[usize], reverse: bool) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let steps = active.iter().map(|active| {
+        end += active;
+        end - active..end
+    });
+    let mut steps: Vec<_> = steps.collect();
+    if reverse {
+        steps.reverse();
+    }
+    steps
+}
+
+/// The states that a recurrence replaces, and its outputs.
+#[derive(Clone)]
+struct States {
+    h: Vec<f32>,
+    c: Vec<f32>,
+    hs: Vec<f32>,
+    cs: Vec<f32>,
+}
+
+impl States {
+    fn new(gates: Gates, state: &[f32], len: usize) -> Self {
+        let if_c = |len: usize| if gates == Gates::Lstm { len } else { 0 };
+        Self {
+            h: state.to_vec(),
+            c: state[..if_c(state.len())].to_vec(),
+            hs: vec![0.; len],
+            cs: vec![0.; if_c(len)],
+        }
+    }
+
+    fn recurrence<'a>(
+        &'a mut self,
+        gates: Gates,
+        steps: &'a [Range<usize>],
+        weights: [&'a Packed; 2],
+    ) -> Recurrence<'a> {
+        Recurrence {
+            gates,
+            steps,
+            weights,
+            h: &mut self.h,
+            c: &mut self.c,
+            hs: &mut self.hs,
+            cs: &mut self.cs,
+        }
+    }
+
+    /// The same steps by a product of the whole input, and a product and an update of the state
+    /// for each step.
+    fn one_by_one(
+        &mut self,
+        (isa, gates): (Isa, Gates),
+        steps: &[Range<usize>],
+        ih: &[f32],
+        mut product: impl FnMut(&[f32], usize) -> Vec<f32>,
+    ) {
+        let rows = steps.iter().map(|rows| rows.end).max().unwrap_or(0);
+        let n = ih.len().checked_div(rows).unwrap_or(0);
+        let k = n / gates.count();
+        for rows in steps {
+            let active = rows.len();
+            let h = &mut self.h[..active * k];
+            let c = match gates {
+                Gates::Lstm => &mut self.c[..active * k],
+                _ => &mut [],
+            };
+            let hh = product(h, active);
+            let step = Step {
+                ih: &ih[rows.start * n..rows.end * n],
+                hh: &hh,
+                h: &mut *h,
+                c: &mut *c,
+            };
+            update_state(isa, gates, k, step);
+            self.hs[rows.start * k..rows.end * k].copy_from_slice(h);
+            if !self.cs.is_empty() {
+                self.cs[rows.start * k..rows.end * k].copy_from_slice(c);
+            }
+        }
+    }
+
+    fn same(&self, expected: &Self, case: &str) {
+        for (got, expected) in [
+            (&self.h, &expected.h),
+            (&self.c, &expected.c),
+            (&self.hs, &expected.hs),
+            (&self.cs, &expected.cs),
+        ] {
+            same_bits(got, expected, case);
+        }
+    }
+}
+
+/// Weights of gates, `[n, k]`.
+struct Weights {
+    k: usize,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    zero_points: Vec<i32>,
+    halves: Vec<f16>,
+    bfloats: Vec<bf16>,
+    bias: Vec<f32>,
+}
+
+impl Weights {
+    fn new(n: usize, k: usize, random: &mut Random) -> Self {
+        let codes = weights(Codes::Uniform, n, k, random);
+        let halves = codes
+            .iter()
+            .map(|code| f16::from_f32(f32::from(*code) * 0.01));
+        Self {
+            k,
+            halves: halves.collect(),
+            bfloats: (codes.iter())
+                .map(|code| bf16::from_f32(f32::from(*code) * 0.01))
+                .collect(),
+            codes,
+            scales: vec![0.01; n],
+            zero_points: (0..n).map(|i| (i % 3) as i32 - 1).collect(),
+            bias: (0..n).map(|_| random.float()).collect(),
+        }
+    }
+
+    fn int8(&self, isa: Isa, gates: Gates) -> Packed {
+        let rhs = Int8 {
+            codes: &self.codes,
+            scales: &self.scales,
+            zero_points: &self.zero_points,
+        };
+        Packed::int8(isa, self.k, gates.count(), rhs, &self.bias)
+    }
+
+    fn float16(&self, isa: Isa, gates: Gates) -> Packed {
+        Packed::float16(isa, self.k, gates.count(), &self.halves, &self.bias)
+    }
+
+    fn bfloat16(&self, isa: Isa, gates: Gates) -> Packed {
+        Packed::bfloat16(isa, self.k, gates.count(), &self.bfloats, &self.bias)
+    }
+}
+
+#[test]
+fn steps_together_equal_steps_one_by_one() {
+    let mut random = Random(23);
+    let actives: [&[usize]; 7] = [
+        &[],
+        &[1; 5],
+        &[2, 2, 1],
+        &[1, 3, 4],
+        &[9, 9, 5, 1],
+        &[40, 40],
+        &[3, 3, 0],
+    ];
+    let sizes = [(3, 1), (9, 5), (1, 16), (20, 100), (0, 130), (7, 300)];
+    let cases = sizes.into_iter().take(if cfg!(miri) { 3 } else { 6 });
+    let cases = cases.flat_map(|(inputs, k)| actives.map(|active| (inputs, k, active)));
+    let cases: Vec<_> = some(cases, 8).collect();
+    // Each with whether all instruction sets give the same bits. Then the fastest computes what is expected.
+    type Pack = fn(&Weights, Isa, Gates) -> Packed;
+    let int8 = |granularity| ActivationConfig::dynamic(granularity, false);
+    let formats: [(_, Pack, _, _); 4] = [
+        ("per row", Weights::int8, int8(Granularity::PerRow), true),
+        (
+            "per tensor",
+            Weights::int8,
+            int8(Granularity::PerTensor),
+            true,
+        ),
+        ("float16", Weights::float16, ActivationConfig::Float, true),
+        (
+            "bfloat16",
+            Weights::bfloat16,
+            ActivationConfig::BFloat16,
+            false,
+        ),
+    ];
+    // More products of the input than are computed at once, where there are four gates.
+    let long: [(_, _, &[usize]); 2] = [(7, 130, &[70; 8]), (3, 130, &[1; 520])];
+    for gates in [Gates::Lstm, Gates::Gru, Gates::Tanh, Gates::Relu] {
+        let long = match gates {
+            Gates::Lstm if !cfg!(miri) => &long[..],
+            _ => &[],
+        };
+        for (inputs, k, active) in cases.iter().chain(long).copied() {
+            let (n, m) = (gates.count() * k, active.iter().sum::<usize>());
+            let batch = active.iter().copied().max().unwrap_or(0);
+            let [ih, hh] = [inputs, k].map(|k| Weights::new(n, k, &mut random));
+            let xs: Vec<f32> = (0..m * inputs).map(|_| random.float()).collect();
+            // One more sequence, of no steps.
+            let state: Vec<f32> = (0..(batch + 1) * k).map(|_| random.float()).collect();
+            let before = States::new(gates, &state, m * k);
+            let steps = [false, true].map(|reverse| steps_of(active, reverse));
+            for (format, pack, activations, anywhere) in formats {
+                let mut known = None;
+                for isa in Isa::available().into_iter().rev() {
+                    let [ih, hh] = [&ih, &hh].map(|weights| pack(weights, isa, gates));
+                    let mut got = [before.clone(), before.clone()];
+                    let directions = got.iter_mut().zip(&steps);
+                    let directions =
+                        directions.map(|(got, steps)| got.recurrence(gates, steps, [&ih, &hh]));
+                    recur(&xs, directions.collect(), activations);
+                    let one_by_one = || {
+                        let ih = linear(of(&xs, m, &ih), activations);
+                        steps.each_ref().map(|steps| {
+                            let product = |h: &[f32], m| linear(of(h, m, &hh), activations);
+                            let mut states = before.clone();
+                            states.one_by_one((isa, gates), steps, &ih, product);
+                            states
+                        })
+                    };
+                    let expected = known.take().filter(|_| anywhere).unwrap_or_else(one_by_one);
+                    for ((got, expected), steps) in got.iter().zip(&expected).zip(&steps) {
+                        let case = format!("{isa} {gates:?} {inputs} {k} {steps:?} {format}");
+                        got.same(expected, &case);
+                    }
+                    known = Some(expected);
+                }
+            }
+        }
+    }
+}

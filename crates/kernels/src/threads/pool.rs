@@ -1,0 +1,298 @@
+//! The crate's own threads.
+//!
+//! A thread waits awake for a while, since the next call of a model mostly follows within
+//! microseconds and to wake a sleeper costs as much as a small product: first it spins, then it
+//! offers its core to others between looks, then it sleeps. To spin all the time would take
+//! half a core from a caller that the system has put on the same one.
+
+use std::hint::spin_loop;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, OnceLock};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use super::job::{JobSlot, Line};
+
+/// How long a thread spins after its last job.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// How long it stays awake, offering its core to others.
+const AWAKE: Duration = Duration::from_micros(500);
+
+/// Looks between two glances at the clock.
+const LOOKS: u32 = 64;
+
+/// Max threads for each core that the process may use, where more are asked for: 32 would take three times as
+/// long as one.
+const PER_CORE: usize = 4;
+
+/// More workers have no bit in [`Shared::asleep`].
+const MAX_WORKERS: usize = 63;
+
+/// The pool of the process.
+static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::start(wanted()));
+
+struct Pool {
+    shared: &'static Shared,
+    workers: Vec<Thread>,
+}
+
+struct Shared {
+    slot: JobSlot,
+    /// A bit for each worker that has to be woken up.
+    asleep: Line<AtomicU64>,
+}
+
+/// Runs `work(0)` here and, on the workers below `threads` that come in time, `work` of 1 and up,
+/// unless another caller has them.
+pub fn execute(threads: usize, work: &(impl Fn(usize) + Sync)) {
+    let pool = &*POOL;
+    if pool.workers.is_empty() || !pool.execute(threads, work) {
+        work(0);
+    }
+}
+
+/// How many threads work at a job, if all come: the workers and the caller.
+pub fn threads() -> usize {
+    POOL.workers.len() + 1
+}
+
+/// Tells how many threads there are where `CANDLE_NUM_THREADS` does not say it: as many as the
+/// program that calls the kernels computes with.
+static DEFAULT: OnceLock<fn() -> usize> = OnceLock::new();
+
+/// Sets the function that tells how many threads there are, before the first call that uses them;
+/// later it has no effect.
+pub fn set_default(threads: fn() -> usize) {
+    // An error says that it was set.
+    _ = DEFAULT.set(threads);
+}
+
+/// As many threads as `CANDLE_NUM_THREADS` or else [`DEFAULT`] says, but no more than the process has
+/// cores for. Candle's own pool is not asked: that would start it, and it panics where a thread cannot
+/// be started.
+fn wanted() -> usize {
+    let asked = number(std::env::var("CANDLE_NUM_THREADS").ok().as_deref());
+    let cores = thread::available_parallelism().map_or(usize::MAX, NonZero::get);
+    match asked {
+        Some(threads) => threads.min(cores.saturating_mul(PER_CORE)),
+        None => DEFAULT.get().map_or(cores, |threads| threads().min(cores)),
+    }
+}
+
+/// The value of a variable, if it is a number of threads.
+fn number(value: Option<&str>) -> Option<usize> {
+    value?.parse().ok().filter(|threads| *threads > 0)
+}
+
+impl Pool {
+    /// So many threads with the caller's, or fewer if the system has no more.
+    fn start(threads: usize) -> Self {
+        let shared: &'static Shared = Box::leak(Box::new(Shared {
+            slot: JobSlot::new(),
+            asleep: Line(AtomicU64::new(0)),
+        }));
+        let workers = (0..MAX_WORKERS.min(threads - 1)).map_while(|worker| {
+            let thread = thread::Builder::new().name(format!("dynquant-{worker}"));
+            let handle = thread.spawn(move || shared.serve(worker));
+            handle.ok().map(|handle| handle.thread().clone())
+        });
+        let workers = workers.collect();
+        Self { shared, workers }
+    }
+
+    /// Runs `work` on that many threads, or is false if another caller has them.
+    fn execute(&self, threads: usize, work: &(impl Fn(usize) + Sync)) -> bool {
+        let wake = || self.wake(threads - 1);
+        self.shared.slot.execute(0, threads, work, wake)
+    }
+
+    /// Wakes those of the first workers that sleep, after a job was opened.
+    fn wake(&self, workers: usize) {
+        let asleep = &self.shared.asleep.0;
+        let first = (1 << workers.min(MAX_WORKERS)) - 1;
+        let mut sleepers = asleep.load(Ordering::SeqCst) & first;
+        if sleepers != 0 {
+            sleepers = asleep.fetch_and(!first, Ordering::SeqCst) & first;
+        }
+        bits(sleepers).for_each(|worker| self.workers[worker].unpark());
+    }
+}
+
+/// The bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let first = (set != 0).then(|| set.trailing_zeros() as usize);
+        set &= set.wrapping_sub(1);
+        first
+    })
+}
+
+impl Shared {
+    fn serve(&self, worker: usize) -> ! {
+        let mut last = 0;
+        loop {
+            last = self.next(worker, last);
+            self.slot.join(last, worker + 1);
+        }
+    }
+
+    /// Waits for an open job with another number than `last`.
+    fn next(&self, worker: usize, last: u64) -> u64 {
+        let open = |order| self.slot.open_job(worker + 1, order);
+        let found = |order| open(order).filter(|number| *number != last);
+        loop {
+            let start = Instant::now();
+            let mut waited = Duration::ZERO;
+            while waited < AWAKE {
+                for _ in 0..LOOKS {
+                    if let Some(number) = found(Ordering::Relaxed) {
+                        return number;
+                    }
+                    spin_loop();
+                }
+                if waited > SPIN {
+                    thread::yield_now();
+                }
+                waited = start.elapsed();
+            }
+            self.asleep.0.fetch_or(1 << worker, Ordering::SeqCst);
+            match found(Ordering::SeqCst) {
+                // A token that comes for a bit that stays set makes the next sleep a short one.
+                Some(number) => return number,
+                None => thread::park(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// On the pool as soon as no other test has it, unless it has no workers.
+    fn with_workers(work: impl Fn(usize) + Sync) {
+        while threads() > 1 {
+            if POOL.execute(threads(), &work) {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_thread_joins_once_and_is_waited_for() {
+        for round in 0..if cfg!(miri) { 30 } else { 2_000 } {
+            let (began, ended) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+            with_workers(|worker| {
+                began.lock().expect("a list").push(worker);
+                (0..round).for_each(|_| spin_loop());
+                ended.fetch_add(1, Ordering::Relaxed);
+            });
+            let began = began.into_inner().expect("a list");
+            let unique: HashSet<_> = began.iter().copied().collect();
+            assert!(unique.contains(&0) || threads() == 1);
+            assert!(unique.iter().all(|worker| *worker < threads()));
+            assert_eq!(
+                (unique.len(), ended.into_inner()),
+                (began.len(), began.len())
+            );
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_threads_as_cores() {
+        let values = [None, Some("three"), Some("0"), Some("3")];
+        assert_eq!(values.map(number), [None, None, None, Some(3)]);
+        if std::env::var_os("CANDLE_NUM_THREADS").is_none() {
+            let cores = thread::available_parallelism().map_or(usize::MAX, NonZero::get);
+            assert_eq!(threads(), cores.min(MAX_WORKERS + 1));
+        }
+    }
+
+    #[test]
+    fn bits_are_those_that_are_set() {
+        assert_eq!(bits(0b1011).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(bits(u64::MAX >> 1).count(), MAX_WORKERS);
+    }
+
+    #[test]
+    fn all_workers_come_awake_and_asleep() {
+        for rest in [Duration::ZERO, 2 * AWAKE] {
+            thread::sleep(rest);
+            let others = AtomicUsize::new(0);
+            let missing = || threads() - 1 - others.load(Ordering::Relaxed);
+            // They come, unless the system gives one no core for as long.
+            let start = Instant::now();
+            with_workers(|worker| {
+                others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
+                while missing() > 0 && start.elapsed().as_secs() < 30 {
+                    thread::yield_now();
+                }
+            });
+            assert_eq!(missing(), 0, "after {rest:?}");
+        }
+    }
+
+    #[test]
+    fn of_many_threads_those_work_that_are_asked() {
+        let pool = Pool::start(if cfg!(miri) { 8 } else { 64 });
+        for rest in [Duration::ZERO, 2 * AWAKE] {
+            thread::sleep(rest);
+            for asked in [1, 2, 5] {
+                let others = AtomicUsize::new(0);
+                let start = Instant::now();
+                let missing = || asked - 1 - others.load(Ordering::Relaxed);
+                let has_run = pool.execute(asked, &|thread| {
+                    assert!(thread < asked);
+                    others.fetch_add(usize::from(thread > 0), Ordering::Relaxed);
+                    while missing() > 0 && start.elapsed().as_secs() < 30 {
+                        thread::yield_now();
+                    }
+                });
+                assert!(has_run && missing() == 0, "{asked} after {rest:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn work_is_shared_while_no_other_caller_has_the_workers() {
+        let start = Instant::now();
+        let others = AtomicUsize::new(usize::from(threads() == 1));
+        while others.load(Ordering::Relaxed) == 0 && start.elapsed().as_secs() < 30 {
+            let call = Instant::now();
+            execute(threads(), &|worker| {
+                others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
+                while others.load(Ordering::Relaxed) == 0 && call.elapsed().as_millis() < 50 {
+                    thread::yield_now();
+                }
+            });
+        }
+        assert!(others.into_inner() > 0);
+    }
+
+    #[test]
+    fn a_panic_of_a_worker_or_of_the_caller_leaves_the_pool_usable() {
+        for by_caller in [true, false] {
+            let start = Instant::now();
+            let others = AtomicUsize::new(0);
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                with_workers(|worker| {
+                    others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
+                    while others.load(Ordering::Relaxed) == 0 && start.elapsed().as_secs() < 30 {
+                        thread::yield_now();
+                    }
+                    assert_eq!(worker == 0, !by_caller, "on purpose");
+                });
+            }));
+            assert!(result.is_err() || threads() == 1);
+        }
+        with_workers(|_| {});
+    }
+}

@@ -1,0 +1,116 @@
+//! The instruction sets, and the definition of every result; the kernels are a crate of their own.
+//!
+//! ```
+//! use candle_dynquant::kernels::Isa;
+//!
+//! assert!(Isa::available().iter().any(|isa| isa.to_string() == "portable"));
+//! ```
+
+#[doc(inline)]
+pub use candle_dynquant_kernels::{Isa, Precision, reference};
+
+pub(crate) use candle_dynquant_kernels::*;
+
+use crate::error::{self, Error};
+use crate::words::unknown_name;
+
+/// An activation function, under PyTorch's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Activation {
+    /// `max(x, 0)`.
+    Relu,
+    /// `x P(X <= x)` of a standard normal X, `x (1 + erf(x / sqrt 2)) / 2`.
+    Gelu,
+    /// Its approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
+    GeluTanh,
+    /// `x sigmoid(x)`.
+    Silu,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+}
+
+impl From<Activation> for candle_dynquant_kernels::Activation {
+    fn from(activation: Activation) -> Self {
+        match activation {
+            Activation::Relu => Self::Relu,
+            Activation::Gelu => Self::Gelu,
+            Activation::GeluTanh => Self::GeluTanh,
+            Activation::Silu => Self::Silu,
+            Activation::Tanh => Self::Tanh,
+            Activation::Sigmoid => Self::Sigmoid,
+        }
+    }
+}
+
+impl From<candle_dynquant_kernels::Error> for Error {
+    fn from(error: candle_dynquant_kernels::Error) -> Self {
+        match error {
+            candle_dynquant_kernels::Error::NonFiniteWeight { index, value } => {
+                Self::NonFiniteWeight { index, value }
+            }
+            candle_dynquant_kernels::Error::AccumulatorOverflow { channel, got } => {
+                Self::AccumulatorOverflow { channel, got }
+            }
+            candle_dynquant_kernels::Error::UnknownIsa { got, expected } => {
+                unknown_name("instruction set in DYNQUANT_ISA", &got, expected)
+            }
+            candle_dynquant_kernels::Error::UnavailableIsa { got, expected } => {
+                Self::UnavailableIsa { got, expected }
+            }
+        }
+    }
+}
+
+/// Has the kernels compute with as many threads as candle, where no variable says how many.
+fn as_many_threads_as_candle() {
+    set_default_threads(candle_core::utils::get_num_threads);
+}
+
+/// The instruction set that weights are packed for: see [`Isa::active`].
+///
+/// # Errors
+/// As [`Isa::active`].
+pub(crate) fn active() -> error::Result<Isa> {
+    as_many_threads_as_candle();
+    Ok(Isa::active()?)
+}
+
+/// [`candle_dynquant_kernels::linear_f32`].
+pub(crate) fn linear_f32(lhs: &[f32], m: usize, rhs: &[f32], bias: &[f32], out: &mut [f32]) {
+    as_many_threads_as_candle();
+    candle_dynquant_kernels::linear_f32(lhs, m, rhs, bias, out);
+}
+
+/// [`candle_dynquant_kernels::for_each_row`].
+pub(crate) fn for_each_row<T: Send>(
+    out: &mut [T],
+    k: usize,
+    write: impl Fn(usize, &mut [T]) + Sync,
+) {
+    as_many_threads_as_candle();
+    candle_dynquant_kernels::for_each_row(out, k, write);
+}
+
+/// [`candle_dynquant_kernels::narrow_f16`].
+pub(crate) fn narrow_f16(values: &[f32]) -> Vec<half::f16> {
+    as_many_threads_as_candle();
+    candle_dynquant_kernels::narrow_f16(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_threads_as_candle_has_and_cores_for() {
+        active().expect("an instruction set");
+        if std::env::var_os("CANDLE_NUM_THREADS").is_none() {
+            let cores = std::thread::available_parallelism().map_or(usize::MAX, Into::into);
+            let of_candle = candle_core::utils::get_num_threads().min(cores);
+            assert_eq!(threads(), of_candle.min(64));
+        }
+    }
+}

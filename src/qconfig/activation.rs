@@ -1,0 +1,162 @@
+//! How activations are quantized: which rows share a scale, and by whose formulas.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use candle_dynquant_kernels::qparams::activation as kernels;
+
+use crate::words::words;
+
+/// Over how much of an activation one scale and zero point stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Granularity {
+    /// All rows of a call share one: PyTorch's way, in which rows influence each other.
+    PerTensor,
+    /// Each row (token) has its own, so that its result does not depend on the rows beside it.
+    PerRow,
+}
+
+/// The formulas that turn a range into scale, zero point and codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Arithmetic {
+    /// torch 2.9.1's on x86; per row the plain affine formula. The code of `x` is
+    /// `round(fma(x, 1 / scale, zero_point))`.
+    PyTorch,
+    /// onnxruntime 1.31.1's `DynamicQuantizeLinear`. The code of `x` is
+    /// `round(x / scale) + zero_point`.
+    OnnxRuntime,
+}
+
+words!(Granularity, "granularity", prefix "", {
+    PerTensor => "per_tensor",
+    PerRow => "per_row",
+});
+
+words!(Arithmetic, "arithmetic", prefix "", {
+    PyTorch => "pytorch",
+    OnnxRuntime => "onnxruntime",
+});
+
+/// The treatment of a layer's activations in every call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ActivationConfig {
+    /// They become u8, by a scale and zero point of this very call.
+    Dynamic(DynamicConfig),
+    /// They stay float: with float16 weights, and where nothing is multiplied.
+    Float,
+    /// They are rounded to bfloat16: with bfloat16 weights.
+    BFloat16,
+}
+
+/// How activations become u8, affine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[non_exhaustive]
+pub struct DynamicConfig {
+    /// Whether rows share their scale.
+    pub granularity: Granularity,
+    /// Use only 7 of the 8 bits, as PyTorch does on x86. It costs accuracy; x86-64 CPUs without VNNI
+    /// multiply such codes faster.
+    pub reduce_range: bool,
+    /// The formulas.
+    pub arithmetic: Arithmetic,
+}
+
+impl ActivationConfig {
+    /// u8 by PyTorch's formulas.
+    pub const fn dynamic(granularity: Granularity, reduce_range: bool) -> Self {
+        Self::Dynamic(DynamicConfig {
+            granularity,
+            reduce_range,
+            arithmetic: Arithmetic::PyTorch,
+        })
+    }
+}
+
+impl From<ActivationConfig> for kernels::ActivationConfig {
+    fn from(config: ActivationConfig) -> Self {
+        match config {
+            ActivationConfig::Dynamic(config) => Self::Dynamic(config.into()),
+            ActivationConfig::Float => Self::Float,
+            ActivationConfig::BFloat16 => Self::BFloat16,
+        }
+    }
+}
+
+impl From<DynamicConfig> for kernels::DynamicConfig {
+    fn from(config: DynamicConfig) -> Self {
+        Self {
+            granularity: match config.granularity {
+                Granularity::PerTensor => kernels::Granularity::PerTensor,
+                Granularity::PerRow => kernels::Granularity::PerRow,
+            },
+            reduce_range: config.reduce_range,
+            arithmetic: config.arithmetic.into(),
+        }
+    }
+}
+
+impl From<Arithmetic> for kernels::Arithmetic {
+    fn from(arithmetic: Arithmetic) -> Self {
+        match arithmetic {
+            Arithmetic::PyTorch => Self::PyTorch,
+            Arithmetic::OnnxRuntime => Self::OnnxRuntime,
+        }
+    }
+}
+
+impl fmt::Display for ActivationConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = match self {
+            Self::Dynamic(config) => config,
+            Self::Float => return f.write_str("float activations"),
+            Self::BFloat16 => return f.write_str("bfloat16 activations"),
+        };
+        let bits = if config.reduce_range { 7 } else { 8 };
+        let granularity = match config.granularity {
+            Granularity::PerTensor => "per tensor",
+            Granularity::PerRow => "per row",
+        };
+        write!(f, "u{bits} {granularity}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qparams::{onnxruntime_activation, per_row_activation, per_tensor_activation};
+
+    #[test]
+    fn configurations_choose_the_formulas_and_say_so() {
+        let (torch, onnx) = (Arithmetic::PyTorch, Arithmetic::OnnxRuntime);
+        let (tensor, row) = (Granularity::PerTensor, Granularity::PerRow);
+        // Below all normal numbers, where the three formulas differ.
+        let (min, max) = (0., 1e-40);
+        let cases = [
+            (torch, tensor, per_tensor_activation(min, max, true)),
+            (torch, row, per_row_activation(min, max, true)),
+            (onnx, tensor, onnxruntime_activation(min, max, true)),
+            (onnx, row, onnxruntime_activation(min, max, true)),
+        ];
+        for (arithmetic, granularity, expected) in cases {
+            let config = DynamicConfig {
+                granularity,
+                reduce_range: true,
+                arithmetic,
+            };
+            let got = kernels::DynamicConfig::from(config).qparams(min, max);
+            assert_eq!(got, expected, "{arithmetic} {granularity}");
+        }
+        let shown = [
+            (ActivationConfig::dynamic(tensor, false), "u8 per tensor"),
+            (ActivationConfig::dynamic(row, true), "u7 per row"),
+            (ActivationConfig::Float, "float activations"),
+        ];
+        for (config, expected) in shown {
+            assert_eq!(config.to_string(), expected);
+        }
+    }
+}
