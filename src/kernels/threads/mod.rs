@@ -49,7 +49,7 @@ pub use shared::Shared;
 /// nanosecond, about what AVX2 computes.
 const A_THREAD: usize = 5_000;
 
-/// Tasks per thread: enough that a delayed thread leaves work to the others.
+/// Tasks per thread: enough that a delayed thread leaves work to the others. More are no faster.
 pub const TASKS_PER_THREAD: usize = 4;
 
 /// The right to have work done by several threads.

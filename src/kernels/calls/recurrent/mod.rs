@@ -18,6 +18,10 @@
 //!
 //! The products and states of a batch are stored panel by panel, so each thread writes one
 //! contiguous range. Pieces of rows would be a page apart, each a cache miss of its own.
+//!
+//! Three alternatives are slower: gates interleaved within a panel, because updates become short and
+//! threads share the state; both directions at once, because the weights of one nearly fill a core's
+//! cache; an update after each panel in place of a thread's last one.
 
 mod operands;
 mod plan;
