@@ -47,7 +47,8 @@ pub(crate) fn computed(op: &'static str, shape: &[usize], input: usize) -> Resul
     }
 }
 
-/// The maximum number of rows without columns: no byte of a file stands for them, and each has a scale.
+/// The maximum number of rows without columns: no byte of a file stands for them, and each has a
+/// scale.
 const EMPTY_ROWS: usize = 1 << 24;
 
 /// [`elements`] of a weight, `[rows, columns]`.

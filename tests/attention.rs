@@ -334,7 +334,8 @@ fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// Factors in bfloat16: near the exact result, the same for a query in any batch; f64 keeps its precision.
+/// Factors in bfloat16: near the exact result, the same for a query in any batch; f64 keeps its
+/// precision.
 #[test]
 fn in_bfloat16_a_query_is_near_and_alone() -> Result<()> {
     let precision = Precision::BFloat16;

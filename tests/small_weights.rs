@@ -1,5 +1,5 @@
-//! Weights that are small, all of them or those of single channels: `int8` has a scale for them, down
-//! to the smallest that f32 can invert, and half precision says what it loses.
+//! Weights that are small, all of them or in single channels only: `int8` has a scale for them,
+//! down to the smallest that f32 can invert, and half precision says what it loses.
 
 #[path = "common/mod.rs"]
 mod common;

@@ -33,7 +33,8 @@ use config::Config;
 use model::{Batch, Bert};
 use protocol::{Case, Contender, Process, Tensors, contender, size, take, text};
 
-/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the system.
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
+/// system.
 #[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -42,8 +43,8 @@ fn main() -> Result<()> {
     protocol::serve(Ours { bert: None })
 }
 
-/// `int8()`, and what a user may take in its place. Weights of a reduced range are multiplied by another
-/// instruction where there is no VNNI.
+/// `int8()`, and what a user may take in its place. Weights of a reduced range are multiplied by
+/// another instruction where there is no VNNI.
 fn specs() -> Result<Vec<(&'static str, QConfigSpec)>> {
     let mut specs = vec![
         ("ours", QConfigSpec::int8()),

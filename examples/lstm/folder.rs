@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::model::CharModel;
 use crate::text::Vocab;
 
-/// All that is needed to read and write texts.
+/// Everything that reading and writing texts needs.
 pub struct Folder {
     pub path: PathBuf,
     pub vocab: Vocab,

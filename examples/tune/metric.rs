@@ -19,7 +19,7 @@ pub enum Metric {
     Accuracy,
     /// Share of texts that get the class that the float model gives them.
     Agreement,
-    /// Signal to noise of all answers, in dB: that of the float model counts as [`FLOAT_DB`].
+    /// Signal to noise of all answers, in dB; the float model counts as [`FLOAT_DB`].
     Sqnr,
 }
 
@@ -78,7 +78,8 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Reads the texts: those given, else the labelled ones beside a classifier, else example sentences.
+    /// Reads the texts: those given, else the labelled ones beside a classifier, else example
+    /// sentences.
     pub fn new(
         metric: Metric,
         folder: &Folder,

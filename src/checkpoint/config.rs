@@ -223,12 +223,13 @@ pub(super) struct Module {
     pub format: Format,
 }
 
-/// The entry for Linears and Embeddings with int8 weights; `ignore` lists modules that stay float and may be
-/// taken for Linears. `None` where no weight is int8.
+/// The entry for Linears and Embeddings with int8 weights; `ignore` lists modules that stay float
+/// and may be taken for Linears. `None` where no weight is int8.
 ///
-/// Their names are the targets. A model without a vocabulary has its class: transformers 5 renames the modules
-/// of vision models when it loads them, but not the names in here, and without a vocabulary no head
-/// is tied to a table. With a Linear that stays float within a block, that has to be ignored by name, too.
+/// Their names are the targets. A model without a vocabulary has its class: transformers 5 renames
+/// the modules of vision models when it loads them, but not the names in here, and without a
+/// vocabulary no head is tied to a table. With a Linear that stays float within a block, that has
+/// to be ignored by name, too.
 pub(super) fn entry(
     linears: &[Module],
     embeddings: &[Module],
@@ -279,7 +280,8 @@ pub(super) fn entry(
     })
 }
 
-/// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a vocabulary.
+/// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a
+/// vocabulary.
 fn has_vocabulary(config: &Value) -> bool {
     let Value::Object(entries) = config else {
         return false;
@@ -289,7 +291,8 @@ fn has_vocabulary(config: &Value) -> bool {
         && (entries.contains_key("vocab_size") || entries.values().any(has_vocabulary))
 }
 
-/// Whether a configuration is of a model with a head of words, and does not say that it is not tied.
+/// Whether a configuration is of a model with a head of words, and does not say that it is not
+/// tied.
 fn has_tied_head(config: &Value) -> bool {
     let architectures = config["architectures"].as_array().into_iter().flatten();
     let mut names = architectures.filter_map(Value::as_str);
@@ -297,8 +300,8 @@ fn has_tied_head(config: &Value) -> bool {
         && config["tie_word_embeddings"] != Value::Bool(false)
 }
 
-/// The text of a `config.json` with another entry for its quantization, or none. All other values are those
-/// of the text, to the byte: also those that are no JSON, and numbers that are no f64.
+/// The text of a `config.json` with another entry for its quantization, or none. All other values
+/// are those of the text, to the byte: also those that are no JSON, and numbers that are no f64.
 pub(super) fn with_entry(text: &[u8], entry: Option<Value>) -> Result<Vec<u8>> {
     let strict = json::strict(text.to_owned());
     let values: BTreeMap<String, &RawValue> =

@@ -1,5 +1,5 @@
-//! Where the quantized weights of a model go: in the place of a tensor, as rows of one, or beside one
-//! that others read.
+//! Where the quantized weights of a model go: in the place of a tensor, as rows of one, or beside
+//! one that others read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -62,8 +62,8 @@ impl Place {
 /// The tensor of the source that a weight replaces, or the part of one.
 ///
 /// # Errors
-/// When a name leads to a tensor of another shape or of integers, or the weight was loaded from another
-/// checkpoint, which has another tensor of that name.
+/// When a name leads to a tensor of another shape or of integers, or the weight was loaded from
+/// another checkpoint, which has another tensor of that name.
 pub(super) fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<Place>> {
     let is_named = |name: &String| source.files.find(name).is_some();
     if let Some(origin) = &held.origin
@@ -225,7 +225,8 @@ impl Placed {
         Ok(())
     }
 
-    /// Puts parts of a tensor in its place if together they are its rows, quantized alike; else beside it.
+    /// Puts parts of a tensor in its place if together they are its rows, quantized alike; else
+    /// beside it.
     fn rows_or_views(
         &mut self,
         name: String,
@@ -280,7 +281,8 @@ impl Placed {
     }
 }
 
-/// Gives a weight without a place the place of an equal one: a head that holds its embedding's weight.
+/// Gives a weight without a place the place of an equal one: a head that holds its embedding's
+/// weight.
 fn adopt(held: &[Held], places: &mut [Option<Place>]) {
     let mut known = HashMap::new();
     for (held, place) in held.iter().zip(&*places) {

@@ -23,7 +23,8 @@ use crate::words::brief;
 /// The quantized weights of a checkpoint by name.
 pub(super) type Weights = BTreeMap<String, Kind>;
 
-/// Parts of tensors that are quantized beside them: by the tensor the names of those that hold them.
+/// Parts of tensors that are quantized beside them: by the tensor the names of those that hold
+/// them.
 pub(super) type Views = BTreeMap<String, BTreeMap<Part, String>>;
 
 /// How a weight is quantized.

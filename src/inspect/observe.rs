@@ -24,8 +24,9 @@ pub struct Observed<T> {
     pub silent: Vec<String>,
 }
 
-/// Runs a model while each layer in `others` is compared with the function there, on the inputs that
-/// the layer gets: how sensitive a model is to quantizing each of its layers, by one run of it.
+/// Runs a model while each layer in `others` is compared with the function there, on the inputs
+/// that the layer gets: how sensitive a model is to quantizing each of its layers, by one run of
+/// it.
 ///
 /// `others` are quantized layers as functions: [`replays`]. `run` may call the model any number of
 /// times and from any threads. The model is left as it was, also when `run` fails or panics.

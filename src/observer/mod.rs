@@ -223,8 +223,8 @@ impl ObserverConfig {
         })
     }
 
-    /// Whether an observer that is shown a weight block by block gives it the parameters that it gives
-    /// it as a whole, one scale for all.
+    /// Whether an observer that is shown a weight block by block gives it the parameters that it
+    /// gives it as a whole, one scale for all.
     pub(crate) fn sees_blocks(&self) -> bool {
         let ranges = matches!(self.kind, ObserverKind::MinMax | ObserverKind::OnnxRuntime);
         ranges && !self.qscheme.is_per_channel()

@@ -67,13 +67,16 @@ pub fn scaled_dot_product_attention<'a>(
     Ok(attend([q, k, v], mask, scale, Precision::Float32)?)
 }
 
-/// [`scaled_dot_product_attention`] with factors of that precision: queries, keys, weights and values.
+/// [`scaled_dot_product_attention`] with factors of that precision: queries, keys, weights and
+/// values.
 ///
-/// [`Precision::BFloat16`] is for many queries on CPUs with AVX512-BF16 (AMD since Zen 4), where 512 of them take 0.6 to
-/// 0.7 times the time, and with AMX, whose tiles multiply then (not timed). An element of the result is beyond the error of f32 by at most
-/// `max |v| (e^(s / 63) - 1 + 2^-6)`, where `s` is the maximum of `scale sum |q_d k_d|` over the keys that the mask does
-/// not exclude. Other CPUs round the same factors and give the same bits, unless a sum is subnormal (below 1.2e-38),
-/// in up to 1.4 times the time of f32. f64, other devices and gradients keep their precision.
+/// [`Precision::BFloat16`] is for many queries on CPUs with AVX512-BF16 (AMD since Zen 4), where
+/// 512 of them take 0.6 to 0.7 times the time, and with AMX, whose tiles multiply then (not timed).
+/// An element of the result is beyond the error of f32 by at most
+/// `max |v| (e^(s / 63) - 1 + 2^-6)`, where `s` is the maximum of `scale sum |q_d k_d|` over the
+/// keys that the mask does not exclude. Other CPUs round the same factors and give the same bits,
+/// unless a sum is subnormal (below 1.2e-38), in up to 1.4 times the time of f32. f64, other
+/// devices and gradients keep their precision.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

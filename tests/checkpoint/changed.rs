@@ -213,7 +213,7 @@ fn layers_of_two_checkpoints_with_equal_names_are_not_mixed() -> Result<()> {
     Ok(())
 }
 
-/// What is known to be the tensor's is saved in its place, or is an error; what is not, is listed.
+/// A layer of a known tensor is saved in its place, or is an error; any other is listed.
 #[test]
 fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
     let dir = tempfile::tempdir()?;

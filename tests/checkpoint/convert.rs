@@ -1,4 +1,5 @@
-//! Checkpoints that are quantized without a model are those of a model: tensors and `config.json`.
+//! Checkpoints that are quantized without a model equal those of a model: tensors and
+//! `config.json`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -348,7 +349,7 @@ fn layers_are_known_by_the_names_and_shapes_of_their_tensors() -> Result<()> {
     let path = dir.path().join("a.safetensors");
     let matrix =
         |rows: usize, columns: usize| Tensor::ones((rows, columns), DType::F32, &Device::Cpu);
-    // Each with its hidden size of 2, but for the last two.
+    // Each with its hidden size of 2, except for the last two.
     let kinds = [
         ("lstm", "_l0", 8, Some(LayerKind::LSTM)),
         ("gru", "_l0_reverse", 6, Some(LayerKind::GRU)),

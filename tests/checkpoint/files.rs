@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::model::{Model, quantized, write_float};
 
-/// A folder with a config, a tokenizer and other things, in so many shards.
+/// A folder with a config, a tokenizer and other things, in a number of shards.
 fn folder(dir: &Path, shards: usize) -> Result<PathBuf> {
     let folder = dir.join("float");
     fs::create_dir(&folder)?;

@@ -222,7 +222,7 @@ fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
         Tensor::new(&row, &Device::Cpu)?,
         Tensor::new(&large, &Device::Cpu)?,
     ];
-    // The class of `d` is in a name that no tensor tells: that of the first group with names.
+    // The class of `d` is in a name that no tensor tells: in the first group with names.
     for (name, per_row) in [("a", false), ("b", true), ("model.c", false), ("d", true)] {
         let layer = nn::linear_no_bias(3, 4, vb.pp(name))?;
         let alone = layer.forward(&row)?.get(0)?;

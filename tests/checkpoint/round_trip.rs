@@ -373,7 +373,8 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
             assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{way}");
         }
     }
-    // A head is made of the table of its own embedding, or of rows, while that or the checkpoint lives.
+    // A head is made of the table of its own embedding, or of rows, while that or the checkpoint
+    // lives.
     let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
     let Tied { embed, head, .. } = Tied::load(&vb, "tied")?;
     let is_tied = |weight: &Tensor| {

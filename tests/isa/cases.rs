@@ -314,7 +314,7 @@ fn each_qconfig<L: Quantizable + Clone>(
     each_made(|| Ok(layer.clone()), run)
 }
 
-/// The results of a layer, float and by every way to quantize what is multiplied.
+/// The results of a layer, float and by every way to quantize its factors.
 fn each_made<L: Quantizable>(
     make: impl Fn() -> Result<L>,
     run: impl Fn(&L) -> Result<Vec<Tensor>>,
@@ -393,7 +393,7 @@ pub fn first(names: &'static str) -> &'static str {
     names.split(' ').next().unwrap_or_default()
 }
 
-/// The names that a module exports but those of candle_nn.
+/// The names that a module exports, without candle_nn's.
 fn exported(module: &str, source: &str) -> BTreeSet<String> {
     let code: Vec<_> = source
         .lines()

@@ -1,8 +1,8 @@
 //! The functions that the page calls, all on one thread: `page/model.js` is their other side.
 //!
-//! The page asks for room, writes its input there and calls a function, which leaves its output where
-//! `output_start` says: JSON, floats, or if it returns 0 a message. No pointer is read here: what is unsafe
-//! is only that names are exported, which could be those of other functions.
+//! The page asks for room, writes its input there and calls a function, which leaves its output
+//! where `output_start` says: JSON, floats, or if it returns 0 a message. No pointer is read here:
+//! what is unsafe is only that names are exported, which could be those of other functions.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -39,8 +39,8 @@ pub extern "C" fn output_length() -> usize {
     OUTPUT.with_borrow(Vec::len)
 }
 
-/// Opens a model: the input is `config.json`, `tokenizer.json` and `model.safetensors`, one after the
-/// other. The output is the state of the model.
+/// Opens a model: the input is `config.json`, `tokenizer.json` and `model.safetensors`, one after
+/// the other. The output is the state of the model.
 #[unsafe(no_mangle)]
 pub extern "C" fn model_open(config: usize, tokenizer: usize) -> bool {
     answer(|mut input| {

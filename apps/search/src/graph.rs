@@ -1,7 +1,8 @@
 //! The vectors of the passages, in usearch's HNSW graph.
 //!
-//! The graph grows only. A vector whose passage is gone stays until the graph is built anew, and a search
-//! passes it over: deleting from an HNSW graph costs recall, and a text that comes back has its vector.
+//! The graph grows only. A vector whose passage is gone stays until the graph is built anew, and a
+//! search passes it over: deleting from an HNSW graph costs recall, and a text that comes back has
+//! its vector.
 
 use std::num::NonZero;
 use std::thread;
@@ -12,8 +13,9 @@ use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 /// The candidates that a search keeps: benches/run.sh measures the recall.
 const CANDIDATES: usize = 320;
 
-/// The candidates that are kept while a vector's neighbours are chosen. With usearch's 128, a search needs
-/// half as many again for the same recall; this takes a tenth of the time that embeddings take.
+/// The candidates that are kept while a vector's neighbours are chosen. With usearch's 128, a
+/// search needs half as many again for the same recall; this takes a tenth of the time that
+/// embeddings take.
 const CANDIDATES_OF_NEIGHBOURS: usize = 512;
 
 /// Vectors of length 1 by key, and the graph that finds those near another one.
@@ -50,8 +52,8 @@ impl Graph {
         Ok(Self { index, dimensions })
     }
 
-    /// Reads what [`write`](Self::write) wrote. The bytes must be known to be whole: usearch follows the
-    /// places that they name.
+    /// Reads what [`write`](Self::write) wrote. The bytes must be known to be whole: usearch
+    /// follows the places that they name.
     ///
     /// # Errors
     /// When they are not a graph of vectors of `dimensions` numbers.

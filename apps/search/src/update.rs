@@ -79,8 +79,8 @@ impl Update<'_> {
     /// Makes the index. The file is replaced at the end, if anything has changed.
     ///
     /// # Errors
-    /// When the folder, the model, or an old index cannot be read, the index cannot be written, another
-    /// process writes it, or the old index is of another folder or model.
+    /// When the folder, the model, or an old index cannot be read, the index cannot be written,
+    /// another process writes it, or the old index is of another folder or model.
     pub fn run(&self, progress: &Progress) -> Result<Outcome> {
         let start = Instant::now();
         ensure!(
@@ -181,7 +181,8 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// The index to go on from: the partial one if it is of the old one, else the old one, else `new`.
+    /// The index to go on from: the partial one if it is of the old one, else the old one, else
+    /// `new`.
     fn start(&self, old: Option<Index>, new: &Catalog) -> Result<Index> {
         let start = match old {
             Some(old) => old,
@@ -198,7 +199,8 @@ impl Update<'_> {
             .unwrap_or(start))
     }
 
-    /// Fills the catalog; the tokens of texts that the graph has not, and the files that are left out.
+    /// Fills the catalog; the tokens of texts that the graph has not, and the files that are left
+    /// out.
     fn read(
         &self,
         encoder: &Encoder,

@@ -1,4 +1,5 @@
-//! The files of a folder, found as ripgrep finds them, and those that are left out, with the reason.
+//! The files of a folder, found as ripgrep finds them, and those that are left out, with the
+//! reason.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -146,8 +147,8 @@ pub fn walk(root: &Path, place: &Place, options: &WalkOptions, each: impl Fn()) 
     Ok(found)
 }
 
-/// Looks at the files by which a folder says what is ignored: `ignore` would wait for a fifo without end, and
-/// read a device to the end of the memory.
+/// Looks at the files by which a folder says what is ignored: `ignore` would wait for a fifo
+/// without end, and read a device to the end of the memory.
 fn check_ignore_files(dir: &Path) -> Result<(), Skipped> {
     for path in ignore_files(dir) {
         let reason = match input::open(&path) {

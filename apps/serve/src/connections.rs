@@ -30,8 +30,8 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// As many as there are places. The head of each request has to be there within `idle`, counted from the
-    /// last answer, and an answer has to be read within `transfer`.
+    /// As many as there are places. The head of each request has to be there within `idle`, counted
+    /// from the last answer, and an answer has to be read within `transfer`.
     pub fn new(places: Places, router: Router, idle: Duration, transfer: Duration) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -55,8 +55,8 @@ impl Terms {
     }
 }
 
-/// Accepts connections until `stop`, each on the first terms that have a place, and returns those that are
-/// open then. One without a place is closed.
+/// Accepts connections until `stop`, each on the first terms that have a place, and returns those
+/// that are open then. One without a place is closed.
 pub async fn accept(
     mut listener: TcpListener,
     terms: [Terms; 2],

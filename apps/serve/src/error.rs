@@ -5,7 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Bytes of a message. It may quote what came, which can be as long as a body, and nobody may read it.
+/// Bytes of a message. It may quote what came, which can be as long as a body, and nobody may read
+/// it.
 const LONGEST: usize = 1000;
 
 /// Why a request is refused, or could not be answered.

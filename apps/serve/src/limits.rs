@@ -5,11 +5,12 @@ use crate::options::Options;
 use crate::places::{Permit, Places};
 use crate::workers::Workers;
 
-/// Bytes from which a request is large. Up to there its memory is bounded by the number of requests, so that
-/// large ones do not crowd out others.
+/// Bytes from which a request is large. Up to there its memory is bounded by the number of
+/// requests, so that large ones do not crowd out others.
 pub const LARGE: usize = 64 << 10;
 
-/// The limits of requests, and the places that they take. The limit of a text's tokens is the tokenizer's.
+/// The limits of requests, and the places that they take. The limit of a text's tokens is the
+/// tokenizer's.
 pub struct Limits {
     /// Texts of a request.
     pub texts: usize,
@@ -84,7 +85,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Counts so many bytes more in memory. One request is let to have more than all, when no other is large.
+    /// Counts so many bytes more in memory. One request is let to have more than all, when no other
+    /// is large.
     pub fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.size += bytes;
         let total = self.bytes.total;

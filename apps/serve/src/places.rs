@@ -17,7 +17,8 @@ pub struct Places {
 
 /// Places that are taken until this is dropped.
 ///
-/// A permit moves with what takes the room, to another thread too, so that it outlives a client that hangs up.
+/// A permit moves with what takes the room, to another thread too, so that it outlives a client
+/// that hangs up.
 pub type Permit = OwnedSemaphorePermit;
 
 impl Places {

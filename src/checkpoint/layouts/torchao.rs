@@ -1,5 +1,6 @@
-//! torchao's safetensors: an `Int8Tensor` or `IntxUnpackedToInt8Tensor` `a.weight` is `a._weight_qdata` I8,
-//! `a._weight_scale` and perhaps `a._weight_zero_point`, as the metadata of the file says.
+//! torchao's safetensors: an `Int8Tensor` or `IntxUnpackedToInt8Tensor` `a.weight` is
+//! `a._weight_qdata` I8, `a._weight_scale` and perhaps `a._weight_zero_point`, as the metadata of
+//! the file says.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -79,7 +79,7 @@ pub fn curve(points: &[PagePoint]) -> Result<String> {
     drawn(chart.svg())
 }
 
-/// A series; what is not finite is a gap.
+/// A series; values that are not finite are gaps.
 fn line(name: &str, values: Vec<Option<f64>>) -> Series {
     let finite = |value: Option<f64>| value.filter(|v| v.is_finite()).map(|v| v as f32);
     let mut series = Series::new(name.to_owned(), Vec::new());

@@ -29,8 +29,8 @@ const ROWS_APART: usize = 128;
 /// quantized, and the product dequantized; for bfloat16 weights they are rounded.
 ///
 /// A row of dynamic activations that holds a NaN or an infinity is NaN throughout, and changes no
-/// other row. The result does not depend on the instruction set or on the number of threads: it is
-/// that of [`reference::linear`](crate::kernels::reference::linear),
+/// other row. The result does not depend on the instruction set or on the number of threads: it
+/// equals [`reference::linear`](crate::kernels::reference::linear),
 /// [`reference::linear_f16`](crate::kernels::reference::linear_f16) or
 /// [`reference::linear_bf16`](crate::kernels::reference::linear_bf16).
 ///
@@ -119,7 +119,7 @@ fn room<'a>(products: &[Product<'_, f32>], codes: &'a mut Codes) -> CodesMut<'a>
     )
 }
 
-/// Where the products go, if their operands are those of products of `G`s.
+/// The sinks of the products, whose operands are checked to suit products of `G`s.
 fn sinks<'a, G: Group, const N: usize>(
     products: [Product<'_, f32>; N],
     outs: [&'a mut [MaybeUninit<f32>]; N],
@@ -233,8 +233,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Cuts one of several products that are alike, which together have at least `wanted` parts, if there are as
-    /// many, for `threads` threads.
+    /// Cuts one of several products that are alike, which together have at least `wanted` parts, if
+    /// there are as many, for `threads` threads.
     pub fn new(
         isa: Isa,
         threads: usize,
@@ -267,7 +267,8 @@ impl Grid {
         let columns = wanted.div_ceil(blocks).clamp(1, panels);
         let blocks = blocks.max(wanted.div_ceil(columns));
         let height = m.div_ceil(blocks).next_multiple_of(tile_rows);
-        // As wide as the thread that gets most panels allows: of 9 parts one of two threads would get 5.
+        // As wide as the thread that gets most panels allows: of 9 parts one of two threads would
+        // get 5.
         let widest = panels.div_ceil(columns);
         let most = |width: &usize| {
             let parts = products * blocks * panels.div_ceil(*width);

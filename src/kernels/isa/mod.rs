@@ -88,8 +88,8 @@ pub(in crate::kernels) struct Registers {
 pub(in crate::kernels) enum Pairs {
     /// Neighbours: their products belong to two sums.
     Adjacent,
-    /// Both even or both odd of four inputs, 2 with 0 and 3 with 1: their products belong to one sum, to
-    /// which that of the second, the earlier input, is added first.
+    /// Both even or both odd of four inputs, 2 with 0 and 3 with 1: their products belong to one
+    /// sum, and the product of the second, the earlier input, is added first.
     Alternate,
 }
 

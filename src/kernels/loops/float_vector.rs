@@ -22,7 +22,7 @@ pub trait Register<const LANES: usize>: Copy {
         self.fma(a, b, acc)
     }
 
-    /// The pairs of the lanes of two registers, that of the first in the upper half.
+    /// Pairs the lanes of two registers, the first register in the upper half.
     #[inline(always)]
     fn pair(self, first: Self::V, _second: Self::V) -> Self::V {
         first

@@ -102,7 +102,7 @@ const SHAPES: [[usize; 3]; 11] = [
     [4, 130, 7],
 ];
 
-/// All that a weight of some shape is made of; every channel differs from the others.
+/// The parts of a weight of some shape; every channel differs from the others.
 struct Parts {
     codes: Vec<i8>,
     scales: Vec<f32>,

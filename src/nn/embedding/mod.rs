@@ -66,7 +66,8 @@ enum Table {
 
 impl Embedding {
     /// A layer of this table; its shape is checked when it is used or quantized. A tensor from a
-    /// [`Checkpoint`](crate::Checkpoint) gives a quantized layer where the checkpoint has the table so.
+    /// [`Checkpoint`](crate::Checkpoint) gives a quantized layer where the checkpoint has the table
+    /// so.
     ///
     /// candle-transformers' `with_tracing::Embedding::new(rows, size, vb)` is [`embedding`] here.
     #[doc(alias = "embedding")]

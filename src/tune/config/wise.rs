@@ -114,8 +114,8 @@ impl Options {
         })
     }
 
-    /// `None` keeps float. An activation is u8 or float, or bfloat16 as its weight is, and an embedding
-    /// has none.
+    /// `None` keeps float. An activation is u8 or float, or bfloat16 as its weight is, and an
+    /// embedding has none.
     fn qconfig(&self, kind: &LayerKind) -> Option<QConfig> {
         let embedding = *kind == LayerKind::Embedding;
         let weight = &self.weight;

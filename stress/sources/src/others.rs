@@ -66,7 +66,7 @@ pub unsafe fn gemm(
 ) {
     for (i, j, l) in (0..m).flat_map(|i| (0..n).flat_map(move |j| (0..k).map(move |l| (i, j, l)))) {
         let [i, j, l] = [i, j, l].map(|index| index as isize);
-        // SAFETY: each pointer is to as many elements as its sizes and strides reach.
+        // SAFETY: each pointer leads to all elements that its sizes and strides reach.
         unsafe {
             let product = *lhs.offset(i * lhs_row + l * lhs_column)
                 * *rhs.offset(l * rhs_row + j * rhs_column);

@@ -1,4 +1,5 @@
-//! Folders that came from others: nothing is written through a link in them, and no fifo is waited for.
+//! Folders that came from others: nothing is written through a link in them, and no fifo is waited
+//! for.
 #![cfg(unix)]
 
 use std::fs;

@@ -1,5 +1,6 @@
-//! Clients that hang up, and floods: the memory of the server stays bounded, and others are answered as
-//! always or refused with a status. `DYNQUANT_LONG=1` keeps each attack up for a minute.
+//! Clients that hang up, and floods: the memory of the server stays bounded, and others are
+//! answered as always or refused with a status. `DYNQUANT_LONG=1` keeps each attack up for a
+//! minute.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -14,7 +15,8 @@ use crate::process::{PATIENCE, Server};
 /// Threads that attack.
 const ATTACKERS: usize = 4;
 
-/// The most memory, in MB: of the idle server, of 16 bodies, and of tokenizing one of them for each two cores.
+/// The most memory, in MB: of the idle server, of 16 bodies, and of tokenizing one of them for each
+/// two cores.
 fn most_mb() -> f64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     250. * (1 + (cores / 2).max(1)) as f64
@@ -115,7 +117,8 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
     seen
 }
 
-/// Large requests whose clients hang up. Others are not even refused: no large request takes their room.
+/// Large requests whose clients hang up. Others are not even refused: no large request takes their
+/// room.
 fn hang_ups(options: &[&str], request: &str) {
     let server = Server::start(options);
     let seen = under(&server, || {

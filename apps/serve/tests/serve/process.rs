@@ -138,7 +138,8 @@ impl Server {
         }
     }
 
-    /// A connection on which the server waits for the rest of a request's body to /embed, and that rest.
+    /// A connection on which the server waits for the rest of a request's body to /embed, and that
+    /// rest.
     pub fn begin(&self) -> (TcpStream, String) {
         let body = json!({"inputs": "a text editor"}).to_string();
         let (first, rest) = body.split_at(10);

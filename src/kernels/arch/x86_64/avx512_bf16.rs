@@ -15,11 +15,11 @@ use crate::kernels::loops::tile;
 use crate::kernels::loops::vector::{Closures, Lanes};
 use crate::kernels::packed::Channels;
 
-/// A tile of 2 x 64: 16 sums, 8 weights and 2 broadcasts. What blocks gave is in memory.
+/// A tile of 2 x 64: 16 sums, 8 weights and 2 broadcasts. The sums of earlier blocks are in memory.
 ///
 /// `vdpbf16ps` adds the products of a pair to one sum, the upper half's first, as two `fma` would.
-/// So a pair has two even inputs or two odd ones, and sums have the order that they have on tiles. A
-/// register has both sums of 8 channels, side by side.
+/// So a pair has two even inputs or two odd ones, and sums have the order that they have on tiles.
+/// A register has both sums of 8 channels, side by side.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.

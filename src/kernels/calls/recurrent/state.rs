@@ -49,7 +49,7 @@ pub struct State<'a> {
     /// The states after each step, row by row.
     hs: Shared<'a, f32>,
     cs: Shared<'a, f32>,
-    /// Those of the caller.
+    /// The caller's states.
     last_h: Shared<'a, f32>,
     last_c: Shared<'a, f32>,
 }
