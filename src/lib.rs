@@ -87,10 +87,10 @@
 //!   devices than the CPU, so models can be trained with them. Quantized layers run on the CPU only
 //!   and have no gradients: a backward pass that would go through one is an error, and the
 //!   variables that their weights were made from are not in it. For inference, load tensors from a
-//!   file and not into a `VarMap`: candle tracks what is computed from variables, which keeps it in
-//!   memory and takes the slower operations.
-//! - Load a checkpoint in f32, also if it is stored as bf16: quantized weights are as small, and
-//!   what candle computes between the layers is several times faster.
+//!   file and not into a `VarMap`: candle tracks results that are computed from variables, which
+//!   keeps them in memory and takes the slower operations.
+//! - Load a checkpoint in f32, also if it is stored as bf16: quantized weights are no larger, and
+//!   candle's operations between the layers are several times faster.
 //!
 //! # Numbers
 //! [`qparams`] is the theory, [`kernels::reference`] the definition of every result, and all

@@ -32,7 +32,7 @@ pub(crate) fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
 /// them yet.
 const FROM_NONE: usize = 1 << 24;
 
-/// [`elements`] of what is computed from an input of so many.
+/// [`elements`] of a result that is computed from `input` elements.
 ///
 /// # Errors
 /// As [`elements`], and when there are more than [`FROM_NONE`] from none.

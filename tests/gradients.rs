@@ -141,8 +141,8 @@ fn weighted(results: &[Tensor]) -> Result<Tensor> {
     Ok(sum)
 }
 
-/// The gradient of each variable against differences of the loss, and the results against those of
-/// the kernels, which compute what has no gradient.
+/// The gradient of each variable against differences of the loss, and the results against the
+/// kernels, which compute layers without gradients.
 fn check(kind: Kind, config: nn::RecurrentConfig, lengths: Option<&[usize]>) -> Result<()> {
     let of = format!("{kind:?} {config:?} {lengths:?}");
     let vars = VarMap::new();

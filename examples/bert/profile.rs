@@ -16,7 +16,7 @@ use crate::model::{Batch, Bert};
 /// Batches that are run in each model; if there are few, they are repeated.
 const BATCHES: usize = 40;
 
-/// A kind of layer at a place of the model, `*` for its numbers: its own time, without that of
+/// A kind of layer at a place of the model, `*` for its numbers: its own time, without the
 /// layers within it.
 #[derive(Serialize)]
 pub struct Stage {

@@ -301,7 +301,7 @@ fn has_tied_head(config: &Value) -> bool {
 }
 
 /// The text of a `config.json` with another entry for its quantization, or none. All other values
-/// are those of the text, to the byte: also those that are no JSON, and numbers that are no f64.
+/// keep the bytes of the text, also where they are no JSON or numbers that are no f64.
 pub(super) fn with_entry(text: &[u8], entry: Option<Value>) -> Result<Vec<u8>> {
     let strict = json::strict(text.to_owned());
     let values: BTreeMap<String, &RawValue> =

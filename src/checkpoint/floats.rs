@@ -192,10 +192,10 @@ impl HeldNorm {
 }
 
 impl Floats {
-    /// Adds what is another in the model than in the source.
+    /// Adds the tensors that differ between the model and the source.
     ///
-    /// Returns the layers whose weight is in no tensor of the source, or may have been computed of
-    /// one.
+    /// Returns the layers whose weight is in no tensor of the source, or may have been computed
+    /// from one.
     pub fn new(collect: &Collect, source: &Opened) -> Result<(Self, Vec<String>)> {
         let mut all = Self::default();
         let (layers, mut unsaved) = locate(&collect.floats, source)?;

@@ -180,7 +180,7 @@ fn reading(error: std::io::Error) -> Error {
     Error::Io { action, error }
 }
 
-/// The JSON, not yet checked but for names that come twice.
+/// The JSON, of which only repeated names are checked yet.
 #[derive(Default)]
 struct Raw {
     tensors: Vec<(String, RawEntry)>,

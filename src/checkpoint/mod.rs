@@ -4,13 +4,13 @@
 //! ordinary `VarBuilder`: the model's own code loads both.
 //!
 //! # Format
-//! Tensors, and the entry `quantization_config` of a folder's `config.json`, are those of
+//! Tensors, and the entry `quantization_config` of a folder's `config.json`, follow
 //! [compressed-tensors](https://github.com/vllm-project/compressed-tensors), format
 //! `int-quantized`, which transformers and vLLM read:
 //!
 //! | tensor | dtype | shape | |
 //! |---|---|---|---|
-//! | `weight` | I8 | `[out_features, in_features]` | codes; those of quint8 less 128 |
+//! | `weight` | I8 | `[out_features, in_features]` | codes; for quint8 less 128 |
 //! | `weight_scale` | F32 | `[out_features, 1]`, or `[1]` | per channel, or per tensor |
 //! | `weight_zero_point` | I8 | as the scale | if affine; less 128 for quint8 |
 //! | `weight_zero_point` | F32 | as the scale | the float zero points of an embedding, less 128 |

@@ -206,7 +206,7 @@ impl Placed {
             return Ok(());
         };
         let same = matches!(&known.pieces[..], [own] if equals(own, &held.weight));
-        // Of layers that share a weight, one that multiplies knows what is done to activations.
+        // If layers share a weight, one that multiplies knows the configuration of activations.
         let agree = match (known.format.activation, format.activation) {
             (Some(known), Some(own)) => known == own,
             _ => true,

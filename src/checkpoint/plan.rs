@@ -1,7 +1,7 @@
-//! Which tensors of a float checkpoint are weights of which layers, and what becomes of them.
+//! Which tensors of a float checkpoint are weights of which layers, and what they become.
 //!
-//! A checkpoint has no layers, so they are told by names and shapes, and a spec's rules are applied
-//! to them as to those of a model.
+//! A checkpoint has no layers, so they are told by names and shapes, and a spec's rules apply to
+//! them as to a model's layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,7 +114,7 @@ impl Plan {
     ///
     /// # Errors
     /// When a rule matches no layer, nothing is quantized, a layer is quantized already, one of the
-    /// names belongs to no layer, or a weight of so many inputs that its codes have to be looked at
+    /// names belongs to no layer, or a weight whose many inputs require a check of its codes
     /// cannot be read or holds a NaN or an infinity.
     pub fn new(
         source: &Checkpoint,
@@ -292,7 +292,7 @@ pub(super) fn own_name(module: &str) -> &str {
     module.rsplit('.').next().unwrap_or(module)
 }
 
-/// Tells what is no Linear by name alone, from biases and siblings.
+/// Corrects the kinds of matrices by biases and siblings, where names alone do not tell them.
 fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let files = &source.opened.files;
     let bias = |layer: &PlannedLayer| {

@@ -32,7 +32,7 @@ pub(super) type Views = BTreeMap<String, BTreeMap<Part, String>>;
 pub(super) enum Kind {
     /// As this crate's layers compute with it.
     Whole(Format),
-    /// With a scale for each so many inputs: layers get it dequantized.
+    /// With a scale for each group of this many inputs: layers get it dequantized.
     Groups(usize),
 }
 
@@ -238,7 +238,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
 /// How the scales of a weight are distributed.
 pub(super) enum Scheme {
     Whole(QScheme),
-    /// One for each so many inputs.
+    /// One for each group of inputs.
     Groups,
 }
 

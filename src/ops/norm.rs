@@ -119,7 +119,7 @@ pub(crate) struct Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    /// That of a layer norm.
+    /// The operands of a layer norm.
     fn layer(op: &'static str, weight: &'a Tensor, bias: Option<&'a Tensor>, eps: f64) -> Self {
         Self {
             op,

@@ -84,9 +84,9 @@ use stop::{Halt, Stopped as Stop};
 ///
 /// # Errors
 /// As [`quantize_dynamic`](crate::quantize_dynamic); when the float model cannot be evaluated, or
-/// to no finite number; when a history cannot be read or created. The model is then as it was. What
-/// goes wrong later, in an evaluation for example, ends the search: [`TuningOutcome::stopped`] has
-/// it, and the model is the best one until then.
+/// to no finite number; when a history cannot be read or created. The model is then as it was. A
+/// later failure, of an evaluation for example, ends the search: it is in
+/// [`TuningOutcome::stopped`], and the model is the best one until then.
 pub fn tune<M, E>(
     model: &mut M,
     config: &TuningConfig,

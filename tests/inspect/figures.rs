@@ -223,7 +223,7 @@ fn deviations_are_those_by_hand() {
 
 #[test]
 fn values_that_an_observer_cuts_off_are_counted() {
-    // So many others are more precise where the range ends before 3 and -4.
+    // The many other values are more precise where the range ends before 3 and -4.
     let mut values: Vec<f32> = (0..1 << 20)
         .map(|i| (i % 2_001) as f32 / 1e3 - 1.)
         .collect();

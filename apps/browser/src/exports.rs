@@ -2,7 +2,7 @@
 //!
 //! The page asks for room, writes its input there and calls a function, which leaves its output
 //! where `output_start` says: JSON, floats, or if it returns 0 a message. No pointer is read here:
-//! what is unsafe is only that names are exported, which could be those of other functions.
+//! only the export of names is unsafe, which could clash with other functions.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,7 @@ thread_local! {
     static CLASSIFIER: RefCell<Option<Classifier>> = const { RefCell::new(None) };
 }
 
-/// Room for so many bytes of input of the next call.
+/// Room for the input of the next call, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn input_room(length: usize) -> *mut u8 {
     let mut room = vec![0; length];

@@ -7,7 +7,7 @@ use anyhow::Result;
 use dynquant_encoder::{Direction, Input, Tokenizer, Tokens, TokensError};
 use serde::{Deserialize, Serialize};
 
-/// The most tokens of a passage, special ones included, where the model takes as many.
+/// The most tokens of a passage, special ones included, where the model takes them.
 const MAX_TOKENS: usize = 128;
 /// The most bytes of a passage. A tokenizer makes one token of a word that is too long for it, so
 /// the number of tokens alone would not limit it.
@@ -160,8 +160,8 @@ impl<'a> Splitter<'a> {
         Ok((&head[..end.max(first)], count))
     }
 
-    /// The pieces of each passage: as many as fit, without those behind its last blank line if the
-    /// rest fills half of a passage.
+    /// The pieces of each passage: all that fit, without the pieces behind its last blank line if
+    /// the rest fills half of a passage.
     fn groups(&self, pieces: &[Piece]) -> Vec<Range<usize>> {
         let mut groups = Vec::new();
         let mut first = 0;

@@ -35,7 +35,7 @@ pub struct Update<'a> {
     pub dir: &'a Path,
     /// The index.
     pub place: &'a Place,
-    /// The model; that of the old index if no option is given.
+    /// The model; without an option, the old index's.
     pub model: &'a ModelOptions,
     /// The files to take.
     pub walk: &'a WalkOptions,
@@ -48,7 +48,7 @@ pub struct Update<'a> {
 pub struct Outcome {
     /// Files in the index.
     pub files: usize,
-    /// Those of them that are new or changed.
+    /// The new or changed ones among them.
     pub read: usize,
     /// Files that were in the old index, and are not in this one.
     pub removed: usize,
@@ -339,7 +339,7 @@ fn embed(
     Ok(())
 }
 
-/// Keeps what is embedded before the index is complete: the old catalog with all vectors there are.
+/// Keeps finished vectors before the index is complete: the old catalog with all vectors so far.
 struct Saver<'a> {
     catalog: &'a Catalog,
     place: Place,

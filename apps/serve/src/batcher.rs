@@ -48,7 +48,7 @@ struct Batcher {
 }
 
 impl Batcher {
-    /// Waits for a job, and takes all that fit beside it; `None` when there will be none.
+    /// Waits for a job, and takes all others that fit beside it; `None` when there will be none.
     fn next_batch(&mut self) -> Option<Vec<Job>> {
         let first = match self.held.take() {
             Some(job) => job,

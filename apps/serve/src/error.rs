@@ -120,7 +120,7 @@ impl Refusal {
         )
     }
 
-    /// As many requests are being answered as may be at a time.
+    /// The maximum number of requests is being answered.
     pub fn too_many_requests(limit: usize) -> Self {
         Self::new(
             Kind::Overloaded,
@@ -128,7 +128,7 @@ impl Refusal {
         )
     }
 
-    /// As many connections are open as may be at a time.
+    /// The maximum number of connections is open.
     pub fn too_many_connections(limit: usize) -> Self {
         Self::new(
             Kind::Overloaded,

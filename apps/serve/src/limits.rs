@@ -28,7 +28,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those of the command line.
+    /// The limits of the command line.
     pub fn new(options: &Options) -> Self {
         Self {
             // More would never find room in the queue.
@@ -85,8 +85,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Counts so many bytes more in memory. One request is let to have more than all, when no other
-    /// is large.
+    /// Counts bytes in memory. One request may exceed the limit, when no other is large.
     pub fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.size += bytes;
         let total = self.bytes.total;

@@ -17,7 +17,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// As many as there are cores, and half as many for large requests: more would gain nothing.
+    /// One for each core, and one for two cores for large requests: more would gain nothing.
     pub fn new() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
@@ -31,7 +31,7 @@ impl Workers {
         self.small.total + self.large.total
     }
 
-    /// Does work on so many bytes of a request.
+    /// Does work on a number of bytes of a request.
     ///
     /// If its client hangs up before it begins, it is dropped. Once it has begun it goes on to its
     /// end, with all the permits that were moved into `work`.

@@ -2,8 +2,8 @@
 //!
 //! A temporary file or folder is written beside its place, and removed if it is not put there. A
 //! killed writer leaves it: the next one removes it, by the lock that a living writer holds.
-//! Permissions are those of what is replaced; where nothing is replaced, those that the user gives
-//! to new files.
+//! An output keeps the permissions of the file that it replaces; otherwise it has the permissions
+//! that the user gives to new files.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -141,7 +141,7 @@ impl NewFolder {
         self.folder.path()
     }
 
-    /// Puts the folder in its place. What it replaces may hold files and folders of the same names,
+    /// Puts the folder in its place. The old folder may hold files and folders of the same names,
     /// and nothing else.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ pub enum Strategy {
     Basic,
     /// Layers ranked by the SQNR of their outputs, on the inputs that the first evaluation gives
     /// them, where an output of ten times the rows counts as 10 dB better; the worst ones fall
-    /// back, as many as a bisection shows to be needed. About log2(layers) + 3 evaluations.
+    /// back, and a bisection finds how many. About log2(layers) + 3 evaluations.
     #[default]
     Sensitivity,
     /// Neural Compressor's `conservative`: float, to which whole kinds of layers are added as long

@@ -38,7 +38,7 @@ pub(super) fn run(units: &Units, ranking: &[usize], trials: &mut dyn Trials) -> 
 }
 
 /// Takes layers out of those that fell back, as long as the criterion holds: the least sensitive
-/// first, but for the last, without which it failed.
+/// first. The last one stays, as the criterion failed without it.
 fn give_back(
     units: &Units,
     base: &Assignment,

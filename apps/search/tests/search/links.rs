@@ -125,7 +125,7 @@ fn no_fifo_is_waited_for() {
     assert!(fault(&index).contains("expected a regular file, got a fifo"));
 }
 
-/// Files that say what is ignored are read by another crate.
+/// Another crate reads the ignore files.
 #[test]
 fn no_fifo_that_says_what_is_ignored_is_waited_for() {
     let names = [

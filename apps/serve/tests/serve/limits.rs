@@ -1,4 +1,4 @@
-//! Each limit, and what is said beyond it.
+//! Each limit, and the answer beyond it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! A server as a process of its own, and what is said to it.
+//! A server as a process of its own, and requests to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -175,7 +175,7 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
-    /// Waits for the end; its status and all that it logged.
+    /// Waits for the end; its status and its log.
     pub fn wait(mut self) -> (ExitStatus, Vec<String>) {
         let start = Instant::now();
         let status = loop {
