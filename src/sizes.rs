@@ -81,7 +81,7 @@ pub(crate) fn length(what: &str, shape: &[usize]) -> usize {
 /// Checks that a slice has the elements of a shape.
 ///
 /// # Panics
-/// If it has not, or if there are more than memory can hold.
+/// If it has another length, or if there are more than memory can hold.
 #[track_caller]
 pub(crate) fn check(what: &str, slice: &[impl Sized], shape: &[usize]) {
     let (expected, got) = (length(what, shape), slice.len());

@@ -40,7 +40,7 @@ pub type Replay = Arc<dyn Fn(&[&Tensor]) -> Result<Tensor> + Send + Sync>;
 pub struct Tap(Weak<Receiver>);
 
 impl Tap {
-    /// One that leads to `receiver` as long as that lives.
+    /// A tap that leads to `receiver` while that lives.
     pub fn to(receiver: &Arc<Receiver>) -> Self {
         Self(Arc::downgrade(receiver))
     }

@@ -13,7 +13,7 @@ use crate::kernels::{self, Isa};
 pub(crate) struct MemoryId(usize);
 
 impl MemoryId {
-    /// Of the memory behind a reference.
+    /// The id of the memory behind a reference.
     pub fn of<T>(memory: &T) -> Self {
         Self(std::ptr::from_ref(memory).addr())
     }

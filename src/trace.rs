@@ -17,7 +17,7 @@ macro_rules! forward {
     };
 }
 
-/// Traces the rest of the block as the quantization of a model, of which so much is to be done.
+/// Traces the rest of the block as the quantization of a model, with the total to be done.
 macro_rules! quantize {
     ($isa:expr, $total:expr) => {
         #[cfg(not(feature = "tracing"))]

@@ -21,7 +21,7 @@ use crate::words::brief;
 /// The maximum length of a `config.json`.
 pub(super) const MAX_CONFIG: u64 = 4 << 20;
 const ENTRY: &str = "quantization_config";
-/// Of older files.
+/// In older files.
 const OLD_ENTRY: &str = "compression_config";
 const METHOD: &str = "compressed-tensors";
 /// The ends of the names of architectures with a head of words.
@@ -62,7 +62,7 @@ pub(super) struct Quantization {
 #[derive(Deserialize)]
 struct Config {
     quantization_config: Option<Box<RawValue>>,
-    /// Of older files.
+    /// In older files.
     compression_config: Option<Box<RawValue>>,
 }
 
@@ -97,7 +97,7 @@ struct RawActivations {
 }
 
 impl Quantization {
-    /// Of the text of a `config.json`; empty if it has no such entry.
+    /// Reads the text of a `config.json`; empty if it has no such entry.
     pub fn read(json: Vec<u8>) -> Result<Self> {
         // A text that is no JSON is an error below.
         let config = parse_file(json.clone()).unwrap_or_default();
@@ -152,7 +152,7 @@ impl Quantization {
                     patterns.push(pattern.to_owned());
                     read.of_regexes.push(number);
                 } else {
-                    // Of a class it is not known which modules are of it.
+                    // The modules of a class are not known.
                     read.of_class.get_or_insert(number);
                     read.names.entry(target).or_insert(number);
                 }
@@ -364,7 +364,7 @@ fn group(targets: &BTreeSet<String>, format: Format) -> Value {
         weights["zp_dtype"] = "torch.float32".into();
     }
     json!({
-        // Of each group, because newer readers take weights without activations for packed ones.
+        // In each group, because newer readers take weights without activations for packed ones.
         "format": "int-quantized",
         "input_activations": activations,
         "output_activations": null,
@@ -394,7 +394,7 @@ mod tests {
             ("m.key.weight", dynamic(Granularity::PerTensor)),
             ("m.query.weight", None),
             ("m.value.weight", dynamic(Granularity::PerRow)),
-            // From the beginning only; then by the first group with a class.
+            // By the beginning of a name only; then by the first group with a class.
             ("a.m.value.weight", None),
             ("xm.weight_ih_l0", dynamic(Granularity::PerTensor)),
         ];

@@ -95,7 +95,7 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
                     name: name(),
                     format,
                 };
-                // Of a tensor of several layers there is no module in other libraries.
+                // Other libraries have no module for a tensor of several layers.
                 let is_module = !layer.is_tensor();
                 if is_module && layer.is_linear() {
                     linears.push(module());
@@ -207,7 +207,7 @@ fn below(mut error: Error, first: usize) -> Error {
 /// The error of a weight, at its place in the source.
 fn fault(error: Error, source: &Opened, name: &str) -> Error {
     match (error, source.files.find(name)) {
-        // Of a file already: the source, or the output.
+        // Names a file already: the source, or the output.
         (error @ (Error::InFile { .. } | Error::Io { .. }), _) => error,
         (error, Some((shard, _))) => error.at(name).in_file(&shard.path),
         (error, None) => error.at(name),
@@ -393,7 +393,7 @@ impl<F: FnMut(u64)> Rewrite for Dequantize<'_, F> {
                 shape: entry.shape.clone(),
             }]);
         }
-        // Of a view the tensor has the elements.
+        // The tensor has the elements of a view.
         let goes = belongs(weights, name) || self.source.is_view(name);
         goes.then(Vec::new)
     }

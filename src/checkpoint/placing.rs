@@ -332,7 +332,7 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
     per_row.then(|| (first.kind.clone(), format))
 }
 
-/// A name that the source has not.
+/// A name that is not in the source.
 fn view_name(of: &str, part: Part, source: &Opened) -> String {
     let Part {
         shape: [n, k],
@@ -383,7 +383,7 @@ impl Replacement {
                 (Zeros::Int(all), Zeros::None) => Zeros::Int([all, rows(piece)].concat()),
                 (Zeros::Int(all), Zeros::Int(own)) => Zeros::Int([all, own].concat()),
                 (Zeros::Float(all), Zeros::Float(own)) => Zeros::Float([all, own].concat()),
-                // Of one qscheme all are float or none.
+                // In one qscheme all are float or none.
                 (_, own) => own,
             };
         }

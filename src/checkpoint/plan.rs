@@ -387,7 +387,7 @@ fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) ->
         return None;
     }
     let [rows, state] = shape(&format!("weight_hh{suffix}"))?;
-    // Of a projected state only the projection knows the hidden size.
+    // If a state is projected, only the projection knows the hidden size.
     let hidden = shape(&format!("weight_hr{suffix}")).map_or(state, |[_, hidden]| hidden);
     let gates = rows
         .checked_div(hidden)

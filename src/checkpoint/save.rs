@@ -308,7 +308,7 @@ impl Rewrite for Save<'_> {
         if let Some(planned) = self.floats.planned(name) {
             return Some(planned);
         }
-        // Of a weight that was quantized before, and is now quantized otherwise or float.
+        // A tensor of a weight that was quantized before, and now differs or is float.
         let goes = belongs(&self.source.weights, name)
             && owners(name).any(|weight| self.is_replaced(weight));
         (goes || self.is_outdated_view(name)).then(Vec::new)
@@ -405,7 +405,7 @@ pub(super) fn missing(name: &str, got: &str) -> Error {
     }
 }
 
-/// Of layers that need different tensors under one name.
+/// The error of layers that need different tensors under one name.
 pub(super) fn contested(name: &str) -> Error {
     Error::Unsavable {
         expected: format!("one weight for the tensor {name:?}"),

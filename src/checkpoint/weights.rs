@@ -305,7 +305,7 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
     let Some(base) = name.strip_suffix(SCALE) else {
         return Ok(());
     };
-    // Of a weight as this crate's layers name them: other tensors may end so too.
+    // A name that this crate's layers give to scales: other tensors may end so too.
     let of_weight =
         last == "weight_scale" || last.starts_with("weight_ih") || last.starts_with("weight_hh");
     if !of_weight {

@@ -1,4 +1,4 @@
-//! From text to tree, within limits: what comes may be anything.
+//! From text to tree, within limits: the text may be anything.
 
 use std::fmt;
 use std::io::ErrorKind;

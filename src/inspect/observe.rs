@@ -57,7 +57,7 @@ pub fn observe<M, T>(
 where
     M: Quantizable + ?Sized,
 {
-    /// Of one layer; the sums are in the order of the calls, the errors the first.
+    /// The sums of one layer: they are in the order of the calls, the errors the first.
     type Sums = Mutex<Result<Option<Deviation>>>;
 
     let compare = |(path, other): (String, Replay)| {

@@ -56,7 +56,7 @@ pub struct LayerInspection {
 /// Measures a quantized model against its float original: weights, and outputs on sample inputs,
 /// layer by layer and end to end.
 ///
-/// Of an equalized model, `float` is the equalized float one. `run` calls a model with the sample
+/// For an equalized model, `float` is the equalized float one. `run` calls a model with the sample
 /// inputs and returns its output; the models are run once each, with taps, and are as they were
 /// afterwards. The calls of a layer are compared in their order, so `run` makes them on one thread.
 /// All layers' outputs are held during it: some dozens of inputs are enough.

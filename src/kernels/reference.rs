@@ -156,11 +156,11 @@ const CHUNK: usize = 128;
 /// whose score is minus infinity, as a mask of that makes it whatever `k` holds, is excluded:
 /// nothing of it reaches the result. A query without a key gives zeros.
 ///
-/// Of each 128 keys come first their scores, then the greatest score so far, `m`, and weights
-/// `e^(score - m)`, exactly 0 below e^-87; what earlier keys gave is multiplied by `e^(old m - m)`.
-/// Products are summed by one `fma` after another from 0 on. Values that are not finite are added
-/// to that by themselves, so that where one is excluded no `0 * inf` is. The quotient by the sum of
-/// the weights is a product with its reciprocal.
+/// Each 128 keys give first their scores, then the greatest score so far, `m`, and weights
+/// `e^(score - m)`, exactly 0 below e^-87; the sums of earlier keys are multiplied by
+/// `e^(old m - m)`. Products are summed by one `fma` after another from 0 on. Values that are not
+/// finite are added to that by themselves, so that where one is excluded no `0 * inf` is. The
+/// quotient by the sum of the weights is a product with its reciprocal.
 pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
     let factors = Factors {
         round: |x| x,
@@ -175,7 +175,7 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> V
 /// [`attention`] of factors that are rounded to bfloat16 by [`round_bf16`]: queries, keys, weights
 /// and values.
 ///
-/// Products are summed in the order of [`linear_bf16`], of which what there was before is the first
+/// Products are summed in the order of [`linear_bf16`], with the earlier sum as the first
 /// term. Where an intermediate sum is subnormal, an instruction set may take it as 0.
 pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
     let factors = Factors {

@@ -171,7 +171,7 @@ impl CustomObserver {
     }
 }
 
-/// From the ranges of some channels to their parameters.
+/// Computes the parameters of some channels from their ranges.
 pub(crate) type RangeFormula = Box<dyn Fn(&[[f32; 2]]) -> Result<WeightQParams> + Send + Sync>;
 
 impl fmt::Debug for CustomObserver {

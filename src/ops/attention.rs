@@ -29,7 +29,7 @@ use crate::trace;
 /// Scores are never stored as a whole. Each element of the result is within
 /// `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact one, the maxima over the
 /// keys that the mask does not exclude, and depends on its own query and the keys that this sees
-/// only: nothing of another key reaches it, be it finite or not. A query that the mask excludes
+/// only: no other key affects it, finite or not. A query that the mask excludes
 /// from every key gives zeros, as in PyTorch; a NaN in its scores, or plus infinity, makes a query
 /// NaN, and a value of `v` that is not finite stays so in the results of queries that see its key.
 /// The bits equal [`kernels::reference`](crate::kernels::reference)'s on every CPU.

@@ -43,11 +43,11 @@ fn keeps_more(own: usize, memory: usize) -> bool {
     memory > 0 && memory >= 2 * own
 }
 
-/// What to do about them.
+/// Advice on them.
 pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear or a layer of your own, \
                                  or mark the field #[quantizable(skip)]";
 
-/// What a `VarBuilder` in a model does, and what to do about it.
+/// The effect of a `VarBuilder` in a model, and advice.
 pub(super) const BUILDER: &str = "may keep all tensors that it loads: do not hold it";
 
 impl FloatTensor {
@@ -192,8 +192,8 @@ fn check_builders(survey: &Survey) -> Result<()> {
     }
 }
 
-/// The tensors that are named where these layers are swapped, of which none is in a strict type,
-/// nor is a `VarBuilder`.
+/// The tensors that a report names where these layers are swapped. Neither they nor a `VarBuilder`
+/// are in a strict type.
 ///
 /// # Errors
 /// When one is.

@@ -73,7 +73,7 @@ impl HiddenField {
                 let whole = *of == self.type_name;
                 let derive = match shared {
                     _ if whole && container.is_some() => String::new(),
-                    // Of a parameter that is a layer: there is no type to derive for.
+                    // A parameter that is a layer: there is no type to derive for.
                     true if whole => BOUND.to_owned(),
                     true if is_generic => {
                         format!("derive Quantizable and Clone for {of}; if it does, {BOUND}")
@@ -267,7 +267,7 @@ fn tokens(type_name: &str) -> Vec<&str> {
     tokens
 }
 
-/// What is said of the tensors that a value of the type may hold.
+/// A note on the tensors that a value of the type may hold.
 pub(super) fn note(type_name: &str) -> Option<&'static str> {
     if tokens(type_name).contains(&BUILDER) {
         Some(super::float_tensors::BUILDER)

@@ -113,7 +113,7 @@ impl QWeight {
                 Self::of_codes(1, self.shape(), raw, Some(bias))
             }
             Format::Halves(out_of_range) => {
-                // Of a format of halves there are some.
+                // A format of halves has halves.
                 let halves = self.stored_halves();
                 let halves = halves.unwrap_or(Halves::Float16(Vec::new()));
                 Self::of_halves(1, self.shape(), &halves, out_of_range, Some(bias))

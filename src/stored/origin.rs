@@ -336,7 +336,7 @@ impl Parts {
                 } = raw;
                 let zero_points = match zero_points {
                     ZeroPoints::Int(zeros) => zeros.iter().map(|z| z - offset(dtype)).collect(),
-                    // Of a format with activations they are integers.
+                    // A format with activations has integers.
                     ZeroPoints::Float(_) => return Ok(None),
                 };
                 let raw = RawCodes {

@@ -228,7 +228,7 @@ fn measure_float<M: Quantizable + ?Sized>(
                 .paths
                 .iter()
                 .filter_map(|path| observed.outputs.get(path));
-            // What is said in many rows averages out where they are pooled.
+            // Noise in many rows averages out where they are pooled.
             let score = |d: &Deviation| {
                 d.sqnr_db() + 10. * (d.count() as f64 / unit.channels as f64).log10()
             };

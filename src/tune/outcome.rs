@@ -150,7 +150,7 @@ fn precision_in(trial: &Trial, path: &str) -> Option<Precision> {
     found.map(|(precision, _)| *precision)
 }
 
-/// Of a layer that was not tuned.
+/// The precision of a layer that was not tuned.
 fn precision_of(layer: &Found) -> Precision {
     match layer.is_quantized() {
         false => Precision::Float,

@@ -33,7 +33,7 @@ impl Precision {
 /// A layer, or several that share a quantized weight and therefore change together.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
-    /// Of the layers; the first counts the weight.
+    /// Paths of the layers; the first counts the weight.
     pub paths: Vec<String>,
     pub kind: LayerKind,
     /// Elements of its weights.

@@ -182,7 +182,7 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
     Ok(())
 }
 
-/// What a config says of activations holds for the layers that it names.
+/// A config's activations hold for the layers that it names.
 #[test]
 fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
     let dir = tempfile::tempdir()?;

@@ -514,7 +514,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     assert_eq!(experts, opened.floats("experts.gate_up_proj")?);
     let error = checkpoint::Plan::new(&source, &spec, &["attn.in_proj".to_owned()], &[]);
     assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
-    // The rows of these are inputs, of which a scale each says nothing about outputs.
+    // The rows of these are inputs: a scale for each says nothing about outputs.
     for [first, second] in [[[3, 16, 20], [3, 10, 16]], [[3, 16, 32], [3, 16, 16]]] {
         let experts = [
             ("experts.gate_up_proj", random(&first)?),

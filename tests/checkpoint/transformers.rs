@@ -18,7 +18,7 @@ struct Model {
     name: String,
     config: Value,
     tensors: BTreeMap<String, Vec<usize>>,
-    /// Of each class that reads the model.
+    /// One for each class that reads the model.
     classes: BTreeMap<String, Modules>,
 }
 

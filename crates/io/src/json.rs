@@ -1,6 +1,6 @@
 //! JSON as Python's `json` module and Windows' editors write it.
 
-/// Three words that Python writes and JSON has not, and strings of the same length in their place.
+/// Three words that Python writes and JSON lacks, and strings of the same length in their place.
 const WORDS: [(&[u8], &[u8]); 3] = [
     (b"NaN", br#""N""#),
     (b"Infinity", br#""Infini""#),

@@ -186,7 +186,7 @@ impl NewFolder {
     }
 }
 
-/// Makes a folder if there is none, in one that others may have filled.
+/// Creates a folder if necessary, in one that others may have filled.
 ///
 /// # Errors
 /// When there is something else, also a link to a folder, or it cannot be made.
@@ -204,7 +204,7 @@ pub fn create_folder_nofollow(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file that is there to be locked, and makes it if there is none, in a folder that others
+/// Opens a file for locking, and creates it if necessary, in a folder that others
 /// may have filled.
 ///
 /// # Errors

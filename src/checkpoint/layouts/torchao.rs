@@ -37,9 +37,9 @@ struct Data {
     /// How many rows and columns have one scale.
     #[serde(default)]
     block_size: Vec<usize>,
-    /// Of an `Int8Tensor`.
+    /// In an `Int8Tensor`.
     act_quant_kwargs: Option<Activations>,
-    /// Of an `IntxUnpackedToInt8Tensor`, whose codes may have fewer bits.
+    /// In an `IntxUnpackedToInt8Tensor`, whose codes may have fewer bits.
     activation_quantization: Option<String>,
 }
 

@@ -85,7 +85,7 @@ fn linear_uninit<const N: usize>(
     outs: [&mut [MaybeUninit<f32>]; N],
 ) {
     let threads = Threads::of_caller();
-    // Rows of nothing, of which there may be any number, are not quantized.
+    // Rows without elements, of which any number may exist, are not quantized.
     let is_empty = outs.iter().all(|out| out.is_empty());
     match activations {
         ActivationConfig::Float => {
@@ -325,7 +325,7 @@ mod tests {
             let grid = Grid::new(isa, 2, products, 24, panels, 768, 8);
             let widths = |index| grid.part(index).panels.len();
             assert_eq!((0..grid.parts()).map(widths).sum::<usize>(), panels);
-            // What the thread that gets most of the widest parts has, of all.
+            // The panels of the thread that gets most of the widest parts.
             let most = (products * grid.parts()).div_ceil(2) * grid.width;
             let excess = most - (products * panels).div_ceil(2);
             assert!(excess <= 1, "{products} x {panels}: {excess} panels more");

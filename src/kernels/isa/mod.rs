@@ -129,7 +129,7 @@ macro_rules! kinds {
 instruction_sets!(kinds);
 
 impl Isa {
-    /// The instruction sets of this CPU that there are kernels for, the slowest first.
+    /// The instruction sets of this CPU that have kernels, the slowest first.
     pub fn available() -> Vec<Self> {
         let available = kinds().filter(|(_, has)| *has);
         available.map(|(kind, _)| Self(kind)).collect()

@@ -96,7 +96,7 @@ impl Attention<'_> {
 pub struct Heads<'a> {
     /// Where the elements are.
     pub values: &'a [f32],
-    /// From one sequence, head and row to the next.
+    /// Distances from one sequence, head and row to the next.
     pub strides: [usize; 3],
     /// Rows of a matrix.
     pub rows: usize,
@@ -282,7 +282,7 @@ pub unsafe fn attend<
         factors.in_place(q_t, width, head_dim);
     }
 
-    // Of the keys behind, no query sees any.
+    // No query sees the keys behind.
     let seen = |block: &Block| attention.seen(block.queries.end - 1);
     let all = seen(&task);
     for start in (0..all).step_by(KEYS) {

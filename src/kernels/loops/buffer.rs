@@ -80,7 +80,7 @@ impl<'a> RowsMut<'a> {
         unsafe { Self::new(as_uninit(xs).as_mut_ptr(), [count, width], width) }
     }
 
-    /// From a row to the next.
+    /// Distance from a row to the next.
     #[inline(always)]
     pub fn stride(&self) -> usize {
         self.stride
@@ -106,7 +106,7 @@ impl<'a> RowsMut<'a> {
     pub fn narrow(self, first: usize, columns: usize) -> Self {
         let first = first.min(self.width);
         Self {
-            // Of no rows it may be any address.
+            // Without rows it may be any address.
             start: self.start.wrapping_add(first),
             width: columns.min(self.width - first),
             ..self
@@ -162,7 +162,7 @@ impl Aligned {
         })
     }
 
-    /// What this thread keeps there.
+    /// The buffer that this thread keeps there.
     pub fn take(at: &'static LocalKey<Cell<Self>>) -> Self {
         take(at)
     }
@@ -175,8 +175,8 @@ impl Aligned {
     }
 }
 
-/// What this thread keeps from call to call; a new one in a call within another one, or while the
-/// thread ends and what it kept is gone.
+/// The value that this thread keeps from call to call; a new one in a call within another one, or
+/// while the thread ends and its value is gone.
 pub fn take<T: Default>(at: &'static LocalKey<Cell<T>>) -> T {
     at.try_with(Cell::take).unwrap_or_default()
 }

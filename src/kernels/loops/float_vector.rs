@@ -34,7 +34,7 @@ pub trait Register<const LANES: usize>: Copy {
         low
     }
 
-    /// Of each four in bfloat16 the third and first, and the fourth and second.
+    /// Pairs the third and first of each four bfloat16, and the fourth and second.
     #[inline(always)]
     fn alternate(self, rounded: Self::V) -> Self::V {
         rounded

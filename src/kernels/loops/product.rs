@@ -92,7 +92,7 @@ const L2: usize = 1 << 19;
 #[cfg(target_arch = "x86_64")]
 const STREAMED: usize = 1 << 20;
 
-/// The output of a product, of which several threads write different parts.
+/// The output of a product; several threads write different parts of it.
 #[derive(Clone, Copy)]
 pub struct Sink<'a> {
     start: *mut MaybeUninit<f32>,

@@ -27,9 +27,8 @@ pub struct Course<P, O, T> {
     threads: usize,
     /// How much has been done in all phases, by the threads of each share.
     done: [Line<AtomicU64>; MAX_SHARES],
-    /// Of each share: the last phase in which something was taken of it plus 1, and below it how
-    /// much. A thread that comes too late for a phase finds it taken, or another
-    /// phase.
+    /// For each share: the last phase in which tasks were taken from it plus 1, and below it their
+    /// number. A thread that comes too late for a phase finds it taken, or another phase.
     taken: [Line<AtomicU64>; MAX_SHARES],
 }
 

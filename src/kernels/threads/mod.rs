@@ -123,7 +123,7 @@ impl Threads {
     ///
     /// The threads stay together from the first phase to the last, so that to go on to the next
     /// costs one message, where a call a phase would cost two and an invitation. As everywhere, a
-    /// thread that comes late or not at all is not waited for: what it has not taken, others take.
+    /// thread that comes late or not at all is not waited for: others take what it has not taken.
     pub fn for_each_phase<S>(
         &self,
         phases: usize,

@@ -127,7 +127,7 @@ pub enum LeftReason {
     OffByDefault,
     /// It is a matrix of a checkpoint that is multiplied as no Linear is, or not at all.
     Kind {
-        /// What it is.
+        /// The kind of matrix, in words.
         why: &'static str,
     },
     /// It was quantized before.

@@ -109,7 +109,7 @@ fn pair(first: __m512, second: __m512) -> __m512 {
     _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, round(second, first)))
 }
 
-/// Of each four bfloat16 the third and first, and the fourth and second.
+/// Pairs the third and first of each four bfloat16, and the fourth and second.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn alternate(rounded: __m512) -> __m512 {

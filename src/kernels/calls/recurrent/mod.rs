@@ -41,7 +41,7 @@ use steps::run;
 /// All steps of both directions of a layer, or of its only one: of `xs`, the input of all steps,
 /// `[rows, input]`.
 ///
-/// Activations that are quantized or rounded are so once of the input, and at each step of the
+/// Quantizing or rounding activations takes place once for the input, and at each step for the
 /// hidden state.
 ///
 /// # Panics

@@ -67,7 +67,7 @@ impl Cut<'_> {
     pub fn plan(&self, steps: &[Range<usize>]) -> Vec<Work> {
         let limit = INPUT_BYTES / (self.hh.n().max(1) * size_of::<f32>());
         let mut work = Vec::with_capacity(2 * steps.len() + 1);
-        // Once for all steps alike: to cut a product takes as long as a message to another core.
+        // Once for equal steps: cutting a product takes as long as a message to another core.
         let mut last: Option<(usize, Grid)> = None;
         let mut next = 0;
         while next < steps.len() {
