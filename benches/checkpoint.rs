@@ -50,7 +50,7 @@ const FILE: &str = "model.safetensors";
 #[derive(Serialize)]
 struct Row {
     model: &'static str,
-    /// Of the float file and the int8 one.
+    /// Bytes of the float file and the int8 one.
     file_mb: [f64; 2],
     /// Of loading and quantizing the one, and of loading the other.
     load_ms: [f64; 2],

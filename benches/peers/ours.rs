@@ -197,8 +197,8 @@ fn operation(case: &Value, mut tensors: Tensors) -> Result<Case> {
     })
 }
 
-/// From the output of three projections, `[3, batch, seq, heads * head_dim]`, to the input of the
-/// next one.
+/// Turns the output of three projections, `[3, batch, seq, heads * head_dim]`, into the input of
+/// the next one.
 fn attention_of(xs: &Tensor, heads: usize) -> Result<Vec<(&'static str, Contender)>> {
     let (_, batch, seq, hidden) = xs.dims4()?;
     let apart = xs.reshape((3, batch, seq, heads, hidden / heads))?;

@@ -23,7 +23,7 @@ pub struct Folder {
     pub model: Bert,
     /// Bytes of the model's tensors, floats as f32.
     pub bytes: usize,
-    /// Whether the folder holds int8 weights, of which the layers were built.
+    /// Whether the layers were built from int8 weights of the folder.
     pub is_quantized: bool,
 }
 

@@ -17,7 +17,7 @@ pub struct Folder {
     pub model: CharModel,
     /// Bytes of the model's tensors, floats as f32.
     pub bytes: usize,
-    /// Whether the file holds quantized weights, of which the layers were built.
+    /// Whether the layers were built from quantized weights of the file.
     pub is_quantized: bool,
 }
 

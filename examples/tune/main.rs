@@ -242,7 +242,7 @@ impl Args {
                 let config = TuningConfig::default().spec(self.common.spec()?);
                 match metric.of_float() {
                     Some(float) => config.absolute(float - goal),
-                    // Of the accuracy as much may be lost as Neural Compressor allows.
+                    // The permitted loss of accuracy is the default of Neural Compressor.
                     None => config,
                 }
             }

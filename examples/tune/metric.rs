@@ -1,4 +1,4 @@
-//! The evaluation of a model: one number, of which more is better.
+//! The evaluation of a model: one number, the larger the better.
 
 use std::fmt;
 use std::path::Path;

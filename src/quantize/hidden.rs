@@ -335,7 +335,7 @@ fn container_advice(type_name: &str) -> Option<String> {
     is_tuple.then(|| "derive Quantizable for a struct in place of the tuple".into())
 }
 
-/// Whether a type of the standard library implements `Display`; of others it is not known.
+/// Whether a type of the standard library implements `Display`; unknown for others.
 fn has_text(type_name: &str) -> bool {
     let name = type_name.trim_start_matches('&').trim();
     let last = name.rsplit("::").next().unwrap_or_default();

@@ -84,7 +84,7 @@ where
 ///
 /// # Errors
 /// As [`quantize_dynamic`], and [`Error::Cancelled`](crate::Error::Cancelled) when `progress` asks
-/// to stop. The model is then as it was, and so it is after a panic of `progress`.
+/// to stop. The model is then as it was, also after a panic of `progress`.
 pub fn quantize_dynamic_with<M>(
     model: &mut M,
     spec: &QConfigSpec,

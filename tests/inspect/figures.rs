@@ -285,7 +285,7 @@ fn histograms_count_values_between_powers_of_two() {
         expected[((value + 4.) / width).floor() as usize] += 1;
     }
     assert_eq!(histogram.counts, expected);
-    // From the first that has some to the last, by their middles.
+    // From the first bin with values to the last, by their middles.
     let first = expected.iter().position(|count| *count > 0).unwrap();
     let last = expected.iter().rposition(|count| *count > 0).unwrap();
     let middle = |bin: usize| (bin as f32 + 0.5) * width - 4.;
@@ -293,7 +293,7 @@ fn histograms_count_values_between_powers_of_two() {
         .map(|bin| (middle(bin), expected[bin]))
         .collect();
     assert_eq!(histogram.bins(), shown);
-    // Of 256 codes each row of four uses four at most.
+    // Each row of four values uses at most four of 256 codes.
     let unused = input.unused_codes.unwrap() * 256.;
     assert!(
         unused.fract() == 0. && (244. ..256.).contains(&unused),

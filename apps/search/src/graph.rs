@@ -41,7 +41,7 @@ impl Graph {
     pub fn new(dimensions: usize) -> Result<Self> {
         let index = Index::new(&IndexOptions {
             dimensions,
-            // Of vectors of length 1 the cosine is their product.
+            // The cosine of vectors of length 1 is their product.
             metric: MetricKind::IP,
             quantization: ScalarKind::F32,
             expansion_add: CANDIDATES_OF_NEIGHBOURS,
@@ -164,7 +164,7 @@ impl Graph {
         self.index.size()
     }
 
-    /// Whether there is none.
+    /// Whether there is no vector.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

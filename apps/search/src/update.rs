@@ -199,8 +199,8 @@ impl Update<'_> {
             .unwrap_or(start))
     }
 
-    /// Fills the catalog; the tokens of texts that the graph has not, and the files that are left
-    /// out.
+    /// Fills the catalog; the tokens of texts that are not in the graph, and the files that are
+    /// left out.
     fn read(
         &self,
         encoder: &Encoder,
@@ -297,7 +297,7 @@ fn without_dead(graph: Graph, catalog: &Catalog, progress: &Progress) -> Result<
             ));
         }
         new.add(&vectors)?;
-        // To end here would gain seconds, and lose what was embedded.
+        // Ending here would gain seconds, and lose the new vectors.
         let _ = progress.advance(keys.len());
     }
     Ok(new)

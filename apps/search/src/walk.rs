@@ -176,7 +176,7 @@ fn ignore_files(dir: &Path) -> Vec<PathBuf> {
         files.push(git.join("info/exclude"));
         return files;
     }
-    // Of a worktree: a file that names a folder, in which a file names the repository.
+    // In a worktree: a file that names a folder, in which a file names the repository.
     let first_line = |path: &Path| {
         let bytes = input::read(path, MAX_IGNORE).ok()?;
         let line = bytes.split(|byte| *byte == b'\n').next()?;

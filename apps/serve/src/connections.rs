@@ -136,7 +136,7 @@ impl AsyncWrite for Impatient {
         self.in_time(context, written)
     }
 
-    /// What makes hyper write an answer from where it is, without a copy that nobody counts.
+    /// Makes hyper write an answer from its place, without a copy that nobody counts.
     fn is_write_vectored(&self) -> bool {
         true
     }

@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Bytes of a message. It may quote what came, which can be as long as a body, and nobody may read
+/// Bytes of a message. It may quote the input, which can be as long as a body, and nobody may read
 /// it.
 const LONGEST: usize = 1000;
 

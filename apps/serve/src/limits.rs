@@ -71,7 +71,7 @@ impl Limits {
 
 /// A request that was let in.
 pub struct Admission {
-    /// Its place, as long as somebody waits for the answer.
+    /// Its place, while somebody waits for the answer.
     pub request: Permit,
     pub memory: Memory,
 }

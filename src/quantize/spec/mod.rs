@@ -156,7 +156,7 @@ impl QConfigSpec {
         Self::new().presets(LayerKind::MULTIPLYING, &qconfig)
     }
 
-    /// Nothing but these kinds or names, one or several, all with `qconfig`: PyTorch's set. Unlike
+    /// These kinds or names only, one or several, all with `qconfig`: PyTorch's set. Unlike
     /// a preset, each must be in the model.
     ///
     /// ```

@@ -28,7 +28,7 @@ pub(super) fn read(config: &mut TuningConfig, map: &Map<'_>) -> Result<()> {
         let all = Options::read(config, node)?;
         config.spec = match all.qconfig(&LayerKind::Linear) {
             Some(qconfig) => QConfigSpec::all_kinds(qconfig),
-            // Nothing but what types and names say.
+            // Only the information in types and names.
             None => QConfigSpec::new(),
         };
     }

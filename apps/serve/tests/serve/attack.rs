@@ -48,7 +48,7 @@ fn send(stream: &mut TcpStream, request: &str) {
     let _ = stream.write_all(request.as_bytes());
 }
 
-/// What others saw during an attack.
+/// The answers that others got during an attack.
 #[derive(Debug)]
 struct Seen {
     answered: usize,
@@ -160,7 +160,7 @@ fn requests_beyond_all_limits() {
     let server = Server::start(&limits);
     let short = |index: usize| format!("{index} {}", "word ".repeat(50));
     let texts: Vec<String> = (0..60).map(short).collect();
-    // Of which 8 are more bytes, or more texts, than there is room for.
+    // Eight of them exceed the room for bytes, or for texts.
     let bodies = [
         json!({"inputs": texts}).to_string(),
         json!({"inputs": "word ".repeat(120_000), "truncate": true}).to_string(),
@@ -207,7 +207,7 @@ fn the_end_comes_in_the_middle_of_it() {
         for _ in 0..ATTACKERS {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    // From the signal on there is none.
+                    // After the signal there is none.
                     if let Ok(mut stream) = TcpStream::connect(&address) {
                         send(&mut stream, &request);
                         sleep(Duration::from_millis(20));
