@@ -1,13 +1,14 @@
-//! all-MiniLM-L6-v2 as an int8 checkpoint: its size, and the memory and time to load it, against loading
-//! the float one and quantizing it.
+//! all-MiniLM-L6-v2 as an int8 checkpoint: its size, and the memory and time to load it, against
+//! loading the float one and quantizing it.
 //!
 //! ```text
 //! scripts/fetch_minilm.sh target/minilm
 //! cargo bench --bench checkpoint [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! Each load is a process of its own, in turns; the table gives medians. Memory is the peak of resident
-//! memory (Linux), less that of a process that loads nothing. `DYNQUANT_MINILM` names another folder.
+//! Each load is a process of its own, in turns; the table gives medians. Memory is the peak of
+//! resident memory (Linux), less the memory of a process that loads nothing. `DYNQUANT_MINILM`
+//! names another folder.
 #![allow(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -49,7 +50,7 @@ const FILE: &str = "model.safetensors";
 #[derive(Serialize)]
 struct Row {
     model: &'static str,
-    /// Of the float file and the int8 one.
+    /// Bytes of the float file and the int8 one.
     file_mb: [f64; 2],
     /// Of loading and quantizing the one, and of loading the other.
     load_ms: [f64; 2],

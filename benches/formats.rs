@@ -5,10 +5,11 @@
 //! cargo bench --bench formats [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! Activations have a scale a row, as `int8()` has it, but in "both per tensor", which is weights and
-//! activations with one scale each. They are f32, but for the first format once more with input and
-//! output in bf16 and f16. `DYNQUANT_ISA` chooses the instruction set. Every round times each contender once; the table
-//! gives medians. Outputs are checked against f32 before anything is timed.
+//! Activations have a scale a row, as `int8()` has it, but in "both per tensor", which is weights
+//! and activations with one scale each. They are f32; the first format is timed once more with
+//! input and output in bf16 and f16. `DYNQUANT_ISA` chooses the instruction set. Every round times
+//! each contender once; the table gives medians. Outputs are checked against f32 before anything is
+//! timed.
 #![allow(missing_docs)]
 
 use std::process::ExitCode;

@@ -1,12 +1,12 @@
-//! `nn::Linear` int8 against candle's own f32 `Linear` where there are few inputs or outputs, in one
-//! run: from which shapes on a layer gains by `int8()`.
+//! `nn::Linear` int8 against candle's own f32 `Linear` where there are few inputs or outputs, in
+//! one run: from which shapes on a layer gains by `int8()`.
 //!
 //! ```text
 //! cargo bench --bench narrow [-- --threads N] [--quick] [--json]
 //! ```
 //!
 //! Every round times each contender once; the table gives candle's median time over ours, for each
-//! number of rows, and the bytes of the quantized weight over those of the f32 one.
+//! number of rows, and the bytes of the quantized weight over the f32 one.
 #![allow(missing_docs)]
 
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ struct Row {
     us: [f64; ROWS.len()],
     /// Candle's time over ours, by [`ROWS`].
     ratios: [f64; ROWS.len()],
-    /// Bytes of the quantized weight over those of the float one.
+    /// Bytes of the quantized weight over the float one.
     bytes: f64,
 }
 

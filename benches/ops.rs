@@ -166,7 +166,7 @@ fn row_cases() -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// From the output of three projections, `[batch, seq, heads * head_dim]`, to the input of the
+/// Turns the output of three projections, `[batch, seq, heads * head_dim]`, into the input of the
 /// next one, with a mask of keys.
 fn attention_case([batch, heads, seq, head_dim]: [usize; 4]) -> Result<Case> {
     let hidden = heads * head_dim;

@@ -14,8 +14,8 @@ use crate::tensor::Elements;
 /// `weight` is `[channels, k]`, contiguous and f32.
 ///
 /// # Errors
-/// When the channels are along another axis, an element is NaN or infinite, or the observer does not
-/// support its arguments or breaks its contract.
+/// When the channels are along another axis, an element is NaN or infinite, or the observer does
+/// not support its arguments or breaks its contract.
 pub(crate) fn observe(
     isa: Isa,
     weight: &Tensor,

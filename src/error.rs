@@ -89,7 +89,8 @@ pub enum Error {
         /// The layers or fields found instead.
         hint: String,
     },
-    /// A type marked `#[quantizable(strict)]`, or a part of one, holds float tensors that no layer holds.
+    /// A type marked `#[quantizable(strict)]`, or a part of one, holds float tensors that no layer
+    /// holds.
     #[error(
         "float tensors in no layer, in a type marked #[quantizable(strict)]: expected none, got {got}"
     )]

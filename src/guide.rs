@@ -1,5 +1,5 @@
-//! The chapters of the guide in `docs`, and the README: their Rust blocks are compiled and run with the
-//! doctests.
+//! The chapters of the guide in `docs`, and the README: their Rust blocks are compiled and run with
+//! the doctests.
 
 macro_rules! chapters {
     ($($name:ident $file:literal)*) => {

@@ -7,8 +7,8 @@
 //! spends its time in convolutions.
 //!
 //! # Three changes to a model
-//! 1. [`candle_dynquant::nn`](nn) in place of `candle_nn`: `nn::Linear` and `nn::linear`, and norms and
-//!    activations that are fused,
+//! 1. [`candle_dynquant::nn`](nn) in place of `candle_nn`: `nn::Linear` and `nn::linear`, and norms
+//!    and activations that are fused,
 //! 2. `#[derive(Quantizable)]` on each struct,
 //! 3. one call of [`quantize_dynamic`].
 //!
@@ -46,8 +46,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A model that candle-transformers has is ported by a command, `dynquant port`: see
-//! [Porting a candle model](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/porting.md).
+//! A model that candle-transformers has is ported by a command, `dynquant port`: see [Porting a
+//! candle model](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/porting.md).
 //!
 //! # Which preset
 //! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
@@ -56,8 +56,8 @@
 //! - [`QConfigSpec::embeddings`] adds embeddings, which are off by default: PyTorch's weight-only
 //!   quantization, also bit-equal. A table that is also the output projection is kept once; see
 //!   [`nn::Embedding`].
-//! - [`QConfigSpec::bfloat16`]: weights and activations in bfloat16, for models that lose too much in
-//!   int8 and CPUs with AMX.
+//! - [`QConfigSpec::bfloat16`]: weights and activations in bfloat16, for models that lose too much
+//!   in int8 and CPUs with AMX.
 //! - [`QConfigSpec::float16`], [`QConfigSpec::onnxruntime`]: half-precision weights; ONNX
 //!   Runtime's defaults.
 //! - [`QConfigSpec::new`] and rules: by kind of layer, by name, by regex; or from a file, by
@@ -65,30 +65,32 @@
 //!   Runtime and Neural Compressor.
 //!
 //! # To an accuracy
-//! [`tune`](tune()) finds the smallest mix of int8, float16 and float layers that meets a criterion, by an
-//! evaluation of yours; [`TuningConfig`] reads Neural Compressor's YAML. See
+//! [`tune`](tune()) finds the smallest mix of int8, float16 and float layers that meets a
+//! criterion, by an evaluation of yours; [`TuningConfig`] reads Neural Compressor's YAML. See
 //! [Tuning](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/tuning.md).
 //!
 //! # Guide
-//! [The guide](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/introduction.md) has chapters on
-//! numerics, presets, threads, checkpoints, layers of your own, deploying and errors.
+//! [The guide](https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/introduction.md)
+//! has chapters on numerics, presets, threads, checkpoints, layers of your own, deploying and
+//! errors.
 //!
 //! # While it runs
 //! - [`quantize_dynamic_with`] tells a function of yours about each layer, for a progress bar, and
 //!   stops if it says so.
-//! - With the feature `tracing`, which is on by default, quantizing is a span at level INFO with one
-//!   for each layer at DEBUG, of the target `candle_dynquant`. At TRACE each layer's forward call is a
-//!   span of the target `candle_dynquant::forward`, by candle-transformers' name for its kind and with
-//!   the name that the layer was loaded under, and so are attention, softmax and activation functions of
-//!   [`ops`]; below TRACE it costs one relaxed load and a branch. The example `bert --profile` adds them up.
-//! - Float layers compute by candle's operations where candle tracks a gradient and on other devices
-//!   than the CPU, so models can be trained with them. Quantized layers run on the CPU only and have
-//!   no gradients: a backward pass that would go through one is an error, and the variables that their
-//!   weights were made from are not in it. For inference, load tensors from a file and not into a
-//!   `VarMap`: candle tracks what is computed from variables, which keeps it in memory and takes the
-//!   slower operations.
-//! - Load a checkpoint in f32, also if it is stored as bf16: quantized weights are as small, and what
-//!   candle computes between the layers is several times faster.
+//! - With the feature `tracing`, which is on by default, quantizing is a span at level INFO with
+//!   one for each layer at DEBUG, of the target `candle_dynquant`. At TRACE each layer's forward
+//!   call is a span of the target `candle_dynquant::forward`, by candle-transformers' name for its
+//!   kind and with the name that the layer was loaded under, and so are attention, softmax and
+//!   activation functions of [`ops`]; below TRACE it costs one relaxed load and a branch. The
+//!   example `bert --profile` adds them up.
+//! - Float layers compute by candle's operations where candle tracks a gradient and on other
+//!   devices than the CPU, so models can be trained with them. Quantized layers run on the CPU only
+//!   and have no gradients: a backward pass that would go through one is an error, and the
+//!   variables that their weights were made from are not in it. For inference, load tensors from a
+//!   file and not into a `VarMap`: candle tracks results that are computed from variables, which
+//!   keeps them in memory and takes the slower operations.
+//! - Load a checkpoint in f32, also if it is stored as bf16: quantized weights are no larger, and
+//!   candle's operations between the layers are several times faster.
 //!
 //! # Numbers
 //! [`qparams`] is the theory, [`kernels::reference`] the definition of every result, and all

@@ -186,7 +186,7 @@ impl QTable {
         }
     }
 
-    /// As many zero points as scales; `None` of float16 and bfloat16.
+    /// A zero point for each scale; `None` for float16 and bfloat16.
     pub fn zero_points(&self) -> Option<&ZeroPoints> {
         match &self.elements {
             Elements::Int8 { zero_points, .. } => Some(zero_points),

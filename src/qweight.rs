@@ -51,8 +51,8 @@ enum Format {
 impl QWeight {
     /// Quantizes a float weight, once; `bias`, `[out_features]`, stays f32.
     ///
-    /// Scales and zero points are the observer's, of the whole weight or of each output channel.
-    /// In float16, elements beyond ±65,504 are clamped to it; in bfloat16, those beyond ±3.39e38, and
+    /// Scales and zero points are the observer's, of the whole weight or of each output channel. In
+    /// float16, elements beyond ±65,504 are clamped to it; in bfloat16, those beyond ±3.39e38, and
     /// subnormal ones are 0.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ pub(crate) fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
 /// them yet.
 const FROM_NONE: usize = 1 << 24;
 
-/// [`elements`] of what is computed from an input of so many.
+/// [`elements`] of a result that is computed from `input` elements.
 ///
 /// # Errors
 /// As [`elements`], and when there are more than [`FROM_NONE`] from none.
@@ -35,7 +35,8 @@ pub(crate) fn computed(op: &'static str, shape: &[usize], input: usize) -> Resul
     }
 }
 
-/// The maximum number of rows without columns: no byte of a file stands for them, and each has a scale.
+/// The maximum number of rows without columns: no byte of a file stands for them, and each has a
+/// scale.
 const EMPTY_ROWS: usize = 1 << 24;
 
 /// [`elements`] of a weight, `[rows, columns]`.

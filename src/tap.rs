@@ -7,8 +7,8 @@ use candle_core::Tensor;
 
 use crate::error::{Error, Result};
 
-/// The function that a [`Tap`] leads to: it is given the inputs of a forward call and its output, on
-/// the thread of the call.
+/// The function that a [`Tap`] leads to: it is given the inputs of a forward call and its output,
+/// on the thread of the call.
 pub type Receiver = dyn Fn(&[&Tensor], &Tensor) + Send + Sync;
 
 /// The function of a layer by itself: from inputs as it reports them to the output that it would
@@ -40,7 +40,7 @@ pub type Replay = Arc<dyn Fn(&[&Tensor]) -> Result<Tensor> + Send + Sync>;
 pub struct Tap(Weak<Receiver>);
 
 impl Tap {
-    /// One that leads to `receiver` as long as that lives.
+    /// A tap that leads to `receiver` while that lives.
     pub fn to(receiver: &Arc<Receiver>) -> Self {
         Self(Arc::downgrade(receiver))
     }

@@ -13,7 +13,7 @@ use crate::kernels;
 pub(crate) struct MemoryId(usize);
 
 impl MemoryId {
-    /// Of the memory behind a reference.
+    /// The id of the memory behind a reference.
     pub fn of<T>(memory: &T) -> Self {
         Self(std::ptr::from_ref(memory).addr())
     }
@@ -122,9 +122,9 @@ pub(crate) fn from_f32_vec(values: Vec<f32>, shape: &[usize], dtype: DType) -> R
     })
 }
 
-/// `ys`, which candle did not compute, as a result of `sources`: if candle tracks the gradient of one
-/// of them, a backward pass that reaches `ys` is an error, where it would leave out gradients in
-/// silence.
+/// `ys`, which candle did not compute, as a result of `sources`: if candle tracks the gradient of
+/// one of them, a backward pass that reaches `ys` is an error, where it would leave out gradients
+/// in silence.
 pub(crate) fn without_gradient(ys: Tensor, sources: &[&Tensor]) -> Result<Tensor> {
     Ok(match sources.iter().find(|source| source.track_op()) {
         None => ys,

@@ -3,8 +3,8 @@
 //! Quantizing is traced from level INFO on, the forward calls of layers at level TRACE: unless a
 //! subscriber asks for that level, a call costs one relaxed load and a branch.
 
-/// Traces the rest of the block as the forward call of a layer, by candle-transformers' name for its
-/// kind, or as an operation, which has no name of its own.
+/// Traces the rest of the block as the forward call of a layer, by candle-transformers' name for
+/// its kind, or as an operation, which has no name of its own.
 macro_rules! forward {
     ($kind:literal) => {
         #[cfg(feature = "tracing")]
@@ -17,7 +17,7 @@ macro_rules! forward {
     };
 }
 
-/// Traces the rest of the block as the quantization of a model, of which so much is to be done.
+/// Traces the rest of the block as the quantization of a model, with the total to be done.
 macro_rules! quantize {
     ($isa:expr, $total:expr) => {
         #[cfg(not(feature = "tracing"))]
@@ -34,7 +34,8 @@ macro_rules! quantize {
     };
 }
 
-/// Traces the rest of the block as the quantization of a layer, with its weights as they are before.
+/// Traces the rest of the block as the quantization of a layer, with its weights as they are
+/// before.
 macro_rules! quantize_layer {
     ($path:expr, $layer:expr, $weights:expr, $qconfig:expr) => {
         #[cfg(feature = "tracing")]

@@ -171,8 +171,8 @@ fn later_keys_are_not_read() -> Result<()> {
     Ok(())
 }
 
-/// What is not finite at a key is of those queries that see it, on any number of threads, for every
-/// dtype, and with gradients.
+/// A value at a key that is not finite affects only queries that see it, on any number of threads,
+/// for every dtype, and with gradients.
 #[test]
 fn what_is_not_finite_at_a_key_reaches_no_query_that_does_not_see_it() -> Result<()> {
     let shape = [1, 2, 128, 8];
@@ -334,7 +334,8 @@ fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// Factors in bfloat16: near the exact result, the same for a query in any batch; f64 keeps its precision.
+/// Factors in bfloat16: near the exact result, the same for a query in any batch; f64 keeps its
+/// precision.
 #[test]
 fn in_bfloat16_a_query_is_near_and_alone() -> Result<()> {
     let precision = Precision::BFloat16;

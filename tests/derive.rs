@@ -155,7 +155,7 @@ impl Block for Named {
     }
 }
 
-/// A trait whose objects hide what is in them.
+/// A trait whose objects hide their contents.
 trait Hidden {}
 
 impl Hidden for Toy {}

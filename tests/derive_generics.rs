@@ -104,7 +104,7 @@ impl Config for Small {
     type Body = Vec<Toy>;
 }
 
-/// The parameter itself is no module tree, what is projected from it is.
+/// The parameter itself is no module tree, its projection is.
 #[derive(Quantizable)]
 struct Projected<C: Config> {
     head: C::Head,

@@ -252,7 +252,7 @@ fn fails(case: &str, model: &mut Model) -> bool {
     true
 }
 
-/// The panics of these tests are as many as their calls, and not to be read.
+/// These tests panic in every call: their messages are not printed.
 fn in_silence(f: impl FnOnce()) {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,5 +1,5 @@
-//! Float tensors that no layer holds: a report names them, strict types refuse them, and nothing else
-//! of the walk's users sees them.
+//! Float tensors that no layer holds: a report names them, strict types refuse them, and nothing
+//! else of the walk's users sees them.
 #![allow(
     missing_docs,
     dead_code,

@@ -58,7 +58,7 @@ fn over_corpus(name: &str, run: fn(&[u8])) {
         entries.len()
     );
     for (path, data) in &entries {
-        // Of a panic this is the only word that says which entry it was.
+        // After a panic only this line says which entry it was.
         println!("{}", path.display());
         run(data);
         (1..8).for_each(|eighths| run(&data[..data.len() * eighths / 8]));

@@ -1,5 +1,5 @@
-//! Gradients: float recurrent layers have candle's, on all of their options; a backward pass through a
-//! quantized layer is an error.
+//! Gradients: float recurrent layers have candle's, on all of their options; a backward pass
+//! through a quantized layer is an error.
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Module, Tensor, Var};
@@ -141,8 +141,8 @@ fn weighted(results: &[Tensor]) -> Result<Tensor> {
     Ok(sum)
 }
 
-/// The gradient of each variable against differences of the loss, and the results against those of the
-/// kernels, which compute what has no gradient.
+/// The gradient of each variable against differences of the loss, and the results against the
+/// kernels, which compute layers without gradients.
 fn check(kind: Kind, config: nn::RecurrentConfig, lengths: Option<&[usize]>) -> Result<()> {
     let of = format!("{kind:?} {config:?} {lengths:?}");
     let vars = VarMap::new();

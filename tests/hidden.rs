@@ -36,8 +36,8 @@ fn quantized<M: Quantizable>(mut model: M) -> Report {
     quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("quantizes")
 }
 
-/// The form of candle-transformers' `bert.rs`: spans, dropouts, sizes, norms and a device beside the
-/// layers. Not one field needs an attribute.
+/// The form of candle-transformers' `bert.rs`: spans, dropouts, sizes, norms and a device beside
+/// the layers. Not one field needs an attribute.
 #[cfg(feature = "tracing")]
 mod bert {
     use super::*;

@@ -21,8 +21,8 @@ fn ones(rows: usize, columns: usize) -> Tensor {
     Tensor::ones((rows, columns), DType::F32, &Device::Cpu).expect("a tensor")
 }
 
-/// Two layers of 70,000 inputs with the greatest code everywhere, whose sums can leave an i32, and a
-/// layer that can be quantized.
+/// Two layers of 70,000 inputs with the greatest code everywhere, whose sums can leave an i32, and
+/// a layer that can be quantized.
 #[derive(Quantizable, Clone)]
 struct Wide {
     wide: nn::Linear,

@@ -124,7 +124,7 @@ fn answers_in_the_dtype_of_the_input() -> Result<()> {
     let xs = randn(&[3, 16])?;
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
         let xs = xs.to_dtype(dtype)?;
-        // The result is that of the widened input, rounded.
+        // The result equals the rounded result of the widened input.
         let expected = int8.forward(&xs.to_dtype(DType::F32)?)?.to_dtype(dtype)?;
         let got = int8.forward(&xs)?;
         assert_eq!(got.dtype(), dtype);
@@ -469,7 +469,7 @@ fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
             );
             let error = int8.projection().weight_error(float.projection())?;
             assert!(error.sqnr_db > 30., "{qconfig}: {error:?}");
-            // The product is that of the dequantized weight, but for the activations: each is
+            // The product uses the dequantized weight, and quantized activations: each is
             // at most half a code away, and a code is 1/255 of its row's range.
             let xs = randn(&[5, 21])?;
             let near = nn::Linear::new(int8.weight().clone(), int8.bias().cloned());
@@ -535,7 +535,7 @@ fn layers_of_one_input_give_what_each_gives() -> Result<()> {
     let per_tensor = QConfig::default_dynamic();
     let half = QConfig::float16_dynamic();
     let bfloat = QConfig::bfloat16_dynamic();
-    // Alike, alike but for the weights, different, and not quantized at all.
+    // Alike, alike except for the weights, different, and not quantized at all.
     let qconfigs = [
         [Some(&per_row), Some(&per_row), Some(&per_row)],
         [Some(&per_row), Some(&affine), Some(&per_row)],
@@ -599,8 +599,8 @@ fn float16_is_the_product_of_the_rounded_weight() -> Result<()> {
     Ok(())
 }
 
-/// `x.bfloat16().float() @ W.bfloat16().float().T + b`, within the stated bound of the float product,
-/// and the same whatever the other rows of a call are.
+/// `x.bfloat16().float() @ W.bfloat16().float().T + b`, within the stated bound of the float
+/// product, and the same whatever the other rows of a call are.
 #[test]
 fn bfloat16_is_the_product_of_what_is_rounded() -> Result<()> {
     for (n, k) in [(5, 1), (70, 33), (64, 300), (130, 1030)] {

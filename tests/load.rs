@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 const SHORT: Duration = Duration::from_secs(2);
 
-/// One test: the memory is that of the process.
+/// One test, since memory is counted for the process.
 #[test]
 fn a_load_leaks_nothing() -> Result<()> {
     sixty_four_threads_share_a_model()?;

@@ -1,5 +1,5 @@
-//! Weights that are small, all of them or those of single channels: `int8` has a scale for them, down
-//! to the smallest that f32 can invert, and half precision says what it loses.
+//! Weights that are small, all of them or in single channels only: `int8` has a scale for them,
+//! down to the smallest that f32 can invert, and half precision says what it loses.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -92,7 +92,7 @@ impl Model {
         ))
     }
 
-    /// What each layer makes of inputs of the range of 1.
+    /// The output of each layer for inputs of the range of 1.
     fn outputs(&self) -> Result<[(&'static str, Tensor); 4]> {
         let ids = Tensor::arange(0u32, 40, &Device::Cpu)?;
         let xs = scaled(&[2, 5, 32], 77, 0.25)?;

@@ -1,5 +1,5 @@
 //! Layers and operations in rayon pools of many sizes, called in every way: each call ends, and
-//! its bits are those of one thread.
+//! one thread gives the same bits.
 //!
 //! `DYNQUANT_LONG=1 cargo test --release --test threads` makes thousands of calls of each.
 

@@ -179,7 +179,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
         checked("windows, one left", &mut windows.clone(), &spec)?;
     }
 
-    // The same elements as two matrices, and one element as many.
+    // Two matrices of the same elements, and a matrix that repeats one element.
     let mut model = Model::default().linear(table.clone()).linear(table.t()?);
     checked("transposed", &mut model, &spec())?;
     let row = Tensor::ones((1, SIZE), DType::F32, CPU)?;

@@ -33,7 +33,8 @@ use config::Config;
 use model::{Batch, Bert};
 use protocol::{Case, Contender, Process, Tensors, contender, size, take, text};
 
-/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the system.
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
+/// system.
 #[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -42,8 +43,8 @@ fn main() -> Result<()> {
     protocol::serve(Ours { bert: None })
 }
 
-/// `int8()`, and what a user may take in its place. Weights of a reduced range are multiplied by another
-/// instruction where there is no VNNI.
+/// `int8()`, and what a user may take in its place. Weights of a reduced range are multiplied by
+/// another instruction where there is no VNNI.
 fn specs() -> Result<Vec<(&'static str, QConfigSpec)>> {
     let mut specs = vec![
         ("ours", QConfigSpec::int8()),
@@ -196,8 +197,8 @@ fn operation(case: &Value, mut tensors: Tensors) -> Result<Case> {
     })
 }
 
-/// From the output of three projections, `[3, batch, seq, heads * head_dim]`, to the input of the
-/// next one.
+/// Turns the output of three projections, `[3, batch, seq, heads * head_dim]`, into the input of
+/// the next one.
 fn attention_of(xs: &Tensor, heads: usize) -> Result<Vec<(&'static str, Contender)>> {
     let (_, batch, seq, hidden) = xs.dims4()?;
     let apart = xs.reshape((3, batch, seq, heads, hidden / heads))?;

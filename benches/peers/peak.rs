@@ -16,7 +16,7 @@ const TRIES: usize = 5;
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Bytes between what is read and what is fetched for later, where that is asked for: the
+/// Bytes between a read and its prefetch, where prefetching is asked for: the
 /// hardware's own prefetchers do not always reach a cache's speed.
 const AHEAD: usize = 4_096;
 
@@ -90,7 +90,7 @@ fn rate<W: FnMut()>(threads: usize, work: impl Fn() -> W + Sync) -> f64 {
     together.into_iter().fold(0., f64::max)
 }
 
-/// Numbers that are read at once: as many as eight registers of AVX-512 hold.
+/// Numbers that are read at once: eight registers of AVX-512.
 const LINE: usize = 64;
 
 /// All numbers of `data` folded into one, with prefetches `ahead` bytes before they are read.
@@ -149,7 +149,8 @@ mod instances {
 
     block!(avx512_vnni, "avx512f,avx512vnni", 24 x 64, _mm512_setzero_si512(), _mm512_dpbusd_epi32);
     block!(avx_vnni, "avx2,avxvnni", 12 x 32, _mm256_setzero_si256(), _mm256_dpbusd_avx_epi32);
-    // Bytes widened to i16. A sum is an operand of its product, or the compiler computes one for all.
+    // Bytes widened to i16. A sum is an operand of its product, or the compiler computes one for
+    // all.
     block!(madd, "avx2", 12 x 16, _mm256_setzero_si256(), |sum, _, b| _mm256_add_epi32(sum, _mm256_madd_epi16(sum, b)));
     block!(avx512, "avx512f", 24 x 16, _mm512_setzero_ps(), |sum, a, b| _mm512_fmadd_ps(a, b, sum));
     block!(fma, "avx2,fma", 12 x 8, _mm256_setzero_ps(), |sum, a, b| _mm256_fmadd_ps(a, b, sum));
@@ -242,7 +243,7 @@ mod instances {
         avx512.or(avx2)
     }
 
-    /// Prefetches to L1 as many bytes as `line` has, `ahead` bytes after its start.
+    /// Prefetches to L1 the bytes of `line`, `ahead` bytes after its start.
     #[inline(always)]
     pub fn fetch(line: &[u64; LINE], ahead: usize) {
         for offset in (0..size_of_val(line)).step_by(64) {

@@ -26,7 +26,7 @@ pub fn contender(call: impl Fn() -> Result<Tensor> + Send + Sync + 'static) -> C
 pub type Tensors = HashMap<String, Tensor>;
 
 /// A case, set up: contenders by name, and outputs to compare, of a contender too if it does not
-/// return what is to be compared.
+/// return the outputs to compare.
 #[derive(Default)]
 pub struct Case {
     pub contenders: Vec<(&'static str, Contender)>,
@@ -36,7 +36,7 @@ pub struct Case {
 pub trait Process {
     fn load(&mut self, case: &Value, tensors: Tensors) -> Result<Case>;
 
-    /// Answers what is not listed above.
+    /// Answers every other request.
     fn answer(&self, request: &Value) -> Result<Value> {
         anyhow::bail!("unknown request {request}")
     }

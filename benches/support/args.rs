@@ -19,7 +19,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Those of the command line; `about` is for `--help`.
+    /// The arguments of the command line; `about` is for `--help`.
     pub fn of(about: &'static str) -> Self {
         let matches = Self::command().about(about).get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())

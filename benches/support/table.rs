@@ -27,8 +27,8 @@ struct Results<R> {
 
 /// Runs a benchmark: `measure` passes each row to its second argument.
 ///
-/// `about` is for `--help`; `title` precedes the instruction set in the first line. A reader that has
-/// seen enough is no fault.
+/// `about` is for `--help`; `title` precedes the instruction set in the first line. A reader that
+/// has seen enough is no fault.
 pub fn run<R: Row>(
     about: &'static str,
     title: &str,

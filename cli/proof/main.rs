@@ -216,7 +216,7 @@ fn saved(name: &str, size: &Size, asked: &Asked) -> Result<bool> {
     Ok(load(&int8, Then::Nothing)? == before)
 }
 
-/// Milliseconds of the original, of the port in f32 and in int8, and for BERT those of
+/// Milliseconds of the original, of the port in f32 and in int8, and for BERT of
 /// examples/bert in int8.
 fn time(name: &str, size: &Size) -> Result<serde_json::Value> {
     let (original, _) = original_models::build(name, size, Named::vb(), Then::Nothing)?;

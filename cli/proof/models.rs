@@ -242,7 +242,7 @@ pub fn build(
             };
             let mut model = transformer::StreamingTransformer::new(&config, vb)?;
             let found = quantize!(model, then);
-            // Its state is that of before each call.
+            // Its state is the one before each call.
             let xs = values("frames", &[batch, len, hidden])?;
             let source = values("source", &[batch, size.few(), hidden])?;
             (run(move || model.clone().forward_ca(&xs, Some(&source))), found)

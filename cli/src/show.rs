@@ -188,7 +188,7 @@ fn on_terminal(diff: &str, color: bool) -> String {
     diff.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Errors and what is left, on stderr, so that a diff can go to a file.
+/// Errors and remaining places, on stderr, so that a diff can go to a file.
 fn print_summary(report: &Report, args: &PortArgs) {
     for file in &report.files {
         let name = print::on_one_line(&file.file);

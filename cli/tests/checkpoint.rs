@@ -102,7 +102,7 @@ fn peak(mut child: std::process::Child) -> Result<u64> {
     Ok(peak)
 }
 
-/// What is known of each row takes more than its elements.
+/// The range, scale and zero point of each row take more than its elements.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_weight_of_short_rows_is_quantized_in_little_memory() -> Result<()> {

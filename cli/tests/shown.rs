@@ -50,7 +50,7 @@ fn float(folder: &TempDir) -> Result<PathBuf> {
     Ok(save(folder, "float", tensors))
 }
 
-/// `X MB -> Y MB` in what is printed.
+/// `X MB -> Y MB` in the output.
 fn sizes(text: &str) -> &str {
     let line = text.lines().rfind(|line| line.contains(" MB -> ")).unwrap();
     let at = line.rfind(", ").map_or(0, |at| at + 2);

@@ -120,7 +120,7 @@ pub fn variant(attrs: &[Attribute], errors: &mut Errors) {
 /// One `key` or `key = value` between commas.
 struct Entry {
     key: Ident,
-    /// All that follows the key, to be judged by what the key expects.
+    /// Everything that follows the key, to be judged by what the key expects.
     rest: TokenStream,
 }
 

@@ -1,4 +1,5 @@
-//! `config.json` of a BERT, read strictly: every fault names the file, the key, what was expected and what came.
+//! `config.json` of a BERT, read strictly: every fault names the file, the key, what was expected
+//! and what came.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -12,10 +12,10 @@ use crate::checkpoint::{Checkpoint, check_folder};
 use crate::config::Config;
 use crate::model::Bert;
 
-/// The longest `tokenizer.json` that is read; those of multilingual BERTs have 3 MB.
+/// The longest `tokenizer.json` that is read; multilingual BERTs have 3 MB.
 const MAX_TOKENIZER: u64 = 64 << 20;
 
-/// All that is needed to answer texts.
+/// Everything that answering texts needs.
 pub struct Folder {
     pub path: PathBuf,
     pub config: Config,
@@ -23,7 +23,7 @@ pub struct Folder {
     pub model: Bert,
     /// Bytes of the model's tensors, floats as f32.
     pub bytes: usize,
-    /// Whether the folder holds int8 weights, of which the layers were built.
+    /// Whether the layers were built from int8 weights of the folder.
     pub is_quantized: bool,
 }
 

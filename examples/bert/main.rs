@@ -9,11 +9,11 @@
 //!     cargo run --release --bin dynquant -- quantize assets/bert -o target/bert-int8
 //!     cargo run --release --example bert -- --model-dir target/bert-int8
 //!
-//! `--embeddings` also quantizes the embedding tables, which are off by default; `--equalize` moves range
-//! from the outputs of layer norms to the weights that multiply them, before they are quantized;
-//! `--bf16-attention` has the attention of the quantized model multiply in bfloat16; `--page` writes a page with
-//! pictures, and `--profile` prints the time of each stage. The first command prints,
-//! with the times and the instruction set of your machine:
+//! `--embeddings` also quantizes the embedding tables, which are off by default; `--equalize` moves
+//! range from the outputs of layer norms to the weights that multiply them, before they are
+//! quantized; `--bf16-attention` has the attention of the quantized model multiply in bfloat16;
+//! `--page` writes a page with pictures, and `--profile` prints the time of each stage. The first
+//! command prints, with the times and the instruction set of your machine:
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
@@ -32,9 +32,9 @@
 //! whole model                          5.75 MB       3.37 MB
 //! ```
 //!
-//! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the BERT, `texts`
-//! makes batches, `measure` runs them, `figures` prints the results; `probe` is for `--equalize` and
-//! `--page`, `profile` for `--profile`.
+//! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the BERT,
+//! `texts` makes batches, `measure` runs them, `figures` prints the results; `probe` is for
+//! `--equalize` and `--page`, `profile` for `--profile`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[allow(dead_code)] // each example uses its part
@@ -76,7 +76,8 @@ use folder::Folder;
 use model::Batch;
 use texts::Text;
 
-/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the system.
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
+/// system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -86,15 +87,18 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[derive(Parser, Debug)]
 #[command(name = "bert", version)]
 struct Args {
-    /// A Hugging Face folder, float or quantized: config.json, tokenizer.json, model.safetensors (or its index and shards)
+    /// A Hugging Face folder, float or quantized: config.json, tokenizer.json, model.safetensors
+    /// (or its index and shards)
     #[arg(long, value_name = "DIR", conflicts_with = "hub")]
     model_dir: Option<PathBuf>,
 
-    /// A model on the Hugging Face Hub, for example sentence-transformers/all-MiniLM-L6-v2; needs curl
+    /// A model on the Hugging Face Hub, for example sentence-transformers/all-MiniLM-L6-v2; needs
+    /// curl
     #[arg(long, value_name = "ID")]
     hub: Option<String>,
 
-    /// One text per line, or `label<TAB>text` [default: heldout.tsv of the model, else example sentences]
+    /// One text per line, or `label<TAB>text` [default: heldout.tsv of the model, else example
+    /// sentences]
     #[arg(long, value_name = "FILE")]
     texts: Option<PathBuf>,
 

@@ -18,9 +18,9 @@ pub struct Run {
     pub times: Vec<Duration>,
 }
 
-/// Runs `float` and `quantized` alternately, batch by batch, so that other load on the machine affects
-/// both. If there are fewer batches than `timings`, they are repeated. Calls `tick` after every batch,
-/// with the total number of batches.
+/// Runs `float` and `quantized` alternately, batch by batch, so that other load on the machine
+/// affects both. If there are fewer batches than `timings`, they are repeated. Calls `tick` after
+/// every batch, with the total number of batches.
 pub fn side_by_side(
     float: &Bert,
     quantized: &Bert,

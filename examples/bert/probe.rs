@@ -49,8 +49,8 @@ pub fn equalized(model: &mut Bert, folder: &Folder) -> Result<EqualizeReport> {
     })?)
 }
 
-/// Writes a page of what quantization did to a model, equalized or not, measured on a batch, with the
-/// curve of the search that led to it, if any.
+/// Writes a page of what quantization did to a model, equalized or not, measured on a batch, with
+/// the curve of the search that led to it, if any.
 pub fn write_page(
     path: &Path,
     title: &str,

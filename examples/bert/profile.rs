@@ -16,8 +16,8 @@ use crate::model::{Batch, Bert};
 /// Batches that are run in each model; if there are few, they are repeated.
 const BATCHES: usize = 40;
 
-/// A kind of layer at a place of the model, `*` for its numbers: its own time, without that of layers
-/// within it.
+/// A kind of layer at a place of the model, `*` for its numbers: its own time, without the
+/// layers within it.
 #[derive(Serialize)]
 pub struct Stage {
     pub stage: String,
@@ -27,8 +27,8 @@ pub struct Stage {
     pub quantized_ms: f64,
 }
 
-/// The stages of both models, those that take the quantized model longest first; the last one is what
-/// candle computes between the layers.
+/// The stages of both models, those that take the quantized model longest first; the last one is
+/// what candle computes between the layers.
 pub fn stages(float: &Bert, quantized: &Bert, batches: &[Batch]) -> Result<Vec<Stage>> {
     let recorder = Recorder::default();
     tracing::subscriber::set_global_default(recorder.clone()).map_err(Error::msg)?;

@@ -1,4 +1,5 @@
-//! `config.json`, read strictly: every fault names the file, the key, what was expected and what came.
+//! `config.json`, read strictly: every fault names the file, the key, what was expected and what
+//! came.
 
 use std::path::{Path, PathBuf};
 

@@ -10,14 +10,14 @@ use crate::config::Config;
 use crate::model::CharModel;
 use crate::text::Vocab;
 
-/// All that is needed to read and write texts.
+/// Everything that reading and writing texts needs.
 pub struct Folder {
     pub path: PathBuf,
     pub vocab: Vocab,
     pub model: CharModel,
     /// Bytes of the model's tensors, floats as f32.
     pub bytes: usize,
-    /// Whether the file holds quantized weights, of which the layers were built.
+    /// Whether the layers were built from quantized weights of the file.
     pub is_quantized: bool,
 }
 

@@ -58,7 +58,7 @@ fn sample(scores: &[f32], temperature: f64, uniform: f64) -> u32 {
             return id as u32;
         }
     }
-    // Only what is lost to rounding comes here.
+    // Only the rest that rounding loses comes here.
     best as u32
 }
 

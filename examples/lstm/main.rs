@@ -32,9 +32,9 @@
 //! whole model                          3.69 MB       0.97 MB
 //! ```
 //!
-//! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the network, `text`
-//! turns characters into numbers, `generate` writes text, `measure` runs both models, `figures` prints the
-//! results.
+//! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the network,
+//! `text` turns characters into numbers, `generate` writes text, `measure` runs both models,
+//! `figures` prints the results.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[allow(dead_code)] // each example uses its part
@@ -71,11 +71,13 @@ use folder::Folder;
 use generate::{Generator, Sampling};
 use measure::Streams;
 
-/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the system.
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
+/// system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// A character-level language model in float and in int8, side by side: perplexity, text, speed, bytes.
+/// A character-level language model in float and in int8, side by side: perplexity, text, speed,
+/// bytes.
 ///
 /// Without arguments it runs the LSTM in assets/lstm on held-out chapters.
 #[derive(Parser, Debug)]
@@ -109,7 +111,8 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Sampling temperature: 1 draws from the model's distribution, 0 takes the most likely character
+    /// Sampling temperature: 1 draws from the model's distribution, 0 takes the most likely
+    /// character
     #[arg(long, value_name = "T", default_value_t = 0.5, value_parser = temperature)]
     temperature: f64,
 
@@ -186,7 +189,8 @@ impl Arguments for Args {
 }
 
 impl Args {
-    /// The text and the perplexity of a model that was loaded quantized; there is no other beside it.
+    /// The text and the perplexity of a model that was loaded quantized; there is no other beside
+    /// it.
     fn answer(
         &self,
         folder: &Folder,

@@ -53,8 +53,8 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Splits a text of at least two characters. The remainder at its end, fewer characters than there
-    /// are streams, is dropped.
+    /// Splits a text of at least two characters. The remainder at its end, fewer characters than
+    /// there are streams, is dropped.
     pub fn new(ids: &[u32], batch: usize) -> Result<Self> {
         let batch = batch.min(ids.len() - 1);
         let length = (ids.len() - 1) / batch;
@@ -78,8 +78,8 @@ impl Streams {
     }
 }
 
-/// Reads with `float` and `quantized` alternately, call by call, so that other load on the machine affects
-/// both. Calls `tick` after every call.
+/// Reads with `float` and `quantized` alternately, call by call, so that other load on the machine
+/// affects both. Calls `tick` after every call.
 pub fn read(
     float: &CharModel,
     quantized: &CharModel,
@@ -121,9 +121,9 @@ fn surprise(scores: &[f32], expected: usize) -> (f64, usize) {
     (sum.ln() - above(scores[expected]), guess)
 }
 
-/// Writes `length` characters after `prompt` with both models, or more if the timing needs more. The
-/// models alternate in blocks: within a block a model's weights stay in the cache, as they would if it
-/// ran alone.
+/// Writes `length` characters after `prompt` with both models, or more if the timing needs more.
+/// The models alternate in blocks: within a block a model's weights stay in the cache, as they
+/// would if it ran alone.
 pub fn write(
     float: &CharModel,
     quantized: &CharModel,

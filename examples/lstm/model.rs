@@ -6,7 +6,7 @@ use candle_nn::{Embedding, Module, VarBuilder, embedding};
 
 use crate::config::Config;
 
-/// From characters read to scores of the character that follows.
+/// Maps characters to scores of the character that follows.
 #[derive(Quantizable, Clone)]
 pub struct CharModel {
     embedding: Embedding,

@@ -48,7 +48,7 @@ impl Vocab {
                 );
             }
         }
-        // Distinct, and below vocab_size: if there are as many, they are 0, 1, ..
+        // Distinct, and below vocab_size: a full set is 0, 1, ..
         ensure!(
             ids.len() == config.vocab_size,
             "{}: expected {} characters, as vocab_size of config.json says, got {}",

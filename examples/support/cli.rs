@@ -70,7 +70,7 @@ impl Common {
         }
     }
 
-    /// What the spec is called.
+    /// The name of the spec.
     pub fn name(&self) -> String {
         match &self.spec {
             Some(file) => file.display().to_string(),

@@ -16,7 +16,8 @@ use crate::{checkpoint, cli};
 const LIMIT: Duration = Duration::from_secs(24 * 3600);
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Downloads the model `id`, for example `owner/name`, to `target/hub/owner/name` and returns that folder.
+/// Downloads the model `id`, for example `owner/name`, to `target/hub/owner/name` and returns that
+/// folder.
 ///
 /// Files that are already there are not downloaded again. `HF_ENDPOINT` selects another server,
 /// `HF_TOKEN` is sent to it.

@@ -1,4 +1,4 @@
-//! Figures of the float model beside those of the quantized one.
+//! Figures of the float model beside the quantized one.
 
 use std::fmt::Write;
 

@@ -3,8 +3,8 @@
 use std::process::{Command, ExitCode};
 
 /// Becomes this program again, with `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` set to `threads`,
-/// unless they are already; where a process cannot become another program, waits for a second one and returns
-/// its exit code.
+/// unless they are already; where a process cannot become another program, waits for a second one
+/// and returns its exit code.
 ///
 /// The pools read the variables when they start, and a running process cannot set its own
 /// environment safely.

@@ -4,14 +4,14 @@
 //!     cargo run --release --example tune -- --strategy basic --metric agreement
 //!     cargo run --release --example tune -- --config FILE.yaml --json
 //!
-//! The criterion is by default an SQNR of 46 dB against the float model's answers, which int8 misses: 34.7
-//! dB with a scale per tensor, 44.3 dB with one per row. `--config` reads Neural Compressor's YAML, whose
-//! criterion is then about the accuracy on labelled texts.
+//! The criterion is by default an SQNR of 46 dB against the float model's answers, which int8
+//! misses: 34.7 dB with a scale per tensor, 44.3 dB with one per row. `--config` reads Neural
+//! Compressor's YAML, whose criterion is then about the accuracy on labelled texts.
 //!
-//! Each trial is a line of `target/tune/history.jsonl`; `--resume` continues a search that was stopped, by
-//! ctrl-c for example, which ends it after the trial with the best model found. `target/tune/page.html`
-//! shows the search and the tuned model, which is written to `target/tune/checkpoint`, loaded again, and
-//! evaluated once more:
+//! Each trial is a line of `target/tune/history.jsonl`; `--resume` continues a search that was
+//! stopped, by ctrl-c for example, which ends it after the trial with the best model found.
+//! `target/tune/page.html` shows the search and the tuned model, which is written to
+//! `target/tune/checkpoint`, loaded again, and evaluated once more:
 //!
 //! ```text
 //! |*******Mixed Precision Statistics*******|
@@ -86,7 +86,8 @@ use cli::{Arguments, Common, positive};
 use folder::Folder;
 use metric::{Evaluation, Metric};
 
-/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the system.
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
+/// system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -100,7 +101,8 @@ struct Args {
     #[arg(long, value_name = "DIR", default_value_os_t = cli::repository().join("assets/bert"))]
     model_dir: PathBuf,
 
-    /// One text per line, or `label<TAB>text` [default: heldout.tsv of the model, else example sentences]
+    /// One text per line, or `label<TAB>text` [default: heldout.tsv of the model, else example
+    /// sentences]
     #[arg(long, value_name = "FILE")]
     texts: Option<PathBuf>,
 
@@ -112,7 +114,8 @@ struct Args {
     #[arg(long, value_name = "NAME")]
     strategy: Option<Strategy>,
 
-    /// Evaluation: accuracy, agreement with float, or sqnr in dB [default: accuracy with --config, else sqnr]
+    /// Evaluation: accuracy, agreement with float, or sqnr in dB [default: accuracy with --config,
+    /// else sqnr]
     #[arg(long, value_name = "NAME")]
     metric: Option<Metric>,
 
@@ -239,7 +242,7 @@ impl Args {
                 let config = TuningConfig::default().spec(self.common.spec()?);
                 match metric.of_float() {
                     Some(float) => config.absolute(float - goal),
-                    // Of the accuracy as much may be lost as Neural Compressor allows.
+                    // The permitted loss of accuracy is the default of Neural Compressor.
                     None => config,
                 }
             }

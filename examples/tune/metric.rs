@@ -1,4 +1,4 @@
-//! The evaluation of a model: one number, of which more is better.
+//! The evaluation of a model: one number, the larger the better.
 
 use std::fmt;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub enum Metric {
     Accuracy,
     /// Share of texts that get the class that the float model gives them.
     Agreement,
-    /// Signal to noise of all answers, in dB: that of the float model counts as [`FLOAT_DB`].
+    /// Signal to noise of all answers, in dB; the float model counts as [`FLOAT_DB`].
     Sqnr,
 }
 
@@ -78,7 +78,8 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Reads the texts: those given, else the labelled ones beside a classifier, else example sentences.
+    /// Reads the texts: those given, else the labelled ones beside a classifier, else example
+    /// sentences.
     pub fn new(
         metric: Metric,
         folder: &Folder,

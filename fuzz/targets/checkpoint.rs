@@ -1,8 +1,9 @@
-//! A checkpoint, of which one file is the input: it is read or refused, and what is read has the
-//! sizes that it says.
+//! A checkpoint, of which one file is the input: it is read or refused; tensors that were read have
+//! the sizes that it says.
 //!
 //! The first byte says which: `r` a safetensors file, `i` an index, `c` a config.json; else the
-//! rest, up to the first line break, is the header of a safetensors file, and what follows its body.
+//! rest, up to the first line break, is the header of a safetensors file, and what follows its
+//! body.
 
 use std::fs;
 use std::path::Path;

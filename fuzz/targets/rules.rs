@@ -137,7 +137,7 @@ pub fn run(data: &[u8]) {
                     _ => {}
                 }
             }
-            // All that is to be quantized is, so that nothing is done a second time.
+            // Every layer that rules match is quantized, so that a second call does nothing.
             let again = quantize_dynamic(&mut model, &spec).expect("the rules match still");
             assert_eq!(again.swapped().count(), 0);
         }

@@ -128,7 +128,7 @@ impl Source for Opened {
             };
             let mut format = *format;
             if rows.len() != n {
-                // Where they are is not known.
+                // Their place is unknown.
                 format.saturated = 0;
             }
             let values = weights::contents(&self.files, name, format, rows)?;

@@ -21,7 +21,7 @@ use crate::words::brief;
 /// The maximum length of a `config.json`.
 pub(super) const MAX_CONFIG: u64 = 4 << 20;
 const ENTRY: &str = "quantization_config";
-/// Of older files.
+/// In older files.
 const OLD_ENTRY: &str = "compression_config";
 const METHOD: &str = "compressed-tensors";
 /// The ends of the names of architectures with a head of words.
@@ -62,7 +62,7 @@ pub(super) struct Quantization {
 #[derive(Deserialize)]
 struct Config {
     quantization_config: Option<Box<RawValue>>,
-    /// Of older files.
+    /// In older files.
     compression_config: Option<Box<RawValue>>,
 }
 
@@ -97,7 +97,7 @@ struct RawActivations {
 }
 
 impl Quantization {
-    /// Of the text of a `config.json`; empty if it has no such entry.
+    /// Reads the text of a `config.json`; empty if it has no such entry.
     pub fn read(json: Vec<u8>) -> Result<Self> {
         // A text that is no JSON is an error below.
         let config = parse_file(json.clone()).unwrap_or_default();
@@ -152,7 +152,7 @@ impl Quantization {
                     patterns.push(pattern.to_owned());
                     read.of_regexes.push(number);
                 } else {
-                    // Of a class it is not known which modules are of it.
+                    // The modules of a class are not known.
                     read.of_class.get_or_insert(number);
                     read.names.entry(target).or_insert(number);
                 }
@@ -223,12 +223,13 @@ pub(super) struct Module {
     pub format: Format,
 }
 
-/// The entry for Linears and Embeddings with int8 weights; `ignore` lists modules that stay float and may be
-/// taken for Linears. `None` where no weight is int8.
+/// The entry for Linears and Embeddings with int8 weights; `ignore` lists modules that stay float
+/// and may be taken for Linears. `None` where no weight is int8.
 ///
-/// Their names are the targets. A model without a vocabulary has its class: transformers 5 renames the modules
-/// of vision models when it loads them, but not the names in here, and without a vocabulary no head
-/// is tied to a table. With a Linear that stays float within a block, that has to be ignored by name, too.
+/// Their names are the targets. A model without a vocabulary has its class: transformers 5 renames
+/// the modules of vision models when it loads them, but not the names in here, and without a
+/// vocabulary no head is tied to a table. With a Linear that stays float within a block, that has
+/// to be ignored by name, too.
 pub(super) fn entry(
     linears: &[Module],
     embeddings: &[Module],
@@ -279,7 +280,8 @@ pub(super) fn entry(
     })
 }
 
-/// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a vocabulary.
+/// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a
+/// vocabulary.
 fn has_vocabulary(config: &Value) -> bool {
     let Value::Object(entries) = config else {
         return false;
@@ -289,7 +291,8 @@ fn has_vocabulary(config: &Value) -> bool {
         && (entries.contains_key("vocab_size") || entries.values().any(has_vocabulary))
 }
 
-/// Whether a configuration is of a model with a head of words, and does not say that it is not tied.
+/// Whether a configuration is of a model with a head of words, and does not say that it is not
+/// tied.
 fn has_tied_head(config: &Value) -> bool {
     let architectures = config["architectures"].as_array().into_iter().flatten();
     let mut names = architectures.filter_map(Value::as_str);
@@ -297,8 +300,8 @@ fn has_tied_head(config: &Value) -> bool {
         && config["tie_word_embeddings"] != Value::Bool(false)
 }
 
-/// The text of a `config.json` with another entry for its quantization, or none. All other values are those
-/// of the text, to the byte: also those that are no JSON, and numbers that are no f64.
+/// The text of a `config.json` with another entry for its quantization, or none. All other values
+/// keep the bytes of the text, also where they are no JSON or numbers that are no f64.
 pub(super) fn with_entry(text: &[u8], entry: Option<Value>) -> Result<Vec<u8>> {
     let strict = json::strict(text.to_owned());
     let values: BTreeMap<String, &RawValue> =
@@ -361,7 +364,7 @@ fn group(targets: &BTreeSet<String>, format: Format) -> Value {
         weights["zp_dtype"] = "torch.float32".into();
     }
     json!({
-        // Of each group, because newer readers take weights without activations for packed ones.
+        // In each group, because newer readers take weights without activations for packed ones.
         "format": "int-quantized",
         "input_activations": activations,
         "output_activations": null,
@@ -391,7 +394,7 @@ mod tests {
             ("m.key.weight", dynamic(Granularity::PerTensor)),
             ("m.query.weight", None),
             ("m.value.weight", dynamic(Granularity::PerRow)),
-            // From the beginning only; then by the first group with a class.
+            // By the beginning of a name only; then by the first group with a class.
             ("a.m.value.weight", None),
             ("xm.weight_ih_l0", dynamic(Granularity::PerTensor)),
         ];

@@ -31,16 +31,16 @@ use crate::stored::{Codes, Format, Zeros};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
 const BLOCK: usize = 1 << 22;
-/// Elements that take as much memory as what is known of a row meanwhile: its range, scale and zero point.
+/// Elements that take as much memory as the range, scale and zero point kept for a row meanwhile.
 const ROW: usize = 32;
 
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](super::save).
 ///
-/// A weight takes 100 MB of memory whatever its size: one with a scale for each row is read once, one
-/// with a single scale by a min-max observer twice. By another observer of the whole weight, such as
-/// `Histogram`, it takes three times its f32 elements. `progress` is called with the bytes of each
-/// tensor when it is done.
+/// A weight takes 100 MB of memory whatever its size: one with a scale for each row is read once,
+/// one with a single scale by a min-max observer twice. By another observer of the whole weight,
+/// such as `Histogram`, it takes three times its f32 elements. `progress` is called with the bytes
+/// of each tensor when it is done.
 ///
 /// # Errors
 /// When a weight cannot be quantized as planned, or `out` cannot be written, is the source, or is a
@@ -58,8 +58,8 @@ pub fn quantize(
 /// Writes `source` with its quantized weights as f32, which any loader reads.
 ///
 /// # Errors
-/// When a scale is not finite and positive, or `out` cannot be written, is the source, or is a folder
-/// with other files. Then nothing is changed.
+/// When a scale is not finite and positive, or `out` cannot be written, is the source, or is a
+/// folder with other files. Then nothing is changed.
 pub fn dequantize(
     source: &Checkpoint,
     out: impl AsRef<Path>,
@@ -95,7 +95,7 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
                     name: name(),
                     format,
                 };
-                // Of a tensor of several layers there is no module in other libraries.
+                // Other libraries have no module for a tensor of several layers.
                 let is_module = !layer.is_tensor();
                 if is_module && layer.is_linear() {
                     linears.push(module());
@@ -167,12 +167,13 @@ fn matrix<'a>(source: &'a Opened, name: &str) -> Result<(&'a Shard, &'a Entry, [
     Ok(found)
 }
 
-/// Rows that are read and quantized at once: of short rows fewer, because each has parameters besides.
+/// Rows that are read and quantized at once: of short rows fewer, because each has parameters
+/// besides.
 fn rows_of_block(k: usize) -> usize {
     (BLOCK / k.max(ROW)).max(1)
 }
 
-/// Calls `with` with the rows and the elements of each block of so many rows.
+/// Calls `with` with the rows and the elements of each block of that many rows.
 fn blocks(
     source: &Opened,
     name: &str,
@@ -206,7 +207,7 @@ fn below(mut error: Error, first: usize) -> Error {
 /// The error of a weight, at its place in the source.
 fn fault(error: Error, source: &Opened, name: &str) -> Error {
     match (error, source.files.find(name)) {
-        // Of a file already: the source, or what is written.
+        // Names a file already: the source, or the output.
         (error @ (Error::InFile { .. } | Error::Io { .. }), _) => error,
         (error, Some((shard, _))) => error.at(name).in_file(&shard.path),
         (error, None) => error.at(name),
@@ -332,7 +333,8 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
 /// A block of rows as it is written.
 enum Quantized {
     Halves(Vec<u8>),
-    /// Codes, scales and zero points: where one scale is for all rows, those are of the first block.
+    /// Codes, scales and zero points: where one scale is for all rows, those are of the first
+    /// block.
     Codes(Vec<i8>, Vec<f32>, Zeros),
 }
 
@@ -391,7 +393,7 @@ impl<F: FnMut(u64)> Rewrite for Dequantize<'_, F> {
                 shape: entry.shape.clone(),
             }]);
         }
-        // Of a view the tensor has the elements.
+        // The tensor has the elements of a view.
         let goes = belongs(weights, name) || self.source.is_view(name);
         goes.then(Vec::new)
     }

@@ -201,8 +201,8 @@ fn is_safetensors(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "safetensors")
 }
 
-/// Whether a file or folder of a model's folder is its weights, as safetensors or in another form: not the weights of a
-/// part of it, such as a voice or an adapter.
+/// Whether a file or folder of a model's folder is its weights, as safetensors or in another form:
+/// not the weights of a part of it, such as a voice or an adapter.
 pub(super) fn is_of_model(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if RUNTIMES.contains(&&*name) {

@@ -1,5 +1,5 @@
-//! Float tensors of a model that are others than its checkpoint's: of equalized layers and norms, and of those
-//! that were changed after they were loaded.
+//! Float tensors of a model that are others than its checkpoint's: of equalized layers and norms,
+//! and of those that were changed after they were loaded.
 
 use std::collections::BTreeMap;
 
@@ -110,8 +110,8 @@ fn is_part(matrix: &Tensor, part: Part, of: &Tensor) -> Result<bool> {
 }
 
 impl Held<Float> {
-    /// Whether the weight was a tensor of the checkpoint, or was equalized: one that a loader computes is
-    /// computed again, and only its path would tell what it is.
+    /// Whether the weight was a tensor of the checkpoint, or was equalized: one that a loader
+    /// computes is computed again, and only its path would tell what it is.
     fn is_known(&self) -> bool {
         self.by_name || self.origin.is_some() || self.weight.folded
     }
@@ -192,9 +192,10 @@ impl HeldNorm {
 }
 
 impl Floats {
-    /// Adds what is another in the model than in the source.
+    /// Adds the tensors that differ between the model and the source.
     ///
-    /// Returns the layers whose weight is in no tensor of the source, or may have been computed of one.
+    /// Returns the layers whose weight is in no tensor of the source, or may have been computed
+    /// from one.
     pub fn new(collect: &Collect, source: &Opened) -> Result<(Self, Vec<String>)> {
         let mut all = Self::default();
         let (layers, mut unsaved) = locate(&collect.floats, source)?;

@@ -32,7 +32,7 @@ pub(super) struct Header {
 pub(super) struct Entry {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// From the beginning of the file.
+    /// Offset from the beginning of the file.
     pub start: u64,
     pub bytes: u64,
     /// Whether its elements, f32, are the largest magnitudes of rows: 127 times their scales.
@@ -180,7 +180,7 @@ fn reading(error: std::io::Error) -> Error {
     Error::Io { action, error }
 }
 
-/// The JSON, not yet checked but for names that come twice.
+/// The JSON, of which only repeated names are checked yet.
 #[derive(Default)]
 struct Raw {
     tensors: Vec<(String, RawEntry)>,

@@ -4,27 +4,29 @@
 //! ordinary `VarBuilder`: the model's own code loads both.
 //!
 //! # Format
-//! Tensors, and the entry `quantization_config` of a folder's `config.json`, are those of
-//! [compressed-tensors](https://github.com/vllm-project/compressed-tensors), format `int-quantized`,
-//! which transformers and vLLM read:
+//! Tensors, and the entry `quantization_config` of a folder's `config.json`, follow
+//! [compressed-tensors](https://github.com/vllm-project/compressed-tensors), format
+//! `int-quantized`, which transformers and vLLM read:
 //!
 //! | tensor | dtype | shape | |
 //! |---|---|---|---|
-//! | `weight` | I8 | `[out_features, in_features]` | codes; those of quint8 less 128 |
+//! | `weight` | I8 | `[out_features, in_features]` | codes; for quint8 less 128 |
 //! | `weight_scale` | F32 | `[out_features, 1]`, or `[1]` | per channel, or per tensor |
 //! | `weight_zero_point` | I8 | as the scale | if affine; less 128 for quint8 |
 //! | `weight_zero_point` | F32 | as the scale | the float zero points of an embedding, less 128 |
 //! | `weight_zero_point_unsigned` | F32 | as the scale | the same, exact, for this crate |
 //! | `weight` | F16, BF16 | `[out_features, in_features]` | float16 weights, bfloat16 weights |
 //!
-//! Of experts, `[experts, out_features, in_features]`, scales are `[experts, out_features, 1]`. A weight that is a
-//! part of a tensor which stays is beside it, as `NAME.quantized` or `NAME.quantized_..` with the same suffixes; the
-//! metadata says which part it is, and has version 2 then.
+//! Experts, `[experts, out_features, in_features]`, have scales `[experts, out_features, 1]`. A
+//! weight that is a part of a tensor which stays is beside it, as `NAME.quantized` or
+//! `NAME.quantized_..` with the same suffixes; the metadata says which part it is, and has version
+//! 2 then.
 //!
 //! Recurrent layers have the same suffixes behind their own names: `weight_ih_l0_scale`. All other
-//! tensors are as they were. The metadata of a safetensors file has the rest, as JSON with a version
-//! under `candle_dynquant`: the dtype of the codes, the qscheme, and how activations are quantized.
-//! Int8 weights of files without it get u8 activations per row, or what `config.json` says.
+//! tensors are as they were. The metadata of a safetensors file has the rest, as JSON with a
+//! version under `candle_dynquant`: the dtype of the codes, the qscheme, and how activations are
+//! quantized. Int8 weights of files without it get u8 activations per row, or what `config.json`
+//! says.
 //!
 //! # Other layouts
 //! These are read, and become the above when a model is saved:
@@ -106,7 +108,8 @@ struct Opened {
     viewed: HashMap<String, String>,
     /// Whether `config.json` says of a part of the model how many words it knows.
     has_vocabulary: bool,
-    /// Whether `config.json` names a model with a head of words, which is tied if the files have none.
+    /// Whether `config.json` names a model with a head of words, which is tied if the files have
+    /// none.
     has_tied_head: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Where the quantized weights of a model go: in the place of a tensor, as rows of one, or beside one
-//! that others read.
+//! Where the quantized weights of a model go: in the place of a tensor, as rows of one, or beside
+//! one that others read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -62,8 +62,8 @@ impl Place {
 /// The tensor of the source that a weight replaces, or the part of one.
 ///
 /// # Errors
-/// When a name leads to a tensor of another shape or of integers, or the weight was loaded from another
-/// checkpoint, which has another tensor of that name.
+/// When a name leads to a tensor of another shape or of integers, or the weight was loaded from
+/// another checkpoint, which has another tensor of that name.
 pub(super) fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<Place>> {
     let is_named = |name: &String| source.files.find(name).is_some();
     if let Some(origin) = &held.origin
@@ -206,7 +206,7 @@ impl Placed {
             return Ok(());
         };
         let same = matches!(&known.pieces[..], [own] if equals(own, &held.weight));
-        // Of layers that share a weight, one that multiplies knows what is done to activations.
+        // If layers share a weight, one that multiplies knows the configuration of activations.
         let agree = match (known.format.activation, format.activation) {
             (Some(known), Some(own)) => known == own,
             _ => true,
@@ -225,7 +225,8 @@ impl Placed {
         Ok(())
     }
 
-    /// Puts parts of a tensor in its place if together they are its rows, quantized alike; else beside it.
+    /// Puts parts of a tensor in its place if together they are its rows, quantized alike; else
+    /// beside it.
     fn rows_or_views(
         &mut self,
         name: String,
@@ -280,7 +281,8 @@ impl Placed {
     }
 }
 
-/// Gives a weight without a place the place of an equal one: a head that holds its embedding's weight.
+/// Gives a weight without a place the place of an equal one: a head that holds its embedding's
+/// weight.
 fn adopt(held: &[Held], places: &mut [Option<Place>]) {
     let mut known = HashMap::new();
     for (held, place) in held.iter().zip(&*places) {
@@ -330,7 +332,7 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
     per_row.then(|| (first.kind.clone(), format))
 }
 
-/// A name that the source has not.
+/// A name that is not in the source.
 fn view_name(of: &str, part: Part, source: &Opened) -> String {
     let Part {
         shape: [n, k],
@@ -381,7 +383,7 @@ impl Replacement {
                 (Zeros::Int(all), Zeros::None) => Zeros::Int([all, rows(piece)].concat()),
                 (Zeros::Int(all), Zeros::Int(own)) => Zeros::Int([all, own].concat()),
                 (Zeros::Float(all), Zeros::Float(own)) => Zeros::Float([all, own].concat()),
-                // Of one qscheme all are float or none.
+                // In one qscheme all are float or none.
                 (_, own) => own,
             };
         }

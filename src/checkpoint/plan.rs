@@ -1,7 +1,7 @@
-//! Which tensors of a float checkpoint are weights of which layers, and what becomes of them.
+//! Which tensors of a float checkpoint are weights of which layers, and what they become.
 //!
-//! A checkpoint has no layers, so they are told by names and shapes, and a spec's rules are applied
-//! to them as to those of a model.
+//! A checkpoint has no layers, so they are told by names and shapes, and a spec's rules apply to
+//! them as to a model's layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,22 +88,25 @@ pub struct PlannedLayer {
 impl Plan {
     /// Applies a spec to the layers that the float matrices of a checkpoint are taken for.
     ///
-    /// - `name.weight`, of two dimensions, is a Linear, but for what follows. The names of `linears` and
-    ///   `embeddings`, with or without `.weight`, are what they are said to be, whatever they are called.
-    /// - A tensor of any other name and of two dimensions or more, if `linears` or `embeddings` have its full
-    ///   name, is what they say: `in_proj_weight`, or experts `[experts, out, in]`. Its rows, of all experts,
-    ///   get a scale each, and models that cut their weights from it get quantized layers. Experts whose rows are
-    ///   inputs, as in gpt-oss and Llama 4, are an error.
-    /// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, or is `wte`,
-    ///   `wpe`, `shared` or `relative_attention_bias`; `embed_out` is a Linear.
-    /// - It is a `Custom(Conv1D)`, whose weight is `[in, out]`, if its bias is as long as the second
-    ///   dimension and not the first, or a module with the same last part is one, as in GPT-2.
-    /// - It is a `Custom(Expert)` below `experts`, which are Linears to a rule by name or regex; a `Custom(Router)`
-    ///   below `router`, or as `gate` or `shared_expert_gate` beside `experts`; a `Custom(Norm)` if the last part
-    ///   contains `norm`, a `Custom(Codebook)` if it contains `codebook`; `embed_positions` is a
-    ///   `Custom(Positions)`. These and Conv1Ds stay float.
-    /// - It is a `Custom(TiedTable)`, which stays float, if it is an Embedding that transformers ties to a head, by
-    ///   `architectures` of `config.json`, or if it is called `shared`, and no Linear has its shape.
+    /// - `name.weight`, of two dimensions, is a Linear, with the exceptions below. The names of
+    ///   `linears` and `embeddings`, with or without `.weight`, are what they are said to be,
+    ///   whatever they are called.
+    /// - A tensor of any other name and of two dimensions or more, if `linears` or `embeddings`
+    ///   have its full name, is what they say: `in_proj_weight`, or experts `[experts, out, in]`.
+    ///   Its rows, of all experts, get a scale each, and models that cut their weights from it get
+    ///   quantized layers. Experts whose rows are inputs, as in gpt-oss and Llama 4, are an error.
+    /// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, or is
+    ///   `wte`, `wpe`, `shared` or `relative_attention_bias`; `embed_out` is a Linear.
+    /// - It is a `Custom(Conv1D)`, whose weight is `[in, out]`, if its bias is as long as the
+    ///   second dimension and not the first, or a module with the same last part is one, as in
+    ///   GPT-2.
+    /// - It is a `Custom(Expert)` below `experts`, which are Linears to a rule by name or regex; a
+    ///   `Custom(Router)` below `router`, or as `gate` or `shared_expert_gate` beside `experts`; a
+    ///   `Custom(Norm)` if the last part contains `norm`, a `Custom(Codebook)` if it contains
+    ///   `codebook`; `embed_positions` is a `Custom(Positions)`. These and Conv1Ds stay float.
+    /// - It is a `Custom(TiedTable)`, which stays float, if it is an Embedding that transformers
+    ///   ties to a head, by `architectures` of `config.json`, or if it is called `shared`, and no
+    ///   Linear has its shape.
     /// - `name.weight_ih_l0` and `name.weight_hh_l0` are an LSTM, a GRU or an RNN, by the rows of
     ///   the weight of the hidden state, and without `_l0` a cell.
     ///
@@ -111,7 +114,7 @@ impl Plan {
     ///
     /// # Errors
     /// When a rule matches no layer, nothing is quantized, a layer is quantized already, one of the
-    /// names belongs to no layer, or a weight of so many inputs that its codes have to be looked at
+    /// names belongs to no layer, or a weight whose many inputs require a check of its codes
     /// cannot be read or holds a NaN or an infinity.
     pub fn new(
         source: &Checkpoint,
@@ -214,8 +217,8 @@ impl PlannedLayer {
     }
 }
 
-/// A float tensor by its full name as a layer of that name: the matrices of experts, or of query, key and
-/// value, one after the other.
+/// A float tensor by its full name as a layer of that name: the matrices of experts, or of query,
+/// key and value, one after the other.
 fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLayer> {
     let (_, entry) = source.opened.files.find(name)?;
     let shape = matrix(name, entry).ok().filter(|_| is_float(entry.dtype))?;
@@ -229,8 +232,8 @@ fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLa
     })
 }
 
-/// Whether experts are stored as `[experts, in, out]`, as in gpt-oss and Llama 4: by the sizes of their two
-/// products, of which the first has twice as many outputs as the second has inputs.
+/// Whether experts are stored as `[experts, in, out]`, as in gpt-oss and Llama 4: by the sizes of
+/// their two products, where the first has two outputs for each input of the second.
 fn has_inputs_as_rows(source: &Checkpoint, name: &str) -> bool {
     let (module, last) = name.rsplit_once('.').unwrap_or(("", name));
     let shape = |last: &str| {
@@ -289,7 +292,7 @@ pub(super) fn own_name(module: &str) -> &str {
     module.rsplit('.').next().unwrap_or(module)
 }
 
-/// Tells what is no Linear by name alone, from biases and siblings.
+/// Corrects the kinds of matrices by biases and siblings, where names alone do not tell them.
 fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let files = &source.opened.files;
     let bias = |layer: &PlannedLayer| {
@@ -335,8 +338,8 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     }
 }
 
-/// Tells the tables that transformers ties to a head or to each other: the largest, where no Linear has their
-/// shape, of a model with a head of words, or with a table called `shared`.
+/// Tells the tables that transformers ties to a head or to each other: the largest, where no Linear
+/// has their shape, of a model with a head of words, or with a table called `shared`.
 fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let is_table = |layer: &PlannedLayer| layer.kind == LayerKind::Embedding;
     let of_words = |layer: &&PlannedLayer| !own_name(&layer.name).contains("position");
@@ -362,7 +365,8 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     }
 }
 
-/// The kind of layer that a matrix is taken for; `shape` returns the shape of another tensor of its module.
+/// The kind of layer that a matrix is taken for; `shape` returns the shape of another tensor of its
+/// module.
 fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) -> Option<LayerKind> {
     if last == "weight" {
         let own = own_name(module);
@@ -383,7 +387,7 @@ fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) ->
         return None;
     }
     let [rows, state] = shape(&format!("weight_hh{suffix}"))?;
-    // Of a projected state only the projection knows the hidden size.
+    // If a state is projected, only the projection knows the hidden size.
     let hidden = shape(&format!("weight_hr{suffix}")).map_or(state, |[_, hidden]| hidden);
     let gates = rows
         .checked_div(hidden)

@@ -29,7 +29,8 @@ struct Record {
     views: BTreeMap<String, View>,
 }
 
-/// A quantized weight beside the tensor that has the same part, in floats or otherwise quantized, for others.
+/// A quantized weight beside the tensor that has the same part, in floats or otherwise quantized,
+/// for others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct View {

@@ -54,8 +54,8 @@ pub(super) trait Rewrite {
     fn progress(&mut self, bytes: u64);
 }
 
-/// Writes the changed checkpoint: a file for a file, a folder for a folder, with a shard for a shard
-/// and all other files but hidden ones and the model's weights in other forms.
+/// Writes the changed checkpoint: a file for a file, a folder for a folder, with a shard for a
+/// shard and all other files but hidden ones and the model's weights in other forms.
 pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
     let own = source
@@ -178,8 +178,8 @@ fn write_shard(
     Ok(sizes)
 }
 
-/// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones and the model's
-/// weights in other forms.
+/// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones and the
+/// model's weights in other forms.
 ///
 /// None of `around` is copied, to which the folders on the way are added.
 fn copy_others(

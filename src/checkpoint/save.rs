@@ -24,21 +24,22 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 /// Writes a quantized model as the checkpoint `source`, from which it was loaded, with its
 /// quantized weights in the place of the float ones.
 ///
-/// Every tensor that no quantized layer replaces is copied as it is, except for float layers and norms
-/// that differ in the model: [equalized](crate::equalize()), or changed after they were loaded. A file is written for a file,
-/// a folder for a folder: then with all its other files but hidden ones and the model's weights in other forms, and
-/// with `quantization_config` in its `config.json`. `out` is replaced whole, or not at all: what a link leads
-/// to, with the permissions that it had.
+/// Every tensor that no quantized layer replaces is copied as it is, except for float layers and
+/// norms that differ in the model: [equalized](crate::equalize()), or changed after they were
+/// loaded. A file is written for a file, a folder for a folder: then with all its other files but
+/// hidden ones and the model's weights in other forms, and with `quantization_config` in its
+/// `config.json`. `out` is replaced whole, or not at all: what a link leads to, with the
+/// permissions that it had.
 ///
-/// A layer's weight is found by the tensor that it was made of, or a part of it; else by the name under which
-/// the layer was loaded, or its path in the model. Layers that share a weight need one tensor between them. A
-/// weight that cannot take a tensor's place, because another layer reads it or slices are not quantized alike,
-/// is written beside it; [`Saved`] lists those.
+/// A layer's weight is found by the tensor that it was made of, or a part of it; else by the name
+/// under which the layer was loaded, or its path in the model. Layers that share a weight need one
+/// tensor between them. A weight that cannot take a tensor's place, because another layer reads it
+/// or slices are not quantized alike, is written beside it; [`Saved`] lists those.
 ///
 /// An equalized norm that also multiplies its residual is written as `equalized.weight`,
 /// `equalized.bias` and `equalized.residual_weight`, which
-/// [`nn::layer_norm`](crate::nn::layer_norm()) reads. Another loader would compute something else without the
-/// factors: it does not find the norm's `weight`.
+/// [`nn::layer_norm`](crate::nn::layer_norm()) reads. Another loader would compute something else
+/// without the factors: it does not find the norm's `weight`.
 ///
 /// ```
 /// use candle_core::{DType, Device, Module, Tensor};
@@ -65,9 +66,9 @@ use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Z
 /// ```
 ///
 /// # Errors
-/// When a quantized layer has no tensor in the source, or one of another shape; when a layer
-/// cannot be saved; when `out` cannot be written, is the source, is a device, fifo or socket, or a folder with
-/// other files. Then nothing is changed.
+/// When a quantized layer has no tensor in the source, or one of another shape; when a layer cannot
+/// be saved; when `out` cannot be written, is the source, is a device, fifo or socket, or a folder
+/// with other files. Then nothing is changed.
 pub fn save<M>(model: &M, source: &Checkpoint, out: impl AsRef<Path>) -> Result<Saved>
 where
     M: Quantizable + ?Sized,
@@ -90,8 +91,8 @@ where
 pub struct Saved {
     /// Weights that could not take the place of a tensor, by which the file is larger.
     pub beside: Vec<Beside>,
-    /// The paths of float layers and norms whose weight is no tensor of the source, and was not loaded as one: it is
-    /// not written, as a loader that computes it does so again.
+    /// The paths of float layers and norms whose weight is no tensor of the source, and was not
+    /// loaded as one: it is not written, as a loader that computes it does so again.
     pub unsaved: Vec<String>,
 }
 
@@ -307,7 +308,7 @@ impl Rewrite for Save<'_> {
         if let Some(planned) = self.floats.planned(name) {
             return Some(planned);
         }
-        // Of a weight that was quantized before, and is now quantized otherwise or float.
+        // A tensor of a weight that was quantized before, and now differs or is float.
         let goes = belongs(&self.source.weights, name)
             && owners(name).any(|weight| self.is_replaced(weight));
         (goes || self.is_outdated_view(name)).then(Vec::new)
@@ -404,7 +405,7 @@ pub(super) fn missing(name: &str, got: &str) -> Error {
     }
 }
 
-/// Of layers that need different tensors under one name.
+/// The error of layers that need different tensors under one name.
 pub(super) fn contested(name: &str) -> Error {
     Error::Unsavable {
         expected: format!("one weight for the tensor {name:?}"),

@@ -46,8 +46,9 @@ impl Seek for Bytes {
 
 /// An open file and its header.
 ///
-/// A file on a disk is read, not mapped: a mapped file that is cut short kills the program, one that is changed
-/// is undefined behaviour, and its pages would count as memory beside the weights made of them.
+/// A file on a disk is read, not mapped: a mapped file that is cut short kills the program, one
+/// that is changed is undefined behaviour, and its pages would count as memory beside the weights
+/// made of them.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub path: PathBuf,
@@ -92,7 +93,7 @@ impl Shard {
     }
 
     /// Calls `sink` with bytes `start..start + bytes` of the file, chunk by chunk; a chunk is a
-    /// multiple of 64 bytes, but for the last.
+    /// multiple of 64 bytes, except for the last.
     pub fn read(
         &self,
         start: u64,

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::plan::own_name;
 use crate::name_regex::NameRegexes;
 
-/// The targets of each group of modules, and what is ignored of `floats`: those that are `listed`, and those
-/// that a target matches too.
+/// The targets of each group of modules, and the modules of `floats` that are ignored: those that
+/// are `listed`, and those that a target matches too.
 ///
-/// Names, not classes: a reader makes every module of a class a quantized one, also one without a tensor
-/// of its own, such as a tied head.
+/// Names, not classes: a reader makes every module of a class a quantized one, also one without a
+/// tensor of its own, such as a tied head.
 pub(super) fn targets(
     groups: &[BTreeSet<&str>],
     floats: &BTreeSet<&str>,
@@ -59,8 +59,9 @@ pub(super) fn targets(
     (targets, ignored.collect())
 }
 
-/// A regex that matches a module whatever stands before its name: `bert.encoder.x` is `encoder.x` in a model
-/// without a head, and the other way round. With `any_number`, it matches other layers, too.
+/// A regex that matches a module whatever stands before its name: `bert.encoder.x` is `encoder.x`
+/// in a model without a head, and the other way round. With `any_number`, it matches other layers,
+/// too.
 fn pattern(name: &str, any_number: bool) -> String {
     let part = |part: &str| match part.parse::<u32>() {
         Ok(_) if any_number => r"\d+".to_owned(),

@@ -23,7 +23,8 @@ use crate::words::brief;
 /// The quantized weights of a checkpoint by name.
 pub(super) type Weights = BTreeMap<String, Kind>;
 
-/// Parts of tensors that are quantized beside them: by the tensor the names of those that hold them.
+/// Parts of tensors that are quantized beside them: by the tensor the names of those that hold
+/// them.
 pub(super) type Views = BTreeMap<String, BTreeMap<Part, String>>;
 
 /// How a weight is quantized.
@@ -31,7 +32,7 @@ pub(super) type Views = BTreeMap<String, BTreeMap<Part, String>>;
 pub(super) enum Kind {
     /// As this crate's layers compute with it.
     Whole(Format),
-    /// With a scale for each so many inputs: layers get it dequantized.
+    /// With a scale for each group of this many inputs: layers get it dequantized.
     Groups(usize),
 }
 
@@ -237,7 +238,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
 /// How the scales of a weight are distributed.
 pub(super) enum Scheme {
     Whole(QScheme),
-    /// One for each so many inputs.
+    /// One for each group of inputs.
     Groups,
 }
 
@@ -304,7 +305,7 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
     let Some(base) = name.strip_suffix(SCALE) else {
         return Ok(());
     };
-    // Of a weight as this crate's layers name them: other tensors may end so too.
+    // A name that this crate's layers give to scales: other tensors may end so too.
     let of_weight =
         last == "weight_scale" || last.starts_with("weight_ih") || last.starts_with("weight_hh");
     if !of_weight {

@@ -22,7 +22,7 @@ pub(crate) trait Read: Sized {
 pub(crate) struct Node {
     line: usize,
     column: usize,
-    /// From the outermost: `rules[2].qconfig`.
+    /// Keys from the outermost: `rules[2].qconfig`.
     key: String,
     pub value: Value,
 }
@@ -158,7 +158,7 @@ impl Node {
         self.line
     }
 
-    /// From the outermost: `rules[2].qconfig`.
+    /// Keys from the outermost: `rules[2].qconfig`.
     pub fn key(&self) -> &str {
         &self.key
     }

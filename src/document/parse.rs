@@ -1,4 +1,4 @@
-//! From text to tree, within limits: what comes may be anything.
+//! From text to tree, within limits: the text may be anything.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use serde_saphyr::{MessageFormatter, Spanned, UserMessageFormatter};
 use super::{LONGEST_MESSAGE, Node, Read, Value, brief, json};
 use crate::error::{Error, Result};
 
-/// Bytes of the longest document: what is longer was not written by hand.
+/// Bytes of the longest document: a longer one was not written by hand.
 const MAX_BYTES: usize = 1 << 20;
 /// The maximum nesting of lists and maps.
 pub(super) const MAX_DEPTH: usize = 32;

@@ -23,7 +23,8 @@ pub(super) fn column_maxima(matrices: &[Tensor]) -> Result<Vec<f32>> {
 
 /// Powers of two, `[hidden]`, by which the norm's output is divided and the weights are multiplied.
 ///
-/// Their geometric mean is about 1; a channel that is always zero, or that no layer multiplies, has 1.
+/// Their geometric mean is about 1; a channel that is always zero, or that no layer multiplies, has
+/// 1.
 pub(super) fn factors(ranges: &[f32], columns: &[f32], alpha: f64) -> Result<Tensor> {
     let exponents = ranges.iter().zip(columns).map(|(range, column)| {
         let (range, column) = (f64::from(*range), f64::from(*column));

@@ -201,8 +201,8 @@ impl Probed {
         Some(Unfoldable::NotCalled { layer })
     }
 
-    /// Why the output cannot be divided for these readers. Of layers that a user names it is not asked
-    /// what they read: the norm's output may reach them by way of a copy.
+    /// Why the output cannot be divided for these readers. Of layers that a user names it is not
+    /// asked what they read: the norm's output may reach them by way of a copy.
     fn fault(
         &self,
         layers: &[&Place],

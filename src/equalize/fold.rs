@@ -16,7 +16,7 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    /// From the ranges of the norm's outputs.
+    /// Computes the fold from the ranges of the norm's outputs.
     pub fn of<M: Quantizable>(model: &M, pair: Pair, ranges: &[f32], alpha: f64) -> Result<Self> {
         struct Read<'a> {
             pair: &'a Pair,

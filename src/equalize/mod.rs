@@ -1,17 +1,17 @@
-//! Equalisation: moves range from the output of a layer norm to the weights that multiply it. The float
-//! model computes the same, and the quantized model is more accurate.
+//! Equalisation: moves range from the output of a layer norm to the weights that multiply it. The
+//! float model computes the same, and the quantized model is more accurate.
 //!
-//! Where every reader of a norm's output `y` multiplies it, `y W^T = (y / s) (W s)^T` for any factors
-//! `s`, one a channel: the norm's weight and bias are divided by `s`, and the columns of `W` multiplied.
-//! Nothing is added at run time. Per-row int8 loses least where the channels of `y` have similar ranges
-//! and so have the columns of `W`: `s = max|y|^alpha / max|W|^(1 - alpha)`, SmoothQuant's formula, with
-//! `y` as it is on a few typical inputs. (By the norm's weight and bias instead of `y`, nothing is
-//! gained: a trained norm's outliers come from what it normalizes.)
+//! Where every reader of a norm's output `y` multiplies it, `y W^T = (y / s) (W s)^T` for any
+//! factors `s`, one a channel: the norm's weight and bias are divided by `s`, and the columns of
+//! `W` multiplied. Nothing is added at run time. Per-row int8 loses least where the channels of `y`
+//! have similar ranges and so have the columns of `W`: `s = max|y|^alpha / max|W|^(1 - alpha)`,
+//! SmoothQuant's formula, with `y` as it is on a few typical inputs. (By the norm's weight and bias
+//! instead of `y`, nothing is gained: a trained norm's outliers come from what it normalizes.)
 //!
 //! A norm of a post-norm transformer is also read as a residual, by the next "add and norm"
-//! ([`forward_add`](crate::nn::LayerNorm::forward_add)), which multiplies its residual by `s` while it
-//! adds. Factors are powers of two, so that each product has the same bits as before, in any float
-//! dtype.
+//! ([`forward_add`](crate::nn::LayerNorm::forward_add)), which multiplies its residual by `s` while
+//! it adds. Factors are powers of two, so that each product has the same bits as before, in any
+//! float dtype.
 
 mod factors;
 mod find;
@@ -53,9 +53,9 @@ impl Equalization {
         Self { alpha, ..self }
     }
 
-    /// Equalizes the norms whose paths the regex `norm` matches as a whole, with the layers whose paths
-    /// `layers` matches, in which `$1` is the text of the first group of `norm`; no others are looked
-    /// for then.
+    /// Equalizes the norms whose paths the regex `norm` matches as a whole, with the layers whose
+    /// paths `layers` matches, in which `$1` is the text of the first group of `norm`; no others
+    /// are looked for then.
     ///
     /// ```
     /// use candle_dynquant::Equalization;
@@ -68,8 +68,8 @@ impl Equalization {
         self
     }
 
-    /// Layers, by a regex of whole paths, that no output of the model depends on. A layer that the probe
-    /// does not reach could read any norm, which is left then.
+    /// Layers, by a regex of whole paths, that no output of the model depends on. A layer that the
+    /// probe does not reach could read any norm, which is left then.
     #[must_use]
     pub fn unused(mut self, layers: impl Into<String>) -> Self {
         self.unused.push(layers.into());
@@ -77,16 +77,18 @@ impl Equalization {
     }
 }
 
-/// Difference of the float model's output up to which a pair is kept, in units of its maximum element.
+/// Difference of the float model's output up to which a pair is kept, in units of its maximum
+/// element.
 const TOLERANCE: f64 = 1e-5;
 
 /// Equalizes pairs of a norm and the layers that read it, in place and before quantizing; the float
 /// model's output is the same.
 ///
-/// `probe` runs the model on a small input of the kind that it is for, such as 16 sentences. Norms and
-/// layers report their inputs and outputs to taps, which tell the readers of each norm and their ranges.
-/// The output must not change by more than a hundred-thousandth; pairs that change it are undone. The
-/// model is unchanged by an error or a panic. See the [module](self) for the theory.
+/// `probe` runs the model on a small input of the kind that it is for, such as 16 sentences. Norms
+/// and layers report their inputs and outputs to taps, which tell the readers of each norm and
+/// their ranges. The output must not change by more than a hundred-thousandth; pairs that change it
+/// are undone. The model is unchanged by an error or a panic. See the [module](self) for the
+/// theory.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -115,12 +117,13 @@ const TOLERANCE: f64 = 1e-5;
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```
 ///
-/// An equalized model, quantized or not, is [saved](crate::checkpoint::save) and loaded like any other; where
-/// a norm multiplies its residual, with this crate's [`nn::LayerNorm`](crate::nn::LayerNorm) only.
+/// An equalized model, quantized or not, is [saved](crate::checkpoint::save) and loaded like any
+/// other; where a norm multiplies its residual, with this crate's
+/// [`nn::LayerNorm`](crate::nn::LayerNorm) only.
 ///
 /// # Errors
-/// When `probe` fails or its output is not finite, a regex is malformed or matches nothing, or `alpha`
-/// is not between 0 and 1.
+/// When `probe` fails or its output is not finite, a regex is malformed or matches nothing, or
+/// `alpha` is not between 0 and 1.
 pub fn equalize<M>(
     model: &mut M,
     config: &Equalization,

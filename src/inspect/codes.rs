@@ -14,8 +14,8 @@ use crate::tensor::to_f32_vec;
 
 /// Codes of 8 bits.
 const CODES: usize = 256;
-/// Distance from the value a code stands for, in steps, beyond which it was clipped: half a step, and
-/// what rounding adds.
+/// Distance from the value a code stands for, in steps, beyond which it was clipped: half a step,
+/// and what rounding adds.
 const CLIPPED: f32 = 0.51;
 
 /// A quantized weight beside the float one.
@@ -83,8 +83,8 @@ pub struct ActivationInspection {
     pub min: f32,
     /// The maximum.
     pub max: f32,
-    /// The share of elements that are beyond the range of their codes: 0, as dynamic ranges hold all
-    /// elements; `None` where they stay float.
+    /// The share of elements that are beyond the range of their codes: 0, as dynamic ranges hold
+    /// all elements; `None` where they stay float.
     pub clipped: Option<f64>,
     /// The share of the codes that no element has; `None` where they stay float.
     pub unused_codes: Option<f64>,

@@ -5,8 +5,8 @@ use serde::Serialize;
 /// Bins of a histogram.
 const BINS: usize = 128;
 
-/// Counts of values in bins of one width over `[-bound, bound)`, where the bound is the smallest power of
-/// two that holds all of them: it grows as they come, by taking bins together in pairs.
+/// Counts of values in bins of one width over `[-bound, bound)`, where the bound is the smallest
+/// power of two that holds all of them: it grows as they come, by taking bins together in pairs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Histogram {

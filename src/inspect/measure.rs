@@ -19,7 +19,7 @@ use crate::tensor::to_f32_vec;
 /// assert_eq!((deviation.sqnr_db(), deviation.max_abs()), (20., 0.5));
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```
-/// As JSON it is an object of `sqnr_db`, `cosine` and `max_abs`; what is infinite is `null`.
+/// As JSON it is an object of `sqnr_db`, `cosine` and `max_abs`; infinite values are `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Deviation {
     count: u64,
@@ -86,8 +86,8 @@ impl Deviation {
         self.count
     }
 
-    /// `10 log10(sum x^2 / sum (x - x')^2)`, in decibels: infinite if nothing differs, minus infinity
-    /// where a value is no finite number.
+    /// `10 log10(sum x^2 / sum (x - x')^2)`, in decibels: infinite if nothing differs, minus
+    /// infinity where a value is no finite number.
     pub fn sqnr_db(&self) -> f64 {
         match (self.signal, self.noise) {
             (_, 0.) => f64::INFINITY,

@@ -24,8 +24,9 @@ pub struct Observed<T> {
     pub silent: Vec<String>,
 }
 
-/// Runs a model while each layer in `others` is compared with the function there, on the inputs that
-/// the layer gets: how sensitive a model is to quantizing each of its layers, by one run of it.
+/// Runs a model while each layer in `others` is compared with the function there, on the inputs
+/// that the layer gets: how sensitive a model is to quantizing each of its layers, by one run of
+/// it.
 ///
 /// `others` are quantized layers as functions: [`replays`]. `run` may call the model any number of
 /// times and from any threads. The model is left as it was, also when `run` fails or panics.
@@ -56,7 +57,7 @@ pub fn observe<M, T>(
 where
     M: Quantizable + ?Sized,
 {
-    /// Of one layer; the sums are in the order of the calls, the errors the first.
+    /// The sums of one layer: they are in the order of the calls, the errors the first.
     type Sums = Mutex<Result<Option<Deviation>>>;
 
     let compare = |(path, other): (String, Replay)| {

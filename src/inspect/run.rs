@@ -45,20 +45,21 @@ pub struct LayerInspection {
     pub weights: Vec<WeightInspection>,
     /// The activations that it multiplies; `None` if it was not called.
     pub input: Option<ActivationInspection>,
-    /// Its quantized output against its float one, both on the float model's inputs; `None` if it was
-    /// not called, or is not quantized.
+    /// Its quantized output against its float one, both on the float model's inputs; `None` if it
+    /// was not called, or is not quantized.
     pub output: Option<Deviation>,
-    /// Its output in the run of the quantized model against that in the float model's run: with what the
-    /// layers before it added; `None` if it was not called.
+    /// Its output in the run of the quantized model against that in the float model's run: with
+    /// what the layers before it added; `None` if it was not called.
     pub along: Option<Deviation>,
 }
 
-/// Measures a quantized model against its float original: weights, and outputs on sample inputs, layer
-/// by layer and end to end.
+/// Measures a quantized model against its float original: weights, and outputs on sample inputs,
+/// layer by layer and end to end.
 ///
-/// Of an equalized model, `float` is the equalized float one. `run` calls a model with the sample inputs and returns its output; the models are run once each, with
-/// taps, and are as they were afterwards. The calls of a layer are compared in their order, so `run`
-/// makes them on one thread. All layers' outputs are held during it: some dozens of inputs are enough.
+/// For an equalized model, `float` is the equalized float one. `run` calls a model with the sample
+/// inputs and returns its output; the models are run once each, with taps, and are as they were
+/// afterwards. The calls of a layer are compared in their order, so `run` makes them on one thread.
+/// All layers' outputs are held during it: some dozens of inputs are enough.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -80,8 +81,8 @@ pub struct LayerInspection {
 /// ```
 ///
 /// # Errors
-/// When `run` fails, the models have other layers than each other, or a layer computes something else
-/// by itself than in the model.
+/// When `run` fails, the models have other layers than each other, or a layer computes something
+/// else by itself than in the model.
 pub fn inspect<M: Quantizable>(
     float: &mut M,
     quantized: &mut M,

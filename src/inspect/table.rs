@@ -44,7 +44,8 @@ impl Inspection {
     }
 }
 
-/// The table has a row for each layer that is quantized or was called; figures in decibels are SQNR.
+/// The table has a row for each layer that is quantized or was called; figures in decibels are
+/// SQNR.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();

@@ -91,10 +91,9 @@ pub trait Layer: Sized + 'static {
         None
     }
 
-    /// Its weights as they are now, each under its
-    /// name within the layer, to be saved: quantized ones, and float ones of an equalized model. All
-    /// others are copied from there. A layer of your own passes on
-    /// [`Projection::stored`](crate::nn::Projection::stored).
+    /// Its weights as they are now, each under its name within the layer, to be saved: quantized
+    /// ones, and float ones of an equalized model. All others are copied from there. A layer of
+    /// your own passes on [`Projection::stored`](crate::nn::Projection::stored).
     ///
     /// # Errors
     /// When the layer cannot give them; by default, when it has any.
@@ -128,9 +127,9 @@ pub trait Layer: Sized + 'static {
         Ok(None)
     }
 
-    /// Makes each forward call report its inputs and output to `tap`, or to nothing; returns whether
-    /// the layer can. Without it, a layer is not measured by [`inspect`](crate::inspect); a layer of
-    /// your own passes on [`Projection::attach`](crate::nn::Projection::attach).
+    /// Makes each forward call report its inputs and output to `tap`, or to nothing; returns
+    /// whether the layer can. Without it, a layer is not measured by [`inspect`](crate::inspect); a
+    /// layer of your own passes on [`Projection::attach`](crate::nn::Projection::attach).
     fn attach(&mut self, tap: Option<Tap>) -> bool {
         let _ = tap;
         false

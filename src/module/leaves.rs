@@ -1,6 +1,7 @@
-//! Types that hold neither layers nor weights that are multiplied: numbers, text, and candle's own types
-//! but for its layers with a namesake in `nn` and those in `tensors`. A walk passes by, so that containers of them and of layers are trees, and
-//! `Model<Head = ()>` is a model without a head.
+//! Types that hold neither layers nor weights that are multiplied: numbers, text, and candle's own
+//! types except for layers with a namesake in `nn` and the types in `tensors`. A walk passes by, so
+//! that containers of them and of layers are trees, and `Model<Head = ()>` is a model without a
+//! head.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};

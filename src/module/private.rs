@@ -143,7 +143,7 @@ pub fn assert_quantizable<T: Quantizable + ?Sized>() {}
 /// Visits the fields of a strict type.
 ///
 /// # Errors
-/// Those of `visit`.
+/// The errors of `visit`.
 pub fn strict(walk: &mut Walk<'_>, visit: impl FnOnce(&mut Walk<'_>) -> Result<()>) -> Result<()> {
     walk.strict(visit)
 }

@@ -1,4 +1,5 @@
-//! Tensors that no layer holds: fields of a user's own types, and the weights of candle's convolutions.
+//! Tensors that no layer holds: fields of a user's own types, and the weights of candle's
+//! convolutions.
 
 use candle_core::quantized::{QMatMul, QTensor};
 use candle_core::{Tensor, Var};

@@ -25,13 +25,13 @@ use crate::tensor::MemoryId;
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
-/// The memory lives as long as an id of it.
+/// An id keeps its memory alive.
 #[derive(Clone)]
 pub struct WeightId {
     memory: MemoryId,
     /// Bytes of the whole memory, where they are known.
     bytes: Option<usize>,
-    /// Of a view of it.
+    /// The part that a view shows.
     part: Option<Part>,
     /// Keeps the address from being used again.
     _alive: Arc<dyn Any + Send + Sync>,
@@ -46,7 +46,7 @@ struct Part {
 }
 
 impl WeightId {
-    /// Of a float weight.
+    /// The id of a float weight.
     pub fn of_tensor(tensor: &Tensor) -> Self {
         let (storage, layout) = tensor.storage_and_layout();
         Self {
@@ -64,7 +64,7 @@ impl WeightId {
         }
     }
 
-    /// Of a quantized weight behind a pointer.
+    /// The id of a quantized weight behind a pointer.
     pub fn of_shared<T: Any + Send + Sync>(shared: &Arc<T>) -> Self {
         Self {
             memory: MemoryId::of(&**shared),
@@ -74,7 +74,7 @@ impl WeightId {
         }
     }
 
-    /// The memory, of which several weights may be parts.
+    /// The memory, which several weights may share.
     pub(crate) fn memory(&self) -> MemoryId {
         self.memory
     }

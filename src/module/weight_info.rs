@@ -28,7 +28,7 @@ pub enum WeightDType {
 }
 
 impl WeightDType {
-    /// Of codes, or else of halves.
+    /// The dtype of codes, or else of halves.
     pub(crate) fn of_quantized(codes: Option<QDType>, halves: candle_core::DType) -> Self {
         match codes {
             None => halves.into(),

@@ -10,7 +10,7 @@ use crate::module::leaves;
 use crate::ops;
 
 /// An activation function, in place of [`candle_nn::Activation`]: the same variants, words in a
-/// configuration and results, several times as fast on the CPU for those of a transformer.
+/// configuration and results. A transformer's functions are several times as fast on the CPU.
 ///
 /// [`ops::Activation`] lists the ones that a [`Linear`](super::Linear) can apply itself.
 ///

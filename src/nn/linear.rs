@@ -58,7 +58,7 @@ impl Linear {
     /// The output projection of an embedding's table, `[out_features, in_features]`:
     /// `Linear::new(embedding.embeddings().clone(), bias)`.
     ///
-    /// Of a table that was read from a checkpoint as the weight of its output projection, both
+    /// For a table that was read from a checkpoint as the weight of its output projection, both
     /// give the quantized projection; this one does not dequantize the table.
     ///
     /// ```
@@ -116,7 +116,7 @@ impl Linear {
 
     /// The weight, `[out_features, in_features]`.
     ///
-    /// Of a quantized layer this is the dequantized weight, computed at the first call and
+    /// For a quantized layer this is the dequantized weight, computed at the first call and
     /// kept: it takes as much memory as the float weight did.
     pub fn weight(&self) -> &Tensor {
         self.projection.weight()

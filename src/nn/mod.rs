@@ -2,11 +2,11 @@
 //!
 //! `use candle_dynquant::nn` stands for `use candle_nn as nn`: layers that can be quantized
 //! ([`Linear`], [`Embedding`], [`LSTM`], [`GRU`]) and those that are fused ([`LayerNorm`],
-//! [`RmsNorm`], [`Activation`], [`ops`]) are ours, the rest is candle's own. They are built and called
-//! as candle's, load the same keys and compute the same, so that changing the import is all there is
-//! to change; but [`RNN`] is PyTorch's layer here, not candle's trait.
+//! [`RmsNorm`], [`Activation`], [`ops`]) are ours, the rest is candle's own. They are built and
+//! called as candle's, load the same keys and compute the same, so that changing the import is all
+//! there is to change; but [`RNN`] is PyTorch's layer here, not candle's trait.
 //!
-//! Of candle-transformers' `with_tracing`, `Linear`, `LayerNorm` and all functions are here too;
+//! `Linear`, `LayerNorm` and all functions of candle-transformers' `with_tracing` are here too;
 //! its `Embedding::new(rows, size, vb)` is [`embedding()`], its `RmsNorm::new(size, eps, vb)`
 //! [`rms_norm`].
 

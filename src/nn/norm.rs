@@ -133,7 +133,7 @@ impl LayerNorm {
         let (weight, bias) = (self.weight(), self.bias());
         let fit = |parameter: &Tensor| parameter.dims() == hidden;
         if !(fit(weight) && bias.is_none_or(fit)) {
-            // candle's broadcasts other shapes, or says what is wrong with them.
+            // candle's broadcasts other shapes, or names their fault.
             return match (residual, &self.residual) {
                 (None, _) => self.inner.forward(xs),
                 (Some(residual), None) => self.inner.forward(&(xs + residual)?),

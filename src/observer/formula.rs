@@ -12,7 +12,7 @@ pub(super) struct Formula {
     qscheme: QScheme,
     quant_range: [i32; 2],
     eps: f32,
-    /// Of the symmetric schemes.
+    /// The zero point of the symmetric schemes.
     middle: i32,
 }
 

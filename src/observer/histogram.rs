@@ -146,7 +146,7 @@ impl Histogram {
         }
     }
 
-    /// Adds what is in this one to `new`, the range of which includes this one's.
+    /// Adds the counts of this one to `new`, whose range includes this one's.
     fn merge(self, mut new: Self) -> Self {
         let same = self.min == new.min && self.max == new.max;
         let old = match (same, self.min == self.max) {

@@ -61,7 +61,8 @@ impl Observer for MinMaxObserver {
     }
 }
 
-/// PyTorch's `PerChannelMinMaxObserver`: a minimum and a maximum for each index of the axis `ch_axis`.
+/// PyTorch's `PerChannelMinMaxObserver`: a minimum and a maximum for each index of the axis
+/// `ch_axis`.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

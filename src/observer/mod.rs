@@ -171,7 +171,7 @@ impl CustomObserver {
     }
 }
 
-/// From the ranges of some channels to their parameters.
+/// Computes the parameters of some channels from their ranges.
 pub(crate) type RangeFormula = Box<dyn Fn(&[[f32; 2]]) -> Result<WeightQParams> + Send + Sync>;
 
 impl fmt::Debug for CustomObserver {
@@ -223,8 +223,8 @@ impl ObserverConfig {
         })
     }
 
-    /// Whether an observer that is shown a weight block by block gives it the parameters that it gives
-    /// it as a whole, one scale for all.
+    /// Whether an observer that is shown a weight block by block gives it the parameters that it
+    /// gives it as a whole, one scale for all.
     pub(crate) fn sees_blocks(&self) -> bool {
         let ranges = matches!(self.kind, ObserverKind::MinMax | ObserverKind::OnnxRuntime);
         ranges && !self.qscheme.is_per_channel()

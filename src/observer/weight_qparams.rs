@@ -36,11 +36,11 @@ pub struct WeightQParams {
 }
 
 impl WeightQParams {
-    /// One scale and zero point, or as many of both as there are channels; all codes of
+    /// One scale and zero point, or one of both for each channel; all codes of
     /// `dtype` are used, and values are multiplied by the scale's inverse.
     ///
     /// # Errors
-    /// When there is no scale, there are not as many zero points as scales, a scale is not a
+    /// When there is no scale, scales and zero points differ in number, a scale is not a
     /// positive normal number, or a zero point is not a code of `dtype` or not finite.
     pub fn new(dtype: QDType, scales: Vec<f32>, zero_points: ZeroPoints) -> Result<Self> {
         let [min, max] = dtype.codes();
@@ -118,7 +118,7 @@ impl WeightQParams {
         &self.scales
     }
 
-    /// As many as there are scales.
+    /// One for each scale.
     pub fn zero_points(&self) -> &ZeroPoints {
         &self.zero_points
     }
@@ -133,7 +133,7 @@ impl WeightQParams {
         self.rounding
     }
 
-    /// The codes of values of one channel; one scale is that of every channel.
+    /// The codes of values of one channel; one scale holds for every channel.
     ///
     /// Empty for a channel that has no scale.
     pub fn quantize(&self, channel: usize, values: &[f32]) -> Vec<i32> {
@@ -153,7 +153,7 @@ impl WeightQParams {
     }
 
     /// How the values of a channel become codes, as [`quantize`](Self::quantize) makes them; one
-    /// scale is that of every channel.
+    /// scale holds for every channel.
     pub(crate) fn coding(&self, channel: usize) -> Coding {
         let channel = if self.scales.len() == 1 { 0 } else { channel };
         let (offset, zero_point, rounding) = match &self.zero_points {

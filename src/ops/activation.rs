@@ -11,7 +11,7 @@ use crate::trace;
 /// Applies an activation function to each element; the shape stays.
 ///
 /// The bounds of the functions, in units in the last place (ulp) of f32 or relative to `x`, are
-/// those of [`gelu`] and its like; NaN stays NaN, and an infinity gives the function's limit.
+/// documented at [`gelu`] and its like; NaN stays NaN, and an infinity gives the function's limit.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -14,10 +14,10 @@ use crate::trace;
 ///
 /// # Shapes
 /// - `q`: `[batch, heads, queries, head_dim]`
-/// - `k`: `[batch, kv_heads, keys, head_dim]`; `kv_heads` divides `heads`, and as many neighbouring
+/// - `k`: `[batch, kv_heads, keys, head_dim]`; `kv_heads` divides `heads`, and neighbouring
 ///   heads of `q` share each of them, without `repeat_kv`
 /// - `v`: `[batch, kv_heads, keys, value_dim]`
-/// - `mask`: a [`Mask`], or `Option<&Tensor>` of what is added to the scores after scaling;
+/// - `mask`: a [`Mask`], or `Option<&Tensor>`, added to the scores after scaling;
 ///   anything that broadcasts to `[batch, heads, queries, keys]`, as `[batch, 1, 1, keys]` does for
 ///   padding
 /// - result: `[batch, heads, queries, value_dim]`
@@ -29,10 +29,10 @@ use crate::trace;
 /// Scores are never stored as a whole. Each element of the result is within
 /// `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact one, the maxima over the
 /// keys that the mask does not exclude, and depends on its own query and the keys that this sees
-/// only: nothing of another key reaches it, be it finite or not. A query that the mask excludes
+/// only: no other key affects it, finite or not. A query that the mask excludes
 /// from every key gives zeros, as in PyTorch; a NaN in its scores, or plus infinity, makes a query
-/// NaN, and what is not finite in `v` is so in the results of the queries that see its key. The
-/// bits equal [`kernels::reference`](crate::kernels::reference)'s on every CPU.
+/// NaN, and a value of `v` that is not finite stays so in the results of queries that see its key.
+/// The bits equal [`kernels::reference`](crate::kernels::reference)'s on every CPU.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -54,7 +54,7 @@ use crate::trace;
 /// ```
 ///
 /// # Errors
-/// When the shapes do not agree, a dtype is no float, but for a u8 mask that says what it means, or
+/// When the shapes do not agree, a dtype is no float (a u8 mask that states its meaning may be), or
 /// a `q` without elements is to have millions of results.
 pub fn scaled_dot_product_attention<'a>(
     q: &Tensor,
@@ -67,13 +67,16 @@ pub fn scaled_dot_product_attention<'a>(
     Ok(attend([q, k, v], mask, scale, Precision::Float32)?)
 }
 
-/// [`scaled_dot_product_attention`] with factors of that precision: queries, keys, weights and values.
+/// [`scaled_dot_product_attention`] with factors of that precision: queries, keys, weights and
+/// values.
 ///
-/// [`Precision::BFloat16`] is for many queries on CPUs with AVX512-BF16 (AMD since Zen 4), where 512 of them take 0.6 to
-/// 0.7 times the time, and with AMX, whose tiles multiply then (not timed). An element of the result is beyond the error of f32 by at most
-/// `max |v| (e^(s / 63) - 1 + 2^-6)`, where `s` is the maximum of `scale sum |q_d k_d|` over the keys that the mask does
-/// not exclude. Other CPUs round the same factors and give the same bits, unless a sum is subnormal (below 1.2e-38),
-/// in up to 1.4 times the time of f32. f64, other devices and gradients keep their precision.
+/// [`Precision::BFloat16`] is for many queries on CPUs with AVX512-BF16 (AMD since Zen 4), where
+/// 512 of them take 0.6 to 0.7 times the time, and with AMX, whose tiles multiply then (not timed).
+/// An element of the result is beyond the error of f32 by at most
+/// `max |v| (e^(s / 63) - 1 + 2^-6)`, where `s` is the maximum of `scale sum |q_d k_d|` over the
+/// keys that the mask does not exclude. Other CPUs round the same factors and give the same bits,
+/// unless a sum is subnormal (below 1.2e-38), in up to 1.4 times the time of f32. f64, other
+/// devices and gradients keep their precision.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

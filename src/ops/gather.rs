@@ -12,12 +12,12 @@ use crate::tensor::{Elements, readable};
 /// The elements of `xs` at `indexes` along a dimension: PyTorch's and candle's `gather`.
 ///
 /// # Shapes
-/// `xs` and `indexes`, of u8, u32 or i64, have the same rank, and no dimension of `indexes` but `dim` is
-/// longer than in `xs`; the result has the shape of `indexes`.
+/// `xs` and `indexes`, of u8, u32 or i64, have the same rank, and no dimension of `indexes` but
+/// `dim` is longer than in `xs`; the result has the shape of `indexes`.
 ///
-/// Both may be views: indexes that `expand` repeats are read where they are. Tensors of f32 on the CPU
-/// are gathered by all threads if `dim` is the last dimension and the others agree; candle's own
-/// operation gathers the rest.
+/// Both may be views: indexes that `expand` repeats are read where they are. Tensors of f32 on the
+/// CPU are gathered by all threads if `dim` is the last dimension and the others agree; candle's
+/// own operation gathers the rest.
 ///
 /// ```
 /// use candle_core::{D, Device, Tensor};
@@ -43,7 +43,7 @@ pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
     };
     match ys {
         Some(ys) => Ok(ys),
-        // It says what is wrong, too.
+        // It names the fault, too.
         None => readable(xs)?
             .contiguous()?
             .gather(&readable(indexes)?.contiguous()?, dim),
@@ -69,7 +69,7 @@ fn is_ours(xs: &Tensor, indexes: &Tensor, dim: usize) -> bool {
     on_cpu && same_rows && !is_empty && xs.dtype() == DType::F32 && !xs.track_op()
 }
 
-/// `None` where candle's own says what is wrong.
+/// `None` where candle's own names the fault.
 fn of_rows(xs: &Tensor, indexes: &Tensor) -> error::Result<Option<Tensor>> {
     let xs = xs.contiguous()?;
     let indexes = match indexes.stride() {
@@ -86,8 +86,8 @@ fn of_rows(xs: &Tensor, indexes: &Tensor) -> error::Result<Option<Tensor>> {
     Ok(ys.map(tensor).transpose()?)
 }
 
-/// Elements of the rows of contiguous `xs` at the rows of `indexes`, whose elements lie side by side;
-/// `None` if there is an index that is too large.
+/// Elements of the rows of contiguous `xs` at the rows of `indexes`, whose elements lie side by
+/// side; `None` if there is an index that is too large.
 fn look_up<I: IntDType>(xs: &Tensor, indexes: &Tensor) -> error::Result<Option<Vec<f32>>> {
     let (Some(&columns), Some(&count)) = (xs.dims().last(), indexes.dims().last()) else {
         return Ok(None);

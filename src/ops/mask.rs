@@ -5,10 +5,12 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::error::{self, Error};
 use crate::tensor::{mismatch, readable, to_f32, unrepeated};
 
-/// Which keys a query of [`scaled_dot_product_attention`](super::scaled_dot_product_attention) sees.
+/// Which keys a query of [`scaled_dot_product_attention`](super::scaled_dot_product_attention)
+/// sees.
 ///
 /// An `Option<&Tensor>` is [`Add`](Self::Add) or [`All`](Self::All). Tensors have any shape that
-/// broadcasts to `[batch, heads, queries, keys]`, as `[batch, 1, 1, keys]` and `[queries, keys]` do.
+/// broadcasts to `[batch, heads, queries, keys]`, as `[batch, 1, 1, keys]` and `[queries, keys]`
+/// do.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};

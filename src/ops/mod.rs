@@ -1,4 +1,4 @@
-//! Fused CPU operations for what is left of a transformer's time once its products are fast.
+//! Fused CPU operations for the rest of a transformer, once its products are fast.
 //!
 //! | here | instead of |
 //! |---|---|

@@ -14,7 +14,7 @@ use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 /// # Shapes
 /// - `xs`: `[.., hidden]` of rank 1 or more
 /// - `weight`, `bias`: `[hidden]`; `bias` is a tensor or an option of one
-/// - result: that of `xs`
+/// - result: the shape of `xs`
 ///
 /// Mean and variance are taken in f32, the variance from differences to the mean. Within
 /// `3e-6 (1 + |mean|)` of the exact result where weights, biases and deviations are of order 1.
@@ -77,7 +77,7 @@ pub fn add_layer_norm<'a>(
 /// # Shapes
 /// - `xs`: `[.., hidden]` of rank 1 or more
 /// - `weight`: `[hidden]`
-/// - result: that of `xs`
+/// - result: the shape of `xs`
 ///
 /// The mean is taken in f32. Within `3e-6` of the exact result where weights are of order 1.
 ///
@@ -119,7 +119,7 @@ pub(crate) struct Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    /// That of a layer norm.
+    /// The operands of a layer norm.
     fn layer(op: &'static str, weight: &'a Tensor, bias: Option<&'a Tensor>, eps: f64) -> Self {
         Self {
             op,

@@ -40,7 +40,7 @@ pub fn softmax(xs: &Tensor, dim: impl Dim) -> Result<Tensor> {
 /// `xs` is `[.., n]` of rank 1 or more; the result has its shape.
 ///
 /// Within a relative error of `4e-7 + 2^-24 (max - x)`, with the row's maximum, or 1e-37, for rows
-/// of up to 5,000. A row of nothing but minus infinity is NaN, as in PyTorch, and so is one that
+/// of up to 5,000. A row of minus infinity only is NaN, as in PyTorch, and so is one that
 /// holds a NaN or plus infinity.
 ///
 /// ```

@@ -4,9 +4,10 @@
 //! weight: {observer: HistogramObserver, dtype: qint8, qscheme: per_tensor_symmetric, bins: 2048}
 //! activation: {granularity: per_row, reduce_range: false, arithmetic: pytorch}
 //! ```
-//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}` or `{dtype: bfloat16}`,
-//! `activation` may be `float` or `bfloat16`. What is left out is as in PyTorch's default observers for weights: signed codes
-//! are symmetric and unsigned ones affine, and activations follow from the weight.
+//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}` or
+//! `{dtype: bfloat16}`, `activation` may be `float` or `bfloat16`. Missing keys are as in PyTorch's
+//! default observers for weights: signed codes are symmetric and unsigned ones affine, and
+//! activations follow from the weight.
 
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeMap, Serializer};

@@ -143,8 +143,8 @@ impl QConfig {
         .eps(Self::MIN_EPS)
     }
 
-    /// The minimum scale that leaves small weights as they are: the least normal f32, 1.2e-38, since
-    /// the inverse of a smaller one may be infinite.
+    /// The minimum scale that leaves small weights as they are: the least normal f32, 1.2e-38,
+    /// since the inverse of a smaller one may be infinite.
     pub const MIN_EPS: f32 = f32::MIN_POSITIVE;
 
     /// Itself with another minimum scale of int8 weights, PyTorch's `eps`.
@@ -193,8 +193,8 @@ impl QConfig {
     /// int8's peak on AMX and AVX512-BF16.
     ///
     /// Activations and weights are each within 2^-8 of their value, so that a result is within
-    /// `k * 2^-7 * max|x| * max|w|` of the float one, `k` being the number of inputs. Every instruction
-    /// set gives the same bits, unless a sum is subnormal (below 1.2e-38).
+    /// `k * 2^-7 * max|x| * max|w|` of the float one, `k` being the number of inputs. Every
+    /// instruction set gives the same bits, unless a sum is subnormal (below 1.2e-38).
     pub const fn bfloat16_dynamic() -> Self {
         Self::new(ActivationConfig::BFloat16, WeightConfig::BFloat16)
     }

@@ -27,7 +27,7 @@ fn schemes_and_dtypes_say_what_they_are() {
 
 #[test]
 fn weights_scales_are_those_of_the_stretched_range() {
-    // The zero point is given, and the range is that of the greater magnitude.
+    // The zero point is given, and the greater magnitude decides the range.
     let ranges = [(-2.55, 1.), (-1., 2.55), (1., 2.55), (-2.55, -1.)];
     for (min, max) in ranges {
         assert_eq!(symmetric(min, max, [-128, 127], 7, EPS), params(0.02, 7));

@@ -24,9 +24,9 @@ impl QTable {
     /// ```
     ///
     /// # Errors
-    /// When there are not as many codes as the shape says, one scale for a table or one for each
-    /// row, and as many zero points; when a code or zero point is none of `dtype`, a scale is not
-    /// finite and positive, zero points are float without the qscheme and quint8, or
+    /// When the shape has another number of codes, when there is not one scale for a table or one
+    /// for each row, with its zero point; when a code or zero point is none of `dtype`, a scale is
+    /// not finite and positive, zero points are float without the qscheme and quint8, or
     /// `DYNQUANT_ISA` is wrong.
     pub fn from_codes(
         shape: [usize; 2],

@@ -10,8 +10,8 @@ use super::survey::Survey;
 use crate::error::{Error, Result};
 use crate::module::{QMatrix, TensorField, WeightDType, WeightId, WeightInfo};
 
-/// A float tensor with two or more dimensions that no layer holds, so that it stays float; or a view
-/// that keeps at least twice its own bytes.
+/// A float tensor with two or more dimensions that no layer holds, so that it stays float; or a
+/// view that keeps at least twice its own bytes.
 ///
 /// `Display` gives its path, dtype, shape and bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,7 +26,8 @@ pub struct FloatTensor {
     /// Bytes in memory. Memory of several tensors is counted with the first, and a view counts the
     /// whole memory.
     pub bytes: usize,
-    /// The layer of candle's that holds it, `candle_nn::Conv1d` for example, which is not quantized.
+    /// The layer of candle's that holds it, `candle_nn::Conv1d` for example, which is not
+    /// quantized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
     /// Whether it is in or below a strict type.
@@ -37,16 +38,16 @@ pub struct FloatTensor {
     own_bytes: usize,
 }
 
-/// Whether a tensor of so many bytes, in a memory of so many, keeps others than its own.
+/// Whether a tensor of this size, in a memory of that size, keeps other bytes than its own.
 fn keeps_more(own: usize, memory: usize) -> bool {
     memory > 0 && memory >= 2 * own
 }
 
-/// What to do about them.
+/// Advice on them.
 pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear or a layer of your own, \
                                  or mark the field #[quantizable(skip)]";
 
-/// What a `VarBuilder` in a model does, and what to do about it.
+/// The effect of a `VarBuilder` in a model, and advice.
 pub(super) const BUILDER: &str = "may keep all tensors that it loads: do not hold it";
 
 impl FloatTensor {
@@ -85,8 +86,8 @@ pub(crate) struct FoundTensor {
 }
 
 impl FoundTensor {
-    /// The tensor, if it is a float one that reaches along two or more dimensions, or a view of more:
-    /// norms and biases are vectors, and indexes and masks are integers.
+    /// The tensor, if it is a float one that reaches along two or more dimensions, or a view of
+    /// more: norms and biases are vectors, and indexes and masks are integers.
     pub fn of(path: &str, field: TensorField<'_>) -> Option<Self> {
         let TensorField {
             tensor,
@@ -191,8 +192,8 @@ fn check_builders(survey: &Survey) -> Result<()> {
     }
 }
 
-/// The tensors that are named where these layers are swapped, of which none is in a strict type, nor
-/// is a `VarBuilder`.
+/// The tensors that a report names where these layers are swapped. Neither they nor a `VarBuilder`
+/// are in a strict type.
 ///
 /// # Errors
 /// When one is.
@@ -208,7 +209,7 @@ pub(crate) fn checked(
     }
 }
 
-/// Those of a model in which nothing is quantized, and what to do about them.
+/// The float tensors of a model in which nothing is quantized, and advice.
 pub(super) fn of_float(survey: &Survey) -> Option<String> {
     let named = named(survey, &Owners::before(survey, |_| false));
     listed(&named.iter().collect::<Vec<_>>())

@@ -73,7 +73,7 @@ impl HiddenField {
                 let whole = *of == self.type_name;
                 let derive = match shared {
                     _ if whole && container.is_some() => String::new(),
-                    // Of a parameter that is a layer: there is no type to derive for.
+                    // A parameter that is a layer: there is no type to derive for.
                     true if whole => BOUND.to_owned(),
                     true if is_generic => {
                         format!("derive Quantizable and Clone for {of}; if it does, {BOUND}")
@@ -237,7 +237,7 @@ fn holds(path: &str, krate: &str, name: &str) -> Holds {
             Holds::Layer(HiddenReason::Dynamic { of })
         }
         "candle_core" | "candle_nn" => Holds::Nothing,
-        // Its configurations are sizes and choices; those of others may be anything.
+        // Its configurations are sizes and choices; other configurations may be anything.
         "candle_transformers" if WRAPPERS.contains(&name) || name.ends_with("Config") => {
             Holds::Nothing
         }
@@ -267,7 +267,7 @@ fn tokens(type_name: &str) -> Vec<&str> {
     tokens
 }
 
-/// What is said of the tensors that a value of the type may hold.
+/// A note on the tensors that a value of the type may hold.
 pub(super) fn note(type_name: &str) -> Option<&'static str> {
     if tokens(type_name).contains(&BUILDER) {
         Some(super::float_tensors::BUILDER)
@@ -295,7 +295,8 @@ fn holds_tensors(type_name: &str) -> bool {
     false
 }
 
-/// The change after which a walk sees into the containers of a type, if there is one that it passes by.
+/// The change after which a walk sees into the containers of a type, if there is one that it passes
+/// by.
 fn container_advice(type_name: &str) -> Option<String> {
     let mut tokens = tokens(type_name).into_iter();
     while let Some(token) = tokens.next() {
@@ -334,7 +335,7 @@ fn container_advice(type_name: &str) -> Option<String> {
     is_tuple.then(|| "derive Quantizable for a struct in place of the tuple".into())
 }
 
-/// Whether a type of the standard library implements `Display`; of others it is not known.
+/// Whether a type of the standard library implements `Display`; unknown for others.
 fn has_text(type_name: &str) -> bool {
     let name = type_name.trim_start_matches('&').trim();
     let last = name.rsplit("::").next().unwrap_or_default();
@@ -354,7 +355,7 @@ fn take_argument(tokens: &mut std::vec::IntoIter<&str>) -> String {
         match *token {
             "," | ">" if depth == 0 => break,
             "<" | "(" | "[" => depth += 1,
-            // Not that of an arrow.
+            // Not an arrow's.
             ">" if argument.ends_with('-') => {}
             ">" | ")" | "]" => depth -= 1,
             _ => {}
@@ -372,7 +373,7 @@ fn skip_arguments(tokens: &mut std::vec::IntoIter<&str>) {
         match *token {
             "<" => depth += 1,
             _ if depth == 0 => return,
-            // Not that of an arrow.
+            // Not an arrow's.
             ">" if last != "-" => depth -= 1,
             _ => {}
         }
@@ -398,7 +399,7 @@ fn skip_function(tokens: &mut std::vec::IntoIter<&str>) {
         match token {
             "(" | "[" | "<" => depth += 1,
             ")" | "]" => depth -= 1,
-            // Not that of an arrow.
+            // Not an arrow's.
             ">" if last != "-" => depth -= 1,
             _ => {}
         }

@@ -24,7 +24,8 @@ use crate::trace;
 use progress::Reporter;
 use survey::Survey;
 
-/// Quantizes the layers of `model` that `spec` matches, in place, and reports every layer's outcome.
+/// Quantizes the layers of `model` that `spec` matches, in place, and reports every layer's
+/// outcome.
 ///
 /// Weights are quantized here, once; activations are quantized in every forward call. To keep the
 /// float model, quantize a clone: tensors are shared, so a clone is cheap.
@@ -47,8 +48,8 @@ use survey::Survey;
 /// ```
 ///
 /// # Errors
-/// When a rule or the whole spec matches nothing, a regex is malformed, two layers have one
-/// path, a matched weight cannot be quantized, or a type marked `#[quantizable(strict)]` holds float
+/// When a rule or the whole spec matches nothing, a regex is malformed, two layers have one path, a
+/// matched weight cannot be quantized, or a type marked `#[quantizable(strict)]` holds float
 /// tensors in no layer that a report would name. The model is then as it was. A layer whose int8
 /// products could leave an i32 is left, unless a rule has its exact name or it is the only one.
 pub fn quantize_dynamic<M>(model: &mut M, spec: &QConfigSpec) -> Result<Report>
@@ -83,7 +84,7 @@ where
 ///
 /// # Errors
 /// As [`quantize_dynamic`], and [`Error::Cancelled`](crate::Error::Cancelled) when `progress` asks
-/// to stop. The model is then as it was, and so it is after a panic of `progress`.
+/// to stop. The model is then as it was, also after a panic of `progress`.
 pub fn quantize_dynamic_with<M>(
     model: &mut M,
     spec: &QConfigSpec,

@@ -12,7 +12,7 @@ pub(super) struct Held {
     pub weights: Vec<WeightInfo>,
 }
 
-/// What holds a weight; of several that do, the first in this order counts it.
+/// The holder of a weight; among several, the first in this order counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Holder {
     Multiplies,
@@ -52,7 +52,7 @@ impl Owners {
     ///
     /// A layer that was left counts before one that was swapped, because all the memory it holds
     /// stays allocated; then a layer that multiplies before an embedding, which would share its
-    /// weight, and before a tensor in no layer, of which one in a strict type; then the first.
+    /// weight, and before a tensor in no layer, first one in a strict type; then the first.
     pub fn of(layers: Vec<Held>) -> Self {
         let mut counts = BTreeMap::new();
         let mut memories: BTreeMap<Place, _> = BTreeMap::new();

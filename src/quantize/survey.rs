@@ -105,7 +105,7 @@ impl Visitor for Survey {
 
     fn shared(&mut self, path: &str, first: &str) {
         for layer in &mut self.layers {
-            // Not by `path` alone: what is below `first` may have been met elsewhere before.
+            // Not by `path` alone: layers below `first` may have been met elsewhere before.
             let below: Vec<_> = layer
                 .paths()
                 .filter_map(|known| rebase(known, first, path))

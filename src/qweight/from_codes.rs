@@ -20,7 +20,7 @@ pub(crate) struct RawCodes<Z> {
     pub codes: Vec<i8>,
     /// One, or one for each row.
     pub scales: Vec<f32>,
-    /// As many as scales.
+    /// One for each scale.
     pub zero_points: Z,
 }
 
@@ -40,9 +40,9 @@ impl QWeight {
     /// ```
     ///
     /// # Errors
-    /// When there are not as many codes as the shape says, one scale for a tensor or one for each
-    /// channel, and as many zero points; when a code or zero point is none of `dtype`, a scale is
-    /// not finite and positive, the zero points are float, the bias has another shape or holds a
+    /// When the shape has another number of codes, when there is not one scale for a tensor or one
+    /// for each channel, with its zero point; when a code or zero point is none of `dtype`, a scale
+    /// is not finite and positive, the zero points are float, the bias has another shape or holds a
     /// NaN or an infinity, a channel could overflow its accumulator, or `DYNQUANT_ISA` is wrong.
     pub fn from_codes(
         shape: [usize; 2],
@@ -113,7 +113,7 @@ impl QWeight {
                 Self::of_codes(1, self.shape(), raw, Some(bias))
             }
             Format::Halves(out_of_range) => {
-                // Of a format of halves there are some.
+                // A format of halves has halves.
                 let halves = self.stored_halves();
                 let halves = halves.unwrap_or(Halves::Float16(Vec::new()));
                 Self::of_halves(1, self.shape(), &halves, out_of_range, Some(bias))
@@ -197,7 +197,7 @@ pub(crate) fn less_offset(dtype: QDType, codes: &[i32]) -> Result<Vec<i8>> {
         .collect())
 }
 
-/// Checks that there are as many finite elements as the shape says.
+/// Checks that the elements are finite, and that their number suits the shape.
 pub(crate) fn check_halves(shape: [usize; 2], halves: &Halves) -> Result<()> {
     let elements = sizes::weight("halves", shape)?;
     if halves.len() != elements {

@@ -11,7 +11,8 @@ use crate::qparams::{QDType, QScheme};
 pub(crate) const SCALE: &str = "_scale";
 pub(crate) const ZERO_POINT: &str = "_zero_point";
 pub(crate) const UNSIGNED_ZERO_POINT: &str = "_zero_point_unsigned";
-/// The prefix of the parameters of a norm that multiplies its residual, and the name of the factors.
+/// The prefix of the parameters of a norm that multiplies its residual, and the name of the
+/// factors.
 pub(crate) const EQUALIZED: &str = "equalized";
 pub(crate) const RESIDUAL: &str = "residual_weight";
 /// The suffix under which a backend describes the weight; no tensor of a file.

@@ -9,8 +9,8 @@
 //! | `weight` | f16, bf16 | the elements of a float16 or bfloat16 weight |
 //! | `weight` | any other float | the dequantized weight, for layers that are not this crate's |
 //! | `weight_scale` | f32 | one for the tensor, or one for each output channel |
-//! | `weight_zero_point` | i64 | as many, less the dtype's offset; missing where all are 0 |
-//! | `weight_zero_point_unsigned` | f32 | those of float zero points, among the codes from 0 to 255 |
+//! | `weight_zero_point` | i64 | one for each scale, less the dtype's offset; missing where all are 0 |
+//! | `weight_zero_point_unsigned` | f32 | float zero points, among the codes from 0 to 255 |
 //! | `weight_dynquant` | u8 | a [`Format`] as JSON: its presence is what marks a quantized weight |
 //!
 //! A norm that multiplies its residual is stored as `equalized.weight`, `equalized.bias` and

@@ -1,9 +1,9 @@
 //! Which elements of which tensor of a checkpoint a weight is.
 //!
 //! A model may rename tensors, cut several weights out of one, or transpose one, and gives a layer
-//! nothing but the result. Its memory tells where it came from: a backend records each tensor that it hands
-//! out, and layers look theirs up when they are made. As memory may be freed and used again, or changed in place, a
-//! matrix is compared with the file.
+//! nothing but the result. Its memory tells where it came from: a backend records each tensor that
+//! it hands out, and layers look theirs up when they are made. As memory may be freed and used
+//! again, or changed in place, a matrix is compared with the file.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,8 +23,8 @@ use crate::qtable::QTable;
 use crate::qweight::{QWeight, RawCodes};
 use crate::tensor::{MemoryId, bits};
 
-/// Elements of a tensor as a matrix: `[i, j]` is that at `offset + i * strides[0] + j * strides[1]` in
-/// row order. The stride of an axis of one element is 0.
+/// Elements of a tensor as a matrix: `[i, j]` is that at `offset + i * strides[0] + j * strides[1]`
+/// in row order. The stride of an axis of one element is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Part {
@@ -78,7 +78,7 @@ struct Handed {
     source: Weak<dyn Source>,
 }
 
-/// By their memory. Those of a checkpoint that is closed are removed as others come.
+/// By their memory. Origins of a closed checkpoint are removed when others are added.
 #[derive(Default)]
 struct Register {
     handed: Option<HashMap<MemoryId, Handed>>,
@@ -188,7 +188,7 @@ impl Handed {
 }
 
 impl Part {
-    /// So many rows of a matrix, from `first` on.
+    /// A number of rows of a matrix, from `first` on.
     pub fn rows(first: usize, shape: [usize; 2]) -> Self {
         let [n, k] = shape;
         let stride = |size, stride| if size > 1 { stride } else { 0 };
@@ -308,7 +308,8 @@ impl std::fmt::Debug for Origin {
 }
 
 impl Parts {
-    /// The weight, packed to be multiplied, and what is done to activations; `None` of a table.
+    /// The weight, packed to be multiplied, and the configuration of activations; `None` for a
+    /// table.
     pub fn qweight(
         self,
         gates: usize,
@@ -335,7 +336,7 @@ impl Parts {
                 } = raw;
                 let zero_points = match zero_points {
                     ZeroPoints::Int(zeros) => zeros.iter().map(|z| z - offset(dtype)).collect(),
-                    // Of a format with activations they are integers.
+                    // A format with activations has integers.
                     ZeroPoints::Float(_) => return Ok(None),
                 };
                 let raw = RawCodes {

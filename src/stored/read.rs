@@ -44,7 +44,8 @@ pub(crate) fn find<'a>(vb: &'a VarBuilder<'a>, name: &'a str) -> Option<Found<'a
     })
 }
 
-/// Where a norm's parameters are, and the factors of its residual, `[hidden]`; `None` if it has none.
+/// Where a norm's parameters are, and the factors of its residual, `[hidden]`; `None` if it has
+/// none.
 pub(crate) fn equalized<'a>(vb: &VarBuilder<'a>) -> Option<(VarBuilder<'a>, Tensor)> {
     let own = vb.pp(EQUALIZED);
     if !own.contains_tensor(RESIDUAL) {
@@ -156,7 +157,7 @@ impl Found<'_> {
         Ok(tensor.flatten_all()?.to_vec1()?)
     }
 
-    /// As many zero points, each less the offset of the dtype.
+    /// The zero points, each less the offset of the dtype.
     fn zero_points(&self, _: Codes, count: usize) -> Result<Vec<i32>> {
         let name = format!("{}{ZERO_POINT}", self.name);
         if !self.vb.contains_tensor(&name) {
@@ -164,7 +165,7 @@ impl Found<'_> {
         }
         let tensor = self.vb.get_unchecked_dtype(&name, DType::I64)?;
         let zero_points = tensor.flatten_all()?.to_vec1::<i64>()?;
-        // Beyond i8 they are refused by all that follows.
+        // Beyond i8 they are refused later.
         let clamp = |z: i64| z.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
         Ok(zero_points.into_iter().map(clamp).collect())
     }

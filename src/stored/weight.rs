@@ -34,7 +34,7 @@ pub(crate) enum Value {
 /// A quantized weight where it is.
 #[derive(Clone, Debug)]
 pub(crate) enum Quantized {
-    /// With what is done to activations, where the layer multiplies.
+    /// With the configuration of activations, where the layer multiplies.
     Weight(Arc<QWeight>, Option<ActivationConfig>),
     Table(Arc<QTable>),
 }

@@ -88,7 +88,7 @@ impl Candidates {
         replays
     }
 
-    /// Makes the model what `assignment` says; what is quantized is only moved.
+    /// Gives the model the precisions of `assignment`; quantized layers are only moved.
     pub fn install<M: Quantizable + ?Sized>(
         &mut self,
         model: &mut M,

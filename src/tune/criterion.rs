@@ -17,7 +17,7 @@ pub enum Goal {
     Absolute(f64),
 }
 
-/// Which accuracy passes, given that of the float model.
+/// Which accuracy passes, given the float model's.
 ///
 /// ```
 /// use candle_dynquant::tune::{Criterion, Goal};
@@ -59,8 +59,8 @@ impl Default for Criterion {
 }
 
 impl Criterion {
-    /// The worst accuracy that passes. The slack is `goal * |baseline|`, so a negative baseline has one
-    /// too.
+    /// The worst accuracy that passes. The slack is `goal * |baseline|`, so a negative baseline has
+    /// one too.
     pub fn target(&self, baseline: f64) -> f64 {
         let slack = match self.goal {
             Goal::Relative(share) => share * baseline.abs(),

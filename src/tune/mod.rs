@@ -11,12 +11,12 @@
 //!
 //! It also ends after `max_trials`, with `performance_only` after the first trial, if the progress
 //! function says so, and where an evaluation or the history fails. The model is then the best one
-//! found: that of the fewest bytes among those that pass, or else the most accurate one.
+//! found: the smallest one that passes, or else the most accurate one.
 //!
 //! # Results that can be repeated
-//! No strategy draws random numbers or reads a clock, and trials are compared by accuracy and bytes: if
-//! the evaluation is deterministic, so are trials and result, on any number of threads. Only a timeout
-//! may cut them short.
+//! No strategy draws random numbers or reads a clock, and trials are compared by accuracy and
+//! bytes: if the evaluation is deterministic, so are trials and result, on any number of threads.
+//! Only a timeout may cut them short.
 
 mod candidates;
 mod config;
@@ -49,13 +49,13 @@ use history::{Baseline, History, Recorded};
 use search::{Eval, Search, evaluate};
 use stop::{Halt, Stopped as Stop};
 
-/// Quantizes `model` to the smallest mix of precisions that meets an accuracy criterion, and leaves it as
-/// the best mix found.
+/// Quantizes `model` to the smallest mix of precisions that meets an accuracy criterion, and leaves
+/// it as the best mix found.
 ///
-/// `eval` returns the accuracy of the model, in any unit; it is called once for the float model and once
-/// for each trial. Layers fall back from int8, as `config` says, to half-precision weights, and then to
-/// float. While the search runs, each layer is kept in every precision: about 1.75 times the memory of
-/// the float weights. To keep the float model afterwards, tune a clone.
+/// `eval` returns the accuracy of the model, in any unit; it is called once for the float model and
+/// once for each trial. Layers fall back from int8, as `config` says, to half-precision weights,
+/// and then to float. While the search runs, each layer is kept in every precision: about 1.75
+/// times the memory of the float weights. To keep the float model afterwards, tune a clone.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -71,7 +71,7 @@ use stop::{Halt, Stopped as Stop};
 /// let xs = Tensor::randn(0f32, 1., (16, 32), &Device::Cpu)?;
 /// let run = |m: &Mlp| m.down.forward(&m.up.forward(&xs)?.relu()?);
 /// let expected = run(&float)?;
-/// // The mean square error, which must not exceed that of the float model by 1e-7.
+/// // The mean square error, which must not exceed the float model's by 1e-7.
 /// let error = |m: &Mlp| (run(m)? - &expected)?.sqr()?.mean_all()?.to_scalar::<f32>().map(f64::from);
 ///
 /// let mut model = float.clone();
@@ -83,10 +83,10 @@ use stop::{Halt, Stopped as Stop};
 /// ```
 ///
 /// # Errors
-/// As [`quantize_dynamic`](crate::quantize_dynamic); when the float model cannot be evaluated, or to no
-/// finite number; when a history cannot be read or created. The model is then as it was. What goes wrong later, in
-/// an evaluation for example, ends the search: [`TuningOutcome::stopped`] has it, and the model is the
-/// best one until then.
+/// As [`quantize_dynamic`](crate::quantize_dynamic); when the float model cannot be evaluated, or
+/// to no finite number; when a history cannot be read or created. The model is then as it was. A
+/// later failure, of an evaluation for example, ends the search: it is in
+/// [`TuningOutcome::stopped`], and the model is the best one until then.
 pub fn tune<M, E>(
     model: &mut M,
     config: &TuningConfig,
@@ -99,8 +99,8 @@ where
     tune_with(model, config, eval, |_| ControlFlow::Continue(()))
 }
 
-/// [`tune`](tune()) that calls `progress` after each trial. [`ControlFlow::Break`] ends the search, with
-/// the best model found.
+/// [`tune`](tune()) that calls `progress` after each trial. [`ControlFlow::Break`] ends the search,
+/// with the best model found.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -209,8 +209,8 @@ fn run<M: Quantizable + ?Sized>(search: &mut Search<'_, M>, begins: bool) -> Res
     search.config.strategy.run(&units, &ranking, search)
 }
 
-/// Evaluates the float model and, if wanted, ranks the units by how much quantizing each of them changes
-/// its output.
+/// Evaluates the float model and, if wanted, ranks the units by how much quantizing each of them
+/// changes its output.
 fn measure_float<M: Quantizable + ?Sized>(
     model: &mut M,
     candidates: &Candidates,
@@ -228,7 +228,7 @@ fn measure_float<M: Quantizable + ?Sized>(
                 .paths
                 .iter()
                 .filter_map(|path| observed.outputs.get(path));
-            // What is said in many rows averages out where they are pooled.
+            // Noise in many rows averages out where they are pooled.
             let score = |d: &Deviation| {
                 d.sqnr_db() + 10. * (d.count() as f64 / unit.channels as f64).log10()
             };

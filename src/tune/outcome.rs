@@ -22,9 +22,9 @@ use crate::quantize::{FloatTensor, HiddenField};
 
 /// The result of [`tune`](crate::tune()).
 ///
-/// `Display` prints Neural Compressor's tables *Mixed Precision Statistics* and *Tune Result Statistics*,
-/// the layers that fell back, fields that may hold layers, float tensors in no layer, keys of the
-/// configuration that were ignored, and why the search ended.
+/// `Display` prints Neural Compressor's tables *Mixed Precision Statistics* and *Tune Result
+/// Statistics*, the layers that fell back, fields that may hold layers, float tensors in no layer,
+/// keys of the configuration that were ignored, and why the search ended.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TuningOutcome {
@@ -40,7 +40,7 @@ pub struct TuningOutcome {
     pub higher_is_better: bool,
     /// Seconds that the evaluation of the float model took.
     pub baseline_seconds: f64,
-    /// Every trial, in order, those of a resumed history included.
+    /// Every trial, in order, including the trials of a resumed history.
     pub trials: Vec<Trial>,
     /// Index of the trial that the model is; `None` if there is none, and the model is float.
     pub best_trial: Option<usize>,
@@ -123,8 +123,8 @@ impl TuningOutcome {
         self.best_trial.and_then(|best| self.trials.get(best))
     }
 
-    /// The curve of the search, for [`Inspection::page`](crate::inspect::Inspection::page): the accuracy
-    /// of each trial, and of the best one until then.
+    /// The curve of the search, for [`Inspection::page`](crate::inspect::Inspection::page): the
+    /// accuracy of each trial, and of the best one until then.
     #[cfg(feature = "page")]
     pub fn curve(&self) -> Vec<PagePoint> {
         let mut best: Option<&Trial> = None;
@@ -150,7 +150,7 @@ fn precision_in(trial: &Trial, path: &str) -> Option<Precision> {
     found.map(|(precision, _)| *precision)
 }
 
-/// Of a layer that was not tuned.
+/// The precision of a layer that was not tuned.
 fn precision_of(layer: &Found) -> Precision {
     match layer.is_quantized() {
         false => Precision::Float,

@@ -30,7 +30,7 @@ pub(super) struct Search<'a, M: Quantizable + ?Sized> {
     pub eval: Eval<'a, M>,
     pub tell: Tell<'a>,
     pub history: Option<History>,
-    /// Of an earlier run.
+    /// Results of an earlier run.
     pub recorded: HashMap<Assignment, (f64, f64)>,
     pub trials: Vec<(Assignment, Trial)>,
     /// Index of the best trial.

@@ -15,7 +15,7 @@ pub enum Stopped {
     CriterionMet,
     /// The first trial was asked for, whatever its accuracy.
     PerformanceOnly,
-    /// As many trials as were allowed.
+    /// The maximum number of trials.
     MaxTrials,
     /// The time is over.
     Timeout,

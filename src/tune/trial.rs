@@ -17,10 +17,10 @@ pub struct Trial {
     pub value: f64,
     /// Whether it meets the criterion.
     pub passed: bool,
-    /// Bytes of the weights that were tuned, without scales and padding: a trial with fewer counts as
-    /// the faster one.
+    /// Bytes of the weights that were tuned, without scales and padding: a trial with fewer counts
+    /// as the faster one.
     pub bytes: usize,
-    /// The time of the evaluation; that of the earlier run where a history was resumed.
+    /// The time of the evaluation, in the earlier run where a history was resumed.
     pub seconds: f64,
     /// Paths of the layers by what they were.
     pub layers: BTreeMap<Precision, Vec<String>>,
@@ -49,8 +49,8 @@ impl Trial {
         }
     }
 
-    /// One that passes before one that does not; of those that pass the one of fewer bytes, then the
-    /// more accurate one; of the others the more accurate one.
+    /// One that passes before one that does not; of those that pass the one of fewer bytes, then
+    /// the more accurate one; of the others the more accurate one.
     pub(super) fn is_better(&self, than: &Self, higher_is_better: bool) -> bool {
         let accuracy = compare(higher_is_better, self.value, than.value);
         let bytes = than.bytes.cmp(&self.bytes);
@@ -85,8 +85,8 @@ pub struct TuningProgress<'a> {
     pub trial: &'a Trial,
     /// Trials until now, this one included.
     pub trials: usize,
-    /// How many there will be at most, unless layers have to fall back further than to the first of the
-    /// higher precisions.
+    /// How many there will be at most, unless layers have to fall back further than to the first of
+    /// the higher precisions.
     pub expected_trials: usize,
     /// The accuracy of the float model.
     pub baseline: f64,

@@ -11,8 +11,8 @@ use crate::words::words;
 pub enum Precision {
     /// 8-bit codes, as the spec says.
     Int8,
-    /// 8-bit codes by [`QConfig::per_row_dynamic`](crate::QConfig::per_row_dynamic), where the spec says
-    /// otherwise.
+    /// 8-bit codes by [`QConfig::per_row_dynamic`](crate::QConfig::per_row_dynamic), where the spec
+    /// says otherwise.
     Int8PerRow,
     /// Half-precision weights, or bfloat16 where the spec says so.
     Float16,
@@ -33,7 +33,7 @@ impl Precision {
 /// A layer, or several that share a quantized weight and therefore change together.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
-    /// Of the layers; the first counts the weight.
+    /// Paths of the layers; the first counts the weight.
     pub paths: Vec<String>,
     pub kind: LayerKind,
     /// Elements of its weights.
@@ -97,7 +97,7 @@ impl Units {
         units.map(|(unit, precision)| unit.bytes(*precision)).sum()
     }
 
-    /// The precisions that a search begins with: those of int8, or else the first there is.
+    /// The precisions that a search begins with: int8, or else the first of each.
     pub fn starts(&self) -> Vec<Precision> {
         let all = self.precisions();
         let int8: Vec<_> = all.iter().copied().filter(|p| p.is_int8()).collect();

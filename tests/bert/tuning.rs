@@ -1,4 +1,5 @@
-//! Tuning `assets/bert` and all-MiniLM-L6-v2 to an SQNR that int8 misses, and loading what was saved.
+//! Tuning `assets/bert` and all-MiniLM-L6-v2 to an SQNR that int8 misses, and loading what was
+//! saved.
 //!
 //! MiniLM as in `tests/bert/minilm.rs`, by `DYNQUANT_MINILM`.
 

@@ -20,7 +20,7 @@ fn one_scale_is_that_of_the_whole_weight() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, saved, written] = ["float", "saved", "written"].map(|name| dir.path().join(name));
     let weight = Tensor::randn(0f32, 1., (ROWS - 1, COLUMNS), &Device::Cpu)?;
-    // The range is that of the last row, of the second block.
+    // The last row, of the second block, has the range.
     let last = (Tensor::ones((1, COLUMNS), DType::F32, &Device::Cpu)? * -9.)?;
     let weight = Tensor::cat(&[&weight, &last], 0)?.to_dtype(DType::BF16)?;
     candle_core::safetensors::save(&HashMap::from([("head.weight", weight.clone())]), &float)?;

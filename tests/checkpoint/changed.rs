@@ -111,12 +111,12 @@ fn each_change_is_written_and_nothing_else() -> Result<()> {
             let saved = checkpoint::save(&model, &source, &out)?;
             assert_eq!(saved, Saved::default());
             if dtype == DType::F64 && !names.is_empty() {
-                // What is written has the model's dtype.
+                // Written tensors have the model's dtype.
                 continue;
             }
             assert_eq!(changed(&float, &out)?, names, "{dtype:?}");
             let opened = Checkpoint::open(&out)?;
-            // What is not changed is copied.
+            // Unchanged tensors are copied.
             let module = |name: &str| name.rsplit_once('.').map(|(module, _)| module.to_owned());
             let copied = |tensor: &TensorInfo| {
                 let own = module(&tensor.name);
@@ -213,7 +213,7 @@ fn layers_of_two_checkpoints_with_equal_names_are_not_mixed() -> Result<()> {
     Ok(())
 }
 
-/// What is known to be the tensor's is saved in its place, or is an error; what is not, is listed.
+/// A layer of a known tensor is saved in its place, or is an error; any other is listed.
 #[test]
 fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -225,7 +225,7 @@ fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
     let mut model = load(&vb)?;
     model.query = nn::Linear::new(random(&[4, 8])?, None);
     assert_eq!(checkpoint::save(&model, &source, &out)?.unsaved, ["query"]);
-    // Two layers of one tensor, of which one was changed.
+    // Two layers of one tensor, one of them changed.
     let table =
         || -> Result<nn::Linear> { Ok(nn::Linear::new(vb.get((9, 8), "words.weight")?, None)) };
     let model = load(&vb)?;

@@ -1,4 +1,5 @@
-//! Checkpoints that are quantized without a model are those of a model: tensors and `config.json`.
+//! Checkpoints that are quantized without a model equal those of a model: tensors and
+//! `config.json`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -189,7 +190,7 @@ fn the_config_names_modules_with_any_prefix_where_a_head_may_be_tied() -> Result
         entry["ignore"],
         json!(["classifier", "model.layers.0.small", left])
     );
-    // Of a vision model, whose modules transformers renames.
+    // A vision model, whose modules transformers renames.
     let entry = of_config("{}", &spec.min_params(0).exclude("classifier"))?;
     assert_eq!(
         entry["config_groups"]["group_0"]["targets"],
@@ -348,7 +349,7 @@ fn layers_are_known_by_the_names_and_shapes_of_their_tensors() -> Result<()> {
     let path = dir.path().join("a.safetensors");
     let matrix =
         |rows: usize, columns: usize| Tensor::ones((rows, columns), DType::F32, &Device::Cpu);
-    // Each with its hidden size of 2, but for the last two.
+    // Each with its hidden size of 2, except for the last two.
     let kinds = [
         ("lstm", "_l0", 8, Some(LayerKind::LSTM)),
         ("gru", "_l0_reverse", 6, Some(LayerKind::GRU)),
@@ -372,7 +373,7 @@ fn layers_are_known_by_the_names_and_shapes_of_their_tensors() -> Result<()> {
     for (name, _, _, kind) in kinds {
         assert_eq!(got(name).map(|layer| layer.kind.clone()), kind, "{name}");
     }
-    // Layers are as large as all their weights: 8 x 3 and 8 x 2 of the LSTM.
+    // The size of a layer is the sum of its weights: 8 x 3 and 8 x 2 of the LSTM.
     for (limit, quantized) in [(35, true), (36, false), (40, false), (41, false)] {
         let plan = Plan::new(&source, &spec.clone().min_params(limit), &[], &[]);
         let head = plan.map(|plan| {

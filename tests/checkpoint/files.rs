@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::model::{Model, quantized, write_float};
 
-/// A folder with a config, a tokenizer and other things, in so many shards.
+/// A folder with a config, a tokenizer and other things, in a number of shards.
 fn folder(dir: &Path, shards: usize) -> Result<PathBuf> {
     let folder = dir.join("float");
     fs::create_dir(&folder)?;
@@ -400,7 +400,7 @@ fn a_file_in_memory_is_as_that_on_a_disk() -> Result<()> {
     checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;
 
     let bytes = fs::read(&saved)?;
-    // Named as a file that there is: it may be written, for the checkpoint is not of it.
+    // Named like an existing file: it may be written, since the checkpoint does not use it.
     let name = again.to_string_lossy();
     fs::write(&again, "old")?;
     let memory = Checkpoint::from_bytes(&name, bytes.clone())?;

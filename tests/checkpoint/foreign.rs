@@ -182,7 +182,7 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
     Ok(())
 }
 
-/// What a config says of activations holds for the layers that it names.
+/// A config's activations hold for the layers that it names.
 #[test]
 fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -222,7 +222,7 @@ fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
         Tensor::new(&row, &Device::Cpu)?,
         Tensor::new(&large, &Device::Cpu)?,
     ];
-    // The class of `d` is in a name that no tensor tells: that of the first group with names.
+    // The class of `d` is in a name that no tensor tells: in the first group with names.
     for (name, per_row) in [("a", false), ("b", true), ("model.c", false), ("d", true)] {
         let layer = nn::linear_no_bias(3, 4, vb.pp(name))?;
         let alone = layer.forward(&row)?.get(0)?;

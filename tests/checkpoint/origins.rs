@@ -1,4 +1,5 @@
-//! Weights that a model renames, cuts out of a tensor, transposes or holds twice: saved, and loaded as they were.
+//! Weights that a model renames, cuts out of a tensor, transposes or holds twice: saved, and loaded
+//! as they were.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,8 +31,8 @@ fn bits(layer: &impl Module, inputs: usize) -> Result<Vec<u32>> {
     Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
 }
 
-/// Loads, quantizes, saves and loads again: what was saved, and the file, which is the same when it is saved once more.
-/// All Linears are to give the same bits, and to be quantized if they were.
+/// Loads, quantizes, saves and loads again: what was saved, and the file, which is the same when it
+/// is saved once more. All Linears are to give the same bits, and to be quantized if they were.
 fn round_trip<M: Quantizable>(
     source: &Path,
     out: &Path,
@@ -513,7 +514,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     assert_eq!(experts, opened.floats("experts.gate_up_proj")?);
     let error = checkpoint::Plan::new(&source, &spec, &["attn.in_proj".to_owned()], &[]);
     assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
-    // The rows of these are inputs, of which a scale each says nothing about outputs.
+    // The rows of these are inputs: a scale for each says nothing about outputs.
     for [first, second] in [[[3, 16, 20], [3, 10, 16]], [[3, 16, 32], [3, 16, 16]]] {
         let experts = [
             ("experts.gate_up_proj", random(&first)?),

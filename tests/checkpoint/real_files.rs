@@ -200,7 +200,7 @@ fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
             assert_eq!(error, expected);
         }
     }
-    // What cannot be written is at fault itself.
+    // The output that cannot be written is at fault itself.
     let nowhere = dir.path().join("no/such/folder/out.safetensors");
     let error = quantize(&source, &nowhere, &QConfigSpec::int8().min_params(0)).unwrap_err();
     assert_at(&nowhere, &error);

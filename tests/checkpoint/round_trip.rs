@@ -366,14 +366,15 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
                 ]
             };
             let [embed, head] = ids(&again);
-            // A bias is part of the packed weight, of which there are then two.
+            // A bias is part of the packed weight, so there are two.
             assert_eq!(embed == head, way != "from_weights with bias", "{way}");
             let twice = dir.path().join("twice.safetensors");
             checkpoint::save(&again, &opened, &twice)?;
             assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{way}");
         }
     }
-    // A head is made of the table of its own embedding, or of rows, while that or the checkpoint lives.
+    // A head is made of the table of its own embedding, or of rows, while that or the checkpoint
+    // lives.
     let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
     let Tied { embed, head, .. } = Tied::load(&vb, "tied")?;
     let is_tied = |weight: &Tensor| {
@@ -383,7 +384,7 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
     let table = embed.embeddings().clone();
     assert!(is_tied(&table) && !is_tied(head.weight()));
     assert!(is_tied(&table.narrow(0, 0, 8)?));
-    // What was changed in place is another weight.
+    // A weight changed in place is another weight.
     let other = Tied::load(&vb, "tied")?.embed;
     let changed = other.embeddings();
     changed.slice_set(&Tensor::ones((1, 16), DType::F32, &Device::Cpu)?, 0, 39)?;
@@ -455,7 +456,7 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
     Ok(())
 }
 
-/// For readers of signed codes, which are 128 less than PyTorch's, zero points are so too.
+/// Signed codes are 128 less than PyTorch's, and so are their zero points.
 #[test]
 fn float_zero_points_are_written_for_both_kinds_of_codes() -> Result<()> {
     let dir = tempfile::tempdir()?;

@@ -1,6 +1,6 @@
-//! Models of transformers' architectures, by their tensors and the modules of their classes: what a folder's
-//! `config.json` has quantized is what its tensors are, whichever class reads it. `scripts/check_transformers.py`
-//! asks transformers itself.
+//! Models of transformers' architectures, by their tensors and the modules of their classes: what a
+//! folder's `config.json` has quantized is what its tensors are, whichever class reads it.
+//! `scripts/check_transformers.py` asks transformers itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ struct Model {
     name: String,
     config: Value,
     tensors: BTreeMap<String, Vec<usize>>,
-    /// Of each class that reads the model.
+    /// One for each class that reads the model.
     classes: BTreeMap<String, Modules>,
 }
 
@@ -54,7 +54,8 @@ impl Matches {
     }
 }
 
-/// The module of a class that a tensor's module is, with or without the prefix of a model with a head.
+/// The module of a class that a tensor's module is, with or without the prefix of a model with a
+/// head.
 fn is_same(module: &str, of_tensor: &str) -> bool {
     let ends = |long: &str, short: &str| {
         long == short
@@ -88,7 +89,8 @@ fn write(model: &Model, folder: &Path) -> Result<()> {
     )?)
 }
 
-/// Read with a head that is tied to a quantized table, which is listed in docs/checkpoints.md as an error.
+/// Read with a head that is tied to a quantized table, which is listed in docs/checkpoints.md as an
+/// error.
 const HEADLESS: (&str, &str) = ("bloom", "AutoModelForCausalLM");
 
 /// Checks a quantized folder against each class; returns how many modules are quantized.
@@ -152,7 +154,7 @@ fn check(model: &Model, folder: &Path) -> Result<usize> {
     Ok(scaled.len())
 }
 
-/// The class with the most modules: that of which the tensors are.
+/// The class with the most modules, to which the tensors belong.
 fn saved_as(model: &Model) -> String {
     let most = model
         .classes

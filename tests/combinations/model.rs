@@ -69,7 +69,7 @@ pub fn code_range(config: &ObserverConfig) -> [f64; 2] {
     [half(low), half(high)]
 }
 
-/// That codes, scales and zero points of a weight are those of the formulas. The range of a
+/// Checks codes, scales and zero points of a weight against the formulas. The range of a
 /// histogram is held by its own fixtures; here, that its codes fit its scale.
 pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &WeightConfig, case: &str) {
     let [n, k] = qweight.shape();
@@ -127,7 +127,7 @@ pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &WeightConfig, ca
     }
 }
 
-/// A weight as it is multiplied, and what is done with activations.
+/// A weight as it is multiplied, and its configuration of activations.
 pub struct Model {
     weight: Vec<f64>,
     n: usize,

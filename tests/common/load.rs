@@ -99,8 +99,8 @@ impl Load {
         assert!(got == *expected, "other bits of {words}");
     }
 
-    /// Calls by so many threads, until the last of them has ended; a scope alone does not wait for
-    /// what threads free as they end.
+    /// Calls by a number of threads, until the last of them has ended; a scope alone does not wait
+    /// for what threads free as they end.
     pub fn call_by_threads(&self, threads: usize, duration: Duration) {
         thread::scope(|scope| {
             let call = || self.call_for(duration);
@@ -151,7 +151,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Runs `work` for a while, then again for as long as is asked, which must not leave more memory
-/// allocated, but for what the threads of a pool keep between calls.
+/// allocated, without the memory that threads of a pool keep between calls.
 pub fn leaks_nothing(duration: Duration, work: impl Fn(Duration)) {
     const KEPT: usize = 8 << 20;
     work(duration / 5);

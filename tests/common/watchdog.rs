@@ -23,7 +23,7 @@ impl Watchdog {
 
     /// The next step; of those that several threads begin at once, one.
     pub fn step(&self, name: impl Display) {
-        // Never waits: in a forked child, the lock may be that of a thread which it does not have.
+        // Never waits: in a forked child, a thread that does not exist there may hold the lock.
         if let Ok(mut step) = self.0.try_lock() {
             *step = (Instant::now(), name.to_string());
         }

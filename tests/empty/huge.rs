@@ -134,7 +134,7 @@ fn embeddings() -> Result<()> {
         let index = |index: u32| Tensor::new(index, &Device::Cpu)?.broadcast_as((2, HUGE));
         assert_eq!(narrow.forward(&index(4)?)?.dims(), [2, HUGE, 0]);
         assert!(narrow.forward(&index(5)?).is_err());
-        // So many rows of a length that no memory holds.
+        // Rows of a number and a length that no memory holds.
         let indexes = zeros(&[1 << 21, 0], DType::U32)?;
         assert!(wide.forward(&indexes).is_err(), "2^61 elements");
     }
@@ -174,13 +174,13 @@ fn recurrent_layers() -> Result<()> {
             assert_eq!(ys.dims(), [HUGE, 0, 2 * hidden]);
         }
     }
-    // Gates take more than what is returned.
+    // Gates take more memory than the result.
     let lstm = nn::LSTM::new(0, 2, Default::default(), vb.pp("gates"))?;
     let xs = zeros(&[1, (1 << 21) + 1, 0], DType::F32)?;
     for qconfig in qconfigs() {
         too_many_from_none(prepared(&lstm, &qconfig).forward(&xs, None));
     }
-    // No steps of so many sequences: each has a state.
+    // No steps, but many sequences: each has a state.
     let lstm = nn::LSTM::new(3, 2, stacked(0), vb.pp("inputs"))?;
     for qconfig in qconfigs() {
         let lstm = prepared(&lstm, &qconfig);

@@ -258,7 +258,7 @@ fn operations_take_empty_views() -> Result<()> {
     Ok(())
 }
 
-/// Checks for an error that names the limit, so many of `what`.
+/// Checks for an error that names the limit, a number of `what`.
 #[track_caller]
 fn too_many<T, E: std::fmt::Display>(what: &str, result: std::result::Result<T, E>) {
     let message = result.err().expect("too large").to_string();
@@ -294,7 +294,7 @@ fn what_no_memory_holds_is_refused() -> Result<()> {
         }
         too_large(prepared(&cell, &qconfig).forward(&zeros(&[HUGE, 0])?, None));
     }
-    // No byte of a file stands for such rows: 2^33 of them are as many as a header says.
+    // No byte of a file stands for such rows: a header may claim 2^33 of them.
     for rows in [HUGE, 1 << 33, (1 << 24) + 1] {
         let huge = nn::Linear::new(zeros(&[rows, 0])?, None);
         for qconfig in qconfigs().iter().flatten() {

@@ -37,7 +37,8 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// A post-norm transformer without attention: every norm is read by linear layers and as a residual.
+/// A post-norm transformer without attention: every norm is read by linear layers and as a
+/// residual.
 #[derive(Quantizable, Clone)]
 struct PostNorm {
     embed: nn::LayerNorm,
@@ -145,7 +146,7 @@ fn a_post_norm_model_is_folded_bit_for_bit() {
     }
     assert_ne!(bits(model.embed.weight()), bits(float.embed.weight()));
 
-    // A second time nothing is left to be gained: all factors are 1 but for rounding.
+    // A second time gains nothing: all factors are 1, up to rounding.
     let again = equalize(&mut model, &config, |model| model.forward(&xs)).unwrap();
     assert_eq!(again.pairs, report.pairs);
     assert_eq!(

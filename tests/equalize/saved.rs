@@ -128,7 +128,7 @@ fn they_load_back_bit_for_bit_with_the_code_that_loads_the_float_model() -> Resu
                 "{dtype:?} {spec:?}"
             );
 
-            // What was loaded is saved as it is, and equalized once more.
+            // The loaded model is saved as it is, and equalized once more.
             let saved = Checkpoint::open(&out)?;
             checkpoint::save(&loaded, &saved, &again)?;
             assert_eq!(names(&again)?, names(&out)?);

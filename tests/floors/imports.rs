@@ -89,7 +89,7 @@ impl<'a> Parser<'a> {
         self.tokens.get(at).map(String::as_str)
     }
 
-    /// Whether a watched path begins here, which is not that of a visibility, `pub(in crate::x)`.
+    /// Whether a watched path begins here, which is not part of a visibility, `pub(in crate::x)`.
     fn begins_a_path(&self) -> bool {
         let first = self.peek(0).unwrap_or_default();
         (["crate", "self", "super"].contains(&first) || WATCHED.contains(&first))

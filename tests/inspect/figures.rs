@@ -223,7 +223,7 @@ fn deviations_are_those_by_hand() {
 
 #[test]
 fn values_that_an_observer_cuts_off_are_counted() {
-    // So many others are more precise where the range ends before 3 and -4.
+    // The many other values are more precise where the range ends before 3 and -4.
     let mut values: Vec<f32> = (0..1 << 20)
         .map(|i| (i % 2_001) as f32 / 1e3 - 1.)
         .collect();
@@ -258,7 +258,7 @@ fn values_that_an_observer_cuts_off_are_counted() {
 
 #[test]
 fn histograms_count_values_between_powers_of_two() {
-    // Calls with growing values: the bins are those of all at once.
+    // Calls with growing values: the bins equal those of one call with all values.
     let calls = [
         [0f32, -0.01, 0.02, 0.3],
         [1., -0.999, 0.5, 0.24],
@@ -285,7 +285,7 @@ fn histograms_count_values_between_powers_of_two() {
         expected[((value + 4.) / width).floor() as usize] += 1;
     }
     assert_eq!(histogram.counts, expected);
-    // From the first that has some to the last, by their middles.
+    // From the first bin with values to the last, by their middles.
     let first = expected.iter().position(|count| *count > 0).unwrap();
     let last = expected.iter().rposition(|count| *count > 0).unwrap();
     let middle = |bin: usize| (bin as f32 + 0.5) * width - 4.;
@@ -293,7 +293,7 @@ fn histograms_count_values_between_powers_of_two() {
         .map(|bin| (middle(bin), expected[bin]))
         .collect();
     assert_eq!(histogram.bins(), shown);
-    // Of 256 codes each row of four uses four at most.
+    // Each row of four values uses at most four of 256 codes.
     let unused = input.unused_codes.unwrap() * 256.;
     assert!(
         unused.fract() == 0. && (244. ..256.).contains(&unused),

@@ -60,7 +60,7 @@ fn check<L: Layer + Clone>(layer: &L, qconfig: &QConfig, calls: usize, call: imp
         layer.attach(None);
         call(&layer);
         assert!(seen.lock().unwrap().is_empty());
-        // A clone that is left over reports as long as there is a receiver.
+        // A remaining clone reports while a receiver lives.
         call(&clone);
         assert_eq!(seen.lock().unwrap().len(), calls);
         drop(receiver);

@@ -1,6 +1,6 @@
 //! A computation for each function of `ops` and each layer of `nn`, and its bits.
 //!
-//! What is exported without a case, and is not exempt with a reason, fails a test.
+//! A test fails for an export that has neither a case nor a reason to be exempt.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -224,7 +224,7 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// What computes nothing, and why.
+/// Exports that compute nothing, and why.
 const EXEMPT: &[(&str, &str)] = &[
     ("nn::ops", "the module, whose functions have cases"),
     ("nn::GRUConfig", "candle's configuration"),
@@ -301,7 +301,7 @@ fn recurrent(gates: usize) -> Result<VarBuilder<'static>> {
     Ok(VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu))
 }
 
-/// Of the 9 sequences of a batch.
+/// The lengths of the 9 sequences of a batch.
 fn lengths() -> Vec<usize> {
     (0..9).map(|sequence| sequence % 5).collect()
 }
@@ -314,7 +314,7 @@ fn each_qconfig<L: Quantizable + Clone>(
     each_made(|| Ok(layer.clone()), run)
 }
 
-/// The results of a layer, float and by every way to quantize what is multiplied.
+/// The results of a layer, float and by every way to quantize its factors.
 fn each_made<L: Quantizable>(
     make: impl Fn() -> Result<L>,
     run: impl Fn(&L) -> Result<Vec<Tensor>>,
@@ -393,7 +393,7 @@ pub fn first(names: &'static str) -> &'static str {
     names.split(' ').next().unwrap_or_default()
 }
 
-/// The names that a module exports but those of candle_nn.
+/// The names that a module exports, without candle_nn's.
 fn exported(module: &str, source: &str) -> BTreeSet<String> {
     let code: Vec<_> = source
         .lines()

@@ -1,6 +1,6 @@
 //! Properties of random layers, inputs, views and trees, against the oracle and against float.
 //!
-//! `cargo test` runs the same cases each time; `DYNQUANT_LONG=1` runs a hundred times as many, with a
+//! `cargo test` runs the same cases each time; `DYNQUANT_LONG=1` runs a hundred times more, with a
 //! new seed each time. A failure names its smallest case, which becomes an explicit one.
 
 mod layers;

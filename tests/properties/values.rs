@@ -155,7 +155,7 @@ pub fn floats(tensor: &Tensor) -> Vec<f32> {
     tensor.and_then(|t| t.to_vec1()).expect("floats")
 }
 
-/// The bits of each element; those of every NaN are the same.
+/// The bits of each element; every NaN has the same ones.
 pub fn bits(tensor: &Tensor) -> Vec<u32> {
     let bits = |x: f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
     floats(tensor).into_iter().map(bits).collect()

@@ -1,4 +1,4 @@
-//! Specs in YAML and JSON: what is written comes back, what is left out is as in PyTorch.
+//! Specs in YAML and JSON: a written spec comes back, missing keys are as in PyTorch.
 
 use crate::common::toy::Toy;
 use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};

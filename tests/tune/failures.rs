@@ -85,7 +85,7 @@ fn nan_fails_and_the_search_goes_on() -> Result<()> {
         assert!(nan.value.is_nan() && !nan.passed);
         assert_eq!(outcome.best().expect("a trial").value, accuracy(&model));
     }
-    // Never anything else: float is left, which is the best of what is no number.
+    // Never anything else: float is left, which is the best where no value is a number.
     let mut model = model(&LOSSES);
     let first = Cell::new(true);
     let outcome = tune(&mut model, &config(), |_: &Model| {

@@ -82,7 +82,7 @@ fn a_line_that_was_being_written_is_cut_off() -> Result<()> {
         assert_eq!(rest.len(), seen.len() - known, "cut at {end}");
         let again = fs::read_to_string(&path).expect("a history");
         assert_eq!(again.lines().count(), seen.len());
-        // What was cut is not in the way of the lines that followed.
+        // The cut line does not disturb the lines that follow.
         let (outcome, rest) = search(&mut model(&LOSSES), &basic.clone().resume(&path))?;
         assert_eq!((outcome.evals, rest.len()), (0, 0), "cut at {end}");
     }
@@ -274,7 +274,7 @@ fn a_history_goes_on_with_another_strategy() -> Result<()> {
         let (alone, _) = search(&mut model(&LOSSES), &config(strategy))?;
         let (outcome, _) = search(&mut model(&LOSSES), &config(strategy).resume(&path))?;
         assert_eq!(trials(&outcome), trials(&alone), "{strategy}");
-        // All is known then but the ranking, which the first line has not.
+        // Everything is known then except the ranking, which the first line lacks.
         if round >= strategies.len() {
             let ranked = usize::from(strategy == Strategy::Sensitivity);
             assert_eq!(outcome.evals, ranked, "{strategy}");

@@ -1,4 +1,5 @@
-//! Real layers: tied, shared and recurrent ones, saved models, and the same search on any thread count.
+//! Real layers: tied, shared and recurrent ones, saved models, and the same search on any thread
+//! count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +71,7 @@ impl Deep {
     }
 }
 
-/// All that must not depend on threads.
+/// The results that must not depend on threads.
 fn of(outcome: &TuningOutcome) -> (Vec<Trial>, Option<usize>, Vec<Option<u64>>) {
     let mut trials = outcome.trials.clone();
     trials.iter_mut().for_each(|trial| trial.seconds = 0.);
@@ -104,7 +105,7 @@ fn the_same_search_on_any_number_of_threads() -> Result<()> {
     Ok(())
 }
 
-/// Runs a function on a thread whose products use so many threads.
+/// Runs a function on a thread whose products use this number of threads.
 fn rayon_pool(
     threads: usize,
 ) -> impl Fn(&(dyn Fn() -> Result<Searched> + Sync)) -> Result<Searched> {
@@ -278,7 +279,7 @@ fn tied_layers_have_the_precisions_that_both_have() -> Result<()> {
     Ok(())
 }
 
-/// A layer whose output has so many rows and channels, and so much noise once it is quantized.
+/// A layer by the rows and channels of its output, and by its noise once it is quantized.
 #[derive(Quantizable, Clone)]
 #[quantizable(layer)]
 struct Noisy {
@@ -341,7 +342,7 @@ impl Layer for Noisy {
 
 #[test]
 fn noise_in_many_rows_counts_for_less() -> Result<()> {
-    // Rows, channels and dB; each ten times as many rows are worth 10 dB.
+    // Rows, channels and dB; ten times the rows are worth 10 dB.
     for [first, second] in [
         [(100, 1, 40.), (1, 100, 45.)],
         [(10, 1, 70.), (100, 1, 40.)],

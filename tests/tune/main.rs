@@ -11,7 +11,7 @@ mod yaml;
 
 use candle_dynquant::{QConfigSpec, TuningConfig};
 
-/// The default, for layers of any size: those of toy models are small.
+/// The default, for layers of any size: toy models have small ones.
 fn config() -> TuningConfig {
     TuningConfig::default().spec(QConfigSpec::int8().min_params(0))
 }

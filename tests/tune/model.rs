@@ -1,4 +1,5 @@
-//! A model whose accuracy is a sum of known losses, one a layer, and an evaluation that counts its calls.
+//! A model whose accuracy is a sum of known losses, one a layer, and an evaluation that counts its
+//! calls.
 
 use std::cell::Cell;
 
@@ -103,7 +104,8 @@ pub fn becomes(model: &Model) -> Vec<&'static str> {
     model.iter().map(Lossy::is).collect()
 }
 
-/// Tunes, and returns the layers that each evaluation saw, as their initials: `iih`, the float one first.
+/// Tunes, and returns the layers that each evaluation saw, as their initials: `iih`, the float one
+/// first.
 pub fn search(model: &mut Model, config: &TuningConfig) -> Result<(TuningOutcome, Vec<String>)> {
     let mut seen = Vec::new();
     let outcome = tune(model, config, |model: &Model| {

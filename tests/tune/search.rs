@@ -25,7 +25,8 @@ fn all_int8_is_tried_first_and_is_enough_where_it_passes() -> Result<()> {
     Ok(())
 }
 
-/// Neural Compressor's order: alone from output to input, then accumulated, those first that did best.
+/// Neural Compressor's order: alone from output to input, then accumulated, those first that did
+/// best.
 #[test]
 fn basic_falls_back_alone_and_then_together() -> Result<()> {
     let mut model = model(&[0.010, 0.030, 0.020]);
@@ -329,8 +330,9 @@ fn the_outcome_is_printed_as_neural_compressor_does() -> Result<()> {
 #[test]
 fn progress_tells_how_far_a_search_is() -> Result<()> {
     let losses = [0.02, 0.05, 0.01, 0.04, 0.03, 0.1 / 3.];
-    // One start, two fallbacks, six layers of one kind: at most 2 * 6 - 1 of each fallback, ilog2(6) + 3
-    // evaluations but for the float one and the first, or a start and two fallbacks of a kind.
+    // One start, two fallbacks, six layers of one kind: at most 2 * 6 - 1 of each fallback,
+    // ilog2(6) + 3 evaluations except for the float one and the first, or a start and two fallbacks
+    // of a kind.
     for (strategy, most, expected) in [
         (Strategy::Basic, usize::MAX, 1 + 2 * 11),
         (Strategy::Basic, 3, 3),

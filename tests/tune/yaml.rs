@@ -1,4 +1,4 @@
-//! Neural Compressor's YAML: what it means here, what is reported, what is refused and where.
+//! Neural Compressor's YAML: its meaning here, reports, and refusals with their place.
 
 use std::time::Duration;
 

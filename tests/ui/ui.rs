@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-/// The release whose messages are in `cases/rustc`; those of others may differ.
+/// The release whose messages are in `cases/rustc`; other releases may differ.
 const RUSTC: &str = "rustc 1.95.";
 
 #[test]

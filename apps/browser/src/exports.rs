@@ -1,8 +1,8 @@
 //! The functions that the page calls, all on one thread: `page/model.js` is their other side.
 //!
-//! The page asks for room, writes its input there and calls a function, which leaves its output where
-//! `output_start` says: JSON, floats, or if it returns 0 a message. No pointer is read here: what is unsafe
-//! is only that names are exported, which could be those of other functions.
+//! The page asks for room, writes its input there and calls a function, which leaves its output
+//! where `output_start` says: JSON, floats, or if it returns 0 a message. No pointer is read here:
+//! only the export of names is unsafe, which could clash with other functions.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,7 @@ thread_local! {
     static CLASSIFIER: RefCell<Option<Classifier>> = const { RefCell::new(None) };
 }
 
-/// Room for so many bytes of input of the next call.
+/// Room for the input of the next call, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn input_room(length: usize) -> *mut u8 {
     let mut room = vec![0; length];
@@ -39,8 +39,8 @@ pub extern "C" fn output_length() -> usize {
     OUTPUT.with_borrow(Vec::len)
 }
 
-/// Opens a model: the input is `config.json`, `tokenizer.json` and `model.safetensors`, one after the
-/// other. The output is the state of the model.
+/// Opens a model: the input is `config.json`, `tokenizer.json` and `model.safetensors`, one after
+/// the other. The output is the state of the model.
 #[unsafe(no_mangle)]
 pub extern "C" fn model_open(config: usize, tokenizer: usize) -> bool {
     answer(|mut input| {

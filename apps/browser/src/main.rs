@@ -60,7 +60,7 @@ fn prepare(from: &Path, to: &Path) -> Result<()> {
     let spec = QConfigSpec::int8().embeddings();
     let plan = Plan::new(&source, &spec, &[], &[])?;
     quantize(&source, &plan, to.join(weights.0), |_| ())?;
-    // What a page could not open is found out here.
+    // A file that a page could not open is found here.
     open(to).map(|_| ())
 }
 

@@ -1,5 +1,5 @@
-//! Measures an index of a folder: the time to make it and to bring it up to date, that of a query, and how
-//! many of the nearest 10 passages are found. `run.sh` calls it.
+//! Measures an index of a folder: the time to make it, to bring it up to date and to answer a
+//! query, and how many of the nearest 10 passages are found. `run.sh` calls it.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -44,7 +44,8 @@ struct Options {
     /// The least number of passages that differ
     #[arg(long, default_value_t = 20_000)]
     passages: usize,
-    /// Bring an index that is there up to date, instead of making it anew; then its time means nothing
+    /// Bring an index that is there up to date, instead of making it anew; then its time means
+    /// nothing
     #[arg(long)]
     keep: bool,
     /// Print one JSON object

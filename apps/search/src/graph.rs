@@ -1,7 +1,8 @@
 //! The vectors of the passages, in usearch's HNSW graph.
 //!
-//! The graph grows only. A vector whose passage is gone stays until the graph is built anew, and a search
-//! passes it over: deleting from an HNSW graph costs recall, and a text that comes back has its vector.
+//! The graph grows only. A vector whose passage is gone stays until the graph is built anew, and a
+//! search passes it over: deleting from an HNSW graph costs recall, and a text that comes back has
+//! its vector.
 
 use std::num::NonZero;
 use std::thread;
@@ -12,8 +13,9 @@ use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 /// The candidates that a search keeps: benches/run.sh measures the recall.
 const CANDIDATES: usize = 320;
 
-/// The candidates that are kept while a vector's neighbours are chosen. With usearch's 128, a search needs
-/// half as many again for the same recall; this takes a tenth of the time that embeddings take.
+/// The candidates that are kept while a vector's neighbours are chosen. With usearch's 128, a
+/// search needs 1.5 times the candidates for the same recall; this takes a tenth of the time that
+/// embeddings take.
 const CANDIDATES_OF_NEIGHBOURS: usize = 512;
 
 /// Vectors of length 1 by key, and the graph that finds those near another one.
@@ -39,7 +41,7 @@ impl Graph {
     pub fn new(dimensions: usize) -> Result<Self> {
         let index = Index::new(&IndexOptions {
             dimensions,
-            // Of vectors of length 1 the cosine is their product.
+            // The cosine of vectors of length 1 is their product.
             metric: MetricKind::IP,
             quantization: ScalarKind::F32,
             expansion_add: CANDIDATES_OF_NEIGHBOURS,
@@ -50,8 +52,8 @@ impl Graph {
         Ok(Self { index, dimensions })
     }
 
-    /// Reads what [`write`](Self::write) wrote. The bytes must be known to be whole: usearch follows the
-    /// places that they name.
+    /// Reads what [`write`](Self::write) wrote. The bytes must be known to be whole: usearch
+    /// follows the places that they name.
     ///
     /// # Errors
     /// When they are not a graph of vectors of `dimensions` numbers.
@@ -128,7 +130,7 @@ impl Graph {
         if self.is_empty() {
             return Ok(Vec::new());
         }
-        // No more can be found, and room is made for as many.
+        // No more can be found, and room is made for this number.
         let count = count.min(self.len());
         let found = self.index.filtered_search(vector, count, keep);
         let found = found.context("the graph of vectors")?;
@@ -162,7 +164,7 @@ impl Graph {
         self.index.size()
     }
 
-    /// Whether there is none.
+    /// Whether there is no vector.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

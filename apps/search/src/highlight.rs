@@ -6,7 +6,7 @@ use std::ops::Range;
 pub struct Words(Vec<String>);
 
 impl Words {
-    /// Those of `query`.
+    /// The words of `query`.
     pub fn new(query: &str) -> Self {
         let mut words: Vec<String> = words(query)
             .map(|word| query[word].to_lowercase())

@@ -27,7 +27,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the model that `asked` names; without an option the one that an index is of, if there is one.
+    /// Reads the model that `asked` names; without an option the one that an index is of, if there
+    /// is one.
     ///
     /// # Errors
     /// When the model cannot be read, or the path of its folder is not UTF-8.

@@ -1,4 +1,5 @@
-//! An index: which passages are in which files, their vectors, and the model that made these; one file.
+//! An index: which passages are in which files, their vectors, and the model that made these; one
+//! file.
 //!
 //! | bytes | |
 //! |---|---|

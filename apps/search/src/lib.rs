@@ -1,7 +1,7 @@
 //! Search by meaning in a folder of text files: see README.md.
 //!
-//! [`update`] makes an [`index`] of a folder: its files ([`walk`]) are cut into [`passages`], and the
-//! embeddings of these are put into a [`graph`]. [`search`] asks it.
+//! [`update`] makes an [`index`] of a folder: its files ([`walk`]) are cut into [`passages`], and
+//! the embeddings of these are put into a [`graph`]. [`search`] asks it.
 
 pub mod graph;
 pub mod highlight;

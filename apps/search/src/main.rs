@@ -18,7 +18,8 @@ use mimalloc::MiMalloc;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Keeps the memory of large results for the next batch; glibc's returns 32 MiB and more to the system.
+/// Keeps the memory of large results for the next batch; glibc's returns 32 MiB and more to the
+/// system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -76,7 +77,8 @@ fn summary(outcome: &Outcome) -> io::Result<()> {
     ))
 }
 
-/// Names the files that could not be read; others that are left out are counted, and named if `all`.
+/// Names the files that could not be read; others that are left out are counted, and named if
+/// `all`.
 fn report(skipped: &[Skipped], all: bool) {
     let mut others = 0;
     for Skipped { path, reason } in skipped {

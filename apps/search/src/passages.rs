@@ -1,4 +1,5 @@
-//! Texts to passages: the parts of a file that are embedded, cut at the borders of paragraphs and lines.
+//! Texts to passages: the parts of a file that are embedded, cut at the borders of paragraphs and
+//! lines.
 
 use std::ops::Range;
 
@@ -6,10 +7,10 @@ use anyhow::Result;
 use dynquant_encoder::{Direction, Input, Tokenizer, Tokens, TokensError};
 use serde::{Deserialize, Serialize};
 
-/// The most tokens of a passage, special ones included, where the model takes as many.
+/// The most tokens of a passage, special ones included, where the model takes them.
 const MAX_TOKENS: usize = 128;
-/// The most bytes of a passage. A tokenizer makes one token of a word that is too long for it, so the number
-/// of tokens alone would not limit it.
+/// The most bytes of a passage. A tokenizer makes one token of a word that is too long for it, so
+/// the number of tokens alone would not limit it.
 const MAX_BYTES: usize = 2048;
 
 /// A part of a file.
@@ -83,8 +84,8 @@ impl<'a> Splitter<'a> {
         Ok(Self { tokenizer, limit })
     }
 
-    /// The passages of a text in their order, with their tokens. Every line that is not blank is in one; a
-    /// line is in several if it is too long for one.
+    /// The passages of a text in their order, with their tokens. Every line that is not blank is in
+    /// one; a line is in several if it is too long for one.
     ///
     /// # Errors
     /// When the tokenizer fails.
@@ -133,8 +134,8 @@ impl<'a> Splitter<'a> {
         Ok(pieces)
     }
 
-    /// All of `line`, or a part that a passage takes, with its tokens; cut between words where they are not
-    /// too long.
+    /// All of `line`, or a part that a passage takes, with its tokens; cut between words where they
+    /// are not too long.
     fn head<'t>(&self, line: &'t str) -> Result<(&'t str, usize), TokensError> {
         let mut head = &line[..line.floor_char_boundary(MAX_BYTES)];
         if head.len() < line.len()
@@ -159,8 +160,8 @@ impl<'a> Splitter<'a> {
         Ok((&head[..end.max(first)], count))
     }
 
-    /// The pieces of each passage: as many as fit, without those behind its last blank line if the rest
-    /// fills half of a passage.
+    /// The pieces of each passage: all that fit, without the pieces behind its last blank line if
+    /// the rest fills half of a passage.
     fn groups(&self, pieces: &[Piece]) -> Vec<Range<usize>> {
         let mut groups = Vec::new();
         let mut first = 0;
@@ -195,7 +196,8 @@ impl<'a> Splitter<'a> {
             .unwrap_or(pieces.len())
     }
 
-    /// Appends the passage that `pieces` are, or two where they have more tokens together than one by one.
+    /// Appends the passage that `pieces` are, or two where they have more tokens together than one
+    /// by one.
     fn push(
         &self,
         text: &str,

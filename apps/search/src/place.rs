@@ -112,8 +112,8 @@ impl Place {
     /// Makes the folder of the file, and keeps others from writing it.
     ///
     /// # Errors
-    /// When another process writes it, or it cannot be written; when its folder in an indexed one, or one of
-    /// its files, is a link.
+    /// When another process writes it, or it cannot be written; when its folder in an indexed one,
+    /// or one of its files, is a link.
     pub fn lock(&self) -> Result<Lock> {
         if self.inside
             && let Some(folder) = self.file.parent()

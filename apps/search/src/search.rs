@@ -160,7 +160,7 @@ impl Searcher {
     /// The `count` texts nearest to a vector.
     ///
     /// # Errors
-    /// When the vector has another length than those of the index.
+    /// When the vector has another length than the vectors of the index.
     pub fn near(&self, vector: &[f32], count: usize) -> Result<Vec<Near>> {
         self.graph
             .search(vector, count, |key| self.places.contains_key(&key))

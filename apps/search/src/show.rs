@@ -109,7 +109,7 @@ fn window(lines: &[&str], count: usize, words: &Words) -> Range<usize> {
     let count = count.min(lines.len());
     let starts = 0..=lines.len() - count;
     let found = |&start: &usize| words.count(&lines[start..start + count].join("\n"));
-    // Of equals, `max_by_key` takes the last.
+    // `max_by_key` takes the last of equals.
     let start = starts.rev().max_by_key(found).unwrap_or(0);
     start..start + count
 }

@@ -35,7 +35,7 @@ pub struct Update<'a> {
     pub dir: &'a Path,
     /// The index.
     pub place: &'a Place,
-    /// The model; that of the old index if no option is given.
+    /// The model; without an option, the old index's.
     pub model: &'a ModelOptions,
     /// The files to take.
     pub walk: &'a WalkOptions,
@@ -48,7 +48,7 @@ pub struct Update<'a> {
 pub struct Outcome {
     /// Files in the index.
     pub files: usize,
-    /// Those of them that are new or changed.
+    /// The new or changed ones among them.
     pub read: usize,
     /// Files that were in the old index, and are not in this one.
     pub removed: usize,
@@ -79,8 +79,8 @@ impl Update<'_> {
     /// Makes the index. The file is replaced at the end, if anything has changed.
     ///
     /// # Errors
-    /// When the folder, the model, or an old index cannot be read, the index cannot be written, another
-    /// process writes it, or the old index is of another folder or model.
+    /// When the folder, the model, or an old index cannot be read, the index cannot be written,
+    /// another process writes it, or the old index is of another folder or model.
     pub fn run(&self, progress: &Progress) -> Result<Outcome> {
         let start = Instant::now();
         ensure!(
@@ -181,7 +181,8 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// The index to go on from: the partial one if it is of the old one, else the old one, else `new`.
+    /// The index to go on from: the partial one if it is of the old one, else the old one, else
+    /// `new`.
     fn start(&self, old: Option<Index>, new: &Catalog) -> Result<Index> {
         let start = match old {
             Some(old) => old,
@@ -198,7 +199,8 @@ impl Update<'_> {
             .unwrap_or(start))
     }
 
-    /// Fills the catalog; the tokens of texts that the graph has not, and the files that are left out.
+    /// Fills the catalog; the tokens of texts that are not in the graph, and the files that are
+    /// left out.
     fn read(
         &self,
         encoder: &Encoder,
@@ -295,7 +297,7 @@ fn without_dead(graph: Graph, catalog: &Catalog, progress: &Progress) -> Result<
             ));
         }
         new.add(&vectors)?;
-        // To end here would gain seconds, and lose what was embedded.
+        // Ending here would gain seconds, and lose the new vectors.
         let _ = progress.advance(keys.len());
     }
     Ok(new)
@@ -337,7 +339,7 @@ fn embed(
     Ok(())
 }
 
-/// Keeps what is embedded before the index is complete: the old catalog with all vectors there are.
+/// Keeps finished vectors before the index is complete: the old catalog with all vectors so far.
 struct Saver<'a> {
     catalog: &'a Catalog,
     place: Place,

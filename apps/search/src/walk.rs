@@ -1,4 +1,5 @@
-//! The files of a folder, found as ripgrep finds them, and those that are left out, with the reason.
+//! The files of a folder, found as ripgrep finds them, and those that are left out, with the
+//! reason.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use crate::place::{FOLDER, Place};
 
-/// The most bytes of a file that says what is ignored.
+/// The most bytes of an ignore file.
 const MAX_IGNORE: u64 = 4 << 20;
 
 /// The files to take.
@@ -89,7 +90,7 @@ pub struct Found {
 /// The files in `root` that are not ignored; `each` is told after each.
 ///
 /// # Errors
-/// When what says what is ignored, there or in a folder above it, is no regular file.
+/// When an ignore file, there or in a folder above it, is no regular file.
 pub fn walk(root: &Path, place: &Place, options: &WalkOptions, each: impl Fn()) -> Result<Found> {
     let mut found = Found::default();
     let faults = Arc::new(Mutex::new(Vec::new()));
@@ -146,8 +147,8 @@ pub fn walk(root: &Path, place: &Place, options: &WalkOptions, each: impl Fn()) 
     Ok(found)
 }
 
-/// Looks at the files by which a folder says what is ignored: `ignore` would wait for a fifo without end, and
-/// read a device to the end of the memory.
+/// Looks at the ignore files of a folder: `ignore` would wait for a fifo
+/// without end, and read a device to the end of the memory.
 fn check_ignore_files(dir: &Path) -> Result<(), Skipped> {
     for path in ignore_files(dir) {
         let reason = match input::open(&path) {
@@ -175,7 +176,7 @@ fn ignore_files(dir: &Path) -> Vec<PathBuf> {
         files.push(git.join("info/exclude"));
         return files;
     }
-    // Of a worktree: a file that names a folder, in which a file names the repository.
+    // In a worktree: a file that names a folder, in which a file names the repository.
     let first_line = |path: &Path| {
         let bytes = input::read(path, MAX_IGNORE).ok()?;
         let line = bytes.split(|byte| *byte == b'\n').next()?;

@@ -1,8 +1,8 @@
 //! The thread of the model: takes what waits, as one batch, whenever it is free.
 //!
-//! No text waits for others to arrive. Under load, those that came while a batch was computed are the next
-//! one, so batches grow with the load. Within a batch the model groups texts by length and pads none, and
-//! the bits of an answer do not depend on its batch.
+//! No text waits for others to arrive. Under load, those that came while a batch was computed are
+//! the next one, so batches grow with the load. Within a batch the model groups texts by length and
+//! pads none, and the bits of an answer do not depend on its batch.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +48,7 @@ struct Batcher {
 }
 
 impl Batcher {
-    /// Waits for a job, and takes all that fit beside it; `None` when there will be none.
+    /// Waits for a job, and takes all others that fit beside it; `None` when there will be none.
     fn next_batch(&mut self) -> Option<Vec<Job>> {
         let first = match self.held.take() {
             Some(job) => job,

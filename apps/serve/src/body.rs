@@ -15,12 +15,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::error::Refusal;
 use crate::limits::{Admission, LARGE, Limits};
 
-/// Of a refused body, as many times the limit are read and dropped: a client that writes before it reads
-/// would not see the answer on a connection that is closed in between.
+/// A refused body is read and dropped up to this many times the limit: a client that writes before
+/// it reads would not see the answer on a connection that is closed in between.
 const DRAINED: usize = 8;
 
-/// Lets a request in and reads its body of JSON, whatever its content type says: `curl -d` states that of a
-/// form. The body has to arrive within `time`, and before the server is `stopping`.
+/// Lets a request in and reads its body of JSON, whatever its content type says: `curl -d` states a
+/// form's. The body has to arrive within `time`, and before the server is `stopping`.
 pub async fn json<T: DeserializeOwned + Send + 'static>(
     request: Request,
     limits: &Limits,
@@ -98,7 +98,8 @@ async fn drain(body: &mut Body, limit: usize) {
     }
 }
 
-/// An answer of JSON. The request is in until the last byte of it is written, or its connection closed.
+/// An answer of JSON. The request is in until the last byte of it is written, or its connection
+/// closed.
 pub fn answer(mut admission: Admission, answer: &impl Serialize) -> Result<Response, Refusal> {
     struct Answer {
         json: Vec<u8>,

@@ -30,13 +30,13 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// As many as there are places. The head of each request has to be there within `idle`, counted from the
-    /// last answer, and an answer has to be read within `transfer`.
+    /// Terms for one connection a place. The head of each request has to be there within `idle`,
+    /// counted from the last answer, and an answer has to be read within `transfer`.
     pub fn new(places: Places, router: Router, idle: Duration, transfer: Duration) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(idle)
-            // Of what is read ahead, and of a head.
+            // For the bytes that are read ahead, and for a head.
             .max_buf_size(LARGE);
         Self {
             places,
@@ -55,8 +55,8 @@ impl Terms {
     }
 }
 
-/// Accepts connections until `stop`, each on the first terms that have a place, and returns those that are
-/// open then. One without a place is closed.
+/// Accepts connections until `stop`, each on the first terms that have a place, and returns those
+/// that are open then. One without a place is closed.
 pub async fn accept(
     mut listener: TcpListener,
     terms: [Terms; 2],
@@ -87,7 +87,7 @@ pub async fn accept(
     }
 }
 
-/// A connection on which what is written has to be read in time: all of it, not only its next part.
+/// A connection whose client has to read the whole output in time, not only its next part.
 struct Impatient {
     stream: TcpStream,
     time: Duration,
@@ -136,7 +136,7 @@ impl AsyncWrite for Impatient {
         self.in_time(context, written)
     }
 
-    /// What makes hyper write an answer from where it is, without a copy that nobody counts.
+    /// Makes hyper write an answer from its place, without a copy that nobody counts.
     fn is_write_vectored(&self) -> bool {
         true
     }

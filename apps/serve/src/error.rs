@@ -5,7 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Bytes of a message. It may quote what came, which can be as long as a body, and nobody may read it.
+/// Bytes of a message. It may quote the input, which can be as long as a body, and nobody may read
+/// it.
 const LONGEST: usize = 1000;
 
 /// Why a request is refused, or could not be answered.
@@ -119,7 +120,7 @@ impl Refusal {
         )
     }
 
-    /// As many requests are being answered as may be at a time.
+    /// The maximum number of requests is being answered.
     pub fn too_many_requests(limit: usize) -> Self {
         Self::new(
             Kind::Overloaded,
@@ -127,7 +128,7 @@ impl Refusal {
         )
     }
 
-    /// As many connections are open as may be at a time.
+    /// The maximum number of connections is open.
     pub fn too_many_connections(limit: usize) -> Self {
         Self::new(
             Kind::Overloaded,

@@ -5,11 +5,12 @@ use crate::options::Options;
 use crate::places::{Permit, Places};
 use crate::workers::Workers;
 
-/// Bytes from which a request is large. Up to there its memory is bounded by the number of requests, so that
-/// large ones do not crowd out others.
+/// Bytes from which a request is large. Up to there its memory is bounded by the number of
+/// requests, so that large ones do not crowd out others.
 pub const LARGE: usize = 64 << 10;
 
-/// The limits of requests, and the places that they take. The limit of a text's tokens is the tokenizer's.
+/// The limits of requests, and the places that they take. The limit of a text's tokens is the
+/// tokenizer's.
 pub struct Limits {
     /// Texts of a request.
     pub texts: usize,
@@ -27,7 +28,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those of the command line.
+    /// The limits of the command line.
     pub fn new(options: &Options) -> Self {
         Self {
             // More would never find room in the queue.
@@ -70,7 +71,7 @@ impl Limits {
 
 /// A request that was let in.
 pub struct Admission {
-    /// Its place, as long as somebody waits for the answer.
+    /// Its place, while somebody waits for the answer.
     pub request: Permit,
     pub memory: Memory,
 }
@@ -84,7 +85,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Counts so many bytes more in memory. One request is let to have more than all, when no other is large.
+    /// Counts bytes in memory. One request may exceed the limit, when no other is large.
     pub fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.size += bytes;
         let total = self.bytes.total;

@@ -42,7 +42,7 @@ fn times() -> Histogram {
 }
 
 impl Metrics {
-    /// All at 0, but for the places that are taken of `limits`.
+    /// All at 0, except for the places that are taken of `limits`.
     pub fn new(limits: &Limits) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("dynquant"),
@@ -109,7 +109,7 @@ impl Metrics {
         self.requests.get_or_create(&outcome).inc();
     }
 
-    /// A batch of so many tokens was computed from `start` on; each of its texts had waited.
+    /// A batch of `tokens` tokens was computed from `start` on; each of its texts had waited.
     pub fn batch(
         &self,
         start: Instant,

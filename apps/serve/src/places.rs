@@ -1,4 +1,4 @@
-//! So many of something at a time.
+//! A limited number of something at a time.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// So many of something at a time. As a metric: how many are taken.
+/// A limited number of something at a time. As a metric: how many are taken.
 #[derive(Clone, Debug)]
 pub struct Places {
     free: Arc<Semaphore>,
@@ -17,7 +17,8 @@ pub struct Places {
 
 /// Places that are taken until this is dropped.
 ///
-/// A permit moves with what takes the room, to another thread too, so that it outlives a client that hangs up.
+/// A permit moves with what takes the room, to another thread too, so that it outlives a client
+/// that hangs up.
 pub type Permit = OwnedSemaphorePermit;
 
 impl Places {

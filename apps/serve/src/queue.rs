@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::Refusal;
 use crate::places::{Permit, Places};
 
-/// The answer to a text, or why there is none.
+/// The answer to a text, or the reason for having none.
 pub type Answer = Result<Vec<f32>, String>;
 
 /// A text on its way to the model.

@@ -146,7 +146,8 @@ async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> R
             limit.as_secs()
         );
     }
-    // Time for those that were refused to read it; nobody has to wait for one that sends no request.
+    // Time for those that were refused to read it; nobody has to wait for one that sends no
+    // request.
     let refused = Instant::now() + REFUSAL;
     let _ = timeout_at(end.min(refused), closed).await;
     tracing::info!("all accepted requests are answered");

@@ -17,7 +17,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// As many as there are cores, and half as many for large requests: more would gain nothing.
+    /// One for each core, and one for two cores for large requests: more would gain nothing.
     pub fn new() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
@@ -31,10 +31,10 @@ impl Workers {
         self.small.total + self.large.total
     }
 
-    /// Does work on so many bytes of a request.
+    /// Does work on a number of bytes of a request.
     ///
-    /// If its client hangs up before it begins, it is dropped. Once it has begun it goes on to its end, with
-    /// all the permits that were moved into `work`.
+    /// If its client hangs up before it begins, it is dropped. Once it has begun it goes on to its
+    /// end, with all the permits that were moved into `work`.
     pub async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -48,8 +48,9 @@ impl Workers {
         } else {
             &self.large
         };
-        // A caller that waits here holds the work: it goes with the request. The runtime has a thread for each
-        // worker, so nothing waits in a queue of its own, from which nobody could take it.
+        // A caller that waits here holds the work: it goes with the request. The runtime has a
+        // thread for each worker, so nothing waits in a queue of its own, from which nobody could
+        // take it.
         let worker = group.wait().await;
         let work = move || {
             let result = work();

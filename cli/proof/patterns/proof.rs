@@ -1,5 +1,5 @@
-//! The patterns as they are and as `dynquant port` makes them: the same floats, every weight swapped but
-//! those that the command has listed, and no field named but theirs.
+//! The patterns as they are and as `dynquant port` makes them: the same floats, every weight
+//! swapped but those that the command has listed, and no field named but theirs.
 
 #[allow(dead_code)]
 mod random;

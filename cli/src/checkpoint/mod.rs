@@ -38,12 +38,13 @@ pub struct QuantizeArgs {
     /// Keeps layers of fewer weight elements float; without it the preset or the spec decides.
     #[arg(long, value_name = "N")]
     min_params: Option<usize>,
-    /// Keeps a layer float, or all below a name; also a head without a tensor, tied to an embedding.
+    /// Keeps a layer float, or all below a name; also a head without a tensor, tied to an
+    /// embedding.
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
-    /// A matrix that is a Linear, by its module or its tensor, such as an embedding whose table is also the
-    /// output projection; or the full name of a tensor of several: in_proj_weight, or the three dimensions of
-    /// experts.
+    /// A matrix that is a Linear, by its module or its tensor, such as an embedding whose table is
+    /// also the output projection; or the full name of a tensor of several: in_proj_weight, or the
+    /// three dimensions of experts.
     #[arg(long, value_name = "NAME")]
     linear: Vec<String>,
     /// A matrix that is an Embedding.
@@ -83,7 +84,8 @@ pub struct InspectArgs {
     /// A safetensors file, an index of shards, or a folder.
     #[arg(value_name = "FILE")]
     path: PathBuf,
-    /// Prints one JSON object: `{tensors: [{name, dtype, shape, bytes, quantized, scales}], bytes}`.
+    /// Prints one JSON object:
+    /// `{tensors: [{name, dtype, shape, bytes, quantized, scales}], bytes}`.
     #[arg(long)]
     json: bool,
 }

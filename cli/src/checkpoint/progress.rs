@@ -22,7 +22,7 @@ impl Progress {
         }
     }
 
-    /// So many more bytes are done.
+    /// Counts bytes that are done.
     pub fn add(&mut self, bytes: u64) {
         self.done += bytes;
         if let Some(show) = self.show {

@@ -107,7 +107,8 @@ fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<Q
         .fold(spec, exclude))
 }
 
-/// Matrices that stay float, one line for equal ones of several layers, and their share of the bytes after.
+/// Matrices that stay float, one line for equal ones of several layers, and their share of the
+/// bytes after.
 fn left(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>, after: u64) -> String {
     let quantized = plan.layers().iter().filter(|layer| layer.qconfig.is_some());
     let quantized: BTreeSet<&String> = quantized.flat_map(|layer| &layer.tensors).collect();

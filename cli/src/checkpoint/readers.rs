@@ -10,8 +10,9 @@ use serde::Deserialize;
 /// The largest `config.json` that is read, as by the library.
 const MAX_CONFIG: u64 = 4 << 20;
 
-/// Models, by `model_type`, with which transformers 5.24 ends in an error if they are quantized: it merges or renames
-/// their weights, and finds no scales there. `scripts/check_transformers.py` tries them.
+/// Models, by `model_type`, with which transformers 5.24 ends in an error if they are quantized: it
+/// merges or renames their weights, and finds no scales there. `scripts/check_transformers.py`
+/// tries them.
 const UNREAD: [&str; 3] = ["dinov2", "mixtral", "qwen3_moe"];
 
 #[derive(Deserialize)]

@@ -1,9 +1,9 @@
 //! Child processes that end: within a limit, and with their parent.
 //!
-//! A child leads a process group of its own, so that all that it starts is ended with it. Ctrl-c at a
-//! terminal does not reach that group: where this process is ended by SIGINT, SIGTERM or SIGHUP while
-//! children run, it ends them first, then itself by the signal, as it would have. A program that handles
-//! one of these signals otherwise is ended nevertheless while a child runs.
+//! A child leads a process group of its own, so that every process that it starts ends with it.
+//! Ctrl-c at a terminal does not reach that group: where this process is ended by SIGINT, SIGTERM
+//! or SIGHUP while children run, it ends them first, then itself by the signal, as it would have. A
+//! program that handles one of these signals otherwise is ended nevertheless while a child runs.
 //!
 //! SIGKILL cannot be handled. After it a child ends, on Linux, when it has computed for its limit.
 
@@ -19,9 +19,9 @@ pub const MAX_OUTPUT: u64 = 64 << 20;
 /// The longest time between two looks at a child.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Runs a command until it ends, or kills it. It reads `stdin`; what it writes to stdout and stderr is
-/// returned where these are [`Stdio::piped`]. On Linux the processor time of each of its processes is
-/// limited too, by the same limit.
+/// Runs a command until it ends, or kills it. It reads `stdin`; what it writes to stdout and stderr
+/// is returned where these are [`Stdio::piped`]. On Linux the processor time of each of its
+/// processes is limited too, by the same limit.
 ///
 /// # Errors
 /// When it cannot be started, writes more than [`MAX_OUTPUT`], or has not ended within `limit`
@@ -30,10 +30,12 @@ pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<O
     let start = Instant::now();
     let left = || limit.saturating_sub(start.elapsed());
     let mut running = Running::start(command.stdin(Stdio::piped()), limit)?;
-    // Each pipe has a thread: it holds little, and a child may write before it reads, or not read at all.
+    // Each pipe has a thread: it holds little, and a child may write before it reads, or not read
+    // at all.
     if let Some(mut pipe) = running.child.stdin.take() {
         let stdin = stdin.to_vec();
-        // A child that ends without reading breaks the pipe; its status says whether that is a fault.
+        // A child that ends without reading breaks the pipe; its status says whether that is a
+        // fault.
         spawn(move || drop(pipe.write_all(&stdin)))?;
     }
     let stdout = running.child.stdout.take().map(read).transpose()?;
@@ -72,7 +74,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().spawn(work).map(drop)
 }
 
-/// All that comes from a pipe, read beside the caller.
+/// Everything that comes from a pipe, read beside the caller.
 fn read(pipe: impl Read + Send + 'static) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
     let (sender, receiver) = mpsc::channel();
     spawn(move || {

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A format by which models are distributed, or what comes in place of a model where a download fails.
+/// A format by which models are distributed, or what comes in place of a model where a download
+/// fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// Its name, for messages.

@@ -1,8 +1,8 @@
 //! Regular files, read within a limit.
 //!
 //! A path may name anything: a fifo without a writer would be waited for without end, a device such
-//! as `/dev/zero` be read without end. So its type comes first, and then no more is read than the limit,
-//! whatever length the system states.
+//! as `/dev/zero` be read without end. So its type comes first, and then no more is read than the
+//! limit, whatever length the system states.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -40,8 +40,8 @@ pub(crate) fn checked(path: &Path, options: &mut OpenOptions, nofollow: bool) ->
     Ok(file)
 }
 
-/// Options by which no fifo is waited for, no terminal comes to control the process, and a link is followed or
-/// is an error.
+/// Options by which no fifo is waited for, no terminal comes to control the process, and a link is
+/// followed or is an error.
 pub(crate) fn without_waiting(options: &mut OpenOptions, nofollow: bool) -> &mut OpenOptions {
     #[cfg(unix)]
     {
@@ -128,7 +128,8 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     })
 }
 
-/// Copies a regular file, with its permissions, to a path where nothing is, and waits until it is on the disk.
+/// Copies a regular file, with its permissions, to a path where nothing is, and waits until it is
+/// on the disk.
 ///
 /// # Errors
 /// As [`open`], and when there is something, or it cannot be written.

@@ -1,6 +1,6 @@
 //! JSON as Python's `json` module and Windows' editors write it.
 
-/// Three words that Python writes and JSON has not, and strings of the same length in their place.
+/// Three words that Python writes and JSON lacks, and strings of the same length in their place.
 const WORDS: [(&[u8], &[u8]); 3] = [
     (b"NaN", br#""N""#),
     (b"Infinity", br#""Infini""#),
@@ -9,11 +9,11 @@ const WORDS: [(&[u8], &[u8]); 3] = [
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The text without a byte order mark at its beginning, and with strings in place of `NaN`, `Infinity` and
-/// `-Infinity`, so that a strict parser takes it.
+/// The text without a byte order mark at its beginning, and with strings in place of `NaN`,
+/// `Infinity` and `-Infinity`, so that a strict parser takes it.
 ///
-/// All else stays where it is: a parser's line and column hold in `json` too. A reader of such a value as a
-/// number gets an error, one that does not read it is not disturbed.
+/// All else stays where it is: a parser's line and column hold in `json` too. A reader of such a
+/// value as a number gets an error, one that does not read it is not disturbed.
 ///
 /// ```
 /// let json = r#"{"sizes": [1, Infinity], "name": "NaN"}"#;

@@ -1,4 +1,5 @@
-//! Files, child processes and pipes, and what comes in them, as the library, the command and the applications use them.
+//! Files, child processes and pipes, and what comes in them, as the library, the command and the
+//! applications use them.
 //!
 //! | module | what it promises |
 //! |---|---|

@@ -1,8 +1,9 @@
 //! Files and folders that are replaced whole: at any time the old one is there, or the new one.
 //!
-//! A temporary file or folder is written beside its place, and removed if it is not put there. A killed
-//! writer leaves it: the next one removes it, by the lock that a living writer holds. Permissions are those
-//! of what is replaced; where nothing is replaced, those that the user gives to new files.
+//! A temporary file or folder is written beside its place, and removed if it is not put there. A
+//! killed writer leaves it: the next one removes it, by the lock that a living writer holds.
+//! An output keeps the permissions of the file that it replaces; otherwise it has the permissions
+//! that the user gives to new files.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -36,14 +37,14 @@ impl NewFile {
     /// Begins a file that replaces the one at `path`, or the one that a link there leads to.
     ///
     /// # Errors
-    /// When there is something else than a regular file, or a read-only one, or its folder cannot be written
-    /// to.
+    /// When there is something else than a regular file, or a read-only one, or its folder cannot
+    /// be written to.
     pub fn beside(path: &Path) -> io::Result<Self> {
         Self::begin(resolve(path, Kind::File)?)
     }
 
-    /// As [`beside`](Self::beside), for a path in a folder that others may have filled, where a link may lead
-    /// anywhere.
+    /// As [`beside`](Self::beside), for a path in a folder that others may have filled, where a
+    /// link may lead anywhere.
     ///
     /// # Errors
     /// As `beside`, and when there is a link.
@@ -119,8 +120,8 @@ impl NewFolder {
     /// Begins a folder that replaces the one at `path`, or the one that a link there leads to.
     ///
     /// # Errors
-    /// When there is something else than a folder, or a read-only one, or the folder around it cannot be
-    /// written to.
+    /// When there is something else than a folder, or a read-only one, or the folder around it
+    /// cannot be written to.
     pub fn beside(path: &Path) -> io::Result<Self> {
         let path = resolve(path, Kind::Folder)?;
         let old = replaceable(&path, Kind::Folder)?;
@@ -140,12 +141,12 @@ impl NewFolder {
         self.folder.path()
     }
 
-    /// Puts the folder in its place. What it replaces may hold files and folders of the same names, and
-    /// nothing else.
+    /// Puts the folder in its place. The old folder may hold files and folders of the same names,
+    /// and nothing else.
     ///
     /// # Errors
-    /// When something would be lost, also if it is written meanwhile, or the folder cannot be renamed; then
-    /// what was there is left.
+    /// When something would be lost, also if it is written meanwhile, or the folder cannot be
+    /// renamed; then what was there is left.
     pub fn put(self) -> io::Result<()> {
         self.put_after(|| ())
     }
@@ -185,7 +186,7 @@ impl NewFolder {
     }
 }
 
-/// Makes a folder if there is none, in one that others may have filled.
+/// Creates a folder if necessary, in one that others may have filled.
 ///
 /// # Errors
 /// When there is something else, also a link to a folder, or it cannot be made.
@@ -203,8 +204,8 @@ pub fn create_folder_nofollow(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file that is there to be locked, and makes it if there is none, in a folder that others may have
-/// filled.
+/// Opens a file for locking, and creates it if necessary, in a folder that others
+/// may have filled.
 ///
 /// # Errors
 /// When there is something else, also a link to a file, or it cannot be opened.
@@ -266,7 +267,8 @@ fn replaceable(path: &Path, kind: Kind) -> io::Result<Option<Metadata>> {
     Ok(Some(meta))
 }
 
-/// The path without links: what a link leads to is replaced, also if it is not there yet, and not the link.
+/// The path without links: what a link leads to is replaced, also if it is not there yet, and not
+/// the link.
 fn resolve(path: &Path, kind: Kind) -> io::Result<PathBuf> {
     // Before anything else: `/dev/stdout` may lead to a pipe, which has no path.
     if let Ok(meta) = fs::metadata(path) {
@@ -374,7 +376,7 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// Gives what is new the permissions of what it replaces; and the owner, where that is allowed.
+/// Copies permissions from the replaced file to the new one, and the owner, where that is allowed.
 fn keep_permissions(old: &Metadata, new: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {

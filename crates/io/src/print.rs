@@ -1,8 +1,9 @@
 //! Text for a terminal or a pipe, which may be closed.
 //!
-//! A reader of stdout that has seen enough, as `head` has, is no fault: by [`ended`] the status is then
-//! 0, so that `set -o pipefail` does not take it for one. Any other failure, such as a full device, is an
-//! error. Notes on stderr cannot fail: a program that has work to do goes on without them.
+//! A reader of stdout that has seen enough, as `head` has, is no fault: by [`ended`] the status is
+//! then 0, so that `set -o pipefail` does not take it for one. Any other failure, such as a full
+//! device, is an error. Notes on stderr cannot fail: a program that has work to do goes on without
+//! them.
 //!
 //! Names and texts may come from anywhere, so what a terminal would obey is escaped in all but
 //! [`data`] and [`progress`].
@@ -21,8 +22,8 @@ pub fn line(text: impl Display) -> io::Result<()> {
     data(escaped(&text.to_string()))
 }
 
-/// Prints a line as it is, for programs and files, or in colours: no part of it may come from elsewhere
-/// unless it is quoted, as in JSON.
+/// Prints a line as it is, for programs and files, or in colours: no part of it may come from
+/// elsewhere unless it is quoted, as in JSON.
 ///
 /// # Errors
 /// When stdout is closed ([`is_closed`]) or cannot be written.
@@ -40,13 +41,14 @@ pub fn note(text: impl Display) {
     progress(format_args!("{}\n", escaped(&text.to_string())));
 }
 
-/// Prints text as it is on stderr, where that is possible; `\r` and a line's deletion are what it is for.
+/// Prints text as it is on stderr, where that is possible; `\r` and a line's deletion are what it
+/// is for.
 pub fn progress(text: impl Display) {
     // In one call, so that the lines of several threads or processes stay lines.
     let _ = io::stderr().write_all(text.to_string().as_bytes());
 }
 
-/// Prints an error, with all that led to it, on one line of stderr.
+/// Prints an error, with its causes, on one line of stderr.
 pub fn fault(error: &(dyn Error + 'static)) {
     let mut line = "error".to_owned();
     for error in chain(error) {
@@ -67,8 +69,8 @@ pub fn ended<E: AsRef<dyn Error>>(done: Result<ExitCode, E>) -> ExitCode {
     }
 }
 
-/// Prints what a parser of arguments says, and gives the status: 0 for help, on stdout, or `mistake`, on
-/// stderr.
+/// Prints what a parser of arguments says, and gives the status: 0 for help, on stdout, or
+/// `mistake`, on stderr.
 pub fn usage(text: impl Display, mistake: Option<u8>) -> ExitCode {
     let text = text.to_string();
     let text = text.trim_end();

@@ -9,12 +9,12 @@
 //! [ceil(k / group)] [width of the panel] [group]
 //! ```
 //!
-//! with groups of four int8 inputs, of two bfloat16 or of one float16, so that one load gives a group
-//! of each of a register's channels, which is what an instruction multiplies by a group of activations.
-//! Two groups of bfloat16 are stored together where pairs are of alternate inputs ([`Pairs::Alternate`]).
-//! Missing inputs and channels are zeros. Stored beside the weights, per channel: the sum of its
-//! codes less their zero point (for the activations' zero point), its zero point, its scale and
-//! its bias. Nothing outside this file indexes weights.
+//! with groups of four int8 inputs, of two bfloat16 or of one float16, so that one load gives a
+//! group of each of a register's channels, which is what an instruction multiplies by a group of
+//! activations. Two groups of bfloat16 are stored together where pairs are of alternate inputs
+//! ([`Pairs::Alternate`]). Missing inputs and channels are zeros. Stored beside the weights, per
+//! channel: the sum of its codes less their zero point (for the activations' zero point), its zero
+//! point, its scale and its bias. Nothing outside this file indexes weights.
 //!
 //! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
 //! are shifted by 128; sums, which are of their differences, are not.
@@ -99,8 +99,9 @@ pub struct Packed {
     scales: Vec<f32>,
     bias: Vec<f32>,
     reduced_range: bool,
-    /// Whether the next pass over all panels begins with the last: see [`Packed::turn`]. Each call writes it,
-    /// and on its own line it takes no other field from the caches of the threads that read them.
+    /// Whether the next pass over all panels begins with the last: see [`Packed::turn`]. Each call
+    /// writes it, and on its own line it takes no other field from the caches of the threads that
+    /// read them.
     backwards: Line<AtomicBool>,
 }
 
@@ -112,7 +113,7 @@ struct Place {
     channels: usize,
     /// The first where each gate's channels have their padding behind them.
     padded_start: usize,
-    /// First of its places among those of all panels, padding included, and how many it has.
+    /// Its first place, counted over all panels with padding, and its number of places.
     at: usize,
     width: usize,
 }
@@ -223,8 +224,9 @@ pub struct PanelMut<'a> {
 }
 
 impl PanelMut<'_> {
-    /// Writes groups, from the group `first` on, of up to `LANES` channels from the channel `lane` of
-    /// the panel on: as many of each of `rows`, of which those beyond the panel's channels are not read.
+    /// Writes groups, from the group `first` on, of up to `LANES` channels from the channel `lane`
+    /// of the panel on: the same number from each of `rows`. Rows beyond the panel's channels are
+    /// not read.
     #[inline(always)]
     pub fn put<const BYTES: usize, const LANES: usize>(
         &mut self,
@@ -255,11 +257,11 @@ impl PanelMut<'_> {
 
 impl Packed {
     /// Weights of `k` inputs that are all zero, with a bias per channel, to be written by panels;
-    /// `n` is the length of `bias`. Channels are `gates` stretches of one length, 1 where they are no
-    /// gates.
+    /// `n` is the length of `bias`. Channels are `gates` stretches of one length, 1 where they are
+    /// no gates.
     ///
     /// # Panics
-    /// If `n` is no multiple of `gates`, or memory cannot hold so many weights.
+    /// If `n` is no multiple of `gates`, or memory cannot hold the weights.
     pub fn zeros(isa: Isa, element: Element, k: usize, gates: usize, bias: &[f32]) -> Self {
         let n = bias.len();
         let places = places(isa, n, gates);

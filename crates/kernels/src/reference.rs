@@ -117,9 +117,9 @@ pub fn linear_f16(lhs: &[f32], m: usize, rhs: &[f16], bias: &[f32]) -> Vec<f32> 
 /// bfloat16 by [`round_bf16`].
 ///
 /// The order is Intel's, of `tdpbf16ps`: of each 32 inputs, the products of the even ones and of
-/// the odd ones are summed one after the other, each from 0, and the two sums added to each other, then
-/// to what the inputs before gave; the bias is added last. A product of two bfloat16 is exact in f32.
-/// `lhs` is `[m, k]`, `rhs` `[n, k]` in row order.
+/// the odd ones are summed one after the other, each from 0, and the two sums added to each other,
+/// then to what the inputs before gave; the bias is added last. A product of two bfloat16 is exact
+/// in f32. `lhs` is `[m, k]`, `rhs` `[n, k]` in row order.
 ///
 /// Where an intermediate sum is subnormal, an instruction set may take it as 0.
 pub fn linear_bf16(lhs: &[f32], m: usize, rhs: &[bf16], bias: &[f32]) -> Vec<f32> {
@@ -153,15 +153,15 @@ const CHUNK: usize = 128;
 
 /// Attention of one query: `softmax(q k^T scale + mask) v`, `[value_dim]`.
 ///
-/// `q` is `[head_dim]`, `k` `[keys, head_dim]`, `v` `[keys, value_dim]` and `mask` `[keys]`. A key whose
-/// score is minus infinity, as a mask of that makes it whatever `k` holds, is excluded: nothing of
-/// it reaches the result. A query without a key gives zeros.
+/// `q` is `[head_dim]`, `k` `[keys, head_dim]`, `v` `[keys, value_dim]` and `mask` `[keys]`. A key
+/// whose score is minus infinity, as a mask of that makes it whatever `k` holds, is excluded:
+/// nothing of it reaches the result. A query without a key gives zeros.
 ///
-/// Of each 128 keys come first their scores, then the greatest score so far, `m`, and weights
-/// `e^(score - m)`, exactly 0 below e^-87; what earlier keys gave is multiplied by `e^(old m - m)`. Products are
-/// summed by one `fma` after another from 0 on. Values that are not finite are added to that by
-/// themselves, so that where one is excluded no `0 * inf` is. The quotient by the sum of the
-/// weights is a product with its reciprocal.
+/// Each 128 keys give first their scores, then the greatest score so far, `m`, and weights
+/// `e^(score - m)`, exactly 0 below e^-87; the sums of earlier keys are multiplied by
+/// `e^(old m - m)`. Products are summed by one `fma` after another from 0 on. Values that are not
+/// finite are added to that by themselves, so that where one is excluded no `0 * inf` is. The
+/// quotient by the sum of the weights is a product with its reciprocal.
 pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
     let factors = Factors {
         round: |x| x,
@@ -176,7 +176,7 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> V
 /// [`attention`] of factors that are rounded to bfloat16 by [`round_bf16`]: queries, keys, weights
 /// and values.
 ///
-/// Products are summed in the order of [`linear_bf16`], of which what there was before is the first
+/// Products are summed in the order of [`linear_bf16`], with the earlier sum as the first
 /// term. Where an intermediate sum is subnormal, an instruction set may take it as 0.
 pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
     let factors = Factors {

@@ -1,5 +1,5 @@
 //! Layouts of other libraries: their int8 weights get the names that compressed-tensors gives them,
-//! so that all that follows knows one layout.
+//! so that later steps know one layout.
 
 mod bitsandbytes;
 mod quanto;

@@ -1,5 +1,6 @@
-//! torchao's safetensors: an `Int8Tensor` or `IntxUnpackedToInt8Tensor` `a.weight` is `a._weight_qdata` I8,
-//! `a._weight_scale` and perhaps `a._weight_zero_point`, as the metadata of the file says.
+//! torchao's safetensors: an `Int8Tensor` or `IntxUnpackedToInt8Tensor` `a.weight` is
+//! `a._weight_qdata` I8, `a._weight_scale` and perhaps `a._weight_zero_point`, as the metadata of
+//! the file says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,9 +37,9 @@ struct Data {
     /// How many rows and columns have one scale.
     #[serde(default)]
     block_size: Vec<usize>,
-    /// Of an `Int8Tensor`.
+    /// In an `Int8Tensor`.
     act_quant_kwargs: Option<Activations>,
-    /// Of an `IntxUnpackedToInt8Tensor`, whose codes may have fewer bits.
+    /// In an `IntxUnpackedToInt8Tensor`, whose codes may have fewer bits.
     activation_quantization: Option<String>,
 }
 

@@ -17,7 +17,7 @@ pub struct Bars<'a> {
 const WIDTH: f32 = 1_000.;
 const HISTOGRAM_WIDTH: f32 = 480.;
 const HISTOGRAM_HEIGHT: f32 = 240.;
-/// Of a label with its two bars, and of all else around them.
+/// Heights of a label with its two bars, and of everything around them.
 const ROW_HEIGHT: f32 = 30.;
 const FRAME_HEIGHT: f32 = 110.;
 /// Labels below a histogram; more would be on top of each other.
@@ -79,7 +79,7 @@ pub fn curve(points: &[PagePoint]) -> Result<String> {
     drawn(chart.svg())
 }
 
-/// A series; what is not finite is a gap.
+/// A series; values that are not finite are gaps.
 fn line(name: &str, values: Vec<Option<f64>>) -> Series {
     let finite = |value: Option<f64>| value.filter(|v| v.is_finite()).map(|v| v as f32);
     let mut series = Series::new(name.to_owned(), Vec::new());

@@ -19,9 +19,9 @@ pub struct PagePoint {
 }
 
 impl Inspection {
-    /// A page of HTML: the table, and pictures of the error of each layer, its size before and after,
-    /// and the distributions of its weights and activations; if there are `points`, also the curve of
-    /// the search that led to the model.
+    /// A page of HTML: the table, and pictures of the error of each layer, its size before and
+    /// after, and the distributions of its weights and activations; if there are `points`, also the
+    /// curve of the search that led to the model.
     ///
     /// It is one file, readable offline: pictures are SVG within it.
     ///

@@ -66,7 +66,8 @@ enum Table {
 
 impl Embedding {
     /// A layer of this table; its shape is checked when it is used or quantized. A tensor from a
-    /// [`Checkpoint`](crate::Checkpoint) gives a quantized layer where the checkpoint has the table so.
+    /// [`Checkpoint`](crate::Checkpoint) gives a quantized layer where the checkpoint has the table
+    /// so.
     ///
     /// candle-transformers' `with_tracing::Embedding::new(rows, size, vb)` is [`embedding`] here.
     #[doc(alias = "embedding")]
@@ -124,7 +125,7 @@ impl Embedding {
 
     /// The table, `[rows, hidden_size]`.
     ///
-    /// Of a quantized layer this is the dequantized table, computed at the first call and kept:
+    /// For a quantized layer this is the dequantized table, computed at the first call and kept:
     /// it takes as much memory as the float table did.
     pub fn embeddings(&self) -> &Tensor {
         match &self.table {
@@ -161,7 +162,7 @@ impl Embedding {
         let rows = self.rows()?;
         let shape = [indexes.dims(), &[self.hidden_size]].concat();
         let count = sizes::elements("embedding", &shape)?;
-        // Of rows without elements one view of an index may show any number.
+        // A view of one index may show any number of rows without elements.
         let indexes = match count {
             0 => &unrepeated(indexes)?,
             _ => indexes,
@@ -322,8 +323,8 @@ impl Layer for Embedding {
         }))
     }
 
-    /// From a projection whatever its qconfig, which both have then; from another embedding
-    /// if it was quantized as this one is to be.
+    /// Takes the weight of a projection, whatever its qconfig, which both have then; or of another
+    /// embedding that was quantized by this qconfig.
     fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
         let Table::Float(table) = &self.table else {
             return None;

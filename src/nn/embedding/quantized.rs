@@ -20,7 +20,7 @@ use crate::tensor::Indexes;
 #[derive(Debug)]
 pub(super) struct Quantized {
     pub rows: Rows,
-    /// Of the float table.
+    /// The dtype of the float table.
     dtype: DType,
     /// Where the table is in a checkpoint, if it was read as it is.
     origin: Option<Origin>,
@@ -118,7 +118,7 @@ impl Quantized {
         let dequantized = self.dequantized.get_or_init(|| {
             let table = match &self.rows {
                 Rows::Own { table, .. } => table.dequantize(),
-                // Its own, of which only this table's head can be made.
+                // Its own copy, from which only this table's head can be made.
                 Rows::Lent { weight, .. } if self.tied().is_some() => weight.dequantize(),
                 Rows::Lent { weight, .. } => Ok(weight.dequantized().clone()),
             };

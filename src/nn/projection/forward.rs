@@ -101,7 +101,7 @@ impl Projection {
                 outs
             }
         };
-        // There are as many as there were projections.
+        // One for each projection.
         Ok(outs
             .try_into()
             .unwrap_or_else(|_| unreachable!("N outputs")))
@@ -206,7 +206,7 @@ impl Projection {
         }
     }
 
-    /// `xs` is `[.., k]`, of so many rows, and the result has `shape`.
+    /// `xs` is `[.., k]`, of `rows` rows, and the result has `shape`.
     fn forward_float(
         &self,
         weight: &Tensor,

@@ -29,13 +29,12 @@ use crate::tensor::{mismatch, to_f32_vec};
 /// - input: `[.., in_features]` of rank 1 or more, f32, f16, bf16 or f64, contiguous or not
 /// - output: `[.., out_features]` in the dtype of the input
 ///
-/// Float, it is computed in the dtype of the weight by candle's own operations, so gradients
-/// flow. Quantized, it is an inference-only operation on the CPU, through which a backward pass is an
-/// error: activations become u8, the
-/// sum is exact in i32, and the result is
-/// `fma(sum, scale_of_activations * scale_of_weights, bias)` in f32, the same bits on every
-/// CPU; [`kernels::reference`](crate::kernels::reference) is the definition. Rows that hold a NaN or an infinity become
-/// NaN and touch no other row.
+/// Float, it is computed in the dtype of the weight by candle's own operations, so gradients flow.
+/// Quantized, it is an inference-only operation on the CPU, through which a backward pass is an
+/// error: activations become u8, the sum is exact in i32, and the result is
+/// `fma(sum, scale_of_activations * scale_of_weights, bias)` in f32, the same bits on every CPU;
+/// [`kernels::reference`](crate::kernels::reference) is the definition. Rows that hold a NaN or an
+/// infinity become NaN and touch no other row.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -76,8 +75,8 @@ enum Weight {
 impl Projection {
     /// A float projection; shapes are checked when it is used or quantized.
     ///
-    /// A weight that is in the memory of a tensor from a [`Checkpoint`](crate::Checkpoint), all of it or
-    /// rows, is quantized where the checkpoint has it so.
+    /// A weight that is in the memory of a tensor from a [`Checkpoint`](crate::Checkpoint), all of
+    /// it or rows, is quantized where the checkpoint has it so.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
         Self::of_gates(weight, bias, 1)
     }
@@ -229,8 +228,9 @@ impl Projection {
         }))
     }
 
-    /// Makes each [`forward`](candle_core::Module::forward) report its input and output to `tap`, or to
-    /// nothing: for [`Layer::attach`](crate::Layer::attach) of a layer of your own. Returns true.
+    /// Makes each [`forward`](candle_core::Module::forward) report its input and output to `tap`,
+    /// or to nothing: for [`Layer::attach`](crate::Layer::attach) of a layer of your own. Returns
+    /// true.
     pub fn attach(&mut self, tap: Option<Tap>) -> bool {
         self.tap = tap;
         true
@@ -263,7 +263,7 @@ impl Projection {
         Ok(WeightError::of(&values(expected)?, &values(got)?))
     }
 
-    /// The quantized weight and what is done to activations, if it is quantized.
+    /// The quantized weight and the configuration of activations, if it is quantized.
     pub(super) fn quantized(&self) -> Option<(&Arc<QWeight>, ActivationConfig)> {
         match &self.weight {
             Weight::Float(_) => None,

@@ -37,8 +37,8 @@ impl Projection {
         Ok(Self::of(weight, bias, gates, origin))
     }
 
-    /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels are
-    /// `gates` gates.
+    /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels
+    /// are `gates` gates.
     pub(super) fn of_gates(weight: Tensor, bias: Option<Tensor>, gates: usize) -> Self {
         let origin = origin::find(&weight);
         let quantized = origin.as_ref().and_then(|origin| {
@@ -89,8 +89,8 @@ impl Projection {
         Ok(Self::of(weight, bias, 1, None))
     }
 
-    /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored) of a layer
-    /// of your own.
+    /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored) of a
+    /// layer of your own.
     pub fn stored(&self, name: &str) -> StoredWeight {
         let value = match &self.weight {
             Weight::Float(weight) => Value::Float {

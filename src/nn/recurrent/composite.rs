@@ -30,8 +30,8 @@ struct Steps<C> {
 }
 
 impl<K: Kind> Stack<K> {
-    /// All layers, as the kernels run them, in the dtype of the weights; and c after each step of the
-    /// last direction, `[steps, batch, hidden]`.
+    /// All layers, as the kernels run them, in the dtype of the weights; and c after each step of
+    /// the last direction, `[steps, batch, hidden]`.
     pub(super) fn by_candle(
         &self,
         input: &Input<'_>,

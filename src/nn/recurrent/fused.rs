@@ -19,8 +19,8 @@ use crate::tensor::{Elements, as_f32, from_f32_vec, without_gradient};
 struct Memory<'a> {
     /// `[layers * directions, batch, hidden]`, of the longest sequence first.
     c: &'a mut [f32],
-    /// Where c goes after each step, `[steps, batch, hidden]`, of one layer in one direction; empty if
-    /// it is not asked for.
+    /// Where c goes after each step, `[steps, batch, hidden]`, of one layer in one direction; empty
+    /// if it is not asked for.
     cs: &'a mut [f32],
 }
 
@@ -181,7 +181,8 @@ impl<K: Kind> Stack<K> {
     }
 }
 
-/// A result that refuses a backward pass if one of the tensors it was computed from tracks a gradient.
+/// A result that refuses a backward pass if one of the tensors it was computed from tracks a
+/// gradient.
 fn marked<K: Kind>(
     result: Tensor,
     input: &Input<'_>,

@@ -17,8 +17,8 @@ use crate::kernels::Gates;
 /// h'   = z (h - n) + n
 /// ```
 ///
-/// Shapes, dtypes, gradients, names of weights and quantization are as in [`LSTM`](super::LSTM), with a
-/// state of `h` alone, `[num_layers * directions, batch, hidden_size]`.
+/// Shapes, dtypes, gradients, names of weights and quantization are as in [`LSTM`](super::LSTM),
+/// with a state of `h` alone, `[num_layers * directions, batch, hidden_size]`.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};

@@ -14,8 +14,8 @@ pub(super) trait Kind: Copy + fmt::Debug {
 
     fn gates(self) -> Gates;
 
-    /// The state after a step by candle's operations, `[batch, hidden]`, from the one before and the
-    /// products of the input and of the hidden state, `[batch, gates * hidden]`.
+    /// The state after a step by candle's operations, `[batch, hidden]`, from the one before and
+    /// the products of the input and of the hidden state, `[batch, gates * hidden]`.
     fn step(
         self,
         products: [&Tensor; 2],

@@ -27,10 +27,10 @@ use crate::trace;
 /// - state: `h` of `[num_layers * directions, batch, state_size]` and `c` of
 ///   `[num_layers * directions, batch, hidden_size]`, both without `batch` for one sequence
 ///
-/// A sequence of length 0 leaves the state as it is. Float on the CPU, it is computed in f32; on other
-/// devices, and where candle tracks a gradient (of variables and what was computed from them), by
-/// candle's own operations in the dtype of the weights. Quantized, it runs on the CPU, and a backward
-/// pass through it is an error.
+/// A sequence of length 0 leaves the state as it is. Float on the CPU, it is computed in f32; on
+/// other devices, and where candle tracks a gradient (of variables and what was computed from
+/// them), by candle's own operations in the dtype of the weights. Quantized, it runs on the CPU,
+/// and a backward pass through it is an error.
 ///
 /// Weights load under PyTorch's names: `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`,
 /// `bias_hh_l0`, `weight_hr_l0`, then `_l0_reverse`, `_l1` and so on.

@@ -1,5 +1,5 @@
-//! Recurrent layers over sequences: the parts that LSTM, GRU and RNN share. The arithmetic of a step,
-//! after its products, is `kernels::loops::gates`.
+//! Recurrent layers over sequences: the parts that LSTM, GRU and RNN share. The arithmetic of a
+//! step, after its products, is `kernels::loops::gates`.
 
 mod candle;
 mod cell;
@@ -65,8 +65,8 @@ impl Default for RecurrentConfig {
 
 /// The constructor and the implementations that all layers around a [`Stack`] or a cell share.
 ///
-/// The constructor has the parameters in brackets; `$layer_kind` may be one of them, and the weights
-/// are loaded with the one that is named last.
+/// The constructor has the parameters in brackets; `$layer_kind` may be one of them, and the
+/// weights are loaded with the one that is named last.
 macro_rules! recurrent_layer {
     (
         $layer:ident { $inner:ident: $Inner:ty }, $layer_kind:expr,

@@ -19,8 +19,8 @@ pub enum Nonlinearity {
 /// A plain recurrent layer over a sequence, `h' = act(W_ih x + b_ih + W_hh h + b_hh)`, with all
 /// of `torch.nn.RNN`'s options.
 ///
-/// Shapes, dtypes, gradients, names of weights and quantization are as in [`LSTM`](super::LSTM), with a
-/// state of `h` alone, `[num_layers * directions, batch, hidden_size]`.
+/// Shapes, dtypes, gradients, names of weights and quantization are as in [`LSTM`](super::LSTM),
+/// with a state of `h` alone, `[num_layers * directions, batch, hidden_size]`.
 ///
 /// PyTorch has no quantized form of it: [`QConfigSpec::default`](crate::QConfigSpec::default)
 /// leaves it float, [`QConfigSpec::int8`](crate::QConfigSpec::int8) does not.

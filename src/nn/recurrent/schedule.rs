@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 
 /// The active rows of a batch with sequences of different lengths, as PyTorch packs them:
-/// sequences from the longest to the shortest, and at each step the first so many of them.
+/// sequences from the longest to the shortest, and at each step a number of the first.
 /// Rows of padding do not exist here, so they can influence nothing.
 pub(super) struct Schedule {
     pub batch: usize,

@@ -307,8 +307,8 @@ impl<K: Kind> Stack<K> {
             || sizes.contains(&0)
     }
 
-    /// Reports to a tap the sequence, the initial states and the lengths, as u32, that were given, and
-    /// the output.
+    /// Reports to a tap the sequence, the initial states and the lengths, as u32, that were given,
+    /// and the output.
     fn report(
         &self,
         input: &Input<'_>,

@@ -1,4 +1,5 @@
-//! The result of `quantize_dynamic`, layer by layer; `table` draws it, `fold` shortens lists of paths.
+//! The result of `quantize_dynamic`, layer by layer; `table` draws it, `fold` shortens lists of
+//! paths.
 
 pub(crate) mod fold;
 mod table;
@@ -23,8 +24,9 @@ use crate::qconfig::{QConfig, serialize_named};
 
 /// The result of [`quantize_dynamic`](crate::quantize_dynamic).
 ///
-/// `Display` prints the totals, then fields that may hold layers and float tensors in no layer, then a
-/// table in which layers of one kind, outcome and size share a row (`layer.{0-11}.{query,key,value}`); `{:#}` gives each layer a row of its own.
+/// `Display` prints the totals, then fields that may hold layers and float tensors in no layer,
+/// then a table in which layers of one kind, outcome and size share a row
+/// (`layer.{0-11}.{query,key,value}`); `{:#}` gives each layer a row of its own.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -34,7 +36,7 @@ pub struct Report {
     pub layers: Vec<LayerReport>,
     /// Fields that are not module trees and were not visited.
     pub opaque: Vec<OpaqueField>,
-    /// Those of them that may hold layers, which then stayed float.
+    /// The opaque fields that may hold layers, which then stayed float.
     pub hidden: Vec<HiddenField>,
     /// Float tensors with two or more dimensions that no layer holds, the largest first; none where
     /// together they are at most 1 % of the bytes of all weights and such tensors.
@@ -75,8 +77,8 @@ pub struct LayerReport {
     /// Weights that exceeded the range of float16 or bfloat16 and were clamped to it.
     #[serde(skip_serializing_if = "is_zero")]
     pub saturated: usize,
-    /// Weights that lost precision or became 0, because all of their channel is below the normal range
-    /// of float16 or bfloat16.
+    /// Weights that lost precision or became 0, because all of their channel is below the normal
+    /// range of float16 or bfloat16.
     #[serde(skip_serializing_if = "is_zero")]
     pub underflowed: usize,
 }
@@ -125,7 +127,7 @@ pub enum LeftReason {
     OffByDefault,
     /// It is a matrix of a checkpoint that is multiplied as no Linear is, or not at all.
     Kind {
-        /// What it is.
+        /// The kind of matrix, in words.
         why: &'static str,
     },
     /// It was quantized before.

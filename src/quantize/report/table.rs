@@ -1,5 +1,5 @@
-//! A report as text: totals, fields that may hold layers, float tensors in no layer, table, notes, opaque
-//! fields.
+//! A report as text: totals, fields that may hold layers, float tensors in no layer, table, notes,
+//! opaque fields.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -203,7 +203,7 @@ impl Report {
         Ok(())
     }
 
-    /// Opaque fields by type, but for those that may hold layers.
+    /// Opaque fields by type, without the ones that may hold layers.
     fn fmt_opaque(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hidden: HashSet<_> = self.hidden.iter().map(|field| &field.path).collect();
         let fields = self
@@ -275,7 +275,7 @@ pub(crate) fn shown(path: &str) -> &str {
     }
 }
 
-/// Paths of fields by what is said of them: a model has few types and many fields.
+/// Paths of fields by their advice: a model has few types and many fields.
 fn fmt_by<'a>(
     f: &mut fmt::Formatter<'_>,
     fields: impl Iterator<Item = (String, &'a str)>,

@@ -45,8 +45,8 @@ impl QConfigSpec {
     /// ```
     ///
     /// A kind of your own is `Custom(name)`. `kinds: {Linear: per_row_dynamic}` is a preset of
-    /// your own: unlike rules, it may name kinds that the model lacks. What a `qconfig` leaves
-    /// out is as in PyTorch's `default_weight_observer` and its per-channel and quint8
+    /// your own: unlike rules, it may name kinds that the model lacks. Missing keys
+    /// of a `qconfig` are as in PyTorch's `default_weight_observer` and its per-channel and quint8
     /// counterparts; `activation` follows from the weight: `float` beside float16 and
     /// embeddings, `bfloat16` beside bfloat16, else PyTorch's 7 bits per tensor.
     ///

@@ -82,7 +82,7 @@ fn meant(name: &str, survey: &Survey) -> Option<String> {
     } else {
         "^"
     };
-    // Of layers by preference, or else of what is above them.
+    // Names of layers by preference, or else of their parents.
     [format!("{start}{body}$"), format!(r"{start}{body}\.")]
         .into_iter()
         .find_map(|pattern| {

@@ -23,7 +23,7 @@ pub use target::{OneOrMany, Target};
 /// Which layers of a model are quantized, and how; PyTorch's `qconfig_spec`.
 ///
 /// A rule gives a [`QConfig`], or `None` to keep float, to the layers of a kind, to a dotted
-/// name and all that is below it, or to the names that a regex finds. Where several rules
+/// name and everything below it, or to the names that a regex finds. Where several rules
 /// match a layer, the most specific wins: exact name, then regex (a later one wins), then the
 /// nearest name above, then kind. Names are paths in the model or the checkpoint names that layers
 /// were loaded under; the name `""` covers the whole model.
@@ -35,7 +35,7 @@ pub use target::{OneOrMany, Target};
 ///     .exclude(["encoder.layer.0", "classifier"])           // keep these float
 ///     .regex(r"\.output\.dense$", QConfig::per_channel_dynamic())
 ///     .kind(LayerKind::LSTM, QConfig::default_dynamic())
-///     .min_params(1_000);                                   // leave what is smaller
+///     .min_params(1_000);                                   // leave smaller layers
 /// assert_eq!(spec.to_string().lines().count(), 12);
 /// ```
 ///
@@ -52,7 +52,8 @@ pub struct QConfigSpec {
 /// How many rules a spec may have; each is compared with every name of the model.
 const MAX_RULES: usize = 10_000;
 
-/// Weight elements from which an int8 layer is faster than a float one in calls of any number of rows.
+/// Weight elements from which an int8 layer is faster than a float one in calls of any number of
+/// rows.
 const WORTHWHILE: usize = 1_000;
 
 /// The decision for one layer.
@@ -114,15 +115,15 @@ impl QConfigSpec {
     /// The recommended preset: [`QConfig::per_row_dynamic`] for every kind that multiplies,
     /// including [`RNN`](LayerKind::RNN), which PyTorch omits.
     ///
-    /// Layers of fewer than 1,000 weight elements stay float: in calls of many rows they would take more time,
-    /// and some more memory (`cargo bench --bench narrow`). [`min_params(0)`](Self::min_params) quantizes
-    /// them too.
+    /// Layers of fewer than 1,000 weight elements stay float: in calls of many rows they would take
+    /// more time, and some more memory (`cargo bench --bench narrow`).
+    /// [`min_params(0)`](Self::min_params) quantizes them too.
     pub fn int8() -> Self {
         Self::all_kinds(QConfig::per_row_dynamic()).min_params(WORTHWHILE)
     }
 
-    /// [`int8`](Self::int8) with [weights of a reduced range](QConfig::reduce_range): faster on x86-64 CPUs
-    /// without VNNI, less accurate on all.
+    /// [`int8`](Self::int8) with [weights of a reduced range](QConfig::reduce_range): faster on
+    /// x86-64 CPUs without VNNI, less accurate on all.
     pub fn int8_reduce_range() -> Self {
         Self::all_kinds(QConfig::per_row_dynamic().reduce_range()).min_params(WORTHWHILE)
     }
@@ -155,8 +156,8 @@ impl QConfigSpec {
         Self::new().presets(LayerKind::MULTIPLYING, &qconfig)
     }
 
-    /// Nothing but these kinds or names, one or several, all with `qconfig`: PyTorch's set. Unlike a
-    /// preset, each must be in the model.
+    /// These kinds or names only, one or several, all with `qconfig`: PyTorch's set. Unlike
+    /// a preset, each must be in the model.
     ///
     /// ```
     /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Target};
@@ -177,8 +178,8 @@ impl QConfigSpec {
         })
     }
 
-    /// The preset of that name: `int8`, `int8_reduce_range`, `default`, `per_channel`, `float16`, `bfloat16`
-    /// or `onnxruntime`.
+    /// The preset of that name: `int8`, `int8_reduce_range`, `default`, `per_channel`, `float16`,
+    /// `bfloat16` or `onnxruntime`.
     ///
     /// # Errors
     /// [`Error::UnknownName`] for any other name, with the nearest of these.
@@ -195,8 +196,8 @@ impl QConfigSpec {
         }
     }
 
-    /// Adds embeddings, which are off by default: [`QConfig::float_qparams_weight_only`] without its
-    /// [minimum](QConfig::MIN_EPS) of the scale for all of them; the model need not have any.
+    /// Adds embeddings, which are off by default: [`QConfig::float_qparams_weight_only`] without
+    /// its [minimum](QConfig::MIN_EPS) of the scale for all of them; the model need not have any.
     #[must_use]
     pub fn embeddings(self) -> Self {
         self.presets([LayerKind::Embedding], &Self::tables())
@@ -224,7 +225,7 @@ impl QConfigSpec {
         self.targets(kinds.collect(), &qconfig.into())
     }
 
-    /// Adds a rule for a name and all that is below it; `None` keeps it float.
+    /// Adds a rule for a name and everything below it; `None` keeps it float.
     #[must_use]
     pub fn name(self, name: impl Into<String>, qconfig: impl Into<Option<QConfig>>) -> Self {
         self.rule(Pattern::Name(name.into()), qconfig.into())
@@ -237,7 +238,7 @@ impl QConfigSpec {
         self.rule(Pattern::Regex(NameRegex::new(pattern)), qconfig.into())
     }
 
-    /// Keeps names float, one or several, each with all that is below it, or kinds:
+    /// Keeps names float, one or several, each with everything below it, or kinds:
     /// [`name`](Self::name) or [`kind`](Self::kind) with `None`. Each must be in the model.
     #[must_use]
     pub fn exclude(self, targets: impl OneOrMany<Target>) -> Self {

@@ -2,14 +2,14 @@
 
 use crate::module::LayerKind;
 
-/// An element of the list for [`QConfigSpec::of`](crate::QConfigSpec::of), as in PyTorch's sets: a kind of layer, or a
-/// name.
+/// An element of the list for [`QConfigSpec::of`](crate::QConfigSpec::of), as in PyTorch's sets: a
+/// kind of layer, or a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Target {
     /// All layers of a kind.
     Kind(LayerKind),
-    /// A name and all that is below it.
+    /// A name and everything below it.
     Name(String),
 }
 
@@ -31,8 +31,8 @@ impl From<String> for Target {
     }
 }
 
-/// One or several kinds of layers or names, as [`QConfigSpec`](crate::QConfigSpec)'s rules take them:
-/// a `&str` or a [`LayerKind`] by itself, or an array, a slice or a `Vec` of them.
+/// One or several kinds of layers or names, as [`QConfigSpec`](crate::QConfigSpec)'s rules take
+/// them: a `&str` or a [`LayerKind`] by itself, or an array, a slice or a `Vec` of them.
 pub trait OneOrMany<T> {
     /// All of them.
     fn items(self) -> Vec<T>;

@@ -16,9 +16,9 @@ use crate::quantize::QConfigSpec;
 
 /// The criterion, strategy and limits of [`tune`](crate::tune()).
 ///
-/// Its defaults are Neural Compressor's: a relative loss of one percent, at most 100 trials, timeout 0;
-/// but for the strategy, which is [`Strategy::Sensitivity`], and int8, which is [`QConfigSpec::int8`].
-/// [`from_yaml`](Self::from_yaml) reads Neural Compressor's YAML.
+/// Its defaults are Neural Compressor's: a relative loss of one percent, at most 100 trials,
+/// timeout 0; except for the strategy, which is [`Strategy::Sensitivity`], and int8, which is
+/// [`QConfigSpec::int8`]. [`from_yaml`](Self::from_yaml) reads Neural Compressor's YAML.
 ///
 /// ```
 /// use std::time::Duration;
@@ -140,7 +140,8 @@ impl TuningConfig {
         self
     }
 
-    /// Writes each trial to a file of JSON lines. A history that exists is replaced; another file is an error.
+    /// Writes each trial to a file of JSON lines. A history that exists is replaced; another file
+    /// is an error.
     #[must_use]
     pub fn history(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
@@ -151,9 +152,9 @@ impl TuningConfig {
         self
     }
 
-    /// Continues the search of a history: trials in it are not evaluated again. It must be of the same
-    /// model and spec; criterion, strategy and limits may be others. Without such a file the search
-    /// begins a new one.
+    /// Continues the search of a history: trials in it are not evaluated again. It must be of the
+    /// same model and spec; criterion, strategy and limits may be others. Without such a file the
+    /// search begins a new one.
     #[must_use]
     pub fn resume(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();

@@ -28,7 +28,7 @@ pub(super) fn read(config: &mut TuningConfig, map: &Map<'_>) -> Result<()> {
         let all = Options::read(config, node)?;
         config.spec = match all.qconfig(&LayerKind::Linear) {
             Some(qconfig) => QConfigSpec::all_kinds(qconfig),
-            // Nothing but what types and names say.
+            // Only the information in types and names.
             None => QConfigSpec::new(),
         };
     }
@@ -114,8 +114,8 @@ impl Options {
         })
     }
 
-    /// `None` keeps float. An activation is u8 or float, or bfloat16 as its weight is, and an embedding
-    /// has none.
+    /// `None` keeps float. An activation is u8 or float, or bfloat16 as its weight is, and an
+    /// embedding has none.
     fn qconfig(&self, kind: &LayerKind) -> Option<QConfig> {
         let embedding = *kind == LayerKind::Embedding;
         let weight = &self.weight;

@@ -69,14 +69,15 @@ impl TuningConfig {
     /// # Ok::<(), candle_dynquant::Error>(())
     /// ```
     ///
-    /// Without a section `quantization`, quantization is dynamic. A history, `history.jsonl`, is written
-    /// to the folder `workspace.path`, which must exist; `workspace.resume` continues one. Strategies
-    /// are `sensitivity`, also under the names `mse`, `mse_v2` and `hawq_v2`; `basic`; and `by_kind`,
-    /// also under the name `conservative`.
+    /// Without a section `quantization`, quantization is dynamic. A history, `history.jsonl`, is
+    /// written to the folder `workspace.path`, which must exist; `workspace.resume` continues one.
+    /// Strategies are `sensitivity`, also under the names `mse`, `mse_v2` and `hawq_v2`; `basic`;
+    /// and `by_kind`, also under the name `conservative`.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig), with line, column and key, where the text
-    /// is not YAML, a key, a word or a value in it means nothing, or another approach is asked for.
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig), with line, column and key, where the
+    /// text is not YAML, a key, a word or a value in it means nothing, or another approach is asked
+    /// for.
     pub fn from_yaml(text: &str) -> Result<Self> {
         Self::read(&Node::from_yaml(text)?)
     }

@@ -4,8 +4,8 @@ use super::{Trials, start};
 use crate::tune::stop::Step;
 use crate::tune::units::Units;
 
-/// All int8; then for each higher precision every layer alone, from output to input; then the layers
-/// that did best alone, accumulated.
+/// All int8; then for each higher precision every layer alone, from output to input; then the
+/// layers that did best alone, accumulated.
 pub(super) fn run(units: &Units, trials: &mut dyn Trials) -> Step {
     let Some(base) = start(units, trials)? else {
         return Ok(());

@@ -1,7 +1,7 @@
 //! The order in which a search tries assignments.
 //!
-//! A strategy is a function that asks for trials and reads their results; it sees neither the model nor
-//! a clock, so equal results give equal trials. `?` ends it as soon as the search is to stop.
+//! A strategy is a function that asks for trials and reads their results; it sees neither the model
+//! nor a clock, so equal results give equal trials. `?` ends it as soon as the search is to stop.
 
 mod basic;
 mod by_kind;
@@ -17,16 +17,17 @@ use crate::words::words;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Neural Compressor's: all int8; then each layer alone in a higher precision, from output to input;
-    /// then those that helped most together, one more at a time. About twice as many trials as layers.
+    /// Neural Compressor's: all int8; then each layer alone in a higher precision, from output to
+    /// input; then those that helped most together, one more at a time. About two trials for each
+    /// layer.
     Basic,
-    /// Layers ranked by the SQNR of their outputs, on the inputs that the first evaluation gives them,
-    /// where an output of ten times the rows counts as 10 dB better; the worst ones fall back, as many
-    /// as a bisection shows to be needed. About log2(layers) + 3 evaluations.
+    /// Layers ranked by the SQNR of their outputs, on the inputs that the first evaluation gives
+    /// them, where an output of ten times the rows counts as 10 dB better; the worst ones fall
+    /// back, and a bisection finds how many. About log2(layers) + 3 evaluations.
     #[default]
     Sensitivity,
-    /// Neural Compressor's `conservative`: float, to which whole kinds of layers are added as long as
-    /// the criterion holds.
+    /// Neural Compressor's `conservative`: float, to which whole kinds of layers are added as long
+    /// as the criterion holds.
     ByKind,
 }
 
@@ -47,7 +48,7 @@ pub(super) trait Trials {
     fn trial(&mut self, assignment: &Assignment) -> Step<Verdict>;
     /// A trial on the way to a candidate.
     fn probe(&mut self, assignment: &Assignment) -> Step<Verdict>;
-    /// Calls of eval until now, that of the float model included.
+    /// Calls of eval until now, the float model's included.
     fn evals(&self) -> usize;
     /// Whether the first success ends the search.
     fn stops_at_first(&self) -> bool;
@@ -76,8 +77,8 @@ impl Strategy {
     }
 }
 
-/// The assignment to start from, the best of those without fallback, or `None` if one passes: none of
-/// the others is cheaper.
+/// The assignment to start from, the best of those without fallback, or `None` if one passes: none
+/// of the others is cheaper.
 fn start(units: &Units, trials: &mut dyn Trials) -> Step<Option<Assignment>> {
     let mut best: Option<(Assignment, f64)> = None;
     for precision in units.starts() {

@@ -4,13 +4,13 @@ use super::{Trials, start};
 use crate::tune::stop::Step;
 use crate::tune::units::{Assignment, Precision, Units};
 
-/// Evaluations, that of the float model included, within which the first fallback is bisected.
+/// Evaluations, the float model's included, within which the first fallback is bisected.
 pub(super) fn budget(units: usize) -> usize {
     units.max(1).ilog2() as usize + 3
 }
 
-/// All int8; then a bisection finds how many of the worst layers must fall back; then those that need not
-/// are given back.
+/// All int8; then a bisection finds how many of the worst layers must fall back; then those that
+/// need not are given back.
 pub(super) fn run(units: &Units, ranking: &[usize], trials: &mut dyn Trials) -> Step {
     let Some(mut base) = start(units, trials)? else {
         return Ok(());
@@ -37,8 +37,8 @@ pub(super) fn run(units: &Units, ranking: &[usize], trials: &mut dyn Trials) -> 
     Ok(())
 }
 
-/// Takes layers out of those that fell back, as long as the criterion holds: the least sensitive first,
-/// but for the last, without which it failed.
+/// Takes layers out of those that fell back, as long as the criterion holds: the least sensitive
+/// first. The last one stays, as the criterion failed without it.
 fn give_back(
     units: &Units,
     base: &Assignment,

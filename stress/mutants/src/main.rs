@@ -6,13 +6,13 @@
 //!
 //! A build for each change would take a minute. So all of them are put into one build, of a copy of
 //! the tree under target/mutants, each behind a switch: `a == b` becomes
-//! `if on(17) { a != b } else { a == b }`, and the environment says which is on. What does not compile
-//! is taken out again, by the places of the compiler's errors. Each test runs once to tell which
-//! mutants it reaches, and for each mutant those tests run that do, until one fails.
+//! `if on(17) { a != b } else { a == b }`, and the environment says which is on. A change that does
+//! not compile is taken out again, by the places of the compiler's errors. Each test runs once to
+//! tell which mutants it reaches, and for each mutant those tests run that do, until one fails.
 //!
 //! Ends with 1 if a mutant of the rooms or files (default: all) went unnoticed that
-//! scripts/mutants_explained.txt does not list with a reason. `--keep` takes the last build with its
-//! results so far, and builds tests that changed; `--sample K` tries every K-th mutant.
+//! scripts/mutants_explained.txt does not list with a reason. `--keep` takes the last build with
+//! its results so far, and builds tests that changed; `--sample K` tries every K-th mutant.
 
 mod build;
 mod render;

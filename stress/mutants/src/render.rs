@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::sites::{Binary, Found, Kind, Site};
 
-/// What a range of the rendered file is: smaller ones are within larger ones.
+/// The kind of a range of the rendered file: smaller ones are within larger ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
     Function(usize),

@@ -20,7 +20,7 @@ pub struct Site {
 
 /// By ranges of bytes.
 pub enum Kind {
-    /// Behind the brace of a body, and what is returned at once.
+    /// Behind the brace of a body, with the value that is returned at once.
     Body(usize, Vec<String>),
     /// Operands that are compared, by reference.
     Compare(Binary),

@@ -19,7 +19,8 @@ pub fn on(number: u32) -> bool {
     }
 }
 
-/// From the environment; without a mutant there, those that are reached are written to a file.
+/// Reads the environment; without a mutant there, the mutants that are reached are written to a
+/// file.
 #[cold]
 fn decide(number: u32) -> bool {
     static SEEN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());

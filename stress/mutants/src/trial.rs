@@ -108,7 +108,7 @@ pub fn run<'a>(work: &Path, built: &'a Built, options: &Options) -> Result<Vec<&
     Ok(missed)
 }
 
-/// Calls `with` with each item, on so many threads.
+/// Calls `with` with each item, on a number of threads.
 fn each<T: Sync>(jobs: usize, items: &[T], with: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -231,7 +231,8 @@ fn noticed(
     Ok("unnoticed".into())
 }
 
-/// Runs these tests of an executable, for so many seconds of the CPU or three times as many by the clock.
+/// Runs these tests of an executable, within a limit in seconds of the CPU, or three times that by
+/// the clock.
 fn execute(
     tests: &Tests,
     names: &[&String],

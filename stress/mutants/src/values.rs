@@ -5,7 +5,7 @@ use syn::{GenericArgument, PathArguments, ReturnType, Type};
 /// The most values of a type.
 const MOST: usize = 4;
 
-/// What a function could return instead.
+/// The values that a function could return instead.
 pub fn of(output: &ReturnType) -> Vec<String> {
     match output {
         ReturnType::Default => vec!["()".into()],

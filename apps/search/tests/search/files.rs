@@ -1,4 +1,4 @@
-//! Which files are taken, and what is said of the others.
+//! Which files are taken, and the report on the others.
 
 use std::fs;
 

@@ -98,7 +98,7 @@ fn ctrl_c_leaves_the_old_index_and_says_so() {
             "{stderr}"
         );
         assert_eq!(fs::read(folder.index_file()).unwrap(), before);
-        // What was embedded is not lost, if there was time for any.
+        // Finished vectors are not lost, if there was time for any.
         let saved = folder.path(".dynquant-search/index.partial").exists();
         let [files, passages, embedded] =
             numbers(&folder.index(&[]), ["files", "passages", "embedded"]);

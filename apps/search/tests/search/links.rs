@@ -1,4 +1,5 @@
-//! Folders that came from others: nothing is written through a link in them, and no fifo is waited for.
+//! Folders that came from others: nothing is written through a link in them, and no fifo is waited
+//! for.
 #![cfg(unix)]
 
 use std::fs;
@@ -124,7 +125,7 @@ fn no_fifo_is_waited_for() {
     assert!(fault(&index).contains("expected a regular file, got a fifo"));
 }
 
-/// Files that say what is ignored are read by another crate.
+/// Another crate reads the ignore files.
 #[test]
 fn no_fifo_that_says_what_is_ignored_is_waited_for() {
     let names = [

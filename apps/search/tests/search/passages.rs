@@ -126,7 +126,7 @@ fn passages_end_where_paragraphs_do() {
     let lines = |passage: &Passage| (passage.first_line, passage.last_line);
     let lines: Vec<_> = check(&encoder, &text).iter().map(lines).collect();
     assert_eq!(lines, [(1, 4), (6, 9), (11, 14)]);
-    // Without blank lines, as many lines as fit.
+    // Without blank lines, all lines that fit.
     let lines: Vec<_> = check(&encoder, &paragraph.repeat(3))
         .iter()
         .map(|it| it.last_line)

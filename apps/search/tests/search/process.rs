@@ -47,7 +47,7 @@ impl Folder {
         self.path(".dynquant-search/index")
     }
 
-    /// Makes the index; what is reported.
+    /// Makes the index; returns its report.
     pub fn index(&self, options: &[&str]) -> Value {
         let output = run(
             ["index".as_ref(), self.0.as_os_str(), "--json".as_ref()],

@@ -147,7 +147,8 @@ fn text_that_has_changed_is_never_shown_as_it_was() {
     assert_eq!(hit()["places"][0]["changed"], false);
     assert!(hit()["places"][0]["first_line"].as_u64() > Some(1));
     let changes = [
-        // A line more before it; bytes exchanged; as many bytes, one line more; less than there was; nothing.
+        // A line more before it; bytes exchanged; the same number of bytes, one line more;
+        // less; nothing.
         format!("new\n{long}\n{text}"),
         format!("{long}\nfirst\n\nA horse crossing.\n"),
         format!("{}\n{text}", long.replacen(' ', "\n", 1)),

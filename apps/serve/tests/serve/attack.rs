@@ -1,5 +1,6 @@
-//! Clients that hang up, and floods: the memory of the server stays bounded, and others are answered as
-//! always or refused with a status. `DYNQUANT_LONG=1` keeps each attack up for a minute.
+//! Clients that hang up, and floods: the memory of the server stays bounded, and others are
+//! answered as always or refused with a status. `DYNQUANT_LONG=1` keeps each attack up for a
+//! minute.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -14,7 +15,8 @@ use crate::process::{PATIENCE, Server};
 /// Threads that attack.
 const ATTACKERS: usize = 4;
 
-/// The most memory, in MB: of the idle server, of 16 bodies, and of tokenizing one of them for each two cores.
+/// The most memory, in MB: of the idle server, of 16 bodies, and of tokenizing one of them for each
+/// two cores.
 fn most_mb() -> f64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     250. * (1 + (cores / 2).max(1)) as f64
@@ -46,7 +48,7 @@ fn send(stream: &mut TcpStream, request: &str) {
     let _ = stream.write_all(request.as_bytes());
 }
 
-/// What others saw during an attack.
+/// The answers that others got during an attack.
 #[derive(Debug)]
 struct Seen {
     answered: usize,
@@ -115,7 +117,8 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
     seen
 }
 
-/// Large requests whose clients hang up. Others are not even refused: no large request takes their room.
+/// Large requests whose clients hang up. Others are not even refused: no large request takes their
+/// room.
 fn hang_ups(options: &[&str], request: &str) {
     let server = Server::start(options);
     let seen = under(&server, || {
@@ -157,7 +160,7 @@ fn requests_beyond_all_limits() {
     let server = Server::start(&limits);
     let short = |index: usize| format!("{index} {}", "word ".repeat(50));
     let texts: Vec<String> = (0..60).map(short).collect();
-    // Of which 8 are more bytes, or more texts, than there is room for.
+    // Eight of them exceed the room for bytes, or for texts.
     let bodies = [
         json!({"inputs": texts}).to_string(),
         json!({"inputs": "word ".repeat(120_000), "truncate": true}).to_string(),
@@ -204,7 +207,7 @@ fn the_end_comes_in_the_middle_of_it() {
         for _ in 0..ATTACKERS {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    // From the signal on there is none.
+                    // After the signal there is none.
                     if let Ok(mut stream) = TcpStream::connect(&address) {
                         send(&mut stream, &request);
                         sleep(Duration::from_millis(20));

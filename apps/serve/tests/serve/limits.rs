@@ -1,4 +1,4 @@
-//! Each limit, and what is said beyond it.
+//! Each limit, and the answer beyond it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -165,7 +165,7 @@ fn places_in_the_queue() {
     assert_eq!(server.ok("/embed", &body), expected);
 }
 
-/// What a message quotes may be as long as a body, and its answer be read by nobody.
+/// A message may quote a whole body, and nobody may read its answer.
 #[test]
 fn length_of_a_message() {
     let server = Server::start(&[]);

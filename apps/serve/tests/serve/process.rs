@@ -1,4 +1,4 @@
-//! A server as a process of its own, and what is said to it.
+//! A server as a process of its own, and requests to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -138,7 +138,8 @@ impl Server {
         }
     }
 
-    /// A connection on which the server waits for the rest of a request's body to /embed, and that rest.
+    /// A connection on which the server waits for the rest of a request's body to /embed, and that
+    /// rest.
     pub fn begin(&self) -> (TcpStream, String) {
         let body = json!({"inputs": "a text editor"}).to_string();
         let (first, rest) = body.split_at(10);
@@ -174,7 +175,7 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
-    /// Waits for the end; its status and all that it logged.
+    /// Waits for the end; its status and its log.
     pub fn wait(mut self) -> (ExitStatus, Vec<String>) {
         let start = Instant::now();
         let status = loop {

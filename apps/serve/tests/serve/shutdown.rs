@@ -80,7 +80,7 @@ fn the_time_for_the_end_is_limited() {
     let mut options = vec!["--shutdown-seconds", "1"];
     options.extend(LONG_ANSWERS);
     let server = Server::start(&options);
-    // It was accepted, and is not answered as long as nobody reads it.
+    // It was accepted, and is not answered while nobody reads.
     let mut stream = long_answer(&server, 4096, 1);
     stream.read_exact(&mut [0]).unwrap();
     server.signal("TERM");

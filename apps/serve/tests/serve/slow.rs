@@ -64,7 +64,7 @@ fn heads() {
     others_are_answered(&server);
 }
 
-/// Of each head a part is kept, and no more.
+/// Only a part of each head is kept.
 #[test]
 #[cfg(target_os = "linux")]
 fn heads_of_many() {

@@ -38,7 +38,7 @@ macro_rules! doors {
                 }
             }
 
-            /// Widens halves to f32, as many.
+            /// Widens halves to f32; both slices have the same length.
             pub(crate) fn widen(self, halves: &[f16], out: &mut [f32]) {
                 // SAFETY: an `Isa` exists only where the CPU has the features of its module.
                 unsafe {
@@ -120,7 +120,8 @@ macro_rules! doors {
 }
 instruction_sets!(doors);
 
-/// The activations of a row that one step of a product reads: four u8 codes, one f32 or two bfloat16.
+/// The activations of a row that one step of a product reads: four u8 codes, one f32 or two
+/// bfloat16.
 pub trait Group: Copy + Send + Sync {
     const ZERO: Self;
     /// The weights that it is multiplied by.

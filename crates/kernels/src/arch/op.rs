@@ -8,8 +8,8 @@ use crate::loops::rows::{self, Extent};
 
 /// A loop in plain Rust, which each instruction set compiles with its own features.
 ///
-/// `run` and all that it calls are `#[inline(always)]`: a function of its own would be compiled
-/// without the features. Formulas are computed over the instruction set's numbers.
+/// `run` and everything that it calls are `#[inline(always)]`: a function of its own would be
+/// compiled without the features. Formulas are computed over the instruction set's numbers.
 pub trait Op {
     type Out;
 

@@ -32,7 +32,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     unsafe { multiply_by::<8, 32, 2>(product, out, part) }
 }
 
-/// [`multiply`] by registers of so many lanes and bytes.
+/// [`multiply`] by registers of `LANES` lanes and `BYTES` bytes.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
@@ -87,7 +87,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
     unsafe { multiply_f16_by::<8, 16, 2>(product, out, part) }
 }
 
-/// [`multiply_f16`] by registers of so many lanes and bytes.
+/// [`multiply_f16`] by registers of `LANES` lanes and `BYTES` bytes.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
@@ -128,7 +128,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
     unsafe { multiply_bf16_by::<8, 32, 2>(product, out, part) }
 }
 
-/// [`multiply_bf16`] by registers of so many lanes and bytes.
+/// [`multiply_bf16`] by registers of `LANES` lanes and `BYTES` bytes.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.

@@ -114,14 +114,14 @@ const SERIAL_MACS: usize = 200_000;
 
 /// `softmax(q k^T scale + mask) v`, laid out as `[batch, queries, heads, value_dim]`.
 ///
-/// That of [`reference::attention`](crate::reference::attention) or
-/// [`reference::attention_bf16`](crate::reference::attention_bf16) for each query. One
-/// that sees no key, by a mask of minus infinity or by `causal`, gives zeros; of a key that it does
-/// not see nothing reaches it, be it finite or not. Each element is within `2^-21 max |v| (2 + max
-/// (scale sum |q_d k_d| + |mask|))` of the exact result, the maxima over the keys that are not
-/// excluded; with factors in bfloat16 it is beyond that by at most
-/// `max |v| (e^(s / 63) - 1 + 2^-6)`, `s` being `max scale sum |q_d k_d|`. It does not depend on the number
-/// of threads.
+/// Each query has the result of [`reference::attention`](crate::reference::attention) or
+/// [`reference::attention_bf16`](crate::reference::attention_bf16). A query that sees no
+/// key, by a mask of minus infinity or by `causal`, gives zeros. A key that it does not see never
+/// affects it, finite or not. Each element is within
+/// `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact result, the maxima over
+/// the keys that are not excluded; with factors in bfloat16 it is beyond that by at most
+/// `max |v| (e^(s / 63) - 1 + 2^-6)`, `s` being `max scale sum |q_d k_d|`. It does not depend on
+/// the number of threads.
 ///
 /// # Panics
 /// If the sizes of the operands do not agree, or one exceeds its slice.

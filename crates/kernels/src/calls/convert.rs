@@ -32,7 +32,7 @@ pub fn narrow_f16(values: &[f32]) -> Vec<f16> {
     converted(values, |values, out| out.convert_from_f32_slice(values))
 }
 
-/// As many values, written part by part.
+/// Converts each value, part by part.
 fn converted<T: Sync, U: Send + Clone + Default>(
     values: &[T],
     write: impl Fn(&[T], &mut [U]) + Sync,

@@ -31,7 +31,7 @@ pub fn linear_f32(lhs: &[f32], m: usize, rhs: &[f32], bias: &[f32], out: &mut [f
         Parallelism::Rayon(0)
     };
     let (n_stride, k_stride) = (n as isize, k as isize);
-    // SAFETY: by the checks each pointer is to as many elements as its sizes and strides
+    // SAFETY: by the checks each pointer leads to all elements that its sizes and strides
     // reach; `out` is borrowed mutably, so nothing overlaps it.
     unsafe {
         gemm::gemm(

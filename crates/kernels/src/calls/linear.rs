@@ -18,7 +18,7 @@ const SERIAL_MACS: usize = 550_000;
 /// Multiply-adds below which a thread gets one part: to share the last microsecond costs more.
 const SMALL: usize = 1_200_000;
 
-/// Activation bytes of a block of rows: half of a common L2.
+/// Activation bytes of a block of rows: half of a common L2. Smaller blocks are no faster.
 const ROW_BLOCK_BYTES: usize = 512 << 10;
 
 /// Rows of a thread from which it is faster with rows of its own, although each thread then reads
@@ -29,8 +29,8 @@ const ROWS_APART: usize = 128;
 /// quantized, and the product dequantized; for bfloat16 weights they are rounded.
 ///
 /// A row of dynamic activations that holds a NaN or an infinity is NaN throughout, and changes no
-/// other row. The result does not depend on the instruction set or on the number of threads: it is
-/// that of [`reference::linear`](crate::reference::linear),
+/// other row. The result does not depend on the instruction set or on the number of threads: it
+/// equals [`reference::linear`](crate::reference::linear),
 /// [`reference::linear_f16`](crate::reference::linear_f16) or
 /// [`reference::linear_bf16`](crate::reference::linear_bf16).
 ///
@@ -85,7 +85,7 @@ fn linear_uninit<const N: usize>(
     outs: [&mut [MaybeUninit<f32>]; N],
 ) {
     let threads = Threads::of_caller();
-    // Rows of nothing, of which there may be any number, are not quantized.
+    // Rows without elements, of which any number may exist, are not quantized.
     let is_empty = outs.iter().all(|out| out.is_empty());
     match activations {
         ActivationConfig::Float => {
@@ -119,7 +119,7 @@ fn room<'a>(products: &[Product<'_, f32>], codes: &'a mut Codes) -> CodesMut<'a>
     )
 }
 
-/// Where the products go, if their operands are those of products of `G`s.
+/// The sinks of the products, whose operands are checked to suit products of `G`s.
 fn sinks<'a, G: Group, const N: usize>(
     products: [Product<'_, f32>; N],
     outs: [&'a mut [MaybeUninit<f32>]; N],
@@ -233,8 +233,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Cuts one of several products that are alike, which together have at least `wanted` parts, if there are as
-    /// many, for `threads` threads.
+    /// Cuts one of several products that are alike, which together have at least `wanted` parts, if
+    /// there are as many, for `threads` threads.
     pub fn new(
         isa: Isa,
         threads: usize,
@@ -267,7 +267,8 @@ impl Grid {
         let columns = wanted.div_ceil(blocks).clamp(1, panels);
         let blocks = blocks.max(wanted.div_ceil(columns));
         let height = m.div_ceil(blocks).next_multiple_of(tile_rows);
-        // As wide as the thread that gets most panels allows: of 9 parts one of two threads would get 5.
+        // As wide as the thread that gets most panels allows: of 9 parts one of two threads would
+        // get 5.
         let widest = panels.div_ceil(columns);
         let most = |width: &usize| {
             let parts = products * blocks * panels.div_ceil(*width);
@@ -324,7 +325,7 @@ mod tests {
             let grid = Grid::new(isa, 2, products, 24, panels, 768, 8);
             let widths = |index| grid.part(index).panels.len();
             assert_eq!((0..grid.parts()).map(widths).sum::<usize>(), panels);
-            // What the thread that gets most of the widest parts has, of all.
+            // The panels of the thread that gets most of the widest parts.
             let most = (products * grid.parts()).div_ceil(2) * grid.width;
             let excess = most - (products * panels).div_ceil(2);
             assert!(excess <= 1, "{products} x {panels}: {excess} panels more");

@@ -14,8 +14,8 @@ use crate::threads::{TASKS_PER_THREAD, Threads};
 /// `xs + residual * residual_weight`; the mean counts as zero where the norm is not centered.
 ///
 /// # Panics
-/// If `residual` has not as many elements as `xs`, or `bias` or `residual_weight` as `weight`, or
-/// if `xs` has no whole rows.
+/// If `residual` and `xs`, or `bias` or `residual_weight` and `weight`, differ in length, or if
+/// `xs` has no whole rows.
 pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) -> Vec<f32> {
     let hidden = norm.weight.len();
     if let Some(residual) = residual {
@@ -85,7 +85,8 @@ impl Op for Softmax<'_> {
 /// Elements below which the caller's thread computes alone.
 const SERIAL_ELEMENTS: usize = 32_768;
 
-/// Has `write` write all elements of a row for each row of `xs`, and tells it where in `xs` the row begins.
+/// Has `write` write all elements of a row for each row of `xs`, and tells it where in `xs` the row
+/// begins.
 fn each_row(
     threads: &Threads,
     xs: &[f32],

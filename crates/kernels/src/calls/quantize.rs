@@ -16,8 +16,8 @@ use crate::qparams::QParams;
 use crate::qparams::activation::{DynamicConfig, Granularity};
 use crate::threads::{Shared, TASKS_PER_THREAD, Threads};
 
-/// Room for rows of groups, which are codes unless they are floats or pairs. That of a thread is kept from
-/// call to call: clearing new memory costs as much as filling it.
+/// Room for rows of groups, which are codes unless they are floats or pairs. Each thread keeps its
+/// room from call to call: clearing new memory costs as much as filling it.
 #[derive(Debug)]
 pub struct Codes<G = [u8; 4]> {
     groups: Vec<G>,
@@ -185,8 +185,8 @@ impl<'a, G> SharedCodes<'a, G> {
     /// # Safety
     /// No other part with one of these rows is alive.
     pub unsafe fn part(self, rows: Range<usize>, width: usize) -> CodesMut<'a, G> {
-        // SAFETY: a row has as many elements in each of the three, so parts that are disjoint by
-        // rows are disjoint in each.
+        // SAFETY: a row has equally many elements in each of the three, so parts that are disjoint
+        // by rows are disjoint in each.
         unsafe {
             CodesMut {
                 groups: self.groups.part(rows.start * width..rows.end * width),
@@ -201,8 +201,8 @@ impl<'a, G> SharedCodes<'a, G> {
     /// # Safety
     /// No part to write with one of these rows is alive.
     pub unsafe fn lhs(self, rows: usize, width: usize) -> Lhs<'a, G> {
-        // SAFETY: a row has as many elements in both, and no part to write with one of these rows
-        // is alive.
+        // SAFETY: a row has equally many elements in both, and no part to write with one of these
+        // rows is alive.
         unsafe {
             Lhs {
                 m: rows,

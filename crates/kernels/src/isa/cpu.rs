@@ -28,8 +28,8 @@ pub fn avx512_bf16() -> bool {
     avx512_vnni() && is_x86_feature_detected!("avx512bf16")
 }
 
-/// AMX with AVX512-VNNI, which computes all but the products of several rows, and AVX512-BF16, which makes
-/// factors for them.
+/// AMX with AVX512-VNNI, which computes all but the products of several rows, and AVX512-BF16,
+/// which makes factors for them.
 #[cfg(target_arch = "x86_64")]
 pub fn amx_int8() -> bool {
     avx512_bf16() && super::amx::available()

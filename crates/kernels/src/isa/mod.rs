@@ -81,8 +81,8 @@ pub(crate) struct Registers {
 pub(crate) enum Pairs {
     /// Neighbours: their products belong to two sums.
     Adjacent,
-    /// Both even or both odd of four inputs, 2 with 0 and 3 with 1: their products belong to one sum, to
-    /// which that of the second, the earlier input, is added first.
+    /// Both even or both odd of four inputs, 2 with 0 and 3 with 1: their products belong to one
+    /// sum, and the product of the second, the earlier input, is added first.
     Alternate,
 }
 
@@ -122,7 +122,7 @@ macro_rules! kinds {
 instruction_sets!(kinds);
 
 impl Isa {
-    /// The instruction sets of this CPU that there are kernels for, the slowest first.
+    /// The instruction sets of this CPU that have kernels, the slowest first.
     pub fn available() -> Vec<Self> {
         let available = kinds().filter(|(_, has)| *has);
         available.map(|(kind, _)| Self(kind)).collect()

@@ -43,7 +43,7 @@ pub fn apply<N: Number>(activation: Activation, xs: &mut [f32]) {
 #[inline(always)]
 pub fn apply_to<N: Number>(activation: Activation, xs: &[f32], out: &mut [MaybeUninit<f32>]) {
     assert_eq!(xs.len(), out.len(), "as many elements");
-    // SAFETY: as many elements of two rows.
+    // SAFETY: both rows have this number of elements.
     unsafe { apply_between::<N>(activation, xs.as_ptr(), out.as_mut_ptr().cast(), xs.len()) }
 }
 
@@ -82,11 +82,12 @@ pub const BLOCK: usize = 16;
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 unsafe fn blocks<N: Number>(formula: impl Formula, from: *const f32, to: *mut f32, len: usize) {
     let (full, rest) = (len / BLOCK * BLOCK, len % BLOCK);
-    // SAFETY: each block is within the row and read before it is written; an array of floats has the alignment
-    // of its elements.
+    // SAFETY: each block is within the row and read before it is written; an array of floats has
+    // the alignment of its elements.
     unsafe {
         for at in (0..full).step_by(BLOCK) {
-            // Told the place, the compiler takes several blocks at a time, with gathers and scatters.
+            // Told the place, the compiler takes several blocks at a time, with gathers and
+            // scatters.
             let at = black_box(at);
             let block: [f32; BLOCK] = from.add(at).cast::<[f32; BLOCK]>().read();
             let values = N::map(formula, block);

@@ -50,9 +50,9 @@ pub struct Attention<'a> {
     pub batch: usize,
     /// Heads of each.
     pub heads: usize,
-    /// Heads of k and v; as many neighbouring heads of q share each of them.
+    /// Heads of k and v; each serves the same number of neighbouring heads of q.
     pub kv_heads: usize,
-    /// That of the factors of both products.
+    /// Precision of the factors of both products.
     pub precision: Precision,
 }
 
@@ -68,8 +68,8 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The most queries of a task: several blocks, if factors of the keys and values are made once for all of them;
-    /// else short tasks, so that no thread waits long for another's last one.
+    /// The most queries of a task: several blocks, if factors of the keys and values are made once
+    /// for all of them; else short tasks, so that no thread waits long for another's last one.
     pub(crate) fn queries_of_task(self) -> usize {
         match self {
             Self::Float32 => QUERIES,
@@ -96,7 +96,7 @@ impl Attention<'_> {
 pub struct Heads<'a> {
     /// Where the elements are.
     pub values: &'a [f32],
-    /// From one sequence, head and row to the next.
+    /// Distances from one sequence, head and row to the next.
     pub strides: [usize; 3],
     /// Rows of a matrix.
     pub rows: usize,
@@ -104,13 +104,13 @@ pub struct Heads<'a> {
     pub columns: usize,
 }
 
-/// Queries of a block: as many as four of the widest registers.
+/// Queries of a block: four of the widest registers.
 const QUERIES: usize = 4 * COLUMNS;
 
 /// Keys that are taken at a time.
 const KEYS: usize = 128;
 
-/// Queries of one head: those of a task, or some of them that are computed together.
+/// Queries of one head: all of a task, or some that are computed together.
 #[derive(Clone)]
 pub struct Block {
     pub batch: usize,
@@ -119,7 +119,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The queries in blocks of up to [`QUERIES`], of about as many registers each.
+    /// The queries in blocks of up to [`QUERIES`], of about equally many registers.
     #[inline(always)]
     fn blocks(&self) -> impl Iterator<Item = Self> {
         let registers = self.queries.len().div_ceil(COLUMNS);
@@ -145,7 +145,7 @@ thread_local! {
     static ROOM: Cell<Aligned> = Cell::default();
 }
 
-/// The state of a task's queries between chunks of keys; that of each block is adjacent.
+/// The state of a task's queries between chunks of keys, adjacent for each block.
 struct States<'a> {
     /// The first query.
     start: usize,
@@ -282,7 +282,7 @@ pub unsafe fn attend<
         factors.in_place(q_t, width, head_dim);
     }
 
-    // Of the keys behind, no query sees any.
+    // No query sees the keys behind.
     let seen = |block: &Block| attention.seen(block.queries.end - 1);
     let all = seen(&task);
     for start in (0..all).step_by(KEYS) {
@@ -390,7 +390,7 @@ fn product<const LANES: usize, const NV: usize, F: Factors<LANES>, const CAREFUL
     }
 }
 
-/// Copies values, `[rows, columns]`, with 0 for those of which the factor is not finite.
+/// Copies values, `[rows, columns]`, with 0 where the factor is not finite.
 #[inline(never)]
 fn finite_values<'a>(
     (from, stride): Rows<'_>,
@@ -469,7 +469,8 @@ fn scaled_queries<const LANES: usize>(
     }
 }
 
-/// Divides the sums by those of the weights and writes them to `out`; whether they are all finite.
+/// Divides the sums by the sums of the weights and writes them to `out`; returns whether all are
+/// finite.
 ///
 /// # Safety
 /// No other thread computes a block that overlaps.
@@ -491,12 +492,12 @@ unsafe fn write<const LANES: usize>(
         let factors = block_at(sum, column);
         for row in sums.chunks_exact_mut(width) {
             for (x, factor) in row[column..column + COLUMNS].iter_mut().zip(factors) {
-                // A sum of -0.0 becomes 0.0: the sign of a zero may be that of an excluded value.
+                // A sum of -0.0 becomes 0.0: an excluded value may have given the zero its sign.
                 *x = fma(*x, factor, 0.);
             }
         }
     }
-    // By their bits, of which those of what is not finite are the greatest. Columns behind the last
+    // Compared by their bits: values that are not finite have the greatest. Columns behind the last
     // query may hold anything.
     let infinity = f32::INFINITY.to_bits();
     let greatest = |xs: &[f32]| xs.iter().fold(0, |max, x| x.abs().to_bits().max(max));
@@ -524,7 +525,8 @@ fn add_mask<const LANES: usize>(
     let values = &block.of(&mask, block.queries.start)[start..];
     let stride = mask.strides[2];
     if stride == 0 {
-        // The same for all queries. Most keys are no padding: a softmax is the same of 0.0 and -0.0.
+        // The same for all queries. Most keys are no padding: a softmax is the same of 0.0 and
+        // -0.0.
         let some = |(_, add): &(_, &f32)| **add != 0.;
         for (scores, add) in scores.chunks_exact_mut(width).zip(values).filter(some) {
             if *add == f32::NEG_INFINITY {

@@ -53,7 +53,7 @@ pub struct RowsMut<'a> {
 }
 
 impl<'a> RowsMut<'a> {
-    /// As many rows of as many elements as `[count, width]`, each `stride` behind the one before.
+    /// `[count, width]` rows and elements, each row `stride` behind the one before.
     ///
     /// # Safety
     /// They are elements that only their borrower accesses for `'a`.
@@ -76,11 +76,11 @@ impl<'a> RowsMut<'a> {
     #[inline(always)]
     pub fn of(xs: &'a mut [f32], width: usize) -> Self {
         let count = xs.len() / width.max(1);
-        // SAFETY: the elements are those of `xs`, or fewer.
+        // SAFETY: all elements are in `xs`.
         unsafe { Self::new(as_uninit(xs).as_mut_ptr(), [count, width], width) }
     }
 
-    /// From a row to the next.
+    /// Distance from a row to the next.
     #[inline(always)]
     pub fn stride(&self) -> usize {
         self.stride
@@ -92,7 +92,7 @@ impl<'a> RowsMut<'a> {
         count <= self.count && width <= self.width
     }
 
-    /// Whether each row begins at a multiple of so many bytes.
+    /// Whether each row begins at a multiple of this number of bytes.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn is_aligned(&self, bytes: usize) -> bool {
@@ -100,13 +100,13 @@ impl<'a> RowsMut<'a> {
         self.start.addr().is_multiple_of(bytes) && stride.is_multiple_of(bytes)
     }
 
-    /// As many of the columns from `first` on, or those that there are.
+    /// At most this number of columns, from `first` on.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn narrow(self, first: usize, columns: usize) -> Self {
         let first = first.min(self.width);
         Self {
-            // Of no rows it may be any address.
+            // Without rows it may be any address.
             start: self.start.wrapping_add(first),
             width: columns.min(self.width - first),
             ..self
@@ -162,7 +162,7 @@ impl Aligned {
         })
     }
 
-    /// What this thread keeps there.
+    /// The buffer that this thread keeps there.
     pub fn take(at: &'static LocalKey<Cell<Self>>) -> Self {
         take(at)
     }
@@ -175,8 +175,8 @@ impl Aligned {
     }
 }
 
-/// What this thread keeps from call to call; a new one in a call within another one, or while the
-/// thread ends and what it kept is gone.
+/// The value that this thread keeps from call to call; a new one in a call within another one, or
+/// while the thread ends and its value is gone.
 pub fn take<T: Default>(at: &'static LocalKey<Cell<T>>) -> T {
     at.try_with(Cell::take).unwrap_or_default()
 }

@@ -38,8 +38,8 @@ pub fn round_bf16(values: &[f32], out: &mut [[u8; 2]]) {
     }
 }
 
-/// The bits of the f32 that a factor in bfloat16 is, of which the lower half is 0: rounded half to even, and 0 of
-/// a subnormal value, as `vcvtne2ps2bf16` has it.
+/// The bits of the f32 that a factor in bfloat16 is, of which the lower half is 0: rounded half to
+/// even, and 0 of a subnormal value, as `vcvtne2ps2bf16` has it.
 #[inline(always)]
 pub fn factor(value: f32) -> u32 {
     let bits = value.to_bits();

@@ -1,8 +1,10 @@
-//! The factors of attention: f32 as they are, or bfloat16 in the form that an instruction multiplies.
+//! The factors of attention: f32 as they are, or bfloat16 in the form that an instruction
+//! multiplies.
 //!
-//! In bfloat16 a sum has the order of AMX's tiles on every instruction set, and so the same bits: of each 32
-//! inputs the products of the even and of the odd ones are summed separately, from 0 on, one `fma` after another;
-//! both sums together are added to what there is. The inputs that are missing in the last 32 are zeros.
+//! In bfloat16 a sum has the order of AMX's tiles on every instruction set, and so the same bits:
+//! of each 32 inputs the products of the even and of the odd ones are summed separately, from 0 on,
+//! one `fma` after another; both sums together are added to what there is. The inputs that are
+//! missing in the last 32 are zeros.
 
 use std::hint::black_box;
 
@@ -15,8 +17,8 @@ pub type Rows<'a> = (&'a [f32], usize);
 
 /// A form of factors, and the products of matrices of them.
 ///
-/// The left sides are of rows: keys, whose inputs are in a row, and values, whose inputs are in a column. The right
-/// sides have a row for each input: queries and weights.
+/// The left sides are of rows: keys, whose inputs are in a row, and values, whose inputs are in a
+/// column. The right sides have a row for each input: queries and weights.
 pub trait Factors<const LANES: usize>: Copy {
     /// Inputs that fill an f32.
     const INPUTS: usize;
@@ -30,7 +32,7 @@ pub trait Factors<const LANES: usize>: Copy {
     /// The factor of a number, as f32.
     fn rounded(x: f32) -> f32;
 
-    /// The f32 that so many inputs fill.
+    /// The number of f32 that this many inputs fill.
     #[inline(always)]
     fn depth(inputs: usize) -> usize {
         inputs.next_multiple_of(Self::TOGETHER) / Self::INPUTS
@@ -45,8 +47,8 @@ pub trait Factors<const LANES: usize>: Copy {
     /// The factors of values, `[rows, columns]`, as a left side of `columns` rows.
     fn values<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a>;
 
-    /// Makes factors of queries or weights in place, `[rows, width]`; there is room for all rows that are
-    /// multiplied together.
+    /// Makes factors of queries or weights in place, `[rows, width]`; there is room for all rows
+    /// that are multiplied together.
     fn in_place(self, xs: &mut [f32], width: usize, rows: usize);
 
     /// The product of factors, with at most `NV` registers of columns at a time.
@@ -85,7 +87,8 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for Floats<R> {
         Left {
             values,
             row,
-            // Told that it is 1, the compiler unrolls the loop, for which there are too few registers.
+            // Told that it is 1, the compiler unrolls the loop, for which there are too few
+            // registers.
             step: black_box(1),
             rows,
             depth,
@@ -117,10 +120,12 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for Floats<R> {
     }
 }
 
-/// bfloat16 that registers multiply: rounded f32, or two in the place of an f32 where an instruction multiplies pairs.
+/// bfloat16 that registers multiply: rounded f32, or two in the place of an f32 where an
+/// instruction multiplies pairs.
 ///
-/// That instruction, `vdpbf16ps`, adds the products of a pair to one sum, that of the upper half first. So of four
-/// inputs the first and the third are a pair, the first in the upper half, and the second and the fourth.
+/// That instruction, `vdpbf16ps`, adds the products of a pair to one sum, the upper half first. So
+/// the first and the third of four inputs are a pair, the first in the upper half, as are the
+/// second and the fourth.
 #[derive(Clone, Copy)]
 pub struct BFloat16s<R>(pub R);
 
@@ -204,8 +209,8 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for BFloat16s<R> {
     }
 }
 
-/// A left side that has the factors of a row of `from` in a row of its own, `depth` of them: rounded, or pairs as of
-/// [`pairs_of_row`].
+/// A left side that has the factors of a row of `from` in a row of its own, `depth` of them:
+/// rounded, or pairs as of [`pairs_of_row`].
 #[inline(always)]
 pub fn side_by_side<'a, const LANES: usize, const ALTERNATE: bool, R: Register<LANES>>(
     from: Rows<'_>,
@@ -252,7 +257,7 @@ fn round(from: &[f32], to: &mut [f32]) {
     behind.fill(0.);
 }
 
-/// Writes the pairs of two rows, that of the first in the upper half; of a row that is empty there are zeros.
+/// Writes the pairs of two rows, the first row in the upper half; an empty row counts as zeros.
 #[inline(always)]
 pub fn pairs<const LANES: usize, R: Register<LANES>>(
     [first, second]: [&[f32]; 2],
@@ -271,7 +276,8 @@ pub fn pairs<const LANES: usize, R: Register<LANES>>(
     }
 }
 
-/// Writes the pairs of a row, of each four inputs alternating ones or neighbours, and pairs of zeros behind them.
+/// Writes the pairs of a row, of each four inputs alternating ones or neighbours, and pairs of
+/// zeros behind them.
 #[inline(always)]
 pub fn pairs_of_row<const LANES: usize, const ALTERNATE: bool, R: Register<LANES>>(
     from: &[f32],

@@ -1,10 +1,10 @@
-//! A product of small f32 matrices: register tiles like those of `tile`, for attention.
+//! A product of small f32 matrices: register tiles as in `tile`, for attention.
 //!
 //! ```text
 //! for each MR rows of A
 //!   for each NV registers of columns         MR * NV sums in registers
 //!     for each element of depth              NV loads of B, MR broadcasts of A, MR * NV fma
-//!     store, or add to what is there times a factor of each column
+//!     store, or add to the old result times a factor of each column
 //! ```
 //!
 //! A is read element by element in place, transposed or not; only B is `[depth, width]` as
@@ -172,8 +172,8 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
     }
 }
 
-/// The same of factors in bfloat16: a block of 32 inputs after the other, whose sums of even and of odd ones begin
-/// with 0 and are added to the total.
+/// The same of factors in bfloat16: a block of 32 inputs after the other, whose sums of even and of
+/// odd ones begin with 0 and are added to the total.
 ///
 /// # Safety
 /// As of [`tile`]; the depth is even.
@@ -258,7 +258,8 @@ pub fn transpose<const LANES: usize>(
     assert!(rows == 0 || columns == 0 || end.is_some_and(|end| end <= from.len()));
     assert!(to.has([columns, rows]));
     let (full_rows, full_columns) = (rows / SQUARE * SQUARE, columns / SQUARE * SQUARE);
-    // Rows that lie far apart are often in the same few sets of L1: one is read or written whole, before the next.
+    // Rows that lie far apart are often in the same few sets of L1: one is read or written whole,
+    // before the next.
     let far = to.stride() > stride;
     let (outer, inner) = if far {
         (full_columns, full_rows)

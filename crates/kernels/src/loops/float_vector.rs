@@ -22,7 +22,7 @@ pub trait Register<const LANES: usize>: Copy {
         self.fma(a, b, acc)
     }
 
-    /// The pairs of the lanes of two registers, that of the first in the upper half.
+    /// Pairs the lanes of two registers, the first register in the upper half.
     #[inline(always)]
     fn pair(self, first: Self::V, _second: Self::V) -> Self::V {
         first
@@ -34,7 +34,7 @@ pub trait Register<const LANES: usize>: Copy {
         low
     }
 
-    /// Of each four in bfloat16 the third and first, and the fourth and second.
+    /// Pairs the third and first of each four bfloat16, and the fourth and second.
     #[inline(always)]
     fn alternate(self, rounded: Self::V) -> Self::V {
         rounded

@@ -1,8 +1,7 @@
 //! Layer norm, RMS norm and softmax of rows of f32.
 //!
 //! Written once in plain Rust over fixed-size chunks, which the compiler turns into vector
-//! code. Sums are those of 32 interleaved parts, so that every instruction set gives the same
-//! bits.
+//! code. A sum has 32 interleaved parts, so that every instruction set gives the same bits.
 
 use std::mem::MaybeUninit;
 
@@ -29,7 +28,7 @@ const CHUNK: usize = 32;
 
 /// Writes a row, or its sum with `residual`, normalized.
 ///
-/// The variance is that of the differences from the mean: `E[x^2] - mean^2` would lose all its
+/// The variance is computed from the differences to the mean: `E[x^2] - mean^2` would lose all its
 /// digits where the mean is large.
 #[inline(always)]
 pub fn normalize<N: Number>(
@@ -59,7 +58,8 @@ pub fn normalize<N: Number>(
     }
 }
 
-/// Writes a row, or its sum with `residual` times `weight`; returns it, and the sum of its elements to a power.
+/// Writes a row, or its sum with `residual` times `weight`; returns it, and the sum of its elements
+/// to a power.
 #[inline(always)]
 fn written<'a, 'b, N: Number, const POWER: usize>(
     xs: &[f32],
@@ -92,7 +92,7 @@ fn written<'a, 'b, N: Number, const POWER: usize>(
     (row, together(std::hint::black_box(parts), |a, b| a + b))
 }
 
-/// Each element plus that of the residual times its weight.
+/// Adds the weighted residual to each element.
 #[inline(always)]
 fn plus(
     mut chunk: [f32; CHUNK],
@@ -149,8 +149,8 @@ fn sum_of_powers<N: Number, const POWER: usize>(row: &[f32], origin: f32) -> f32
         // Filled up with elements whose difference is 0.
         parts = add_power::<N, POWER>(parts, &filled_up(rest, origin), origin);
     }
-    // By way of memory: else the order in which `together` adds the parts has decided how they lie in
-    // registers, and the loop above has spent half its time on shuffling them.
+    // By way of memory: else the order in which `together` adds the parts has decided how they lie
+    // in registers, and the loop above has spent half its time on shuffling them.
     together(std::hint::black_box(parts), |a, b| a + b)
 }
 
@@ -227,7 +227,8 @@ pub fn softmax_row<N: Number>(xs: &[f32], out: &mut [MaybeUninit<f32>]) {
     }
 }
 
-/// `e^(x - origin)` of each `x` below its origin; exactly 0 below e^-87, near the min of [`exp_within`].
+/// `e^(x - origin)` of each `x` below its origin; exactly 0 below e^-87, near the min of
+/// [`exp_within`].
 #[inline(always)]
 pub fn exps_below<N: Number, const LEN: usize>(xs: [f32; LEN], origins: [f32; LEN]) -> [f32; LEN] {
     N::map_from(ExpOrZero, xs, origins)

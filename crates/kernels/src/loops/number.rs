@@ -1,8 +1,8 @@
 //! The numbers that formulas are written over.
 //!
-//! Where `fma` is an instruction, a number is an f32 and the compiler makes vector code of a block of
-//! them. Where it is not, it would make calls: an instruction set then brings a [`Number`] of its own,
-//! a register that it computes with.
+//! Where `fma` is an instruction, a number is an f32 and the compiler makes vector code of a block
+//! of them. Where it is not, it would make calls: an instruction set then brings a [`Number`] of
+//! its own, a register that it computes with.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -35,7 +35,7 @@ pub trait Number:
     /// The formula of each element; NaN stays, for every formula.
     fn map<F: Formula, const N: usize>(formula: F, block: [f32; N]) -> [f32; N];
 
-    /// The formula of the elements at each place instead of those of `xs`.
+    /// Replaces each element of `xs` by the formula of the three elements at its place.
     fn zip<F: FormulaOfThree>(formula: F, xs: &mut [f32], ys: &[f32], zs: &[f32]);
 
     /// The formula of each element less its origin; NaN stays, for every formula.
@@ -122,7 +122,8 @@ impl Number for f32 {
         block
     }
 
-    /// Element by element: of blocks, the compiler vectorises over blocks, with gathers and scatters.
+    /// Element by element: of blocks, the compiler vectorises over blocks, with gathers and
+    /// scatters.
     #[inline(always)]
     fn zip<F: FormulaOfThree>(formula: F, xs: &mut [f32], ys: &[f32], zs: &[f32]) {
         for ((x, y), z) in xs.iter_mut().zip(ys).zip(zs) {
@@ -147,8 +148,8 @@ impl Number for f32 {
 #[inline(always)]
 fn at(formula: impl Formula, x: f32) -> f32 {
     let y = formula.at(x);
-    // With relaxed SIMD, LLVM 22 takes any comparison that chooses one of its operands for a relaxed
-    // minimum or maximum, which may be a number where the operand is NaN.
+    // With relaxed SIMD, LLVM 22 takes any comparison that chooses one of its operands for a
+    // relaxed minimum or maximum, which may be a number where the operand is NaN.
     let is_nan = cfg!(target_feature = "relaxed-simd") && x.is_nan();
     if is_nan { x } else { y }
 }
@@ -166,13 +167,13 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
 /// `a * b + c`, rounded once, without an instruction for it and without a branch.
 ///
 /// The product is exact in f64: 48 bits of 53. So is the error of the sum, by Knuth's TwoSum, as
-/// nothing overflows or underflows: f32 products lie between 2^-298 and 2^256. From both follows the
-/// sum rounded to odd: where it is inexact and its last bit is 0, the neighbour on the side of the
-/// error. Rounded to nearest f32, this gives what rounding the exact value would: 53 bits are at least
-/// two more than f32 ever has, and a value rounded to odd lies neither on a tie nor beyond one that it
-/// was not on or beyond before (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums",
-/// 2008). Subnormal results have fewer bits still. An infinity or NaN has no error that is greater
-/// than 0, and stays.
+/// nothing overflows or underflows: f32 products lie between 2^-298 and 2^256. From both follows
+/// the sum rounded to odd: where it is inexact and its last bit is 0, the neighbour on the side of
+/// the error. Rounded to nearest f32, this gives what rounding the exact value would: 53 bits are
+/// at least two more than f32 ever has, and a value rounded to odd lies neither on a tie nor beyond
+/// one that it was not on or beyond before (Boldo and Melquiond, "Emulation of FMA and correctly
+/// rounded sums", 2008). Subnormal results have fewer bits still. An infinity or NaN has no error
+/// that is greater than 0, and stays.
 #[inline(always)]
 pub fn fma_by_f64(a: f32, b: f32, c: f32) -> f32 {
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));

@@ -87,11 +87,12 @@ enum Layout {
 /// Elements of an output in the second-level caches of two cores: 2 MiB.
 const L2: usize = 1 << 19;
 
-/// Elements of an output beyond which it is written past the caches: 4 MiB. What reads a smaller one finds it there.
+/// Elements of an output beyond which it is written past the caches: 4 MiB. A smaller one stays
+/// there for its reader.
 #[cfg(target_arch = "x86_64")]
 const STREAMED: usize = 1 << 20;
 
-/// The output of a product, of which several threads write different parts.
+/// The output of a product; several threads write different parts of it.
 #[derive(Clone, Copy)]
 pub struct Sink<'a> {
     start: *mut MaybeUninit<f32>,
@@ -161,7 +162,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Columns of adjacent rows: those of one row, or, panel by panel, those of one panel.
+    /// Columns of adjacent rows: of whole rows, or, panel by panel, of one panel.
     ///
     /// # Safety
     /// No other part that overlaps this one is alive.
@@ -203,8 +204,8 @@ impl<'a> Sink<'a> {
             Layout::Panels => (columns.start * self.rows, columns.len()),
             _ => (columns.start, self.columns),
         };
-        // SAFETY: by the assertions these elements are within those that `start` was made from, as in
-        // `part`; by the contract nothing aliases them.
+        // SAFETY: by the assertions these elements are within those that `start` was made from, as
+        // in `part`; by the contract nothing aliases them.
         unsafe {
             let start = self.start.add(first + rows.start * stride);
             RowsMut::new(start, [count, columns.len()], stride)
@@ -255,8 +256,8 @@ pub enum Pass {
 
 /// A product of activations, `[m, k]`, and weights, `[n, k]`; each task computes a [`Part`] of it.
 ///
-/// Its groups are floats, for float16 weights or on their way to other groups, codes for int8 weights,
-/// or pairs for bfloat16 weights.
+/// Its groups are floats, for float16 weights or on their way to other groups, codes for int8
+/// weights, or pairs for bfloat16 weights.
 #[derive(Clone, Copy)]
 pub struct Product<'a, G> {
     /// The activations.

@@ -1,5 +1,5 @@
-//! The product of activations and packed weights: the loop nest, written once for u8 by int8, for f32
-//! by float16 and for bfloat16.
+//! The product of activations and packed weights: the loop nest, written once for u8 by int8, for
+//! f32 by float16 and for bfloat16.
 //!
 //! ```text
 //! for each panel of channels                 its codes stay in L1 or L2 while all rows pass
@@ -16,8 +16,9 @@
 //! went over the stack on their way out made a product of 384 inputs 4% slower.
 //! A single row uses each weight once, so bytes are the limit: weights are prefetched.
 //!
-//! An instruction set is a [`Vector`]: eight closures in a function that has its features. Tiles that it
-//! has no panels or no rows for are not compiled: branches on an inline `const` leave them out.
+//! An instruction set is a [`Vector`]: eight closures in a function that has its features. Tiles
+//! that it has no panels or no rows for are not compiled: branches on an inline `const` leave them
+//! out.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -33,9 +34,9 @@ use crate::packed::Panel;
 #[allow(dead_code, reason = "some instruction sets have registers for fewer")]
 pub const MAX_ROWS: usize = 6;
 
-/// The same rows, those from the fourth on by a base of their own: rows that lie within two strides of
-/// a base need one address in the loop. From a single base the compiler takes five more instructions,
-/// and a register too many.
+/// The same rows, those from the fourth on by a base of their own: rows that lie within two strides
+/// of a base need one address in the loop. From a single base the compiler takes five more
+/// instructions, and a register too many.
 #[inline(always)]
 fn two_bases<'a, G, const MR: usize>(
     rows: [&'a [G]; MR],
@@ -57,8 +58,8 @@ fn two_bases<'a, G, const MR: usize>(
     })
 }
 
-/// Computes a part of a product, in tiles of at most `MR` rows by `NV` registers, which are those of a
-/// full panel; `MR` is at most [`MAX_ROWS`], `NV` at most 4.
+/// Computes a part of a product, in tiles of at most `MR` rows by `NV` registers, which make a full
+/// panel; `MR` is at most [`MAX_ROWS`], `NV` at most 4.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
@@ -215,15 +216,16 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const 
         }
         row += height;
         if left == 1 || row - finished >= ACTIVATED {
-            // SAFETY: these rows of the panel are written, and in the part that this thread alone computes.
+            // SAFETY: these rows of the panel are written, and in the part that this thread alone
+            // computes.
             unsafe { activate(product, out, panel, finished..row, vector) };
             finished = row;
         }
     }
 }
 
-/// Rows that the activation function is applied to at once: they are still in L1, where all rows of a panel would
-/// not even stay in L2.
+/// Rows that the activation function is applied to at once: they are still in L1, where all rows of
+/// a panel would not even stay in L2.
 const ACTIVATED: usize = 16;
 
 /// Applies the activation function, if there is one.
@@ -311,7 +313,7 @@ unsafe fn tile<
     V: Vector<LANES, BYTES>,
 {
     let groups = product.rhs.groups();
-    // Slices of one length: the groups below it are those of each.
+    // Slices of one length, so that one check of a group holds for all rows.
     let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
     let rows = two_bases(rows, product.lhs.groups, first_row, groups);
     let weights = &panel.groups::<BYTES, NV>()[..groups];

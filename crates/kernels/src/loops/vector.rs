@@ -34,8 +34,8 @@ pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
     /// product.
     fn dot(self, acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
     fn add(self, left: Self::Acc, right: Self::Acc) -> Self::Acc;
-    /// `acc` after a block of inputs with these sums, where the order is [`Blocks`](Order::Blocks). What is
-    /// not changed need not be stored: stores of zeros took 5 % of a product.
+    /// `acc` after a block of inputs with these sums, where the order is [`Blocks`](Order::Blocks).
+    /// Unchanged sums need not be stored: stores of zeros took 5 % of a product.
     fn fold(self, acc: Self::Acc, block: Self::Acc) -> Self::Acc;
     /// Writes `fma(acc as f32, scale_a * scale_w, bias)` of each lane.
     fn finish(
@@ -56,8 +56,8 @@ pub enum Order {
     Any,
     /// One after another.
     Sequence,
-    /// In blocks of [`BLOCK`] groups, whose sums begin with 0 and are added to what the blocks before
-    /// gave.
+    /// In blocks of [`BLOCK`] groups, whose sums begin with 0 and are added to what the blocks
+    /// before gave.
     Blocks,
 }
 
@@ -65,7 +65,7 @@ pub enum Order {
 pub const BLOCK: usize = 16;
 
 /// A [`Vector`] of closures: written inside a function that has an instruction set's features,
-/// they have them too, so that intrinsics need no `unsafe` but for pointers.
+/// they have them too, so that intrinsics need `unsafe` only for pointers.
 ///
 /// `G` is the group.
 #[derive(Clone, Copy)]

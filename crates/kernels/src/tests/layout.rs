@@ -102,7 +102,7 @@ const SHAPES: [[usize; 3]; 11] = [
     [4, 130, 7],
 ];
 
-/// All that a weight of some shape is made of; every channel differs from the others.
+/// The parts of a weight of some shape; every channel differs from the others.
 struct Parts {
     codes: Vec<i8>,
     scales: Vec<f32>,
@@ -408,7 +408,7 @@ fn a_register_has_the_parameters_of_its_channels() {
 #[test]
 fn groups_are_put_at_their_lanes() {
     let isa = Isa::available()[0];
-    // Three groups of 13 channels, of which a register has 8.
+    // Three groups of 13 channels; a register has 8.
     let rows: [[[u8; 4]; 3]; 8] =
         std::array::from_fn(|lane| std::array::from_fn(|group| [1 + (lane * 3 + group) as u8; 4]));
     for (lane, first, groups) in [(0, 0, 2), (0, 1, 3), (8, 0, 3), (8, 2, 1)] {

@@ -99,7 +99,7 @@ fn some<T>(cases: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Ite
     cases.into_iter().skip(step / 2).step_by(step)
 }
 
-/// A rayon pool of so many threads; where there are none, the thread that there is.
+/// A rayon pool of a number of threads, or the current thread where no thread can be started.
 struct Pool(Option<rayon::ThreadPool>);
 
 impl Pool {

@@ -16,8 +16,8 @@ use crate::reference::{Int8, round_bf16};
 /// Numbers of threads of rayon pools that a weight is packed on.
 const THREADS: [usize; 4] = [1, 2, 3, 7];
 
-/// Outputs, inputs and gates: whole and broken panels, groups and blocks, and a few large enough for
-/// several threads.
+/// Outputs, inputs and gates: whole and broken panels, groups and blocks, and a few large enough
+/// for several threads.
 const SHAPES: [[usize; 3]; 16] = [
     [0, 5, 1],
     [5, 0, 1],
@@ -51,8 +51,8 @@ fn values(len: usize, random: &mut Random) -> Vec<f32> {
     (0..len).map(|_| value(random)).collect()
 }
 
-/// A coding for each channel: both roundings, narrow and wide ranges of i8, scales at which ties are
-/// exact.
+/// A coding for each channel: both roundings, narrow and wide ranges of i8, scales at which ties
+/// are exact.
 fn coding(random: &mut Random) -> Coding {
     let [low, high] =
         [(-128, 127), (-127, 127), (-64, 63)].map(|(a, b)| [a, b])[random.next() as usize % 3];
@@ -176,7 +176,7 @@ fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
         range: [-128, 127],
         rounding: Rounding::Multiply,
     };
-    // So many distances of 255 leave i32.
+    // This number of distances of 255 exceeds i32.
     for channel in [77, 78, 129] {
         values[channel * k..][..k].fill(255.);
     }

@@ -174,7 +174,7 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
 #[test]
 fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
     let mut random = Random(13);
-    // Of weights that tiles read side by side.
+    // Sizes of weights that tiles read side by side.
     let sizes = [
         [300, 229, 520],
         [70, 515, 300],
@@ -240,7 +240,7 @@ fn every_isa_equals_the_oracle_at_the_seams() {
 
 #[test]
 fn every_isa_is_exact_over_the_full_range_of_codes() {
-    // Of 64 and 65 two products with 255 are just within an i16, and beyond it.
+    // Two products of 255 with 64 are just within an i16, with 65 beyond it.
     let extremes = [-128, -65, -64, 64, 65, 127].map(Codes::Extreme);
     for codes in extremes.into_iter().chain([Codes::OneHot, Codes::Zero]) {
         for (m, k, n) in some([(6, 1024, 65), (1, 64, 16), (7, 515, 33)], 3) {
@@ -265,7 +265,7 @@ fn large_products_equal_the_oracle_on_all_threads() {
         (1, 768, 768),
         (64, 256, 192),
         (200, 128, 130),
-        // Of more rows, and then of longer ones, than are widened at once.
+        // More rows, and then longer ones, than are widened at once.
         (70, 1_100, 40),
         (5, 9_000, 20),
     ] {

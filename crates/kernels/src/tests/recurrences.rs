@@ -175,7 +175,8 @@ fn steps_together_equal_steps_one_by_one() {
     let cases = sizes.into_iter().take(if cfg!(miri) { 3 } else { 6 });
     let cases = cases.flat_map(|(inputs, k)| actives.map(|active| (inputs, k, active)));
     let cases: Vec<_> = some(cases, 8).collect();
-    // Each with whether all instruction sets give the same bits. Then the fastest computes what is expected.
+    // Each with whether all instruction sets give the same bits. If so, the fastest one computes
+    // the expected result.
     type Pack = fn(&Weights, Isa, Gates) -> Packed;
     let int8 = |granularity| ActivationConfig::dynamic(granularity, false);
     let formats: [(_, Pack, _, _); 4] = [

@@ -15,10 +15,10 @@ pub struct Phase {
 
 /// Phases on their way, the indices of each in one share a thread.
 ///
-/// A thread takes from its own share, and when that is used up and the others are late, from
-/// theirs. It counts what it has done on a line of its own and looks at those of others: a phase
-/// has ended when all together have done as much as there is in it and in those before. No
-/// thread has to say so, which would be a second message.
+/// A thread takes tasks from its own share, and when that is used up and the others are late, from
+/// theirs. It counts its finished tasks on a line of its own and reads the lines of the others: a
+/// phase has ended when the sum reaches the number of tasks up to its end. No thread has to
+/// announce it, which would be a second message.
 pub struct Course<P, O, T> {
     phases: Range<usize>,
     phase: P,
@@ -27,9 +27,8 @@ pub struct Course<P, O, T> {
     threads: usize,
     /// How much has been done in all phases, by the threads of each share.
     done: [Line<AtomicU64>; MAX_SHARES],
-    /// Of each share: the last phase in which something was taken of it plus 1, and below it how
-    /// much. A thread that comes too late for a phase finds it taken, or another
-    /// phase.
+    /// For each share: the last phase in which tasks were taken from it plus 1, and below it their
+    /// number. A thread that comes too late for a phase finds it taken, or another phase.
     taken: [Line<AtomicU64>; MAX_SHARES],
 }
 
@@ -85,7 +84,7 @@ where
         let others = || (1..self.threads).map(|i| (share + i) % self.threads);
         // Where others are late once, they mostly are again.
         let mut patience = PATIENCE;
-        // All that is done, as far as this thread has seen, and all there is until a phase ends.
+        // Finished tasks, as far as this thread has seen, and the tasks up to the end of a phase.
         let (mut seen, mut end) = (0, 0);
         for phase in self.phases.clone() {
             let now = (self.phase)(phase);

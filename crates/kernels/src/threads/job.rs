@@ -18,7 +18,8 @@ use std::thread;
 
 /// Where callers, one at a time, open jobs.
 pub struct JobSlot {
-    /// The number of the job, whether it can be joined, the threads that may, and how many work at it.
+    /// The number of the job, whether it can be joined, the threads that may, and how many work at
+    /// it.
     state: Line<AtomicU64>,
     /// Whether a caller has the slot.
     taken: AtomicBool,
@@ -35,7 +36,7 @@ pub struct Line<T>(pub T);
 
 /// The job can be joined.
 const OPEN: u64 = 1 << 31;
-/// One in the number of threads that may join: those of a lower index.
+/// One in the number of threads that may join: the threads with a lower index.
 const INVITED: u64 = 1 << 16;
 /// The number of threads that work at the job, beside the caller.
 const JOINED: u64 = INVITED - 1;

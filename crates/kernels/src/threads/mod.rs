@@ -20,11 +20,11 @@
 //! - a caller waits for threads that have [joined](job) its job, which ends with its last
 //!   phase.
 //!
-//! Neither wait runs anything else on the stack of the thread that waits, and no wait is rayon's. So
-//! however users nest their calls, in `par_iter`, `join`, scopes or pools within pools, nothing is
-//! suspended on a stack that a thread waits for, and a lock that a caller holds is not asked for by
-//! its own thread. A thread that rayon has suspended in the user's own `join` may help a caller, on
-//! top of that stack: it holds no task of ours below.
+//! Neither wait runs anything else on the stack of the thread that waits, and no wait is rayon's.
+//! So however users nest their calls, in `par_iter`, `join`, scopes or pools within pools, nothing
+//! is suspended on a stack that a thread waits for, and a lock that a caller holds is not asked for
+//! by its own thread. A thread that rayon has suspended in the user's own `join` may help a caller,
+//! on top of that stack: it holds no task of ours below.
 
 mod course;
 mod job;
@@ -50,7 +50,7 @@ pub use shared::Shared;
 /// nanosecond, about what AVX2 computes.
 const A_THREAD: usize = 5_000;
 
-/// Tasks per thread: enough that a delayed thread leaves work to the others.
+/// Tasks per thread: enough that a delayed thread leaves work to the others. More are no faster.
 pub const TASKS_PER_THREAD: usize = 4;
 
 /// The right to have work done by several threads.
@@ -78,7 +78,7 @@ const _: () = {
 };
 
 impl Threads {
-    /// Those of the caller of a kernel; not for tasks.
+    /// The threads of the caller of a kernel; not for tasks.
     pub fn of_caller() -> Self {
         Self {
             most: usize::MAX,
@@ -86,12 +86,13 @@ impl Threads {
         }
     }
 
-    /// As many of them as so many multiply-adds, which any number can share, take the least time on.
+    /// The number of threads that need the least time for these multiply-adds, which any number can
+    /// share.
     ///
-    /// Each thread that joins writes the line with the state of the [job] twice, to say so and to say
-    /// that it is done, and a core passes such a line on to one other at a time. On t threads work that
-    /// takes one of them the time w is done after about `w / t + c * t`, least at the root of w / c;
-    /// `scripts/simulate_start.py` finds c, and what it gains on 64 threads.
+    /// Each thread that joins writes the line with the state of the [job] twice, to say so and to
+    /// say that it is done, and a core passes such a line on to one other at a time. On t threads
+    /// work that takes one of them the time w is done after about `w / t + c * t`, least at the
+    /// root of w / c; `scripts/simulate_start.py` finds c, and what it gains on 64 threads.
     pub fn for_multiply_adds(&self, work: usize) -> Self {
         Self {
             most: self.most.min((work / A_THREAD).isqrt().max(1)),
@@ -108,7 +109,7 @@ impl Threads {
         all.min(self.most)
     }
 
-    /// Calls `task` once for each index below `tasks`, on as many threads as are free.
+    /// Calls `task` once for each index below `tasks`, on all free threads.
     ///
     /// A thread gets the same indices at every call of the same shape, so that what they read stays
     /// in its cache; `backwards` it begins with the last of them.
@@ -117,13 +118,13 @@ impl Threads {
         self.for_each_phase(1, phase, || (), |(), _, index| task(index));
     }
 
-    /// Calls `task` once for each phase below `phases` and each index of it, on as many threads as
-    /// are free; a phase begins when the one before has ended. Each thread has something of its
-    /// `own`, which its tasks get.
+    /// Calls `task` once for each phase below `phases` and each index of it, on all free threads; a
+    /// phase begins when the one before has ended. Each thread has something of its `own`, which
+    /// its tasks get.
     ///
     /// The threads stay together from the first phase to the last, so that to go on to the next
     /// costs one message, where a call a phase would cost two and an invitation. As everywhere, a
-    /// thread that comes late or not at all is not waited for: what it has not taken, others take.
+    /// thread that comes late or not at all is not waited for: others take what it has not taken.
     pub fn for_each_phase<S>(
         &self,
         phases: usize,
@@ -154,7 +155,7 @@ impl Threads {
         }
     }
 
-    /// Calls `task` once with each item, on as many threads as are free.
+    /// Calls `task` once with each item, on all free threads.
     pub fn for_each_item<T: Send>(&self, items: impl Iterator<Item = T>, task: impl Fn(T) + Sync) {
         let mut items = items.peekable();
         let Some(first) = items.next() else { return };
@@ -198,7 +199,7 @@ mod tests {
         }
     }
 
-    /// So many phases, which begin anywhere in [`PHASES`].
+    /// This number of phases, which begin anywhere in [`PHASES`].
     fn each_task_once_and_phase_by_phase(phases: usize) {
         let phase = |index| phase(phases + index);
         let done: Vec<Vec<AtomicUsize>> = (0..phases)
@@ -270,8 +271,8 @@ mod tests {
         }
     }
 
-    /// Phases of which the task that is called as the `last` panics, after all that are called
-    /// with it have begun: on several threads, if others come.
+    /// Phases whose `last` task panics, after all tasks that run beside it have begun: on several
+    /// threads, if others come.
     fn panic_at(last: usize) {
         let (threads, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let start = Instant::now();

@@ -23,8 +23,8 @@ const AWAKE: Duration = Duration::from_micros(500);
 /// Looks between two glances at the clock.
 const LOOKS: u32 = 64;
 
-/// Max threads for each core that the process may use, where more are asked for: 32 would take three times as
-/// long as one.
+/// Max threads for each core that the process may use, where more are asked for: 32 would take
+/// three times as long as one.
 const PER_CORE: usize = 4;
 
 /// More workers have no bit in [`Shared::asleep`].
@@ -87,7 +87,7 @@ fn number(value: Option<&str>) -> Option<usize> {
 }
 
 impl Pool {
-    /// So many threads with the caller's, or fewer if the system has no more.
+    /// A pool of this number of threads, the caller's included, or fewer if the system has no more.
     fn start(threads: usize) -> Self {
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             slot: JobSlot::new(),
@@ -108,7 +108,7 @@ impl Pool {
         self.shared.slot.execute(0, threads, work, wake)
     }
 
-    /// Wakes those of the first workers that sleep, after a job was opened.
+    /// Wakes the sleeping ones of the first `workers`, after a job was opened.
     fn wake(&self, workers: usize) {
         let asleep = &self.shared.asleep.0;
         let first = (1 << workers.min(MAX_WORKERS)) - 1;

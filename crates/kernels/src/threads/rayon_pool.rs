@@ -59,8 +59,8 @@ impl Host {
     }
 }
 
-/// Whether the rayon pool that others use here has threads: it panics where those of the process
-/// cannot be started.
+/// Whether the rayon pool that others use here has threads: it panics where the process
+/// can start none.
 pub fn has_threads() -> bool {
     static STARTED: LazyLock<bool> = LazyLock::new(|| {
         // An error without a cause says that it was started before.

@@ -42,7 +42,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     unsafe { tile::multiply::<4, 16, 4, MAX_ROWS, _>(product, out, part, vector) }
 }
 
-/// `acc` plus four products in each lane: of the bytes of `weights` with those of `codes`.
+/// `acc` plus, in each lane, four products of bytes of `weights` and `codes`.
 ///
 /// `codes` is the low quarter of a register, which is why it has the type of a scalar there: the
 /// instruction broadcasts it, and a scalar's load takes no vector pipe as a broadcasting one

@@ -44,8 +44,8 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     unsafe { multiply_by::<Exact>(product, out, part, activate) }
 }
 
-/// A tile of 2 x 8: 8 pairs of sums, 4 half-weights and a broadcast of the 16 registers of x86-64, one
-/// of which engines keep for themselves.
+/// A tile of 2 x 8: 8 pairs of sums, 4 half-weights and a broadcast of the 16 registers of x86-64,
+/// one of which engines keep for themselves.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.

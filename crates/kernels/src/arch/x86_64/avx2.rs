@@ -1,9 +1,9 @@
 //! AVX2 without VNNI: 8 lanes, products in two steps that cannot saturate.
 //!
-//! `maddubs` multiplies bytes and adds pairs of products into an i16. That is exact where the codes of
-//! activations have 7 bits, `2 * 127 * 128 < 2^15`, or the weights' a reduced range, `2 * 255 * 64 <
-//! 2^15`, as by some presets. Elsewhere bytes are widened to i16, even and odd ones separately, and
-//! `madd` adds pairs of products into an i32.
+//! `maddubs` multiplies bytes and adds pairs of products into an i16. That is exact where the codes
+//! of activations have 7 bits, `2 * 127 * 128 < 2^15`, or the weights' a reduced range,
+//! `2 * 255 * 64 < 2^15`, as by some presets. Elsewhere bytes are widened to i16, even and odd ones
+//! separately, and `madd` adds pairs of products into an i32.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -91,11 +91,12 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     }
 }
 
-/// A tile of 4 x 16: 8 sums, 2 weights, a broadcast, ones and two pairs of products of the 16 registers.
+/// A tile of 4 x 16: 8 sums, 2 weights, a broadcast, ones and two pairs of products of the 16
+/// registers.
 ///
 /// # Safety
-/// The CPU has these features, no other thread computes a part that overlaps, and products of two codes
-/// add up to an i16.
+/// The CPU has these features, no other thread computes a part that overlaps, and products of two
+/// codes add up to an i16.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let ones = _mm256_set1_epi16(1);
@@ -238,8 +239,8 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
     unsafe { tile::multiply::<8, 16, 2, 4, _>(product, out, part, vector) }
 }
 
-/// A tile of 2 x 16: 8 sums of even and odd inputs, 4 weights and 2 values of the 16 registers. What
-/// blocks gave is in memory.
+/// A tile of 2 x 16: 8 sums of even and odd inputs, 4 weights and 2 values of the 16 registers.
+/// The sums of earlier blocks are in memory.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.

@@ -15,11 +15,11 @@ use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
 
-/// A tile of 2 x 64: 16 sums, 8 weights and 2 broadcasts. What blocks gave is in memory.
+/// A tile of 2 x 64: 16 sums, 8 weights and 2 broadcasts. The sums of earlier blocks are in memory.
 ///
 /// `vdpbf16ps` adds the products of a pair to one sum, the upper half's first, as two `fma` would.
-/// So a pair has two even inputs or two odd ones, and sums have the order that they have on tiles. A
-/// register has both sums of 8 channels, side by side.
+/// So a pair has two even inputs or two odd ones, and sums have the order that they have on tiles.
+/// A register has both sums of 8 channels, side by side.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
@@ -109,7 +109,7 @@ fn pair(first: __m512, second: __m512) -> __m512 {
     _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, round(second, first)))
 }
 
-/// Of each four bfloat16 the third and first, and the fourth and second.
+/// Pairs the third and first of each four bfloat16, and the fourth and second.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn alternate(rounded: __m512) -> __m512 {

@@ -157,10 +157,11 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
     unsafe { tile::multiply::<16, 32, 4, MAX_ROWS, _>(product, out, part, vector) }
 }
 
-/// A tile of 2 x 64: 16 sums of even and odd inputs, 8 weights and 2 values of the 32 registers. What
-/// blocks gave is in memory.
+/// A tile of 2 x 64: 16 sums of even and odd inputs, 8 weights and 2 values of the 32 registers.
+/// The sums of earlier blocks are in memory.
 ///
-/// `avx512_bf16` takes half the time, on weights of another order; AMX has this one for a single row.
+/// `avx512_bf16` takes half the time, on weights of another order; AMX has this one for a single
+/// row.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.

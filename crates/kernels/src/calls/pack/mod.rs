@@ -1,9 +1,9 @@
 //! Weights on their way from floats to codes or halves, packed or in row order; and those that are
 //! codes or halves already.
 //!
-//! A packed weight is written panel by panel, each by one thread: the floats of a panel's channels are
-//! in a cache when they become codes, if their extents were needed for that, and no codes are in memory
-//! but the packed ones.
+//! A packed weight is written panel by panel, each by one thread: the floats of a panel's channels
+//! are in a cache when they become codes, if their extents were needed for that, and no codes are
+//! in memory but the packed ones.
 
 mod ops;
 
@@ -60,15 +60,15 @@ impl Channels<'_> {
     }
 }
 
-/// Packs the codes of `values`, `[n, k]`, with a bias per channel; a code that `codings` gives for a
-/// channel is an i8. Channels are `gates` stretches of one length.
+/// Packs the codes of `values`, `[n, k]`, with a bias per channel; a code that `codings` gives for
+/// a channel is an i8. Channels are `gates` stretches of one length.
 ///
 /// # Errors
-/// The error of `codings` for the first channel that has one, or of the first channel whose products could
-/// leave i32.
+/// The error of `codings` for the first channel that has one, or of the first channel whose
+/// products could leave i32.
 ///
 /// # Panics
-/// If there are no `n * k` values, not as many codings as channels, or `gates` do not divide `n`.
+/// If there are not `n * k` values, not one coding for each channel, or `gates` do not divide `n`.
 pub fn pack_int8<E: From<Error> + Send>(
     isa: Isa,
     k: usize,
@@ -107,8 +107,8 @@ pub fn pack_int8<E: From<Error> + Send>(
     Ok(packed.written())
 }
 
-/// Packs codes in row order, `[n, k]`, with a bias per channel. Channels are `gates` stretches of one
-/// length.
+/// Packs codes in row order, `[n, k]`, with a bias per channel. Channels are `gates` stretches of
+/// one length.
 ///
 /// # Panics
 /// If there are no `n * k` codes, or not `n` scales or zero points, or `gates` do not divide `n`.
@@ -355,8 +355,8 @@ fn non_finite(k: usize, values: &[f32], first_row: usize) -> Error {
     }
 }
 
-/// Calls `task` with the channels of each panel, their values and the panel, on several threads if that is faster;
-/// returns the error of the first channels.
+/// Calls `task` with the channels of each panel, their values and the panel, on several threads if
+/// that is faster; returns the error of the first channels.
 fn each_panel<T: Sync, E: Send>(
     packed: &mut Packed,
     values: &[T],

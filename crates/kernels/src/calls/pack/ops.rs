@@ -1,5 +1,5 @@
-//! The loops of packing, as ops: values of a row to elements of a weight, and those to their places in
-//! a panel.
+//! The loops of packing, as ops: values of a row to elements of a weight, and those to their places
+//! in a panel.
 
 use std::marker::PhantomData;
 
@@ -9,10 +9,10 @@ use crate::loops::encode::{self, Coding, Half};
 use crate::loops::number::Number;
 use crate::packed::PanelMut;
 
-/// Channels that are written side by side: groups of int8 of so many are a cache line.
+/// Channels that are written side by side: their groups of int8 fill a cache line.
 const LANES: usize = 16;
 
-/// Bytes of each of them that are made before they are written: those of all lie in L1.
+/// Bytes of each channel that are computed before they are written: all of them fit L1.
 const BYTES: usize = 1024;
 
 pub(super) struct Distances<'a> {
@@ -49,7 +49,7 @@ pub trait Source<T> {
     /// Bytes of an element.
     const BYTES: usize;
 
-    /// Writes the bytes of as many elements as there are values.
+    /// Writes the bytes of one element for each value.
     fn write(&self, row: usize, values: &[T], out: &mut [u8]) -> Written;
 }
 
@@ -77,7 +77,7 @@ impl Source<f32> for Codings {
     }
 }
 
-/// Codes as they are, but for the shift of an instruction set.
+/// Codes with the shift of an instruction set.
 pub(super) struct Codes<'a> {
     pub shift: u8,
     pub zero_points: &'a [i32],
@@ -130,8 +130,8 @@ impl<H: Half> Source<H> for AsTheyAre {
     }
 }
 
-/// Writes the elements of a panel's channels, in groups of `GROUP` bytes; returns how many were beyond
-/// the range. Eight bytes are two pairs of alternate inputs.
+/// Writes the elements of a panel's channels, in groups of `GROUP` bytes; returns how many were
+/// beyond the range. Eight bytes are two pairs of alternate inputs.
 pub(super) struct Pack<'a, const GROUP: usize, T, S> {
     pub k: usize,
     pub values: &'a [T],

@@ -18,6 +18,10 @@
 //!
 //! The products and states of a batch are stored panel by panel, so each thread writes one
 //! contiguous range. Pieces of rows would be a page apart, each a cache miss of its own.
+//!
+//! Three alternatives are slower: gates interleaved within a panel, because updates become short
+//! and threads share the state; both directions at once, because the weights of one nearly fill a
+//! core's cache; an update after each panel in place of a thread's last one.
 
 mod operands;
 mod plan;
@@ -37,8 +41,8 @@ use steps::run;
 /// All steps of both directions of a layer, or of its only one: of `xs`, the input of all steps,
 /// `[rows, input]`.
 ///
-/// Activations that are quantized or rounded are so once of the input, and at each step of the hidden
-/// state.
+/// Quantizing or rounding activations takes place once for the input, and at each step for the
+/// hidden state.
 ///
 /// # Panics
 /// If the sizes of the operands do not agree, or weights are not of the kind that the activations

@@ -16,10 +16,10 @@ use crate::sizes;
 pub struct Recurrence<'a, W = [&'a Packed; 2]> {
     /// Which recurrence.
     pub gates: Gates,
-    /// The rows of each step among those of all steps, in the order of steps; rows of
-    /// successive steps are adjacent.
+    /// The rows of each step, counted over all steps in order; rows of successive steps are
+    /// adjacent.
     pub steps: &'a [Range<usize>],
-    /// Those of the input, `[gates * hidden, input]`, and of the hidden state,
+    /// The weights of the input, `[gates * hidden, input]`, and of the hidden state,
     /// `[gates * hidden, hidden]`.
     pub weights: W,
     /// The hidden state, `[batch, hidden]`, which is replaced.
@@ -33,7 +33,7 @@ pub struct Recurrence<'a, W = [&'a Packed; 2]> {
 }
 
 impl Recurrence<'_> {
-    /// Checks that the operands are those of products of `G`s, and have the sizes of each other.
+    /// Checks that the operands suit products of `G`s, and each other in size.
     pub fn check<G: Group>(&self, xs: &[f32]) {
         let (gates, [ih, hh]) = (self.gates, self.weights);
         let (k, n) = (hh.k(), sizes::length("gates", &[gates.count(), hh.k()]));

@@ -12,8 +12,8 @@ const SERIAL_MACS: usize = 100_000;
 /// Min elements of the hidden state that one task quantizes.
 const CODES_PER_TASK: usize = 2_048;
 
-/// Bytes of the input's products that are there at once: they stay in the caches until their
-/// steps have used them.
+/// Bytes of the input's products that are computed at once: they stay in the caches until their
+/// steps have used them. From 0.5 to 4 MB the size makes no difference.
 const INPUT_BYTES: usize = 1 << 20;
 
 /// A phase: all threads finish it before any begins the next.
@@ -67,7 +67,7 @@ impl Cut<'_> {
     pub fn plan(&self, steps: &[Range<usize>]) -> Vec<Work> {
         let limit = INPUT_BYTES / (self.hh.n().max(1) * size_of::<f32>());
         let mut work = Vec::with_capacity(2 * steps.len() + 1);
-        // Once for all steps alike: to cut a product takes as long as a message to another core.
+        // Once for equal steps: cutting a product takes as long as a message to another core.
         let mut last: Option<(usize, Grid)> = None;
         let mut next = 0;
         while next < steps.len() {

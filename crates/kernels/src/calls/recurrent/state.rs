@@ -49,7 +49,7 @@ pub struct State<'a> {
     /// The states after each step, row by row.
     hs: Shared<'a, f32>,
     cs: Shared<'a, f32>,
-    /// Those of the caller.
+    /// The caller's states.
     last_h: Shared<'a, f32>,
     last_c: Shared<'a, f32>,
 }
@@ -87,7 +87,7 @@ impl<'a> State<'a> {
         let [ih, hh, even, odd, own_h, own_c] = memory.split(lens);
         even.copy_from_slice(h);
         odd.copy_from_slice(h);
-        // Of one sequence, a thread has the same of a gate side by side row by row.
+        // With one sequence, the units of a thread lie side by side within a gate, row by row.
         let of_inputs = match batch {
             0 | 1 => Sink::padded,
             _ => Sink::panels,

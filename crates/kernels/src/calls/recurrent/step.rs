@@ -29,7 +29,7 @@ const SERIAL_STATE: usize = 4_096;
 /// Updates the state of all rows of a recurrent step with `hidden` elements a row.
 ///
 /// # Panics
-/// If `h` has no whole rows, or another operand not as many.
+/// If `h` has no whole rows, or another operand has a different number of rows.
 pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
     let rows = step.h.len().checked_div(hidden).unwrap_or(0);
     step.check(gates, [rows, hidden]);

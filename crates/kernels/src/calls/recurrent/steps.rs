@@ -89,7 +89,7 @@ struct Own<G> {
     step: Option<usize>,
 }
 
-/// All that tasks read, and share with each other to write.
+/// The operands of all tasks: read by all, or written in disjoint parts.
 struct Steps<'a, G, C> {
     steps: &'a [Range<usize>],
     ih: &'a Packed,
