@@ -12,7 +12,8 @@ target="${CARGO_TARGET_DIR:-$PWD/target}"
 crate="${1:-}"
 if [ -z "$crate" ]; then
     cargo package --no-verify --allow-dirty --target-dir "$target" \
-        --package candle-dynquant-derive --package candle-dynquant-io --package candle-dynquant
+        --package candle-dynquant-derive --package candle-dynquant-io --package candle-dynquant-kernels \
+        --package candle-dynquant
     version="$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
     crate="$target/package/candle-dynquant-$version.crate"
 fi
@@ -20,7 +21,7 @@ unpacked="$(mktemp -d)"
 trap 'rm -rf "$unpacked"' EXIT
 tar -xzf "$crate" -C "$unpacked" --strip-components 1
 options=(--manifest-path "$unpacked/Cargo.toml" --target-dir "$target")
-for own in derive crates/io; do
+for own in derive crates/io crates/kernels; do
     name="$(sed -n 's/^name = "\(.*\)"$/\1/p' "$own/Cargo.toml")"
     options+=(--config "patch.crates-io.$name.path='$PWD/$own'")
 done
