@@ -32,6 +32,7 @@ mod sums;
 mod syntax;
 mod table;
 mod types;
+mod untied;
 mod unused;
 mod uses;
 mod weights;
