@@ -1,7 +1,8 @@
 //! Runs the command and shows what it did.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +13,10 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::port::{self, Ported, Todo, World};
 use crate::{PortArgs, files, format};
+
+/// The chapter on releases of candle.
+const GUIDE: &str = "https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/\
+                     own-project.md#releases-of-candle";
 
 /// The outcome of one file.
 #[derive(Serialize)]
@@ -32,6 +37,8 @@ struct Report {
     files: Vec<FileReport>,
     /// Lines that a Cargo.toml above the files lacks.
     needs: Vec<Needs>,
+    /// Manifests with another candle than the one that is needed.
+    candle: Vec<Candle>,
 }
 
 /// Lines that a Cargo.toml lacks for the files that changed.
@@ -41,16 +48,39 @@ struct Needs {
     lines: Vec<String>,
 }
 
+/// Another candle than the one that is needed.
+#[derive(Serialize)]
+struct Candle {
+    manifest: String,
+    found: String,
+    needed: String,
+}
+
+/// The Cargo.toml above a file.
+fn manifest_of(path: &Path) -> Option<PathBuf> {
+    let real = path.canonicalize().ok()?;
+    let folders = real.ancestors().skip(1);
+    let mut manifests = folders.map(|folder| folder.join("Cargo.toml"));
+    manifests.find(|manifest| manifest.is_file())
+}
+
+/// The manifests of the files that have another candle, each once.
+fn candles(paths: &[PathBuf]) -> Vec<Candle> {
+    let manifests: BTreeSet<_> = paths.iter().filter_map(|path| manifest_of(path)).collect();
+    let others = manifests.iter().filter_map(|path| port::other_candle(path));
+    let others = others.map(|other| (other.manifest, other.found));
+    let candle = |(manifest, found): (PathBuf, String)| Candle {
+        manifest: manifest.display().to_string(),
+        found,
+        needed: port::CANDLE.to_string(),
+    };
+    let others: BTreeMap<_, _> = others.collect();
+    others.into_iter().map(candle).collect()
+}
+
 /// Notes what the Cargo.toml of a file lacks.
 fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
-    let Ok(real) = path.canonicalize() else {
-        return;
-    };
-    let mut manifests = real
-        .ancestors()
-        .skip(1)
-        .map(|folder| folder.join("Cargo.toml"));
-    let Some(manifest) = manifests.find(|manifest| manifest.is_file()) else {
+    let Some(manifest) = manifest_of(path) else {
         return;
     };
     let Ok(known) = files::read(&manifest) else {
@@ -83,6 +113,7 @@ pub fn run(args: &PortArgs) -> Result<ExitCode> {
     let mut report = Report {
         files: Vec::new(),
         needs: Vec::new(),
+        candle: candles(&paths),
     };
     for (path, error) in errors {
         report.files.push(failed(&path, &error));
@@ -219,6 +250,14 @@ fn print_summary(report: &Report, args: &PortArgs) {
             "{} needs in its dependencies:\n    {}",
             print::on_one_line(manifest),
             lines.join("\n    ")
+        ));
+    }
+    for one in &report.candle {
+        print::note(format_args!(
+            "{}: {}; candle-dynquant needs {} or a later 0.11 of crates.io: see {GUIDE}",
+            print::on_one_line(&one.manifest),
+            print::on_one_line(&one.found),
+            one.needed,
         ));
     }
     let changed = report.files.iter().filter(|file| file.changed).count();

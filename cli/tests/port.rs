@@ -534,3 +534,104 @@ fn layers_of_a_candle_that_is_passed_on_are_ported() {
         assert!(ported.contains("#[derive(Quantizable)]"), "{ported}");
     }
 }
+
+/// Another candle than ours is named in one line for each Cargo.toml, with what is needed.
+#[test]
+fn another_candle_is_named() {
+    let folder = folder();
+    let model = file(&folder, "a/src/model.rs", SMALL);
+    let own = folder.path().canonicalize().unwrap();
+    let found = |manifest: &str, root: &str| {
+        file(
+            &folder,
+            "a/Cargo.toml",
+            &format!("[package]\nname = \"a\"\n{manifest}"),
+        );
+        file(&folder, "Cargo.toml", &format!("[workspace]\n{root}"));
+        let report = json(&[], &model);
+        let candle = report["candle"].as_array().unwrap().iter();
+        let shown = candle.map(|one| {
+            assert_eq!(one["needed"], "0.11.1");
+            let manifest = Path::new(one["manifest"].as_str().unwrap());
+            let manifest = manifest.strip_prefix(&own).unwrap().display();
+            format!("{manifest}: {}", one["found"].as_str().unwrap())
+        });
+        shown.collect::<Vec<_>>()
+    };
+    for fits in ["0.11", "^0.11.0", "0", "*", ">=0.9", "=0.11.2", "0.11.3"] {
+        let manifest = format!("[dependencies]\ncandle-core = \"{fits}\"\n");
+        assert!(found(&manifest, "").is_empty(), "{fits}");
+    }
+    let cases = [
+        (
+            "candle-core = \"0.8\"\ncandle-nn = \"0.8\"",
+            "candle-core and candle-nn are 0.8",
+        ),
+        (
+            "candle = { package = \"candle-core\", version = \"=0.11.0\" }",
+            "candle-core is =0.11.0",
+        ),
+        (
+            "candle-nn = { git = \"https://x/c\", rev = \"12\" }",
+            "candle-nn is 12 of https://x/c",
+        ),
+        (
+            "candle-nn = { git = \"https://x/c\" }",
+            "candle-nn is of https://x/c",
+        ),
+        (
+            "candle-core = { git = \"https://x/c\", version = \"0.8.4\", package = \"candle-core\" }",
+            "candle-core is 0.8.4 of https://x/c",
+        ),
+        (
+            "candle-core = { path = \"../candle\" }",
+            "candle-core is 0.9.2 of the folder ../candle",
+        ),
+    ];
+    file(
+        &folder,
+        "candle/Cargo.toml",
+        "[package]\nname = \"candle-core\"\nversion = \"0.9.2\"\n",
+    );
+    for (lines, expected) in cases {
+        let manifest = format!("[dependencies]\n{lines}\n");
+        assert_eq!(found(&manifest, ""), [format!("a/Cargo.toml: {expected}")]);
+    }
+    let inherited = "[target.'cfg(unix)'.dependencies]\ncandle.workspace = true\n";
+    let root = "[workspace.dependencies.candle]\npackage = \"candle-core\"\nversion = \"0.10\"\n";
+    assert_eq!(found(inherited, root), ["Cargo.toml: candle-core is 0.10"]);
+    // The lock says which release it is.
+    let package =
+        "[[package]]\nname = \"candle-core\"\nversion = \"0.10.2\"\nsource = \"registry+x\"\n";
+    file(&folder, "Cargo.lock", package);
+    assert_eq!(
+        found(inherited, root),
+        ["Cargo.toml: candle-core is 0.10.2"]
+    );
+    // It is one line, and no Cargo.toml that cannot be read is in the way.
+    let output = dynquant(&["port", "--check"], &[&model]);
+    let lines = text(&output.stderr);
+    let mut lines = lines
+        .lines()
+        .filter(|line| line.contains("candle-core is 0.10.2"));
+    let line = lines.next().unwrap();
+    assert!(
+        lines.next().is_none() && line.contains("needs 0.11.1 or a later 0.11"),
+        "{line}"
+    );
+    assert!(
+        line.ends_with("own-project.md#releases-of-candle"),
+        "{line}"
+    );
+    assert!(found("[dependencies]\ncandle-core = 3\nx =", "").is_empty());
+}
+
+/// The release that the command asks for is the one that the library is built with.
+#[test]
+fn the_needed_candle_is_the_librarys() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let Ok(manifest) = fs::read_to_string(manifest) else {
+        return eprintln!("skipped: not in the repository");
+    };
+    assert!(manifest.contains("candle-core = { version = \"0.11.1\""));
+}

@@ -24,6 +24,7 @@ mod paths;
 mod product;
 mod projections;
 mod rank;
+mod releases;
 mod render;
 mod scale;
 mod scopes;
@@ -47,6 +48,7 @@ use syn::visit::{self, Visit};
 
 use edits::Edits;
 pub use needs::lines as manifest_lines;
+pub use releases::{NEEDED as CANDLE, other as other_candle};
 use scopes::Module;
 pub use source::Fault;
 use source::Source;
