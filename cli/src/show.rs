@@ -219,8 +219,17 @@ fn on_terminal(diff: &str, color: bool) -> String {
     diff.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// How many objects of a trait are left, in all files.
+fn objects(report: &Report, of: &String) -> usize {
+    let todos = report.files.iter().flat_map(|file| &file.todo);
+    todos
+        .filter(|todo| todo.of_trait.as_ref() == Some(of))
+        .count()
+}
+
 /// Errors and what is left, on stderr, so that a diff can go to a file.
 fn print_summary(report: &Report, args: &PortArgs) {
+    let (mut said, mut left) = (BTreeSet::new(), 0);
     for file in &report.files {
         let name = print::on_one_line(&file.file);
         if let Some(error) = &file.error {
@@ -235,8 +244,25 @@ fn print_summary(report: &Report, args: &PortArgs) {
                 None => print::note(format_args!("{name}: error: {error}")),
             }
         }
-        for Todo { line, what, advice } in &file.todo {
-            print::note(format_args!("{name}:{line}: {what}\n    {advice}"));
+        for todo in &file.todo {
+            let Todo {
+                line,
+                what,
+                advice,
+                of_trait,
+            } = todo;
+            let times = match of_trait {
+                // It was said already.
+                Some(name) if !said.insert(name) => continue,
+                Some(name) => objects(report, name),
+                None => 1,
+            };
+            let times = match times {
+                1 => String::new(),
+                times => format!(" ({times} places, this is the first)"),
+            };
+            left += 1;
+            print::note(format_args!("{name}:{line}: {what}{times}\n    {advice}"));
         }
         if let Some(note) = &file.note {
             print::note(format_args!("{name}: {note}"));
@@ -264,11 +290,10 @@ fn print_summary(report: &Report, args: &PortArgs) {
     let sum = |count: fn(&FileReport) -> usize| report.files.iter().map(count).sum::<usize>();
     let verb = if args.write { "changed" } else { "to change" };
     print::note(format_args!(
-        "{changed} of {} files {verb} (+{} -{}), {} places left to you, {} errors",
+        "{changed} of {} files {verb} (+{} -{}), {left} places left to you, {} errors",
         report.files.len(),
         sum(|file| file.lines_added),
         sum(|file| file.lines_removed),
-        sum(|file| file.todo.len()),
         sum(|file| usize::from(file.error.is_some())),
     ));
 }

@@ -635,3 +635,71 @@ fn the_needed_candle_is_the_librarys() {
     };
     assert!(manifest.contains("candle-core = { version = \"0.11.1\""));
 }
+
+/// A trait of many fields is said once, with the first of them.
+#[test]
+fn a_trait_of_many_places_is_one_line() {
+    let folder = folder();
+    let objects = "pub struct A {\n    a: candle_nn::Linear,\n    b: Box<dyn far::Layer>,\n    \
+                   c: Vec<Box<dyn far::Layer>>,\n    d: Box<dyn Module>,\n}\n";
+    let first = file(&folder, "a.rs", objects);
+    let second = file(&folder, "b.rs", &objects.replace("struct A", "struct B"));
+    let report = json(&[], folder.path());
+    let todo = &report["files"][1]["todo"];
+    assert_eq!(todo.as_array().unwrap().len(), 3, "{report}");
+    assert_eq!(todo[0]["trait"], "Layer");
+    let output = dynquant(&["port"], &[folder.path()]);
+    let lines = text(&output.stderr);
+    let places: Vec<_> = lines.lines().filter(|line| line.contains("dyn ")).collect();
+    let first = first.display();
+    assert_eq!(
+        places,
+        [
+            format!("{first}:3: `dyn Layer` may hide layers (4 places, this is the first)"),
+            format!("{first}:5: `dyn Module` hides the layers in it (2 places, this is the first)"),
+        ]
+    );
+    assert!(
+        lines.ends_with(" 2 places left to you, 0 errors\n"),
+        "{lines}"
+    );
+    // One is as before.
+    let output = dynquant(&["port"], &[&second]);
+    let lines = text(&output.stderr);
+    assert!(
+        lines.contains("b.rs:5: `dyn Module` hides the layers in it\n"),
+        "{lines}"
+    );
+}
+
+/// A trait of another crate that is ported, too, is known by its types.
+#[test]
+fn traits_of_a_workspace_are_known() {
+    let folder = folder();
+    let package = |name: &str| {
+        let manifest = format!("[package]\nname = \"{name}\"\n");
+        file(&folder, &format!("{name}/Cargo.toml"), &manifest);
+    };
+    package("plain-tools");
+    package("app");
+    let traits = "pub trait Tool {}\n\npub struct Hammer;\n\nimpl Tool for Hammer {}\n";
+    let tools = file(&folder, "plain-tools/src/lib.rs", traits);
+    let app = "use other::Far;\nuse plain_tools::Tool;\n\npub struct App {\n    \
+               tool: Box<dyn Tool>,\n    far: Box<dyn Far>,\n}\n";
+    file(&folder, "app/src/lib.rs", app);
+    let left = || {
+        let report = json(&[], folder.path());
+        let files = report["files"].as_array().unwrap().iter();
+        let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
+        let whats = todos.map(|todo| todo["what"].as_str().unwrap().to_owned());
+        whats.collect::<Vec<_>>()
+    };
+    assert_eq!(left(), ["`dyn Far` may hide layers"]);
+    let hides = format!("{traits}\npub struct Saw(candle_nn::Linear);\n\nimpl Tool for Saw {{}}\n");
+    fs::write(tools, hides).unwrap();
+    assert!(
+        left().contains(&"`dyn Tool` may hide layers".to_owned()),
+        "{:?}",
+        left()
+    );
+}

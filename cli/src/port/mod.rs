@@ -64,6 +64,9 @@ pub struct Todo {
     pub line: usize,
     pub what: String,
     pub advice: String,
+    /// The trait whose objects may hide layers, which is said once for all of them.
+    #[serde(rename = "trait", skip_serializing_if = "Option::is_none")]
+    pub of_trait: Option<String>,
 }
 
 /// A file that is ported.
@@ -110,6 +113,7 @@ impl<'u> Unit<'u> {
             line: self.source.line(at),
             what,
             advice,
+            of_trait: None,
         }
     }
 

@@ -69,6 +69,13 @@ pub fn other(manifest: &Path) -> Option<Other> {
     (!found.is_empty()).then_some(Other { manifest, found })
 }
 
+/// The name of a manifest's package, as its code has it.
+pub fn package(manifest: &Path) -> Option<String> {
+    let own = parsed(manifest)?;
+    let name = own.get("package")?.get("name")?.as_str()?;
+    Some(name.replace('-', "_"))
+}
+
 /// `a, b and c are 0.8`
 fn said(names: &[&str], is: &str) -> String {
     match names {

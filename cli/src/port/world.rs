@@ -8,6 +8,7 @@ use std::rc::Rc;
 use syn::{GenericArgument, PathArguments, Type};
 
 use super::features;
+use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
 use super::syntax::mentions;
@@ -21,6 +22,7 @@ pub struct World {
     read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
     /// Whether a `with_tracing` is unlike candle-transformers'.
     tracing: RefCell<BTreeMap<PathBuf, bool>>,
+    packages: RefCell<Option<Rc<BTreeSet<String>>>>,
     /// Whether a type holds a layer, where that is known.
     known: RefCell<HashMap<(Place, bool), bool>>,
     /// The number of types that were looked into.
@@ -173,11 +175,42 @@ impl World {
         let Some(name) = segments.last().filter(|_| known.is_some()) else {
             return true;
         };
+        self.is_of_layers(name)
+    }
+
+    /// The same of a trait of another crate, which is known where its files are ported, too.
+    pub fn may_hide_beside(&self, krate: &str, name: &str) -> bool {
+        let declares = |file: &PathBuf| {
+            self.types(file).is_some_and(|types| {
+                let mut declared = types.declared.values().flatten();
+                declared.any(|one| one.name == name && matches!(one.item, syn::Item::Trait(_)))
+            })
+        };
+        let known = self.packages().contains(krate) && self.given.iter().any(declares);
+        !known || self.is_of_layers(name)
+    }
+
+    /// Whether a type with layers implements a trait of this name.
+    fn is_of_layers(&self, name: &str) -> bool {
         self.given.iter().any(|file| {
             self.types(file).is_some_and(|types| {
                 let mut impls = types.impls.iter().filter(|(_, of, _)| of == name);
                 impls.any(|(module, _, ty)| self.holds(file, &types, module, ty))
             })
+        })
+    }
+
+    /// The names of the crates whose files are ported.
+    fn packages(&self) -> Rc<BTreeSet<String>> {
+        let known = self.packages.borrow().clone();
+        known.unwrap_or_else(|| {
+            let folders = self.given.iter().filter_map(|file| file.parent());
+            let folders: BTreeSet<_> = folders.flat_map(Path::ancestors).collect();
+            let manifests = folders.iter().map(|folder| folder.join("Cargo.toml"));
+            let names = manifests.filter_map(|manifest| releases::package(&manifest));
+            let names: Rc<BTreeSet<_>> = Rc::new(names.collect());
+            *self.packages.borrow_mut() = Some(Rc::clone(&names));
+            names
         })
     }
 
