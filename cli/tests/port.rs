@@ -703,3 +703,57 @@ fn traits_of_a_workspace_are_known() {
         left()
     );
 }
+
+/// A layer's type is known where a glob of the crate's own modules brings it.
+#[test]
+fn globs_of_the_crates_own_modules_are_resolved() {
+    let folder = folder();
+    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    file(
+        &folder,
+        "src/lib.rs",
+        "mod layers;\nmod model;\nmod other;\n",
+    );
+    file(
+        &folder,
+        "src/layers/mod.rs",
+        "mod dense;\n\npub use dense::*;\npub use super::*;\n",
+    );
+    let dense = "use candle::Tensor;\n\npub struct Dense {\n    weight: Tensor,\n}\n\n\
+                 impl Dense {\n    pub fn new(weight: Tensor) -> Self {\n        \
+                 Self { weight }\n    }\n\n    \
+                 pub fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {\n        \
+                 xs.matmul(&self.weight.t()?)\n    }\n}\n\npub trait Act {}\n";
+    file(&folder, "src/layers/dense.rs", dense);
+    let model = "use crate::layers::*;\n\npub struct Model {\n    dense: Dense,\n    \
+                 act: Box<dyn Act>,\n}\n";
+    let model = file(&folder, "src/model.rs", model);
+    // What a parent imports, its children see.
+    let parent = "mod child;\n\nuse candle::{Result, Tensor};\nuse candle_nn::Linear;\n\n\
+                  pub struct Parent {\n    a: Linear,\n}\n";
+    file(&folder, "src/other/mod.rs", parent);
+    let child = "use super::*;\n\npub struct Child {\n    parent: Parent,\n    a: Linear,\n}\n\n\
+                 pub struct Own {\n    w: Tensor,\n    b: Tensor,\n}\n\nimpl Own {\n    \
+                 pub fn new(w: Tensor, b: Tensor) -> Self {\n        Self { w, b }\n    }\n\n    \
+                 pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                 let xs = xs.matmul(&self.w.t()?)?;\n        Ok(xs.broadcast_add(&self.b)?)\n    }\n}\n";
+    let child = file(&folder, "src/other/child.rs", child);
+    let output = dynquant(&["port", "--write"], &[folder.path()]);
+    let said = text(&output.stderr);
+    assert!(said.contains(" 0 places left to you, 0 errors"), "{said}");
+    let ported = fs::read_to_string(model).unwrap();
+    assert!(
+        ported.contains("#[derive(Quantizable)]\npub struct Model"),
+        "{ported}"
+    );
+    let ported = fs::read_to_string(child).unwrap();
+    assert!(
+        ported.contains("#[derive(Quantizable)]\npub struct Child"),
+        "{ported}"
+    );
+    assert!(ported.contains("inner: nn::Linear"), "{ported}");
+    assert!(ported.contains("use super::*;"), "{ported}");
+    let again = json(&[], folder.path());
+    let files = again["files"].as_array().unwrap();
+    assert!(files.iter().all(|file| file["changed"] == false), "{again}");
+}

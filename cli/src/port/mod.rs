@@ -13,6 +13,7 @@ mod facts;
 mod features;
 mod functions;
 mod fused;
+mod globs;
 mod heads;
 mod imports;
 mod layers;
@@ -208,9 +209,16 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
     })
 }
 
+/// The types of a file, whose names may come from other files.
+fn scoped(path: &Path, world: &World, file: &syn::File) -> Types {
+    let mut types = Types::within(file, world.has_own_tracing(path));
+    globs::expand(world, path, &mut types);
+    types
+}
+
 /// The types of a file, with those that multiply by tensors of theirs.
 fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
-    let mut types = Types::within(file, world.has_own_tracing(path));
+    let mut types = scoped(path, world, file);
     types.multiplied = weights::multiplied(&Unit::new(path, world, source, file, &types));
     types
 }
@@ -220,7 +228,7 @@ fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -
 fn with_layers(path: &Path, text: String, world: &World) -> String {
     let changed = || {
         let (source, file) = Source::parse(&text).ok()?;
-        let types = Types::within(&file, world.has_own_tracing(path));
+        let types = scoped(path, world, &file);
         let unit = Unit::new(path, world, &source, &file, &types);
         let mut draft = Draft::default();
         let names = names::find(&unit);

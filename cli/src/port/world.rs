@@ -8,6 +8,7 @@ use std::rc::Rc;
 use syn::{GenericArgument, PathArguments, Type};
 
 use super::features;
+use super::globs;
 use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
@@ -23,6 +24,8 @@ pub struct World {
     /// Whether a `with_tracing` is unlike candle-transformers'.
     tracing: RefCell<BTreeMap<PathBuf, bool>>,
     packages: RefCell<Option<Rc<BTreeSet<String>>>>,
+    /// The names of files' modules, which globs bring.
+    names: RefCell<BTreeMap<PathBuf, Rc<globs::Names>>>,
     /// Whether a type holds a layer, where that is known.
     known: RefCell<HashMap<(Place, bool), bool>>,
     /// The number of types that were looked into.
@@ -141,6 +144,25 @@ impl World {
         let types = parse();
         self.read.borrow_mut().insert(path, types.clone());
         types
+    }
+
+    /// The names of a file's module.
+    pub fn names(&self, file: &Path) -> Rc<globs::Names> {
+        let file = real(file);
+        if let Some(names) = self.names.borrow().get(&file) {
+            return Rc::clone(names);
+        }
+        let names = Rc::new(globs::names(self, &file, &mut BTreeSet::new()));
+        self.names.borrow_mut().insert(file, Rc::clone(&names));
+        names
+    }
+
+    /// The file of a module of the crate, as written in a file's module, if it is another.
+    pub fn module(&self, from: &Path, module: &[String], path: &[String]) -> Option<PathBuf> {
+        let any = [path, &["*".to_owned()]].concat();
+        let (file, _) = self.find(from, module, &any)?;
+        let file = real(&file);
+        (file.is_file() && file != real(from)).then_some(file)
     }
 
     /// Whether another file that is ported builds a type, or reads one of these fields of something.
