@@ -757,3 +757,29 @@ fn globs_of_the_crates_own_modules_are_resolved() {
     let files = again["files"].as_array().unwrap();
     assert!(files.iter().all(|file| file["changed"] == false), "{again}");
 }
+
+/// Functions that a module passes on are no modules, and a test is a crate of its own.
+#[test]
+fn names_that_are_passed_on_are_not_absent() {
+    let folder = folder();
+    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    file(&folder, "src/lib.rs", "mod model;\nmod utils;\n");
+    file(
+        &folder,
+        "src/utils/mod.rs",
+        "mod heads;\n\npub use heads::*;\n",
+    );
+    file(&folder, "src/utils/heads.rs", "pub fn repeat_kv() {}\n");
+    let model = "use candle_nn::Linear;\nuse crate::utils::{absent::A, repeat_kv};\n";
+    file(&folder, "src/model.rs", model);
+    let test = "mod common;\n\nuse crate::common::model;\nuse candle_nn::Linear;\n";
+    file(&folder, "tests/model.rs", test);
+    file(&folder, "tests/common/mod.rs", "pub fn model() {}\n");
+    let other = "use crate::absent::Other;\n";
+    file(&folder, "src/other.rs", other);
+    let report = json(&[], folder.path());
+    let files = report["files"].as_array().unwrap().iter();
+    let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
+    let whats: Vec<_> = todos.map(|todo| todo["what"].as_str().unwrap()).collect();
+    assert_eq!(whats, ["`crate::utils::absent` is not in this crate"]);
+}

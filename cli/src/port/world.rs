@@ -454,6 +454,7 @@ impl World {
                     let inner = place.as_ref().and_then(|place| child(place, name));
                     let declares = |place: &PathBuf| {
                         files::read(place).is_ok_and(|text| mentions(&text, name) > 0)
+                            || self.names(place).contains_key(name)
                     };
                     match inner {
                         Some(inner) => Some(inner),
@@ -566,7 +567,7 @@ fn module_file(folder: &Path, name: &str) -> Option<PathBuf> {
 }
 
 fn child(file: &Path, name: &str) -> Option<PathBuf> {
-    let folder = if is_folder(file) {
+    let folder = if is_folder(file) || is_root(file) {
         file.parent()?.to_path_buf()
     } else {
         file.with_extension("")
@@ -592,9 +593,27 @@ fn parent(file: &Path) -> Option<PathBuf> {
     }))
 }
 
+/// Whether a file is a crate of its own: a test, an example, a benchmark or another program.
+fn is_root(file: &Path) -> bool {
+    let folder = file.parent();
+    let name = folder
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str());
+    let package = folder.and_then(Path::parent);
+    let beside = |above: Option<&Path>| above.is_some_and(|at| at.join("Cargo.toml").is_file());
+    match name {
+        Some("tests" | "examples" | "benches") => beside(package),
+        Some("bin") => beside(package.and_then(Path::parent)),
+        _ => false,
+    }
+}
+
 /// The file at the crate's root; where it is not there, the one that would have this module.
 fn crate_root(from: &Path, first: Option<&str>) -> Option<PathBuf> {
     let from = real(from);
+    if is_root(&from) {
+        return Some(from);
+    }
     for folder in from.ancestors().skip(1) {
         for name in ["lib.rs", "main.rs"] {
             if folder.join(name).is_file() {
