@@ -775,7 +775,8 @@ fn names_that_are_passed_on_are_not_absent() {
     let test = "mod common;\n\nuse crate::common::model;\nuse candle_nn::Linear;\n";
     file(&folder, "tests/model.rs", test);
     file(&folder, "tests/common/mod.rs", "pub fn model() {}\n");
-    let other = "use crate::absent::Other;\n";
+    let other = "use crate::absent::Other;\n\nimpl Other {\n    fn gelu(&self) -> R<Self> {\n        \
+                 self.gelu()?\n    }\n}\n";
     file(&folder, "src/other.rs", other);
     let report = json(&[], folder.path());
     let files = report["files"].as_array().unwrap().iter();

@@ -118,6 +118,12 @@ impl<'u> Unit<'u> {
         }
     }
 
+    /// Whether the file may have to do with candle: it names it, or a module's names are its own, too.
+    fn is_of_candle(&self) -> bool {
+        let has_globs = || !self.types.scopes.crate_globs().is_empty();
+        self.source.text.contains("candle") || has_globs()
+    }
+
     /// Whether no CPU runs the code at a byte.
     fn is_left_out(&self, at: usize) -> bool {
         self.left_out.iter().any(|range| range.contains(&at))

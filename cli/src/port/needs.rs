@@ -41,7 +41,7 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
     find.visit_file(unit.file);
     let mut known = BTreeSet::new();
     // What has nothing to do with candle is no model.
-    if !unit.source.text.contains("candle") && unit.types.scopes.crate_globs().is_empty() {
+    if !unit.is_of_candle() {
         return;
     }
     for (at, module, path) in find.found {
