@@ -580,7 +580,7 @@ fn another_candle_is_named() {
             "candle-nn is of https://x/c",
         ),
         (
-            "candle-core = { git = \"https://x/c\", version = \"0.8.4\", package = \"candle-core\" }",
+            "candle-core = { git = \"https://x/c\", version = \"0.8.4\" }",
             "candle-core is 0.8.4 of https://x/c",
         ),
         (
@@ -736,7 +736,8 @@ fn globs_of_the_crates_own_modules_are_resolved() {
                  pub struct Own {\n    w: Tensor,\n    b: Tensor,\n}\n\nimpl Own {\n    \
                  pub fn new(w: Tensor, b: Tensor) -> Self {\n        Self { w, b }\n    }\n\n    \
                  pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
-                 let xs = xs.matmul(&self.w.t()?)?;\n        Ok(xs.broadcast_add(&self.b)?)\n    }\n}\n";
+                 let xs = xs.matmul(&self.w.t()?)?;\n        Ok(xs.broadcast_add(&self.b)?)\n    }\n\
+                 }\n";
     let child = file(&folder, "src/other/child.rs", child);
     let output = dynquant(&["port", "--write"], &[folder.path()]);
     let said = text(&output.stderr);
@@ -775,8 +776,8 @@ fn names_that_are_passed_on_are_not_absent() {
     let test = "mod common;\n\nuse crate::common::model;\nuse candle_nn::Linear;\n";
     file(&folder, "tests/model.rs", test);
     file(&folder, "tests/common/mod.rs", "pub fn model() {}\n");
-    let other = "use crate::absent::Other;\n\nimpl Other {\n    fn gelu(&self) -> R<Self> {\n        \
-                 self.gelu()?\n    }\n}\n";
+    let other = "use crate::absent::Other;\n\nimpl Other {\n    \
+                 fn gelu(&self) -> R<Self> {\n        self.gelu()?\n    }\n}\n";
     file(&folder, "src/other.rs", other);
     let report = json(&[], folder.path());
     let files = report["files"].as_array().unwrap().iter();

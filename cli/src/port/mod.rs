@@ -118,7 +118,7 @@ impl<'u> Unit<'u> {
         }
     }
 
-    /// Whether the file may have to do with candle: it names it, or a module's names are its own, too.
+    /// Whether the file may have to do with candle: it names it, or has names of other modules.
     fn is_of_candle(&self) -> bool {
         let has_globs = || !self.types.scopes.crate_globs().is_empty();
         self.source.text.contains("candle") || has_globs()

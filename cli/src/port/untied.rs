@@ -77,8 +77,8 @@ impl<'a> Visit<'a> for Reads {
     }
 }
 
-/// Makes the optional head a `Linear`, and the choice a call of it; returns `None` where that is not
-/// certain.
+/// Makes the optional head a `Linear`, and the choice a call of it; returns `None` where that is
+/// not certain.
 pub fn rewrite(
     unit: &Unit<'_>,
     draft: &mut Draft,
