@@ -48,7 +48,7 @@ pub struct PortArgs {
     #[arg(long, conflicts_with = "write")]
     check: bool,
     /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}], needs: [{manifest,
-    /// lines}]}`, with `error` and `note` where there is one.
+    /// lines}], candle: [{manifest, found, needed}]}`, with `error` and `note` where there is one.
     #[arg(long)]
     json: bool,
     /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0: rustfmt is

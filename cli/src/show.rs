@@ -1,7 +1,8 @@
 //! Runs the command and shows what it did.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +13,10 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::port::{self, Ported, Todo, World};
 use crate::{PortArgs, files, format};
+
+/// The chapter on releases of candle.
+const GUIDE: &str = "https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/\
+                     own-project.md#releases-of-candle";
 
 /// The outcome of one file.
 #[derive(Serialize)]
@@ -32,6 +37,8 @@ struct Report {
     files: Vec<FileReport>,
     /// Lines that a Cargo.toml above the files lacks.
     needs: Vec<Needs>,
+    /// Manifests with another candle than the one that is needed.
+    candle: Vec<Candle>,
 }
 
 /// Lines that a Cargo.toml lacks for the files that changed.
@@ -41,16 +48,39 @@ struct Needs {
     lines: Vec<String>,
 }
 
+/// Another candle than the one that is needed.
+#[derive(Serialize)]
+struct Candle {
+    manifest: String,
+    found: String,
+    needed: String,
+}
+
+/// The Cargo.toml above a file.
+fn manifest_of(path: &Path) -> Option<PathBuf> {
+    let real = path.canonicalize().ok()?;
+    let folders = real.ancestors().skip(1);
+    let mut manifests = folders.map(|folder| folder.join("Cargo.toml"));
+    manifests.find(|manifest| manifest.is_file())
+}
+
+/// The manifests of the files that have another candle, each once.
+fn candles(paths: &[PathBuf]) -> Vec<Candle> {
+    let manifests: BTreeSet<_> = paths.iter().filter_map(|path| manifest_of(path)).collect();
+    let others = manifests.iter().filter_map(|path| port::other_candle(path));
+    let others = others.map(|other| (other.manifest, other.found));
+    let candle = |(manifest, found): (PathBuf, String)| Candle {
+        manifest: manifest.display().to_string(),
+        found,
+        needed: port::CANDLE.to_string(),
+    };
+    let others: BTreeMap<_, _> = others.collect();
+    others.into_iter().map(candle).collect()
+}
+
 /// Notes what the Cargo.toml of a file lacks.
 fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
-    let Ok(real) = path.canonicalize() else {
-        return;
-    };
-    let mut manifests = real
-        .ancestors()
-        .skip(1)
-        .map(|folder| folder.join("Cargo.toml"));
-    let Some(manifest) = manifests.find(|manifest| manifest.is_file()) else {
+    let Some(manifest) = manifest_of(path) else {
         return;
     };
     let Ok(known) = files::read(&manifest) else {
@@ -83,6 +113,7 @@ pub fn run(args: &PortArgs) -> Result<ExitCode> {
     let mut report = Report {
         files: Vec::new(),
         needs: Vec::new(),
+        candle: candles(&paths),
     };
     for (path, error) in errors {
         report.files.push(failed(&path, &error));
@@ -188,8 +219,17 @@ fn on_terminal(diff: &str, color: bool) -> String {
     diff.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// How many objects of a trait are left, in all files.
+fn objects(report: &Report, of: &String) -> usize {
+    let todos = report.files.iter().flat_map(|file| &file.todo);
+    todos
+        .filter(|todo| todo.of_trait.as_ref() == Some(of))
+        .count()
+}
+
 /// Errors and remaining places, on stderr, so that a diff can go to a file.
 fn print_summary(report: &Report, args: &PortArgs) {
+    let (mut said, mut left) = (BTreeSet::new(), 0);
     for file in &report.files {
         let name = print::on_one_line(&file.file);
         if let Some(error) = &file.error {
@@ -204,8 +244,25 @@ fn print_summary(report: &Report, args: &PortArgs) {
                 None => print::note(format_args!("{name}: error: {error}")),
             }
         }
-        for Todo { line, what, advice } in &file.todo {
-            print::note(format_args!("{name}:{line}: {what}\n    {advice}"));
+        for todo in &file.todo {
+            let Todo {
+                line,
+                what,
+                advice,
+                of_trait,
+            } = todo;
+            let times = match of_trait {
+                // It was said already.
+                Some(name) if !said.insert(name) => continue,
+                Some(name) => objects(report, name),
+                None => 1,
+            };
+            let times = match times {
+                1 => String::new(),
+                times => format!(" ({times} places, this is the first)"),
+            };
+            left += 1;
+            print::note(format_args!("{name}:{line}: {what}{times}\n    {advice}"));
         }
         if let Some(note) = &file.note {
             print::note(format_args!("{name}: {note}"));
@@ -221,15 +278,22 @@ fn print_summary(report: &Report, args: &PortArgs) {
             lines.join("\n    ")
         ));
     }
+    for one in &report.candle {
+        print::note(format_args!(
+            "{}: {}; candle-dynquant needs {} or a later 0.11 of crates.io: see {GUIDE}",
+            print::on_one_line(&one.manifest),
+            print::on_one_line(&one.found),
+            one.needed,
+        ));
+    }
     let changed = report.files.iter().filter(|file| file.changed).count();
     let sum = |count: fn(&FileReport) -> usize| report.files.iter().map(count).sum::<usize>();
     let verb = if args.write { "changed" } else { "to change" };
     print::note(format_args!(
-        "{changed} of {} files {verb} (+{} -{}), {} places left to you, {} errors",
+        "{changed} of {} files {verb} (+{} -{}), {left} places left to you, {} errors",
         report.files.len(),
         sum(|file| file.lines_added),
         sum(|file| file.lines_removed),
-        sum(|file| file.todo.len()),
         sum(|file| usize::from(file.error.is_some())),
     ));
 }

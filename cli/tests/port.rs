@@ -534,3 +534,254 @@ fn layers_of_a_candle_that_is_passed_on_are_ported() {
         assert!(ported.contains("#[derive(Quantizable)]"), "{ported}");
     }
 }
+
+/// Another candle than ours is named in one line for each Cargo.toml, with what is needed.
+#[test]
+fn another_candle_is_named() {
+    let folder = folder();
+    let model = file(&folder, "a/src/model.rs", SMALL);
+    let own = folder.path().canonicalize().unwrap();
+    let found = |manifest: &str, root: &str| {
+        file(
+            &folder,
+            "a/Cargo.toml",
+            &format!("[package]\nname = \"a\"\n{manifest}"),
+        );
+        file(&folder, "Cargo.toml", &format!("[workspace]\n{root}"));
+        let report = json(&[], &model);
+        let candle = report["candle"].as_array().unwrap().iter();
+        let shown = candle.map(|one| {
+            assert_eq!(one["needed"], "0.11.1");
+            let manifest = Path::new(one["manifest"].as_str().unwrap());
+            let manifest = manifest.strip_prefix(&own).unwrap().display();
+            format!("{manifest}: {}", one["found"].as_str().unwrap())
+        });
+        shown.collect::<Vec<_>>()
+    };
+    for fits in ["0.11", "^0.11.0", "0", "*", ">=0.9", "=0.11.2", "0.11.3"] {
+        let manifest = format!("[dependencies]\ncandle-core = \"{fits}\"\n");
+        assert!(found(&manifest, "").is_empty(), "{fits}");
+    }
+    let cases = [
+        (
+            "candle-core = \"0.8\"\ncandle-nn = \"0.8\"",
+            "candle-core and candle-nn are 0.8",
+        ),
+        (
+            "candle = { package = \"candle-core\", version = \"=0.11.0\" }",
+            "candle-core is =0.11.0",
+        ),
+        (
+            "candle-nn = { git = \"https://x/c\", rev = \"12\" }",
+            "candle-nn is 12 of https://x/c",
+        ),
+        (
+            "candle-nn = { git = \"https://x/c\" }",
+            "candle-nn is of https://x/c",
+        ),
+        (
+            "candle-core = { git = \"https://x/c\", version = \"0.8.4\" }",
+            "candle-core is 0.8.4 of https://x/c",
+        ),
+        (
+            "candle-core = { path = \"../candle\" }",
+            "candle-core is 0.9.2 of the folder ../candle",
+        ),
+    ];
+    file(
+        &folder,
+        "candle/Cargo.toml",
+        "[package]\nname = \"candle-core\"\nversion = \"0.9.2\"\n",
+    );
+    for (lines, expected) in cases {
+        let manifest = format!("[dependencies]\n{lines}\n");
+        assert_eq!(found(&manifest, ""), [format!("a/Cargo.toml: {expected}")]);
+    }
+    let inherited = "[target.'cfg(unix)'.dependencies]\ncandle.workspace = true\n";
+    let root = "[workspace.dependencies.candle]\npackage = \"candle-core\"\nversion = \"0.10\"\n";
+    assert_eq!(found(inherited, root), ["Cargo.toml: candle-core is 0.10"]);
+    // The lock says which release it is.
+    let package =
+        "[[package]]\nname = \"candle-core\"\nversion = \"0.10.2\"\nsource = \"registry+x\"\n";
+    file(&folder, "Cargo.lock", package);
+    assert_eq!(
+        found(inherited, root),
+        ["Cargo.toml: candle-core is 0.10.2"]
+    );
+    // It is one line, and no Cargo.toml that cannot be read is in the way.
+    let output = dynquant(&["port", "--check"], &[&model]);
+    let lines = text(&output.stderr);
+    let mut lines = lines
+        .lines()
+        .filter(|line| line.contains("candle-core is 0.10.2"));
+    let line = lines.next().unwrap();
+    assert!(
+        lines.next().is_none() && line.contains("needs 0.11.1 or a later 0.11"),
+        "{line}"
+    );
+    assert!(
+        line.ends_with("own-project.md#releases-of-candle"),
+        "{line}"
+    );
+    assert!(found("[dependencies]\ncandle-core = 3\nx =", "").is_empty());
+}
+
+/// The release that the command asks for is the one that the library is built with.
+#[test]
+fn the_needed_candle_is_the_librarys() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let Ok(manifest) = fs::read_to_string(manifest) else {
+        return eprintln!("skipped: not in the repository");
+    };
+    assert!(manifest.contains("candle-core = { version = \"0.11.1\""));
+}
+
+/// A trait of many fields is said once, with the first of them.
+#[test]
+fn a_trait_of_many_places_is_one_line() {
+    let folder = folder();
+    let objects = "pub struct A {\n    a: candle_nn::Linear,\n    b: Box<dyn far::Layer>,\n    \
+                   c: Vec<Box<dyn far::Layer>>,\n    d: Box<dyn Module>,\n}\n";
+    let first = file(&folder, "a.rs", objects);
+    let second = file(&folder, "b.rs", &objects.replace("struct A", "struct B"));
+    let report = json(&[], folder.path());
+    let todo = &report["files"][1]["todo"];
+    assert_eq!(todo.as_array().unwrap().len(), 3, "{report}");
+    assert_eq!(todo[0]["trait"], "Layer");
+    let output = dynquant(&["port"], &[folder.path()]);
+    let lines = text(&output.stderr);
+    let places: Vec<_> = lines.lines().filter(|line| line.contains("dyn ")).collect();
+    let first = first.display();
+    assert_eq!(
+        places,
+        [
+            format!("{first}:3: `dyn Layer` may hide layers (4 places, this is the first)"),
+            format!("{first}:5: `dyn Module` hides the layers in it (2 places, this is the first)"),
+        ]
+    );
+    assert!(
+        lines.ends_with(" 2 places left to you, 0 errors\n"),
+        "{lines}"
+    );
+    // One is as before.
+    let output = dynquant(&["port"], &[&second]);
+    let lines = text(&output.stderr);
+    assert!(
+        lines.contains("b.rs:5: `dyn Module` hides the layers in it\n"),
+        "{lines}"
+    );
+}
+
+/// A trait of another crate that is ported, too, is known by its types.
+#[test]
+fn traits_of_a_workspace_are_known() {
+    let folder = folder();
+    let package = |name: &str| {
+        let manifest = format!("[package]\nname = \"{name}\"\n");
+        file(&folder, &format!("{name}/Cargo.toml"), &manifest);
+    };
+    package("plain-tools");
+    package("app");
+    let traits = "pub trait Tool {}\n\npub struct Hammer;\n\nimpl Tool for Hammer {}\n";
+    let tools = file(&folder, "plain-tools/src/lib.rs", traits);
+    let app = "use other::Far;\nuse plain_tools::Tool;\n\npub struct App {\n    \
+               tool: Box<dyn Tool>,\n    far: Box<dyn Far>,\n}\n";
+    file(&folder, "app/src/lib.rs", app);
+    let left = || {
+        let report = json(&[], folder.path());
+        let files = report["files"].as_array().unwrap().iter();
+        let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
+        let whats = todos.map(|todo| todo["what"].as_str().unwrap().to_owned());
+        whats.collect::<Vec<_>>()
+    };
+    assert_eq!(left(), ["`dyn Far` may hide layers"]);
+    let hides = format!("{traits}\npub struct Saw(candle_nn::Linear);\n\nimpl Tool for Saw {{}}\n");
+    fs::write(tools, hides).unwrap();
+    assert!(
+        left().contains(&"`dyn Tool` may hide layers".to_owned()),
+        "{:?}",
+        left()
+    );
+}
+
+/// A layer's type is known where a glob of the crate's own modules brings it.
+#[test]
+fn globs_of_the_crates_own_modules_are_resolved() {
+    let folder = folder();
+    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    file(
+        &folder,
+        "src/lib.rs",
+        "mod layers;\nmod model;\nmod other;\n",
+    );
+    file(
+        &folder,
+        "src/layers/mod.rs",
+        "mod dense;\n\npub use dense::*;\npub use super::*;\n",
+    );
+    let dense = "use candle::Tensor;\n\npub struct Dense {\n    weight: Tensor,\n}\n\n\
+                 impl Dense {\n    pub fn new(weight: Tensor) -> Self {\n        \
+                 Self { weight }\n    }\n\n    \
+                 pub fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {\n        \
+                 xs.matmul(&self.weight.t()?)\n    }\n}\n\npub trait Act {}\n";
+    file(&folder, "src/layers/dense.rs", dense);
+    let model = "use crate::layers::*;\n\npub struct Model {\n    dense: Dense,\n    \
+                 act: Box<dyn Act>,\n}\n";
+    let model = file(&folder, "src/model.rs", model);
+    // What a parent imports, its children see.
+    let parent = "mod child;\n\nuse candle::{Result, Tensor};\nuse candle_nn::Linear;\n\n\
+                  pub struct Parent {\n    a: Linear,\n}\n";
+    file(&folder, "src/other/mod.rs", parent);
+    let child = "use super::*;\n\npub struct Child {\n    parent: Parent,\n    a: Linear,\n}\n\n\
+                 pub struct Own {\n    w: Tensor,\n    b: Tensor,\n}\n\nimpl Own {\n    \
+                 pub fn new(w: Tensor, b: Tensor) -> Self {\n        Self { w, b }\n    }\n\n    \
+                 pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                 let xs = xs.matmul(&self.w.t()?)?;\n        Ok(xs.broadcast_add(&self.b)?)\n    }\n\
+                 }\n";
+    let child = file(&folder, "src/other/child.rs", child);
+    let output = dynquant(&["port", "--write"], &[folder.path()]);
+    let said = text(&output.stderr);
+    assert!(said.contains(" 0 places left to you, 0 errors"), "{said}");
+    let ported = fs::read_to_string(model).unwrap();
+    assert!(
+        ported.contains("#[derive(Quantizable)]\npub struct Model"),
+        "{ported}"
+    );
+    let ported = fs::read_to_string(child).unwrap();
+    assert!(
+        ported.contains("#[derive(Quantizable)]\npub struct Child"),
+        "{ported}"
+    );
+    assert!(ported.contains("inner: nn::Linear"), "{ported}");
+    assert!(ported.contains("use super::*;"), "{ported}");
+    let again = json(&[], folder.path());
+    let files = again["files"].as_array().unwrap();
+    assert!(files.iter().all(|file| file["changed"] == false), "{again}");
+}
+
+/// Functions that a module passes on are no modules, and a test is a crate of its own.
+#[test]
+fn names_that_are_passed_on_are_not_absent() {
+    let folder = folder();
+    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    file(&folder, "src/lib.rs", "mod model;\nmod utils;\n");
+    file(
+        &folder,
+        "src/utils/mod.rs",
+        "mod heads;\n\npub use heads::*;\n",
+    );
+    file(&folder, "src/utils/heads.rs", "pub fn repeat_kv() {}\n");
+    let model = "use candle_nn::Linear;\nuse crate::utils::{absent::A, repeat_kv};\n";
+    file(&folder, "src/model.rs", model);
+    let test = "mod common;\n\nuse crate::common::model;\nuse candle_nn::Linear;\n";
+    file(&folder, "tests/model.rs", test);
+    file(&folder, "tests/common/mod.rs", "pub fn model() {}\n");
+    let other = "use crate::absent::Other;\n\nimpl Other {\n    \
+                 fn gelu(&self) -> R<Self> {\n        self.gelu()?\n    }\n}\n";
+    file(&folder, "src/other.rs", other);
+    let report = json(&[], folder.path());
+    let files = report["files"].as_array().unwrap().iter();
+    let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
+    let whats: Vec<_> = todos.map(|todo| todo["what"].as_str().unwrap()).collect();
+    assert_eq!(whats, ["`crate::utils::absent` is not in this crate"]);
+}

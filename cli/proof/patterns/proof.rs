@@ -129,5 +129,21 @@ fn main() -> Result<()> {
         |krate| krate::models::experts::Mixture::load(SIZE, Named::vb())?,
         |model| model.forward(&xs)?
     );
+    // Two of the attention, and the head; the table is off by default.
+    pattern!(
+        "window, tied",
+        3,
+        &[],
+        |krate| krate::models::window::Decoder::load(40, SIZE, true, Named::vb())?,
+        |model| model.forward(&ids, None)?
+    );
+    let shift = values("shift", &[6, 6])?;
+    pattern!(
+        "window",
+        3,
+        &[],
+        |krate| krate::models::window::Decoder::load(40, SIZE, false, Named::vb())?,
+        |model| model.forward(&ids, Some(&shift))?
+    );
     Ok(())
 }

@@ -15,6 +15,8 @@ pub struct Scores {
     /// Factors and divisors, as written.
     pub scale: Vec<(char, String)>,
     pub mask: Mask,
+    /// Whether a mask was brought to their dtype.
+    pub has_cast_mask: bool,
     pub soft: bool,
     /// Whether they were brought to f32 before the softmax.
     pub wide: bool,
@@ -47,6 +49,44 @@ pub enum Mask {
     AddOption(String),
     Exclude(String),
     ExcludeOption(String),
+}
+
+impl Mask {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::None => None,
+            Self::Add(text)
+            | Self::AddOption(text)
+            | Self::Exclude(text)
+            | Self::ExcludeOption(text) => Some(text),
+        }
+    }
+}
+
+impl Scores {
+    /// Their mask with another one: two that are added are one, their sum.
+    pub fn with(&self, mask: Mask) -> Option<Mask> {
+        let bare = |text: &str| text.trim_start_matches('&').to_owned();
+        match (&self.mask, &mask) {
+            (Mask::None, _) => Some(mask),
+            // A mask that came before is of the dtype that scores had then.
+            _ if self.wide => None,
+            (Mask::Add(first), Mask::Add(second)) => {
+                let first = bare(first);
+                Some(Mask::Add(format!("&{first}.broadcast_add({second})?")))
+            }
+            (Mask::Add(one), Mask::AddOption(other)) | (Mask::AddOption(other), Mask::Add(one)) => {
+                let one = bare(one);
+                let is_taken = words(&one).any(|word| word == "mask");
+                let name = if is_taken { "other" } else { "mask" };
+                Some(Mask::Add(format!(
+                    "&match {other} {{ Some({name}) => {one}.broadcast_add({name})?, \
+                     None => {one}.clone() }}"
+                )))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The context in which expressions are read.
@@ -155,6 +195,7 @@ impl Env<'_, '_> {
                 k: self.keys(k),
                 scale: Vec::new(),
                 mask: Mask::None,
+                has_cast_mask: false,
                 soft: false,
                 wide: false,
                 cast: None,
@@ -165,8 +206,7 @@ impl Env<'_, '_> {
             }),
             ("broadcast_add" | "add", [mask]) => {
                 let scores = self.eval(&call.receiver).filter(|scores| !scores.soft)?;
-                let mask = self.mask(mask)?;
-                self.masked(scores, Mask::Add(mask))
+                self.added(scores, mask)
             }
             ("to_dtype", [dtype]) => {
                 let mut scores = self.eval(&call.receiver)?;
@@ -258,8 +298,7 @@ impl Env<'_, '_> {
             syn::BinOp::Mul(_) => '*',
             syn::BinOp::Div(_) => '/',
             syn::BinOp::Add(_) => {
-                let mask = self.mask(&binary.right)?;
-                return self.masked(scores, Mask::Add(mask));
+                return self.added(scores, &binary.right);
             }
             _ => return None,
         };
@@ -272,19 +311,24 @@ impl Env<'_, '_> {
         Some(scores)
     }
 
+    /// Scores with a mask added.
+    fn added(&self, scores: Scores, mask: &Expr) -> Option<Scores> {
+        let is_cast = self.is_cast(mask);
+        let is_first = scores.mask == Mask::None;
+        let has_cast_mask = scores.has_cast_mask || is_cast;
+        let certain = is_first || !has_cast_mask;
+        let mask = Mask::Add(self.mask(mask).filter(|_| certain)?);
+        let scores = self.masked(scores, mask)?;
+        Some(Scores {
+            has_cast_mask,
+            ..scores
+        })
+    }
+
     fn masked(&self, mut scores: Scores, mask: Mask) -> Option<Scores> {
-        if scores.mask != Mask::None {
-            return None;
-        }
-        let (Mask::Add(text)
-        | Mask::AddOption(text)
-        | Mask::Exclude(text)
-        | Mask::ExcludeOption(text)) = &mask
-        else {
-            return None;
-        };
+        let text = mask.text()?;
         scores.reads.extend(words(text).map(str::to_owned));
-        scores.mask = mask;
+        scores.mask = scores.with(mask)?;
         Some(scores)
     }
 
@@ -315,6 +359,11 @@ impl Env<'_, '_> {
             }
             _ => None,
         }
+    }
+
+    fn is_cast(&self, mask: &Expr) -> bool {
+        let bare = without(mask, &["broadcast_as", "broadcast_left", "contiguous"]);
+        !std::ptr::eq(self.without_cast(bare), bare)
     }
 
     /// Without a cast to the dtype of the scores: a mask may have any.
@@ -374,17 +423,21 @@ impl Env<'_, '_> {
         }
         let option = self.option(option)?;
         let is_name = |text: &str| text.trim_start_matches('&') == name;
+        // What the mask adds to those that are there without it.
+        let added = plain.with(Mask::Add(name.to_owned())) == Some(scores.mask.clone());
+        let is_first = plain.mask == Mask::None;
         let plain = Scores {
             shape: scores.shape.clone(),
             keys: scores.keys.clone(),
             ..plain
         };
         let mask = match &scores.mask {
-            Mask::Add(text) if is_name(text) => Mask::AddOption(option),
+            Mask::Add(text) if is_first && is_name(text) || added => Mask::AddOption(option),
             Mask::Exclude(text) if is_name(text) => Mask::ExcludeOption(option),
             _ => return None,
         };
-        self.masked(plain, mask)
+        let certain = is_first || !scores.has_cast_mask;
+        self.masked(plain, mask).filter(|_| certain)
     }
 
     /// A variable as an expression of type `Option<&Tensor>`.

@@ -10,7 +10,7 @@ use super::source::Source;
 use super::table;
 use super::types::{Declared, Types, last_name};
 use super::world::{World, trait_names};
-use super::{Draft, Unit};
+use super::{Draft, Todo, Unit};
 
 type Key = (Module, String);
 
@@ -288,42 +288,47 @@ fn opaque_object(
         if hides && !known && above(unit, plan, module, &name) {
             continue;
         }
+        let mut list = |what: String, advice: String| {
+            let todo = unit.todo(at, what, advice);
+            let of_trait = Some(name.clone());
+            draft.todos.push(Todo { of_trait, ..todo });
+        };
         if hides && !known {
-            draft.todos.push(unit.todo(
-                at,
+            list(
                 format!("`dyn {name}` hides the layers in it"),
                 format!("make `Quantizable` a supertrait: `trait {name}: Quantizable`"),
-            ));
+            );
         } else if name == "Module" {
-            draft.todos.push(
-                unit.todo(
-                    at,
-                    "`dyn Module` hides the layers in it".into(),
-                    "take an enum or a trait with the supertrait `Quantizable`, or mark the field \
+            list(
+                "`dyn Module` hides the layers in it".into(),
+                "take an enum or a trait with the supertrait `Quantizable`, or mark the field \
                  `#[quantizable(skip)]` if there are none"
-                        .into(),
-                ),
+                    .into(),
             );
         } else if !own
             && !table::PLAIN_TRAITS.contains(&name.as_str())
             && !harmless(unit, module, &name)
         {
-            draft.todos.push(unit.todo(
-                at,
+            list(
                 format!("`dyn {name}` may hide layers"),
                 format!(
                     "make `Quantizable` a supertrait of `{name}` where it is declared, hold the type \
                      itself, or mark the field `#[quantizable(skip)]` if there are none"
                 ),
-            ));
+            );
         }
     }
 }
 
-/// Whether another file of the crate declares a trait, and no type of those ported has layers behind it.
+/// Whether another file of the crate, or of one that is ported with it, declares a trait, and no type
+/// of those ported has layers behind it.
 fn harmless(unit: &Unit<'_>, module: &[String], name: &str) -> bool {
     match unit.types.scopes.resolve(module, &[name.to_owned()]) {
         Origin::Crate(segments) => !unit.world.may_hide(unit.path, module, &segments),
+        Origin::Other(path) => match path.as_slice() {
+            [krate, .., name] => !unit.world.may_hide_beside(krate, name),
+            _ => false,
+        },
         _ => false,
     }
 }

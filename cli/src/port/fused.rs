@@ -68,7 +68,8 @@ pub fn write(
     };
     let text = guarded(source, draft, &scores, text.to_owned(), product, last);
     draft.edits.rewrite(product_range, text);
-    for (range, text) in joined(source, removed) {
+    let at = source.range(last).start;
+    for (range, text) in joined(source, removed, at) {
         match text {
             Some(text) => draft.edits.rewrite(range, text),
             None => draft.edits.rewrite(source.lines_of(range), ""),
@@ -117,25 +118,34 @@ fn guarded(
     format!("{{{lines}{inner}{shifted}{newline}{indent}}}")
 }
 
-/// Statements that go one after another as one, so that no empty lines are left between them.
+/// Statements that go one after another as one, so that no empty lines are left between them. Their
+/// comments go, too, but for those above the first if the call at `call` follows.
 fn joined(
     source: &Source<'_>,
     removed: Vec<(Range<usize>, Option<String>)>,
+    call: usize,
 ) -> Vec<(Range<usize>, Option<String>)> {
+    let blank = |range: Range<usize>| source.text[range].trim().is_empty();
     let mut all: Vec<(Range<usize>, Option<String>)> = Vec::new();
-    for (index, (range, text)) in removed.into_iter().enumerate() {
-        // The first stands for all.
-        let range = match (index, &text) {
-            (1.., None) => source.with_comments(range),
-            _ => range,
+    for (range, text) in removed {
+        let range = if text.is_none() {
+            source.with_comments(range)
+        } else {
+            range
         };
         match all.last_mut() {
-            Some((last, None))
-                if text.is_none() && source.text[last.end..range.start].trim().is_empty() =>
-            {
+            Some((last, None)) if text.is_none() && blank(last.end..range.start) => {
                 last.end = range.end;
             }
             _ => all.push((range, text)),
+        }
+    }
+    let next = source.line_start(call);
+    for (range, _) in all.iter_mut().filter(|(_, text)| text.is_none()) {
+        let is_last = range.end <= next && blank(range.end..next);
+        let start = source.without_comments(range.clone()).start;
+        if is_last && start > range.start {
+            *range = start..next;
         }
     }
     all

@@ -11,6 +11,7 @@ use super::names::House;
 use super::scopes::{Module, Origin};
 use super::syntax::{binds, ident, mentions, strip};
 use super::table::{Home, is_codebook};
+use super::untied;
 use super::{Draft, Unit};
 
 /// The name of the field that a head gets.
@@ -25,6 +26,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
         heads: Vec::new(),
         lets: Vec::new(),
         transposed: Vec::new(),
+        around: Vec::new(),
     };
     for function in functions::of(unit.file) {
         find.module = function.module;
@@ -52,30 +54,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
             continue;
         }
         let linear = linear(unit, house, &head.module);
-        let Some(edits) = head
-            .field
-            .as_ref()
-            .and_then(|field| edits(unit, &head, field, &linear))
-        else {
-            draft.todos.push(unit.todo(
-                head.range.start,
-                "a product with an embedding's table is no layer".into(),
-                "if it is the head, hold a `Linear::new(embedding.embeddings().clone(), None)` and \
-                 call it, so that the table is quantized and kept once; else put \
-                 `// dynquant: keep` here"
-                    .into(),
-            ));
+        let Ok(()) = one(unit, draft, &head, &linear) else {
             continue;
         };
-        for (at, text) in edits {
-            draft.edits.insert(at, text);
-        }
-        let and = if head.borrowed { "" } else { "&" };
-        let text = format!("self.{FIELD}.forward({and}{})", head.input);
-        draft.edits.rewrite(head.range.clone(), text);
-        for range in &head.gone {
-            draft.edits.rewrite(unit.source.lines_of(range.clone()), "");
-        }
         if linear == "Linear" {
             draft.need_name(&head.module, "Linear");
         } else {
@@ -84,28 +65,78 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
     }
 }
 
+/// Rewrites one head, or lists it.
+fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> Result<(), Listed> {
+    let declared = head.of.as_ref().and_then(|of| {
+        let key = (head.module.clone(), of.clone());
+        unit.types.declared.get(&key)?.first()
+    });
+    let own = declared.and_then(|one| Some((one, untied::field(unit, one, head)?)));
+    if let Some((declared, own)) = own {
+        return untied::rewrite(unit, draft, declared, head, linear).ok_or_else(|| {
+            let advice = format!(
+                "make `{own}` a `Linear`: `{own}.unwrap_or_else(|| \
+                 Linear::new(embedding.embeddings().clone(), None))`; else put \
+                 `// dynquant: keep` here"
+            );
+            list(unit, draft, head, advice)
+        });
+    }
+    let field = head.field.as_ref();
+    let Some(edits) = field.and_then(|field| edits(unit, head, field, linear)) else {
+        let advice = "if it is the head, hold a \
+                      `Linear::new(embedding.embeddings().clone(), None)` and call it, so that the \
+                      table is quantized and kept once; else put `// dynquant: keep` here";
+        return Err(list(unit, draft, head, advice.into()));
+    };
+    for (at, text) in edits {
+        draft.edits.insert(at, text);
+    }
+    let and = if head.borrowed { "" } else { "&" };
+    let text = format!("self.{FIELD}.forward({and}{})", head.input);
+    draft.edits.rewrite(head.range.clone(), text);
+    for range in &head.gone {
+        draft.edits.rewrite(unit.source.lines_of(range.clone()), "");
+    }
+    Ok(())
+}
+
+/// A head that is listed.
+struct Listed;
+
+fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> Listed {
+    let what = "a product with an embedding's table is no layer";
+    draft
+        .todos
+        .push(unit.todo(head.range.start, what.into(), advice));
+    Listed
+}
+
 /// A product with a table.
-struct Head {
+pub struct Head<'a> {
     module: Module,
     of: Option<String>,
-    range: Range<usize>,
-    input: String,
-    borrowed: bool,
+    pub range: Range<usize>,
+    pub input: String,
+    pub borrowed: bool,
     /// The field of `self` that is the embedding, if the product is a head for certain.
-    field: Option<String>,
+    pub field: Option<String>,
     /// Statements that go: what binds the table, and a size that only it reads.
-    gone: Vec<Range<usize>>,
+    pub gone: Vec<Range<usize>>,
+    /// The `match`es and `if`s that it is in, the innermost last.
+    pub around: Vec<&'a Expr>,
 }
 
 struct Find<'a, 'u> {
     unit: &'a Unit<'u>,
     module: Module,
     of: Option<String>,
-    heads: Vec<Head>,
+    heads: Vec<Head<'a>>,
     /// Variables that are tables.
     lets: Vec<Table>,
     /// Where tables are transposed.
     transposed: Vec<Range<usize>>,
+    around: Vec<&'a Expr>,
 }
 
 /// A variable that is a table.
@@ -143,7 +174,7 @@ fn is_plain(expr: &Expr) -> bool {
     }
 }
 
-impl Find<'_, '_> {
+impl<'a> Find<'a, '_> {
     fn is_head(&self) -> bool {
         let Some(of) = &self.of else { return false };
         let declared = self
@@ -154,7 +185,7 @@ impl Find<'_, '_> {
         declared.is_some() && !is_codebook(of)
     }
 
-    fn function(&mut self, block: &syn::Block) {
+    fn function(&mut self, block: &'a syn::Block) {
         struct Lets<'l>(Vec<&'l syn::Local>);
         impl<'l> Visit<'l> for Lets<'l> {
             fn visit_local(&mut self, local: &'l syn::Local) {
@@ -197,7 +228,16 @@ impl Find<'_, '_> {
     }
 }
 
-impl<'a> Visit<'a> for Find<'_, '_> {
+impl<'a> Visit<'a> for Find<'a, '_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        let chooses = matches!(expr, Expr::Match(_) | Expr::If(_));
+        self.around.extend(chooses.then_some(expr));
+        visit::visit_expr(self, expr);
+        if chooses {
+            self.around.pop();
+        }
+    }
+
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         visit::visit_expr_method_call(self, call);
         // A table that is transposed and given away is a head elsewhere.
@@ -243,6 +283,7 @@ impl<'a> Visit<'a> for Find<'_, '_> {
             borrowed,
             field: field.filter(|_| transposed && self.is_head()),
             gone,
+            around: self.around.clone(),
         });
     }
 }
@@ -269,7 +310,12 @@ fn linear(unit: &Unit<'_>, house: &House, module: &[String]) -> String {
 }
 
 /// The field and its value in every constructor; `None` where a constructor is not understood.
-fn edits(unit: &Unit<'_>, head: &Head, field: &str, linear: &str) -> Option<Vec<(usize, String)>> {
+fn edits(
+    unit: &Unit<'_>,
+    head: &Head<'_>,
+    field: &str,
+    linear: &str,
+) -> Option<Vec<(usize, String)>> {
     let of = head.of.as_deref()?;
     let source = unit.source;
     let declared = unit

@@ -14,7 +14,7 @@ use super::literals::Literals;
 use super::names::House;
 use super::product::{Env, Fields, Product, Value, is_result, returns_candle};
 use super::source::Source;
-use super::syntax::{ident, mentions, own_field, words};
+use super::syntax::{ident, member, mentions, own_member, words};
 use super::table::{Home, is_codebook};
 use super::types::{Declared, last_name};
 use super::weights::{Origin, has_products, origin};
@@ -58,7 +58,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(S
 struct Holder<'h, 'u> {
     unit: &'h Unit<'u>,
     declared: &'h Declared,
-    fields: &'h syn::FieldsNamed,
+    fields: &'h StructFields,
     methods: Vec<Function<'h>>,
     tensors: Vec<String>,
     stacks: Vec<String>,
@@ -125,6 +125,14 @@ impl Found {
     }
 }
 
+/// The fields of a struct with their names, or with their numbers.
+fn named(fields: &StructFields) -> impl Iterator<Item = (String, &syn::Field)> {
+    fields.iter().enumerate().map(|(at, field)| {
+        let name = field.ident.as_ref().map(ToString::to_string);
+        (name.unwrap_or_else(|| at.to_string()), field)
+    })
+}
+
 fn is_inside(range: &Range<usize>, outer: &Range<usize>) -> bool {
     outer.start <= range.start && range.end <= outer.end
 }
@@ -156,16 +164,13 @@ impl<'h, 'u> Holder<'h, 'u> {
         let Item::Struct(item) = &declared.item else {
             return None;
         };
-        let StructFields::Named(fields) = &item.fields else {
-            return None;
-        };
+        let fields = &item.fields;
         let of_type = |wanted: &str| {
-            let fields = fields.named.iter().filter(|field| {
+            let fields = named(fields).filter(|(_, field)| {
                 unit.source.slice(&field.ty).replace(' ', "") == wanted
                     && !field.attrs.iter().any(|attr| attr.path().is_ident("cfg"))
             });
-            let names = fields.filter_map(|field| Some(field.ident.as_ref()?.to_string()));
-            names.collect::<Vec<_>>()
+            fields.map(|(name, _)| name).collect::<Vec<_>>()
         };
         let mut tensors = of_type("Tensor");
         if tensors.is_empty() {
@@ -201,7 +206,8 @@ impl<'h, 'u> Holder<'h, 'u> {
             tensors: self.tensors.clone(),
             stacks: self.stacks.clone(),
             options: self.options.clone(),
-            biases,
+            // Without one of its fields, a tuple's others have other numbers.
+            biases: biases && !self.is_tuple(),
         };
         let mut plan = Plan::default();
         for method in &self.methods {
@@ -229,9 +235,12 @@ impl<'h, 'u> Holder<'h, 'u> {
         certain.then_some(plan)
     }
 
-    fn field(&self, name: &str) -> Option<&'h syn::Field> {
-        let named = |field: &&syn::Field| field.ident.as_ref().is_some_and(|ident| ident == name);
-        self.fields.named.iter().find(named)
+    fn has_field(&self, name: &str) -> bool {
+        named(self.fields).any(|(own, _)| own == name)
+    }
+
+    fn is_tuple(&self) -> bool {
+        matches!(self.fields, StructFields::Unnamed(_))
     }
 
     /// The name of the layer that a weight is in.
@@ -242,7 +251,7 @@ impl<'h, 'u> Holder<'h, 'u> {
             "weight" | "kernel" | "w" => vec!["inner", "linear", "projection"],
             _ => stem.into_iter().chain([weight]).collect(),
         };
-        let free = |name: &&&str| **name == weight || self.field(name).is_none();
+        let free = |name: &&&str| **name == weight || !self.has_field(name);
         names.iter().find(free).map(|name| (*name).to_owned())
     }
 }
@@ -332,30 +341,34 @@ fn declaration(
     let source = holder.unit.source;
     let mut changes = Vec::new();
     let mut public = false;
-    for (index, field) in holder.fields.named.iter().enumerate() {
-        let ident = field.ident.as_ref()?;
-        let name = ident.to_string();
+    for (index, (name, field)) in named(holder.fields).enumerate() {
         let is_bias = layers.values().any(|l| l.bias.as_ref() == Some(&name));
         if !is_bias && !layers.contains_key(&name) {
             continue;
         }
         public |= !matches!(field.vis, syn::Visibility::Inherited);
         if let Some(layer) = layers.get(&name) {
-            let range = source.range(ident).start..source.range(&field.ty).end;
             let ty = if layer.is_list {
                 format!("Vec<{nn}::Linear>")
             } else {
                 format!("{nn}::Linear")
             };
-            changes.push((range, format!("{}: {ty}", layer.name)));
-        } else {
-            let range = item_of_list(source, &holder.fields.named, index);
+            changes.push(match &field.ident {
+                Some(ident) => {
+                    let range = source.range(ident).start..source.range(&field.ty).end;
+                    (range, format!("{}: {ty}", layer.name))
+                }
+                None => (source.range(&field.ty), ty),
+            });
+        } else if let StructFields::Named(fields) = holder.fields {
+            let range = item_of_list(source, &fields.named, index);
             changes.push((range, String::new()));
         }
     }
     let own = &holder.declared.name;
     let (unit, names) = (holder.unit, layers.keys());
-    let elsewhere = public && unit.world.is_built_elsewhere(unit.path, own, names);
+    let elsewhere =
+        public && (holder.is_tuple() || unit.world.is_built_elsewhere(unit.path, own, names));
     (!elsewhere).then_some(changes)
 }
 
@@ -390,6 +403,9 @@ fn literals(
 ) -> Option<Vec<(Range<usize>, String)>> {
     let (unit, source) = (holder.unit, holder.unit.source);
     let literals = Literals::of(unit, &holder.declared.name);
+    if holder.is_tuple() {
+        return tuples(holder, &literals, layers, nn);
+    }
     if literals.found.is_empty() || literals.patterns {
         return None;
     }
@@ -438,6 +454,33 @@ fn literals(
             };
             let text = format!("{}: {made}", layer.name);
             changes.push((source.range(value), text));
+        }
+    }
+    Some(changes)
+}
+
+/// The same of a tuple, which is built by calls.
+fn tuples(
+    holder: &Holder<'_, '_>,
+    literals: &Literals<'_>,
+    layers: &BTreeMap<String, Layer>,
+    nn: &str,
+) -> Option<Vec<(Range<usize>, String)>> {
+    let source = holder.unit.source;
+    let other = literals.patterns || literals.is_value || !literals.found.is_empty();
+    if literals.tuples.is_empty() || other {
+        return None;
+    }
+    let mut changes = Vec::new();
+    for (call, in_result) in &literals.tuples {
+        for (weight, layer) in layers {
+            let value = call.args.iter().nth(weight.parse().ok()?)?;
+            let turn = if layer.turned { ".t()?" } else { "" };
+            if layer.is_list || layer.turned && !in_result {
+                return None;
+            }
+            let made = format!("{nn}::Linear::new({}{turn}, None)", source.slice(value));
+            changes.push((source.range(value), made));
         }
     }
     Some(changes)
@@ -565,7 +608,7 @@ impl Reads<'_, '_, '_> {
     /// A read by which nothing is taken or changed.
     fn read(&mut self, expr: &Expr, whole: Range<usize>, end: &str) -> bool {
         let Expr::Field(_) = expr else { return false };
-        let field = own_field(expr).filter(|field| self.own && self.goes(field));
+        let field = own_member(expr).filter(|field| self.own && self.goes(field));
         let Some(field) = field else { return false };
         if self.plan.is_done(&whole) {
             return true;
@@ -590,7 +633,7 @@ impl Reads<'_, '_, '_> {
     }
 
     fn is_option(&self, expr: &Expr) -> bool {
-        own_field(expr).is_some_and(|field| self.holder.options.contains(&field))
+        own_member(expr).is_some_and(|field| self.holder.options.contains(&field))
     }
 
     /// The matched value may be an option of a reference or a reference to an option.
@@ -666,12 +709,11 @@ impl<'a> Visit<'a> for Reads<'_, '_, '_> {
 
     fn visit_expr_field(&mut self, field: &'a ExprField) {
         let source = self.holder.unit.source;
-        if let Member::Named(name) = &field.member {
-            let is_self = ident(&field.base).is_some_and(|base| base == "self");
-            let other = is_self && !self.own;
-            if self.goes(&name.to_string()) && !other && !self.plan.is_done(&source.range(field)) {
-                self.certain = false;
-            }
+        let is_self = ident(&field.base).is_some_and(|base| base == "self");
+        let other = is_self && !self.own;
+        let goes = self.goes(&member(&field.member));
+        if goes && !other && !self.plan.is_done(&source.range(field)) {
+            self.certain = false;
         }
         visit::visit_expr_field(self, field);
     }

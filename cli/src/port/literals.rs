@@ -1,7 +1,7 @@
 //! Where a struct of a file is built.
 
 use syn::visit::{self, Visit};
-use syn::{ExprStruct, Item};
+use syn::{Expr, ExprCall, ExprPath, ExprStruct, Item};
 
 use super::Unit;
 use super::derives::arguments;
@@ -15,6 +15,10 @@ pub struct Literals<'l> {
     results: Vec<bool>,
     /// Each with whether its function returns a `Result`.
     pub found: Vec<(&'l ExprStruct, bool)>,
+    /// Calls that build a tuple, each with the same.
+    pub tuples: Vec<(&'l ExprCall, bool)>,
+    /// Whether the function that builds a tuple is given away.
+    pub is_value: bool,
     pub patterns: bool,
 }
 
@@ -57,6 +61,25 @@ impl<'l> Visit<'l> for Literals<'l> {
             self.found.push((literal, result));
         }
         visit::visit_expr_struct(self, literal);
+    }
+
+    fn visit_expr_call(&mut self, call: &'l ExprCall) {
+        let builds = matches!(&*call.func, Expr::Path(path) if self.is_it(&path.path));
+        if !builds {
+            return visit::visit_expr_call(self, call);
+        }
+        let result = self.results.last().copied().unwrap_or_default();
+        self.tuples.push((call, result));
+        call.args.iter().for_each(|arg| self.visit_expr(arg));
+    }
+
+    fn visit_expr_path(&mut self, path: &'l ExprPath) {
+        self.is_value |= self.is_it(&path.path);
+    }
+
+    fn visit_pat_tuple_struct(&mut self, pat: &'l syn::PatTupleStruct) {
+        self.patterns |= self.is_it(&pat.path);
+        visit::visit_pat_tuple_struct(self, pat);
     }
 
     fn visit_pat_struct(&mut self, pat: &'l syn::PatStruct) {

@@ -93,8 +93,8 @@ pub fn added_maybe(
         return None;
     };
     let mask = ident(call.args.first()?)?;
-    let certain = scores.mask == Mask::None
-        && !scores.soft
+    let is_first = scores.mask == Mask::None;
+    let certain = !scores.soft
         && choice.else_branch.is_none()
         && ident(&last.left).is_some_and(|left| left == *name)
         && ident(&call.receiver).is_some_and(|left| left == *name)
@@ -102,11 +102,11 @@ pub fn added_maybe(
     let option = env.option(&bound.expr).filter(|_| certain)?;
     let mut scores = scores.clone();
     let text = match before {
-        [] if mask == given => {
-            scores.mask = Mask::AddOption(option.clone());
+        [] if mask == given && (is_first || !scores.has_cast_mask) => {
+            scores.mask = scores.with(Mask::AddOption(option))?;
             None
         }
-        [made] => {
+        [made] if is_first => {
             let (made_name, made) = assigned(made)?;
             let Expr::Try(made) = made else { return None };
             let made = env.unit.source.slice(&*made.expr);

@@ -13,6 +13,7 @@ mod facts;
 mod features;
 mod functions;
 mod fused;
+mod globs;
 mod heads;
 mod imports;
 mod layers;
@@ -24,6 +25,7 @@ mod paths;
 mod product;
 mod projections;
 mod rank;
+mod releases;
 mod render;
 mod scale;
 mod scopes;
@@ -32,6 +34,7 @@ mod sums;
 mod syntax;
 mod table;
 mod types;
+mod untied;
 mod unused;
 mod uses;
 mod weights;
@@ -46,6 +49,7 @@ use syn::visit::{self, Visit};
 
 use edits::Edits;
 pub use needs::lines as manifest_lines;
+pub use releases::{NEEDED as CANDLE, other as other_candle};
 use scopes::Module;
 pub use source::Fault;
 use source::Source;
@@ -61,6 +65,9 @@ pub struct Todo {
     pub line: usize,
     pub what: String,
     pub advice: String,
+    /// The trait whose objects may hide layers, which is said once for all of them.
+    #[serde(rename = "trait", skip_serializing_if = "Option::is_none")]
+    pub of_trait: Option<String>,
 }
 
 /// A file that is ported.
@@ -107,7 +114,14 @@ impl<'u> Unit<'u> {
             line: self.source.line(at),
             what,
             advice,
+            of_trait: None,
         }
+    }
+
+    /// Whether the file may have to do with candle: it names it, or has names of other modules.
+    fn is_of_candle(&self) -> bool {
+        let has_globs = || !self.types.scopes.crate_globs().is_empty();
+        self.source.text.contains("candle") || has_globs()
     }
 
     /// Whether no CPU runs the code at a byte.
@@ -201,9 +215,16 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
     })
 }
 
+/// The types of a file, whose names may come from other files.
+fn scoped(path: &Path, world: &World, file: &syn::File) -> Types {
+    let mut types = Types::within(file, world.has_own_tracing(path));
+    globs::expand(world, path, &mut types);
+    types
+}
+
 /// The types of a file, with those that multiply by tensors of theirs.
 fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
-    let mut types = Types::within(file, world.has_own_tracing(path));
+    let mut types = scoped(path, world, file);
     types.multiplied = weights::multiplied(&Unit::new(path, world, source, file, &types));
     types
 }
@@ -213,7 +234,7 @@ fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -
 fn with_layers(path: &Path, text: String, world: &World) -> String {
     let changed = || {
         let (source, file) = Source::parse(&text).ok()?;
-        let types = Types::within(&file, world.has_own_tracing(path));
+        let types = scoped(path, world, &file);
         let unit = Unit::new(path, world, &source, &file, &types);
         let mut draft = Draft::default();
         let names = names::find(&unit);

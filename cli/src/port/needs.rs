@@ -40,6 +40,10 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
     };
     find.visit_file(unit.file);
     let mut known = BTreeSet::new();
+    // What has nothing to do with candle is no model.
+    if !unit.is_of_candle() {
+        return;
+    }
     for (at, module, path) in find.found {
         let away = unit.is_left_out(at) || unit.source.is_kept(at);
         let Some(absent) = unit

@@ -187,6 +187,9 @@ impl<'a, 'u> Find<'a, 'u> {
         }
         let at = source.range(&call.method).start;
         if self.unit.types.methods.contains(&name) {
+            if !self.unit.is_of_candle() {
+                return;
+            }
             return self.todos.push(self.unit.todo(
                 at,
                 format!("`.{name}()` may be a method of this file's own"),

@@ -9,7 +9,7 @@ use super::Unit;
 use super::derives::arguments;
 use super::facts::Facts;
 use super::scopes::Origin;
-use super::syntax::{axes, ident, is_none, mentions, own_field, some_name, strip, tail, without};
+use super::syntax::{axes, ident, is_none, mentions, own_member, some_name, strip, tail, without};
 
 /// Where an expression is, which does not count when two are compared.
 #[derive(Clone, Debug)]
@@ -207,7 +207,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     }
 
     fn field(&self, expr: &Expr) -> Option<Value> {
-        let field = own_field(expr)?;
+        let field = own_member(expr)?;
         if self.fields.options.contains(&field) {
             return Some(Value::Bias(field));
         }
@@ -224,7 +224,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             Expr::MethodCall(call) if call.method == "as_ref" => &call.receiver,
             expr => expr,
         };
-        own_field(expr).filter(|field| self.fields.options.contains(field))
+        own_member(expr).filter(|field| self.fields.options.contains(field))
     }
 
     /// An operand that is no weight, as an expression of type `&Tensor`.

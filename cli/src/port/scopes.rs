@@ -172,6 +172,25 @@ impl Scopes {
         self.modules.get(module)
     }
 
+    /// The modules of the crate of which all is imported, each with the module where it is.
+    pub fn crate_globs(&self) -> Vec<(Module, Vec<String>)> {
+        let globs = self.modules.iter().flat_map(|(module, scope)| {
+            scope.globs.iter().filter_map(|glob| match glob {
+                Origin::Crate(path) => Some((module.clone(), path.clone())),
+                _ => None,
+            })
+        });
+        globs.collect()
+    }
+
+    /// Binds a name that a glob brings, if the module has none of its own.
+    pub fn bring(&mut self, module: &[String], name: &str, origin: Origin) {
+        let scope = self.modules.entry(module.to_vec()).or_default();
+        if !scope.items.contains(name) {
+            scope.bindings.entry(name.to_owned()).or_insert(origin);
+        }
+    }
+
     /// All scopes.
     pub fn iter(&self) -> impl Iterator<Item = (&Module, &Scope)> {
         self.modules.iter()

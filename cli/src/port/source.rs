@@ -149,7 +149,7 @@ impl<'t> Source<'t> {
     /// The lines of what goes with the comments that stand above it or behind it.
     pub fn with_comments(&self, range: Range<usize>) -> Range<usize> {
         let end = self.line_end(range.end.max(1) - 1);
-        let behind = self.text[range.end..end].trim_start().starts_with("//");
+        let behind = is_comment(&self.text[range.end..end]);
         let end = if behind {
             range.end + self.text[range.end..end].trim_end().len()
         } else {
@@ -159,12 +159,25 @@ impl<'t> Source<'t> {
         let mut start = whole.start;
         while start > 0 && self.line_start(start) == start {
             let above = self.line_start(start - 1);
-            if !self.text[above..start].trim_start().starts_with("//") {
+            if !self.is_comment(above) {
                 break;
             }
             start = above;
         }
         start..whole.end
+    }
+
+    /// Without the comments that a range begins with.
+    pub fn without_comments(&self, mut range: Range<usize>) -> Range<usize> {
+        while range.start < range.end && self.is_comment(range.start) {
+            range.start = self.line_end(range.start);
+        }
+        range
+    }
+
+    /// Whether the line from a byte on is a comment.
+    pub fn is_comment(&self, at: usize) -> bool {
+        is_comment(&self.text[at..self.line_end(at)])
     }
 
     /// The lines of what goes, with the empty line that would be left twice.
@@ -195,6 +208,12 @@ impl<'t> Source<'t> {
         let above = self.line_start(start.saturating_sub(1));
         self.text[above..self.line_end(at)].contains("dynquant: keep")
     }
+}
+
+/// Whether the rest of a line is a comment and nothing else.
+fn is_comment(line: &str) -> bool {
+    let line = line.trim();
+    line.starts_with("//") || line.starts_with("/*") && line.find("*/") == Some(line.len() - 2)
 }
 
 fn prefix(text: &str) -> usize {

@@ -130,6 +130,25 @@ pub fn own_field(expr: &Expr) -> Option<String> {
     }
 }
 
+/// The same, of a tuple too: its number.
+pub fn own_member(expr: &Expr) -> Option<String> {
+    let Expr::Field(field) = strip(expr) else {
+        return None;
+    };
+    match ident(&field.base) {
+        Some(base) if base == "self" => Some(member(&field.member)),
+        _ => None,
+    }
+}
+
+/// The name of a field, or its number.
+pub fn member(member: &syn::Member) -> String {
+    match member {
+        syn::Member::Named(name) => name.to_string(),
+        syn::Member::Unnamed(at) => at.index.to_string(),
+    }
+}
+
 /// The variable that a statement gives a value, and the value.
 pub fn assigned(stmt: &Stmt) -> Option<(String, &Expr)> {
     match stmt {

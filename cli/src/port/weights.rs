@@ -12,7 +12,7 @@ use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
 use super::source::Source;
-use super::syntax::{ident, some_name, strip};
+use super::syntax::{ident, member, some_name, strip};
 use super::table::is_codebook;
 use super::types::last_name;
 use super::{Draft, Unit};
@@ -63,17 +63,22 @@ const MAKERS: &[&str] = &[
 pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>) {
     let literals = Literals::of(unit, of);
     let functions = functions::of(unit.file);
-    let origins = literals.found.iter().filter_map(|(literal, _)| {
+    let named = literals.found.iter().filter_map(|(literal, _)| {
         let mut fields = literal.fields.iter();
-        let given =
-            fields.find(|given| matches!(&given.member, Member::Named(name) if name == field))?;
-        let at = unit.source.range(*literal);
+        let given = fields.find(|given| member(&given.member) == field)?;
+        Some((unit.source.range(*literal), &given.expr))
+    });
+    let numbered = literals.tuples.iter().filter_map(|(call, _)| {
+        let given = call.args.iter().nth(field.parse().ok()?)?;
+        Some((unit.source.range(*call), given))
+    });
+    let origins = named.chain(numbered).filter_map(|(at, given)| {
         let inside = |block: Range<usize>| block.start <= at.start && at.end <= block.end;
         let function = functions
             .iter()
             .find(|one| inside(unit.source.range(one.block)))?;
         let seen = RefCell::default();
-        Some(value(&Facts::of(unit, function), &given.expr, DEPTH, &seen))
+        Some(value(&Facts::of(unit, function), given, DEPTH, &seen))
     });
     // Built elsewhere.
     origins.max().unwrap_or((Origin::Given, None))
@@ -469,14 +474,6 @@ impl<'f, 'u> Trace<'f, 'u> {
             }
         };
         format!("hold {held}, and call its `forward`; or put `// dynquant: keep` here")
-    }
-}
-
-/// A field's name, or its number.
-fn member(member: &Member) -> String {
-    match member {
-        Member::Named(name) => name.to_string(),
-        Member::Unnamed(at) => at.index.to_string(),
     }
 }
 

@@ -8,6 +8,8 @@ use std::rc::Rc;
 use syn::{GenericArgument, PathArguments, Type};
 
 use super::features;
+use super::globs;
+use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
 use super::syntax::mentions;
@@ -21,6 +23,9 @@ pub struct World {
     read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
     /// Whether a `with_tracing` is unlike candle-transformers'.
     tracing: RefCell<BTreeMap<PathBuf, bool>>,
+    packages: RefCell<Option<Rc<BTreeSet<String>>>>,
+    /// The names of files' modules, which globs bring.
+    names: RefCell<BTreeMap<PathBuf, Rc<globs::Names>>>,
     /// Whether a type holds a layer, where that is known.
     known: RefCell<HashMap<(Place, bool), bool>>,
     /// The number of types that were looked into.
@@ -141,6 +146,25 @@ impl World {
         types
     }
 
+    /// The names of a file's module.
+    pub fn names(&self, file: &Path) -> Rc<globs::Names> {
+        let file = real(file);
+        if let Some(names) = self.names.borrow().get(&file) {
+            return Rc::clone(names);
+        }
+        let names = Rc::new(globs::names(self, &file, &mut BTreeSet::new()));
+        self.names.borrow_mut().insert(file, Rc::clone(&names));
+        names
+    }
+
+    /// The file of a module of the crate, as written in a file's module, if it is another.
+    pub fn module(&self, from: &Path, module: &[String], path: &[String]) -> Option<PathBuf> {
+        let any = [path, &["*".to_owned()]].concat();
+        let (file, _) = self.find(from, module, &any)?;
+        let file = real(&file);
+        (file.is_file() && file != real(from)).then_some(file)
+    }
+
     /// Whether another file that is ported builds a type, or reads one of these fields of something.
     pub fn is_built_elsewhere<'f>(
         &self,
@@ -173,11 +197,42 @@ impl World {
         let Some(name) = segments.last().filter(|_| known.is_some()) else {
             return true;
         };
+        self.is_of_layers(name)
+    }
+
+    /// The same of a trait of another crate, which is known where its files are ported, too.
+    pub fn may_hide_beside(&self, krate: &str, name: &str) -> bool {
+        let declares = |file: &PathBuf| {
+            self.types(file).is_some_and(|types| {
+                let mut declared = types.declared.values().flatten();
+                declared.any(|one| one.name == name && matches!(one.item, syn::Item::Trait(_)))
+            })
+        };
+        let known = self.packages().contains(krate) && self.given.iter().any(declares);
+        !known || self.is_of_layers(name)
+    }
+
+    /// Whether a type with layers implements a trait of this name.
+    fn is_of_layers(&self, name: &str) -> bool {
         self.given.iter().any(|file| {
             self.types(file).is_some_and(|types| {
                 let mut impls = types.impls.iter().filter(|(_, of, _)| of == name);
                 impls.any(|(module, _, ty)| self.holds(file, &types, module, ty))
             })
+        })
+    }
+
+    /// The names of the crates whose files are ported.
+    fn packages(&self) -> Rc<BTreeSet<String>> {
+        let known = self.packages.borrow().clone();
+        known.unwrap_or_else(|| {
+            let folders = self.given.iter().filter_map(|file| file.parent());
+            let folders: BTreeSet<_> = folders.flat_map(Path::ancestors).collect();
+            let manifests = folders.iter().map(|folder| folder.join("Cargo.toml"));
+            let names = manifests.filter_map(|manifest| releases::package(&manifest));
+            let names: Rc<BTreeSet<_>> = Rc::new(names.collect());
+            *self.packages.borrow_mut() = Some(Rc::clone(&names));
+            names
         })
     }
 
@@ -399,6 +454,7 @@ impl World {
                     let inner = place.as_ref().and_then(|place| child(place, name));
                     let declares = |place: &PathBuf| {
                         files::read(place).is_ok_and(|text| mentions(&text, name) > 0)
+                            || self.names(place).contains_key(name)
                     };
                     match inner {
                         Some(inner) => Some(inner),
@@ -511,7 +567,7 @@ fn module_file(folder: &Path, name: &str) -> Option<PathBuf> {
 }
 
 fn child(file: &Path, name: &str) -> Option<PathBuf> {
-    let folder = if is_folder(file) {
+    let folder = if is_folder(file) || is_root(file) {
         file.parent()?.to_path_buf()
     } else {
         file.with_extension("")
@@ -537,9 +593,27 @@ fn parent(file: &Path) -> Option<PathBuf> {
     }))
 }
 
+/// Whether a file is a crate of its own: a test, an example, a benchmark or another program.
+fn is_root(file: &Path) -> bool {
+    let folder = file.parent();
+    let name = folder
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str());
+    let package = folder.and_then(Path::parent);
+    let beside = |above: Option<&Path>| above.is_some_and(|at| at.join("Cargo.toml").is_file());
+    match name {
+        Some("tests" | "examples" | "benches") => beside(package),
+        Some("bin") => beside(package.and_then(Path::parent)),
+        _ => false,
+    }
+}
+
 /// The file at the crate's root; where it is not there, the one that would have this module.
 fn crate_root(from: &Path, first: Option<&str>) -> Option<PathBuf> {
     let from = real(from);
+    if is_root(&from) {
+        return Some(from);
+    }
     for folder in from.ancestors().skip(1) {
         for name in ["lib.rs", "main.rs"] {
             if folder.join(name).is_file() {

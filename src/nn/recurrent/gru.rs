@@ -17,6 +17,8 @@ use crate::kernels::Gates;
 /// h'   = z (h - n) + n
 /// ```
 ///
+/// `candle_nn::GRU::new`, with its `GRUConfig`, is [`nn::gru`](fn@crate::nn::gru) here.
+///
 /// Shapes, dtypes, gradients, names of weights and quantization are as in [`LSTM`](super::LSTM),
 /// with a state of `h` alone, `[num_layers * directions, batch, hidden_size]`.
 ///

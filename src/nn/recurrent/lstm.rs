@@ -19,6 +19,8 @@ use crate::trace;
 /// h' = o tanh(c')                                       or W_hr (o tanh(c')) with proj_size
 /// ```
 ///
+/// `candle_nn::LSTM::new`, with its `LSTMConfig`, is [`nn::lstm`](fn@crate::nn::lstm) here.
+///
 /// # Shapes
 /// - input: `[steps, batch, input_size]`, with `batch_first` `[batch, steps, input_size]`, or
 ///   `[steps, input_size]` for one sequence; any float dtype

@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 
 use candle::{Device, Result, Tensor};
+use candle_dynquant::{nn, Quantizable};
 use candle_nn::VarBuilder;
 
 fn load_weight(vb: &VarBuilder, name: &str) -> Result<Tensor> {
@@ -95,15 +96,16 @@ impl Rotary {
 }
 
 /// Without a name.
-pub struct Tuple(Tensor, usize);
+#[derive(Quantizable)]
+pub struct Tuple(nn::Linear, usize);
 
 impl Tuple {
     pub fn load(vb: VarBuilder) -> Result<Self> {
-        Ok(Self(vb.get((4, 4), "w")?, 4))
+        Ok(Self(nn::Linear::new(vb.get((4, 4), "w")?, None), 4))
     }
 
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        xs.matmul(&self.0.t()?)
+        xs.apply(&self.0)
     }
 }
 
@@ -151,7 +153,6 @@ impl Matched {
 // left: line 43: `w` of `Far` multiplies as a tensor, and is no layer
 // left: line 59: `w` of `Near` multiplies as a tensor, and is no layer
 // left: line 75: `w` of `Mapped` multiplies as a tensor, and is no layer
-// left: line 106: `0` of `Tuple` multiplies as a tensor, and is no layer
 // left: line 122: `w` of `Optional` multiplies as a tensor, and is no layer
 // left: line 141: `b` of `Matched` multiplies as a tensor, and is no layer
 // left: line 144: `a` of `Matched` multiplies as a tensor, and is no layer

@@ -2,3 +2,4 @@ pub mod encoder;
 pub mod experts;
 #[cfg(feature = "cuda")]
 pub mod flash_encoder;
+pub mod window;

@@ -1,0 +1,68 @@
+//! `use module::*` of modules of the crate: the names that it brings.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::scopes::{Origin, Scopes};
+use super::source::Source;
+use super::types::Types;
+use super::world::World;
+use crate::files;
+
+/// The names of a module, each with its path where it is of another crate.
+pub type Names = BTreeMap<String, Option<Vec<String>>>;
+
+/// Binds the names that a file's globs bring from other files of its crate.
+pub fn expand(world: &World, path: &Path, types: &mut Types) {
+    for (module, glob) in types.scopes.crate_globs() {
+        let Some(file) = world.module(path, &module, &glob) else {
+            continue;
+        };
+        for (name, outside) in world.names(&file).iter() {
+            let origin = match outside {
+                Some(path) => Origin::Other(path.clone()),
+                None => Origin::Crate([glob.as_slice(), std::slice::from_ref(name)].concat()),
+            };
+            types.scopes.bring(&module, name, origin);
+        }
+    }
+}
+
+/// The names that a file's own module has, those of its globs too.
+pub fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> Names {
+    let mut names = Names::new();
+    if !seen.insert(file.to_path_buf()) {
+        return names;
+    }
+    let Ok(text) = files::read(file) else {
+        return names;
+    };
+    let Ok((_, parsed)) = Source::parse(&text) else {
+        return names;
+    };
+    let scopes = Scopes::of(&parsed, false);
+    for (module, glob) in scopes.crate_globs() {
+        let there = world
+            .module(file, &module, &glob)
+            .filter(|_| module.is_empty());
+        names.extend(
+            there
+                .into_iter()
+                .flat_map(|there| self::names(world, &there, seen)),
+        );
+    }
+    let Some(scope) = scopes.scope(&[]) else {
+        return names;
+    };
+    for (name, origin) in &scope.bindings {
+        let outside = match origin {
+            // Each file imports ours itself.
+            Origin::Ours(_) => continue,
+            Origin::Other(path) if path.len() > 1 => Some(path.clone()),
+            _ => None,
+        };
+        names.insert(name.clone(), outside);
+    }
+    names.extend(scope.items.iter().map(|name| (name.clone(), None)));
+    names
+}

@@ -1,0 +1,186 @@
+//! The candle that a project has, by its Cargo.toml, against the one that the ported code needs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use semver::{Version, VersionReq};
+use toml::{Table, Value};
+
+use crate::files;
+
+/// The crates whose types the ported code shares with this library.
+const CRATES: [&str; 3] = ["candle-core", "candle-nn", "candle-transformers"];
+
+/// The first release that this library works with; so do all later ones of its 0.x.
+pub const NEEDED: Version = Version::new(0, 11, 1);
+
+/// Another candle than the one that is needed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Other {
+    /// The Cargo.toml that names it.
+    pub manifest: PathBuf,
+    /// The crates and what is there in their place.
+    pub found: String,
+}
+
+/// The dependency on a crate, with the folder of the Cargo.toml that names its source.
+struct Dependency<'m> {
+    value: &'m Value,
+    folder: &'m Path,
+}
+
+/// The candle that the package of a manifest has, if it is another.
+pub fn other(manifest: &Path) -> Option<Other> {
+    let own = parsed(manifest)?;
+    let root = root(manifest, &own);
+    let folder = manifest.parent()?;
+    let root_folder = root.as_ref().map_or(folder, |(path, _)| path.as_path());
+    let lock = parsed(&root_folder.join("Cargo.lock"));
+    // Those of one source are said together.
+    let mut found = BTreeMap::<String, Vec<&str>>::new();
+    let mut at = folder;
+    for (key, value) in dependencies(&own) {
+        let inherited = value.get("workspace").and_then(Value::as_bool) == Some(true);
+        let of_root = || {
+            let (folder, table) = root.as_ref()?;
+            let value = table.get("workspace")?.get("dependencies")?.get(key)?;
+            Some(Dependency { value, folder })
+        };
+        let dependency = if inherited {
+            of_root()
+        } else {
+            Some(Dependency { value, folder })
+        };
+        let Some(dependency) = dependency else {
+            continue;
+        };
+        let Some(name) = dependency.name(key) else {
+            continue;
+        };
+        if let Some(is) = dependency.is_other(name, lock.as_ref()) {
+            at = dependency.folder;
+            let names = found.entry(is).or_default();
+            names.extend((!names.contains(&name)).then_some(name));
+        }
+    }
+    let parts = found.iter().map(|(is, names)| said(names, is));
+    let found = parts.collect::<Vec<_>>().join(", ");
+    let manifest = at.join("Cargo.toml");
+    (!found.is_empty()).then_some(Other { manifest, found })
+}
+
+/// The name of a manifest's package, as its code has it.
+pub fn package(manifest: &Path) -> Option<String> {
+    let own = parsed(manifest)?;
+    let name = own.get("package")?.get("name")?.as_str()?;
+    Some(name.replace('-', "_"))
+}
+
+/// `a, b and c are 0.8`
+fn said(names: &[&str], is: &str) -> String {
+    match names {
+        [] => is.to_owned(),
+        [name] => format!("{name} is {is}"),
+        [first @ .., last] => format!("{} and {last} are {is}", first.join(", ")),
+    }
+}
+
+fn parsed(path: &Path) -> Option<Table> {
+    files::read(path).ok()?.parse().ok()
+}
+
+/// The workspace's folder and manifest.
+fn root(manifest: &Path, own: &Table) -> Option<(PathBuf, Table)> {
+    let folder = manifest.parent()?;
+    if own.contains_key("workspace") {
+        return Some((folder.to_path_buf(), own.clone()));
+    }
+    folder.ancestors().skip(1).find_map(|folder| {
+        let table = parsed(&folder.join("Cargo.toml"))?;
+        let is_root = table.contains_key("workspace");
+        is_root.then(|| (folder.to_path_buf(), table))
+    })
+}
+
+/// The dependencies of a package, those of targets too.
+fn dependencies(manifest: &Table) -> impl Iterator<Item = (&String, &Value)> {
+    let targets = entries(manifest.get("target"));
+    let of_targets = targets.flat_map(|(_, target)| entries(target.get("dependencies")));
+    entries(manifest.get("dependencies")).chain(of_targets)
+}
+
+fn entries(table: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
+    table.and_then(Value::as_table).into_iter().flatten()
+}
+
+impl Dependency<'_> {
+    /// The crate of candle that it is, whatever its name here.
+    fn name(&self, key: &str) -> Option<&'static str> {
+        let package = self.value.get("package").and_then(Value::as_str);
+        let name = package.unwrap_or(key).replace('_', "-");
+        CRATES.into_iter().find(|one| *one == name)
+    }
+
+    /// The version and the source, where they are not those that are needed.
+    fn is_other(&self, name: &str, lock: Option<&Table>) -> Option<String> {
+        let text = |key: &str| self.value.get(key).and_then(Value::as_str);
+        let wanted = self.value.as_str().or_else(|| text("version"));
+        let locked = || locked(lock?, name, text("git"));
+        if let Some(git) = text("git") {
+            let version = locked().or_else(|| wanted.map(str::to_owned));
+            let commit = text("rev")
+                .or_else(|| text("tag"))
+                .or_else(|| text("branch"));
+            let what = version.or_else(|| commit.map(str::to_owned));
+            return Some(match what {
+                Some(what) => format!("{what} of {git}"),
+                None => format!("of {git}"),
+            });
+        }
+        if let Some(path) = text("path") {
+            let version = version(&self.folder.join(path).join("Cargo.toml"));
+            let what = version.map_or_else(String::new, |version| format!("{version} "));
+            return Some(format!("{what}of the folder {path}"));
+        }
+        let wanted = wanted?;
+        let fits = VersionReq::parse(wanted).is_ok_and(|wanted| fits(&wanted));
+        (!fits).then(|| locked().unwrap_or_else(|| wanted.to_owned()))
+    }
+}
+
+/// Whether a version that is needed can be chosen.
+fn fits(wanted: &VersionReq) -> bool {
+    let Version {
+        major,
+        minor,
+        patch,
+        ..
+    } = NEEDED;
+    (patch..patch + 100).any(|patch| wanted.matches(&Version::new(major, minor, patch)))
+}
+
+/// The version of a crate in a Cargo.lock, if it has one: from a repository, or from the registry.
+fn locked(lock: &Table, name: &str, git: Option<&str>) -> Option<String> {
+    let packages = lock.get("package")?.as_array()?.iter();
+    let mut versions = packages.filter(|one| {
+        let text = |key: &str| one.get(key).and_then(Value::as_str).unwrap_or_default();
+        let source = git.map_or_else(|| "registry+".to_owned(), |git| format!("git+{git}"));
+        text("name") == name && text("source").starts_with(&source)
+    });
+    let (version, None) = (versions.next()?, versions.next()) else {
+        return None;
+    };
+    Some(version.get("version")?.as_str()?.to_owned())
+}
+
+/// The version of a package, which may be its workspace's.
+fn version(manifest: &Path) -> Option<String> {
+    let own = parsed(manifest)?;
+    let version = own.get("package")?.get("version")?;
+    if let Some(version) = version.as_str() {
+        return Some(version.to_owned());
+    }
+    let (_, root) = root(manifest, &own)?;
+    let version = root.get("workspace")?.get("package")?.get("version")?;
+    Some(version.as_str()?.to_owned())
+}

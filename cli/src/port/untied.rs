@@ -1,0 +1,405 @@
+//! A choice between a head of its own and the table of an embedding: one `Linear` that is either.
+
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Block, Expr, ExprField, FieldValue, Item, Member, Stmt};
+
+use super::derives::arguments;
+use super::functions;
+use super::heads::Head;
+use super::literals::Literals;
+use super::source::Source;
+use super::syntax::{ident, is_none, mentions, own_field, some_name, strip};
+use super::types::{Declared, last_name};
+use super::{Draft, Unit};
+
+/// A part of a choice.
+#[derive(Clone, Copy)]
+enum Branch<'c> {
+    Expr(&'c Expr),
+    Block(&'c Block),
+}
+
+/// `match` or `if`, as a choice by an optional field.
+struct Choice<'c> {
+    /// The field of `self`.
+    field: String,
+    /// The name of the head, where it is there.
+    name: String,
+    some: Branch<'c>,
+    none: Branch<'c>,
+}
+
+/// The form in which a branch gives a product.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Value,
+    Result,
+    /// `Ok(product?)`, whose error may be another.
+    Ok,
+}
+
+/// The field of the head beside the table, where a choice between the two is around a product.
+pub fn field(unit: &Unit<'_>, one: &Declared, head: &Head<'_>) -> Option<String> {
+    let is_head = |name: &String| {
+        let mut fields = one.fields.iter();
+        let named = |field: &&syn::Field| field.ident.as_ref().is_some_and(|own| own == name);
+        let field = fields.find(named).map(|field| &field.ty);
+        field.is_some_and(|ty| {
+            let option = last_name(ty).is_some_and(|name| name == "Option");
+            option
+                && unit
+                    .world
+                    .multiplies(unit.path, unit.types, &one.module, ty)
+        })
+    };
+    head.around.iter().rev().find_map(|around| {
+        let by_field = choice(around).map(|choice| choice.field);
+        by_field.or_else(|| {
+            let mut reads = Reads::default();
+            reads.visit_expr(around);
+            reads.found.into_iter().find(is_head)
+        })
+    })
+}
+
+/// The fields of `self` that something reads.
+#[derive(Default)]
+struct Reads {
+    found: Vec<String>,
+}
+
+impl<'a> Visit<'a> for Reads {
+    fn visit_expr_field(&mut self, field: &'a ExprField) {
+        self.found.extend(own_field(&Expr::Field(field.clone())));
+        visit::visit_expr_field(self, field);
+    }
+}
+
+/// Makes the optional head a `Linear`, and the choice a call of it; returns `None` where that is
+/// not certain.
+pub fn rewrite(
+    unit: &Unit<'_>,
+    draft: &mut Draft,
+    one: &Declared,
+    head: &Head<'_>,
+    linear: &str,
+) -> Option<()> {
+    let source = unit.source;
+    let whole = *head.around.last()?;
+    let choice = choice(whole)?;
+    let table = head.field.as_ref()?;
+    let Item::Struct(item) = &one.item else {
+        return None;
+    };
+    let mut fields = item.fields.iter();
+    let field = fields.find(|one| one.ident.as_ref().is_some_and(|own| *own == choice.field))?;
+    let inner = layer(unit, one, &field.ty)?;
+    let public = !matches!(field.vis, syn::Visibility::Inherited);
+    let elsewhere = || {
+        let names = [choice.field.clone()];
+        unit.world
+            .is_built_elsewhere(unit.path, &one.name, names.iter())
+    };
+    if reads(unit, &one.name, &choice.field) != 1 || public && elsewhere() {
+        return None;
+    }
+    let (some, some_form) = value(&choice.some)?;
+    let (none, none_form) = value(&choice.none)?;
+    let is_product = source.range(none) == head.range;
+    let same = applied(source, some, &choice.name)? == bare(&head.input);
+    let only = stays(source, &choice.none, head);
+    if !(is_product && same && only) {
+        return None;
+    }
+    let docs = documentation(source, field)?;
+    let lets = literals(unit, one, &choice.field, table, linear)?;
+    let and = if head.borrowed { "" } else { "&" };
+    let call = format!("self.{}.forward({and}{})", choice.field, head.input);
+    let call = match (some_form, none_form) {
+        (Form::Value, _) | (_, Form::Value) => format!("{call}?"),
+        (Form::Result, Form::Result) => call,
+        _ => format!("Ok({call}?)"),
+    };
+    draft.edits.rewrite(source.range(whole), call);
+    draft
+        .edits
+        .rewrite(source.range(&field.ty), source.slice(inner));
+    for range in docs {
+        draft.edits.rewrite(range, "");
+    }
+    for (at, text) in lets {
+        draft.edits.insert(at, text);
+    }
+    Some(())
+}
+
+/// The `Linear` in an `Option`.
+fn layer<'t>(unit: &Unit<'_>, one: &Declared, ty: &'t syn::Type) -> Option<&'t syn::Type> {
+    let option = last_name(ty).is_some_and(|name| name == "Option");
+    let [inner] = arguments(ty).into_iter().collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let syn::Type::Path(path) = inner else {
+        return None;
+    };
+    let segments = path.path.segments.iter();
+    let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
+    let origin = unit.types.scopes.resolve(&one.module, &segments);
+    (option && origin.layer() == Some("Linear")).then_some(inner)
+}
+
+/// `match self.head { None => .., Some(head) => .. }` or `if let Some(head) = &self.head { .. }`.
+fn choice(expr: &Expr) -> Option<Choice<'_>> {
+    let option = |expr: &Expr| match strip(expr) {
+        Expr::MethodCall(call) if call.method == "as_ref" => own_field(&call.receiver),
+        expr => own_field(expr),
+    };
+    match expr {
+        Expr::Match(choice) => {
+            let [a, b] = choice.arms.as_slice() else {
+                return None;
+            };
+            let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
+            Some(Choice {
+                field: option(&choice.expr)?,
+                name: some_name(&some.pat).filter(|_| is_none(&none.pat))?,
+                some: Branch::Expr(&some.body),
+                none: Branch::Expr(&none.body),
+            })
+        }
+        Expr::If(choice) => {
+            let Expr::Let(bound) = &*choice.cond else {
+                return None;
+            };
+            Some(Choice {
+                field: option(&bound.expr)?,
+                name: some_name(&bound.pat)?,
+                some: Branch::Block(&choice.then_branch),
+                none: Branch::Expr(&choice.else_branch.as_ref()?.1),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The product that a branch gives, and its form.
+fn value<'c>(branch: &Branch<'c>) -> Option<(&'c Expr, Form)> {
+    match branch {
+        Branch::Block(block) => of_block(block),
+        Branch::Expr(expr) => of_expr(expr),
+    }
+}
+
+fn of_expr(expr: &Expr) -> Option<(&Expr, Form)> {
+    match expr {
+        Expr::Try(inner) => Some((&*inner.expr, Form::Value)),
+        Expr::Block(block) => of_block(&block.block),
+        Expr::MethodCall(_) => Some((expr, Form::Result)),
+        Expr::Call(call) => Some((ok(call)?, Form::Ok)),
+        _ => None,
+    }
+}
+
+/// The product in `Ok(product?)`.
+fn ok(call: &syn::ExprCall) -> Option<&Expr> {
+    let is_ok = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"));
+    match call.args.first().filter(|_| is_ok)? {
+        Expr::Try(inner) => Some(&inner.expr),
+        _ => None,
+    }
+}
+
+/// Of a block whose last variable may be the product.
+fn of_block(block: &Block) -> Option<(&Expr, Form)> {
+    let (Stmt::Expr(last, None), before) = block.stmts.split_last()? else {
+        return None;
+    };
+    let name = match last {
+        Expr::Call(call) => call.args.first().and_then(ident),
+        last => ident(last),
+    };
+    let Some((name, Stmt::Local(local))) = name.zip(before.last()) else {
+        return of_expr(last);
+    };
+    let (bound, init) = super::syntax::assigned(before.last()?)?;
+    let (product, form) = of_expr(init).filter(|_| bound == name && local.attrs.is_empty())?;
+    match (last, form) {
+        (Expr::Call(_), Form::Value) => Some((product, Form::Ok)),
+        (Expr::Path(_), form) => Some((product, form)),
+        _ => None,
+    }
+}
+
+/// The input of `head.forward(input)` or `input.apply(head)`.
+fn applied<'t>(source: &Source<'t>, expr: &Expr, name: &str) -> Option<&'t str> {
+    let Expr::MethodCall(call) = expr else {
+        return None;
+    };
+    let [argument] = call.args.iter().collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let is_head = |expr: &Expr| ident(expr).is_some_and(|own| own == *name);
+    let input = match call.method.to_string().as_str() {
+        "forward" if is_head(&call.receiver) => argument,
+        "apply" if is_head(argument) => &*call.receiver,
+        _ => return None,
+    };
+    Some(bare(source.slice(input)))
+}
+
+fn bare(input: &str) -> &str {
+    input.trim_start_matches('&')
+}
+
+/// Whether a branch has nothing but the product and what goes with it.
+fn stays(source: &Source<'_>, branch: &Branch<'_>, head: &Head<'_>) -> bool {
+    let block = match branch {
+        Branch::Block(block) => block,
+        Branch::Expr(Expr::Block(block)) => &block.block,
+        Branch::Expr(_) => return true,
+    };
+    let Some((_, before)) = block.stmts.split_last() else {
+        return false;
+    };
+    before.iter().all(|stmt| {
+        let range = source.range(stmt);
+        let is_product = range.start <= head.range.start && head.range.end <= range.end;
+        is_product || head.gone.contains(&range)
+    })
+}
+
+/// How often the file reads a field of a type, or one of this name of something.
+fn reads(unit: &Unit<'_>, of: &str, field: &str) -> usize {
+    struct Count<'n> {
+        field: &'n str,
+        is_own: bool,
+        count: usize,
+    }
+    impl Count<'_> {
+        fn member(&mut self, member: &Member) {
+            self.count += usize::from(matches!(member, Member::Named(name) if name == self.field));
+        }
+    }
+    impl<'a> Visit<'a> for Count<'_> {
+        fn visit_expr_field(&mut self, field: &'a ExprField) {
+            let is_self = ident(&field.base).is_some_and(|base| base == "self");
+            if self.is_own || !is_self {
+                self.member(&field.member);
+            }
+            visit::visit_expr_field(self, field);
+        }
+        fn visit_macro(&mut self, call: &'a syn::Macro) {
+            self.count += mentions(&call.tokens.to_string(), self.field);
+        }
+        fn visit_field_pat(&mut self, pat: &'a syn::FieldPat) {
+            self.member(&pat.member);
+            visit::visit_field_pat(self, pat);
+        }
+    }
+    let mut count = Count {
+        field,
+        is_own: false,
+        count: 0,
+    };
+    for item in &unit.file.items {
+        count.is_own = matches!(item, Item::Impl(one)
+            if last_name(&one.self_ty).is_some_and(|name| name == of));
+        count.visit_item(item);
+    }
+    count.count
+}
+
+/// Sentences of a field's documentation that are about `None`; `None` where they are not whole on a
+/// line.
+fn documentation(source: &Source<'_>, field: &syn::Field) -> Option<Vec<Range<usize>>> {
+    let docs = field
+        .attrs
+        .iter()
+        .filter(|attr| attr.path().is_ident("doc"));
+    let mut gone = Vec::new();
+    for doc in docs {
+        let (range, text) = (source.range(doc), source.slice(doc));
+        let Some(at) = text.find("None") else {
+            continue;
+        };
+        let start = text[..at].rfind(". ").map(|dot| dot + 1)?;
+        let ends = text.ends_with('.') && !text[at..text.len() - 1].contains(". ");
+        gone.push(ends.then_some(range.start + start..range.end)?);
+    }
+    Some(gone)
+}
+
+/// Declarations of the head before the literals of its struct: where, and their text.
+fn literals(
+    unit: &Unit<'_>,
+    one: &Declared,
+    field: &str,
+    table: &str,
+    linear: &str,
+) -> Option<Vec<(usize, String)>> {
+    let source = unit.source;
+    let literals = Literals::of(unit, &one.name);
+    if literals.found.is_empty() || literals.patterns || !one.module.is_empty() {
+        return None;
+    }
+    let mut lets = Vec::new();
+    for (literal, _) in literals.found {
+        let given = |name: &str| {
+            let is_it =
+                |given: &&FieldValue| matches!(&given.member, Member::Named(own) if own == name);
+            ident(&literal.fields.iter().find(is_it)?.expr)
+        };
+        let (head, table) = (given(field)?, given(table)?);
+        let stmt = statement(unit, source.range(literal))?;
+        // The variables are read there and nowhere else in the statement.
+        let is_read = |name: &str, field: &str| {
+            let shorthand = usize::from(name == field) + 1;
+            let text = source.slice(stmt);
+            let colon = text.contains(&format!("{field}: {name}"));
+            mentions(text, name) > if colon { shorthand } else { 1 }
+        };
+        if literal.rest.is_some() || is_read(&head, field) {
+            return None;
+        }
+        let at = source.range(stmt).start;
+        let (newline, indent) = (source.newline(), source.indent(at));
+        lets.push((
+            at,
+            format!(
+                "let {head} = {head}.unwrap_or_else(|| {linear}::new({table}.embeddings().clone(), \
+                 None));{newline}{indent}"
+            ),
+        ));
+    }
+    Some(lets)
+}
+
+/// The innermost statement around a place.
+fn statement<'u>(unit: &Unit<'u>, place: Range<usize>) -> Option<&'u Stmt> {
+    struct Find<'s, 't, 'f> {
+        source: &'s Source<'t>,
+        place: Range<usize>,
+        found: Option<&'f Stmt>,
+    }
+    impl<'f> Visit<'f> for Find<'_, '_, 'f> {
+        fn visit_stmt(&mut self, stmt: &'f Stmt) {
+            let range = self.source.range(stmt);
+            if range.start <= self.place.start && self.place.end <= range.end {
+                self.found = Some(stmt);
+                visit::visit_stmt(self, stmt);
+            }
+        }
+    }
+    let mut find = Find {
+        source: unit.source,
+        place,
+        found: None,
+    };
+    let functions = functions::of(unit.file);
+    for function in functions {
+        find.visit_block(function.block);
+    }
+    find.found
+}
