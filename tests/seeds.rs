@@ -4,14 +4,14 @@
 #[path = "common/mod.rs"]
 mod common;
 
-use candle_core::{DType, Device, Module, Tensor};
+use candle_core::{Module, Tensor};
 use candle_dynquant::tune::{Precision, Stopped};
 use candle_dynquant::{
     LayerKind, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, Result, TuningConfig,
     nn, quantize_dynamic, tune,
 };
 
-use common::tensor;
+use common::{lstm, tensor};
 
 #[derive(Quantizable, Clone)]
 struct Tagger {
@@ -28,14 +28,8 @@ impl Tagger {
                 None,
             ))
         };
-        let vars = nn::VarMap::new();
-        let vb = nn::VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-        let lstm = nn::LSTM::new(16, 16, Default::default(), vb)?;
-        for (i, var) in vars.all_vars().iter().enumerate() {
-            var.set(&(tensor(var.dims(), i as u64)? * 0.1)?)?;
-        }
         Ok(Self {
-            lstm,
+            lstm: lstm(16, 16)?,
             encoder: linear(16, 16, 7)?,
             classifier: linear(4, 16, 8)?,
         })
@@ -133,7 +127,8 @@ fn every_route_leads_to_int8() -> Result<()> {
         outcome
             .layers
             .iter()
-            .any(|layer| layer.precision == Precision::Int8)
+            .any(|layer| layer.precision == Precision::Int8),
+        "{outcome}"
     );
     let ignored: Vec<_> = outcome.ignored.iter().map(|key| key.line).collect();
     assert_eq!(ignored, [3, 4, 12, 19], "names, calibration and the seed");

@@ -12,7 +12,7 @@ use candle_dynquant::{
     WeightDType, WeightInfo, checkpoint, nn, tune,
 };
 
-use crate::common::tensor;
+use crate::common::{lstm, tensor};
 
 fn linear(rows: usize, columns: usize, seed: u64) -> Result<nn::Linear> {
     let weight = (tensor(&[rows, columns], seed)? * 0.1)?;
@@ -46,17 +46,11 @@ impl Deep {
         let inner = (2..10)
             .map(|seed| linear(24, 24, seed))
             .collect::<Result<_>>()?;
-        let vars = nn::VarMap::new();
-        let vb = nn::VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-        let lstm = nn::LSTM::new(24, 24, Default::default(), vb)?;
-        for (i, var) in vars.all_vars().iter().enumerate() {
-            var.set(&(tensor(var.dims(), i as u64)? * 0.1)?)?;
-        }
         let last = Arc::clone(&first);
         Ok(Self {
             first,
             inner,
-            lstm,
+            lstm: lstm(24, 24)?,
             last,
         })
     }
