@@ -45,6 +45,7 @@ pub use candle_nn::ops::{
     pixel_shuffle, pixel_unshuffle, replication_pad2d, rms_norm_slow, sdpa, selu,
 };
 
+#[doc(no_inline)]
 pub use crate::kernels::{Activation, Precision};
 
 use candle_core::{DType, Tensor};

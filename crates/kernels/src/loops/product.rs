@@ -254,7 +254,7 @@ pub enum Pass {
     Back,
 }
 
-/// A product of activations, `[m, k]`, and weights, `[n, k]`; each task computes a [`Part`] of it.
+/// A product of activations, `[m, k]`, and weights, `[n, k]`; each task computes a part of it.
 ///
 /// Its groups are floats, for float16 weights or on their way to other groups, codes for int8
 /// weights, or pairs for bfloat16 weights.
