@@ -349,11 +349,15 @@ impl Quantized {
         let codes: Vec<i8> = table.stored_codes().collect();
         let [rows, _] = table.shape();
         let qscheme = format.codes.map(|codes| codes.qscheme);
-        let repeat = |len: usize| match qscheme.is_some_and(QScheme::is_per_channel) {
-            // An observer may choose one value for all rows of a block.
-            true if len == 1 => rows,
-            true => 1,
-            false => usize::from(first == 0),
+        let repeat = |len: usize| {
+            if !qscheme.is_some_and(QScheme::is_per_channel) {
+                usize::from(first == 0)
+            } else if len == 1 {
+                // An observer may choose one value for all rows of a block.
+                rows
+            } else {
+                1
+            }
         };
         let offset = format.codes.map_or(0, |codes| offset(codes.dtype));
         let zeros = match table.zero_points() {

@@ -204,7 +204,7 @@ impl RmsNorm {
         Self(LayerNorm::rms_norm(weight, eps))
     }
 
-    /// The same as a [`LayerNorm`] that does not subtract the mean.
+    /// Unwraps the [`LayerNorm`] that does not subtract the mean.
     pub fn into_inner(self) -> LayerNorm {
         self.0
     }

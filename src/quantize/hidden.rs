@@ -71,15 +71,17 @@ impl HiddenField {
                 let is_generic = self.type_name.contains(&format!("{of}<"));
                 let container = container_advice(&self.type_name);
                 let whole = *of == self.type_name;
-                let derive = match shared {
-                    _ if whole && container.is_some() => String::new(),
+                let derive = if whole && container.is_some() {
+                    String::new()
+                } else if !shared {
+                    format!("derive Quantizable for {of}")
+                } else if whole {
                     // A parameter that is a layer: there is no type to derive for.
-                    true if whole => BOUND.to_owned(),
-                    true if is_generic => {
-                        format!("derive Quantizable and Clone for {of}; if it does, {BOUND}")
-                    }
-                    true => format!("derive Quantizable and Clone for {of}"),
-                    false => format!("derive Quantizable for {of}"),
+                    BOUND.to_owned()
+                } else if is_generic {
+                    format!("derive Quantizable and Clone for {of}; if it does, {BOUND}")
+                } else {
+                    format!("derive Quantizable and Clone for {of}")
                 };
                 let all = [Some(derive).filter(|d| !d.is_empty()), container];
                 let all: Vec<_> = all.into_iter().flatten().collect();

@@ -152,10 +152,12 @@ fn precision_in(trial: &Trial, path: &str) -> Option<Precision> {
 
 /// The precision of a layer that was not tuned.
 fn precision_of(layer: &Found) -> Precision {
-    match layer.is_quantized() {
-        false => Precision::Float,
-        true if layer.weights.iter().all(|w| w.dtype.is_half()) => Precision::Float16,
-        true => Precision::Int8,
+    if !layer.is_quantized() {
+        Precision::Float
+    } else if layer.weights.iter().all(|w| w.dtype.is_half()) {
+        Precision::Float16
+    } else {
+        Precision::Int8
     }
 }
 

@@ -459,7 +459,7 @@ fn literals(
     Some(changes)
 }
 
-/// The same of a tuple, which is built by calls.
+/// The edits of a tuple, which is built by calls.
 fn tuples(
     holder: &Holder<'_, '_>,
     literals: &Literals<'_>,

@@ -3,7 +3,7 @@
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can be wrong with what a user gives.
+/// A fault of a weight, or of `DYNQUANT_ISA`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// A weight to be quantized holds a NaN or an infinity.

@@ -134,7 +134,7 @@ fn sinks<'a, G: Group, const N: usize>(
     })
 }
 
-/// The same products, of codes.
+/// Quantizes the activations of the products.
 fn quantized<'a, const N: usize>(
     threads: &Threads,
     products: [Product<'a, f32>; N],
@@ -148,7 +148,7 @@ fn quantized<'a, const N: usize>(
     })
 }
 
-/// The same products, of bfloat16.
+/// Rounds the activations of the products to bfloat16.
 fn rounded<'a, const N: usize>(
     threads: &Threads,
     products: [Product<'a, f32>; N],
@@ -159,7 +159,7 @@ fn rounded<'a, const N: usize>(
     })
 }
 
-/// The same products with the rows that `make` makes, once of those that they share.
+/// Replaces the rows of the products by what `make` makes of them, once for rows that they share.
 fn each_lhs<'a, G: Group, const N: usize>(
     products: [Product<'a, f32>; N],
     mut room: CodesMut<'a, G>,
@@ -211,10 +211,12 @@ fn multiply<G: Group, const N: usize>(
     let one_pass = grids.iter().all(|grid| grid.blocks <= 1);
     let backwards = one_pass && products.first().is_some_and(|first| first.rhs.turn());
     let parts = grids.iter().map(Grid::parts).sum();
-    match work < SERIAL_MACS {
-        true if backwards => (0..parts).rev().for_each(compute),
-        true => (0..parts).for_each(compute),
-        false => threads.for_each(parts, backwards, compute),
+    if work >= SERIAL_MACS {
+        threads.for_each(parts, backwards, compute);
+    } else if backwards {
+        (0..parts).rev().for_each(compute);
+    } else {
+        (0..parts).for_each(compute);
     }
 }
 

@@ -35,7 +35,7 @@ pub fn amx_int8() -> bool {
     avx512_bf16() && super::amx::available()
 }
 
-/// The same, or its emulation in memory.
+/// [`amx_int8`], or its emulation in memory.
 #[cfg(target_arch = "x86_64")]
 pub fn amx_int8_or_emulated() -> bool {
     cfg!(all(feature = "emulate-amx", target_os = "linux")) || amx_int8()

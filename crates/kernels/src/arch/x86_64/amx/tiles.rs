@@ -143,7 +143,7 @@ impl Sums {
         Self([[MaybeUninit::uninit(); HEIGHT]; 4])
     }
 
-    /// Stores those of tiles of that shape.
+    /// Stores the sums of tiles of that shape.
     ///
     /// # Safety
     /// Tiles are configured, and there are at most 4.
