@@ -1,23 +1,17 @@
-//! Layouts of other libraries: their int8 weights get the names that compressed-tensors gives them,
-//! so that later steps know one layout.
-
-mod bitsandbytes;
-mod quanto;
-mod torchao;
+//! What every layout has: weights by the names of their tensors.
 
 use serde_json::Value;
 
-use super::config::Quantization;
-use super::files::Files;
-use super::header::{Entry, invalid};
-use super::weights::scheme;
+use super::super::files::Files;
+use super::super::header::{Entry, invalid};
+use super::super::scheme::scheme;
 use crate::error::{Error, Result};
 use crate::qconfig::ActivationConfig;
 use crate::stored::{SCALE, ZERO_POINT};
 use crate::words::brief;
 
 /// A layout of int8 weights.
-pub(super) trait Layout: Sync {
+pub trait Layout: Sync {
     /// The name of its library, which is `quant_method` in a `config.json`.
     fn name(&self) -> &'static str;
 
@@ -30,66 +24,31 @@ pub(super) trait Layout: Sync {
     fn find(&self, files: &Files, config: &Value) -> Result<Found>;
 }
 
-const LAYOUTS: [&dyn Layout; 3] = [
-    &bitsandbytes::Bitsandbytes,
-    &quanto::Quanto,
-    &torchao::Torchao,
-];
-
-/// The names of all libraries.
-pub(super) fn libraries() -> impl Iterator<Item = &'static str> {
-    LAYOUTS.iter().map(|layout| layout.name())
-}
-
 /// The weights in a layout and what else it has.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    weights: Vec<Weight>,
+pub struct Found {
+    pub weights: Vec<Weight>,
     /// Tensors that say how a weight is stored or used.
-    settings: Vec<String>,
+    pub settings: Vec<String>,
     /// Keys of the metadata that describe tensors.
-    metadata: Vec<String>,
+    pub metadata: Vec<String>,
 }
 
 /// A weight by the names that its tensors have in the files.
 #[derive(Debug)]
-struct Weight {
-    name: String,
-    codes: String,
-    scales: String,
-    zero_points: Option<String>,
+pub struct Weight {
+    pub name: String,
+    pub codes: String,
+    pub scales: String,
+    pub zero_points: Option<String>,
     /// Whether its scales are the largest magnitudes of rows.
-    absmax: bool,
+    pub absmax: bool,
     /// `None` where activations stay float.
-    activation: Option<ActivationConfig>,
-}
-
-/// Renames the tensors of all layouts but compressed-tensors' own.
-pub(super) fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
-    for layout in LAYOUTS {
-        let entry = match &config.foreign {
-            Some((library, entry)) if library == layout.name() => entry,
-            _ => &Value::Null,
-        };
-        let found = layout.find(files, entry);
-        let Found {
-            weights,
-            settings,
-            metadata,
-        } = found.map_err(|e| e.in_file(files.path()))?;
-        for weight in weights {
-            let renamed = weight.rename(files);
-            renamed.map_err(|e| e.in_file(files.path()))?;
-            config.describe(&weight.name, weight.activation);
-        }
-        settings.iter().for_each(|name| files.remove(name));
-        metadata.iter().for_each(|key| files.forget(key));
-    }
-    Ok(())
+    pub activation: Option<ActivationConfig>,
 }
 
 impl Weight {
-    fn rename(&self, files: &mut Files) -> Result<()> {
+    pub fn rename(&self, files: &mut Files) -> Result<()> {
         let codes = tensor(files, &self.codes)?;
         let scales = (&*self.scales, tensor(files, &self.scales)?);
         let zero_points = self.zero_points.as_deref();
@@ -105,7 +64,7 @@ impl Weight {
     }
 }
 
-fn tensor<'a>(files: &'a Files, name: &str) -> Result<&'a Entry> {
+pub fn tensor<'a>(files: &'a Files, name: &str) -> Result<&'a Entry> {
     match files.find(name) {
         Some((_, entry)) => Ok(entry),
         None => Err(invalid(
@@ -117,7 +76,7 @@ fn tensor<'a>(files: &'a Files, name: &str) -> Result<&'a Entry> {
 }
 
 /// The module of a tensor whose last part is `last`.
-fn module<'a>(name: &'a str, last: &str) -> Option<&'a str> {
+pub fn module<'a>(name: &'a str, last: &str) -> Option<&'a str> {
     match name.strip_suffix(last)? {
         "" => Some(""),
         module => module.strip_suffix('.'),
@@ -125,7 +84,7 @@ fn module<'a>(name: &'a str, last: &str) -> Option<&'a str> {
 }
 
 /// A tensor of a module.
-fn of_module(module: &str, last: &str) -> String {
+pub fn of_module(module: &str, last: &str) -> String {
     match module {
         "" => last.to_owned(),
         module => format!("{module}.{last}"),
@@ -133,7 +92,7 @@ fn of_module(module: &str, last: &str) -> String {
 }
 
 /// A weight that is not int8 codes with scales.
-fn unsupported(what: &'static str, expected: &str, weight: &str, got: &str) -> Error {
+pub fn unsupported(what: &'static str, expected: &str, weight: &str, got: &str) -> Error {
     Error::UnsupportedCheckpoint {
         what,
         expected: expected.to_owned(),

@@ -1,29 +1,29 @@
 //! The files of a checkpoint: one, the shards of an index, or a folder's.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use candle_dynquant_io::{Unexpected, format, input, output::folder_of};
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::{Error as _, MapAccess};
 
 use super::header::{Entry, invalid, parse_file};
 use super::shard::Shard;
+use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Result};
 use crate::words::brief;
 
 const SINGLE: &str = "model.safetensors";
-pub(super) const INDEX: &str = "model.safetensors.index.json";
-pub(super) const CONFIG: &str = "config.json";
+pub const INDEX: &str = "model.safetensors.index.json";
+pub const CONFIG: &str = "config.json";
 /// The maximum length of an index.
 const MAX_INDEX: u64 = 100_000_000;
 
 /// The files, and which of them has a tensor.
 #[derive(Debug)]
-pub(super) struct Files {
+pub struct Files {
     /// The folder, if it is one.
     pub folder: Option<PathBuf>,
     /// The index, if the tensors are in shards.
@@ -84,16 +84,16 @@ impl Files {
 
     fn of_index(path: &Path) -> Result<Self> {
         let folder = folder_of(path);
-        let Index { weight_map } = read_index(path).map_err(|e| e.in_file(path))?;
-        let names: BTreeSet<&String> = weight_map.0.values().collect();
+        let weight_map = read_index(path).map_err(|e| e.in_file(path))?;
+        let names: BTreeSet<&FileName> = weight_map.values().collect();
         let mut shards = Vec::with_capacity(names.len());
         let mut numbers = BTreeMap::new();
-        for name in names {
+        for FileName(name) in names {
             numbers.insert(name.clone(), shards.len());
             shards.push(Shard::open(&folder.join(name))?);
         }
         let mut tensors = BTreeMap::new();
-        for (tensor, name) in weight_map.0 {
+        for (tensor, FileName(name)) in weight_map {
             let number = numbers[&name];
             if !shards[number].header.tensors.contains_key(&tensor) {
                 let expected = format!("it in {name:?}, as the index says");
@@ -203,7 +203,7 @@ fn is_safetensors(path: &Path) -> bool {
 
 /// Whether a file or folder of a model's folder is its weights, as safetensors or in another form:
 /// not the weights of a part of it, such as a voice or an adapter.
-pub(super) fn is_of_model(path: &Path) -> bool {
+pub fn is_of_model(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if RUNTIMES.contains(&&*name) {
         return true;
@@ -263,64 +263,49 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
 
 #[derive(Deserialize)]
 struct Index {
-    weight_map: WeightMap,
+    /// The file of each tensor.
+    weight_map: UniqueMap<FileName>,
 }
 
-/// The file of each tensor, which comes once.
-struct WeightMap(BTreeMap<String, String>);
+/// A name without a folder: an index has no business elsewhere.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct FileName(String);
 
-impl<'de> Deserialize<'de> for WeightMap {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Collect;
+impl Keyed for FileName {
+    const MAP: &'static str = "an object from tensors to files";
 
-        impl<'de> Visitor<'de> for Collect {
-            type Value = WeightMap;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object from tensors to files")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<WeightMap, A::Error> {
-                let mut map = BTreeMap::new();
-                while let Some((tensor, file)) = from.next_entry::<String, String>()? {
-                    // A name without a folder: an index has no business elsewhere.
-                    let plain = Path::new(&file)
-                        .file_name()
-                        .is_some_and(|n| n == file.as_str());
-                    if !plain {
-                        let file = brief(&file, 100);
-                        return Err(A::Error::custom(format_args!(
-                            "{file:?}, which is no file name without a folder"
-                        )));
-                    }
-                    if map.contains_key(&tensor) {
-                        let tensor = brief(&tensor, 100);
-                        return Err(A::Error::custom(format_args!("{tensor:?} twice")));
-                    }
-                    map.insert(tensor, file);
-                }
-                if map.is_empty() {
-                    return Err(A::Error::custom("no tensors"));
-                }
-                Ok(WeightMap(map))
-            }
+    fn read<'de, A: MapAccess<'de>>(_: &str, from: &mut A) -> Result<Self, A::Error> {
+        let file: String = from.next_value()?;
+        if Path::new(&file)
+            .file_name()
+            .is_some_and(|own| own == file.as_str())
+        {
+            return Ok(Self(file));
         }
-
-        from.deserialize_map(Collect)
+        let file = brief(&file, 100);
+        Err(A::Error::custom(format_args!(
+            "{file:?}, which is no file name without a folder"
+        )))
     }
 }
 
-fn read_index(path: &Path) -> Result<Index> {
-    let json = read_small(path, MAX_INDEX)?;
-    parse_file(json).map_err(|got| Error::MalformedCheckpoint {
+/// The file of each tensor, at least of one.
+fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
+    let malformed = |got| Error::MalformedCheckpoint {
         what: "index",
         expected: "an object `weight_map` from tensors to files".into(),
         got,
-    })
+    };
+    let json = read_small(path, MAX_INDEX)?;
+    let Index { weight_map } = parse_file(json).map_err(malformed)?;
+    match weight_map.0 {
+        map if map.is_empty() => Err(malformed("no tensors".into())),
+        map => Ok(map),
+    }
 }
 
 /// A whole file of at most `max` bytes.
-pub(super) fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
+pub fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
     input::read(path, max).map_err(|error| match Unexpected::of(&error) {
         Some(Unexpected { expected, got }) if error.kind() == ErrorKind::FileTooLarge => {
             Error::MalformedCheckpoint {

@@ -9,12 +9,12 @@ use safetensors::Dtype;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
-use super::header::{self, LENGTH, invalid};
+use crate::checkpoint::read::header::{self, LENGTH, invalid};
 use crate::error::{Error, Result};
 
 /// A tensor that will be written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Planned {
+pub struct Planned {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
@@ -30,7 +30,7 @@ struct Place {
 
 /// A file whose header is written, and which is filled in any order.
 #[derive(Debug)]
-pub(super) struct Writer<'a> {
+pub struct Writer<'a> {
     file: &'a mut File,
     places: HashMap<String, Place>,
 }
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
 }
 
 /// The error of an output that cannot be begun, written, or put in its place.
-pub(super) fn writing(error: std::io::Error) -> Error {
+pub fn writing(error: std::io::Error) -> Error {
     match Unexpected::of(&error) {
         Some(Unexpected { expected, got }) => Error::InvalidArgument {
             what: "output",

@@ -1,29 +1,25 @@
 //! The entry `quantization_config` of a `config.json`, as compressed-tensors has it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
-use candle_dynquant_io::json;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
-use super::Opened;
+use super::files::read_small;
 use super::header::{parse, parse_file};
-use super::layouts::libraries;
-use super::targets::targets;
 use crate::error::{Error, Result};
 use crate::name_regex::NameRegexes;
 use crate::qconfig::{ActivationConfig, Granularity};
-use crate::qparams::QScheme;
-use crate::stored::Format;
 use crate::words::brief;
 
 /// The maximum length of a `config.json`.
-pub(super) const MAX_CONFIG: u64 = 4 << 20;
-const ENTRY: &str = "quantization_config";
+pub const MAX_CONFIG: u64 = 4 << 20;
+pub const ENTRY: &str = "quantization_config";
 /// In older files.
-const OLD_ENTRY: &str = "compression_config";
-const METHOD: &str = "compressed-tensors";
+pub const OLD_ENTRY: &str = "compression_config";
+pub const METHOD: &str = "compressed-tensors";
 /// The ends of the names of architectures with a head of words.
 const WITH_HEADS: [&str; 6] = [
     "ForCausalLM",
@@ -39,7 +35,7 @@ const FORMATS: [&str; 3] = ["int-quantized", "naive-quantized", "dense"];
 
 /// How a folder that others wrote is quantized.
 #[derive(Debug, Default)]
-pub(super) struct Quantization {
+pub struct Quantization {
     /// The treatment of activations in each group.
     groups: Vec<Option<ActivationConfig>>,
     /// The first group that has a module, or a class of modules, as a target.
@@ -51,7 +47,7 @@ pub(super) struct Quantization {
     of_regexes: Vec<usize>,
     /// The configuration of modules, by the tensors that they have.
     modules: BTreeMap<String, Option<ActivationConfig>>,
-    /// The entry of another library, by its name.
+    /// The entry of another method than compressed-tensors, by its name.
     pub foreign: Option<(String, Value)>,
     /// Whether the model has a vocabulary, and so maybe a tied head.
     pub has_vocabulary: bool,
@@ -97,8 +93,17 @@ struct RawActivations {
 }
 
 impl Quantization {
+    /// Reads a `config.json`; empty if there is none.
+    pub fn open(path: &Path) -> Result<Self> {
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let json = read_small(path, MAX_CONFIG);
+        json.and_then(Self::read).map_err(|e| e.in_file(path))
+    }
+
     /// Reads the text of a `config.json`; empty if it has no such entry.
-    pub fn read(json: Vec<u8>) -> Result<Self> {
+    fn read(json: Vec<u8>) -> Result<Self> {
         // A text that is no JSON is an error below.
         let config = parse_file(json.clone()).unwrap_or_default();
         Ok(Self {
@@ -124,16 +129,12 @@ impl Quantization {
         }
         let Method { quant_method } = parse(entry.get().as_bytes()).map_err(malformed)?;
         let method = quant_method.as_deref().unwrap_or(METHOD);
-        if libraries().any(|library| library == method) {
+        if method != METHOD {
             let entry = parse(entry.get().as_bytes()).map_err(malformed)?;
             return Ok(Self {
                 foreign: Some((method.to_owned(), entry)),
                 ..Self::default()
             });
-        }
-        if method != METHOD {
-            let known: Vec<_> = std::iter::once(METHOD).chain(libraries()).collect();
-            return Err(unsupported("quant_method", &known.join(", "), method));
         }
         let raw: RawQuantization = parse(entry.get().as_bytes()).map_err(malformed)?;
         let formats = raw.config_groups.values().map(|group| &group.format);
@@ -208,76 +209,12 @@ impl RawActivations {
     }
 }
 
-fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {
+pub fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {
     Error::UnsupportedCheckpoint {
         what,
         expected: expected.to_owned(),
         got: brief(got, 100),
     }
-}
-
-/// A module whose weight is quantized, for the config of a folder.
-#[derive(Clone, Debug)]
-pub(super) struct Module {
-    pub name: String,
-    pub format: Format,
-}
-
-/// The entry for Linears and Embeddings with int8 weights; `ignore` lists modules that stay float
-/// and may be taken for Linears. `None` where no weight is int8.
-///
-/// Their names are the targets. A model without a vocabulary has its class: transformers 5 renames
-/// the modules of vision models when it loads them, but not the names in here, and without a
-/// vocabulary no head is tied to a table. With a Linear that stays float within a block, that has
-/// to be ignored by name, too.
-pub(super) fn entry(
-    linears: &[Module],
-    embeddings: &[Module],
-    ignore: &[String],
-    source: &Opened,
-) -> Option<Value> {
-    let mut formats: Vec<(bool, Format)> = Vec::new();
-    let mut groups: Vec<BTreeSet<&str>> = Vec::new();
-    for (modules, is_linear) in [(linears, true), (embeddings, false)] {
-        for module in modules.iter().filter(|m| m.format.codes.is_some()) {
-            let key = (is_linear, module.format);
-            let number = formats.iter().position(|format| *format == key);
-            let number = number.unwrap_or_else(|| {
-                formats.push(key);
-                groups.push(BTreeSet::new());
-                groups.len() - 1
-            });
-            groups[number].insert(&module.name);
-        }
-    }
-    let ignore: BTreeSet<&str> = ignore.iter().map(String::as_str).collect();
-    let of_file = source.files.tensors();
-    let mut floats: BTreeSet<&str> = of_file
-        .filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0))
-        .collect();
-    floats.extend(&ignore);
-    floats.retain(|name| !groups.iter().any(|group| group.contains(name)));
-    let (mut targets, mut ignored) = targets(&groups, &floats, |name| ignore.contains(name));
-    let linears = formats.iter().filter(|(is_linear, _)| *is_linear).count();
-    if !source.has_vocabulary && linears == 1 && !ignore.iter().any(|name| name.contains('.')) {
-        targets[0] = BTreeSet::from(["Linear".to_owned()]);
-        ignored = ignore.into_iter().map(str::to_owned).collect();
-    }
-    let groups = formats.iter().zip(&targets).enumerate();
-    let groups: serde_json::Map<_, _> = groups
-        .map(|(i, ((_, format), targets))| (format!("group_{i}"), group(targets, *format)))
-        .collect();
-    (!groups.is_empty()).then(|| {
-        json!({
-            "config_groups": groups,
-            "format": "int-quantized",
-            "global_compression_ratio": null,
-            "ignore": ignored,
-            "kv_cache_scheme": null,
-            "quant_method": METHOD,
-            "quantization_status": "compressed",
-        })
-    })
 }
 
 /// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a
@@ -300,82 +237,10 @@ fn has_tied_head(config: &Value) -> bool {
         && config["tie_word_embeddings"] != Value::Bool(false)
 }
 
-/// The text of a `config.json` with another entry for its quantization, or none. All other values
-/// keep the bytes of the text, also where they are no JSON or numbers that are no f64.
-pub(super) fn with_entry(text: &[u8], entry: Option<Value>) -> Result<Vec<u8>> {
-    let strict = json::strict(text.to_owned());
-    let values: BTreeMap<String, &RawValue> =
-        serde_json::from_slice(&strict).map_err(|e| Error::MalformedCheckpoint {
-            what: "config.json",
-            expected: "an object".into(),
-            got: brief(&e.to_string(), 300),
-        })?;
-    let own = |value: &RawValue| {
-        let start = value.get().as_ptr() as usize - strict.as_ptr() as usize;
-        text[start..start + value.get().len()].to_owned()
-    };
-    let values = values.into_iter().map(|(key, value)| (key, own(value)));
-    let mut values: BTreeMap<String, Vec<u8>> = values.collect();
-    for name in [ENTRY, OLD_ENTRY] {
-        values.remove(name);
-    }
-    if let Some(entry) = entry {
-        let entry = format!("{entry:#}").replace('\n', "\n  ");
-        values.insert(ENTRY.into(), entry.into());
-    }
-    let mut new = b"{".to_vec();
-    for (i, (key, value)) in values.into_iter().enumerate() {
-        let comma = if i > 0 { "," } else { "" };
-        let start = format!("{comma}\n  {}: ", Value::String(key));
-        new.extend(start.into_bytes());
-        new.extend(value);
-    }
-    new.extend(b"\n}\n");
-    Ok(new)
-}
-
-fn group(targets: &BTreeSet<String>, format: Format) -> Value {
-    let args = |dynamic: bool, strategy: &str, symmetric: bool, observer: Value| {
-        json!({
-            "actorder": null, "block_structure": null, "dynamic": dynamic, "group_size": null,
-            "num_bits": 8, "observer": observer, "observer_kwargs": {}, "strategy": strategy,
-            "symmetric": symmetric, "type": "int",
-        })
-    };
-    let activations = match format.activation {
-        Some(ActivationConfig::Dynamic(config)) => {
-            let strategy = match config.granularity {
-                Granularity::PerRow => "token",
-                Granularity::PerTensor => "tensor",
-            };
-            args(true, strategy, false, Value::Null)
-        }
-        _ => Value::Null,
-    };
-    let qscheme = format.codes.map(|codes| codes.qscheme);
-    let strategy = if qscheme.is_some_and(QScheme::is_per_channel) {
-        "channel"
-    } else {
-        "tensor"
-    };
-    let symmetric = qscheme.is_some_and(QScheme::is_symmetric);
-    let mut weights = args(false, strategy, symmetric, "minmax".into());
-    if qscheme == Some(QScheme::PerChannelAffineFloatQParams) {
-        weights["zp_dtype"] = "torch.float32".into();
-    }
-    json!({
-        // In each group, because newer readers take weights without activations for packed ones.
-        "format": "int-quantized",
-        "input_activations": activations,
-        "output_activations": null,
-        "targets": targets,
-        "weights": weights,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_first_group_that_names_a_module_is_its_own() {

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Opened;
 use super::collect::Held;
-use super::header::{Entry, invalid};
-use super::save::{contested, missing};
-use super::shard::is_float;
-use super::weights::matrix;
+use super::errors::{contested, missing};
+use crate::checkpoint::read::header::{Entry, invalid};
+use crate::checkpoint::read::opened::Opened;
+use crate::checkpoint::read::scheme::matrix;
+use crate::checkpoint::read::shard::is_float;
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::stored::origin::Part;
@@ -16,7 +16,7 @@ use crate::stored::{Format, Quantized, SCALE, ZERO_POINT, Zeros};
 
 /// The weights by the tensors of the source.
 #[derive(Default)]
-pub(super) struct Placed {
+pub struct Placed {
     pub weights: BTreeMap<String, Replacement>,
     /// Beside tensors that stay as they are.
     pub views: BTreeMap<String, Vec<SavedView>>,
@@ -25,14 +25,14 @@ pub(super) struct Placed {
 }
 
 /// The weight that stands for a tensor, or several that are its rows.
-pub(super) struct Replacement {
+pub struct Replacement {
     pub kind: LayerKind,
     pub pieces: Vec<Quantized>,
     pub format: Format,
 }
 
 /// A weight that is a part of a tensor which stays.
-pub(super) struct SavedView {
+pub struct SavedView {
     pub name: String,
     pub path: String,
     pub part: Part,
@@ -40,7 +40,7 @@ pub(super) struct SavedView {
     pub format: Format,
 }
 
-pub(super) enum Place {
+pub enum Place {
     Whole(String),
     Part(String, Part),
 }
@@ -64,7 +64,7 @@ impl Place {
 /// # Errors
 /// When a name leads to a tensor of another shape or of integers, or the weight was loaded from
 /// another checkpoint, which has another tensor of that name.
-pub(super) fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<Place>> {
+pub fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<Place>> {
     let is_named = |name: &String| source.files.find(name).is_some();
     if let Some(origin) = &held.origin
         && (is_named(&origin.name.to_string()) || held.names.iter().any(is_named))

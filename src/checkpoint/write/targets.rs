@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plan::own_name;
 use crate::name_regex::NameRegexes;
 
 /// The targets of each group of modules, and the modules of `floats` that are ignored: those that
@@ -10,7 +9,7 @@ use crate::name_regex::NameRegexes;
 ///
 /// Names, not classes: a reader makes every module of a class a quantized one, also one without a
 /// tensor of its own, such as a tied head.
-pub(super) fn targets(
+pub fn targets(
     groups: &[BTreeSet<&str>],
     floats: &BTreeSet<&str>,
     listed: impl Fn(&str) -> bool,
@@ -57,6 +56,11 @@ pub(super) fn targets(
         }
     });
     (targets, ignored.collect())
+}
+
+/// The last part of a module's name.
+pub fn own_name(module: &str) -> &str {
+    module.rsplit('.').next().unwrap_or(module)
 }
 
 /// A regex that matches a module whatever stands before its name: `bert.encoder.x` is `encoder.x`

@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Device, Tensor};
 use safetensors::View;
 
-use super::Opened;
 use super::collect::{Collect, Float, Held, HeldBias, HeldNorm, join};
-use super::files::Files;
-use super::header::{Entry, invalid};
+use super::errors::{contested, missing};
 use super::placing::place;
-use super::save::{contested, missing};
-use super::shard::is_float;
-use super::weights::matrix;
+use super::rewrite::Output;
 use super::writer::{Planned, Writer};
+use crate::checkpoint::read::files::Files;
+use crate::checkpoint::read::header::{Entry, invalid};
+use crate::checkpoint::read::opened::Opened;
+use crate::checkpoint::read::scheme::matrix;
+use crate::checkpoint::read::shard::is_float;
 use crate::error::Result;
 use crate::module::Affine;
 use crate::stored::origin::{Part, Source, equals};
@@ -23,7 +24,7 @@ use crate::tensor::bits;
 
 /// Tensors with their names, by the name of the source's tensor that they stand for.
 #[derive(Default)]
-pub(super) struct Floats(BTreeMap<String, Vec<(String, Tensor)>>);
+pub struct Floats(BTreeMap<String, Vec<(String, Tensor)>>);
 
 /// A float layer and the part of a tensor that its weight is.
 struct Located<'a> {
@@ -288,18 +289,16 @@ impl Floats {
     }
 
     /// The tensors that stand for one of the source; `None` if it is copied.
-    pub fn planned(&self, name: &str) -> Option<Vec<Planned>> {
-        let planned = self.0.get(name)?.iter().map(|(name, tensor)| Planned {
-            name: name.clone(),
-            dtype: View::dtype(tensor),
-            shape: tensor.dims().to_vec(),
+    pub fn outputs(&self, name: &str) -> Option<Vec<Output<'_>>> {
+        let outputs = self.0.get(name)?.iter().map(|(name, tensor)| {
+            let planned = Planned {
+                name: name.clone(),
+                dtype: View::dtype(tensor),
+                shape: tensor.dims().to_vec(),
+            };
+            let write = move |to: &mut Writer<'_>| to.write(name, &tensor.data());
+            Output::New(vec![planned], Box::new(write))
         });
-        Some(planned.collect())
-    }
-
-    /// Writes those tensors.
-    pub fn write(&self, name: &str, to: &mut Writer<'_>) -> Result<()> {
-        let mut tensors = self.0.get(name).into_iter().flatten();
-        tensors.try_for_each(|(name, tensor)| to.write(name, &tensor.data()))
+        Some(outputs.collect())
     }
 }

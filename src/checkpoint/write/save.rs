@@ -4,22 +4,24 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use safetensors::Dtype;
 use serde_json::Value;
 
 use super::collect::Collect;
-use super::config::{self, Module};
+use super::entry::{self, Module};
+use super::errors::contested;
 use super::floats::Floats;
 use super::placing::{Placed, Replacement, SavedView};
-use super::record::View;
-use super::rewrite::{Rewrite, rewrite};
-use super::weights::{Kind, belongs};
-use super::writer::{Planned, Writer};
-use super::{Checkpoint, Opened, header};
-use crate::error::{Error, Result};
+use super::rewrite::{Contents, Output, rewrite};
+use super::weight::{planned, weight};
+use crate::checkpoint::read::Checkpoint;
+use crate::checkpoint::read::header::{self, Entry};
+use crate::checkpoint::read::opened::Opened;
+use crate::checkpoint::read::record::View;
+use crate::checkpoint::read::weights::{Kind, belongs};
+use crate::error::Result;
 use crate::module::{LayerKind, Quantizable, Walk};
 use crate::stored::origin::Part;
-use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros};
+use crate::stored::{Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 
 /// Writes a quantized model as the checkpoint `source`, from which it was loaded, with its
 /// quantized weights in the place of the float ones.
@@ -75,8 +77,8 @@ where
 {
     let mut collect = Collect::default();
     Walk::over(model, &mut collect)?;
-    let mut save = Save::new(collect, &source.opened)?;
-    rewrite(&source.opened, out.as_ref(), &mut save)?;
+    let save = Save::new(collect, &source.opened)?;
+    rewrite(&source.opened, out.as_ref(), &save.contents(), &mut |_| {})?;
     let views = save.placed.views.iter();
     let beside = views.flat_map(|(of, views)| views.iter().map(move |view| Beside::of(of, view)));
     Ok(Saved {
@@ -181,9 +183,49 @@ impl<'a> Save<'a> {
         })
     }
 
-    /// The weights that are written beside a tensor.
-    fn views(&self, name: &str) -> &[SavedView] {
-        self.placed.views.get(name).map_or(&[], |views| views)
+    fn contents(&self) -> Contents<'_> {
+        Contents {
+            formats: self.formats(),
+            views: self.views(),
+            config: self.config.clone(),
+            ..Contents::new(self.source, |name, entry| self.outputs(name, entry))
+        }
+    }
+
+    /// What is written of a tensor of the source.
+    fn outputs(&self, name: &str, entry: &Entry) -> Vec<Output<'_>> {
+        let replaced = self.replaced(name, entry);
+        let mut outputs = replaced.unwrap_or_else(|| vec![Output::Copied]);
+        let views = self.placed.views.get(name).into_iter().flatten();
+        outputs.extend(views.map(|view| {
+            let (piece, zeros) = (
+                std::slice::from_ref(&view.weight),
+                view.weight.zero_points(),
+            );
+            weight(&view.name, &view.weight.shape(), view.format, piece, zeros)
+        }));
+        outputs
+    }
+
+    /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
+    fn replaced(&self, name: &str, entry: &Entry) -> Option<Vec<Output<'_>>> {
+        if let Some(own) = self.placed.weights.get(name) {
+            let zeros = own.zero_points();
+            return Some(vec![weight(
+                name,
+                &entry.shape,
+                own.format,
+                &own.pieces,
+                zeros,
+            )]);
+        }
+        if let Some(floats) = self.floats.outputs(name) {
+            return Some(floats);
+        }
+        // A tensor of a weight that was quantized before, and now differs or is float.
+        let goes = belongs(&self.source.weights, name)
+            && owners(name).any(|weight| self.is_replaced(weight));
+        (goes || self.is_outdated_view(name)).then(Vec::new)
     }
 
     /// The tensor of which one of the source is a part, if that gets other parts or is replaced.
@@ -197,6 +239,37 @@ impl<'a> Save<'a> {
 
     fn is_replaced(&self, name: &str) -> bool {
         self.placed.weights.contains_key(name) || self.floats.contains(name)
+    }
+
+    /// The quantized weights there are then.
+    fn formats(&self) -> BTreeMap<String, Format> {
+        let mut formats: BTreeMap<_, _> = (self.source.weights.iter())
+            .filter(|(name, _)| !self.floats.contains(name))
+            .filter_map(|(name, kind)| match kind {
+                Kind::Whole(format) => Some((name.clone(), *format)),
+                Kind::Groups(_) => None,
+            })
+            .collect();
+        let own = self.placed.weights.iter();
+        formats.extend(own.map(|(name, own)| (name.clone(), own.format)));
+        let views = self.placed.views.values().flatten();
+        formats.extend(views.map(|view| (view.name.clone(), view.format)));
+        formats
+    }
+
+    /// The weights that are parts of tensors, by name.
+    fn views(&self) -> BTreeMap<String, View> {
+        let old = self.source.views.iter();
+        let old =
+            old.flat_map(|(of, views)| views.iter().map(move |(part, name)| (of, name, *part)));
+        let own = self.placed.views.iter();
+        let own =
+            own.flat_map(|(of, views)| views.iter().map(move |view| (of, &view.name, view.part)));
+        let view = |(of, name, part): (&String, &String, Part)| {
+            let of = of.clone();
+            (name.clone(), View { of, part })
+        };
+        old.chain(own).map(view).collect()
     }
 }
 
@@ -236,181 +309,7 @@ fn config(
     }
     ignore.sort();
     ignore.dedup();
-    config::entry(&linears, &tables, &ignore, source)
-}
-
-/// The tensors of a weight of that format.
-pub(super) fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros) -> Vec<Planned> {
-    let tensor = |suffix: &str, dtype, shape: &[usize]| Planned {
-        name: format!("{name}{suffix}"),
-        dtype,
-        shape: shape.to_vec(),
-    };
-    let Some(codes) = format.codes else {
-        return vec![tensor("", format.halves().into(), shape)];
-    };
-    let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
-    let of_scales = if codes.qscheme.is_per_channel() {
-        &[rows, &[1]].concat()[..]
-    } else {
-        &[rows.iter().product::<usize>().min(1)]
-    };
-    let mut all = vec![
-        tensor("", Dtype::I8, shape),
-        tensor(SCALE, Dtype::F32, of_scales),
-    ];
-    match zeros {
-        Zeros::None => {}
-        Zeros::Int(_) => all.push(tensor(ZERO_POINT, Dtype::I8, of_scales)),
-        Zeros::Float(_) => {
-            all.push(tensor(ZERO_POINT, Dtype::F32, of_scales));
-            all.push(tensor(UNSIGNED_ZERO_POINT, Dtype::F32, of_scales));
-        }
-    }
-    all
-}
-
-/// Writes scales and zero points.
-pub(super) fn write_qparams(
-    name: &str,
-    scales: &[f32],
-    zeros: &Zeros,
-    to: &mut Writer<'_>,
-) -> Result<()> {
-    let bytes = |values: &[f32]| {
-        values
-            .iter()
-            .flat_map(|v| v.to_le_bytes())
-            .collect::<Vec<u8>>()
-    };
-    to.write(&format!("{name}{SCALE}"), &bytes(scales))?;
-    match zeros {
-        Zeros::None => Ok(()),
-        Zeros::Int(zeros) => {
-            let zeros: Vec<u8> = zeros.iter().map(|z| (*z as i8).cast_unsigned()).collect();
-            to.write(&format!("{name}{ZERO_POINT}"), &zeros)
-        }
-        Zeros::Float(zeros) => {
-            // Among the codes of the file, which are 128 less, for others.
-            let signed: Vec<f32> = zeros.iter().map(|z| z - 128.).collect();
-            to.write(&format!("{name}{ZERO_POINT}"), &bytes(&signed))?;
-            to.write(&format!("{name}{UNSIGNED_ZERO_POINT}"), &bytes(zeros))
-        }
-    }
-}
-
-impl Rewrite for Save<'_> {
-    fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
-        if let Some(own) = self.placed.weights.get(name) {
-            let (_, entry) = self.source.files.find(name)?;
-            return Some(planned(name, &entry.shape, own.format, &own.zero_points()));
-        }
-        if let Some(planned) = self.floats.planned(name) {
-            return Some(planned);
-        }
-        // A tensor of a weight that was quantized before, and now differs or is float.
-        let goes = belongs(&self.source.weights, name)
-            && owners(name).any(|weight| self.is_replaced(weight));
-        (goes || self.is_outdated_view(name)).then(Vec::new)
-    }
-
-    fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
-        match self.placed.weights.get(name) {
-            Some(own) => write_weight(name, &own.pieces, &own.zero_points(), to),
-            None => self.floats.write(name, to),
-        }
-    }
-
-    fn beside(&self, name: &str) -> Vec<Planned> {
-        let views = self.views(name).iter();
-        let planned = views.map(|view| {
-            let zeros = view.weight.zero_points();
-            planned(&view.name, &view.weight.shape(), view.format, &zeros)
-        });
-        planned.flatten().collect()
-    }
-
-    fn write_beside(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()> {
-        self.views(name).iter().try_for_each(|view| {
-            let piece = std::slice::from_ref(&view.weight);
-            write_weight(&view.name, piece, &view.weight.zero_points(), to)
-        })
-    }
-
-    fn formats(&self) -> BTreeMap<String, Format> {
-        let mut formats: BTreeMap<_, _> = (self.source.weights.iter())
-            .filter(|(name, _)| !self.floats.contains(name))
-            .filter_map(|(name, kind)| match kind {
-                Kind::Whole(format) => Some((name.clone(), *format)),
-                Kind::Groups(_) => None,
-            })
-            .collect();
-        let own = self.placed.weights.iter();
-        formats.extend(own.map(|(name, own)| (name.clone(), own.format)));
-        let views = self.placed.views.values().flatten();
-        formats.extend(views.map(|view| (view.name.clone(), view.format)));
-        formats
-    }
-
-    fn parts(&self) -> BTreeMap<String, View> {
-        let old = self.source.views.iter();
-        let old =
-            old.flat_map(|(of, views)| views.iter().map(move |(part, name)| (of, name, *part)));
-        let own = self.placed.views.iter();
-        let own =
-            own.flat_map(|(of, views)| views.iter().map(move |view| (of, &view.name, view.part)));
-        let view = |(of, name, part): (&String, &String, Part)| {
-            let of = of.clone();
-            (name.clone(), View { of, part })
-        };
-        old.chain(own).map(view).collect()
-    }
-
-    fn config(&self) -> Option<Value> {
-        self.config.clone()
-    }
-
-    fn progress(&mut self, _: u64) {}
-}
-
-/// Writes a weight of these rows, one after the other.
-fn write_weight(
-    name: &str,
-    pieces: &[Quantized],
-    zeros: &Zeros,
-    to: &mut Writer<'_>,
-) -> Result<()> {
-    let mut scales = Vec::new();
-    for piece in pieces {
-        if let Some(halves) = piece.halves() {
-            to.write(name, &halves.to_bytes())?;
-            continue;
-        }
-        let codes = piece.codes().into_iter();
-        let bytes: Vec<u8> = codes.map(i8::cast_unsigned).collect();
-        to.write(name, &bytes)?;
-        scales.extend(piece.scales());
-    }
-    if pieces.iter().any(|piece| piece.format().codes.is_some()) {
-        write_qparams(name, &scales, zeros, to)
-    } else {
-        Ok(())
-    }
-}
-
-pub(super) fn missing(name: &str, got: &str) -> Error {
-    Error::Unsavable {
-        expected: format!("a tensor {name:?} in the checkpoint"),
-        got: got.into(),
-    }
-}
-
-/// The error of layers that need different tensors under one name.
-pub(super) fn contested(name: &str) -> Error {
-    Error::Unsavable {
-        expected: format!("one weight for the tensor {name:?}"),
-        got: "two layers with different ones".into(),
-    }
+    entry::entry(&linears, &tables, &ignore, source)
 }
 
 /// The weights whose scale or zero point a tensor is by its name.

@@ -1,6 +1,7 @@
-//! A checkpoint with some of its tensors replaced, written file by file.
+//! A checkpoint with some of its tensors replaced: a list of what is written, and the loop that
+//! writes it, file by file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,54 +10,69 @@ use candle_dynquant_io::input;
 use candle_dynquant_io::output::{NewFile, NewFolder};
 use serde_json::{Value, json};
 
-use super::Opened;
-use super::config::{self, MAX_CONFIG};
-use super::files::{CONFIG, INDEX, is_of_model, read_small};
-use super::record::{self, View};
-use super::shard::Shard;
+use super::entry::with_entry;
 use super::writer::{Planned, Writer, writing};
+use crate::checkpoint::read::config::MAX_CONFIG;
+use crate::checkpoint::read::files::{CONFIG, INDEX, is_of_model, read_small};
+use crate::checkpoint::read::header::{self, Entry};
+use crate::checkpoint::read::opened::Opened;
+use crate::checkpoint::read::record::{self, View};
+use crate::checkpoint::read::shard::Shard;
 use crate::error::{Error, Result};
 use crate::stored::Format;
 
 /// How deep the folders are from which files are copied.
 const MAX_DEPTH: usize = 8;
 
-/// A change of a checkpoint.
-pub(super) trait Rewrite {
-    /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
-    fn replaced(&self, name: &str) -> Option<Vec<Planned>>;
-
-    /// Writes those tensors.
-    fn write(&mut self, name: &str, to: &mut Writer<'_>) -> Result<()>;
-
-    /// The tensors that are written beside a tensor of the source.
-    fn beside(&self, _: &str) -> Vec<Planned> {
-        Vec::new()
-    }
-
-    /// Writes those.
-    fn write_beside(&mut self, _: &str, _: &mut Writer<'_>) -> Result<()> {
-        Ok(())
-    }
-
+/// What is written in the place of a checkpoint.
+#[derive(Default)]
+pub struct Contents<'a> {
+    /// In the place of each tensor of the source, in the file that has it: of one that is left out
+    /// none.
+    pub tensors: BTreeMap<&'a str, Vec<Output<'a>>>,
+    /// The quantized weights there are then.
+    pub formats: BTreeMap<String, Format>,
     /// The weights that are parts of tensors, by name; those that are not written are none.
-    fn parts(&self) -> BTreeMap<String, View> {
-        BTreeMap::new()
-    }
-
-    /// The quantized weights there are now.
-    fn formats(&self) -> BTreeMap<String, Format>;
-
+    pub views: BTreeMap<String, View>,
     /// The entry `quantization_config`.
-    fn config(&self) -> Option<Value>;
-
-    /// Called after each tensor of the source, with its bytes.
-    fn progress(&mut self, bytes: u64);
+    pub config: Option<Value>,
 }
 
-/// Writes the changed checkpoint: a file for a file, a folder for a folder, with a shard for a
-/// shard and all other files but hidden ones and the model's weights in other forms.
-pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> Result<()> {
+/// Some tensors, and where their bytes are from.
+pub enum Output<'a> {
+    /// The source's tensor as it is.
+    Copied,
+    /// Others, all of which the function writes.
+    New(
+        Vec<Planned>,
+        Box<dyn Fn(&mut Writer<'_>) -> Result<()> + 'a>,
+    ),
+}
+
+impl<'a> Contents<'a> {
+    pub fn new(
+        source: &'a Opened,
+        outputs: impl Fn(&'a str, &'a Entry) -> Vec<Output<'a>>,
+    ) -> Self {
+        let tensors = source.files.tensors();
+        Self {
+            tensors: tensors
+                .map(|(name, _, entry)| (name, outputs(name, entry)))
+                .collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Writes a checkpoint: a file for a file, a folder for a folder, with a shard for a
+/// shard and all other files but hidden ones and the model's weights in other forms. `progress` is
+/// called after each tensor of the source, with its bytes.
+pub fn rewrite(
+    source: &Opened,
+    out: &Path,
+    contents: &Contents<'_>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
     let own = source
         .files
@@ -77,25 +93,33 @@ pub(super) fn rewrite(source: &Opened, out: &Path, change: &mut dyn Rewrite) -> 
             let new = NewFolder::beside(out).map_err(writing)?;
             // Neither the old output is copied nor, through a link, a folder around it.
             let mut around: Vec<_> = [folder, out].into_iter().filter_map(real).collect();
-            fill(source, folder, new.path(), &mut around, change)?;
+            fill(source, folder, new.path(), &mut around, contents, progress)?;
             new.put().map_err(writing)
         }
         None => {
             let mut file = NewFile::beside(out).map_err(writing)?;
-            write_shard(source, 0, &source.files.shards[0], file.file_mut(), change)?;
+            write_shard(
+                source,
+                0,
+                &source.files.shards[0],
+                file.file_mut(),
+                contents,
+                progress,
+            )?;
             file.put().map_err(writing)
         }
     };
     write().map_err(|e| e.in_file(out))
 }
 
-/// Writes the changed checkpoint of a folder into a new one.
+/// Writes the checkpoint of a folder into a new one.
 fn fill(
     source: &Opened,
     folder: &Path,
     new: &Path,
     around: &mut Vec<PathBuf>,
-    change: &mut dyn Rewrite,
+    contents: &Contents<'_>,
+    progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
     let shards = source.files.shards.iter();
     let shards: Vec<_> = shards.filter_map(|shard| shard.path.file_name()).collect();
@@ -105,7 +129,9 @@ fn fill(
     for (number, shard) in source.files.shards.iter().enumerate() {
         let name = shard.path.file_name().unwrap_or(shard.path.as_os_str());
         let mut file = File::create(new.join(name)).map_err(writing)?;
-        for (tensor, of_tensor) in write_shard(source, number, shard, &mut file, change)? {
+        for (tensor, of_tensor) in
+            write_shard(source, number, shard, &mut file, contents, progress)?
+        {
             weight_map.insert(tensor, name.to_string_lossy().into_owned());
             bytes += of_tensor;
         }
@@ -114,7 +140,11 @@ fn fill(
         let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
         write_json(&new.join(INDEX), &index)?;
     }
-    write_config(&folder.join(CONFIG), &new.join(CONFIG), change.config())
+    write_config(
+        &folder.join(CONFIG),
+        &new.join(CONFIG),
+        contents.config.clone(),
+    )
 }
 
 /// Writes one file; the tensors that it has now, and their bytes.
@@ -123,37 +153,34 @@ fn write_shard(
     number: usize,
     shard: &Shard,
     file: &mut File,
-    change: &mut dyn Rewrite,
+    contents: &Contents<'_>,
+    progress: &mut dyn FnMut(u64),
 ) -> Result<BTreeMap<String, u64>> {
-    let own = |name: &&String| source.files.number(name) == Some(number);
-    let names: Vec<&String> = shard.header.tensors.keys().filter(own).collect();
+    let own = |(name, _): &(&String, &Entry)| source.files.number(name) == Some(number);
+    let tensors = || shard.header.tensors.iter().filter(own);
     let mut planned = Vec::new();
-    let mut replaced = BTreeSet::new();
-    for name in &names {
-        let entry = &shard.header.tensors[*name];
-        match change.replaced(name) {
-            None => planned.push(Planned {
-                name: (*name).clone(),
-                dtype: entry.dtype,
-                shape: entry.shape.clone(),
-            }),
-            Some(tensors) => {
-                replaced.insert(*name);
-                planned.extend(tensors);
+    for (name, entry) in tensors() {
+        for output in &contents.tensors[&**name] {
+            match output {
+                Output::Copied => planned.push(Planned {
+                    name: name.clone(),
+                    dtype: entry.dtype,
+                    shape: entry.shape.clone(),
+                }),
+                Output::New(tensors, _) => planned.extend(tensors.iter().cloned()),
             }
         }
-        planned.extend(change.beside(name));
     }
-    let bytes = |p: &Planned| super::header::bytes(p.dtype, &p.shape).unwrap_or_default();
+    let bytes = |p: &Planned| header::bytes(p.dtype, &p.shape).unwrap_or_default();
     let sizes = planned.iter().map(|p| (p.name.clone(), bytes(p))).collect();
     let mut metadata = shard.header.metadata.clone();
-    let formats = change.formats();
+    let formats = &contents.formats;
     let here = planned
         .iter()
         .filter_map(|p| Some((&*p.name, *formats.get(&p.name)?)));
-    let mut parts = change.parts();
-    parts.retain(|name, _| planned.iter().any(|own| own.name == *name));
-    let record = record::write(here, parts);
+    let mut views = contents.views.clone();
+    views.retain(|name, _| planned.iter().any(|own| own.name == *name));
+    let record = record::write(here, views);
     if formats.is_empty() {
         metadata.remove(record::KEY)
     } else {
@@ -164,15 +191,14 @@ fn write_shard(
         .entry("format".into())
         .or_insert_with(|| "pt".into());
     let mut writer = Writer::new(file, planned, &metadata)?;
-    for name in names {
-        let entry = &shard.header.tensors[name];
-        if replaced.contains(name) {
-            change.write(name, &mut writer)?
-        } else {
-            shard.copy(entry, |chunk| writer.write(name, chunk))?
+    for (name, entry) in tensors() {
+        for output in &contents.tensors[&**name] {
+            match output {
+                Output::Copied => shard.copy(entry, |chunk| writer.write(name, chunk))?,
+                Output::New(_, write) => write(&mut writer)?,
+            }
         }
-        change.write_beside(name, &mut writer)?;
-        change.progress(entry.bytes);
+        progress(entry.bytes);
     }
     writer.finish()?;
     Ok(sizes)
@@ -233,7 +259,7 @@ fn write_config(from: &Path, to: &Path, entry: Option<Value>) -> Result<()> {
     }
     let read = || {
         let json = read_small(from, MAX_CONFIG)?;
-        config::with_entry(&json, entry)
+        with_entry(&json, entry)
     };
     write_text(to, &read().map_err(|e: Error| e.in_file(from))?)
 }

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Found, Layout, Weight, of_module, tensor, unsupported};
-use crate::checkpoint::files::Files;
-use crate::checkpoint::header::{Header, invalid, parse};
+use super::super::files::Files;
+use super::super::header::{Header, invalid, parse};
+use super::layout::{Found, Layout, Weight, of_module, tensor, unsupported};
 use crate::error::{Error, Result};
 use crate::qconfig::{ActivationConfig, Granularity};
 use crate::words::brief;
 
-pub(super) struct Torchao;
+pub struct Torchao;
 
 /// The key of the metadata that lists the tensors, each of which has a key of its own.
 const NAMES: &str = "tensor_names";

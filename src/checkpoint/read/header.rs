@@ -9,6 +9,7 @@ use safetensors::Dtype;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Result};
 use crate::words::brief;
 
@@ -17,19 +18,19 @@ const MAX_HEADER: u64 = 100_000_000;
 /// More dimensions than any library has.
 const MAX_RANK: usize = 32;
 /// Bytes of the length.
-pub(super) const LENGTH: u64 = 8;
+pub const LENGTH: u64 = 8;
 const METADATA: &str = "__metadata__";
 
 /// The contents of a file.
 #[derive(Debug, Default)]
-pub(super) struct Header {
+pub struct Header {
     pub tensors: BTreeMap<String, Entry>,
     pub metadata: BTreeMap<String, String>,
 }
 
 /// A tensor and its place, which is within the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub struct Entry {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     /// Offset from the beginning of the file.
@@ -75,12 +76,18 @@ impl Header {
         }
         let mut json = vec![0; header as usize];
         from.read_exact(&mut json).map_err(reading)?;
-        let Raw { tensors, metadata } =
-            parse(&json).map_err(|got| malformed("JSON of tensors", got))?;
+        let UniqueMap(raw) = parse(&json).map_err(|got| malformed("JSON of tensors", got))?;
         let (start, data) = (LENGTH + header, length - LENGTH - header);
-        let mut places = Vec::with_capacity(tensors.len());
-        let mut checked = BTreeMap::new();
-        for (name, tensor) in tensors {
+        let mut places = Vec::with_capacity(raw.len());
+        let (mut tensors, mut metadata) = (BTreeMap::new(), BTreeMap::new());
+        for (name, raw) in raw {
+            let tensor = match raw {
+                Raw::Tensor(tensor) => tensor,
+                Raw::Metadata(own) => {
+                    metadata = own;
+                    continue;
+                }
+            };
             let [begin, end] = tensor.data_offsets;
             let bytes = bytes(tensor.dtype, &tensor.shape.0);
             let invalid = |expected: String| invalid(&name, expected, format!("{begin} to {end}"));
@@ -103,13 +110,10 @@ impl Header {
                 bytes,
                 absmax: false,
             };
-            checked.insert(name, entry);
+            tensors.insert(name, entry);
         }
         check_places(places, data)?;
-        Ok(Self {
-            tensors: checked,
-            metadata,
-        })
+        Ok(Self { tensors, metadata })
     }
 }
 
@@ -135,7 +139,7 @@ fn check_places(mut places: Vec<(u64, u64, String)>, data: u64) -> Result<()> {
 }
 
 /// The bytes of a tensor, if they are whole and `usize` counts its elements.
-pub(super) fn bytes(dtype: Dtype, shape: &[usize]) -> Option<u64> {
+pub fn bytes(dtype: Dtype, shape: &[usize]) -> Option<u64> {
     // With a 0 replaced by 1, no partial product overflows either.
     let product = shape
         .iter()
@@ -147,12 +151,12 @@ pub(super) fn bytes(dtype: Dtype, shape: &[usize]) -> Option<u64> {
 }
 
 /// A type from JSON; an error in few words.
-pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
+pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     serde_json::from_slice(json).map_err(|e| brief(&e.to_string(), 300))
 }
 
 /// As [`parse`], of a whole file, which Python or an editor may have written.
-pub(super) fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
+pub fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
     let other = format::of(&text).filter(|format| *format != format::JSON);
     let parsed = parse(&json::strict(text));
     parsed.map_err(|error| other.map_or(error, |format| format.to_string()))
@@ -167,7 +171,7 @@ fn malformed(expected: impl Into<String>, got: impl Into<String>) -> Error {
 }
 
 /// An error at a tensor, whose name may be as long as the file.
-pub(super) fn invalid(tensor: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
+pub fn invalid(tensor: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
     Error::InvalidTensor {
         tensor: brief(tensor, 200),
         expected: expected.into(),
@@ -180,11 +184,21 @@ fn reading(error: std::io::Error) -> Error {
     Error::Io { action, error }
 }
 
-/// The JSON, of which only repeated names are checked yet.
-#[derive(Default)]
-struct Raw {
-    tensors: Vec<(String, RawEntry)>,
-    metadata: BTreeMap<String, String>,
+/// What a header has under a name.
+enum Raw {
+    Tensor(RawEntry),
+    Metadata(BTreeMap<String, String>),
+}
+
+impl Keyed for Raw {
+    const MAP: &'static str = "an object of tensors";
+
+    fn read<'de, A: MapAccess<'de>>(name: &str, from: &mut A) -> Result<Self, A::Error> {
+        match name {
+            METADATA => from.next_value().map(Self::Metadata),
+            _ => from.next_value().map(Self::Tensor),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -221,37 +235,5 @@ impl<'de> Deserialize<'de> for Shape {
         }
 
         from.deserialize_seq(Sizes)
-    }
-}
-
-impl<'de> Deserialize<'de> for Raw {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Collect;
-
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Raw;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of tensors")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Raw, A::Error> {
-                let mut raw = Raw::default();
-                let mut seen = std::collections::HashSet::new();
-                while let Some(name) = from.next_key::<String>()? {
-                    if !seen.insert(name.clone()) {
-                        let name = brief(&name, 200);
-                        return Err(A::Error::custom(format_args!("{name:?} twice")));
-                    }
-                    match name.as_str() {
-                        METADATA => raw.metadata = from.next_value()?,
-                        _ => raw.tensors.push((name, from.next_value()?)),
-                    }
-                }
-                Ok(raw)
-            }
-        }
-
-        from.deserialize_map(Collect)
     }
 }

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Checkpoint;
-use super::convert::check_products;
-use super::shard::is_float;
-use super::weights::matrix;
+use super::blocks::check_products;
+use crate::checkpoint::read::Checkpoint;
+use crate::checkpoint::read::scheme::matrix;
+use crate::checkpoint::read::shard::is_float;
+use crate::checkpoint::write::targets::own_name;
 use crate::error::{Error, Result};
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
 use crate::qconfig::QConfig;
@@ -285,11 +286,6 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
     tell_linears(source, &mut found);
     tell_tied_tables(source, &mut found);
     found
-}
-
-/// The last part of a module's name.
-pub(super) fn own_name(module: &str) -> &str {
-    module.rsplit('.').next().unwrap_or(module)
 }
 
 /// Corrects the kinds of matrices by biases and siblings, where names alone do not tell them.

@@ -11,7 +11,7 @@ use crate::stored::origin::Part;
 use crate::words::brief;
 
 /// The key of the metadata.
-pub(super) const KEY: &str = "candle_dynquant";
+pub const KEY: &str = "candle_dynquant";
 /// The versions that are read: the second has views, and is written if there are any.
 const VERSIONS: [u64; 2] = [1, 2];
 
@@ -33,14 +33,14 @@ struct Record {
 /// for others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct View {
+pub struct View {
     pub of: String,
     pub part: Part,
 }
 
 /// The record of a file's weights, by their names.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recorded {
+pub struct Recorded {
     pub weights: BTreeMap<String, Format>,
     pub views: BTreeMap<String, View>,
 }
@@ -50,7 +50,7 @@ struct Version {
     version: u64,
 }
 
-pub(super) fn read(json: &str) -> Result<Recorded> {
+pub fn read(json: &str) -> Result<Recorded> {
     let malformed = |got: String| Error::MalformedCheckpoint {
         what: "metadata `candle_dynquant`",
         expected: "a version, formats and weights as JSON".into(),
@@ -83,7 +83,7 @@ pub(super) fn read(json: &str) -> Result<Recorded> {
 }
 
 /// The metadata for these weights.
-pub(super) fn write<'a>(
+pub fn write<'a>(
     weights: impl IntoIterator<Item = (&'a str, Format)>,
     views: BTreeMap<String, View>,
 ) -> String {

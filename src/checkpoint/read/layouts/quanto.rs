@@ -4,13 +4,13 @@
 use safetensors::Dtype;
 use serde_json::Value;
 
-use super::{Found, Layout, Weight, of_module, tensor, unsupported};
-use crate::checkpoint::files::Files;
-use crate::checkpoint::header::invalid;
-use crate::checkpoint::shard::is_float;
+use super::super::files::Files;
+use super::super::header::invalid;
+use super::super::shard::is_float;
+use super::layout::{Found, Layout, Weight, of_module, tensor, unsupported};
 use crate::error::Result;
 
-pub(super) struct Quanto;
+pub struct Quanto;
 
 const CODES: &str = "._data";
 const SCALES: &str = "._scale";

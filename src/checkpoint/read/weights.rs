@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::Opened;
 use super::config::Quantization;
 use super::files::Files;
 use super::header::{Entry, invalid};
 use super::record::{self, View};
+use super::scheme::{Scheme, matrix, scheme};
 use super::shard::{Shard, is_float};
 use crate::error::Result;
 use crate::observer::ZeroPoints;
@@ -21,15 +21,15 @@ use crate::stored::{Codes, Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 use crate::words::brief;
 
 /// The quantized weights of a checkpoint by name.
-pub(super) type Weights = BTreeMap<String, Kind>;
+pub type Weights = BTreeMap<String, Kind>;
 
 /// Parts of tensors that are quantized beside them: by the tensor the names of those that hold
 /// them.
-pub(super) type Views = BTreeMap<String, BTreeMap<Part, String>>;
+pub type Views = BTreeMap<String, BTreeMap<Part, String>>;
 
 /// How a weight is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// As this crate's layers compute with it.
     Whole(Format),
     /// With a scale for each group of this many inputs: layers get it dequantized.
@@ -40,7 +40,7 @@ pub(super) enum Kind {
 ///
 /// # Errors
 /// When a tensor that belongs to one is missing, or has another dtype or shape.
-pub(super) fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views)> {
+pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views)> {
     let (mut weights, mut views) = (Weights::new(), Views::new());
     for shard in &files.shards {
         let Some(json) = shard.header.metadata.get(record::KEY) else {
@@ -114,7 +114,7 @@ fn check_view(
 }
 
 /// Whether a tensor is a scale or a zero point of a weight that is known.
-pub(super) fn belongs(weights: &Weights, name: &str) -> bool {
+pub fn belongs(weights: &Weights, name: &str) -> bool {
     let suffixes = [UNSIGNED_ZERO_POINT, ZERO_POINT, SCALE];
     let of = |suffix| name.strip_suffix(suffix);
     let mut bases = suffixes.into_iter().filter_map(of);
@@ -195,17 +195,6 @@ fn companion(
     }
 }
 
-/// The rows of a weight and their length; the rows of experts follow each other.
-pub(super) fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
-    match &entry.shape[..] {
-        [rows @ .., k] if !rows.is_empty() => Ok([rows.iter().product(), *k]),
-        got => {
-            let expected = "[.., out_features, in_features]";
-            Err(invalid(name, expected, format!("{got:?}")))
-        }
-    }
-}
-
 /// The header has checked that they can be counted.
 fn elements(entry: &Entry) -> usize {
     entry.shape.iter().product()
@@ -232,70 +221,6 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         bfloat16: false,
         activation: config.activation(name),
         saturated: 0,
-    }))
-}
-
-/// How the scales of a weight are distributed.
-pub(super) enum Scheme {
-    Whole(QScheme),
-    /// One for each group of inputs.
-    Groups,
-}
-
-/// The scheme of an int8 weight that others wrote, by the shapes of its tensors.
-///
-/// # Errors
-/// When a tensor has another dtype, or shapes do not fit.
-pub(super) fn scheme(
-    name: &str,
-    entry: &Entry,
-    (scale, scales): (&str, &Entry),
-    zeros: Option<(&str, &Entry)>,
-) -> Result<Scheme> {
-    let [n, k] = matrix(name, entry)?;
-    if entry.dtype != Dtype::I8 {
-        return Err(invalid(name, "I8", entry.dtype.to_string()));
-    }
-    if !is_float(scales.dtype) {
-        return Err(invalid(scale, "a float dtype", scales.dtype.to_string()));
-    }
-    if let Some((name, zeros)) = zeros {
-        if zeros.dtype != Dtype::I8 {
-            return Err(invalid(name, "I8", zeros.dtype.to_string()));
-        }
-        if zeros.shape != scales.shape {
-            let expected = format!("{:?}, as the scales", scales.shape);
-            return Err(invalid(name, expected, format!("{:?}", zeros.shape)));
-        }
-    }
-    let symmetric = zeros.is_none();
-    if let [rows @ .., _] = &entry.shape[..]
-        && rows.len() > 1
-    {
-        // Experts have one for each row of each.
-        if !matches!(&scales.shape[..], [of @ .., 1] if of == rows) {
-            let expected = format!("[out_features, in_features], or scales {rows:?} x 1");
-            let got = format!("{:?} and {:?}", entry.shape, scales.shape);
-            return Err(invalid(name, expected, got));
-        }
-        return Ok(Scheme::Whole(if symmetric {
-            QScheme::PerChannelSymmetric
-        } else {
-            QScheme::PerChannelAffine
-        }));
-    }
-    Ok(Scheme::Whole(match (&scales.shape[..], symmetric) {
-        (&([] | [1] | [1, 1]), true) if n != 1 => QScheme::PerTensorSymmetric,
-        (&([] | [1] | [1, 1]), false) if n != 1 => QScheme::PerTensorAffine,
-        (&([rows] | [rows, 1]), true) if rows == n => QScheme::PerChannelSymmetric,
-        (&([rows] | [rows, 1]), false) if rows == n => QScheme::PerChannelAffine,
-        (&[rows, groups], _) if rows == n && groups > 1 && k.is_multiple_of(groups) => {
-            return Ok(Scheme::Groups);
-        }
-        (got, _) => {
-            let expected = format!("[{n}, 1], [1], or [{n}, groups of {k} inputs]");
-            return Err(invalid(scale, expected, format!("{got:?}")));
-        }
     }))
 }
 
@@ -362,12 +287,7 @@ impl Kind {
 }
 
 /// Rows of a weight of that format.
-pub(super) fn contents(
-    files: &Files,
-    name: &str,
-    format: Format,
-    rows: Range<usize>,
-) -> Result<Values> {
+pub fn contents(files: &Files, name: &str, format: Format, rows: Range<usize>) -> Result<Values> {
     let (shard, entry, [_, k]) = weight(files, name)?;
     let elements = rows.start * k..rows.end * k;
     let Some(Codes { dtype, qscheme }) = format.codes else {
@@ -421,7 +341,7 @@ fn scales(files: &Files, name: &str, suffix: &str) -> Result<Vec<f32>> {
 }
 
 /// The scales of a weight, checked.
-fn positive_scales(files: &Files, name: &str) -> Result<Vec<f32>> {
+pub fn positive_scales(files: &Files, name: &str) -> Result<Vec<f32>> {
     let scales = scales(files, name, SCALE)?;
     match scales.iter().find(|s| !(s.is_finite() && **s > 0.)) {
         None => Ok(scales),
@@ -431,21 +351,6 @@ fn positive_scales(files: &Files, name: &str) -> Result<Vec<f32>> {
             scale.to_string(),
         )),
     }
-}
-
-/// Checks the scales of parts of a tensor: a layer of one reads them where no error can be told.
-pub(super) fn check_views(opened: &Opened, name: &str) -> Result<()> {
-    let views = opened
-        .views
-        .get(name)
-        .into_iter()
-        .flat_map(BTreeMap::values);
-    for view in views {
-        if let Some(Kind::Whole(Format { codes: Some(_), .. })) = opened.weights.get(view) {
-            positive_scales(&opened.files, view)?;
-        }
-    }
-    Ok(())
 }
 
 /// Integer zero points, less the offset of the dtype.

@@ -7,7 +7,7 @@ use crate::module::{Affine, AnyLayer, AnyNorm, LayerKind, Visitor, WeightInfo};
 use crate::stored::{Origin, Quantized, Value};
 
 /// A weight and the names that its tensor may have.
-pub(super) struct Held<W = Quantized> {
+pub struct Held<W = Quantized> {
     pub path: String,
     pub kind: LayerKind,
     pub names: Vec<String>,
@@ -19,21 +19,21 @@ pub(super) struct Held<W = Quantized> {
 }
 
 /// A float weight.
-pub(super) struct Float {
+pub struct Float {
     pub tensor: Tensor,
     /// Whether it was equalized.
     pub folded: bool,
 }
 
 /// A bias and the name of its tensor, as far as the weight's is known.
-pub(super) struct HeldBias {
+pub struct HeldBias {
     pub path: String,
     pub name: String,
     pub bias: Tensor,
 }
 
 /// A norm and the prefixes that its tensors may have.
-pub(super) struct HeldNorm {
+pub struct HeldNorm {
     pub path: String,
     pub prefixes: Vec<String>,
     /// Whether it asked the checkpoint for them by its name.
@@ -45,7 +45,7 @@ pub(super) struct HeldNorm {
 
 /// The layers and norms of the model.
 #[derive(Default)]
-pub(super) struct Collect {
+pub struct Collect {
     pub held: Vec<Held>,
     pub floats: Vec<Held<Float>>,
     pub biases: Vec<HeldBias>,
@@ -149,7 +149,7 @@ impl Visitor for Collect {
 }
 
 /// The name of a tensor of the module `prefix`.
-pub(super) fn join(prefix: &str, name: &str) -> String {
+pub fn join(prefix: &str, name: &str) -> String {
     match prefix {
         "" => name.to_owned(),
         prefix => format!("{prefix}.{name}"),

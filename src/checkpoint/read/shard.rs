@@ -50,7 +50,7 @@ impl Seek for Bytes {
 /// that is changed is undefined behaviour, and its pages would count as memory beside the weights
 /// made of them.
 #[derive(Debug)]
-pub(super) struct Shard {
+pub struct Shard {
     pub path: PathBuf,
     pub header: Header,
     file: Mutex<Bytes>,
@@ -258,6 +258,6 @@ impl Shard {
 }
 
 /// Whether tensors of this dtype are floats that can be quantized.
-pub(super) fn is_float(dtype: Dtype) -> bool {
+pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }

@@ -1,20 +1,19 @@
 //! A checkpoint as the backend of a `VarBuilder`: see the table in [`crate::stored`].
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
 use candle_nn::Init;
 use candle_nn::var_builder::SimpleBackend;
 
-use super::Opened;
 use super::header::invalid;
-use super::weights::{self, Kind};
-use crate::error::{Error, Result};
-use crate::stored::origin::{self, Part, Parts, Source};
+use super::opened::Opened;
+use super::weights::Kind;
+use crate::error::Result;
+use crate::stored::origin::{self, Source};
 use crate::stored::{FORMAT, Format};
 
-pub(super) struct Backend(pub Arc<Opened>);
+pub struct Backend(pub Arc<Opened>);
 
 impl Backend {
     /// The format of a weight whose description this is the name of.
@@ -35,7 +34,9 @@ impl Backend {
         let Some((shard, entry)) = self.0.files.find(name) else {
             return Ok(None);
         };
-        weights::check_views(&self.0, name).map_err(|e| e.in_file(&shard.path))?;
+        self.0
+            .check_views(name)
+            .map_err(|e| e.in_file(&shard.path))?;
         let Some(kind) = self.0.weights.get(name) else {
             return Ok(Some(shard.tensor(name, entry)?));
         };
@@ -95,50 +96,5 @@ impl SimpleBackend for Backend {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.0.files.find(name).is_some() || self.format(name).is_some()
-    }
-}
-
-impl Source for Opened {
-    fn elements(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>> {
-        let (shard, entry) = self.tensor(name)?;
-        if range.end > entry.shape.iter().product() {
-            let expected = format!("{} elements", range.end);
-            return Err(invalid(name, expected, format!("{:?}", entry.shape)).in_file(&shard.path));
-        }
-        let values = match self.weights.get(name) {
-            Some(kind) => kind.dequantize(&self.files, name, range),
-            None => shard.floats(name, entry, range),
-        };
-        values.map_err(|e| e.in_file(&shard.path))
-    }
-
-    fn view(&self, name: &str, part: &Part) -> Option<String> {
-        self.views.get(name)?.get(part).cloned()
-    }
-
-    fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>> {
-        let Some(Kind::Whole(format)) = self.weights.get(name) else {
-            return Ok(None);
-        };
-        let (shard, entry) = self.tensor(name)?;
-        let read = || {
-            let [n, k] = weights::matrix(name, entry)?;
-            let Some(rows) = part.whole_rows(k) else {
-                return Ok(None);
-            };
-            let mut format = *format;
-            if rows.len() != n {
-                // Their place is unknown.
-                format.saturated = 0;
-            }
-            let values = weights::contents(&self.files, name, format, rows)?;
-            let shape = part.shape;
-            Ok(Some(Parts {
-                format,
-                shape,
-                values,
-            }))
-        };
-        read().map_err(|e: Error| e.in_file(&shard.path))
     }
 }

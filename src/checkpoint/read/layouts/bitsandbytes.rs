@@ -4,13 +4,13 @@ use safetensors::Dtype;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Found, Layout, Weight, module, of_module, tensor, unsupported};
-use crate::checkpoint::files::Files;
-use crate::checkpoint::header::invalid;
+use super::super::files::Files;
+use super::super::header::invalid;
+use super::layout::{Found, Layout, Weight, module, of_module, tensor, unsupported};
 use crate::error::Result;
 use crate::qconfig::{ActivationConfig, Granularity};
 
-pub(super) struct Bitsandbytes;
+pub struct Bitsandbytes;
 
 const SCALES: &str = "SCB";
 /// How the codes are ordered: 0 for rows, others as some GPUs multiply them.

@@ -1,0 +1,220 @@
+//! Float checkpoints quantized, a block of rows at a time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::blocks::{blocks, check_block, matrix, quantized_blocks, rows_of_block};
+use super::plan::Plan;
+use crate::checkpoint::read::Checkpoint;
+use crate::checkpoint::read::header::Entry;
+use crate::checkpoint::read::opened::Opened;
+use crate::checkpoint::write::entry::{self, Module};
+use crate::checkpoint::write::rewrite::{Contents, Output, rewrite};
+use crate::checkpoint::write::weight::{planned, write_qparams};
+use crate::checkpoint::write::writer::Writer;
+use crate::codes::offset;
+use crate::error::{Error, Result};
+use crate::halves::max_half;
+use crate::module::LayerKind;
+use crate::observer::ZeroPoints;
+use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
+use crate::qparams::QScheme;
+use crate::qtable::QTable;
+use crate::stored::{Codes, Format, Zeros};
+
+/// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
+/// quantized and [saved](crate::checkpoint::save).
+///
+/// A weight takes 100 MB of memory whatever its size: one with a scale for each row is read once,
+/// one with a single scale by a min-max observer twice. By another observer of the whole weight,
+/// such as `Histogram`, it takes three times its f32 elements. `progress` is called with the bytes
+/// of each tensor when it is done.
+///
+/// # Errors
+/// When a weight cannot be quantized as planned, or `out` cannot be written, is the source, or is a
+/// folder with other files. Then nothing is changed.
+pub fn quantize(
+    source: &Checkpoint,
+    plan: &Plan,
+    out: impl AsRef<Path>,
+    mut progress: impl FnMut(u64),
+) -> Result<()> {
+    let source = &source.opened;
+    rewrite(
+        source,
+        out.as_ref(),
+        &contents(source, plan)?,
+        &mut progress,
+    )
+}
+
+fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
+    let mut weights = BTreeMap::new();
+    let (mut linears, mut tables, mut ignore) = (Vec::new(), Vec::new(), Vec::new());
+    for layer in plan.layers() {
+        let name = || layer.name.clone();
+        let Some(qconfig) = &layer.qconfig else {
+            if layer.is_matrix() && layer.kind != LayerKind::Embedding {
+                ignore.push(name());
+            }
+            continue;
+        };
+        for tensor in &layer.tensors {
+            let format = format(&layer.kind, qconfig, source, tensor);
+            let format = format.map_err(|e| e.at(tensor))?;
+            let module = || Module {
+                name: name(),
+                format,
+            };
+            // Other libraries have no module for a tensor of several layers.
+            let is_module = !layer.is_tensor();
+            if is_module && layer.is_linear() {
+                linears.push(module());
+            } else if is_module && layer.kind == LayerKind::Embedding {
+                tables.push(module());
+            }
+            if is_module && format.codes.is_none() && layer.is_linear() {
+                ignore.push(name());
+            }
+            weights.insert(&**tensor, (qconfig, format));
+        }
+    }
+    let formats = weights.iter();
+    let formats = formats.map(|(name, (_, format))| ((*name).to_owned(), *format));
+    Ok(Contents {
+        formats: formats.collect(),
+        config: entry::entry(&linears, &tables, &ignore, source),
+        ..Contents::new(source, |name, entry| match weights.get(name) {
+            Some((qconfig, format)) => vec![weight(source, name, entry, &qconfig.weight, *format)],
+            None => vec![Output::Copied],
+        })
+    })
+}
+
+/// A weight that is quantized when it is written.
+fn weight<'a>(
+    source: &'a Opened,
+    name: &'a str,
+    entry: &Entry,
+    config: &'a WeightConfig,
+    format: Format,
+) -> Output<'a> {
+    let zeros = match format.codes.map(|codes| codes.qscheme) {
+        Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
+        Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
+        _ => Zeros::None,
+    };
+    let write = move |to: &mut Writer<'_>| {
+        let written = quantized_blocks(source, name, config, |row, table| {
+            match Quantized::of(table, format, row)? {
+                Quantized::Halves(bytes) => to.write(name, &bytes),
+                Quantized::Codes(codes, scales, zeros) => {
+                    let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+                    to.write(name, &bytes)?;
+                    write_qparams(name, &scales, &zeros, to)
+                }
+            }
+        });
+        written.map_err(|error| fault(error, source, name))
+    };
+    Output::New(planned(name, &entry.shape, format, &zeros), Box::new(write))
+}
+
+fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
+    let codes = match &qconfig.weight {
+        WeightConfig::Int8(config) => Some(Codes {
+            dtype: config.dtype,
+            qscheme: config.qscheme,
+        }),
+        WeightConfig::Float16 | WeightConfig::BFloat16 => None,
+    };
+    let activation = match (kind, &qconfig.weight, qconfig.activation) {
+        (LayerKind::Embedding, ..) => None,
+        (_, WeightConfig::Int8(_), ActivationConfig::Float) => {
+            return Err(Error::UnsupportedQConfig {
+                expected: "dynamic activations, for a weight that is multiplied".into(),
+                got: qconfig.to_string(),
+            });
+        }
+        (_, _, activation) => Some(activation),
+    };
+    let mut format = Format {
+        codes,
+        bfloat16: qconfig.weight == WeightConfig::BFloat16,
+        activation,
+        saturated: 0,
+    }
+    .check()?;
+    // A weight that cannot be quantized is an error before anything is written.
+    let (_, _, [_, k]) = matrix(source, tensor)?;
+    if codes.is_none() {
+        let max = max_half(format.halves());
+        blocks(source, tensor, rows_of_block(k), |_, values| {
+            let beyond = |value: &&f32| max.is_some_and(|max| value.abs() > max);
+            format.saturated += values.iter().filter(beyond).count();
+            Ok(())
+        })?;
+    }
+    Ok(format)
+}
+
+/// The error of a weight, at its place in the source.
+fn fault(error: Error, source: &Opened, name: &str) -> Error {
+    match (error, source.files.find(name)) {
+        // Names a file already: the source, or the output.
+        (error @ (Error::InFile { .. } | Error::Io { .. }), _) => error,
+        (error, Some((shard, _))) => error.at(name).in_file(&shard.path),
+        (error, None) => error.at(name),
+    }
+}
+
+/// A block of rows as it is written.
+enum Quantized {
+    Halves(Vec<u8>),
+    /// Codes, scales and zero points: where one scale is for all rows, those are of the first
+    /// block.
+    Codes(Vec<i8>, Vec<f32>, Zeros),
+}
+
+impl Quantized {
+    fn of(table: &QTable, format: Format, first: usize) -> Result<Self> {
+        if let Some(halves) = table.stored_halves() {
+            return Ok(Self::Halves(halves.to_bytes()));
+        }
+        if format.activation.is_some() {
+            check_block(table)?;
+        }
+        let codes: Vec<i8> = table.stored_codes().collect();
+        let [rows, _] = table.shape();
+        let qscheme = format.codes.map(|codes| codes.qscheme);
+        let repeat = |len: usize| {
+            if !qscheme.is_some_and(QScheme::is_per_channel) {
+                usize::from(first == 0)
+            } else if len == 1 {
+                // An observer may choose one value for all rows of a block.
+                rows
+            } else {
+                1
+            }
+        };
+        let offset = format.codes.map_or(0, |codes| offset(codes.dtype));
+        let zeros = match table.zero_points() {
+            Some(ZeroPoints::Float(zeros)) => Zeros::Float(zeros.repeat(repeat(zeros.len()))),
+            Some(ZeroPoints::Int(zeros)) => {
+                let zeros: Vec<i32> = zeros.iter().map(|zero| zero - offset).collect();
+                if qscheme.is_some_and(QScheme::is_symmetric) {
+                    Zeros::None
+                } else {
+                    Zeros::Int(zeros.repeat(repeat(zeros.len())))
+                }
+            }
+            None => Zeros::None,
+        };
+        let scales = table.scales();
+        Ok(Self::Codes(
+            codes,
+            scales.repeat(repeat(scales.len())),
+            zeros,
+        ))
+    }
+}

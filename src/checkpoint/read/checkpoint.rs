@@ -1,0 +1,123 @@
+//! A checkpoint as its readers hold it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use candle_nn::VarBuilder;
+
+use super::backend::Backend;
+use super::config::Quantization;
+use super::files::{CONFIG, Files};
+use super::opened::Opened;
+use crate::error::Result;
+use crate::stored::origin::Source;
+
+/// Tensors in safetensors files, float or quantized, read when a layer asks for them.
+///
+/// ```no_run
+/// use candle_core::{DType, Device};
+/// use candle_dynquant::{nn, Checkpoint};
+///
+/// let checkpoint = Checkpoint::open("path/to/folder")?;
+/// let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+/// let layer = nn::linear(384, 384, vb.pp("encoder.layer.0.attention.self.query"))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    pub(in crate::checkpoint) opened: Arc<Opened>,
+}
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorInfo {
+    /// Its name.
+    pub name: String,
+    /// Its dtype in the file, as safetensors names it: `F32`, `I8`.
+    pub dtype: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its bytes in the file.
+    pub bytes: u64,
+    /// Whether it holds the codes or halves of a quantized weight.
+    pub quantized: bool,
+}
+
+impl Checkpoint {
+    /// Opens a safetensors file, an index of shards, or a folder in the manner of Hugging Face,
+    /// and checks the headers.
+    ///
+    /// # Errors
+    /// When a file is missing or malformed, a quantized weight lacks one of its tensors, a tensor
+    /// has another dtype or shape than its name or another tensor implies, or the format or its
+    /// version is not one that this crate reads.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let files = Files::open(path.as_ref())?;
+        let config = match &files.folder {
+            Some(folder) => Quantization::open(&folder.join(CONFIG))?,
+            None => Quantization::default(),
+        };
+        Self::of(files, config)
+    }
+
+    /// The checkpoint that the bytes of a safetensors file are, where there are no files, as in a
+    /// browser; errors call it `name`.
+    ///
+    /// ```
+    /// use candle_dynquant::Checkpoint;
+    ///
+    /// let header = br#"{"bias":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    /// let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    /// bytes.extend(header);
+    /// bytes.extend(2f32.to_le_bytes());
+    /// let checkpoint = Checkpoint::from_bytes("model.safetensors", bytes)?;
+    /// assert_eq!(checkpoint.floats("bias")?, [2.]);
+    /// # Ok::<(), candle_dynquant::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
+        let files = Files::from_bytes(Path::new(name), bytes)?;
+        Self::of(files, Quantization::default())
+    }
+
+    fn of(files: Files, config: Quantization) -> Result<Self> {
+        let opened = Arc::new(Opened::new(files, config)?);
+        Ok(Self { opened })
+    }
+
+    /// The tensors for a model's own code to load: layers of [`nn`](crate::nn) become quantized
+    /// where the checkpoint is, other layers get floats of `dtype`.
+    ///
+    /// On another device than the CPU all layers get floats.
+    pub fn var_builder(&self, dtype: DType, device: &Device) -> VarBuilder<'static> {
+        let backend = Backend(Arc::clone(&self.opened));
+        VarBuilder::from_backend(Box::new(backend), dtype, device.clone())
+    }
+
+    /// The values of a tensor, quantized or float, as f32 in row order.
+    ///
+    /// # Errors
+    /// When there is no such tensor, it is no float or quantized weight, its scales are not finite
+    /// and positive, or its file cannot be read.
+    pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
+        let (_, entry) = self.opened.tensor(name)?;
+        let all = 0..entry.shape.iter().product();
+        self.opened.elements(name, all)
+    }
+
+    /// All tensors, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
+        let Opened { files, weights, .. } = &*self.opened;
+        files.tensors().map(|(name, _, entry)| TensorInfo {
+            name: name.to_owned(),
+            dtype: entry.dtype.to_string(),
+            shape: entry.shape.clone(),
+            bytes: entry.bytes,
+            quantized: weights.contains_key(name),
+        })
+    }
+}

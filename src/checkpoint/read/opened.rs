@@ -1,0 +1,118 @@
+//! The tensors of a checkpoint with what is known of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use super::config::Quantization;
+use super::files::Files;
+use super::header::{Entry, invalid};
+use super::layouts;
+use super::scheme::matrix;
+use super::shard::Shard;
+use super::weights::{self, Kind, Views, Weights};
+use crate::error::{Error, Result};
+use crate::stored::Format;
+use crate::stored::origin::{Part, Parts, Source};
+
+/// The tensors of a checkpoint, and which of them are quantized weights.
+#[derive(Debug)]
+pub struct Opened {
+    pub files: Files,
+    pub weights: Weights,
+    pub views: Views,
+    /// The tensors of which these are parts.
+    pub viewed: HashMap<String, String>,
+    /// Whether `config.json` says of a part of the model how many words it knows.
+    pub has_vocabulary: bool,
+    /// Whether `config.json` names a model with a head of words, which is tied if the files have
+    /// none.
+    pub has_tied_head: bool,
+}
+
+impl Opened {
+    pub fn new(mut files: Files, mut config: Quantization) -> Result<Self> {
+        layouts::translate(&mut files, &mut config)?;
+        let (weights, views) = weights::find(&files, &config)?;
+        let viewed = views.iter().flat_map(|(of, views)| {
+            let names = views.values();
+            names.map(move |name| (name.clone(), of.clone()))
+        });
+        Ok(Self {
+            viewed: viewed.collect(),
+            has_vocabulary: config.has_vocabulary,
+            has_tied_head: config.has_tied_head,
+            files,
+            weights,
+            views,
+        })
+    }
+
+    /// Whether a tensor is the quantized form of a part of another.
+    pub fn is_view(&self, name: &str) -> bool {
+        self.viewed.contains_key(name)
+    }
+
+    /// A tensor and the file that has it.
+    pub fn tensor(&self, name: &str) -> Result<(&Shard, &Entry)> {
+        self.files.find(name).ok_or_else(|| {
+            let missing = invalid(name, "a tensor of the checkpoint", "none of that name");
+            missing.in_file(self.files.path())
+        })
+    }
+
+    /// Checks the scales of parts of a tensor: a layer of one reads them where no error can be told.
+    pub fn check_views(&self, name: &str) -> Result<()> {
+        let views = self.views.get(name).into_iter().flat_map(BTreeMap::values);
+        for view in views {
+            if let Some(Kind::Whole(Format { codes: Some(_), .. })) = self.weights.get(view) {
+                weights::positive_scales(&self.files, view)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Source for Opened {
+    fn elements(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>> {
+        let (shard, entry) = self.tensor(name)?;
+        if range.end > entry.shape.iter().product() {
+            let expected = format!("{} elements", range.end);
+            return Err(invalid(name, expected, format!("{:?}", entry.shape)).in_file(&shard.path));
+        }
+        let values = match self.weights.get(name) {
+            Some(kind) => kind.dequantize(&self.files, name, range),
+            None => shard.floats(name, entry, range),
+        };
+        values.map_err(|e| e.in_file(&shard.path))
+    }
+
+    fn view(&self, name: &str, part: &Part) -> Option<String> {
+        self.views.get(name)?.get(part).cloned()
+    }
+
+    fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>> {
+        let Some(Kind::Whole(format)) = self.weights.get(name) else {
+            return Ok(None);
+        };
+        let (shard, entry) = self.tensor(name)?;
+        let read = || {
+            let [n, k] = matrix(name, entry)?;
+            let Some(rows) = part.whole_rows(k) else {
+                return Ok(None);
+            };
+            let mut format = *format;
+            if rows.len() != n {
+                // Their place is unknown.
+                format.saturated = 0;
+            }
+            let values = weights::contents(&self.files, name, format, rows)?;
+            let shape = part.shape;
+            Ok(Some(Parts {
+                format,
+                shape,
+                values,
+            }))
+        };
+        read().map_err(|e: Error| e.in_file(&shard.path))
+    }
+}

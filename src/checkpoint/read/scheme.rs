@@ -1,0 +1,83 @@
+//! How the scales of an int8 weight are distributed, by the shapes of its tensors.
+
+use safetensors::Dtype;
+
+use super::header::{Entry, invalid};
+use super::shard::is_float;
+use crate::error::Result;
+use crate::qparams::QScheme;
+
+/// The rows of a weight and their length; the rows of experts follow each other.
+pub fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
+    match &entry.shape[..] {
+        [rows @ .., k] if !rows.is_empty() => Ok([rows.iter().product(), *k]),
+        got => {
+            let expected = "[.., out_features, in_features]";
+            Err(invalid(name, expected, format!("{got:?}")))
+        }
+    }
+}
+
+/// How the scales of a weight are distributed.
+pub enum Scheme {
+    Whole(QScheme),
+    /// One for each group of inputs.
+    Groups,
+}
+
+/// The scheme of an int8 weight that others wrote, by the shapes of its tensors.
+///
+/// # Errors
+/// When a tensor has another dtype, or shapes do not fit.
+pub fn scheme(
+    name: &str,
+    entry: &Entry,
+    (scale, scales): (&str, &Entry),
+    zeros: Option<(&str, &Entry)>,
+) -> Result<Scheme> {
+    let [n, k] = matrix(name, entry)?;
+    if entry.dtype != Dtype::I8 {
+        return Err(invalid(name, "I8", entry.dtype.to_string()));
+    }
+    if !is_float(scales.dtype) {
+        return Err(invalid(scale, "a float dtype", scales.dtype.to_string()));
+    }
+    if let Some((name, zeros)) = zeros {
+        if zeros.dtype != Dtype::I8 {
+            return Err(invalid(name, "I8", zeros.dtype.to_string()));
+        }
+        if zeros.shape != scales.shape {
+            let expected = format!("{:?}, as the scales", scales.shape);
+            return Err(invalid(name, expected, format!("{:?}", zeros.shape)));
+        }
+    }
+    let symmetric = zeros.is_none();
+    if let [rows @ .., _] = &entry.shape[..]
+        && rows.len() > 1
+    {
+        // Experts have one for each row of each.
+        if !matches!(&scales.shape[..], [of @ .., 1] if of == rows) {
+            let expected = format!("[out_features, in_features], or scales {rows:?} x 1");
+            let got = format!("{:?} and {:?}", entry.shape, scales.shape);
+            return Err(invalid(name, expected, got));
+        }
+        return Ok(Scheme::Whole(if symmetric {
+            QScheme::PerChannelSymmetric
+        } else {
+            QScheme::PerChannelAffine
+        }));
+    }
+    Ok(Scheme::Whole(match (&scales.shape[..], symmetric) {
+        (&([] | [1] | [1, 1]), true) if n != 1 => QScheme::PerTensorSymmetric,
+        (&([] | [1] | [1, 1]), false) if n != 1 => QScheme::PerTensorAffine,
+        (&([rows] | [rows, 1]), true) if rows == n => QScheme::PerChannelSymmetric,
+        (&([rows] | [rows, 1]), false) if rows == n => QScheme::PerChannelAffine,
+        (&[rows, groups], _) if rows == n && groups > 1 && k.is_multiple_of(groups) => {
+            return Ok(Scheme::Groups);
+        }
+        (got, _) => {
+            let expected = format!("[{n}, 1], [1], or [{n}, groups of {k} inputs]");
+            return Err(invalid(scale, expected, format!("{got:?}")));
+        }
+    }))
+}

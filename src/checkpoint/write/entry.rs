@@ -1,0 +1,153 @@
+//! The entry `quantization_config` of a `config.json`, as it is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use candle_dynquant_io::json;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::targets::targets;
+use crate::checkpoint::read::config::{ENTRY, METHOD, OLD_ENTRY};
+use crate::checkpoint::read::opened::Opened;
+use crate::error::{Error, Result};
+use crate::qconfig::{ActivationConfig, Granularity};
+use crate::qparams::QScheme;
+use crate::stored::Format;
+use crate::words::brief;
+
+/// A module whose weight is quantized, for the config of a folder.
+#[derive(Clone, Debug)]
+pub struct Module {
+    pub name: String,
+    pub format: Format,
+}
+
+/// The entry for Linears and Embeddings with int8 weights; `ignore` lists modules that stay float
+/// and may be taken for Linears. `None` where no weight is int8.
+///
+/// Their names are the targets. A model without a vocabulary has its class: transformers 5 renames
+/// the modules of vision models when it loads them, but not the names in here, and without a
+/// vocabulary no head is tied to a table. With a Linear that stays float within a block, that has
+/// to be ignored by name, too.
+pub fn entry(
+    linears: &[Module],
+    embeddings: &[Module],
+    ignore: &[String],
+    source: &Opened,
+) -> Option<Value> {
+    let mut formats: Vec<(bool, Format)> = Vec::new();
+    let mut groups: Vec<BTreeSet<&str>> = Vec::new();
+    for (modules, is_linear) in [(linears, true), (embeddings, false)] {
+        for module in modules.iter().filter(|m| m.format.codes.is_some()) {
+            let key = (is_linear, module.format);
+            let number = formats.iter().position(|format| *format == key);
+            let number = number.unwrap_or_else(|| {
+                formats.push(key);
+                groups.push(BTreeSet::new());
+                groups.len() - 1
+            });
+            groups[number].insert(&module.name);
+        }
+    }
+    let ignore: BTreeSet<&str> = ignore.iter().map(String::as_str).collect();
+    let of_file = source.files.tensors();
+    let mut floats: BTreeSet<&str> = of_file
+        .filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0))
+        .collect();
+    floats.extend(&ignore);
+    floats.retain(|name| !groups.iter().any(|group| group.contains(name)));
+    let (mut targets, mut ignored) = targets(&groups, &floats, |name| ignore.contains(name));
+    let linears = formats.iter().filter(|(is_linear, _)| *is_linear).count();
+    if !source.has_vocabulary && linears == 1 && !ignore.iter().any(|name| name.contains('.')) {
+        targets[0] = BTreeSet::from(["Linear".to_owned()]);
+        ignored = ignore.into_iter().map(str::to_owned).collect();
+    }
+    let groups = formats.iter().zip(&targets).enumerate();
+    let groups: serde_json::Map<_, _> = groups
+        .map(|(i, ((_, format), targets))| (format!("group_{i}"), group(targets, *format)))
+        .collect();
+    (!groups.is_empty()).then(|| {
+        json!({
+            "config_groups": groups,
+            "format": "int-quantized",
+            "global_compression_ratio": null,
+            "ignore": ignored,
+            "kv_cache_scheme": null,
+            "quant_method": METHOD,
+            "quantization_status": "compressed",
+        })
+    })
+}
+
+/// The text of a `config.json` with another entry for its quantization, or none. All other values
+/// keep the bytes of the text, also where they are no JSON or numbers that are no f64.
+pub fn with_entry(text: &[u8], entry: Option<Value>) -> Result<Vec<u8>> {
+    let strict = json::strict(text.to_owned());
+    let values: BTreeMap<String, &RawValue> =
+        serde_json::from_slice(&strict).map_err(|e| Error::MalformedCheckpoint {
+            what: "config.json",
+            expected: "an object".into(),
+            got: brief(&e.to_string(), 300),
+        })?;
+    let own = |value: &RawValue| {
+        let start = value.get().as_ptr() as usize - strict.as_ptr() as usize;
+        text[start..start + value.get().len()].to_owned()
+    };
+    let values = values.into_iter().map(|(key, value)| (key, own(value)));
+    let mut values: BTreeMap<String, Vec<u8>> = values.collect();
+    for name in [ENTRY, OLD_ENTRY] {
+        values.remove(name);
+    }
+    if let Some(entry) = entry {
+        let entry = format!("{entry:#}").replace('\n', "\n  ");
+        values.insert(ENTRY.into(), entry.into());
+    }
+    let mut new = b"{".to_vec();
+    for (i, (key, value)) in values.into_iter().enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        let start = format!("{comma}\n  {}: ", Value::String(key));
+        new.extend(start.into_bytes());
+        new.extend(value);
+    }
+    new.extend(b"\n}\n");
+    Ok(new)
+}
+
+fn group(targets: &BTreeSet<String>, format: Format) -> Value {
+    let args = |dynamic: bool, strategy: &str, symmetric: bool, observer: Value| {
+        json!({
+            "actorder": null, "block_structure": null, "dynamic": dynamic, "group_size": null,
+            "num_bits": 8, "observer": observer, "observer_kwargs": {}, "strategy": strategy,
+            "symmetric": symmetric, "type": "int",
+        })
+    };
+    let activations = match format.activation {
+        Some(ActivationConfig::Dynamic(config)) => {
+            let strategy = match config.granularity {
+                Granularity::PerRow => "token",
+                Granularity::PerTensor => "tensor",
+            };
+            args(true, strategy, false, Value::Null)
+        }
+        _ => Value::Null,
+    };
+    let qscheme = format.codes.map(|codes| codes.qscheme);
+    let strategy = if qscheme.is_some_and(QScheme::is_per_channel) {
+        "channel"
+    } else {
+        "tensor"
+    };
+    let symmetric = qscheme.is_some_and(QScheme::is_symmetric);
+    let mut weights = args(false, strategy, symmetric, "minmax".into());
+    if qscheme == Some(QScheme::PerChannelAffineFloatQParams) {
+        weights["zp_dtype"] = "torch.float32".into();
+    }
+    json!({
+        // In each group, because newer readers take weights without activations for packed ones.
+        "format": "int-quantized",
+        "input_activations": activations,
+        "output_activations": null,
+        "targets": targets,
+        "weights": weights,
+    })
+}

@@ -1,0 +1,102 @@
+//! The tensors of a quantized weight, and their bytes.
+
+use safetensors::Dtype;
+
+use super::rewrite::Output;
+use super::writer::{Planned, Writer};
+use crate::error::Result;
+use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros};
+
+/// A weight of these rows, one after the other.
+pub fn weight<'a>(
+    name: &str,
+    shape: &[usize],
+    format: Format,
+    pieces: &'a [Quantized],
+    zeros: Zeros,
+) -> Output<'a> {
+    let tensors = planned(name, shape, format, &zeros);
+    let name = name.to_owned();
+    let write = move |to: &mut Writer<'_>| write_weight(&name, pieces, &zeros, to);
+    Output::New(tensors, Box::new(write))
+}
+
+/// The tensors of a weight of that format.
+pub fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros) -> Vec<Planned> {
+    let tensor = |suffix: &str, dtype, shape: &[usize]| Planned {
+        name: format!("{name}{suffix}"),
+        dtype,
+        shape: shape.to_vec(),
+    };
+    let Some(codes) = format.codes else {
+        return vec![tensor("", format.halves().into(), shape)];
+    };
+    let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
+    let of_scales = if codes.qscheme.is_per_channel() {
+        &[rows, &[1]].concat()[..]
+    } else {
+        &[rows.iter().product::<usize>().min(1)]
+    };
+    let mut all = vec![
+        tensor("", Dtype::I8, shape),
+        tensor(SCALE, Dtype::F32, of_scales),
+    ];
+    match zeros {
+        Zeros::None => {}
+        Zeros::Int(_) => all.push(tensor(ZERO_POINT, Dtype::I8, of_scales)),
+        Zeros::Float(_) => {
+            all.push(tensor(ZERO_POINT, Dtype::F32, of_scales));
+            all.push(tensor(UNSIGNED_ZERO_POINT, Dtype::F32, of_scales));
+        }
+    }
+    all
+}
+
+/// Writes scales and zero points.
+pub fn write_qparams(name: &str, scales: &[f32], zeros: &Zeros, to: &mut Writer<'_>) -> Result<()> {
+    let bytes = |values: &[f32]| {
+        values
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    to.write(&format!("{name}{SCALE}"), &bytes(scales))?;
+    match zeros {
+        Zeros::None => Ok(()),
+        Zeros::Int(zeros) => {
+            let zeros: Vec<u8> = zeros.iter().map(|z| (*z as i8).cast_unsigned()).collect();
+            to.write(&format!("{name}{ZERO_POINT}"), &zeros)
+        }
+        Zeros::Float(zeros) => {
+            // Among the codes of the file, which are 128 less, for others.
+            let signed: Vec<f32> = zeros.iter().map(|z| z - 128.).collect();
+            to.write(&format!("{name}{ZERO_POINT}"), &bytes(&signed))?;
+            to.write(&format!("{name}{UNSIGNED_ZERO_POINT}"), &bytes(zeros))
+        }
+    }
+}
+
+/// Writes a weight of these rows, one after the other.
+fn write_weight(
+    name: &str,
+    pieces: &[Quantized],
+    zeros: &Zeros,
+    to: &mut Writer<'_>,
+) -> Result<()> {
+    let mut scales = Vec::new();
+    for piece in pieces {
+        if let Some(halves) = piece.halves() {
+            to.write(name, &halves.to_bytes())?;
+            continue;
+        }
+        let codes = piece.codes().into_iter();
+        let bytes: Vec<u8> = codes.map(i8::cast_unsigned).collect();
+        to.write(name, &bytes)?;
+        scales.extend(piece.scales());
+    }
+    if pieces.iter().any(|piece| piece.format().codes.is_some()) {
+        write_qparams(name, &scales, zeros, to)
+    } else {
+        Ok(())
+    }
+}
