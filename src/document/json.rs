@@ -6,8 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::parse::{MAX_DEPTH, MAX_VALUES, fault, too_large};
-use super::{Node, Value};
+use super::node::{MAX_DEPTH, MAX_VALUES, Node, Value, fault, too_large};
 use crate::error::{Error, Result};
 
 /// The tree of a text, whose length the caller has checked.

@@ -8,16 +8,12 @@ use candle_dynquant_io::input;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{MessageFormatter, Spanned, UserMessageFormatter};
 
-use super::{LONGEST_MESSAGE, Node, Read, Value, brief, json};
+use super::json;
+use super::node::{MAX_DEPTH, MAX_VALUES, Node, Read, Value, fault, too_large};
 use crate::error::{Error, Result};
 
 /// Bytes of the longest document: a longer one was not written by hand.
 const MAX_BYTES: usize = 1 << 20;
-/// The maximum nesting of lists and maps.
-pub(super) const MAX_DEPTH: usize = 32;
-/// Values, and what aliases repeat of them.
-pub(super) const MAX_VALUES: usize = 100_000;
-
 impl Node {
     pub fn from_yaml(text: &str) -> Result<Self> {
         check_length(text.len())?;
@@ -69,19 +65,6 @@ impl Node {
             }),
         }
     }
-}
-
-pub(super) fn fault(line: usize, column: usize, message: &str) -> Error {
-    Error::InvalidConfig {
-        line,
-        column,
-        key: String::new(),
-        message: brief(message, LONGEST_MESSAGE),
-    }
-}
-
-pub(super) fn too_large() -> String {
-    format!("expected one document of at most {MAX_VALUES} values, {MAX_DEPTH} deep")
 }
 
 /// The text behind a byte order mark, with which some editors begin.

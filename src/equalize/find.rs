@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::Tensor;
 use regex::Captures;
 
-use super::Equalization;
+use super::config::Equalization;
 use super::factors::column_maxima;
 use super::report::{LeftNorm, Pair, Unfoldable};
 use crate::error::{Error, Result};

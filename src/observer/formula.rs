@@ -1,7 +1,7 @@
 //! PyTorch's `calculate_qparams`: from the ranges an observer kept to scales and zero points.
 
-use super::weight_qparams::check_quant_range;
-use super::{ObserverConfig, WeightQParams, ZeroPoints};
+use super::config::ObserverConfig;
+use super::weight_qparams::{WeightQParams, ZeroPoints, check_quant_range};
 use crate::error::{Error, Result};
 use crate::qparams::{self, QDType, QScheme};
 

@@ -5,9 +5,10 @@
 
 use candle_core::Tensor;
 
+use super::config::{Observer, ObserverConfig};
 use super::formula::Formula;
 use super::values::ranges;
-use super::{Observer, ObserverConfig, WeightQParams};
+use super::weight_qparams::WeightQParams;
 use crate::error::{Error, Result};
 use crate::tensor::{Elements, as_f32};
 

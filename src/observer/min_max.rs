@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 
+use super::config::{Observer, ObserverConfig};
 use super::formula::Formula;
 use super::values::ranges;
-use super::{Observer, ObserverConfig, WeightQParams};
+use super::weight_qparams::WeightQParams;
 use crate::error::{Error, Result};
 
 /// PyTorch's `MinMaxObserver`: minimum and maximum of all tensors seen, per tensor.

@@ -2,10 +2,11 @@
 
 use candle_core::Tensor;
 
+use super::config::{Observer, ObserverConfig};
 use super::formula::Formula;
 use super::min_max::Extremes;
 use super::values::ranges;
-use super::{Observer, ObserverConfig, WeightQParams};
+use super::weight_qparams::WeightQParams;
 use crate::error::{Error, Result};
 
 /// PyTorch's `MovingAverageMinMaxObserver`: averages of minimum and maximum, per tensor.

@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 
+use super::config::{Observer, ObserverConfig};
 use super::min_max::{Extremes, widen};
 use super::values::ranges;
-use super::{Observer, ObserverConfig, WeightQParams, ZeroPoints};
+use super::weight_qparams::{WeightQParams, ZeroPoints};
 use crate::error::{Error, Result};
 use crate::qparams::{QDType, QScheme, Rounding, onnxruntime_quant_range, onnxruntime_weight};
 

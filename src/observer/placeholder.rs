@@ -2,7 +2,8 @@
 
 use candle_core::Tensor;
 
-use super::{Observer, WeightQParams};
+use super::config::Observer;
+use super::weight_qparams::WeightQParams;
 use crate::error::{Error, Result};
 
 /// PyTorch's `PlaceholderObserver`: it observes nothing and has no qparams.

@@ -2,7 +2,7 @@
 
 use candle_core::{D, DType, Module, Result, Tensor};
 
-use super::is_ours;
+use super::ours::is_ours;
 use crate::error::Error;
 use crate::kernels::{self, Activation};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};

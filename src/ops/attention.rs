@@ -2,8 +2,8 @@
 
 use candle_core::{D, DType, Result, Tensor};
 
-use super::is_ours;
 use super::mask::{Mask, causal};
+use super::ours::is_ours;
 use crate::error;
 use crate::kernels::{self, Attention, Heads, Precision};
 use crate::sizes;

@@ -29,6 +29,7 @@ mod attention;
 mod gather;
 mod mask;
 mod norm;
+mod ours;
 mod softmax;
 
 pub use activation::{activate, gelu, gelu_erf, gelu_tanh, relu, sigmoid, silu, swiglu, tanh};
@@ -47,22 +48,3 @@ pub use candle_nn::ops::{
 
 #[doc(no_inline)]
 pub use crate::kernels::{Activation, Precision};
-
-use candle_core::{DType, Tensor};
-
-use crate::error::Result;
-use crate::tensor::check_float;
-
-/// Whether the kernels here compute this, or candle's own operations.
-///
-/// # Errors
-/// When a tensor has a dtype that is no float.
-fn is_ours(op: &'static str, tensors: &[&Tensor]) -> Result<bool> {
-    let mut ours = true;
-    for tensor in tensors {
-        check_float(tensor, op)?;
-        let here = tensor.device().is_cpu() && !tensor.track_op();
-        ours &= here && tensor.dtype() != DType::F64;
-    }
-    Ok(ours)
-}

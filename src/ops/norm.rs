@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Module, Result, Tensor};
 use candle_nn::{LayerNorm, RmsNorm};
 
-use super::is_ours;
+use super::ours::is_ours;
 use crate::error;
 use crate::kernels;
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};

@@ -3,7 +3,7 @@
 use candle_core::shape::Dim;
 use candle_core::{D, Result, Tensor};
 
-use super::is_ours;
+use super::ours::is_ours;
 use crate::kernels;
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 use crate::trace;

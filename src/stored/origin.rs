@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use candle_core::{Device, Layout, Tensor, TensorId};
 use serde::{Deserialize, Serialize};
 
-use super::Format;
+use super::format::Format;
 use crate::codes::offset;
 use crate::error::Result;
 use crate::halves::Halves;

@@ -3,10 +3,10 @@
 use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
-use super::format::Codes;
-use super::{
-    EQUALIZED, FORMAT, Format, Origin, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, origin,
+use super::format::{
+    Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
 };
+use super::origin::{self, Origin};
 use crate::codes::offset;
 use crate::error::Result;
 use crate::halves::Halves;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use super::Format;
-use super::format::Codes;
+use super::format::{Codes, Format};
 use crate::halves::Halves;
 use crate::observer::ZeroPoints;
 use crate::qconfig::ActivationConfig;

@@ -1,6 +1,6 @@
 //! Neural Compressor's order of trials.
 
-use super::{Trials, start};
+use super::trials::{Trials, start};
 use crate::tune::stop::Step;
 use crate::tune::units::Units;
 

@@ -1,6 +1,6 @@
 //! Whole kinds of layers.
 
-use super::{Trials, start};
+use super::trials::{Trials, start};
 use crate::tune::stop::Step;
 use crate::tune::units::{Precision, Units};
 

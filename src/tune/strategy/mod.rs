@@ -6,12 +6,12 @@
 mod basic;
 mod by_kind;
 mod sensitivity;
-
-use std::cmp::Ordering;
+mod trials;
 
 use super::stop::Step;
-use super::units::{Assignment, Units};
+use super::units::Units;
 use crate::words::words;
+pub(super) use trials::{Trials, Verdict};
 
 /// The order in which [`tune`](crate::tune()) tries mixes of precisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,27 +35,6 @@ words!(Strategy, "strategy", prefix "", {
     Basic => "basic", Sensitivity => "sensitivity", ByKind => "by_kind",
 });
 
-/// The result of a trial.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Verdict {
-    pub value: f64,
-    pub passed: bool,
-}
-
-/// Evaluates assignments, each once.
-pub(super) trait Trials {
-    /// A candidate: with `timeout: 0` a search that finds one that passes is over.
-    fn trial(&mut self, assignment: &Assignment) -> Step<Verdict>;
-    /// A trial on the way to a candidate.
-    fn probe(&mut self, assignment: &Assignment) -> Step<Verdict>;
-    /// Calls of eval until now, the float model's included.
-    fn evals(&self) -> usize;
-    /// Whether the first success ends the search.
-    fn stops_at_first(&self) -> bool;
-    /// Orders two accuracies, the better one greater.
-    fn compare(&self, a: f64, b: f64) -> Ordering;
-}
-
 impl Strategy {
     /// Tries what there is to try; `ranking` are the units, the worst first.
     pub(super) fn run(self, units: &Units, ranking: &[usize], trials: &mut dyn Trials) -> Step {
@@ -75,22 +54,4 @@ impl Strategy {
             Self::ByKind => starts + units.kinds().len() * (starts + fallbacks),
         }
     }
-}
-
-/// The assignment to start from, the best of those without fallback, or `None` if one passes: none
-/// of the others is cheaper.
-fn start(units: &Units, trials: &mut dyn Trials) -> Step<Option<Assignment>> {
-    let mut best: Option<(Assignment, f64)> = None;
-    for precision in units.starts() {
-        let assignment = units.uniform(precision);
-        let verdict = trials.trial(&assignment)?;
-        if verdict.passed {
-            return Ok(None);
-        }
-        let better = |(_, value): &(_, f64)| trials.compare(verdict.value, *value).is_ge();
-        if best.as_ref().is_none_or(better) {
-            best = Some((assignment, verdict.value));
-        }
-    }
-    Ok(best.map(|(assignment, _)| assignment))
 }

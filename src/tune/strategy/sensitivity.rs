@@ -1,6 +1,6 @@
 //! The layers that lose most fall back first.
 
-use super::{Trials, start};
+use super::trials::{Trials, start};
 use crate::tune::stop::Step;
 use crate::tune::units::{Assignment, Precision, Units};
 

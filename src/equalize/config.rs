@@ -1,0 +1,50 @@
+//! How a model is equalized.
+
+/// How [`equalize`](super::equalize) goes about it; [`default`](Self::default) finds the pairs itself.
+#[derive(Clone, Debug)]
+pub struct Equalization {
+    pub(super) alpha: f64,
+    pub(super) pairs: Vec<[String; 2]>,
+    pub(super) unused: Vec<String>,
+}
+
+impl Default for Equalization {
+    fn default() -> Self {
+        Self {
+            alpha: 0.5,
+            pairs: Vec::new(),
+            unused: Vec::new(),
+        }
+    }
+}
+
+impl Equalization {
+    /// The share of the range of activations that goes to the weights: 0.5 by default, 0 to 1.
+    #[must_use]
+    pub fn alpha(self, alpha: f64) -> Self {
+        Self { alpha, ..self }
+    }
+
+    /// Equalizes the norms whose paths the regex `norm` matches as a whole, with the layers whose
+    /// paths `layers` matches, in which `$1` is the text of the first group of `norm`; no others
+    /// are looked for then.
+    ///
+    /// ```
+    /// use candle_dynquant::Equalization;
+    ///
+    /// Equalization::default().pair(r"blocks\.(\d+)\.norm", r"blocks\.$1\.(query|key|value)");
+    /// ```
+    #[must_use]
+    pub fn pair(mut self, norm: impl Into<String>, layers: impl Into<String>) -> Self {
+        self.pairs.push([norm.into(), layers.into()]);
+        self
+    }
+
+    /// Layers, by a regex of whole paths, that no output of the model depends on. A layer that the
+    /// probe does not reach could read any norm, which is left then.
+    #[must_use]
+    pub fn unused(mut self, layers: impl Into<String>) -> Self {
+        self.unused.push(layers.into());
+        self
+    }
+}

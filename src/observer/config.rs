@@ -1,0 +1,172 @@
+//! Which observer, with its arguments, and what one does.
+
+use std::fmt;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::weight_qparams::WeightQParams;
+use crate::error::Result;
+use crate::qparams::{QDType, QScheme};
+
+/// An observer and its arguments; PyTorch's `Observer.with_args(..)`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ObserverConfig {
+    /// Which observer.
+    pub kind: ObserverKind,
+    /// The codes.
+    pub dtype: QDType,
+    /// Granularity and symmetry.
+    pub qscheme: QScheme,
+    /// The axis of the channels; a negative one counts from the last.
+    pub ch_axis: isize,
+    /// Use only half the codes.
+    pub reduce_range: bool,
+    /// Minimum and maximum code, if not all codes of the dtype are used.
+    pub quant_range: Option<[i32; 2]>,
+    /// Minimum scale, at least [`QConfig::MIN_EPS`](crate::QConfig::MIN_EPS); PyTorch's is 2^-23.
+    pub eps: f32,
+}
+
+/// The observers there are.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ObserverKind {
+    /// `MinMaxObserver`: minimum and maximum of all elements seen, per tensor.
+    MinMax,
+    /// `PerChannelMinMaxObserver`: minimum and maximum of each output channel.
+    PerChannelMinMax,
+    /// `MovingAverageMinMaxObserver`: averages of minimum and maximum, per tensor.
+    MovingAverageMinMax {
+        /// Share of the newest in the average; 0.01 by default.
+        averaging_constant: f32,
+    },
+    /// `MovingAveragePerChannelMinMaxObserver`: averages of each output channel.
+    MovingAveragePerChannelMinMax {
+        /// Share of the newest in the average; 0.01 by default.
+        averaging_constant: f32,
+    },
+    /// `HistogramObserver`: the range with the minimum expected square error, per tensor.
+    Histogram {
+        /// Bins of the histogram; 2,048 by default.
+        bins: usize,
+    },
+    /// ONNX Runtime's own formulas, per tensor or per channel.
+    OnnxRuntime,
+    /// `PlaceholderObserver`: nothing is observed, and there is no scale.
+    Placeholder,
+    /// A user's own.
+    Custom(CustomObserver),
+}
+
+/// A user's own observer: a name, and how to make one.
+#[derive(Clone)]
+pub struct CustomObserver {
+    name: Arc<str>,
+    pub(super) build: Build,
+}
+
+type Build = Arc<dyn Fn(&ObserverConfig) -> Result<Box<dyn Observer>> + Send + Sync>;
+
+/// Looks at tensors and chooses their scale and zero point.
+///
+/// Implement it for an observer of your own, and name it with [`ObserverKind::Custom`]:
+///
+/// ```
+/// use candle_core::Tensor;
+/// use candle_dynquant::observer::{
+///     CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
+/// };
+/// use candle_dynquant::{QDType, QScheme, Result};
+///
+/// /// The same scale, whatever comes.
+/// #[derive(Debug)]
+/// struct Fixed(f32);
+///
+/// impl Observer for Fixed {
+///     fn observe(&mut self, _: &Tensor) -> Result<()> {
+///         Ok(())
+///     }
+///
+///     fn calculate_qparams(&self) -> Result<WeightQParams> {
+///         WeightQParams::new(QDType::QInt8, vec![self.0], ZeroPoints::Int(vec![0]))
+///     }
+/// }
+///
+/// let kind = ObserverKind::Custom(CustomObserver::new("Fixed", |_| Ok(Box::new(Fixed(0.5)))));
+/// let config = ObserverConfig::new(kind, QDType::QInt8, QScheme::PerTensorSymmetric);
+/// assert_eq!(config.build()?.calculate_qparams()?.scales(), [0.5]);
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+pub trait Observer: fmt::Debug {
+    /// Takes a float tensor into account; one without elements changes nothing. A weight that is
+    /// quantized is shown contiguous and in f32.
+    ///
+    /// # Errors
+    /// When the tensor is not a float tensor on the CPU, an element is NaN or infinite, or its
+    /// shape does not match earlier tensors. The observer is then unchanged.
+    fn observe(&mut self, tensor: &Tensor) -> Result<()>;
+
+    /// The scale and zero point of what was observed, or of each channel.
+    ///
+    /// As in PyTorch, they are 1 and 0 before the first element is seen.
+    ///
+    /// # Errors
+    /// When there is no scale, or none that f32 can hold.
+    fn calculate_qparams(&self) -> Result<WeightQParams>;
+}
+
+impl CustomObserver {
+    /// An observer that `build` makes afresh for every weight.
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        build: impl Fn(&ObserverConfig) -> Result<Box<dyn Observer>> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            build: Arc::new(build),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Debug for CustomObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CustomObserver").field(&self.name).finish()
+    }
+}
+
+/// Equal ones have one maker under one name.
+impl PartialEq for CustomObserver {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.build, &other.build)
+    }
+}
+
+impl ObserverConfig {
+    /// An observer with PyTorch's defaults for the rest: channels along axis 0, all codes, an
+    /// `eps` of 2^-23.
+    pub const fn new(kind: ObserverKind, dtype: QDType, qscheme: QScheme) -> Self {
+        Self {
+            kind,
+            dtype,
+            qscheme,
+            ch_axis: 0,
+            reduce_range: false,
+            quant_range: None,
+            eps: f32::EPSILON,
+        }
+    }
+
+    /// Whether an observer that is shown a weight block by block gives it the parameters that it
+    /// gives it as a whole, one scale for all.
+    pub(crate) fn sees_blocks(&self) -> bool {
+        let ranges = matches!(self.kind, ObserverKind::MinMax | ObserverKind::OnnxRuntime);
+        ranges && !self.qscheme.is_per_channel()
+    }
+}
