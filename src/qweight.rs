@@ -1,6 +1,6 @@
 //! A quantized weight: codes or halves, and the packed form that is multiplied.
 
-mod from_codes;
+pub(crate) mod from_codes;
 
 use std::sync::OnceLock;
 
@@ -16,7 +16,6 @@ use crate::qconfig::WeightConfig;
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
-pub(crate) use from_codes::{RawCodes, check_codes, check_halves, check_sums, less_offset};
 
 /// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, or
 /// as float16 or bfloat16.

@@ -3,7 +3,7 @@
 
 mod json;
 mod node;
-mod parse;
+pub(crate) mod parse;
 
 pub(crate) use node::{Map, Node, Read, Value};
-pub(crate) use parse::{deserialize, deserialize_by_read};
+pub(crate) use parse::deserialize_by_read;

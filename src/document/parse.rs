@@ -112,7 +112,7 @@ macro_rules! deserialize_by_read {
     ($($type:ty),+) => {$(
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                $crate::document::deserialize(from)
+                $crate::document::parse::deserialize(from)
             }
         }
     )+};

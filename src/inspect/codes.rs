@@ -3,7 +3,8 @@
 use candle_core::Tensor;
 use serde::Serialize;
 
-use super::{Deviation, Histogram};
+use super::histogram::Histogram;
+use super::measure::Deviation;
 use crate::error::Result;
 use candle_dynquant_kernels::qparams::activation as kernels;
 

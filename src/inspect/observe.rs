@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
 
-use super::Deviation;
+use super::measure::Deviation;
 use crate::error::Result;
 use crate::module::{
     AnyLayer, AnyNorm, Quantizable, Receiver, Replay, Tap, Visitor, VisitorMut, Walk, WalkMut,

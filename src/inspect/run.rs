@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::Tensor;
 use serde::Serialize;
 
-use super::codes::Activations;
-use super::{ActivationInspection, Deviation, WeightInspection, tapped};
+use super::codes::{ActivationInspection, Activations, WeightInspection};
+use super::measure::Deviation;
+use super::observe::tapped;
 use crate::error::{Error, Result};
 use crate::module::{
     AnyLayer, LayerKind, Quantizable, Receiver, Replay, Visitor, Walk, WeightInfo,

@@ -4,7 +4,9 @@ use std::fmt;
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
-use super::{Deviation, Inspection, LayerInspection, WeightInspection};
+use super::codes::WeightInspection;
+use super::measure::Deviation;
+use super::run::{Inspection, LayerInspection};
 
 /// A rule below the header and one at the end.
 const RULED: TableStyle = {

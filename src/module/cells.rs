@@ -6,7 +6,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 
-use super::{Quantizable, Walk, WalkMut};
+use super::walk::{Quantizable, Walk, WalkMut};
 use crate::error::Result;
 
 /// Looked at as a copy.

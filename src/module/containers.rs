@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Quantizable, Walk, WalkMut};
+use super::walk::{Quantizable, Walk, WalkMut};
 use crate::error::Result;
 
 impl<T: Quantizable> Quantizable for Option<T> {

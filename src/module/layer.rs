@@ -4,7 +4,9 @@ use std::any::Any;
 
 use candle_core::Tensor;
 
-use super::{LayerKind, LentWeight, WeightInfo};
+use super::kind::LayerKind;
+use super::tied::LentWeight;
+use super::weight_info::WeightInfo;
 use crate::error::{Error, Result};
 use crate::qconfig::QConfig;
 use crate::stored::StoredWeight;

@@ -35,7 +35,7 @@ macro_rules! leaves {
         }
     )+};
     ($($leaf:ty),+ $(,)?) => {
-        $crate::module::leaves! { generic: $([] $leaf),+ }
+        $crate::module::leaves::leaves! { generic: $([] $leaf),+ }
     };
 }
 

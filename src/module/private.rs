@@ -5,7 +5,7 @@
 //! `Quantizable`; where it is not, the compiler finds the method of the same name in [`Copied`] for
 //! a `Copy` type, and by one more reference in [`Fallback`] for any other. Both report the field.
 
-use super::{Quantizable, Walk, WalkMut};
+use super::walk::{Quantizable, Walk, WalkMut};
 use crate::error::Result;
 
 /// A field to look at.

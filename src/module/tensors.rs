@@ -6,20 +6,9 @@ use candle_core::{Tensor, Var};
 use candle_nn as nn;
 use candle_nn::var_builder::{Backend, VarBuilderArgs};
 
-use super::{Quantizable, Walk, WalkMut, WeightId};
+use super::tied::WeightId;
+use super::walk::{Quantizable, Walk, WalkMut};
 use crate::error::Result;
-
-/// A tensor in the tree that no layer holds, as a walk shows it.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct TensorField<'a> {
-    /// The tensor.
-    pub tensor: &'a Tensor,
-    /// The layer of candle's that holds it and that is not quantized: a convolution.
-    pub held_by: Option<&'static str>,
-    /// Whether it is in a type marked `#[quantizable(strict)]`, or below one.
-    pub strict: bool,
-}
 
 macro_rules! shown {
     ($($holder:ty, $self:ident, $walk:ident => $shown:expr;)+) => {$(

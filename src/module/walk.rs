@@ -11,10 +11,57 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_core::quantized::{GgmlDType, QTensor};
 
-use super::{
-    AnyLayer, AnyNorm, Layer, Quantizable, TensorField, WeightDType, WeightId, WeightInfo,
-};
+use super::layer::{AnyLayer, Layer};
+use super::norm::AnyNorm;
+use super::tied::WeightId;
+use super::weight_info::{WeightDType, WeightInfo};
 use crate::error::{Error, Result};
+
+/// A module tree that shows its layers by name; [derive it](macro@crate::Quantizable).
+///
+/// ```
+/// use candle_dynquant::{nn, Quantizable};
+///
+/// #[derive(Quantizable, Clone)]
+/// struct Mlp {
+///     up: nn::Linear,
+///     down: nn::Linear,
+///     hidden: usize, // holds no layer
+/// }
+/// ```
+///
+/// `visit` and `visit_mut` must show the same layers under the same names.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a module tree",
+    label = "this field is not `Quantizable`",
+    note = "derive it with `#[derive(Quantizable)]`, or mark the field `#[quantizable(skip)]`",
+    note = "for a layer of `candle_nn`, take its namesake in `candle_dynquant::nn`"
+)]
+pub trait Quantizable {
+    /// Shows every layer below to `walk`.
+    ///
+    /// # Errors
+    /// Errors of the visitor behind `walk`.
+    fn visit(&self, walk: &mut Walk<'_>) -> Result<()>;
+
+    /// Shows every layer below to `walk`, which may replace it.
+    ///
+    /// # Errors
+    /// Errors of the visitor behind `walk`.
+    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()>;
+}
+
+/// A tensor in the tree that no layer holds, as a walk shows it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct TensorField<'a> {
+    /// The tensor.
+    pub tensor: &'a Tensor,
+    /// The layer of candle's that holds it and that is not quantized: a convolution.
+    pub held_by: Option<&'static str>,
+    /// Whether it is in a type marked `#[quantizable(strict)]`, or below one.
+    pub strict: bool,
+}
 
 /// Visits a tree without changing it.
 pub trait Visitor {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::WeightId;
+use super::tied::WeightId;
 use crate::qparams::QDType;
 use crate::stored::Origin;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::kernels;
-use crate::module::leaves;
+use crate::module::leaves::leaves;
 use crate::ops;
 
 /// An activation function, in place of [`candle_nn::Activation`]: the same variants, words in a

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder, init};
 
-use super::{Embedding, Projection, prefix_of, ties};
+use super::embedding::Embedding;
+use super::prefix::prefix_of;
+use super::projection::Projection;
+use super::ties;
 use crate::error::Result;
 use crate::kernels::Activation;
 use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};

@@ -14,12 +14,11 @@ mod activation;
 mod embedding;
 mod linear;
 mod norm;
+mod prefix;
 mod projection;
 mod recurrent;
 mod sequential;
 mod ties;
-
-use std::sync::Arc;
 
 pub use crate::ops;
 pub use activation::Activation;
@@ -44,11 +43,3 @@ pub use candle_nn::{
     encoding, func, func_t, group_norm, init, kv_cache, loss, moe, optim, prelu, rotary_emb,
     sampling, var_builder, var_map, varlen_attention,
 };
-
-crate::module::leaves! { Nonlinearity, RecurrentConfig }
-
-/// The name that a layer remembers of where it was loaded from.
-fn prefix_of(vb: &VarBuilder<'_>) -> Option<Arc<str>> {
-    let prefix = vb.prefix();
-    (!prefix.is_empty()).then(|| prefix.into())
-}

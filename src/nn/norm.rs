@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{D, Result, Tensor};
 use candle_nn::{LayerNormConfig, Module, VarBuilder};
 
-use super::prefix_of;
+use super::prefix::prefix_of;
 use crate::error;
 use crate::module::{Affine, AnyNorm, Quantizable, SealedNorm, Walk, WalkMut};
 use crate::ops::Norm;

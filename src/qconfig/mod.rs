@@ -1,7 +1,7 @@
 //! The quantization of a layer: how its weight is observed, how its activations are.
 
 mod activation;
-mod file;
+pub(crate) mod file;
 
 use std::fmt;
 
@@ -13,7 +13,6 @@ use crate::qparams::{QDType, QScheme};
 use crate::words::unknown_name;
 
 pub use activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
-pub(crate) use file::serialize_named;
 
 /// How the weight of a layer is quantized, once.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use crate::halves::Halves;
 use crate::kernels::{self, OutOfRange};
 use crate::observer::ZeroPoints;
 use crate::qparams::{QDType, QScheme};
-use crate::qweight::{RawCodes, check_codes, check_halves, less_offset};
+use crate::qweight::from_codes::{RawCodes, check_codes, check_halves, less_offset};
 
 impl QTable {
     /// A table of codes `[rows, row length]` in row order, as [`codes`](Self::codes),

@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-use candle_core::DType;
 use serde::Serialize;
 
-use super::owners::{Holder, Owners};
+use super::found_tensor::keeps_more;
+use super::hidden::BUILDER_ADVICE;
+use super::owners::Owners;
 use super::survey::Survey;
+use super::text::{human_bytes, shown};
 use crate::error::{Error, Result};
-use crate::module::{QMatrix, TensorField, WeightDType, WeightId, WeightInfo};
+use crate::module::WeightDType;
 
 /// A float tensor with two or more dimensions that no layer holds, so that it stays float; or a
 /// view that keeps at least twice its own bytes.
@@ -38,17 +40,9 @@ pub struct FloatTensor {
     own_bytes: usize,
 }
 
-/// Whether a tensor of this size, in a memory of that size, keeps other bytes than its own.
-fn keeps_more(own: usize, memory: usize) -> bool {
-    memory > 0 && memory >= 2 * own
-}
-
 /// Advice on them.
 pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear or a layer of your own, \
                                  or mark the field #[quantizable(skip)]";
-
-/// The effect of a `VarBuilder` in a model, and advice.
-pub(super) const BUILDER: &str = "may keep all tensors that it loads: do not hold it";
 
 impl FloatTensor {
     /// Dtype, shape, bytes and holder, without the path.
@@ -58,7 +52,7 @@ impl FloatTensor {
             WeightDType::Other => "f8e4m3".to_owned(),
             dtype => format!("{dtype:?}").to_lowercase(),
         };
-        let bytes = super::report::human_bytes(self.bytes);
+        let bytes = human_bytes(self.bytes);
         let holder = self.held_by.as_ref();
         let holder = holder.map_or_else(String::new, |holder| format!(", of a {holder}"));
         let held = if keeps_more(self.own_bytes, self.bytes) {
@@ -72,74 +66,8 @@ impl FloatTensor {
 
 impl fmt::Display for FloatTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = super::report::shown(&self.path);
+        let path = shown(&self.path);
         write!(f, "{path}: {}", self.description())
-    }
-}
-
-/// A float matrix that a walk met outside of layers.
-pub(crate) struct FoundTensor {
-    path: String,
-    held_by: Option<&'static str>,
-    strict: bool,
-    info: WeightInfo,
-}
-
-impl FoundTensor {
-    /// The tensor, if it is a float one that reaches along two or more dimensions, or a view of
-    /// more: norms and biases are vectors, and indexes and masks are integers.
-    pub fn of(path: &str, field: TensorField<'_>) -> Option<Self> {
-        let TensorField {
-            tensor,
-            held_by,
-            strict,
-        } = field;
-        let dtype = WeightDType::from(tensor.dtype());
-        let extended = tensor.dims().iter().filter(|size| **size > 1).count();
-        if dtype == WeightDType::Other && tensor.dtype() != DType::F8E4M3 {
-            return None;
-        }
-        let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
-        let id = WeightId::of_tensor(tensor);
-        let is_view = || id.memory_bytes().is_some_and(|all| keeps_more(bytes, all));
-        if (extended < 2 || bytes == 0) && !is_view() {
-            return None;
-        }
-        let info = WeightInfo::new("", tensor.dims(), dtype, bytes);
-        Some(Self {
-            path: path.to_owned(),
-            held_by,
-            strict,
-            info: info.held_as(id),
-        })
-    }
-
-    /// The quantized tensor of candle's, if it reaches along two or more dimensions.
-    pub fn of_quantized(matrix: QMatrix) -> Option<Self> {
-        let QMatrix { path, info, strict } = matrix;
-        let extended = info.shape.iter().filter(|size| **size > 1).count();
-        (extended >= 2).then_some(Self {
-            path,
-            held_by: None,
-            strict,
-            info,
-        })
-    }
-
-    pub fn path(&self) -> &String {
-        &self.path
-    }
-
-    pub fn info(&self) -> &WeightInfo {
-        &self.info
-    }
-
-    pub(super) fn holder(&self) -> Holder {
-        if self.strict {
-            Holder::Strict
-        } else {
-            Holder::NoLayer
-        }
     }
 }
 
@@ -184,10 +112,7 @@ fn check_builders(survey: &Survey) -> Result<()> {
     match survey.strict_builders.first() {
         None => Ok(()),
         Some(path) => Err(Error::FloatTensors {
-            got: format!(
-                "{}, a VarBuilder, which {BUILDER}",
-                super::report::shown(path)
-            ),
+            got: format!("{}, a VarBuilder, which {BUILDER_ADVICE}", shown(path)),
         }),
     }
 }

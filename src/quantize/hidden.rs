@@ -4,7 +4,31 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::OpaqueField;
+/// The effect of a `VarBuilder` in a model, and advice.
+pub(super) const BUILDER_ADVICE: &str = "may keep all tensors that it loads: do not hold it";
+
+/// A field that is not a module tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct OpaqueField {
+    /// Path in the model.
+    pub path: String,
+    /// Its Rust type.
+    pub type_name: String,
+    /// Whether that is `Copy`, and so owns no layer.
+    #[serde(skip)]
+    pub(super) is_copy: bool,
+}
+
+impl OpaqueField {
+    pub(super) fn new(path: &str, type_name: &str, is_copy: bool) -> Self {
+        Self {
+            path: path.to_owned(),
+            type_name: type_name.to_owned(),
+            is_copy,
+        }
+    }
+}
 
 /// A field that is not a module tree and may hold layers, which then stayed float.
 ///
@@ -272,7 +296,7 @@ fn tokens(type_name: &str) -> Vec<&str> {
 /// A note on the tensors that a value of the type may hold.
 pub(super) fn note(type_name: &str) -> Option<&'static str> {
     if tokens(type_name).contains(&BUILDER) {
-        Some(super::float_tensors::BUILDER)
+        Some(BUILDER_ADVICE)
     } else {
         holds_tensors(type_name).then_some("its tensors are not counted")
     }

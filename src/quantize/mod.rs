@@ -1,18 +1,22 @@
 //! `quantize_dynamic`: survey the whole model, check everything, then swap.
 
 pub(crate) mod float_tensors;
+mod found_tensor;
 mod hidden;
+mod outcome;
 mod owners;
 pub(crate) mod progress;
 pub(crate) mod report;
 pub(crate) mod spec;
 pub(crate) mod survey;
 pub(crate) mod swap;
+mod text;
 
 pub use float_tensors::FloatTensor;
-pub use hidden::{HiddenField, HiddenReason};
+pub use hidden::{HiddenField, HiddenReason, OpaqueField};
+pub use outcome::{LeftReason, Outcome};
 pub use progress::Progress;
-pub use report::{LayerReport, LeftReason, OpaqueField, Outcome, Report};
+pub use report::{LayerReport, Report};
 pub use spec::{OneOrMany, QConfigSpec, Target};
 
 use std::ops::ControlFlow;

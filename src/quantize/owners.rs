@@ -95,8 +95,12 @@ impl Owners {
         });
         let tensors = survey.tensors.iter().map(|found| Held {
             swapped: false,
-            holder: found.holder(),
-            weights: vec![found.info().clone()],
+            holder: if found.strict {
+                Holder::Strict
+            } else {
+                Holder::NoLayer
+            },
+            weights: vec![found.info.clone()],
         });
         Self::of(layers.chain(tensors).collect())
     }

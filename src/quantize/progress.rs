@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::spec::Decision;
+use super::spec::decision::Decision;
 use super::survey::Survey;
 use crate::error::{Error, Result};
 use crate::module::WeightInfo;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::float_tensors::FoundTensor;
-use super::{HiddenField, OpaqueField};
+use super::found_tensor::FoundTensor;
+use super::hidden::{HiddenField, OpaqueField};
 use crate::error::{Error, Result};
 use crate::module::{AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightInfo};
 

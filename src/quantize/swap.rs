@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::LeftReason;
+use super::outcome::LeftReason;
 use super::progress::Reporter;
-use super::spec::{Decision, Refusal};
+use super::spec::decision::{Decision, Refusal};
 use super::survey::Survey;
 use crate::error::{Error, Result};
 use crate::module::{

@@ -20,7 +20,8 @@ use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
 use crate::qconfig::ActivationConfig;
 use crate::qtable::QTable;
-use crate::qweight::{QWeight, RawCodes};
+use crate::qweight::QWeight;
+use crate::qweight::from_codes::RawCodes;
 use crate::tensor::{MemoryId, bits};
 
 /// Elements of a tensor as a matrix: `[i, j]` is that at `offset + i * strides[0] + j * strides[1]`

@@ -14,7 +14,8 @@ use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
 use crate::qparams::QScheme;
 use crate::qtable::QTable;
-use crate::qweight::{QWeight, RawCodes};
+use crate::qweight::QWeight;
+use crate::qweight::from_codes::RawCodes;
 use crate::tensor::{Elements, check_float_dtype};
 
 /// A quantized weight that a checkpoint has.

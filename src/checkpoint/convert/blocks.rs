@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::WeightConfig;
 use crate::qtable::QTable;
-use crate::qweight::check_sums;
+use crate::qweight::from_codes::check_sums;
 use crate::sizes;
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::observer::ZeroPoints;
 use crate::qparams::{QDType, QScheme};
 use crate::qtable::QTable;
-use crate::qweight::RawCodes;
+use crate::qweight::from_codes::RawCodes;
 use crate::stored::origin::{Part, Values};
 use crate::stored::{Codes, Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 use crate::words::brief;

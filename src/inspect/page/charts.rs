@@ -2,9 +2,19 @@
 
 use charts_rs::{BarChart, Box as Margin, HorizontalBarChart, LineChart, Series};
 
-use super::PagePoint;
 use crate::error::{Error, Result};
-use crate::inspect::Histogram;
+use crate::inspect::histogram::Histogram;
+
+/// A step of a search for a quantization, as it is drawn on a page.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PagePoint {
+    /// Its name, for example the number of a trial.
+    pub label: String,
+    /// The score that it reached; `None` of a trial that failed.
+    pub score: Option<f64>,
+    /// The best score until then.
+    pub best: Option<f64>,
+}
 
 /// Two bars for each label.
 pub struct Bars<'a> {

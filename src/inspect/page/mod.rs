@@ -2,21 +2,11 @@
 
 mod charts;
 
+use super::run::{Inspection, LayerInspection};
 use super::table::{HEADER, cells};
-use super::{Inspection, LayerInspection};
 use crate::error::Result;
+pub use charts::PagePoint;
 use charts::{Bars, bars, curve, histogram};
-
-/// A step of a search for a quantization, as it is drawn on a page.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PagePoint {
-    /// Its name, for example the number of a trial.
-    pub label: String,
-    /// The score that it reached; `None` of a trial that failed.
-    pub score: Option<f64>,
-    /// The best score until then.
-    pub best: Option<f64>,
-}
 
 impl Inspection {
     /// A page of HTML: the table, and pictures of the error of each layer, its size before and

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 
-use super::prefix_of;
+use super::prefix::prefix_of;
 use super::ties::Tied;
 use crate::error::{Error, Result};
 use crate::module::{

@@ -2,14 +2,14 @@
 //! is one layer in one direction.
 
 use candle_core::{IndexOp, Result as CandleResult, Tensor};
-use candle_nn::{RNN, VarBuilder, rnn};
+use candle_nn::rnn::{self, GRUConfig, GRUState, LSTMConfig, LSTMState};
+use candle_nn::{RNN, VarBuilder};
 
-use super::gru::Gru;
+use super::gru::{GRU, Gru};
 use super::kind::Kind;
-use super::lstm::Lstm;
-use super::stack::Axes;
+use super::lstm::{LSTM, Lstm};
+use super::stack::{Axes, Stack};
 use super::weights::{Direction, Inits, Shape};
-use super::{GRU, GRUConfig, GRUState, LSTM, LSTMConfig, LSTMState, Stack};
 use crate::error::{Error, Result};
 use crate::sizes;
 use crate::trace;

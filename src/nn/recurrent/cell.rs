@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
+use candle_nn::rnn::LSTMState;
 
-use super::composite::is_ours;
 use super::gru::Gru;
 use super::kind::{CellState, Kind};
+use super::layer::recurrent_layer;
 use super::lstm::Lstm;
-use super::weights::Shape;
-use super::{
-    LSTMState, Nonlinearity, check_state, load, read_state, recurrent_layer, uniform_init,
-};
+use super::rnn::Nonlinearity;
+use super::state::{check_state, read_state};
+use super::weights::{Shape, is_for_kernels, load, uniform_init};
 use crate::error::Result;
 use crate::kernels::{self, Step};
 use crate::module::WeightInfo;
-use crate::nn::{Projection, prefix_of};
+use crate::nn::prefix::prefix_of;
+use crate::nn::projection::Projection;
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::stored::StoredWeight;
@@ -150,7 +151,7 @@ impl<K: Kind> Cell<K> {
         let given = [Some(xs), h, c.and_then(K::Cell::tensor)];
         let sizes = [batch, self.shape.hidden];
         let ours = self.ih.qweight().is_some()
-            || is_ours(
+            || is_for_kernels(
                 [&self.ih, &self.hh].into_iter(),
                 given.into_iter().flatten(),
             );

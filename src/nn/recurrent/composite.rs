@@ -2,23 +2,12 @@
 
 use candle_core::{D, DType, IndexOp, Result as CandleResult, Tensor};
 
-use super::check_state;
 use super::kind::{CellState, Kind};
 use super::stack::{Axes, Input, Stack, States};
+use super::state::check_state;
 use super::weights::Direction;
 use crate::error::Result;
-use crate::nn::Projection;
 use crate::sizes;
-
-/// Whether the kernels run these weights over these tensors; else candle's operations do.
-pub(super) fn is_ours<'a>(
-    mut projections: impl Iterator<Item = &'a Projection>,
-    mut tensors: impl Iterator<Item = &'a Tensor>,
-) -> bool {
-    let ours = |tensor: &Tensor| tensor.device().is_cpu() && !tensor.track_op();
-    projections.all(|p| p.qweight().is_some() || (ours(p.weight()) && p.bias().is_none_or(ours)))
-        && tensors.all(ours)
-}
 
 /// The steps of one direction.
 struct Steps<C> {

@@ -5,9 +5,9 @@ use std::slice::ChunksExactMut;
 use candle_core::Tensor;
 
 use super::kind::{CellState, Kind};
-use super::read_state;
 use super::schedule::Schedule;
 use super::stack::{Input, Stack, States};
+use super::state::read_state;
 use super::steps::one_by_one;
 use super::weights::Direction;
 use crate::error::Result;

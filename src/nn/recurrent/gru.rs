@@ -3,8 +3,10 @@
 use candle_core::{D, Result as CandleResult, Tensor};
 use candle_nn::ops::sigmoid;
 
+use super::config::RecurrentConfig;
 use super::kind::Kind;
-use super::{RecurrentConfig, Stack, forward_h, recurrent_layer};
+use super::layer::{forward_h, recurrent_layer};
+use super::stack::Stack;
 use crate::kernels::Gates;
 
 /// Gated recurrent units over a sequence, with all of `torch.nn.GRU`'s options.

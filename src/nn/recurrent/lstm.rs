@@ -2,9 +2,12 @@
 
 use candle_core::{D, Result as CandleResult, Tensor};
 use candle_nn::ops::sigmoid;
+use candle_nn::rnn::LSTMState;
 
+use super::config::RecurrentConfig;
 use super::kind::Kind;
-use super::{LSTMState, RecurrentConfig, Stack, recurrent_layer};
+use super::layer::recurrent_layer;
+use super::stack::Stack;
 use crate::error::{Error, Result};
 use crate::kernels::Gates;
 use crate::trace;

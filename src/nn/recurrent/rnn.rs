@@ -2,9 +2,12 @@
 
 use candle_core::{Result as CandleResult, Tensor};
 
+use super::config::RecurrentConfig;
 use super::kind::Kind;
-use super::{RecurrentConfig, Stack, forward_h, recurrent_layer};
+use super::layer::{forward_h, recurrent_layer};
+use super::stack::Stack;
 use crate::kernels::Gates;
+use crate::module::leaves::leaves;
 
 /// The function that a plain recurrent layer applies to its gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +18,8 @@ pub enum Nonlinearity {
     /// `max(x, 0)`.
     Relu,
 }
+
+leaves! { Nonlinearity }
 
 /// A plain recurrent layer over a sequence, `h' = act(W_ih x + b_ih + W_hh h + b_hh)`, with all
 /// of `torch.nn.RNN`'s options.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 
-use super::composite::is_ours;
+use super::config::RecurrentConfig;
 use super::kind::{CellState, Kind};
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
-use super::weights::{Direction, Inits, Shape};
-use super::{RecurrentConfig, uniform_init};
+use super::weights::{Direction, Inits, Shape, is_for_kernels, uniform_init};
 use crate::error::{Error, Result};
 use crate::module::WeightInfo;
-use crate::nn::{Projection, prefix_of};
+use crate::nn::prefix::prefix_of;
+use crate::nn::projection::Projection;
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::stored::StoredWeight;
@@ -303,7 +303,7 @@ impl<K: Kind> Stack<K> {
         let given = [Some(input.xs), h_0, c_0.and_then(K::Cell::tensor)];
         let sizes = [input.schedule.rows, self.shape.hidden];
         self.is_quantized()
-            || is_ours(self.projections(), given.into_iter().flatten())
+            || is_for_kernels(self.projections(), given.into_iter().flatten())
             || sizes.contains(&0)
     }
 

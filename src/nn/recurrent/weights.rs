@@ -1,16 +1,16 @@
 //! The weights of one direction of one layer.
 
-use candle_core::Result as CandleResult;
+use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{Init, VarBuilder};
 
-use super::load;
 use crate::error::Result;
 use crate::kernels::{Gates, Packed};
 use crate::module::WeightInfo;
-use crate::nn::Projection;
+use crate::nn::projection::Projection;
 use crate::qconfig::{ActivationConfig, QConfig};
 use crate::sizes;
 use crate::stored::StoredWeight;
+use crate::tensor::mismatch;
 
 /// The weights of one direction of one layer.
 #[derive(Clone, Debug)]
@@ -135,5 +135,35 @@ impl Direction {
             *to = projection.quantize(qconfig).map_err(|e| e.at(&name))?;
         }
         Ok(quantized)
+    }
+}
+
+/// Whether the kernels run these weights over these tensors; else candle's operations do.
+pub fn is_for_kernels<'a>(
+    mut projections: impl Iterator<Item = &'a Projection>,
+    mut tensors: impl Iterator<Item = &'a Tensor>,
+) -> bool {
+    let ours = |tensor: &Tensor| tensor.device().is_cpu() && !tensor.track_op();
+    projections.all(|p| p.qweight().is_some() || (ours(p.weight()) && p.bias().is_none_or(ours)))
+        && tensors.all(ours)
+}
+
+/// As PyTorch draws the weights and biases of recurrent layers.
+pub fn uniform_init(hidden_size: usize) -> Init {
+    let bound = 1. / (hidden_size.max(1) as f64).sqrt();
+    Init::Uniform {
+        lo: -bound,
+        up: bound,
+    }
+}
+
+/// A weight or bias; a backend of the user's own may not give the shape that it is asked for.
+pub fn load(vb: &VarBuilder<'_>, shape: &[usize], name: &str, init: Init) -> Result<Tensor> {
+    sizes::elements("weight", shape)?;
+    let tensor = vb.get_with_hints(shape, name, init)?;
+    if tensor.dims() == shape {
+        Ok(tensor)
+    } else {
+        Err(mismatch("weight", format!("{shape:?}"), &tensor).at(&vb.pp(name).prefix()))
     }
 }

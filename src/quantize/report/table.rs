@@ -7,11 +7,12 @@ use std::fmt;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::fold::fold;
-use super::{LayerReport, LeftReason, Outcome, Report};
+use super::layers::{LayerReport, Report};
 use crate::qconfig::WeightConfig;
-use crate::quantize::float_tensors::ADVICE;
-use crate::quantize::hidden::note;
-use crate::quantize::{FloatTensor, HiddenField};
+use crate::quantize::float_tensors::{ADVICE, FloatTensor};
+use crate::quantize::hidden::{HiddenField, note};
+use crate::quantize::outcome::{LeftReason, Outcome};
+use crate::quantize::text::{human_bytes, shown};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -267,14 +268,6 @@ fn some<'a>(paths: impl Iterator<Item = &'a str>) -> String {
     names.join(", ")
 }
 
-/// A path as the report shows it.
-pub(crate) fn shown(path: &str) -> &str {
-    match path {
-        "" => "(the model itself)",
-        path => path,
-    }
-}
-
 /// Paths of fields by their advice: a model has few types and many fields.
 fn fmt_by<'a>(
     f: &mut fmt::Formatter<'_>,
@@ -317,14 +310,4 @@ fn other_names(layer: &LayerReport, each: bool) -> Vec<String> {
     }
     let folded = fold(layer.shared_as.iter().map(String::as_str));
     folded.into_iter().map(|folded| folded.text).collect()
-}
-
-/// Three or more significant digits with a decimal unit; 999,950 B and more are not `1000.0 kB`.
-pub(crate) fn human_bytes(bytes: usize) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..999_950 => format!("{:.1} kB", bytes as f64 / 1e3),
-        999_950..999_950_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
+use super::decision::Decision;
 use super::rule::Pattern;
-use super::{Decision, LeftReason};
 use crate::name_regex::NameRegex;
+use crate::quantize::float_tensors;
+use crate::quantize::hidden::{HiddenField, OpaqueField};
+use crate::quantize::outcome::LeftReason;
 use crate::quantize::survey::{Found, Survey};
-use crate::quantize::{HiddenField, OpaqueField, float_tensors};
 use crate::words::suggestion;
 
 impl Pattern {

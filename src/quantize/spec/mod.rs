@@ -1,5 +1,6 @@
 //! Which layers get which `QConfig`: rules and their precedence.
 
+pub(crate) mod decision;
 mod file;
 mod hint;
 mod rule;
@@ -8,7 +9,7 @@ mod target;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::LeftReason;
+use super::outcome::LeftReason;
 use super::survey::{Found, Survey};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
@@ -16,6 +17,7 @@ use crate::name_regex::{NameRegex, RegexTotals};
 use crate::qconfig::{OnnxRuntimeOptions, QConfig};
 use crate::sizes::at_most;
 use crate::words::unknown_name;
+use decision::{Decision, Refusal};
 pub(crate) use hint::with_hidden;
 use rule::{Matcher, Pattern, Rank, Rule};
 pub use target::{OneOrMany, Target};
@@ -55,39 +57,6 @@ const MAX_RULES: usize = 10_000;
 /// Weight elements from which an int8 layer is faster than a float one in calls of any number of
 /// rows.
 const WORTHWHILE: usize = 1_000;
-
-/// The decision for one layer.
-#[derive(Clone)]
-pub(crate) enum Decision {
-    Swap { qconfig: QConfig, refusal: Refusal },
-    Leave(LeftReason),
-}
-
-impl Decision {
-    /// Whether the layer is quantized now.
-    pub(crate) fn is_swapped(&self) -> bool {
-        matches!(self, Self::Swap { .. })
-    }
-
-    /// Whether the layer is quantized, now or before.
-    pub(crate) fn is_quantized(&self) -> bool {
-        matches!(
-            self,
-            Self::Swap { .. } | Self::Leave(LeftReason::AlreadyQuantized)
-        )
-    }
-}
-
-/// The consequence of a layer's error.
-#[derive(Clone, Copy)]
-pub(crate) enum Refusal {
-    /// It is one of the call: a rule has the layer's exact name.
-    Fails,
-    /// The layer is left if int8 has no room for it; else it is one of the call.
-    LeavesAtLimit,
-    /// The layer is left.
-    Leaves,
-}
 
 impl QConfigSpec {
     /// The presets by the names that [`preset`](Self::preset) knows.

@@ -1,0 +1,118 @@
+//! What all recurrent layers have, written once.
+
+/// The constructor and the implementations that all layers around a [`Stack`](super::stack::Stack) or a cell share.
+///
+/// The constructor has the parameters in brackets; `$layer_kind` may be one of them, and the
+/// weights are loaded with the one that is named last.
+macro_rules! recurrent_layer {
+    (
+        $layer:ident { $inner:ident: $Inner:ty }, $layer_kind:expr,
+        [$($param:ident: $Param:ty),+], $options:ident
+    ) => {
+        impl $layer {
+            /// Loads it from `vb`.
+            ///
+            /// # Errors
+            /// When a tensor is missing or has another shape, or the options make no sense.
+            pub fn new(
+                input_size: usize,
+                hidden_size: usize,
+                $($param: $Param,)+
+                vb: candle_nn::VarBuilder<'_>,
+            ) -> $crate::error::Result<Self> {
+                let $inner = <$Inner>::load($layer_kind, [input_size, hidden_size], $options, &vb)?;
+                Ok(Self { $inner })
+            }
+        }
+
+        impl $crate::module::Layer for $layer {
+            fn kind(&self) -> $crate::module::LayerKind {
+                $crate::module::LayerKind::$layer
+            }
+
+            fn checkpoint_name(&self) -> Option<&str> {
+                self.$inner.name()
+            }
+
+            fn weights(&self) -> Vec<$crate::module::WeightInfo> {
+                self.$inner.weights()
+            }
+
+            fn quantize(&self, qconfig: &$crate::qconfig::QConfig) -> $crate::error::Result<Self> {
+                Ok(Self {
+                    $inner: self.$inner.quantize(qconfig)?,
+                })
+            }
+
+            fn stored(&self) -> $crate::error::Result<Vec<$crate::stored::StoredWeight>> {
+                Ok(self.$inner.stored())
+            }
+
+            fn values(&self) -> $crate::error::Result<Vec<candle_core::Tensor>> {
+                self.$inner.projections().map($crate::nn::projection::Projection::value).collect()
+            }
+
+            fn attach(&mut self, tap: Option<$crate::tap::Tap>) -> bool {
+                self.$inner.tap = tap;
+                true
+            }
+
+            fn replay(&self) -> Option<$crate::tap::Replay> {
+                let own = self.$inner.clone();
+                Some(std::sync::Arc::new(move |inputs| own.replay(inputs)))
+            }
+        }
+
+        impl $crate::module::Quantizable for $layer {
+            fn visit(&self, walk: &mut $crate::module::Walk<'_>) -> $crate::error::Result<()> {
+                walk.layer(self)
+            }
+
+            fn visit_mut(
+                &mut self,
+                walk: &mut $crate::module::WalkMut<'_>,
+            ) -> $crate::error::Result<()> {
+                walk.layer(self)
+            }
+        }
+    };
+}
+pub(super) use recurrent_layer;
+
+/// `forward` and `forward_lengths` of a layer whose state is h alone.
+macro_rules! forward_h {
+    ($layer:ident, $span:literal) => {
+        impl $layer {
+            /// Output and last state; the state before the first step is `h`, or zeros.
+            ///
+            /// # Errors
+            /// When the input or the state has a wrong shape or dtype, or is on another device than
+            /// the weights.
+            pub fn forward(
+                &self,
+                xs: &candle_core::Tensor,
+                h: Option<&candle_core::Tensor>,
+            ) -> $crate::error::Result<(candle_core::Tensor, candle_core::Tensor)> {
+                $crate::trace::forward!($span, self.stack.name());
+                self.stack.forward_h(stringify!($layer), xs, None, h)
+            }
+
+            /// [`forward`](Self::forward) over sequences of different lengths: the rest of each is
+            /// padding, which influences nothing and is zero in the output.
+            ///
+            /// # Errors
+            /// Also when there is not one length a sequence, or one is longer than the input.
+            pub fn forward_lengths(
+                &self,
+                xs: &candle_core::Tensor,
+                lengths: &[usize],
+                h: Option<&candle_core::Tensor>,
+            ) -> $crate::error::Result<(candle_core::Tensor, candle_core::Tensor)> {
+                $crate::trace::forward!($span, self.stack.name());
+                self.stack
+                    .forward_h(stringify!($layer), xs, Some(lengths), h)
+            }
+        }
+    };
+}
+pub(super) use forward_h;

@@ -1,0 +1,116 @@
+//! What became of a layer.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::qconfig::QConfig;
+use crate::qconfig::file::serialize_named;
+
+/// Swapped, or left and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The layer's weights are quantized now.
+    Swapped {
+        /// The configuration they were quantized with.
+        #[serde(serialize_with = "serialize_named")]
+        to: QConfig,
+    },
+    /// The layer shares the quantized weight of another layer that held the same matrix.
+    Shared {
+        /// The path of that layer, which counts the weight.
+        with: String,
+    },
+    /// The layer is unchanged.
+    Left {
+        /// The reason.
+        reason: LeftReason,
+    },
+}
+
+/// Why a layer was left as it was.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LeftReason {
+    /// A rule keeps it float.
+    KeptFloat {
+        /// The rule.
+        rule: String,
+    },
+    /// No rule matches it.
+    NoRule,
+    /// It is an embedding, and no rule matches it: presets leave embeddings unless
+    /// [`embeddings`](crate::QConfigSpec::embeddings) adds them.
+    OffByDefault,
+    /// It is a matrix of a checkpoint that is multiplied as no Linear is, or not at all.
+    Kind {
+        /// The kind of matrix, in words.
+        why: &'static str,
+    },
+    /// It was quantized before.
+    AlreadyQuantized,
+    /// It is smaller than [`min_params`](crate::QConfigSpec::min_params).
+    TooSmall {
+        /// Elements of its weights.
+        parameters: usize,
+        /// The minimum for quantization.
+        min_params: usize,
+    },
+    /// Its products could leave the range of an i32: see [`Error::AccumulatorOverflow`].
+    AccumulatorOverflow {
+        /// The first such output channel.
+        channel: usize,
+        /// The bound that it reaches.
+        got: i64,
+    },
+}
+
+impl LeftReason {
+    /// The reason that a layer's error is, if it tells a limit of int8 and no mistake.
+    pub(super) fn of_limit(error: &Error) -> Option<Self> {
+        match error {
+            Error::At { error, .. } => Self::of_limit(error),
+            &Error::AccumulatorOverflow { channel, got } => {
+                Some(Self::AccumulatorOverflow { channel, got })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Swapped { to } => to.fmt(f),
+            Self::Shared { with } => write!(f, "shares the weight of {with}"),
+            Self::Left { reason } => reason.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for LeftReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeptFloat { rule } => write!(f, "left: kept float by {rule}"),
+            Self::NoRule => f.write_str("left: no rule matches"),
+            Self::OffByDefault => f.write_str("left: off by default, see `.embeddings()`"),
+            Self::Kind { why } => write!(f, "left: {why}"),
+            Self::AlreadyQuantized => f.write_str("left: already quantized"),
+            Self::TooSmall {
+                parameters,
+                min_params,
+            } => write!(
+                f,
+                "left: {parameters} weight elements, fewer than min_params = {min_params}"
+            ),
+            Self::AccumulatorOverflow { channel, .. } => write!(
+                f,
+                "left: output channel {channel} can overflow the i32 accumulator"
+            ),
+        }
+    }
+}

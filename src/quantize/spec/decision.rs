@@ -1,0 +1,37 @@
+//! What a spec decides for a layer.
+
+use crate::qconfig::QConfig;
+use crate::quantize::outcome::LeftReason;
+
+/// The decision for one layer.
+#[derive(Clone)]
+pub(crate) enum Decision {
+    Swap { qconfig: QConfig, refusal: Refusal },
+    Leave(LeftReason),
+}
+
+impl Decision {
+    /// Whether the layer is quantized now.
+    pub(crate) fn is_swapped(&self) -> bool {
+        matches!(self, Self::Swap { .. })
+    }
+
+    /// Whether the layer is quantized, now or before.
+    pub(crate) fn is_quantized(&self) -> bool {
+        matches!(
+            self,
+            Self::Swap { .. } | Self::Leave(LeftReason::AlreadyQuantized)
+        )
+    }
+}
+
+/// The consequence of a layer's error.
+#[derive(Clone, Copy)]
+pub(crate) enum Refusal {
+    /// It is one of the call: a rule has the layer's exact name.
+    Fails,
+    /// The layer is left if int8 has no room for it; else it is one of the call.
+    LeavesAtLimit,
+    /// The layer is left.
+    Leaves,
+}
