@@ -1,5 +1,6 @@
 //! The imports of a Rust source file: its `use` trees, and the paths in its code that begin with
-//! `crate`, `self`, `super` or a crate of candle's. Comments and literals are skipped.
+//! `crate`, `self`, `super`, a module that the file declares, or a crate of candle's. Comments and
+//! literals are skipped.
 
 /// A path in absolute form: a module of the crate, `["crate", "nn", ..]`, or another crate.
 pub type Path = Vec<String>;
@@ -17,12 +18,12 @@ pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
     // Inline modules that are open, each with the depth around it.
     let (mut depth, mut inline) = (0, Vec::<(String, i32)>::new());
     while let Some(token) = parser.peek(0) {
+        let children = if inline.is_empty() { children } else { &[] };
         let within = |paths: Vec<Path>| {
             let own = module.iter().map(ToString::to_string);
             let own: Path = own
                 .chain(inline.iter().map(|(name, _)| name.clone()))
                 .collect();
-            let children = if inline.is_empty() { children } else { &[] };
             let absolute = move |path| resolve(path, &own, children);
             paths.into_iter().map(absolute).collect::<Vec<_>>()
         };
@@ -42,7 +43,7 @@ pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
                 depth -= 1;
                 inline.retain(|(_, brace)| *brace < depth);
             }
-            _ if parser.begins_a_path() => {
+            _ if parser.begins_a_path(children) => {
                 let path = parser.path();
                 found.extend(within(vec![path]));
                 continue;
@@ -90,9 +91,13 @@ impl<'a> Parser<'a> {
     }
 
     /// Whether a watched path begins here, which is not part of a visibility, `pub(in crate::x)`.
-    fn begins_a_path(&self) -> bool {
+    fn begins_a_path(&self, children: &[&str]) -> bool {
         let first = self.peek(0).unwrap_or_default();
-        (["crate", "self", "super"].contains(&first) || WATCHED.contains(&first))
+        let mut known = ["crate", "self", "super"]
+            .iter()
+            .chain(&WATCHED)
+            .chain(children);
+        known.any(|known| *known == first)
             && self.peek(1) == Some("::")
             && self.before(1) != Some("::")
             && (self.before(1), self.before(2)) != (Some("in"), Some("("))

@@ -1,5 +1,8 @@
-//! Imports go down only: each room of the library uses those on lower floors and itself, and so does
-//! each room of the kernels, whose files have no circle either.
+//! Imports go down only. Each room of the library, and of the kernels, uses itself and the rooms on
+//! lower floors. Within a room the files' imports form no circle, where `mod.rs` is a
+//! file like any other. So a file may take from its own door what the door defines,
+//! or the door may take from the file to pass it on, but not both: a door that passes names on
+//! holds no definition that is needed below it.
 
 mod imports;
 
@@ -161,18 +164,27 @@ fn circle(sources: &Sources) -> Option<Vec<PathBuf>> {
             }
         }
     }
-    // Files that import no other file that is left are taken away; what stays is a circle.
+    // Files that import no other file that is left are taken away; what stays leads to a circle.
     let mut left: BTreeSet<&Path> = uses.keys().copied().collect();
+    let next_of = |left: &BTreeSet<&Path>, file: &Path| {
+        let mut to = uses[file].iter().copied();
+        to.find(|to| left.contains(to))
+    };
     loop {
-        let open = |file: &&Path| uses[file].iter().any(|to| left.contains(to));
+        let open = |file: &&Path| next_of(&left, file).is_some();
         let next: BTreeSet<_> = left.iter().copied().filter(open).collect();
         if next.len() == left.len() {
             break;
         }
         left = next;
     }
-    let circle: Vec<_> = left.into_iter().map(Path::to_owned).collect();
-    (!circle.is_empty()).then_some(circle)
+    let (mut way, mut file) = (Vec::new(), *left.first()?);
+    while !way.contains(&file) {
+        way.push(file);
+        file = next_of(&left, file)?;
+    }
+    let circle = way.into_iter().skip_while(|own| *own != file);
+    Some(circle.map(Path::to_owned).collect())
 }
 
 #[test]
@@ -183,8 +195,10 @@ fn imports_go_down_only() {
 }
 
 #[test]
-fn files_of_the_kernels_have_no_circle() {
-    assert_eq!(circle(&kernels()), None);
+fn files_have_no_circle() {
+    for sources in [library(), kernels()] {
+        assert_eq!(circle(&sources), None);
+    }
 }
 
 #[test]
@@ -264,4 +278,21 @@ fn a_circle_is_found() {
     assert_eq!(circle(&sources), None);
     sources.insert(two.into(), "use crate::loops::one::g;".to_owned());
     assert_eq!(circle(&sources), Some(vec![one.into(), two.into()]));
+}
+
+#[test]
+fn a_door_is_a_file_of_a_circle() {
+    let circles = |door: &str, file: &str| {
+        let files = [("lib.rs", ""), ("a/mod.rs", door), ("a/b.rs", file)];
+        let files = files.map(|(file, source)| (file.into(), source.to_owned()));
+        circle(&files.into())
+    };
+    let both = Some(vec!["a/b.rs".into(), "a/mod.rs".into()]);
+    assert_eq!(
+        circles("mod b; pub use b::f; struct S;", "use super::S;"),
+        both
+    );
+    assert_eq!(circles("mod b; fn g() { b::f() }", "use crate::a;"), both);
+    assert_eq!(circles("mod b; struct S;", "use super::S;"), None);
+    assert_eq!(circles("mod b; pub use b::f;", "fn f() {}"), None);
 }
