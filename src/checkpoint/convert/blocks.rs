@@ -4,10 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use crate::checkpoint::read::header::{Entry, invalid};
-use crate::checkpoint::read::opened::Opened;
-use crate::checkpoint::read::scheme;
-use crate::checkpoint::read::shard::Shard;
+use crate::checkpoint::read::{self, Entry, Opened, Shard, invalid};
 use crate::codes::offset;
 use crate::error::{Error, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
@@ -25,7 +22,7 @@ const ROW: usize = 32;
 pub fn matrix<'a>(source: &'a Opened, name: &str) -> Result<(&'a Shard, &'a Entry, [usize; 2])> {
     let found = source.files.find(name);
     let found = found.and_then(|(shard, entry)| {
-        let shape = scheme::matrix(name, entry).ok()?;
+        let shape = read::matrix(name, entry).ok()?;
         Some((shard, entry, shape))
     });
     let found = found.ok_or_else(|| invalid(name, "a matrix", "none"))?;

@@ -5,12 +5,8 @@ use std::path::Path;
 use safetensors::Dtype;
 
 use super::blocks::BLOCK;
-use crate::checkpoint::read::Checkpoint;
-use crate::checkpoint::read::header::Entry;
-use crate::checkpoint::read::opened::Opened;
-use crate::checkpoint::read::weights::{Kind, belongs};
-use crate::checkpoint::write::rewrite::{Contents, Output, rewrite};
-use crate::checkpoint::write::writer::{Planned, Writer};
+use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, belongs};
+use crate::checkpoint::write::{Contents, Output, Planned, Writer, rewrite};
 use crate::error::Result;
 
 /// Writes `source` with its quantized weights as f32, which any loader reads.
@@ -21,11 +17,11 @@ use crate::error::Result;
 pub fn dequantize(
     source: &Checkpoint,
     out: impl AsRef<Path>,
-    mut progress: impl FnMut(u64),
+    progress: impl FnMut(u64),
 ) -> Result<()> {
     let source = &source.opened;
     let contents = Contents::new(source, |name, entry| outputs(source, name, entry));
-    rewrite(source, out.as_ref(), &contents, &mut progress)
+    rewrite(&contents, out.as_ref(), progress)
 }
 
 /// What is written of a tensor of the source.
@@ -40,19 +36,14 @@ fn outputs<'a>(source: &'a Opened, name: &'a str, entry: &'a Entry) -> Vec<Outpu
             vec![Output::Copied]
         };
     };
-    let planned = Planned {
-        name: name.to_owned(),
-        dtype: Dtype::F32,
-        shape: entry.shape.clone(),
-    };
+    let planned = Planned::new(name, Dtype::F32, &entry.shape);
     let write = move |to: &mut Writer<'_>| write(source, name, *kind, to);
     vec![Output::New(vec![planned], Box::new(write))]
 }
 
 fn write(source: &Opened, name: &str, kind: Kind, to: &mut Writer<'_>) -> Result<()> {
     let (shard, entry) = source.tensor(name)?;
-    let all = 0..entry.shape.iter().product();
-    let values = kind.dequantize(&source.files, name, all);
+    let values = kind.dequantize(&source.files, name, 0..entry.elements());
     let values = values.map_err(|e| e.in_file(&shard.path))?;
     for chunk in values.chunks(BLOCK) {
         let bytes: Vec<u8> = chunk.iter().flat_map(|value| value.to_le_bytes()).collect();

@@ -6,10 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::blocks::check_products;
-use crate::checkpoint::read::Checkpoint;
-use crate::checkpoint::read::scheme::matrix;
-use crate::checkpoint::read::shard::is_float;
-use crate::checkpoint::write::targets::own_name;
+use crate::checkpoint::read::{Checkpoint, is_float, matrix};
+use crate::checkpoint::write::own_name;
 use crate::error::{Error, Result};
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
 use crate::qconfig::QConfig;
@@ -190,6 +188,17 @@ impl Plan {
 }
 
 impl PlannedLayer {
+    fn new(name: &str, kind: LayerKind) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            tensors: Vec::new(),
+            qconfig: None,
+            left: None,
+            shapes: Vec::new(),
+        }
+    }
+
     /// Whether it is one tensor of several layers, which models cut their weights from.
     pub fn is_tensor(&self) -> bool {
         self.tensors == [&*self.name]
@@ -223,14 +232,10 @@ impl PlannedLayer {
 fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLayer> {
     let (_, entry) = source.opened.files.find(name)?;
     let shape = matrix(name, entry).ok().filter(|_| is_float(entry.dtype))?;
-    Some(PlannedLayer {
-        name: name.to_owned(),
-        kind: kind.clone(),
-        tensors: vec![name.to_owned()],
-        qconfig: None,
-        left: None,
-        shapes: vec![shape],
-    })
+    let mut layer = PlannedLayer::new(name, kind.clone());
+    layer.tensors.push(name.to_owned());
+    layer.shapes.push(shape);
+    Some(layer)
 }
 
 /// Whether experts are stored as `[experts, in, out]`, as in gpt-oss and Llama 4: by the sizes of
@@ -269,16 +274,8 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
         .filter(|_| is_float(entry.dtype)) else {
             continue;
         };
-        let layer = found
-            .entry(module.to_owned())
-            .or_insert_with(|| PlannedLayer {
-                name: module.to_owned(),
-                kind,
-                tensors: Vec::new(),
-                qconfig: None,
-                left: None,
-                shapes: Vec::new(),
-            });
+        let layer = found.entry(module.to_owned());
+        let layer = layer.or_insert_with(|| PlannedLayer::new(module, kind));
         layer.tensors.push(name.to_owned());
         layer.shapes.push([rows, columns]);
     }

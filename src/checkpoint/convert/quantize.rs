@@ -5,13 +5,10 @@ use std::path::Path;
 
 use super::blocks::{blocks, check_block, matrix, quantized_blocks, rows_of_block};
 use super::plan::Plan;
-use crate::checkpoint::read::Checkpoint;
-use crate::checkpoint::read::header::Entry;
-use crate::checkpoint::read::opened::Opened;
-use crate::checkpoint::write::entry::{self, Module};
-use crate::checkpoint::write::rewrite::{Contents, Output, rewrite};
-use crate::checkpoint::write::weight::{planned, write_qparams};
-use crate::checkpoint::write::writer::Writer;
+use crate::checkpoint::read::{Checkpoint, Entry, Opened};
+use crate::checkpoint::write::{
+    Contents, Module, Output, Writer, entry, planned, rewrite, write_qparams,
+};
 use crate::codes::offset;
 use crate::error::{Error, Result};
 use crate::halves::max_half;
@@ -37,15 +34,9 @@ pub fn quantize(
     source: &Checkpoint,
     plan: &Plan,
     out: impl AsRef<Path>,
-    mut progress: impl FnMut(u64),
+    progress: impl FnMut(u64),
 ) -> Result<()> {
-    let source = &source.opened;
-    rewrite(
-        source,
-        out.as_ref(),
-        &contents(source, plan)?,
-        &mut progress,
-    )
+    rewrite(&contents(&source.opened, plan)?, out.as_ref(), progress)
 }
 
 fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
@@ -83,7 +74,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
     let formats = formats.map(|(name, (_, format))| ((*name).to_owned(), *format));
     Ok(Contents {
         formats: formats.collect(),
-        config: entry::entry(&linears, &tables, &ignore, source),
+        config: entry(&linears, &tables, &ignore, source),
         ..Contents::new(source, |name, entry| match weights.get(name) {
             Some((qconfig, format)) => vec![weight(source, name, entry, &qconfig.weight, *format)],
             None => vec![Output::Copied],
@@ -106,14 +97,7 @@ fn weight<'a>(
     };
     let write = move |to: &mut Writer<'_>| {
         let written = quantized_blocks(source, name, config, |row, table| {
-            match Quantized::of(table, format, row)? {
-                Quantized::Halves(bytes) => to.write(name, &bytes),
-                Quantized::Codes(codes, scales, zeros) => {
-                    let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
-                    to.write(name, &bytes)?;
-                    write_qparams(name, &scales, &zeros, to)
-                }
-            }
+            write_block(name, table, format, row, to)
         });
         written.map_err(|error| fault(error, source, name))
     };
@@ -168,53 +152,50 @@ fn fault(error: Error, source: &Opened, name: &str) -> Error {
     }
 }
 
-/// A block of rows as it is written.
-enum Quantized {
-    Halves(Vec<u8>),
-    /// Codes, scales and zero points: where one scale is for all rows, those are of the first
-    /// block.
-    Codes(Vec<i8>, Vec<f32>, Zeros),
-}
-
-impl Quantized {
-    fn of(table: &QTable, format: Format, first: usize) -> Result<Self> {
-        if let Some(halves) = table.stored_halves() {
-            return Ok(Self::Halves(halves.to_bytes()));
-        }
-        if format.activation.is_some() {
-            check_block(table)?;
-        }
-        let codes: Vec<i8> = table.stored_codes().collect();
-        let [rows, _] = table.shape();
-        let qscheme = format.codes.map(|codes| codes.qscheme);
-        let repeat = |len: usize| {
-            if !qscheme.is_some_and(QScheme::is_per_channel) {
-                usize::from(first == 0)
-            } else if len == 1 {
-                // An observer may choose one value for all rows of a block.
-                rows
-            } else {
-                1
-            }
-        };
-        let offset = format.codes.map_or(0, |codes| offset(codes.dtype));
-        let zeros = match table.zero_points() {
-            Some(ZeroPoints::Float(zeros)) => Zeros::Float(zeros.repeat(repeat(zeros.len()))),
-            Some(ZeroPoints::Int(zeros)) => {
-                let zeros: Vec<i32> = zeros.iter().map(|zero| zero - offset).collect();
-                if qscheme.is_some_and(QScheme::is_symmetric) {
-                    Zeros::None
-                } else {
-                    Zeros::Int(zeros.repeat(repeat(zeros.len())))
-                }
-            }
-            None => Zeros::None,
-        };
-        let scales = table.scales();
-        Ok(Self::Codes(
-            codes,
-            scales.repeat(repeat(scales.len())),
-            zeros,
-        ))
+/// Writes the block of rows that begins at `first`; where one scale is for all rows, that of the
+/// first block.
+fn write_block(
+    name: &str,
+    table: &QTable,
+    format: Format,
+    first: usize,
+    to: &mut Writer<'_>,
+) -> Result<()> {
+    if let Some(halves) = table.stored_halves() {
+        return to.write(name, &halves.to_bytes());
     }
+    if format.activation.is_some() {
+        check_block(table)?;
+    }
+    let codes: Vec<i8> = table.stored_codes().collect();
+    let [rows, _] = table.shape();
+    let qscheme = format.codes.map(|codes| codes.qscheme);
+    let repeat = |len: usize| {
+        if !qscheme.is_some_and(QScheme::is_per_channel) {
+            usize::from(first == 0)
+        } else if len == 1 {
+            // An observer may choose one value for all rows of a block.
+            rows
+        } else {
+            1
+        }
+    };
+    let offset = format.codes.map_or(0, |codes| offset(codes.dtype));
+    let zeros = match table.zero_points() {
+        Some(ZeroPoints::Float(zeros)) => Zeros::Float(zeros.repeat(repeat(zeros.len()))),
+        Some(ZeroPoints::Int(zeros)) => {
+            let zeros: Vec<i32> = zeros.iter().map(|zero| zero - offset).collect();
+            if qscheme.is_some_and(QScheme::is_symmetric) {
+                Zeros::None
+            } else {
+                Zeros::Int(zeros.repeat(repeat(zeros.len())))
+            }
+        }
+        None => Zeros::None,
+    };
+    let scales = table.scales();
+    let scales = scales.repeat(repeat(scales.len()));
+    let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+    to.write(name, &bytes)?;
+    write_qparams(name, &scales, &zeros, to)
 }

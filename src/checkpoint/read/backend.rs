@@ -48,8 +48,7 @@ impl Backend {
                 Ok(Tensor::from_vec(bytes, &entry.shape[..], &Device::Cpu)?)
             }
             _ => {
-                let all = 0..entry.shape.iter().product();
-                let values = kind.dequantize(&self.0.files, name, all)?;
+                let values = kind.dequantize(&self.0.files, name, 0..entry.elements())?;
                 Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
             }
         };

@@ -105,8 +105,7 @@ impl Checkpoint {
     /// and positive, or its file cannot be read.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
         let (_, entry) = self.opened.tensor(name)?;
-        let all = 0..entry.shape.iter().product();
-        self.opened.elements(name, all)
+        self.opened.elements(name, 0..entry.elements())
     }
 
     /// All tensors, by name.

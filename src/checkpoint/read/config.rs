@@ -209,7 +209,7 @@ impl RawActivations {
     }
 }
 
-pub fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {
+fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {
     Error::UnsupportedCheckpoint {
         what,
         expected: expected.to_owned(),

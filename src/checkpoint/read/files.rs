@@ -115,6 +115,12 @@ impl Files {
         Some((shard, shard.header.tensors.get(name)?))
     }
 
+    /// A tensor that must be there, and the file that has it.
+    pub fn get(&self, name: &str, expected: impl Into<String>) -> Result<(&Shard, &Entry)> {
+        let missing = || invalid(name, expected, "no such tensor");
+        self.find(name).ok_or_else(missing)
+    }
+
     /// All tensors by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Shard, &Entry)> {
         let names = self.tensors.keys();

@@ -40,6 +40,13 @@ pub struct Entry {
     pub absmax: bool,
 }
 
+impl Entry {
+    /// The header has checked that they can be counted.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
 impl Header {
     /// Reads the header of a file that is `length` bytes long.
     ///

@@ -2,15 +2,23 @@
 
 mod backend;
 mod checkpoint;
-pub mod config;
-pub mod files;
+mod config;
+mod files;
 pub mod header;
 mod layouts;
-pub mod opened;
+mod opened;
 pub mod record;
-pub mod scheme;
-pub mod shard;
+mod scheme;
+mod shard;
 mod unique_map;
-pub mod weights;
+mod weights;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
+pub use config::{ENTRY, MAX_CONFIG, METHOD, OLD_ENTRY};
+pub use files::{CONFIG, Files, INDEX, is_of_model, read_small};
+pub use header::{Entry, LENGTH, invalid};
+pub use opened::Opened;
+pub use record::View;
+pub use scheme::matrix;
+pub use shard::{Shard, is_float};
+pub use weights::{Kind, belongs, owners};

@@ -75,7 +75,7 @@ impl Opened {
 impl Source for Opened {
     fn elements(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>> {
         let (shard, entry) = self.tensor(name)?;
-        if range.end > entry.shape.iter().product() {
+        if range.end > entry.elements() {
             let expected = format!("{} elements", range.end);
             return Err(invalid(name, expected, format!("{:?}", entry.shape)).in_file(&shard.path));
         }

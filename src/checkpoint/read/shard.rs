@@ -5,7 +5,7 @@ use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Tensor, WithDType};
 use candle_dynquant_io::input;
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -181,7 +181,7 @@ impl Shard {
         if !entry.absmax {
             return self.read(entry.start, entry.bytes, sink);
         }
-        let bytes: Vec<u8> = (self.f32s(entry, 0..entry.shape.iter().product())?.iter())
+        let bytes: Vec<u8> = (self.f32s(entry, 0..entry.elements())?.iter())
             .flat_map(|value| value.to_le_bytes())
             .collect();
         sink(&bytes)
@@ -205,55 +205,35 @@ impl Shard {
 
     /// A tensor of a dtype that candle has, or an integer of another.
     pub fn tensor(&self, name: &str, entry: &Entry) -> Result<Tensor> {
-        let (shape, device) = (&entry.shape[..], &Device::Cpu);
-        let all = 0..shape.iter().product();
-        Ok(match entry.dtype {
-            Dtype::U8 | Dtype::BOOL => Tensor::from_vec(self.bytes(entry)?, shape, device)?,
-            Dtype::I8 => {
-                let of = |[byte]: [u8; 1]| i64::from(byte.cast_signed());
-                Tensor::from_vec(self.elements(entry, all, of)?, shape, device)?
-            }
-            Dtype::I16 => {
-                let values = self.elements(entry, all, i16::from_le_bytes)?;
-                Tensor::from_vec(values, shape, device)?
-            }
-            Dtype::U16 => {
-                let values = self.elements(entry, all, |b| u32::from(u16::from_le_bytes(b)))?;
-                Tensor::from_vec(values, shape, device)?
-            }
-            Dtype::I32 => {
-                let values = self.elements(entry, all, i32::from_le_bytes)?;
-                Tensor::from_vec(values, shape, device)?
-            }
-            Dtype::U32 => {
-                let values = self.elements(entry, all, u32::from_le_bytes)?;
-                Tensor::from_vec(values, shape, device)?
-            }
-            Dtype::I64 => {
-                let values = self.elements(entry, all, i64::from_le_bytes)?;
-                Tensor::from_vec(values, shape, device)?
-            }
-            Dtype::F16 => {
-                let values = self.elements(entry, all, f16::from_le_bytes)?;
-                Tensor::from_vec(values, shape, device)?
-            }
-            Dtype::BF16 => {
-                let values = self.elements(entry, all, bf16::from_le_bytes)?;
-                Tensor::from_vec(values, shape, device)?
-            }
-            Dtype::F32 => {
-                let values = self.f32s(entry, all)?;
-                Tensor::from_vec(values, shape, device)?
-            }
-            Dtype::F64 => {
-                let values = self.elements(entry, all, f64::from_le_bytes)?;
-                Tensor::from_vec(values, shape, device)?
-            }
+        match entry.dtype {
+            Dtype::U8 | Dtype::BOOL => Self::of(entry, self.bytes(entry)?),
+            Dtype::I8 => self.of_elements(entry, |[byte]| i64::from(byte.cast_signed())),
+            Dtype::I16 => self.of_elements(entry, i16::from_le_bytes),
+            Dtype::U16 => self.of_elements(entry, |b| u32::from(u16::from_le_bytes(b))),
+            Dtype::I32 => self.of_elements(entry, i32::from_le_bytes),
+            Dtype::U32 => self.of_elements(entry, u32::from_le_bytes),
+            Dtype::I64 => self.of_elements(entry, i64::from_le_bytes),
+            Dtype::F16 => self.of_elements(entry, f16::from_le_bytes),
+            Dtype::BF16 => self.of_elements(entry, bf16::from_le_bytes),
+            Dtype::F32 => Self::of(entry, self.f32s(entry, 0..entry.elements())?),
+            Dtype::F64 => self.of_elements(entry, f64::from_le_bytes),
             got => {
                 let expected = "a dtype that candle has";
-                return Err(invalid(name, expected, got.to_string()).in_file(&self.path));
+                Err(invalid(name, expected, got.to_string()).in_file(&self.path))
             }
-        })
+        }
+    }
+
+    fn of_elements<const B: usize, T: WithDType>(
+        &self,
+        entry: &Entry,
+        of: impl Fn([u8; B]) -> T,
+    ) -> Result<Tensor> {
+        Self::of(entry, self.elements(entry, 0..entry.elements(), of)?)
+    }
+
+    fn of<T: WithDType>(entry: &Entry, values: Vec<T>) -> Result<Tensor> {
+        Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
     }
 }
 

@@ -92,7 +92,7 @@ fn check_view(
     view: &View,
     weights: &BTreeMap<String, Format>,
 ) -> Result<()> {
-    let of = files.find(&view.of).map(|(_, entry)| elements(entry));
+    let of = files.find(&view.of).map(|(_, entry)| entry.elements());
     if view
         .part
         .end()
@@ -113,23 +113,20 @@ fn check_view(
     }
 }
 
+/// The weights whose scale or zero point a tensor is by its name.
+pub fn owners(name: &str) -> impl Iterator<Item = &str> {
+    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT].into_iter();
+    suffixes.filter_map(|suffix| name.strip_suffix(suffix))
+}
+
 /// Whether a tensor is a scale or a zero point of a weight that is known.
 pub fn belongs(weights: &Weights, name: &str) -> bool {
-    let suffixes = [UNSIGNED_ZERO_POINT, ZERO_POINT, SCALE];
-    let of = |suffix| name.strip_suffix(suffix);
-    let mut bases = suffixes.into_iter().filter_map(of);
-    bases.any(|base| weights.contains_key(base))
+    owners(name).any(|base| weights.contains_key(base))
 }
 
 /// Checks the tensors of a weight against its format.
 fn check(files: &Files, name: &str, format: Format) -> Result<()> {
-    let Some((_, entry)) = files.find(name) else {
-        return Err(invalid(
-            name,
-            "the weight that the metadata names",
-            "no such tensor",
-        ));
-    };
+    let (_, entry) = files.get(name, "the weight that the metadata names")?;
     let expected = match format.codes {
         Some(_) => Dtype::I8,
         None => format.halves().into(),
@@ -174,17 +171,11 @@ fn companion(
     count: usize,
 ) -> Result<()> {
     let tensor = format!("{name}{suffix}");
-    let Some((_, entry)) = files.find(&tensor) else {
-        return Err(invalid(
-            &tensor,
-            format!("it beside {:?}", brief(name, 200)),
-            "no such tensor",
-        ));
-    };
+    let (_, entry) = files.get(&tensor, format!("it beside {:?}", brief(name, 200)))?;
     if !fits(entry.dtype) {
         return Err(invalid(&tensor, expected, entry.dtype.to_string()));
     }
-    if elements(entry) == count {
+    if entry.elements() == count {
         Ok(())
     } else {
         Err(invalid(
@@ -193,11 +184,6 @@ fn companion(
             format!("{:?}", entry.shape),
         ))
     }
-}
-
-/// The header has checked that they can be counted.
-fn elements(entry: &Entry) -> usize {
-    entry.shape.iter().product()
 }
 
 /// An int8 weight that others wrote.
@@ -327,17 +313,14 @@ fn of_rows<T: Clone>(values: Vec<T>, qscheme: QScheme, rows: &Range<usize>) -> V
 }
 
 fn weight<'a>(files: &'a Files, name: &str) -> Result<(&'a Shard, &'a Entry, [usize; 2])> {
-    let missing = || invalid(name, "a tensor", "no such tensor");
-    let (shard, entry) = files.find(name).ok_or_else(missing)?;
+    let (shard, entry) = files.get(name, "a tensor")?;
     Ok((shard, entry, matrix(name, entry)?))
 }
 
 fn scales(files: &Files, name: &str, suffix: &str) -> Result<Vec<f32>> {
     let name = format!("{name}{suffix}");
-    match files.find(&name) {
-        Some((shard, entry)) => shard.floats(&name, entry, 0..elements(entry)),
-        None => Err(invalid(&name, "a tensor", "no such tensor")),
-    }
+    let (shard, entry) = files.get(&name, "a tensor")?;
+    shard.floats(&name, entry, 0..entry.elements())
 }
 
 /// The scales of a weight, checked.
@@ -358,7 +341,7 @@ fn zeros(files: &Files, name: &str, count: usize) -> Result<Vec<i32>> {
     match files.find(&format!("{name}{ZERO_POINT}")) {
         None => Ok(vec![0; count]),
         Some((shard, entry)) => {
-            let zeros = shard.codes(entry, 0..elements(entry))?.into_iter();
+            let zeros = shard.codes(entry, 0..entry.elements())?.into_iter();
             Ok(zeros.map(i32::from).collect())
         }
     }

@@ -7,8 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::targets::targets;
-use crate::checkpoint::read::config::{ENTRY, METHOD, OLD_ENTRY};
-use crate::checkpoint::read::opened::Opened;
+use crate::checkpoint::read::{ENTRY, METHOD, OLD_ENTRY, Opened};
 use crate::error::{Error, Result};
 use crate::qconfig::{ActivationConfig, Granularity};
 use crate::qparams::QScheme;
@@ -81,7 +80,7 @@ pub fn entry(
 
 /// The text of a `config.json` with another entry for its quantization, or none. All other values
 /// keep the bytes of the text, also where they are no JSON or numbers that are no f64.
-pub fn with_entry(text: &[u8], entry: Option<Value>) -> Result<Vec<u8>> {
+pub fn with_entry(text: &[u8], entry: Option<&Value>) -> Result<Vec<u8>> {
     let strict = json::strict(text.to_owned());
     let values: BTreeMap<String, &RawValue> =
         serde_json::from_slice(&strict).map_err(|e| Error::MalformedCheckpoint {

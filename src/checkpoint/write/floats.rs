@@ -11,11 +11,7 @@ use super::errors::{contested, missing};
 use super::placing::place;
 use super::rewrite::Output;
 use super::writer::{Planned, Writer};
-use crate::checkpoint::read::files::Files;
-use crate::checkpoint::read::header::{Entry, invalid};
-use crate::checkpoint::read::opened::Opened;
-use crate::checkpoint::read::scheme::matrix;
-use crate::checkpoint::read::shard::is_float;
+use crate::checkpoint::read::{Entry, Files, Opened, invalid, is_float, matrix};
 use crate::error::Result;
 use crate::module::Affine;
 use crate::stored::origin::{Part, Source, equals};
@@ -92,7 +88,7 @@ fn patched(name: &str, layers: &[Located<'_>], source: &Opened) -> Result<Tensor
     if let Some(layer) = changed.clone().find(|layer| layer.part == whole) {
         return Ok(layer.held.weight.tensor.reshape(&entry.shape[..])?);
     }
-    let mut values = source.elements(name, 0..entry.shape.iter().product())?;
+    let mut values = source.elements(name, 0..entry.elements())?;
     for layer in changed {
         let tensor = layer.held.weight.tensor.to_dtype(DType::F32)?;
         let own = tensor.flatten_all()?.to_vec1()?;
@@ -153,18 +149,23 @@ impl HeldNorm {
         }
     }
 
-    /// Whether its parameters differ from the source's.
-    fn is_changed(&self, placed: &Placed<'_>, source: &Opened) -> Result<bool> {
+    /// Its parameters by their names, in the order in which [`placed`](Self::placed) finds them.
+    fn parameters(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         let Affine {
             weight,
             bias,
             residual,
         } = &self.affine;
-        // In the order of the names that were found.
-        let own = [Some(weight), bias.as_ref(), residual.as_ref()];
+        let others = [("bias", bias), (RESIDUAL, residual)].into_iter();
+        let others = others.filter_map(|(name, tensor)| Some((name, tensor.as_ref()?)));
+        std::iter::once(("weight", weight)).chain(others)
+    }
+
+    /// Whether its parameters differ from the source's.
+    fn is_changed(&self, placed: &Placed<'_>, source: &Opened) -> Result<bool> {
         let names = [&placed.weight].into_iter().chain(&placed.others);
         let mut changed = self.folded;
-        for (name, tensor) in names.zip(own.into_iter().flatten()) {
+        for (name, (_, tensor)) in names.zip(self.parameters()) {
             changed |= differs(tensor, name, source)?;
         }
         Ok(changed)
@@ -172,22 +173,12 @@ impl HeldNorm {
 
     /// Its parameters as they are written.
     fn tensors(&self, prefix: &str) -> Vec<(String, Tensor)> {
-        let Affine {
-            weight,
-            bias,
-            residual,
-        } = &self.affine;
-        let prefix = match residual {
+        let prefix = match self.affine.residual {
             Some(_) => join(prefix, EQUALIZED),
             None => prefix.to_owned(),
         };
-        let named = [
-            ("weight", Some(weight)),
-            ("bias", bias.as_ref()),
-            (RESIDUAL, residual.as_ref()),
-        ];
-        let named = named.into_iter();
-        let named = named.filter_map(|(name, tensor)| Some((join(&prefix, name), tensor?.clone())));
+        let named = self.parameters();
+        let named = named.map(|(name, tensor)| (join(&prefix, name), tensor.clone()));
         named.collect()
     }
 }
@@ -291,11 +282,7 @@ impl Floats {
     /// The tensors that stand for one of the source; `None` if it is copied.
     pub fn outputs(&self, name: &str) -> Option<Vec<Output<'_>>> {
         let outputs = self.0.get(name)?.iter().map(|(name, tensor)| {
-            let planned = Planned {
-                name: name.clone(),
-                dtype: View::dtype(tensor),
-                shape: tensor.dims().to_vec(),
-            };
+            let planned = Planned::new(name, View::dtype(tensor), tensor.dims());
             let write = move |to: &mut Writer<'_>| to.write(name, &tensor.data());
             Output::New(vec![planned], Box::new(write))
         });

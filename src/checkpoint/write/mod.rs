@@ -1,14 +1,19 @@
 //! Writing: a model beside the checkpoint that it was loaded from, and any list of tensors.
 
 mod collect;
-pub mod entry;
+mod entry;
 mod errors;
 mod floats;
 mod placing;
-pub mod rewrite;
+mod rewrite;
 mod save;
-pub mod targets;
-pub mod weight;
-pub mod writer;
+mod targets;
+mod weight;
+mod writer;
 
+pub use entry::{Module, entry};
+pub use rewrite::{Contents, Output, rewrite};
 pub use save::{Beside, Saved, save};
+pub use targets::own_name;
+pub use weight::{planned, write_qparams};
+pub use writer::{Planned, Writer};

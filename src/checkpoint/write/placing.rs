@@ -5,14 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::collect::Held;
 use super::errors::{contested, missing};
-use crate::checkpoint::read::header::{Entry, invalid};
-use crate::checkpoint::read::opened::Opened;
-use crate::checkpoint::read::scheme::matrix;
-use crate::checkpoint::read::shard::is_float;
+use crate::checkpoint::read::{Entry, Opened, invalid, is_float, matrix};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::stored::origin::Part;
-use crate::stored::{Format, Quantized, SCALE, ZERO_POINT, Zeros};
+use crate::stored::{Format, Quantized, SCALE, ZERO_POINT};
 
 /// The weights by the tensors of the source.
 #[derive(Default)]
@@ -366,28 +363,6 @@ impl<W> Held<W> {
             Some(origin) => *origin.name == *name,
             None => self.names.iter().any(|own| own == name),
         }
-    }
-}
-
-impl Replacement {
-    /// The zero points of all rows.
-    pub fn zero_points(&self) -> Zeros {
-        let mut all = Zeros::None;
-        for (i, piece) in self.pieces.iter().enumerate() {
-            // Zeros that all are 0 are not stored.
-            let rows = |piece: &Quantized| vec![0; piece.scales().len()];
-            let before = || self.pieces[..i].iter().flat_map(rows).collect::<Vec<i32>>();
-            all = match (all, piece.zero_points()) {
-                (Zeros::None, Zeros::None) => Zeros::None,
-                (Zeros::None, Zeros::Int(own)) => Zeros::Int([before(), own].concat()),
-                (Zeros::Int(all), Zeros::None) => Zeros::Int([all, rows(piece)].concat()),
-                (Zeros::Int(all), Zeros::Int(own)) => Zeros::Int([all, own].concat()),
-                (Zeros::Float(all), Zeros::Float(own)) => Zeros::Float([all, own].concat()),
-                // In one qscheme all are float or none.
-                (_, own) => own,
-            };
-        }
-        all
     }
 }
 

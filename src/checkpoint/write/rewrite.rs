@@ -12,12 +12,9 @@ use serde_json::{Value, json};
 
 use super::entry::with_entry;
 use super::writer::{Planned, Writer, writing};
-use crate::checkpoint::read::config::MAX_CONFIG;
-use crate::checkpoint::read::files::{CONFIG, INDEX, is_of_model, read_small};
-use crate::checkpoint::read::header::{self, Entry};
-use crate::checkpoint::read::opened::Opened;
-use crate::checkpoint::read::record::{self, View};
-use crate::checkpoint::read::shard::Shard;
+use crate::checkpoint::read::{
+    CONFIG, Entry, INDEX, MAX_CONFIG, Opened, Shard, View, is_of_model, read_small, record,
+};
 use crate::error::{Error, Result};
 use crate::stored::Format;
 
@@ -25,8 +22,8 @@ use crate::stored::Format;
 const MAX_DEPTH: usize = 8;
 
 /// What is written in the place of a checkpoint.
-#[derive(Default)]
 pub struct Contents<'a> {
+    pub source: &'a Opened,
     /// In the place of each tensor of the source, in the file that has it: of one that is left out
     /// none.
     pub tensors: BTreeMap<&'a str, Vec<Output<'a>>>,
@@ -49,17 +46,30 @@ pub enum Output<'a> {
     ),
 }
 
+impl Output<'_> {
+    /// The bytes of new tensors.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Copied => 0,
+            Self::New(tensors, _) => tensors.iter().filter_map(Planned::bytes).sum(),
+        }
+    }
+}
+
 impl<'a> Contents<'a> {
+    /// Tensors only.
     pub fn new(
         source: &'a Opened,
         outputs: impl Fn(&'a str, &'a Entry) -> Vec<Output<'a>>,
     ) -> Self {
         let tensors = source.files.tensors();
+        let tensors = tensors.map(|(name, _, entry)| (name, outputs(name, entry)));
         Self {
-            tensors: tensors
-                .map(|(name, _, entry)| (name, outputs(name, entry)))
-                .collect(),
-            ..Self::default()
+            source,
+            tensors: tensors.collect(),
+            formats: BTreeMap::new(),
+            views: BTreeMap::new(),
+            config: None,
         }
     }
 }
@@ -67,19 +77,11 @@ impl<'a> Contents<'a> {
 /// Writes a checkpoint: a file for a file, a folder for a folder, with a shard for a
 /// shard and all other files but hidden ones and the model's weights in other forms. `progress` is
 /// called after each tensor of the source, with its bytes.
-pub fn rewrite(
-    source: &Opened,
-    out: &Path,
-    contents: &Contents<'_>,
-    progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+pub fn rewrite(contents: &Contents<'_>, out: &Path, mut progress: impl FnMut(u64)) -> Result<()> {
+    let files = &contents.source.files;
     let real = |path: &Path| path.canonicalize().ok();
-    let own = source
-        .files
-        .folder
-        .as_deref()
-        .unwrap_or(source.files.path());
-    let is_on_disk = source.files.shards.first().is_none_or(Shard::is_on_disk);
+    let own = files.folder.as_deref().unwrap_or(files.path());
+    let is_on_disk = files.shards.first().is_none_or(Shard::is_on_disk);
     if is_on_disk && real(out).is_some_and(|out| real(own) == Some(out)) {
         let error = Error::InvalidArgument {
             what: "output",
@@ -88,24 +90,17 @@ pub fn rewrite(
         };
         return Err(error.in_file(out));
     }
-    let mut write = || match &source.files.folder {
+    let mut write = || match &files.folder {
         Some(folder) => {
             let new = NewFolder::beside(out).map_err(writing)?;
             // Neither the old output is copied nor, through a link, a folder around it.
             let mut around: Vec<_> = [folder, out].into_iter().filter_map(real).collect();
-            fill(source, folder, new.path(), &mut around, contents, progress)?;
+            fill(contents, folder, new.path(), &mut around, &mut progress)?;
             new.put().map_err(writing)
         }
         None => {
             let mut file = NewFile::beside(out).map_err(writing)?;
-            write_shard(
-                source,
-                0,
-                &source.files.shards[0],
-                file.file_mut(),
-                contents,
-                progress,
-            )?;
+            write_shard(contents, 0, file.file_mut(), &mut progress)?;
             file.put().map_err(writing)
         }
     };
@@ -114,65 +109,57 @@ pub fn rewrite(
 
 /// Writes the checkpoint of a folder into a new one.
 fn fill(
-    source: &Opened,
+    contents: &Contents<'_>,
     folder: &Path,
     new: &Path,
     around: &mut Vec<PathBuf>,
-    contents: &Contents<'_>,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut impl FnMut(u64),
 ) -> Result<()> {
-    let shards = source.files.shards.iter();
+    let files = &contents.source.files;
+    let shards = files.shards.iter();
     let shards: Vec<_> = shards.filter_map(|shard| shard.path.file_name()).collect();
     copy_others(folder, new, 0, &shards, around)?;
     let mut weight_map = BTreeMap::new();
     let mut bytes = 0;
-    for (number, shard) in source.files.shards.iter().enumerate() {
+    for (number, shard) in files.shards.iter().enumerate() {
         let name = shard.path.file_name().unwrap_or(shard.path.as_os_str());
         let mut file = File::create(new.join(name)).map_err(writing)?;
-        for (tensor, of_tensor) in
-            write_shard(source, number, shard, &mut file, contents, progress)?
-        {
+        for (tensor, of_tensor) in write_shard(contents, number, &mut file, progress)? {
             weight_map.insert(tensor, name.to_string_lossy().into_owned());
             bytes += of_tensor;
         }
     }
-    if source.files.index.is_some() {
+    if files.index.is_some() {
         let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
         write_json(&new.join(INDEX), &index)?;
     }
-    write_config(
-        &folder.join(CONFIG),
-        &new.join(CONFIG),
-        contents.config.clone(),
-    )
+    let [from, to] = [folder, new].map(|folder| folder.join(CONFIG));
+    write_config(&from, &to, contents.config.as_ref())
 }
 
 /// Writes one file; the tensors that it has now, and their bytes.
 fn write_shard(
-    source: &Opened,
-    number: usize,
-    shard: &Shard,
-    file: &mut File,
     contents: &Contents<'_>,
-    progress: &mut dyn FnMut(u64),
+    number: usize,
+    file: &mut File,
+    progress: &mut impl FnMut(u64),
 ) -> Result<BTreeMap<String, u64>> {
-    let own = |(name, _): &(&String, &Entry)| source.files.number(name) == Some(number);
+    let files = &contents.source.files;
+    let shard = &files.shards[number];
+    let own = |(name, _): &(&String, &Entry)| files.number(name) == Some(number);
     let tensors = || shard.header.tensors.iter().filter(own);
     let mut planned = Vec::new();
     for (name, entry) in tensors() {
         for output in &contents.tensors[&**name] {
             match output {
-                Output::Copied => planned.push(Planned {
-                    name: name.clone(),
-                    dtype: entry.dtype,
-                    shape: entry.shape.clone(),
-                }),
+                Output::Copied => planned.push(Planned::new(name, entry.dtype, &entry.shape)),
                 Output::New(tensors, _) => planned.extend(tensors.iter().cloned()),
             }
         }
     }
-    let bytes = |p: &Planned| header::bytes(p.dtype, &p.shape).unwrap_or_default();
-    let sizes = planned.iter().map(|p| (p.name.clone(), bytes(p))).collect();
+    let sizes = planned.iter();
+    let sizes = sizes.map(|p| (p.name.clone(), p.bytes().unwrap_or_default()));
+    let sizes = sizes.collect();
     let mut metadata = shard.header.metadata.clone();
     let formats = &contents.formats;
     let here = planned
@@ -253,7 +240,7 @@ fn copy_others(
 }
 
 /// The `config.json` with another entry for its quantization; none where there was none.
-fn write_config(from: &Path, to: &Path, entry: Option<Value>) -> Result<()> {
+fn write_config(from: &Path, to: &Path, entry: Option<&Value>) -> Result<()> {
     if !from.exists() {
         return Ok(());
     }

@@ -7,21 +7,16 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::collect::Collect;
-use super::entry::{self, Module};
+use super::entry::{Module, entry};
 use super::errors::contested;
 use super::floats::Floats;
 use super::placing::{Placed, Replacement, SavedView};
 use super::rewrite::{Contents, Output, rewrite};
-use super::weight::{planned, weight};
-use crate::checkpoint::read::Checkpoint;
-use crate::checkpoint::read::header::{self, Entry};
-use crate::checkpoint::read::opened::Opened;
-use crate::checkpoint::read::record::View;
-use crate::checkpoint::read::weights::{Kind, belongs};
+use super::weight::weight;
+use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, View, belongs, owners};
 use crate::error::Result;
 use crate::module::{LayerKind, Quantizable, Walk};
-use crate::stored::origin::Part;
-use crate::stored::{Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
+use crate::stored::Format;
 
 /// Writes a quantized model as the checkpoint `source`, from which it was loaded, with its
 /// quantized weights in the place of the float ones.
@@ -78,9 +73,14 @@ where
     let mut collect = Collect::default();
     Walk::over(model, &mut collect)?;
     let save = Save::new(collect, &source.opened)?;
-    rewrite(&source.opened, out.as_ref(), &save.contents(), &mut |_| {})?;
+    rewrite(&save.contents(), out.as_ref(), |_| {})?;
     let views = save.placed.views.iter();
-    let beside = views.flat_map(|(of, views)| views.iter().map(move |view| Beside::of(of, view)));
+    let views = views.flat_map(|(of, views)| views.iter().map(move |view| (of, view)));
+    let beside = views.map(|(of, view)| Beside {
+        layer: view.path.clone(),
+        tensor: of.clone(),
+        bytes: view.output().bytes(),
+    });
     Ok(Saved {
         beside: beside.collect(),
         unsaved: save.unsaved,
@@ -110,21 +110,6 @@ pub struct Beside {
     pub bytes: u64,
 }
 
-impl Beside {
-    fn of(tensor: &str, view: &SavedView) -> Self {
-        let shape = view.weight.shape();
-        let all = planned(&view.name, &shape, view.format, &view.weight.zero_points());
-        let bytes = all
-            .iter()
-            .filter_map(|one| header::bytes(one.dtype, &one.shape));
-        Self {
-            layer: view.path.clone(),
-            tensor: tensor.to_owned(),
-            bytes: bytes.sum(),
-        }
-    }
-}
-
 /// A line for each weight that makes the file larger or is not written; nothing if there is none.
 impl fmt::Display for Saved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,6 +132,13 @@ impl fmt::Display for Saved {
             )?;
         }
         Ok(())
+    }
+}
+
+impl SavedView {
+    fn output(&self) -> Output<'_> {
+        let (shape, pieces) = (self.weight.shape(), std::slice::from_ref(&self.weight));
+        weight(&self.name, &shape, self.format, pieces)
     }
 }
 
@@ -197,27 +189,14 @@ impl<'a> Save<'a> {
         let replaced = self.replaced(name, entry);
         let mut outputs = replaced.unwrap_or_else(|| vec![Output::Copied]);
         let views = self.placed.views.get(name).into_iter().flatten();
-        outputs.extend(views.map(|view| {
-            let (piece, zeros) = (
-                std::slice::from_ref(&view.weight),
-                view.weight.zero_points(),
-            );
-            weight(&view.name, &view.weight.shape(), view.format, piece, zeros)
-        }));
+        outputs.extend(views.map(SavedView::output));
         outputs
     }
 
     /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
     fn replaced(&self, name: &str, entry: &Entry) -> Option<Vec<Output<'_>>> {
         if let Some(own) = self.placed.weights.get(name) {
-            let zeros = own.zero_points();
-            return Some(vec![weight(
-                name,
-                &entry.shape,
-                own.format,
-                &own.pieces,
-                zeros,
-            )]);
+            return Some(vec![weight(name, &entry.shape, own.format, &own.pieces)]);
         }
         if let Some(floats) = self.floats.outputs(name) {
             return Some(floats);
@@ -259,17 +238,19 @@ impl<'a> Save<'a> {
 
     /// The weights that are parts of tensors, by name.
     fn views(&self) -> BTreeMap<String, View> {
-        let old = self.source.views.iter();
-        let old =
-            old.flat_map(|(of, views)| views.iter().map(move |(part, name)| (of, name, *part)));
-        let own = self.placed.views.iter();
-        let own =
-            own.flat_map(|(of, views)| views.iter().map(move |view| (of, &view.name, view.part)));
-        let view = |(of, name, part): (&String, &String, Part)| {
+        let old = self.source.views.iter().flat_map(|(of, views)| {
+            let views = views.iter();
+            views.map(move |(part, name)| (name, of, *part))
+        });
+        let own = self.placed.views.iter().flat_map(|(of, views)| {
+            let views = views.iter();
+            views.map(move |view| (&view.name, of, view.part))
+        });
+        let all = old.chain(own).map(|(name, of, part)| {
             let of = of.clone();
             (name.clone(), View { of, part })
-        };
-        old.chain(own).map(view).collect()
+        });
+        all.collect()
     }
 }
 
@@ -309,11 +290,5 @@ fn config(
     }
     ignore.sort();
     ignore.dedup();
-    entry::entry(&linears, &tables, &ignore, source)
-}
-
-/// The weights whose scale or zero point a tensor is by its name.
-fn owners(name: &str) -> impl Iterator<Item = &str> {
-    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT].into_iter();
-    suffixes.filter_map(|suffix| name.strip_suffix(suffix))
+    entry(&linears, &tables, &ignore, source)
 }

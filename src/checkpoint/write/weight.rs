@@ -13,20 +13,56 @@ pub fn weight<'a>(
     shape: &[usize],
     format: Format,
     pieces: &'a [Quantized],
-    zeros: Zeros,
 ) -> Output<'a> {
+    let zeros = zero_points(pieces);
     let tensors = planned(name, shape, format, &zeros);
     let name = name.to_owned();
-    let write = move |to: &mut Writer<'_>| write_weight(&name, pieces, &zeros, to);
+    let write = move |to: &mut Writer<'_>| {
+        let mut scales = Vec::new();
+        for piece in pieces {
+            if let Some(halves) = piece.halves() {
+                to.write(&name, &halves.to_bytes())?;
+                continue;
+            }
+            let codes = piece.codes().into_iter();
+            let bytes: Vec<u8> = codes.map(i8::cast_unsigned).collect();
+            to.write(&name, &bytes)?;
+            scales.extend(piece.scales());
+        }
+        if pieces.iter().any(|piece| piece.format().codes.is_some()) {
+            write_qparams(&name, &scales, &zeros, to)?;
+        }
+        Ok(())
+    };
     Output::New(tensors, Box::new(write))
+}
+
+/// The zero points of all rows.
+fn zero_points(pieces: &[Quantized]) -> Zeros {
+    let (mut ints, mut floats, mut is_affine) = (Vec::new(), None, false);
+    for piece in pieces {
+        match piece.zero_points() {
+            // Zeros that all are 0 are not stored.
+            Zeros::None => ints.resize(ints.len() + piece.scales().len(), 0),
+            Zeros::Int(own) => {
+                is_affine = true;
+                ints.extend(own);
+            }
+            Zeros::Float(own) => floats.get_or_insert_with(Vec::new).extend(own),
+        }
+    }
+    // In one qscheme all are float or none.
+    match floats {
+        Some(floats) => Zeros::Float(floats),
+        None if is_affine => Zeros::Int(ints),
+        None => Zeros::None,
+    }
 }
 
 /// The tensors of a weight of that format.
 pub fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros) -> Vec<Planned> {
-    let tensor = |suffix: &str, dtype, shape: &[usize]| Planned {
-        name: format!("{name}{suffix}"),
-        dtype,
-        shape: shape.to_vec(),
+    let tensor = |suffix: &str, dtype, shape: &[usize]| {
+        Planned::new(&format!("{name}{suffix}"), dtype, shape)
     };
     let Some(codes) = format.codes else {
         return vec![tensor("", format.halves().into(), shape)];
@@ -73,30 +109,5 @@ pub fn write_qparams(name: &str, scales: &[f32], zeros: &Zeros, to: &mut Writer<
             to.write(&format!("{name}{ZERO_POINT}"), &bytes(&signed))?;
             to.write(&format!("{name}{UNSIGNED_ZERO_POINT}"), &bytes(zeros))
         }
-    }
-}
-
-/// Writes a weight of these rows, one after the other.
-fn write_weight(
-    name: &str,
-    pieces: &[Quantized],
-    zeros: &Zeros,
-    to: &mut Writer<'_>,
-) -> Result<()> {
-    let mut scales = Vec::new();
-    for piece in pieces {
-        if let Some(halves) = piece.halves() {
-            to.write(name, &halves.to_bytes())?;
-            continue;
-        }
-        let codes = piece.codes().into_iter();
-        let bytes: Vec<u8> = codes.map(i8::cast_unsigned).collect();
-        to.write(name, &bytes)?;
-        scales.extend(piece.scales());
-    }
-    if pieces.iter().any(|piece| piece.format().codes.is_some()) {
-        write_qparams(name, &scales, zeros, to)
-    } else {
-        Ok(())
     }
 }

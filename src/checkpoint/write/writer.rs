@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
-use crate::checkpoint::read::header::{self, LENGTH, invalid};
+use crate::checkpoint::read::{LENGTH, header, invalid};
 use crate::error::{Error, Result};
 
 /// A tensor that will be written.
@@ -18,6 +18,18 @@ pub struct Planned {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
+}
+
+impl Planned {
+    pub fn new(name: &str, dtype: Dtype, shape: &[usize]) -> Self {
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        Self { name, dtype, shape }
+    }
+
+    /// Its bytes, if they can be counted.
+    pub fn bytes(&self) -> Option<u64> {
+        header::bytes(self.dtype, &self.shape)
+    }
 }
 
 /// Where a tensor's bytes go.
@@ -48,8 +60,7 @@ impl<'a> Writer<'a> {
         let mut entries = Vec::with_capacity(planned.len());
         let mut end = 0u64;
         for tensor in planned {
-            let bytes = header::bytes(tensor.dtype, &tensor.shape);
-            let Some(next) = bytes.and_then(|bytes| end.checked_add(bytes)) else {
+            let Some(next) = tensor.bytes().and_then(|bytes| end.checked_add(bytes)) else {
                 let got = format!("{:?}", tensor.shape);
                 return Err(invalid(&tensor.name, "a size that fits into a file", got));
             };
@@ -157,13 +168,8 @@ mod tests {
     #[test]
     fn no_tensor_is_written_beyond_its_bytes() {
         let mut file = tempfile::tempfile().unwrap();
-        let tensor = |name: &str| Planned {
-            name: name.to_owned(),
-            dtype: Dtype::I8,
-            shape: vec![4],
-        };
-        let tensors = vec![tensor("a"), tensor("b")];
-        let mut writer = Writer::new(&mut file, tensors, &BTreeMap::new()).unwrap();
+        let tensors = ["a", "b"].map(|name| Planned::new(name, Dtype::I8, &[4]));
+        let mut writer = Writer::new(&mut file, tensors.into(), &BTreeMap::new()).unwrap();
         writer.write("a", &[1; 3]).unwrap();
         let error = writer.write("a", &[2; 2]).unwrap_err().to_string();
         assert!(error.contains("at most 1 more bytes"), "{error}");

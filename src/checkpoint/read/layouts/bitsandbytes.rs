@@ -6,11 +6,9 @@ use serde_json::Value;
 
 use super::super::files::Files;
 use super::super::header::invalid;
-use super::layout::{Found, Layout, Weight, module, of_module, tensor, unsupported};
+use super::layout::{Found, Weight, module, of_module, tensor, unsupported};
 use crate::error::Result;
 use crate::qconfig::{ActivationConfig, Granularity};
-
-pub struct Bitsandbytes;
 
 const SCALES: &str = "SCB";
 /// How the codes are ordered: 0 for rows, others as some GPUs multiply them.
@@ -25,62 +23,56 @@ struct Config {
     llm_int8_threshold: Option<f64>,
 }
 
-impl Layout for Bitsandbytes {
-    fn name(&self) -> &'static str {
-        "bitsandbytes"
+pub fn find(files: &Files, config: &Value) -> Result<Found> {
+    let config = Option::<Config>::deserialize(config);
+    let config = config.map_err(|e| unsupported(FORMAT, "int8", "", &e.to_string()))?;
+    let config = config.unwrap_or_default();
+    if config.load_in_4bit {
+        return Err(unsupported(FORMAT, "int8", "", "load_in_4bit"));
     }
-
-    fn find(&self, files: &Files, config: &Value) -> Result<Found> {
-        let config = Option::<Config>::deserialize(config);
-        let config = config.map_err(|e| unsupported(FORMAT, "int8", "", &e.to_string()))?;
-        let config = config.unwrap_or_default();
-        if config.load_in_4bit {
-            return Err(unsupported(FORMAT, "int8", "", "load_in_4bit"));
+    // Codes of all activations would round those that it keeps.
+    let activation = (config.llm_int8_threshold == Some(0.))
+        .then(|| ActivationConfig::dynamic(Granularity::PerRow, false));
+    let mut found = Found::default();
+    for (name, _, entry) in files.tensors() {
+        if name.contains(".quant_state.bitsandbytes__") {
+            return Err(unsupported(FORMAT, "int8", name, "4-bit codes"));
         }
-        // Codes of all activations would round those that it keeps.
-        let activation = (config.llm_int8_threshold == Some(0.))
-            .then(|| ActivationConfig::dynamic(Granularity::PerRow, false));
-        let mut found = Found::default();
-        for (name, _, entry) in files.tensors() {
-            if name.contains(".quant_state.bitsandbytes__") {
-                return Err(unsupported(FORMAT, "int8", name, "4-bit codes"));
-            }
-            let Some(module) = module(name, SCALES) else {
-                continue;
+        let Some(module) = module(name, SCALES) else {
+            continue;
+        };
+        let weight = of_module(module, "weight");
+        let codes = tensor(files, &weight)?;
+        if codes.dtype != Dtype::I8 {
+            let expected = format!("I8, beside {name:?}");
+            return Err(invalid(&weight, expected, codes.dtype.to_string()));
+        }
+        let rows = codes.shape.first().copied().unwrap_or_default();
+        if (entry.dtype, &entry.shape[..]) != (Dtype::F32, &[rows]) {
+            let got = format!("{} {:?}", entry.dtype, entry.shape);
+            return Err(invalid(name, format!("F32 [{rows}]"), got));
+        }
+        let order = of_module(module, ORDER);
+        if let Some((shard, entry)) = files.find(&order) {
+            // A number of one byte.
+            let bytes = match entry.bytes {
+                1 => shard.bytes(entry)?,
+                _ => Vec::new(),
             };
-            let weight = of_module(module, "weight");
-            let codes = tensor(files, &weight)?;
-            if codes.dtype != Dtype::I8 {
-                let expected = format!("I8, beside {name:?}");
-                return Err(invalid(&weight, expected, codes.dtype.to_string()));
+            if bytes != [0] {
+                let got = format!("{} {:?} {bytes:?}", entry.dtype, entry.shape);
+                return Err(invalid(&order, "0, for codes in the order of rows", got));
             }
-            let rows = codes.shape.first().copied().unwrap_or_default();
-            if (entry.dtype, &entry.shape[..]) != (Dtype::F32, &[rows]) {
-                let got = format!("{} {:?}", entry.dtype, entry.shape);
-                return Err(invalid(name, format!("F32 [{rows}]"), got));
-            }
-            let order = of_module(module, ORDER);
-            if let Some((shard, entry)) = files.find(&order) {
-                // A number of one byte.
-                let bytes = match entry.bytes {
-                    1 => shard.bytes(entry)?,
-                    _ => Vec::new(),
-                };
-                if bytes != [0] {
-                    let got = format!("{} {:?} {bytes:?}", entry.dtype, entry.shape);
-                    return Err(invalid(&order, "0, for codes in the order of rows", got));
-                }
-                found.settings.push(order);
-            }
-            found.weights.push(Weight {
-                name: weight.clone(),
-                codes: weight,
-                scales: name.to_owned(),
-                zero_points: None,
-                absmax: true,
-                activation,
-            });
+            found.settings.push(order);
         }
-        Ok(found)
+        found.weights.push(Weight {
+            name: weight.clone(),
+            codes: weight,
+            scales: name.to_owned(),
+            zero_points: None,
+            absmax: true,
+            activation,
+        });
     }
+    Ok(found)
 }

@@ -1,28 +1,12 @@
 //! What every layout has: weights by the names of their tensors.
 
-use serde_json::Value;
-
 use super::super::files::Files;
-use super::super::header::{Entry, invalid};
+use super::super::header::Entry;
 use super::super::scheme::scheme;
 use crate::error::{Error, Result};
 use crate::qconfig::ActivationConfig;
 use crate::stored::{SCALE, ZERO_POINT};
 use crate::words::brief;
-
-/// A layout of int8 weights.
-pub trait Layout: Sync {
-    /// The name of its library, which is `quant_method` in a `config.json`.
-    fn name(&self) -> &'static str;
-
-    /// The weights in this layout; `config` is the entry `quantization_config` of this library, or
-    /// null.
-    ///
-    /// # Errors
-    /// When a weight lacks a tensor, or is more than codes with scales: fewer bits, another order,
-    /// static activations.
-    fn find(&self, files: &Files, config: &Value) -> Result<Found>;
-}
 
 /// The weights in a layout and what else it has.
 #[derive(Debug, Default)]
@@ -65,14 +49,8 @@ impl Weight {
 }
 
 pub fn tensor<'a>(files: &'a Files, name: &str) -> Result<&'a Entry> {
-    match files.find(name) {
-        Some((_, entry)) => Ok(entry),
-        None => Err(invalid(
-            name,
-            "a tensor of a quantized weight",
-            "no such tensor",
-        )),
-    }
+    let (_, entry) = files.get(name, "a tensor of a quantized weight")?;
+    Ok(entry)
 }
 
 /// The module of a tensor whose last part is `last`.

@@ -8,15 +8,21 @@ mod torchao;
 
 use serde_json::Value;
 
-use super::config::{METHOD, Quantization, unsupported};
+use super::config::{METHOD, Quantization};
 use super::files::{CONFIG, Files};
 use crate::error::Result;
-use layout::{Found, Layout};
+use layout::{Found, unsupported};
 
-const LAYOUTS: [&dyn Layout; 3] = [
-    &bitsandbytes::Bitsandbytes,
-    &quanto::Quanto,
-    &torchao::Torchao,
+/// The weights in a layout; the value is the entry `quantization_config` of its library, or null.
+/// A weight that lacks a tensor, or is more than codes with scales, is an error: fewer bits, another
+/// order, static activations.
+type Find = fn(&Files, &Value) -> Result<Found>;
+
+/// By the name of the library, which is `quant_method` in a `config.json`.
+const LAYOUTS: [(&str, Find); 3] = [
+    ("bitsandbytes", bitsandbytes::find),
+    ("quanto", quanto::find),
+    ("torchao", torchao::find),
 ];
 
 /// Renames the tensors of all layouts but compressed-tensors' own.
@@ -25,20 +31,20 @@ const LAYOUTS: [&dyn Layout; 3] = [
 /// When `config.json` names a method that is none of these, or a weight is not one that is read.
 pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
     if let Some((method, _)) = &config.foreign
-        && !LAYOUTS.iter().any(|layout| layout.name() == method)
+        && !LAYOUTS.iter().any(|(library, _)| library == method)
     {
-        let libraries = LAYOUTS.iter().map(|layout| layout.name());
+        let libraries = LAYOUTS.iter().map(|(library, _)| *library);
         let known: Vec<_> = std::iter::once(METHOD).chain(libraries).collect();
-        let error = unsupported("quant_method", &known.join(", "), method);
+        let error = unsupported("quant_method", &known.join(", "), "", method);
         let folder = files.folder.as_deref().unwrap_or(files.path());
         return Err(error.in_file(&folder.join(CONFIG)));
     }
-    for layout in LAYOUTS {
+    for (own, find) in LAYOUTS {
         let entry = match &config.foreign {
-            Some((library, entry)) if library == layout.name() => entry,
+            Some((library, entry)) if library == own => entry,
             _ => &Value::Null,
         };
-        let found = layout.find(files, entry);
+        let found = find(files, entry);
         let Found {
             weights,
             settings,

@@ -9,12 +9,10 @@ use serde_json::Value;
 
 use super::super::files::Files;
 use super::super::header::{Header, invalid, parse};
-use super::layout::{Found, Layout, Weight, of_module, tensor, unsupported};
+use super::layout::{Found, Weight, of_module, tensor, unsupported};
 use crate::error::{Error, Result};
 use crate::qconfig::{ActivationConfig, Granularity};
 use crate::words::brief;
-
-pub struct Torchao;
 
 /// The key of the metadata that lists the tensors, each of which has a key of its own.
 const NAMES: &str = "tensor_names";
@@ -49,29 +47,23 @@ struct Activations {
     data: BTreeMap<String, Value>,
 }
 
-impl Layout for Torchao {
-    fn name(&self) -> &'static str {
-        "torchao"
-    }
-
-    fn find(&self, files: &Files, _: &Value) -> Result<Found> {
-        let mut found = Found::default();
-        let mut seen = BTreeSet::new();
-        for shard in &files.shards {
-            let described = described(&shard.header).map_err(|e| e.in_file(&shard.path))?;
-            if !described.is_empty() {
-                found.metadata.push(NAMES.to_owned());
-            }
-            for (name, described) in described {
-                // Each of several files may describe all tensors.
-                if seen.insert(name.clone()) {
-                    found.metadata.push(name.clone());
-                    found.weights.extend(weight(files, name, &described)?);
-                }
+pub fn find(files: &Files, _: &Value) -> Result<Found> {
+    let mut found = Found::default();
+    let mut seen = BTreeSet::new();
+    for shard in &files.shards {
+        let described = described(&shard.header).map_err(|e| e.in_file(&shard.path))?;
+        if !described.is_empty() {
+            found.metadata.push(NAMES.to_owned());
+        }
+        for (name, described) in described {
+            // Each of several files may describe all tensors.
+            if seen.insert(name.clone()) {
+                found.metadata.push(name.clone());
+                found.weights.extend(weight(files, name, &described)?);
             }
         }
-        Ok(found)
     }
+    Ok(found)
 }
 
 /// The tensors that the metadata of a file describes, if torchao wrote it.
@@ -149,13 +141,8 @@ fn activations(settings: &BTreeMap<String, Value>, weight: &str) -> Result<Activ
         Some("PerRow") => Granularity::PerRow,
         Some("PerTensor") => Granularity::PerTensor,
         _ => {
-            let got = granularity.to_string();
-            return Err(unsupported(
-                FORMAT,
-                "activations PerRow or PerTensor",
-                weight,
-                &got,
-            ));
+            let (known, got) = ("activations PerRow or PerTensor", granularity.to_string());
+            return Err(unsupported(FORMAT, known, weight, &got));
         }
     };
     Ok(ActivationConfig::dynamic(granularity, false))
