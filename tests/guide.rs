@@ -41,11 +41,7 @@ fn variants<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
 fn the_chapter_has_every_error_and_every_reason() {
     let enums = [
         (include_str!("../src/error.rs"), "Error", 26),
-        (
-            include_str!("../src/quantize/report/mod.rs"),
-            "LeftReason",
-            6,
-        ),
+        (include_str!("../src/quantize/outcome.rs"), "LeftReason", 6),
         (include_str!("../src/quantize/hidden.rs"), "HiddenReason", 4),
         (include_str!("../src/tune/stop.rs"), "Stopped", 9),
     ];
