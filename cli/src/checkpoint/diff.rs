@@ -6,8 +6,9 @@ use anyhow::Result;
 use candle_dynquant::Checkpoint;
 use candle_dynquant_io::print;
 
+use super::args::DiffArgs;
 use super::table::table;
-use super::{DiffArgs, weights};
+use super::weights::weights;
 
 pub fn run(args: &DiffArgs) -> Result<()> {
     let (expected, got) = (

@@ -5,8 +5,9 @@ use candle_dynquant::Checkpoint;
 use candle_dynquant_io::print;
 use serde::Serialize;
 
+use super::args::InspectArgs;
 use super::table::{megabytes, table};
-use super::{InspectArgs, weights};
+use super::weights::weights;
 
 #[derive(Serialize)]
 struct Shown {

@@ -7,10 +7,10 @@ use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
 use candle_dynquant::{Checkpoint, LayerKind, LeftReason, QConfigSpec, WeightConfig};
 use candle_dynquant_io::print;
 
+use super::args::{DequantizeArgs, QuantizeArgs};
 use super::progress::Progress;
 use super::readers;
 use super::table::{megabytes, table};
-use super::{DequantizeArgs, QuantizeArgs};
 
 pub fn run(args: &QuantizeArgs) -> Result<()> {
     let source = Checkpoint::open(&args.source)?;

@@ -1,0 +1,88 @@
+//! What the commands are told.
+
+use std::path::PathBuf;
+
+/// Arguments of `quantize`.
+#[derive(clap::Args)]
+#[command(after_long_help = RULES)]
+pub struct QuantizeArgs {
+    /// A safetensors file, an index of shards, or a folder with config.json.
+    #[arg(value_name = "IN")]
+    pub source: PathBuf,
+    /// The file or folder that is written; an old one is replaced when the new one is complete.
+    #[arg(short, long, value_name = "OUT", required_unless_present = "dry_run")]
+    pub output: Option<PathBuf>,
+    /// A spec in YAML or JSON.
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    pub spec: Option<PathBuf>,
+    /// int8, int8_reduce_range, default, per_channel, float16, bfloat16 or onnxruntime.
+    #[arg(long, value_name = "NAME", default_value = "int8")]
+    pub preset: String,
+    /// Quantizes embeddings too.
+    #[arg(long)]
+    pub embeddings: bool,
+    /// Keeps layers of fewer weight elements float; without it the preset or the spec decides.
+    #[arg(long, value_name = "N")]
+    pub min_params: Option<usize>,
+    /// Keeps a layer float, or all below a name; also a head without a tensor, tied to an
+    /// embedding.
+    #[arg(long, value_name = "NAME")]
+    pub exclude: Vec<String>,
+    /// A matrix that is a Linear, by its module or its tensor, such as an embedding whose table is
+    /// also the output projection; or the full name of a tensor of several: in_proj_weight, or the
+    /// three dimensions of experts.
+    #[arg(long, value_name = "NAME")]
+    pub linear: Vec<String>,
+    /// A matrix that is an Embedding.
+    #[arg(long, value_name = "NAME")]
+    pub embedding: Vec<String>,
+    /// Prints each layer and what it becomes, and writes nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+const RULES: &str = "\
+Which tensors are weights of layers:
+  NAME.weight of two dimensions is a Linear; it is an Embedding if it has no bias and the last part
+  of NAME contains `embed`, or is `wte`, `wpe`, `shared` or `relative_attention_bias`. A Conv1D, whose
+  weight is [in, out], as GPT-2's, a router, an expert, a norm and a codebook stay float. --linear
+  and --embedding decide otherwise; a rule by name or regex quantizes experts.
+  NAME.weight_ih_l0 and NAME.weight_hh_l0 are an LSTM, a GRU or an RNN, by the rows of the latter,
+  and without _l0 a cell.
+All other tensors are copied. --dry-run shows all layers, and at the end the matrices that stay float.
+
+Rules of a spec match NAME. A weight takes about 100 MB of memory, whatever its size; one with a single scale is read twice.";
+
+/// Arguments of `dequantize`.
+#[derive(clap::Args)]
+pub struct DequantizeArgs {
+    /// A safetensors file, an index of shards, or a folder with config.json.
+    #[arg(value_name = "IN")]
+    pub source: PathBuf,
+    /// The file or folder that is written; an old one is replaced when the new one is complete.
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+}
+
+/// Arguments of `inspect`.
+#[derive(clap::Args)]
+pub struct InspectArgs {
+    /// A safetensors file, an index of shards, or a folder.
+    #[arg(value_name = "FILE")]
+    pub path: PathBuf,
+    /// Prints one JSON object:
+    /// `{tensors: [{name, dtype, shape, bytes, quantized, scales}], bytes}`.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `diff`.
+#[derive(clap::Args)]
+pub struct DiffArgs {
+    /// The checkpoint that is taken as right.
+    #[arg(value_name = "A")]
+    pub expected: PathBuf,
+    /// The one that is compared with it.
+    #[arg(value_name = "B")]
+    pub got: PathBuf,
+}
