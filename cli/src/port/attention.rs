@@ -1,13 +1,14 @@
 //! Attention written out, in place of which `ops::scaled_dot_product_attention` stands.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, ExprMethodCall, Stmt};
 
-use super::chain::{Env, Scores};
+use super::chain::Env;
+use super::draft::Draft;
 use super::facts::Facts;
+use super::found::{DEPTH, Found};
 use super::functions::{self, Function};
 use super::fused;
 use super::masks::{added_maybe, broadcast_mask, excluded_later};
@@ -15,10 +16,7 @@ use super::names::House;
 use super::scale;
 use super::syntax::{assigned, assigns, binds, ident, mentions, strip};
 use super::table::Home;
-use super::{Draft, Unit};
-
-/// Deep enough for any chain of definitions in a function.
-pub const DEPTH: usize = 24;
+use super::unit::Unit;
 
 /// Rewrites the attention that is certain, and lists the rest.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
@@ -91,18 +89,6 @@ impl<'a> Visit<'a> for Blocks<'a> {
         self.0.push(block);
         visit::visit_block(self, block);
     }
-}
-
-/// Attention in one block.
-pub struct Found<'a> {
-    pub scores: Scores,
-    /// Statements that go, and what stands for them.
-    pub removed: Vec<(Range<usize>, Option<String>)>,
-    /// The product with the values, and the statement that it stands in.
-    pub product: &'a Expr,
-    pub values: &'a Expr,
-    pub last: &'a Stmt,
-    pub ranks: Vec<usize>,
 }
 
 fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {

@@ -3,9 +3,10 @@
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, Pat};
 
+use super::draft::Draft;
 use super::facts::Facts;
 use super::functions;
-use super::{Draft, Unit};
+use super::unit::Unit;
 
 /// Rewrites `option.map_or(made()?, |one| ..)` of a parameter as a `match`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use syn::{GenericArgument, Item, PathArguments, Type};
 
+use super::draft::{Draft, Todo};
 use super::scopes::{Module, Origin};
 use super::source::Source;
 use super::table;
 use super::types::{Declared, Types, last_name};
+use super::unit::Unit;
 use super::world::{World, trait_names};
-use super::{Draft, Todo, Unit};
 
 type Key = (Module, String);
 

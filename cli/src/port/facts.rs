@@ -3,11 +3,11 @@
 use syn::visit::{self, Visit};
 use syn::{Expr, Stmt};
 
-use super::Unit;
 use super::functions::Function;
 use super::source::Source;
 use super::syntax::{binds, ident, strip, tail, words};
 use super::types::last_name;
+use super::unit::Unit;
 
 /// A function and its file, as a source of facts.
 pub struct Facts<'f, 'u> {

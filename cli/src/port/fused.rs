@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use syn::{Expr, Stmt};
 
-use super::Draft;
-use super::attention::Found;
 use super::chain::{Cast, Env, Mask, Scores};
+use super::draft::Draft;
 use super::facts::Facts;
+use super::found::Found;
 use super::source::Source;
 use super::table::Home;
 

@@ -1,16 +1,27 @@
 //! `use module::*` of modules of the crate: the names that it brings.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use super::scopes::{Origin, Scopes};
 use super::source::Source;
 use super::types::Types;
-use super::world::World;
+use super::world::{Names, World, real};
 use crate::files;
 
-/// The names of a module, each with its path where it is of another crate.
-pub type Names = BTreeMap<String, Option<Vec<String>>>;
+impl World {
+    /// The names of a file's module.
+    pub fn names(&self, file: &Path) -> Rc<Names> {
+        let file = real(file);
+        if let Some(names) = self.names.borrow().get(&file) {
+            return Rc::clone(names);
+        }
+        let names = Rc::new(self::names(self, &file, &mut BTreeSet::new()));
+        self.names.borrow_mut().insert(file, Rc::clone(&names));
+        names
+    }
+}
 
 /// Binds the names that a file's globs bring from other files of its crate.
 pub fn expand(world: &World, path: &Path, types: &mut Types) {
@@ -29,7 +40,7 @@ pub fn expand(world: &World, path: &Path, types: &mut Types) {
 }
 
 /// The names that a file's own module has, those of its globs too.
-pub fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> Names {
+fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> Names {
     let mut names = Names::new();
     if !seen.insert(file.to_path_buf()) {
         return names;

@@ -5,14 +5,16 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, FieldValue, Item, Member};
 
+use super::draft::Draft;
 use super::functions;
+use super::head::Head;
 use super::literals::Literals;
 use super::names::House;
 use super::scopes::{Module, Origin};
 use super::syntax::{binds, ident, mentions, strip};
 use super::table::{Home, is_codebook};
+use super::unit::Unit;
 use super::untied;
-use super::{Draft, Unit};
 
 /// The name of the field that a head gets.
 const FIELD: &str = "tied_head";
@@ -110,21 +112,6 @@ fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> 
         .todos
         .push(unit.todo(head.range.start, what.into(), advice));
     Listed
-}
-
-/// A product with a table.
-pub struct Head<'a> {
-    module: Module,
-    of: Option<String>,
-    pub range: Range<usize>,
-    pub input: String,
-    pub borrowed: bool,
-    /// The field of `self` that is the embedding, if the product is a head for certain.
-    pub field: Option<String>,
-    /// Statements that go: what binds the table, and a size that only it reads.
-    pub gone: Vec<Range<usize>>,
-    /// The `match`es and `if`s that it is in, the innermost last.
-    pub around: Vec<&'a Expr>,
 }
 
 struct Find<'a, 'u> {

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{ItemUse, Visibility};
 
+use super::draft::Draft;
 use super::names::House;
 use super::render;
 use super::scopes::{Leaf, Module, Origin, leaves};
 use super::table;
+use super::unit::Unit;
 use super::unused::Unused;
 use super::uses::{Use, in_place, place, replace};
-use super::{Draft, Unit};
 
 /// Rewrites imports, and adds those that the other passes need. What nothing uses any more is no
 /// longer imported.

@@ -8,6 +8,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, ExprField, Fields as StructFields, Item, Member, Stmt, Token};
 
+use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
@@ -17,8 +18,8 @@ use super::source::Source;
 use super::syntax::{ident, member, mentions, own_member, words};
 use super::table::{Home, is_codebook};
 use super::types::{Declared, last_name};
+use super::unit::Unit;
 use super::weights::{Origin, has_products, origin};
-use super::{Draft, Unit};
 
 /// Rewrites the structs that are certain; returns their names and the names of removed tensors.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(String, String)> {

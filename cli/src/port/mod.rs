@@ -8,12 +8,15 @@ mod attention;
 mod chain;
 mod defaults;
 mod derives;
+mod draft;
 mod edits;
 mod facts;
 mod features;
+mod found;
 mod functions;
 mod fused;
 mod globs;
+mod head;
 mod heads;
 mod imports;
 mod layers;
@@ -21,6 +24,7 @@ mod literals;
 mod masks;
 mod names;
 mod needs;
+mod others;
 mod paths;
 mod product;
 mod projections;
@@ -34,6 +38,7 @@ mod sums;
 mod syntax;
 mod table;
 mod types;
+mod unit;
 mod untied;
 mod unused;
 mod uses;
@@ -41,135 +46,24 @@ mod weights;
 mod world;
 mod wrappers;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde::Serialize;
-use syn::visit::{self, Visit};
-
-use edits::Edits;
+use draft::Draft;
+pub use draft::Todo;
 pub use needs::lines as manifest_lines;
+use others::types_of;
 pub use releases::{NEEDED as CANDLE, other as other_candle};
-use scopes::Module;
 pub use source::Fault;
 use source::Source;
-use table::Home;
-use types::Types;
+use unit::Unit;
 use unused::Unused;
 pub use world::World;
-
-/// A place that is left to a person.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Todo {
-    /// Of the file as it was read.
-    pub line: usize,
-    pub what: String,
-    pub advice: String,
-    /// The trait whose objects may hide layers, which is said once for all of them.
-    #[serde(rename = "trait", skip_serializing_if = "Option::is_none")]
-    pub of_trait: Option<String>,
-}
 
 /// A file that is ported.
 #[derive(Debug)]
 pub struct Ported {
     pub text: String,
     pub todos: Vec<Todo>,
-}
-
-/// A file as the passes see it.
-struct Unit<'u> {
-    source: &'u Source<'u>,
-    file: &'u syn::File,
-    types: &'u Types,
-    path: &'u Path,
-    world: &'u World,
-    /// Where parameters of type `&Tensor` are, by name: the bytes of their functions.
-    borrowed: Vec<(String, std::ops::Range<usize>)>,
-    /// Code that no CPU runs.
-    left_out: Vec<std::ops::Range<usize>>,
-}
-
-impl<'u> Unit<'u> {
-    fn new(
-        path: &'u Path,
-        world: &'u World,
-        source: &'u Source<'u>,
-        file: &'u syn::File,
-        types: &'u Types,
-    ) -> Self {
-        Self {
-            borrowed: borrowed(source, file),
-            left_out: features::left_out(source, file),
-            source,
-            file,
-            types,
-            path,
-            world,
-        }
-    }
-
-    fn todo(&self, at: usize, what: String, advice: String) -> Todo {
-        Todo {
-            line: self.source.line(at),
-            what,
-            advice,
-            of_trait: None,
-        }
-    }
-
-    /// Whether the file may have to do with candle: it names it, or has names of other modules.
-    fn is_of_candle(&self) -> bool {
-        let has_globs = || !self.types.scopes.crate_globs().is_empty();
-        self.source.text.contains("candle") || has_globs()
-    }
-
-    /// Whether no CPU runs the code at a byte.
-    fn is_left_out(&self, at: usize) -> bool {
-        self.left_out.iter().any(|range| range.contains(&at))
-    }
-
-    /// Whether a name is a parameter `&Tensor` here.
-    fn is_borrowed(&self, ident: &syn::Ident) -> bool {
-        let at = self.source.range(ident).start;
-        self.borrowed
-            .iter()
-            .any(|(name, body)| ident == name && body.contains(&at))
-    }
-}
-
-/// The changes that the passes ask for.
-#[derive(Default)]
-struct Draft {
-    edits: Edits,
-    todos: Vec<Todo>,
-    needs: BTreeMap<Module, BTreeSet<Vec<String>>>,
-    /// Names under which a need is imported, where they differ.
-    aliases: BTreeMap<Vec<String>, String>,
-}
-
-impl Draft {
-    /// Wants a module of candle-dynquant imported under a name.
-    fn need(&mut self, module: &[String], name: &str, home: Home) {
-        let path = match home {
-            Home::Nn => "nn",
-            Home::Ops => "ops",
-        };
-        self.need_path(module, &[path]);
-        if name != path {
-            self.aliases.insert(vec![path.to_owned()], name.to_owned());
-        }
-    }
-
-    /// Wants a name of `nn` imported.
-    fn need_name(&mut self, module: &[String], name: &str) {
-        self.need_path(module, &["nn", name]);
-    }
-
-    fn need_path(&mut self, module: &[String], path: &[&str]) {
-        let path = path.iter().map(|segment| (*segment).to_owned()).collect();
-        self.needs.entry(module.to_vec()).or_default().insert(path);
-    }
 }
 
 /// Rounds until nothing changes; two are enough for any file seen.
@@ -213,36 +107,6 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
         line: 1,
         message: format!("not settled after {MAX_ROUNDS} rounds"),
     })
-}
-
-/// The types of a file, whose names may come from other files.
-fn scoped(path: &Path, world: &World, file: &syn::File) -> Types {
-    let mut types = Types::within(file, world.has_own_tracing(path));
-    globs::expand(world, path, &mut types);
-    types
-}
-
-/// The types of a file, with those that multiply by tensors of theirs.
-fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
-    let mut types = scoped(path, world, file);
-    types.multiplied = weights::multiplied(&Unit::new(path, world, source, file, &types));
-    types
-}
-
-/// The text with layers in the place of the tensors that multiply as theirs do: what other files see
-/// of its types.
-fn with_layers(path: &Path, text: String, world: &World) -> String {
-    let changed = || {
-        let (source, file) = Source::parse(&text).ok()?;
-        let types = scoped(path, world, &file);
-        let unit = Unit::new(path, world, &source, &file, &types);
-        let mut draft = Draft::default();
-        let names = names::find(&unit);
-        layers::rewrite(&unit, &mut draft, &names.house);
-        imports::rewrite(&unit, &mut draft, &names.house, None);
-        draft.edits.apply(&text)
-    };
-    changed().unwrap_or(text)
 }
 
 /// One round: the changed text, if anything changes, and what is left.
@@ -295,61 +159,4 @@ fn pass(
         message: "two changes of one place".into(),
     };
     Ok((Some(draft.edits.apply(text).ok_or_else(overlap)?), todos))
-}
-
-/// Parameters of type `&Tensor` that their function does not bind anew.
-fn borrowed(source: &Source<'_>, file: &syn::File) -> Vec<(String, std::ops::Range<usize>)> {
-    struct Find<'s> {
-        source: &'s Source<'s>,
-        found: Vec<(String, std::ops::Range<usize>)>,
-    }
-    struct Bound(BTreeSet<String>);
-    impl<'a> Visit<'a> for Bound {
-        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
-            self.0.insert(pat.ident.to_string());
-        }
-    }
-    impl Find<'_> {
-        fn function(&mut self, signature: &syn::Signature, block: &syn::Block) {
-            let mut bound = Bound(BTreeSet::new());
-            bound.visit_block(block);
-            for input in &signature.inputs {
-                let syn::FnArg::Typed(input) = input else {
-                    continue;
-                };
-                let (syn::Pat::Ident(pat), syn::Type::Reference(ty)) = (&*input.pat, &*input.ty)
-                else {
-                    continue;
-                };
-                let syn::Type::Path(ty) = &*ty.elem else {
-                    continue;
-                };
-                let tensor = ty
-                    .path
-                    .segments
-                    .last()
-                    .is_some_and(|last| last.ident == "Tensor");
-                let name = pat.ident.to_string();
-                if tensor && !bound.0.contains(&name) {
-                    self.found.push((name, self.source.range(block)));
-                }
-            }
-        }
-    }
-    impl<'a> Visit<'a> for Find<'_> {
-        fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
-            self.function(&item.sig, &item.block);
-            visit::visit_item_fn(self, item);
-        }
-        fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-            self.function(&item.sig, &item.block);
-            visit::visit_impl_item_fn(self, item);
-        }
-    }
-    let mut find = Find {
-        source,
-        found: Vec::new(),
-    };
-    find.visit_file(file);
-    find.found
 }

@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use syn::visit::{self, Visit};
 
+use super::draft::{Draft, Todo};
 use super::paths::{Find, Hit, Method, Uses};
 use super::scopes::{Module, Origin};
 use super::table::Home;
-use super::{Draft, Unit};
+use super::unit::Unit;
 
 /// How a file calls the modules of candle-dynquant.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub struct Names {
     hits: Vec<Hit>,
     methods: Vec<Method>,
     loaders: Vec<(Module, Range<usize>, &'static str)>,
-    todos: Vec<super::Todo>,
+    todos: Vec<Todo>,
 }
 
 /// Finds paths, calls of `with_tracing`'s constructors and methods of tensors.

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use syn::visit::{self, Visit};
 
+use super::draft::Draft;
 use super::scopes::{Module, leaves};
 use super::syntax::words;
-use super::{Draft, Unit};
+use super::unit::Unit;
 
 /// Crates that models of candle use, and their lines in a Cargo.toml.
 const CRATES: &[(&str, &str)] = &[

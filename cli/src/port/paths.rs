@@ -8,10 +8,11 @@ use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprMethodCall, ExprTry, ItemMod, Path, Token};
 
-use super::Unit;
+use super::draft::Todo;
 use super::scopes::{Module, Origin};
 use super::syntax::without;
 use super::table::{self, Home, Shared};
+use super::unit::Unit;
 
 /// A path that has a namesake, from its first segment to the one that is it.
 pub struct Hit {
@@ -53,7 +54,7 @@ pub struct Find<'a, 'u> {
     pub loaders: Vec<(Module, Range<usize>, &'static str)>,
     /// Starts and ends of expressions before a `?`.
     pub tried: BTreeSet<(usize, usize)>,
-    pub todos: Vec<super::Todo>,
+    pub todos: Vec<Todo>,
 }
 
 impl<'a, 'u> Find<'a, 'u> {

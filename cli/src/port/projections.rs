@@ -5,11 +5,11 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Pat, Stmt};
 
+use super::draft::Draft;
 use super::functions::{self, Function};
 use super::scopes::Module;
 use super::syntax::{ident, own_field};
-use super::types::is_ours;
-use super::{Draft, Unit};
+use super::unit::{Unit, is_ours};
 
 /// Rewrites runs of `let` statements that each multiply the same variable by a `Linear` of ours.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {

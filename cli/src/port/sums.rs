@@ -5,12 +5,12 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Stmt};
 
+use super::draft::Draft;
 use super::facts::Facts;
 use super::functions;
 use super::scopes::Module;
 use super::syntax::{assigned, ident, mentions, own_field, strip};
-use super::types::is_ours;
-use super::{Draft, Unit};
+use super::unit::{Unit, is_ours};
 
 /// Rewrites `self.norm.forward(&(a + b)?)`, and the same by way of a variable.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {

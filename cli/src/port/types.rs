@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Fields, Item, ItemMod, Type};
 
-use super::Unit;
-use super::scopes::{Module, Origin, Scopes};
+use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
 use super::syntax::words;
 use super::table;
@@ -291,28 +290,4 @@ impl<'a> Visit<'a> for Collect {
         }
         visit::visit_item(self, item);
     }
-}
-
-/// The type of a field as it is written, if it is this layer of `candle_dynquant::nn`.
-pub fn is_ours(
-    unit: &Unit<'_>,
-    module: &[String],
-    of: &str,
-    field: &str,
-    layer: &str,
-) -> Option<String> {
-    let declared = unit.types.declared.get(&(module.to_vec(), of.to_owned()))?;
-    let [declared] = declared.as_slice() else {
-        return None;
-    };
-    let mut fields = declared.fields.iter();
-    let ty = &fields
-        .find(|one| one.ident.as_ref().is_some_and(|ident| ident == field))?
-        .ty;
-    let Type::Path(path) = ty else { return None };
-    let segments = path.path.segments.iter();
-    let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
-    let origin = unit.types.scopes.resolve(module, &segments);
-    (origin == Origin::Ours(vec!["nn".into(), layer.into()]))
-        .then(|| unit.source.slice(ty).to_owned())
 }

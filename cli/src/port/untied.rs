@@ -6,13 +6,14 @@ use syn::visit::{self, Visit};
 use syn::{Block, Expr, ExprField, FieldValue, Item, Member, Stmt};
 
 use super::derives::arguments;
+use super::draft::Draft;
 use super::functions;
-use super::heads::Head;
+use super::head::Head;
 use super::literals::Literals;
 use super::source::Source;
 use super::syntax::{ident, is_none, mentions, own_field, some_name, strip};
 use super::types::{Declared, last_name};
-use super::{Draft, Unit};
+use super::unit::Unit;
 
 /// A part of a choice.
 #[derive(Clone, Copy)]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{Item, Visibility};
 
-use super::{Draft, Unit};
+use super::draft::Draft;
+use super::unit::Unit;
 
 /// How often names occur outside of imports, at first and now.
 pub struct Unused {

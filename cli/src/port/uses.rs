@@ -3,9 +3,10 @@
 use syn::spanned::Spanned;
 use syn::{ItemUse, Visibility};
 
+use super::draft::Draft;
 use super::render;
 use super::scopes::{Leaf, Module, Origin, leaves};
-use super::{Draft, Unit};
+use super::unit::Unit;
 
 /// A `use` and where it stands.
 pub struct Use<'a> {

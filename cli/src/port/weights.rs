@@ -8,6 +8,7 @@ use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, Fields, Item, Member, Token};
 
+use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
@@ -15,7 +16,7 @@ use super::source::Source;
 use super::syntax::{ident, member, some_name, strip};
 use super::table::is_codebook;
 use super::types::last_name;
-use super::{Draft, Unit};
+use super::unit::Unit;
 
 /// Where a field's tensor comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use syn::{GenericArgument, PathArguments, Type};
 
 use super::features;
-use super::globs;
 use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
@@ -19,19 +18,22 @@ use crate::files;
 /// The files that are ported together, and those that they name.
 #[derive(Default)]
 pub struct World {
-    given: BTreeSet<PathBuf>,
-    read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
+    pub(super) given: BTreeSet<PathBuf>,
+    pub(super) read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
     /// Whether a `with_tracing` is unlike candle-transformers'.
     tracing: RefCell<BTreeMap<PathBuf, bool>>,
     packages: RefCell<Option<Rc<BTreeSet<String>>>>,
     /// The names of files' modules, which globs bring.
-    names: RefCell<BTreeMap<PathBuf, Rc<globs::Names>>>,
+    pub(super) names: RefCell<BTreeMap<PathBuf, Rc<Names>>>,
     /// Whether a type holds a layer, where that is known.
     known: RefCell<HashMap<(Place, bool), bool>>,
     /// The number of types that were looked into.
     #[cfg(test)]
     looked: std::cell::Cell<usize>,
 }
+
+/// The names of a module, each with its path where it is of another crate.
+pub type Names = BTreeMap<String, Option<Vec<String>>>;
 
 /// A type of some file, or a name that the file passes on: [`Types::id`], the module and the name.
 type Place = (usize, Module, String);
@@ -123,38 +125,6 @@ impl World {
         let own = own().unwrap_or(false);
         self.tracing.borrow_mut().insert(module, own);
         own
-    }
-
-    /// The types of a file.
-    pub fn types(&self, path: &Path) -> Option<Rc<Types>> {
-        let path = real(path);
-        if let Some(types) = self.read.borrow().get(&path) {
-            return types.clone();
-        }
-        let parse = || {
-            let text = files::read(&path).ok()?;
-            let text = if self.given.contains(&path) {
-                super::with_layers(&path, text, self)
-            } else {
-                text
-            };
-            let (source, file) = Source::parse(&text).ok()?;
-            Some(Rc::new(super::types_of(&path, self, &source, &file)))
-        };
-        let types = parse();
-        self.read.borrow_mut().insert(path, types.clone());
-        types
-    }
-
-    /// The names of a file's module.
-    pub fn names(&self, file: &Path) -> Rc<globs::Names> {
-        let file = real(file);
-        if let Some(names) = self.names.borrow().get(&file) {
-            return Rc::clone(names);
-        }
-        let names = Rc::new(globs::names(self, &file, &mut BTreeSet::new()));
-        self.names.borrow_mut().insert(file, Rc::clone(&names));
-        names
     }
 
     /// The file of a module of the crate, as written in a file's module, if it is another.
@@ -544,7 +514,7 @@ fn is_unlike_candles(signature: &syn::Signature) -> bool {
     })
 }
 
-fn real(path: &Path) -> PathBuf {
+pub fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
 }
 

@@ -5,8 +5,9 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Fields, Item, ReturnType};
 
+use super::draft::Draft;
 use super::types::last_name;
-use super::{Draft, Unit};
+use super::unit::Unit;
 
 /// The methods that the forward of such a layer may call.
 const METHODS: &[&str] = &[

@@ -1,0 +1,65 @@
+//! The types of files, of others too, with layers in the place of tensors as they will be.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use super::draft::Draft;
+use super::source::Source;
+use super::types::Types;
+use super::unit::Unit;
+use super::world::{World, real};
+use super::{globs, imports, layers, names, weights};
+use crate::files;
+
+impl World {
+    /// The types of a file.
+    pub fn types(&self, path: &Path) -> Option<Rc<Types>> {
+        let path = real(path);
+        if let Some(types) = self.read.borrow().get(&path) {
+            return types.clone();
+        }
+        let parse = || {
+            let text = files::read(&path).ok()?;
+            let text = if self.given.contains(&path) {
+                with_layers(&path, text, self)
+            } else {
+                text
+            };
+            let (source, file) = Source::parse(&text).ok()?;
+            Some(Rc::new(types_of(&path, self, &source, &file)))
+        };
+        let types = parse();
+        self.read.borrow_mut().insert(path, types.clone());
+        types
+    }
+}
+
+/// The types of a file, whose names may come from other files.
+fn scoped(path: &Path, world: &World, file: &syn::File) -> Types {
+    let mut types = Types::within(file, world.has_own_tracing(path));
+    globs::expand(world, path, &mut types);
+    types
+}
+
+/// The types of a file, with those that multiply by tensors of theirs.
+pub fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
+    let mut types = scoped(path, world, file);
+    types.multiplied = weights::multiplied(&Unit::new(path, world, source, file, &types));
+    types
+}
+
+/// The text with layers in the place of the tensors that multiply as theirs do: what other files see
+/// of its types.
+fn with_layers(path: &Path, text: String, world: &World) -> String {
+    let changed = || {
+        let (source, file) = Source::parse(&text).ok()?;
+        let types = scoped(path, world, &file);
+        let unit = Unit::new(path, world, &source, &file, &types);
+        let mut draft = Draft::default();
+        let names = names::find(&unit);
+        layers::rewrite(&unit, &mut draft, &names.house);
+        imports::rewrite(&unit, &mut draft, &names.house, None);
+        draft.edits.apply(&text)
+    };
+    changed().unwrap_or(text)
+}
