@@ -7,7 +7,6 @@ mod format;
 mod port;
 mod show;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use candle_dynquant_io::print;
@@ -24,7 +23,7 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Rewrites model files: imports, derives, heads and attention. Prints the changes.
-    Port(PortArgs),
+    Port(show::PortArgs),
     /// Quantizes a safetensors file or a Hugging Face folder, tensor by tensor.
     Quantize(checkpoint::QuantizeArgs),
     /// Writes a quantized checkpoint as floats.
@@ -33,33 +32,6 @@ enum Command {
     Inspect(checkpoint::InspectArgs),
     /// Compares two checkpoints tensor by tensor.
     Diff(checkpoint::DiffArgs),
-}
-
-/// Arguments of `port`.
-#[derive(clap::Args)]
-pub struct PortArgs {
-    /// Rust files, or folders, of which all Rust files are taken.
-    #[arg(required = true, value_name = "FILE|DIR")]
-    paths: Vec<PathBuf>,
-    /// Writes the files; otherwise nothing is changed.
-    #[arg(long)]
-    write: bool,
-    /// Exits with 1 where something is left to port, and prints only what.
-    #[arg(long, conflicts_with = "write")]
-    check: bool,
-    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}], needs: [{manifest,
-    /// lines}], candle: [{manifest, found, needed}]}`, with `error` and `note` where there is one.
-    #[arg(long)]
-    json: bool,
-    /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0: rustfmt is
-    /// not run.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = seconds())]
-    rustfmt_seconds: u64,
-}
-
-/// Up to a day, so that no time overflows.
-fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
-    clap::value_parser!(u64).range(..=86_400)
 }
 
 impl Command {

@@ -12,7 +12,34 @@ use serde::Serialize;
 use similar::{ChangeTag, TextDiff};
 
 use crate::port::{self, Ported, Todo, World};
-use crate::{PortArgs, files, format};
+use crate::{files, format};
+
+/// Arguments of `port`.
+#[derive(clap::Args)]
+pub struct PortArgs {
+    /// Rust files, or folders, of which all Rust files are taken.
+    #[arg(required = true, value_name = "FILE|DIR")]
+    paths: Vec<PathBuf>,
+    /// Writes the files; otherwise nothing is changed.
+    #[arg(long)]
+    write: bool,
+    /// Exits with 1 where something is left to port, and prints only what.
+    #[arg(long, conflicts_with = "write")]
+    check: bool,
+    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}], needs: [{manifest,
+    /// lines}], candle: [{manifest, found, needed}]}`, with `error` and `note` where there is one.
+    #[arg(long)]
+    json: bool,
+    /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0: rustfmt is
+    /// not run.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = seconds())]
+    rustfmt_seconds: u64,
+}
+
+/// Up to a day, so that no time overflows.
+fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(..=86_400)
+}
 
 /// The chapter on releases of candle.
 const GUIDE: &str = "https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/\
