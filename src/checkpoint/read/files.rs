@@ -306,7 +306,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
     let Index { weight_map } = parse_file(json).map_err(malformed)?;
     match weight_map.0 {
         map if map.is_empty() => Err(malformed("no tensors".into())),
-        map => Ok(map),
+        map => Ok(map.into_iter().collect()),
     }
 }
 

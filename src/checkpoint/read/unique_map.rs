@@ -1,6 +1,6 @@
 //! A map of JSON whose keys come once: of a second one, other readers would take another value.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -17,7 +17,8 @@ pub trait Keyed: Sized {
     fn read<'de, A: MapAccess<'de>>(key: &str, from: &mut A) -> Result<Self, A::Error>;
 }
 
-pub struct UniqueMap<V>(pub BTreeMap<String, V>);
+/// The values in their order.
+pub struct UniqueMap<V>(pub Vec<(String, V)>);
 
 impl<'de, V: Keyed> Deserialize<'de> for UniqueMap<V> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -31,14 +32,14 @@ impl<'de, V: Keyed> Deserialize<'de> for UniqueMap<V> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<UniqueMap<V>, A::Error> {
-                let mut map = BTreeMap::new();
+                let (mut map, mut seen) = (Vec::new(), HashSet::new());
                 while let Some(key) = from.next_key::<String>()? {
-                    if map.contains_key(&key) {
+                    if !seen.insert(key.clone()) {
                         let key = brief(&key, 200);
                         return Err(A::Error::custom(format_args!("{key:?} twice")));
                     }
                     let value = V::read(&key, &mut from)?;
-                    map.insert(key, value);
+                    map.push((key, value));
                 }
                 Ok(UniqueMap(map))
             }

@@ -40,11 +40,10 @@ pub enum Output<'a> {
     /// The source's tensor as it is.
     Copied,
     /// Others, all of which the function writes.
-    New(
-        Vec<Planned>,
-        Box<dyn Fn(&mut Writer<'_>) -> Result<()> + 'a>,
-    ),
+    New(Vec<Planned>, Write<'a>),
 }
+
+type Write<'a> = Box<dyn Fn(&mut Writer<'_>) -> Result<()> + 'a>;
 
 impl Output<'_> {
     /// The bytes of new tensors.
