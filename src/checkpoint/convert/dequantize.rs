@@ -1,5 +1,6 @@
 //! Quantized checkpoints as floats.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors::Dtype;
@@ -20,7 +21,15 @@ pub fn dequantize(
     progress: impl FnMut(u64),
 ) -> Result<()> {
     let source = &source.opened;
-    let contents = Contents::new(source, |name, entry| outputs(source, name, entry));
+    let tensors = source.files.tensors();
+    let tensors = tensors.map(|(name, _, entry)| (name, outputs(source, name, entry)));
+    let contents = Contents {
+        source,
+        tensors: tensors.collect(),
+        formats: BTreeMap::new(),
+        views: BTreeMap::new(),
+        config: None,
+    };
     rewrite(&contents, out.as_ref(), progress)
 }
 

@@ -70,15 +70,21 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
             weights.insert(&**tensor, (qconfig, format));
         }
     }
+    let tensors = source.files.tensors().map(|(name, _, entry)| {
+        let output = match weights.get(name) {
+            Some((qconfig, format)) => weight(source, name, entry, &qconfig.weight, *format),
+            None => Output::Copied,
+        };
+        (name, vec![output])
+    });
     let formats = weights.iter();
     let formats = formats.map(|(name, (_, format))| ((*name).to_owned(), *format));
     Ok(Contents {
+        source,
+        tensors: tensors.collect(),
         formats: formats.collect(),
+        views: BTreeMap::new(),
         config: entry(&linears, &tables, &ignore, source),
-        ..Contents::new(source, |name, entry| match weights.get(name) {
-            Some((qconfig, format)) => vec![weight(source, name, entry, &qconfig.weight, *format)],
-            None => vec![Output::Copied],
-        })
     })
 }
 

@@ -55,24 +55,6 @@ impl Output<'_> {
     }
 }
 
-impl<'a> Contents<'a> {
-    /// Tensors only.
-    pub fn new(
-        source: &'a Opened,
-        outputs: impl Fn(&'a str, &'a Entry) -> Vec<Output<'a>>,
-    ) -> Self {
-        let tensors = source.files.tensors();
-        let tensors = tensors.map(|(name, _, entry)| (name, outputs(name, entry)));
-        Self {
-            source,
-            tensors: tensors.collect(),
-            formats: BTreeMap::new(),
-            views: BTreeMap::new(),
-            config: None,
-        }
-    }
-}
-
 /// Writes a checkpoint: a file for a file, a folder for a folder, with a shard for a
 /// shard and all other files but hidden ones and the model's weights in other forms. `progress` is
 /// called after each tensor of the source, with its bytes.

@@ -176,11 +176,14 @@ impl<'a> Save<'a> {
     }
 
     fn contents(&self) -> Contents<'_> {
+        let tensors = self.source.files.tensors();
+        let tensors = tensors.map(|(name, _, entry)| (name, self.outputs(name, entry)));
         Contents {
+            source: self.source,
+            tensors: tensors.collect(),
             formats: self.formats(),
             views: self.views(),
             config: self.config.clone(),
-            ..Contents::new(self.source, |name, entry| self.outputs(name, entry))
         }
     }
 
