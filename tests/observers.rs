@@ -10,7 +10,7 @@ use candle_dynquant::observer::{
     OnnxRuntimeObserver, PerChannelMinMaxObserver, PlaceholderObserver, WeightQParams, ZeroPoints,
 };
 use candle_dynquant::qparams::{Rounding, onnxruntime_activation};
-use candle_dynquant::{Error, QDType, QScheme, QWeight, Result, WeightConfig};
+use candle_dynquant::{DynamicConfig, Error, QConfig, QDType, QScheme, QWeight, Result};
 use common::fixture::{Fixture, difference, report};
 use common::generator;
 use serde_json::Value;
@@ -753,6 +753,11 @@ impl Observer for Fixed {
     }
 }
 
+fn int8(weight: ObserverConfig) -> QConfig {
+    let activation = DynamicConfig::default();
+    QConfig::Int8 { weight, activation }
+}
+
 #[test]
 fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     let custom = CustomObserver::new("PowerOfTwo", |_| Ok(Box::<PowerOfTwo>::default()));
@@ -761,7 +766,7 @@ fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     assert_eq!(kind, kind.clone());
     let config = config(kind, QDType::QInt8, QScheme::PerChannelSymmetric);
     let weight = Tensor::new(&[[1f32, -0.5, 0.25], [100., 3., -127.]], &Device::Cpu)?;
-    let qweight = QWeight::from_float(&weight, None, &WeightConfig::Int8(config))?;
+    let qweight = QWeight::from_float(&weight, None, &int8(config))?;
     assert_eq!(qweight.scales(), [1. / 64., 1.]);
     assert_eq!(qweight.codes(), [64, -32, 16, 100, 3, -127]);
 
@@ -783,7 +788,7 @@ fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     ] {
         let mut config = min_max(QDType::QInt8, QScheme::PerTensorSymmetric);
         config.kind = ObserverKind::Custom(custom);
-        let config = WeightConfig::Int8(config);
+        let config = int8(config);
         let got = QWeight::from_float(weight, None, &config);
         assert!(got.is_err(), "{config:?}");
     }
@@ -805,7 +810,7 @@ fn any_symmetric_qint8_observer_quantizes_a_weight() -> Result<()> {
         let mut observer = config.build()?;
         observer.observe(&weight)?;
         let qparams = observer.calculate_qparams()?;
-        let qweight = QWeight::from_float(&weight, None, &WeightConfig::Int8(config))?;
+        let qweight = QWeight::from_float(&weight, None, &int8(config))?;
         assert_eq!(qweight.scales(), qparams.scales());
         let got: Vec<u8> = qweight.codes().into_iter().map(|code| code as u8).collect();
         assert_eq!(got, codes(&qparams, &weight, None)?);

@@ -12,7 +12,7 @@ use super::header::invalid;
 use super::weights::{self, Kind};
 use crate::error::{Error, Result};
 use crate::stored::origin::{self, Part, Parts, Source};
-use crate::stored::{FORMAT, Format};
+use crate::stored::{FORMAT, Format, Written};
 
 pub(super) struct Backend(pub Arc<Opened>);
 
@@ -28,7 +28,7 @@ impl Backend {
     fn read(&self, name: &str, dtype: DType) -> Result<Option<Tensor>> {
         if let Some(format) = self.format(name) {
             // Numbers and words only.
-            let json = serde_json::to_vec(&format).unwrap_or_default();
+            let json = serde_json::to_vec(&Written::from(format)).unwrap_or_default();
             let length = json.len();
             return Ok(Some(Tensor::from_vec(json, length, &Device::Cpu)?));
         }
@@ -39,7 +39,7 @@ impl Backend {
         let Some(kind) = self.0.weights.get(name) else {
             return Ok(Some(shard.tensor(name, entry)?));
         };
-        let halves = matches!(kind, Kind::Whole(Format { codes: None, .. }));
+        let halves = matches!(kind, Kind::Whole(Format::Half { .. }));
         let read = || match dtype {
             _ if halves => shard.tensor(name, entry),
             DType::U8 => {
@@ -127,9 +127,11 @@ impl Source for Opened {
                 return Ok(None);
             };
             let mut format = *format;
-            if rows.len() != n {
+            if let Format::Half { saturated, .. } = &mut format
+                && rows.len() != n
+            {
                 // Their place is unknown.
-                format.saturated = 0;
+                *saturated = 0;
             }
             let values = weights::contents(&self.files, name, format, rows)?;
             let shape = part.shape;

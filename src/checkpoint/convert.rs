@@ -19,10 +19,9 @@ use super::writer::{Planned, Writer};
 use super::{Checkpoint, Opened};
 use crate::codes::offset;
 use crate::error::{Error, Result};
-use crate::halves::max_half;
 use crate::module::LayerKind;
-use crate::observer::{WeightQParams, ZeroPoints};
-use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
+use crate::observer::{ObserverConfig, WeightQParams, ZeroPoints};
+use crate::qconfig::QConfig;
 use crate::qparams::QScheme;
 use crate::qtable::QTable;
 use crate::qweight::check_sums;
@@ -102,7 +101,7 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
                 } else if is_module && layer.kind == LayerKind::Embedding {
                     tables.push(module());
                 }
-                if is_module && format.codes.is_none() && layer.is_linear() {
+                if is_module && format.codes().is_none() && layer.is_linear() {
                     ignore.push(name());
                 }
                 weights.insert(tensor.clone(), (qconfig.clone(), format));
@@ -118,41 +117,40 @@ impl<'a, F: FnMut(u64)> Quantize<'a, F> {
 }
 
 fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
-    let codes = match &qconfig.weight {
-        WeightConfig::Int8(config) => Some(Codes {
-            dtype: config.dtype,
-            qscheme: config.qscheme,
-        }),
-        WeightConfig::Float16 | WeightConfig::BFloat16 => None,
+    let codes = |config: &ObserverConfig| Codes {
+        dtype: config.dtype,
+        qscheme: config.qscheme,
     };
-    let activation = match (kind, &qconfig.weight, qconfig.activation) {
-        (LayerKind::Embedding, ..) => None,
-        (_, WeightConfig::Int8(_), ActivationConfig::Float) => {
-            return Err(Error::UnsupportedQConfig {
-                expected: "dynamic activations, for a weight that is multiplied".into(),
-                got: qconfig.to_string(),
-            });
-        }
-        (_, _, activation) => Some(activation),
-    };
-    let mut format = Format {
-        codes,
-        bfloat16: qconfig.weight == WeightConfig::BFloat16,
-        activation,
-        saturated: 0,
-    }
-    .check()?;
+    let is_table = *kind == LayerKind::Embedding;
     // A weight that cannot be quantized is an error before anything is written.
     let (_, _, [_, k]) = matrix(source, tensor)?;
-    if codes.is_none() {
-        let max = max_half(format.halves());
-        blocks(source, tensor, rows_of_block(k), |_, values| {
-            let beyond = |value: &&f32| max.is_some_and(|max| value.abs() > max);
-            format.saturated += values.iter().filter(beyond).count();
-            Ok(())
-        })?;
+    match qconfig {
+        QConfig::Table(weight) if is_table => Ok(Format::Int8 {
+            codes: codes(weight),
+            activation: None,
+        }),
+        QConfig::Table(_) => Err(Error::UnsupportedQConfig {
+            expected: "dynamic activations, for a weight that is multiplied".into(),
+            got: qconfig.to_string(),
+        }),
+        QConfig::Int8 { weight, activation } => Ok(Format::Int8 {
+            codes: codes(weight),
+            activation: (!is_table).then_some(*activation),
+        }),
+        QConfig::Half(half) => {
+            let max = half.max();
+            let mut saturated = 0;
+            blocks(source, tensor, rows_of_block(k), |_, values| {
+                saturated += values.iter().filter(|value| value.abs() > max).count();
+                Ok(())
+            })?;
+            Ok(Format::Half {
+                half: *half,
+                saturated,
+                multiplied: !is_table,
+            })
+        }
     }
-    Ok(format)
 }
 
 /// A matrix of the source.
@@ -218,15 +216,14 @@ fn fault(error: Error, source: &Opened, name: &str) -> Error {
 fn quantized_blocks(
     source: &Opened,
     name: &str,
-    config: &WeightConfig,
+    config: &QConfig,
     mut with: impl FnMut(usize, &QTable) -> Result<()>,
 ) -> Result<()> {
     let (_, _, shape) = matrix(source, name)?;
     let observed = observed(source, name, config)?;
-    let one_scale = match config {
-        WeightConfig::Int8(config) => !config.qscheme.is_per_channel(),
-        WeightConfig::Float16 | WeightConfig::BFloat16 => false,
-    };
+    let one_scale = config
+        .observer()
+        .is_some_and(|own| !own.qscheme.is_per_channel());
     let rows = if observed.is_none() && one_scale {
         shape[0]
     } else {
@@ -244,9 +241,9 @@ fn quantized_blocks(
 ///
 /// # Errors
 /// When they do not, the weight cannot be read, or it holds a NaN or an infinity.
-pub(super) fn check_products(source: &Opened, name: &str, config: &WeightConfig) -> Result<()> {
+pub(super) fn check_products(source: &Opened, name: &str, config: &QConfig) -> Result<()> {
     let (_, _, [_, k]) = matrix(source, name)?;
-    let is_int8 = matches!(config, WeightConfig::Int8(_));
+    let is_int8 = config.observer().is_some();
     // Few inputs need no look at the weight.
     if !is_int8 || (k as u64).saturating_mul(255 * 255) <= i32::MAX as u64 {
         return Ok(());
@@ -267,13 +264,10 @@ fn check_block(table: &QTable) -> Result<()> {
 }
 
 /// The parameters of a weight with one scale, if its observer needs no more than a block at a time.
-fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option<WeightQParams>> {
-    let WeightConfig::Int8(config) = config else {
+fn observed(source: &Opened, name: &str, config: &QConfig) -> Result<Option<WeightQParams>> {
+    let Some(config) = config.observer().filter(|own| own.sees_blocks()) else {
         return Ok(None);
     };
-    if !config.sees_blocks() {
-        return Ok(None);
-    }
     let (_, _, shape) = matrix(source, name)?;
     let mut observer = config.build()?;
     blocks(source, name, rows_of_block(shape[1]), |rows, values| {
@@ -286,7 +280,7 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
     fn replaced(&self, name: &str) -> Option<Vec<Planned>> {
         let (_, format) = self.weights.get(name)?;
         let (_, entry) = self.source.files.find(name)?;
-        let zeros = match format.codes.map(|codes| codes.qscheme) {
+        let zeros = match format.codes().map(|codes| codes.qscheme) {
             Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
             Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
             _ => Zeros::None,
@@ -298,20 +292,19 @@ impl<F: FnMut(u64)> Rewrite for Quantize<'_, F> {
         let Some((qconfig, format)) = self.weights.get(name) else {
             return Ok(());
         };
-        let written =
-            quantized_blocks(
-                self.source,
-                name,
-                &qconfig.weight,
-                |row, table| match Quantized::of(table, *format, row)? {
-                    Quantized::Halves(bytes) => to.write(name, &bytes),
-                    Quantized::Codes(codes, scales, zeros) => {
-                        let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
-                        to.write(name, &bytes)?;
-                        write_qparams(name, &scales, &zeros, to)
-                    }
-                },
-            );
+        let written = quantized_blocks(
+            self.source,
+            name,
+            qconfig,
+            |row, table| match Quantized::of(table, *format, row)? {
+                Quantized::Halves(bytes) => to.write(name, &bytes),
+                Quantized::Codes(codes, scales, zeros) => {
+                    let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+                    to.write(name, &bytes)?;
+                    write_qparams(name, &scales, &zeros, to)
+                }
+            },
+        );
         written.map_err(|error| fault(error, self.source, name))
     }
 
@@ -343,12 +336,12 @@ impl Quantized {
         if let Some(halves) = table.stored_halves() {
             return Ok(Self::Halves(halves.to_bytes()));
         }
-        if format.activation.is_some() {
+        if format.is_multiplied() {
             check_block(table)?;
         }
         let codes: Vec<i8> = table.stored_codes().collect();
         let [rows, _] = table.shape();
-        let qscheme = format.codes.map(|codes| codes.qscheme);
+        let qscheme = format.codes().map(|codes| codes.qscheme);
         let repeat = |len: usize| {
             if !qscheme.is_some_and(QScheme::is_per_channel) {
                 usize::from(first == 0)
@@ -359,7 +352,7 @@ impl Quantized {
                 1
             }
         };
-        let offset = format.codes.map_or(0, |codes| offset(codes.dtype));
+        let offset = format.codes().map_or(0, |codes| offset(codes.dtype));
         let zeros = match table.zero_points() {
             Some(ZeroPoints::Float(zeros)) => Zeros::Float(zeros.repeat(repeat(zeros.len()))),
             Some(ZeroPoints::Int(zeros)) => {

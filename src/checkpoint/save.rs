@@ -216,7 +216,7 @@ fn config(
             LayerKind::Linear => &mut linears,
             _ => continue,
         };
-        if format.codes.is_none() {
+        if format.codes().is_none() {
             ignore.push(module.to_owned());
         }
         to.push(Module {
@@ -246,8 +246,9 @@ pub(super) fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros
         dtype,
         shape: shape.to_vec(),
     };
-    let Some(codes) = format.codes else {
-        return vec![tensor("", format.halves().into(), shape)];
+    let codes = match format {
+        Format::Int8 { codes, .. } => codes,
+        Format::Half { half, .. } => return vec![tensor("", half.dtype().into(), shape)],
     };
     let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
     let of_scales = if codes.qscheme.is_per_channel() {
@@ -391,7 +392,7 @@ fn write_weight(
         to.write(name, &bytes)?;
         scales.extend(piece.scales());
     }
-    if pieces.iter().any(|piece| piece.format().codes.is_some()) {
+    if pieces.iter().any(|piece| piece.format().codes().is_some()) {
         write_qparams(name, &scales, zeros, to)
     } else {
         Ok(())

@@ -130,15 +130,15 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
             "no such tensor",
         ));
     };
-    let expected = match format.codes {
-        Some(_) => Dtype::I8,
-        None => format.halves().into(),
+    let expected = match format {
+        Format::Int8 { .. } => Dtype::I8,
+        Format::Half { half, .. } => half.dtype().into(),
     };
     let [n, _] = matrix(name, entry)?;
     if entry.dtype != expected {
         return Err(invalid(name, expected.to_string(), entry.dtype.to_string()));
     }
-    let Some(codes) = format.codes else {
+    let Some(codes) = format.codes() else {
         return Ok(());
     };
     let count = if codes.qscheme.is_per_channel() {
@@ -227,11 +227,9 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         return Ok(Kind::Groups(k / scales.shape[1]));
     };
     let dtype = QDType::QInt8;
-    Ok(Kind::Whole(Format {
-        codes: Some(Codes { dtype, qscheme }),
-        bfloat16: false,
+    Ok(Kind::Whole(Format::Int8 {
+        codes: Codes { dtype, qscheme },
         activation: config.activation(name),
-        saturated: 0,
     }))
 }
 
@@ -332,7 +330,7 @@ impl Kind {
         };
         let within = range.start - rows.start * k..range.end - rows.start * k;
         let values = match self {
-            Self::Whole(Format { codes: None, .. }) => return shard.floats(name, entry, range),
+            Self::Whole(Format::Half { .. }) => return shard.floats(name, entry, range),
             Self::Whole(format) => {
                 let shape = [rows.len(), k];
                 let Values::Codes(raw) = contents(files, name, format, rows)? else {
@@ -370,7 +368,7 @@ pub(super) fn contents(
 ) -> Result<Values> {
     let (shard, entry, [_, k]) = weight(files, name)?;
     let elements = rows.start * k..rows.end * k;
-    let Some(Codes { dtype, qscheme }) = format.codes else {
+    let Some(Codes { dtype, qscheme }) = format.codes() else {
         return Ok(Values::Halves(shard.halves(entry, elements)?));
     };
     let scales = scales(files, name, SCALE)?;
@@ -441,7 +439,7 @@ pub(super) fn check_views(opened: &Opened, name: &str) -> Result<()> {
         .into_iter()
         .flat_map(BTreeMap::values);
     for view in views {
-        if let Some(Kind::Whole(Format { codes: Some(_), .. })) = opened.weights.get(view) {
+        if let Some(Kind::Whole(Format::Int8 { .. })) = opened.weights.get(view) {
             positive_scales(&opened.files, view)?;
         }
     }

@@ -11,21 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use candle_core::{Device, Result, Tensor};
 
 use crate::module::WeightId;
-use crate::qconfig::ActivationConfig;
 use crate::qweight::QWeight;
 use crate::tensor::{MemoryId, bits};
 
 /// The rows that are compared at once, so that little memory is needed.
 const BLOCK: usize = 1024;
 
-/// A weight that is also an embedding's table, and what its products do to activations.
-pub(super) type Tied<'a> = (&'a Arc<QWeight>, ActivationConfig);
-
 /// By the memory of the dequantized table.
-static TIES: Mutex<BTreeMap<MemoryId, (Weak<QWeight>, ActivationConfig)>> =
-    Mutex::new(BTreeMap::new());
+static TIES: Mutex<BTreeMap<MemoryId, Weak<QWeight>>> = Mutex::new(BTreeMap::new());
 
-fn ties() -> MutexGuard<'static, BTreeMap<MemoryId, (Weak<QWeight>, ActivationConfig)>> {
+fn ties() -> MutexGuard<'static, BTreeMap<MemoryId, Weak<QWeight>>> {
     TIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -38,10 +33,10 @@ pub(super) struct Dequantized {
 }
 
 impl Dequantized {
-    pub fn new(tensor: Tensor, tied: Option<Tied<'_>>) -> Self {
-        if let Some((weight, activations)) = tied {
+    pub fn new(tensor: Tensor, tied: Option<&Arc<QWeight>>) -> Self {
+        if let Some(weight) = tied {
             let memory = WeightId::of_tensor(&tensor).memory();
-            ties().insert(memory, (Arc::downgrade(weight), activations));
+            ties().insert(memory, Arc::downgrade(weight));
         }
         let tied = tied.is_some();
         Self { tensor, tied }
@@ -61,18 +56,17 @@ impl Drop for Dequantized {
 }
 
 /// Calls `make` with the weight whose dequantized table this is, as a whole.
-pub(super) fn find<T>(tensor: &Tensor, make: impl FnOnce(Tied<'_>) -> T) -> Option<T> {
-    let (weight, activations) = {
+pub(super) fn find<T>(tensor: &Tensor, make: impl FnOnce(&Arc<QWeight>) -> T) -> Option<T> {
+    let weight = {
         let ties = ties();
         if ties.is_empty() {
             return None;
         }
-        let (weight, activations) = ties.get(&WeightId::of_tensor(tensor).memory())?;
-        (weight.upgrade()?, *activations)
+        ties.get(&WeightId::of_tensor(tensor).memory())?.upgrade()?
     };
     // It may have been changed in place.
     let is_it = tensor.dims() == weight.shape() && equals(tensor, &weight).unwrap_or(false);
-    is_it.then(|| make((&weight, activations)))
+    is_it.then(|| make(&weight))
 }
 
 /// Whether a table has the elements of a weight, in its dtype.

@@ -188,6 +188,20 @@ impl PartialEq for CustomObserver {
 }
 
 impl ObserverConfig {
+    /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
+    pub const PER_TENSOR: Self = Self::new(
+        ObserverKind::MinMax,
+        QDType::QInt8,
+        QScheme::PerTensorSymmetric,
+    );
+
+    /// PyTorch's `default_per_channel_weight_observer`: qint8, symmetric, a scale a channel.
+    pub const PER_CHANNEL: Self = Self::new(
+        ObserverKind::PerChannelMinMax,
+        QDType::QInt8,
+        QScheme::PerChannelSymmetric,
+    );
+
     /// An observer with PyTorch's defaults for the rest: channels along axis 0, all codes, an
     /// `eps` of 2^-23.
     pub const fn new(kind: ObserverKind, dtype: QDType, qscheme: QScheme) -> Self {

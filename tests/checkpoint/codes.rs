@@ -20,7 +20,7 @@ fn codes_that_are_read_make_the_same_weight() -> Result<()> {
     for dtype in [QDType::QInt8, QDType::QUInt8] {
         for (per_channel, symmetric) in [(false, false), (false, true), (true, false), (true, true)]
         {
-            let config = onnx(dtype, per_channel, symmetric).weight;
+            let config = onnx(dtype, per_channel, symmetric);
             let before = QWeight::from_float(&weight, Some(&bias), &config)?;
             let qscheme = before.qscheme().expect("int8");
             let (codes, scales) = (before.codes(), before.scales());

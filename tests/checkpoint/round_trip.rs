@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::{
-    ActivationConfig, Checkpoint, Granularity, QConfig, QConfigSpec, QTable, Quantizable,
-    checkpoint, nn, quantize_dynamic,
+    Checkpoint, Granularity, QConfig, QConfigSpec, QTable, Quantizable, checkpoint, nn,
+    quantize_dynamic,
 };
 use safetensors::SafeTensors;
 
@@ -433,8 +433,10 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
         nn::linear_no_bias(8, 6, vb.pp("head"))
     };
     let row = QConfig::per_row_dynamic();
-    let per_tensor = ActivationConfig::dynamic(Granularity::PerTensor, false);
-    let per_tensor = QConfig::new(per_tensor, row.weight.clone());
+    let mut per_tensor = row.clone();
+    if let QConfig::Int8 { activation, .. } = &mut per_tensor {
+        activation.granularity = Granularity::PerTensor;
+    }
     for (from, qconfig, same) in [
         (&source, row.clone(), true),
         // Other activations, another format, other codes.

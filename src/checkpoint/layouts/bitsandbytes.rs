@@ -8,7 +8,7 @@ use super::{Found, Layout, Weight, module, of_module, tensor, unsupported};
 use crate::checkpoint::files::Files;
 use crate::checkpoint::header::invalid;
 use crate::error::Result;
-use crate::qconfig::{ActivationConfig, Granularity};
+use crate::qconfig::DynamicConfig;
 
 pub(super) struct Bitsandbytes;
 
@@ -38,8 +38,7 @@ impl Layout for Bitsandbytes {
             return Err(unsupported(FORMAT, "int8", "", "load_in_4bit"));
         }
         // Codes of all activations would round those that it keeps.
-        let activation = (config.llm_int8_threshold == Some(0.))
-            .then(|| ActivationConfig::dynamic(Granularity::PerRow, false));
+        let activation = (config.llm_int8_threshold == Some(0.)).then(DynamicConfig::default);
         let mut found = Found::default();
         for (name, _, entry) in files.tensors() {
             if name.contains(".quant_state.bitsandbytes__") {

@@ -12,7 +12,7 @@ use super::files::Files;
 use super::header::{Entry, invalid};
 use super::weights::scheme;
 use crate::error::{Error, Result};
-use crate::qconfig::ActivationConfig;
+use crate::qconfig::DynamicConfig;
 use crate::stored::{SCALE, ZERO_POINT};
 use crate::words::brief;
 
@@ -61,7 +61,7 @@ struct Weight {
     /// Whether its scales are the largest magnitudes of rows.
     absmax: bool,
     /// `None` where activations stay float.
-    activation: Option<ActivationConfig>,
+    activation: Option<DynamicConfig>,
 }
 
 /// Renames the tensors of all layouts but compressed-tensors' own.

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::kernels;
 use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::nn::projection;
-use crate::nn::ties::{Dequantized, Tied};
-use crate::qconfig::{ActivationConfig, QConfig};
+use crate::nn::ties::Dequantized;
+use crate::qconfig::QConfig;
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
 use crate::stored::Origin;
@@ -38,8 +38,8 @@ pub(super) enum Rows {
     },
     Lent {
         weight: Arc<QWeight>,
-        /// The treatment of activations in products with it, if it was read from a checkpoint.
-        activations: Option<ActivationConfig>,
+        /// Whether it was read from a checkpoint as the weight of an output projection.
+        tied: bool,
     },
 }
 
@@ -134,12 +134,9 @@ impl Quantized {
     }
 
     /// The weight of an output projection, if it was read from a checkpoint as one.
-    pub fn tied(&self) -> Option<Tied<'_>> {
+    pub fn tied(&self) -> Option<&Arc<QWeight>> {
         match &self.rows {
-            Rows::Lent {
-                weight,
-                activations: Some(activations),
-            } => Some((weight, *activations)),
+            Rows::Lent { weight, tied: true } => Some(weight),
             _ => None,
         }
     }
@@ -149,7 +146,7 @@ impl Quantized {
         match &self.rows {
             Rows::Lent { weight, .. } => projection::weight_info(weight, name),
             Rows::Own { table, .. } => {
-                let dtype = WeightDType::of_quantized(table.dtype(), table.half_dtype());
+                let dtype = WeightDType::of_quantized(table.dtype(), table.half_type());
                 WeightInfo::new(name, &table.shape(), dtype, table.bytes())
                     .quantized(table.saturated())
                     .with_underflowed(table.underflowed())
