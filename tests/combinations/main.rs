@@ -7,10 +7,7 @@ mod model;
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::observer::{
-    CustomObserver, MinMaxObserver, Observer, ObserverConfig, ObserverKind,
-    PerChannelMinMaxObserver,
-};
+use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
 use candle_dynquant::{
     Arithmetic, DynamicConfig, Granularity, HalfType, Layer, QConfig, QDType, QScheme, QWeight, nn,
 };
@@ -30,11 +27,13 @@ const SCHEMES: [QScheme; 5] = [
 /// MinMax under another name, of either granularity.
 fn custom() -> ObserverKind {
     ObserverKind::Custom(CustomObserver::new("Mine", |config| {
-        Ok(if config.qscheme.is_per_channel() {
-            Box::new(PerChannelMinMaxObserver::new(config)?) as Box<dyn Observer>
+        let mut config = config.clone();
+        config.kind = if config.qscheme.is_per_channel() {
+            ObserverKind::PerChannelMinMax
         } else {
-            Box::new(MinMaxObserver::new(config)?)
-        })
+            ObserverKind::MinMax
+        };
+        config.build()
     }))
 }
 
