@@ -402,7 +402,7 @@ fn model(bias: bool, dtype: DType) -> Model {
     let hidden = Tensor::eye(SIZE, dtype, CPU).expect("a weight");
     let embedding = nn::Embedding::new(table, SIZE);
     Model {
-        head: nn::Linear::new(embedding.embeddings().clone(), bias),
+        head: nn::Linear::tied(&embedding, bias),
         hidden: nn::Linear::new(hidden, None),
         embedding,
     }

@@ -17,7 +17,6 @@ mod norm;
 mod projection;
 mod recurrent;
 mod sequential;
-mod ties;
 
 use std::sync::Arc;
 

@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::kernels;
 use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::nn::projection;
-use crate::nn::ties::Dequantized;
 use crate::qconfig::QConfig;
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
@@ -25,7 +24,7 @@ pub(super) struct Quantized {
     /// Where the table is in a checkpoint, if it was read as it is.
     origin: Option<Origin>,
     /// Filled when the table is first read as a tensor.
-    dequantized: OnceLock<Dequantized>,
+    dequantized: OnceLock<Tensor>,
 }
 
 /// Where the rows are read.
@@ -115,11 +114,9 @@ impl Quantized {
     }
 
     pub fn dequantized(&self) -> &Tensor {
-        let dequantized = self.dequantized.get_or_init(|| {
+        self.dequantized.get_or_init(|| {
             let table = match &self.rows {
                 Rows::Own { table, .. } => table.dequantize(),
-                // Its own copy, from which only this table's head can be made.
-                Rows::Lent { weight, .. } if self.tied().is_some() => weight.dequantize(),
                 Rows::Lent { weight, .. } => Ok(weight.dequantized().clone()),
             };
             let table = table.and_then(|table| Ok(table.to_dtype(self.dtype)?));
@@ -128,9 +125,8 @@ impl Quantized {
             if let Some(origin) = &self.origin {
                 origin.record(&table);
             }
-            Dequantized::new(table, self.tied())
-        });
-        dequantized.tensor()
+            table
+        })
     }
 
     /// The weight of an output projection, if it was read from a checkpoint as one.
