@@ -19,8 +19,8 @@ use args::Args;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    ActivationConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig,
-    nn, quantize_dynamic,
+    DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, nn,
+    quantize_dynamic,
 };
 use interleaved::interleaved;
 use serde::Serialize;
@@ -77,8 +77,10 @@ fn qconfigs() -> [QConfig; 8] {
         } else {
             ObserverKind::MinMax
         };
-        let weight = WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme));
-        QConfig::new(ActivationConfig::dynamic(granularity, false), weight)
+        QConfig::Int8 {
+            weight: ObserverConfig::new(kind, dtype, qscheme),
+            activation: DynamicConfig::new(granularity, false),
+        }
     };
     let int8 = |dtype, qscheme| with(Granularity::PerRow, dtype, qscheme);
     let symmetric = QScheme::PerTensorSymmetric;

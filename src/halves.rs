@@ -4,6 +4,47 @@ use candle_core::DType;
 use half::{bf16, f16};
 
 use crate::kernels::{self, Isa};
+use crate::words::words;
+
+/// A floating-point type of two bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HalfType {
+    /// IEEE half precision: 11 bits, up to 65,504.
+    Float16,
+    /// bfloat16: the range of f32 in 8 bits of precision.
+    BFloat16,
+}
+
+words!(HalfType, "half-precision dtype", prefix "torch.", {
+    Float16 => "float16",
+    BFloat16 => "bfloat16",
+});
+
+impl HalfType {
+    /// candle's name for it.
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::Float16 => DType::F16,
+            Self::BFloat16 => DType::BF16,
+        }
+    }
+
+    /// The maximum.
+    pub(crate) fn max(self) -> f32 {
+        match self {
+            Self::Float16 => f16::MAX.to_f32(),
+            Self::BFloat16 => bf16::MAX.to_f32(),
+        }
+    }
+
+    /// What the activations of a product with such weights are.
+    pub(crate) fn activations(self) -> &'static str {
+        match self {
+            Self::Float16 => "float",
+            Self::BFloat16 => "bfloat16",
+        }
+    }
+}
 
 /// Elements in row order.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,10 +61,10 @@ impl Halves {
         }
     }
 
-    pub fn dtype(&self) -> DType {
+    pub fn half_type(&self) -> HalfType {
         match self {
-            Self::Float16(_) => DType::F16,
-            Self::BFloat16(_) => DType::BF16,
+            Self::Float16(_) => HalfType::Float16,
+            Self::BFloat16(_) => HalfType::BFloat16,
         }
     }
 
@@ -52,14 +93,5 @@ impl Halves {
             Self::Float16(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
             Self::BFloat16(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         }
-    }
-}
-
-/// The maximum of a dtype of halves; `None` of any other.
-pub(crate) fn max_half(dtype: DType) -> Option<f32> {
-    match dtype {
-        DType::F16 => Some(f16::MAX.to_f32()),
-        DType::BF16 => Some(bf16::MAX.to_f32()),
-        _ => None,
     }
 }

@@ -137,10 +137,7 @@ pub use equalize::{Equalization, EqualizeReport, equalize};
 pub use error::{Error, Result};
 pub use kernels::Activation;
 pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
-pub use qconfig::{
-    ActivationConfig, Arithmetic, DynamicConfig, Granularity, OnnxRuntimeOptions, QConfig,
-    WeightConfig,
-};
+pub use qconfig::{Arithmetic, DynamicConfig, Granularity, HalfType, OnnxRuntimeOptions, QConfig};
 pub use qparams::{QDType, QScheme};
 pub use qtable::QTable;
 pub use quantize::{

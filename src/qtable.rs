@@ -7,11 +7,11 @@ use half::{bf16, f16};
 
 use crate::codes::{observe, offset};
 use crate::error::{Error, Result};
-use crate::halves::Halves;
+use crate::halves::{HalfType, Halves};
 use crate::kernels::reference::Affine;
 use crate::kernels::{self, Isa, OutOfRange};
 use crate::observer::{ObserverConfig, WeightQParams, ZeroPoints};
-use crate::qconfig::WeightConfig;
+use crate::qconfig::QConfig;
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{self, as_f32, from_f32_vec};
@@ -29,7 +29,7 @@ use crate::tensor::{self, as_f32, from_f32_vec};
 /// use candle_dynquant::{QConfig, QTable};
 ///
 /// let table = Tensor::new(&[[1f32, 2., 256.], [-1., 0., 0.5]], &Device::Cpu)?;
-/// let qtable = QTable::from_float(&table, &QConfig::float_qparams_weight_only().weight)?;
+/// let qtable = QTable::from_float(&table, &QConfig::float_qparams_weight_only())?;
 /// assert_eq!(qtable.codes(), [0, 1, 255, 0, 170, 255]);
 /// assert_eq!(qtable.scales(), [1., 1.5 / 255.]);
 /// # Ok::<(), candle_dynquant::Error>(())
@@ -67,14 +67,23 @@ impl QTable {
     /// # Errors
     /// When the shape or dtype is wrong, the tensor is not on the CPU, an element is NaN or
     /// infinite, `DYNQUANT_ISA` is wrong, or the observer does not support its arguments.
-    pub fn from_float(table: &Tensor, config: &WeightConfig) -> Result<Self> {
+    pub fn from_float(table: &Tensor, config: &QConfig) -> Result<Self> {
+        if let QConfig::Int8 { .. } = config {
+            return Err(Error::UnsupportedQConfig {
+                expected: "a weight-only qconfig, for a table that multiplies nothing: \
+                           QConfig::float_qparams_weight_only()"
+                    .into(),
+                got: config.to_string(),
+            });
+        }
         Self::from_observed(table, config, None)
     }
 
-    /// Quantizes some rows of a table, for which an observer chose the parameters before.
+    /// Quantizes some rows of a table or weight, for which an observer may have chosen the
+    /// parameters before.
     pub(crate) fn from_observed(
         table: &Tensor,
-        config: &WeightConfig,
+        config: &QConfig,
         observed: Option<&WeightQParams>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
@@ -90,15 +99,17 @@ impl QTable {
         let values = tensor::Elements::of(&table);
         let values = values.as_slice()?;
         let elements = match config {
-            WeightConfig::Int8(config) => int8(isa, &table, values, config, observed)?,
-            WeightConfig::Float16 | WeightConfig::BFloat16 => {
+            QConfig::Table(config) | QConfig::Int8 { weight: config, .. } => {
+                int8(isa, &table, values, config, observed)?
+            }
+            QConfig::Half(half) => {
                 kernels::check_finite(isa, k, values)?;
-                let (halves, out_of_range) = match config {
-                    WeightConfig::BFloat16 => {
+                let (halves, out_of_range) = match half {
+                    HalfType::BFloat16 => {
                         let (halves, out_of_range) = kernels::halve_rows(k, values);
                         (Halves::BFloat16(halves), out_of_range)
                     }
-                    _ => {
+                    HalfType::Float16 => {
                         let (halves, out_of_range) = kernels::halve_rows(k, values);
                         (Halves::Float16(halves), out_of_range)
                     }
@@ -173,9 +184,9 @@ impl QTable {
         }
     }
 
-    /// The dtype of the elements, if they are no codes.
-    pub(crate) fn half_dtype(&self) -> DType {
-        self.stored_halves().map_or(DType::F16, Halves::dtype)
+    /// The type of the elements; `None` of int8.
+    pub(crate) fn half_type(&self) -> Option<HalfType> {
+        self.stored_halves().map(Halves::half_type)
     }
 
     /// The scale of the table, or of each row; none of float16 and bfloat16.

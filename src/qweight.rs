@@ -9,10 +9,10 @@ use half::{bf16, f16};
 
 use crate::codes::{Parameters, offset};
 use crate::error::{Error, Result};
-use crate::halves::Halves;
+use crate::halves::{HalfType, Halves};
 use crate::kernels::{self, Channels, Element, Factor, Isa, OutOfRange, Packed};
 use crate::observer::ObserverConfig;
-use crate::qconfig::WeightConfig;
+use crate::qconfig::{DynamicConfig, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
@@ -25,7 +25,7 @@ use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
 /// use candle_dynquant::{QConfig, QWeight};
 ///
 /// let weight = Tensor::new(&[[0.5f32, -1.0], [0.02, 0.01]], &Device::Cpu)?;
-/// let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic().weight)?;
+/// let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic())?;
 /// assert_eq!(qweight.codes(), [64, -127, 127, 64]);
 /// assert_eq!(qweight.scales().len(), 2); // one per output channel
 /// assert_eq!(qweight.zero_points(), [0, 0]);
@@ -43,7 +43,11 @@ pub struct QWeight {
 
 #[derive(Clone, Copy, Debug)]
 enum Format {
-    Int8 { dtype: QDType, qscheme: QScheme },
+    Int8 {
+        dtype: QDType,
+        qscheme: QScheme,
+        activation: DynamicConfig,
+    },
     Halves(OutOfRange),
 }
 
@@ -58,11 +62,7 @@ impl QWeight {
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or
     /// infinite, `DYNQUANT_ISA` is wrong, the observer does not support its arguments, or a channel
     /// could overflow its accumulator.
-    pub fn from_float(
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        config: &WeightConfig,
-    ) -> Result<Self> {
+    pub fn from_float(weight: &Tensor, bias: Option<&Tensor>, config: &QConfig) -> Result<Self> {
         Self::of_gates(1, weight, bias, config)
     }
 
@@ -72,7 +72,7 @@ impl QWeight {
         gates: usize,
         weight: &Tensor,
         bias: Option<&Tensor>,
-        config: &WeightConfig,
+        config: &QConfig,
     ) -> Result<Self> {
         let isa = kernels::active()?;
         let &[n, k] = weight.dims() else {
@@ -106,9 +106,18 @@ impl QWeight {
             return Err(Error::NonFiniteBias { index, value });
         }
         match config {
-            WeightConfig::Int8(config) => Self::int8(isa, gates, weight, k, &bias, config),
-            WeightConfig::Float16 => Self::rounded::<f16>(isa, gates, weight, k, &bias),
-            WeightConfig::BFloat16 => Self::rounded::<bf16>(isa, gates, weight, k, &bias),
+            QConfig::Int8 {
+                weight: observer,
+                activation,
+            } => Self::int8(isa, gates, weight, &bias, observer, *activation),
+            QConfig::Half(HalfType::Float16) => Self::half::<f16>(isa, gates, weight, &bias),
+            QConfig::Half(HalfType::BFloat16) => Self::half::<bf16>(isa, gates, weight, &bias),
+            QConfig::Table(_) => Err(Error::UnsupportedQConfig {
+                expected: "int8 with dynamic activations, or half precision, for a weight that is \
+                           multiplied"
+                    .into(),
+                got: config.to_string(),
+            }),
         }
     }
 
@@ -116,27 +125,28 @@ impl QWeight {
         isa: Isa,
         gates: usize,
         weight: &Tensor,
-        k: usize,
         bias: &[f32],
         config: &ObserverConfig,
+        activation: DynamicConfig,
     ) -> Result<Self> {
         let weight = as_f32(weight, "quantize weight")?;
+        let (_, k) = weight.dims2()?;
         let parameters = Parameters::of(isa, &weight, config)?;
         let elements = Elements::of(&weight);
         let codings = |channels: &Channels<'_>| parameters.codings(channels);
-        let packed = kernels::pack_int8(isa, k, gates, elements.as_slice()?, bias, codings)?;
-        let (dtype, qscheme) = (config.dtype, config.qscheme);
-        Ok(Self::new(packed, Format::Int8 { dtype, qscheme }))
+        let (values, products) = (elements.as_slice()?, activation.into());
+        let packed = kernels::pack_int8(isa, k, gates, values, bias, products, codings)?;
+        let format = Format::Int8 {
+            dtype: config.dtype,
+            qscheme: config.qscheme,
+            activation,
+        };
+        Ok(Self::new(packed, format))
     }
 
-    fn rounded<H: Factor>(
-        isa: Isa,
-        gates: usize,
-        weight: &Tensor,
-        k: usize,
-        bias: &[f32],
-    ) -> Result<Self> {
+    fn half<H: Factor>(isa: Isa, gates: usize, weight: &Tensor, bias: &[f32]) -> Result<Self> {
         let weight = as_f32(weight, "quantize weight")?;
+        let (_, k) = weight.dims2()?;
         let elements = Elements::of(&weight);
         let values = elements.as_slice()?;
         let (packed, out_of_range) = kernels::pack_floats::<H>(isa, k, gates, values, bias)?;
@@ -191,21 +201,34 @@ impl QWeight {
         self.packed.bfloats()
     }
 
-    /// The elements of either kind; `None` of int8.
-    pub(crate) fn stored_halves(&self) -> Option<Halves> {
-        match self.packed.element() {
-            Element::Int8 => None,
-            Element::Float16 => Some(Halves::Float16(self.halves())),
-            Element::BFloat16 => Some(Halves::BFloat16(self.bfloats())),
+    /// How activations become codes in products; `None` of float16 and bfloat16.
+    pub fn activation(&self) -> Option<DynamicConfig> {
+        match self.format {
+            Format::Int8 { activation, .. } => Some(activation),
+            Format::Halves(_) => None,
         }
     }
 
-    /// The dtype of the elements, if they are no codes.
-    pub(crate) fn half_dtype(&self) -> DType {
+    /// Whether its products do to activations what those of the other do.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.packed.element() == other.packed.element()
+    }
+
+    /// The type of the elements; `None` of int8.
+    pub(crate) fn half_type(&self) -> Option<HalfType> {
         match self.packed.element() {
-            Element::BFloat16 => DType::BF16,
-            Element::Int8 | Element::Float16 => DType::F16,
+            Element::Int8(_) => None,
+            Element::Float16 => Some(HalfType::Float16),
+            Element::BFloat16 => Some(HalfType::BFloat16),
         }
+    }
+
+    /// The elements of either type; `None` of int8.
+    pub(crate) fn stored_halves(&self) -> Option<Halves> {
+        self.half_type().map(|half| match half {
+            HalfType::Float16 => Halves::Float16(self.halves()),
+            HalfType::BFloat16 => Halves::BFloat16(self.bfloats()),
+        })
     }
 
     /// The scale of the weight, or of each output channel; none of float16 and bfloat16.
@@ -220,7 +243,7 @@ impl QWeight {
 
     /// The zero point of the weight, or of each output channel; none of float16 and bfloat16.
     pub fn zero_points(&self) -> Vec<i32> {
-        let Format::Int8 { dtype, qscheme } = self.format else {
+        let Format::Int8 { dtype, qscheme, .. } = self.format else {
             return Vec::new();
         };
         let zero_points = (0..self.qparams(qscheme)).map(|i| self.packed.zero_point(i));
@@ -305,6 +328,7 @@ mod tests {
     use super::*;
     use crate::observer::ObserverKind::{self, *};
     use crate::observer::ZeroPoints;
+    use crate::qconfig::Granularity;
 
     /// Each observer of codes, with schemes that it supports.
     fn observers() -> Vec<ObserverConfig> {
@@ -332,6 +356,11 @@ mod tests {
             }
         }
         configs
+    }
+
+    fn int8(weight: ObserverConfig) -> QConfig {
+        let activation = DynamicConfig::new(Granularity::PerRow, false);
+        QConfig::Int8 { weight, activation }
     }
 
     #[test]
@@ -364,7 +393,7 @@ mod tests {
                     unreachable!("integers");
                 };
                 for pool in &pools {
-                    let config = WeightConfig::Int8(config.clone());
+                    let config = int8(config.clone());
                     let got = pool.install(|| QWeight::from_float(&weight, None, &config))?;
                     let of = format!("{config:?}, {n} x {k} {dtype:?}");
                     assert_eq!(got.codes(), codes, "{of}");
@@ -384,8 +413,8 @@ mod tests {
             let mut values = vec![1f32; 300 * 200];
             values[at] = value;
             let weight = Tensor::from_vec(values, (300, 200), &Device::Cpu)?;
-            let int8 = observers().into_iter().map(WeightConfig::Int8);
-            for config in int8.chain([WeightConfig::Float16, WeightConfig::BFloat16]) {
+            let halves = [HalfType::Float16, HalfType::BFloat16].map(QConfig::Half);
+            for config in observers().into_iter().map(int8).chain(halves) {
                 match QWeight::from_float(&weight, None, &config) {
                     Err(Error::NonFiniteWeight { index, .. }) => {
                         assert_eq!(index, [at / 200, at % 200], "{config:?}");

@@ -6,9 +6,9 @@ mod common;
 use candle_core::{DType, Device, IndexOp, Module, Tensor, Var};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind, ZeroPoints};
 use candle_dynquant::{
-    ActivationConfig, Error, Layer, LayerKind, LeftReason, LentWeight, Outcome, QConfig,
-    QConfigSpec, QDType, QScheme, QTable, Quantizable, Report, Result, WeightConfig, WeightDType,
-    WeightId, WeightInfo, nn, quantize_dynamic,
+    DynamicConfig, Error, HalfType, Layer, LayerKind, LeftReason, LentWeight, Outcome, QConfig,
+    QConfigSpec, QDType, QScheme, QTable, Quantizable, Report, Result, WeightDType, WeightId,
+    WeightInfo, nn, quantize_dynamic,
 };
 use common::fixture::{Fixture, difference, report};
 use common::generator;
@@ -31,8 +31,7 @@ fn table(rows: usize, size: usize) -> Tensor {
 }
 
 fn weight_only(dtype: QDType, kind: ObserverKind, qscheme: QScheme) -> QConfig {
-    let config = ObserverConfig::new(kind, dtype, qscheme);
-    QConfig::new(ActivationConfig::Float, WeightConfig::Int8(config))
+    QConfig::Table(ObserverConfig::new(kind, dtype, qscheme))
 }
 
 /// Every way a table can be quantized, with the max error of the table above.
@@ -161,8 +160,8 @@ fn errors_of_quantized_tables_are_within_their_steps() -> Result<()> {
         assert!((1e-5..bound).contains(&error), "{qconfig}: {error}");
         let qtable = quantized.qtable().expect("a quantized table");
         let (info, elements) = (&quantized.weights()[0], 40 * 65);
-        let (dtype, bytes) = match qconfig.weight {
-            WeightConfig::Float16 => (WeightDType::F16, 2 * elements),
+        let (dtype, bytes) = match qconfig {
+            QConfig::Half(HalfType::Float16) => (WeightDType::F16, 2 * elements),
             _ if qtable.dtype() == Some(QDType::QInt8) => {
                 (WeightDType::QInt8, elements + 8 * qtable.scales().len())
             }
@@ -294,7 +293,6 @@ fn unsupported_qconfigs_name_what_to_use() -> Result<()> {
         QConfig::default_dynamic(),
         QConfig::per_channel_dynamic(),
         QConfig::per_row_dynamic(),
-        QConfig::new(QConfig::default_dynamic().activation, WeightConfig::Float16),
     ] {
         let error = layer.quantize(&qconfig).expect_err("dynamic");
         assert!(matches!(error, Error::UnsupportedQConfig { .. }), "{error}");
@@ -306,9 +304,7 @@ fn unsupported_qconfigs_name_what_to_use() -> Result<()> {
     }
     let scheme = QScheme::PerChannelAffineFloatQParams;
     let mut config = ObserverConfig::new(ObserverKind::PerChannelMinMax, QDType::QInt8, scheme);
-    let with = |config: &ObserverConfig| {
-        QConfig::new(ActivationConfig::Float, WeightConfig::Int8(config.clone()))
-    };
+    let with = |config: &ObserverConfig| QConfig::Table(config.clone());
     let error = layer.quantize(&with(&config)).expect_err("signed codes");
     assert!(error.to_string().contains("expected quint8"), "{error}");
     config.dtype = QDType::QUInt8;
@@ -334,7 +330,7 @@ fn tables_that_are_not_finite_are_errors_that_name_the_element() -> Result<()> {
     for value in [f32::NAN, f32::INFINITY] {
         let tensor = Tensor::new(&[[1f32, 2.], [3., value]], CPU)?;
         for (qconfig, _) in qconfigs() {
-            let error = QTable::from_float(&tensor, &qconfig.weight).expect_err("not finite");
+            let error = QTable::from_float(&tensor, &qconfig).expect_err("not finite");
             let Error::NonFiniteWeight { index, .. } = error else {
                 panic!("{qconfig}: {error}");
             };
@@ -342,7 +338,7 @@ fn tables_that_are_not_finite_are_errors_that_name_the_element() -> Result<()> {
         }
     }
     let wide = Tensor::new(&[[-3e38f32, 3e38]], CPU)?;
-    let error = QTable::from_float(&wide, &TABLES.weight).expect_err("too wide a range");
+    let error = QTable::from_float(&wide, &TABLES).expect_err("too wide a range");
     assert!(error.to_string().contains("invalid scale"), "{error}");
     Ok(())
 }
@@ -406,7 +402,7 @@ fn model(bias: bool, dtype: DType) -> Model {
     let hidden = Tensor::eye(SIZE, dtype, CPU).expect("a weight");
     let embedding = nn::Embedding::new(table, SIZE);
     Model {
-        head: nn::Linear::new(embedding.embeddings().clone(), bias),
+        head: nn::Linear::tied(&embedding, bias),
         hidden: nn::Linear::new(hidden, None),
         embedding,
     }
@@ -455,10 +451,10 @@ fn a_tied_table_is_kept_once() -> Result<()> {
         QDType::QUInt8,
         QScheme::PerChannelAffine,
     );
-    let affine = QConfig::new(
-        QConfig::per_row_dynamic().activation,
-        WeightConfig::Int8(affine),
-    );
+    let affine = QConfig::Int8 {
+        weight: affine,
+        activation: DynamicConfig::default(),
+    };
     let specs = [
         QConfigSpec::int8(),
         QConfigSpec::default(),

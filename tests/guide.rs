@@ -15,9 +15,9 @@ use candle_dynquant::observer::{
     CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
 };
 use candle_dynquant::{
-    Checkpoint, Equalization, Error, LayerKind, QConfig, QConfigSpec, QDType, QScheme, Quantizable,
-    Result, TuningConfig, WeightConfig, checkpoint, equalize, inspect, nn, quantize_dynamic,
-    quantize_dynamic_with, tune,
+    Checkpoint, DynamicConfig, Equalization, Error, LayerKind, QConfig, QConfigSpec, QDType,
+    QScheme, Quantizable, Result, TuningConfig, checkpoint, equalize, inspect, nn,
+    quantize_dynamic, quantize_dynamic_with, tune,
 };
 
 use common::tensor;
@@ -104,6 +104,11 @@ impl Model {
 /// A model of one layer, which has a path.
 fn of_one(layer: nn::Linear, spec: &QConfigSpec) -> Result<()> {
     quantize_dynamic(&mut vec![layer], spec).map(|_| ())
+}
+
+fn with_observer(weight: ObserverConfig) -> QConfig {
+    let activation = DynamicConfig::default();
+    QConfig::Int8 { weight, activation }
 }
 
 fn quantizing() -> Vec<String> {
@@ -237,8 +242,7 @@ fn quantizing() -> Vec<String> {
     }
     for scale in [0.5, 0.] {
         let kind = CustomObserver::new("Wrong", move |_| Ok(Box::new(Wrong(scale))));
-        let mut qconfig = per_row();
-        qconfig.weight = WeightConfig::Int8(ObserverConfig::new(
+        let qconfig = with_observer(ObserverConfig::new(
             ObserverKind::Custom(kind),
             QDType::QInt8,
             QScheme::PerTensorSymmetric,
@@ -247,8 +251,7 @@ fn quantizing() -> Vec<String> {
         all.push(text(spec.to_yaml()));
         all.push(text(of_one(linear(2, 2), &spec)));
     }
-    let mut placeholder = per_row();
-    placeholder.weight = WeightConfig::Int8(ObserverConfig::new(
+    let placeholder = with_observer(ObserverConfig::new(
         ObserverKind::Placeholder,
         QDType::QInt8,
         QScheme::PerTensorSymmetric,
@@ -257,8 +260,7 @@ fn quantizing() -> Vec<String> {
         linear(2, 2),
         &QConfigSpec::all_kinds(placeholder),
     )));
-    let mut scheme = per_row();
-    scheme.weight = WeightConfig::Int8(ObserverConfig::new(
+    let scheme = with_observer(ObserverConfig::new(
         ObserverKind::MinMax,
         QDType::QInt8,
         QScheme::PerChannelSymmetric,

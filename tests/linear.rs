@@ -7,8 +7,8 @@ use candle_dynquant::observer::{
     CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
 };
 use candle_dynquant::{
-    Activation, ActivationConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme,
-    Quantizable, WeightConfig, nn, quantize_dynamic,
+    Activation, DynamicConfig, LayerKind, QConfig, QConfigSpec, QDType, QScheme, Quantizable, nn,
+    quantize_dynamic,
 };
 use candle_nn::{VarBuilder, VarMap};
 use common::fixture::difference;
@@ -437,11 +437,10 @@ fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
             } else {
                 ObserverKind::MinMax
             };
-            let weight = WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme));
-            let qconfig = QConfig::new(
-                ActivationConfig::dynamic(Granularity::PerRow, false),
-                weight,
-            );
+            let qconfig = QConfig::Int8 {
+                weight: ObserverConfig::new(kind, dtype, qscheme),
+                activation: DynamicConfig::default(),
+            };
             let int8 = quantized(&float, &qconfig);
             let qweight = int8.projection().qweight().expect("quantized");
             assert_eq!(
@@ -527,10 +526,10 @@ fn layers_of_one_input_give_what_each_gives() -> Result<()> {
         QDType::QUInt8,
         QScheme::PerChannelAffine,
     );
-    let affine = QConfig::new(
-        ActivationConfig::dynamic(Granularity::PerRow, false),
-        WeightConfig::Int8(affine),
-    );
+    let affine = QConfig::Int8 {
+        weight: affine,
+        activation: DynamicConfig::default(),
+    };
     let per_row = QConfig::per_row_dynamic();
     let per_tensor = QConfig::default_dynamic();
     let half = QConfig::float16_dynamic();
@@ -672,9 +671,10 @@ fn an_observer_s_choice_has_to_fit_its_scheme() -> Result<()> {
     }
     let choose = |count, qscheme| {
         let own = CustomObserver::new("Chosen", move |_| Ok(Box::new(Chosen(count))));
-        let config = ObserverConfig::new(ObserverKind::Custom(own), QDType::QInt8, qscheme);
-        let activation = ActivationConfig::dynamic(Granularity::PerRow, false);
-        let qconfig = QConfig::new(activation, WeightConfig::Int8(config));
+        let qconfig = QConfig::Int8 {
+            weight: ObserverConfig::new(ObserverKind::Custom(own), QDType::QInt8, qscheme),
+            activation: DynamicConfig::default(),
+        };
         let projection = nn::Projection::new(randn(&[4, 3])?, None);
         projection.quantize(&qconfig).map(|_| ())
     };

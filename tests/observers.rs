@@ -5,12 +5,11 @@ mod common;
 
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::observer::{
-    CustomObserver, HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver,
-    MovingAveragePerChannelMinMaxObserver, Observer, ObserverConfig, ObserverKind,
-    OnnxRuntimeObserver, PerChannelMinMaxObserver, PlaceholderObserver, WeightQParams, ZeroPoints,
+    CustomObserver, HistogramObserver, Observer, ObserverConfig, ObserverKind, WeightQParams,
+    ZeroPoints,
 };
 use candle_dynquant::qparams::{Rounding, onnxruntime_activation};
-use candle_dynquant::{Error, QDType, QScheme, QWeight, Result, WeightConfig};
+use candle_dynquant::{DynamicConfig, Error, QConfig, QDType, QScheme, QWeight, Result};
 use common::fixture::{Fixture, difference, report};
 use common::generator;
 use serde_json::Value;
@@ -75,64 +74,6 @@ fn named_scheme(name: &Value) -> QScheme {
     match name.as_str() {
         Some("per_channel_affine_float_qparams") => QScheme::PerChannelAffineFloatQParams,
         _ => named(name),
-    }
-}
-
-/// An observer of any kind that also shows what it kept.
-enum Shown {
-    MinMax(MinMaxObserver),
-    PerChannelMinMax(PerChannelMinMaxObserver),
-    MovingAverageMinMax(MovingAverageMinMaxObserver),
-    MovingAveragePerChannelMinMax(MovingAveragePerChannelMinMaxObserver),
-    Histogram(HistogramObserver),
-}
-
-impl Shown {
-    fn new(config: &ObserverConfig) -> Result<Self> {
-        Ok(match &config.kind {
-            ObserverKind::MinMax => Self::MinMax(MinMaxObserver::new(config)?),
-            ObserverKind::PerChannelMinMax => {
-                Self::PerChannelMinMax(PerChannelMinMaxObserver::new(config)?)
-            }
-            ObserverKind::MovingAverageMinMax { averaging_constant } => Self::MovingAverageMinMax(
-                MovingAverageMinMaxObserver::new(config, *averaging_constant)?,
-            ),
-            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => {
-                Self::MovingAveragePerChannelMinMax(MovingAveragePerChannelMinMaxObserver::new(
-                    config,
-                    *averaging_constant,
-                )?)
-            }
-            ObserverKind::Histogram { bins } => {
-                Self::Histogram(HistogramObserver::new(config, *bins)?)
-            }
-            kind => panic!("{kind:?}"),
-        })
-    }
-
-    fn observer(&mut self) -> &mut dyn Observer {
-        match self {
-            Self::MinMax(observer) => observer,
-            Self::PerChannelMinMax(observer) => observer,
-            Self::MovingAverageMinMax(observer) => observer,
-            Self::MovingAveragePerChannelMinMax(observer) => observer,
-            Self::Histogram(observer) => observer,
-        }
-    }
-
-    fn kept(&self) -> [Vec<f32>; 2] {
-        let one = |end: Option<f32>| end.into_iter().collect();
-        match self {
-            Self::MinMax(observer) => [one(observer.min_val()), one(observer.max_val())],
-            Self::PerChannelMinMax(observer) => [observer.min_val(), observer.max_val()],
-            Self::MovingAverageMinMax(observer) => {
-                [one(observer.min_val()), one(observer.max_val())]
-            }
-            Self::MovingAveragePerChannelMinMax(observer) => {
-                [observer.min_val(), observer.max_val()]
-            }
-            Self::Histogram(observer) => [one(observer.min_val()), one(observer.max_val())],
-        }
     }
 }
 
@@ -206,26 +147,34 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
             .collect();
         let what = format!("{} {}", configs[config], inputs[input]);
         let config = parsed(&configs[config]);
-        let mut shown = Shown::new(&config)?;
+        let mut observer = config.build()?;
+        let mut histogram = match config.kind {
+            ObserverKind::Histogram { bins } => Some(HistogramObserver::new(&config, bins)?),
+            _ => None,
+        };
         let mut fail = |message: String| failures.push(format!("{what}: {message}"));
         for tensor in &tensors {
-            shown.observer().observe(tensor)?;
+            observer.observe(tensor)?;
+            if let Some(histogram) = &mut histogram {
+                histogram.observe(tensor)?;
+            }
         }
-        let got = shown.observer().calculate_qparams();
+        let got = observer.calculate_qparams();
         let expected = scales.take(channels);
         let expected_zeros = zero_points.take(channels);
-        let [min, max] = shown.kept();
-        for (end, got, expected) in [
-            ("min", min, mins.take(channels)),
-            ("max", max, maxs.take(channels)),
+        let kept = observer.ranges();
+        for (end, i, expected) in [
+            ("min", 0, mins.take(channels)),
+            ("max", 1, maxs.take(channels)),
         ] {
+            let got: Vec<_> = kept.iter().map(|range| range[i]).collect();
             if let Some(difference) = difference(&got, &expected) {
                 fail(format!("{end}_val: {difference}"));
             }
         }
         let floats = config.qscheme == QScheme::PerChannelAffineFloatQParams;
         let expected_floats = float_zero_points.take(if floats { channels } else { 0 });
-        if let Shown::Histogram(observer) = &shown {
+        if let Some(observer) = &histogram {
             histograms += 1;
             let range = observer.range().map_or(Vec::new(), |range| range.to_vec());
             if let Some(difference) = difference(&range, &ranges.take(2 * channels)) {
@@ -578,16 +527,15 @@ fn any_float_dtype_rank_and_layout() -> Result<()> {
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
         for shape in [vec![6], vec![2, 3], vec![1, 2, 3]] {
             let tensor = tensor(&values).reshape(shape)?.to_dtype(dtype)?;
-            let mut observer =
-                MinMaxObserver::new(&min_max(QDType::QUInt8, QScheme::PerTensorAffine))?;
+            let mut observer = min_max(QDType::QUInt8, QScheme::PerTensorAffine).build()?;
             observer.observe(&tensor)?;
-            seen.push((observer.min_val(), observer.max_val()));
+            seen.push(observer.ranges());
         }
     }
     let scalar = Tensor::new(-1f32, &Device::Cpu)?;
-    let mut observer = MinMaxObserver::new(&min_max(QDType::QUInt8, QScheme::PerTensorAffine))?;
+    let mut observer = min_max(QDType::QUInt8, QScheme::PerTensorAffine).build()?;
     observer.observe(&scalar)?;
-    seen.push((observer.min_val(), Some(2.)));
+    assert_eq!(observer.ranges(), [[-1., -1.]]);
     // A view that starts and ends inside of its storage.
     let padded = tensor(&[9f32, -1., 0.5, 2., -9.]).narrow(0, 1, 3)?;
     let mut observer = HistogramObserver::new(
@@ -600,11 +548,8 @@ fn any_float_dtype_rank_and_layout() -> Result<()> {
     )?;
     observer.observe(&padded)?;
     assert_eq!(observer.histogram(), Some(&[1., 1., 1.][..]));
-    seen.push((observer.min_val(), observer.max_val()));
-    assert!(
-        seen.iter().all(|seen| *seen == (Some(-1.), Some(2.))),
-        "{seen:?}"
-    );
+    seen.push(observer.ranges());
+    assert!(seen.iter().all(|seen| *seen == [[-1., 2.]]), "{seen:?}");
     Ok(())
 }
 
@@ -627,7 +572,9 @@ fn numbers_too_far_apart_are_an_error_not_a_scale() -> Result<()> {
     let error = observer.calculate_qparams().expect_err("infinite");
     assert!(error.to_string().contains("got inf"), "{error}");
 
-    let mut observer = MovingAverageMinMaxObserver::new(&affine, 0.5)?;
+    let averaging_constant = 0.5;
+    let kind = ObserverKind::MovingAverageMinMax { averaging_constant };
+    let mut observer = config(kind, QDType::QUInt8, QScheme::PerTensorAffine).build()?;
     observer.observe(&tensor(&[-3e38f32]))?;
     observer.observe(&tensor(&[3e38f32]))?;
     let error = observer.calculate_qparams().expect_err("infinite");
@@ -660,7 +607,7 @@ fn onnxruntime_keeps_its_way_to_round() -> Result<()> {
         QDType::QInt8,
         QScheme::PerTensorSymmetric,
     );
-    let mut observer = OnnxRuntimeObserver::new(&config)?;
+    let mut observer = config.build()?;
     observer.observe(&tensor(&[1f32]))?;
     let qparams = observer.calculate_qparams()?;
     assert_eq!(qparams.rounding(), Rounding::Divide);
@@ -677,13 +624,8 @@ fn placeholder_has_no_qparams() {
     );
     let mut observer = config.build().expect("an observer");
     observer.observe(&tensor(&[1f32])).expect("ignored");
-    for error in [
-        observer.calculate_qparams(),
-        PlaceholderObserver.calculate_qparams(),
-    ] {
-        let error = error.expect_err("no scale").to_string();
-        assert!(error.contains("PlaceholderObserver"), "{error}");
-    }
+    let error = observer.calculate_qparams().expect_err("no scale");
+    assert!(error.to_string().contains("PlaceholderObserver"), "{error}");
 }
 
 #[test]
@@ -749,8 +691,16 @@ impl Observer for Fixed {
 
     fn calculate_qparams(&self) -> Result<WeightQParams> {
         let qparams = self.0.clone();
-        qparams.map_or_else(|| PlaceholderObserver.calculate_qparams(), Ok)
+        qparams.ok_or_else(|| Error::UnsupportedQConfig {
+            expected: "an observer with parameters".into(),
+            got: "none".into(),
+        })
     }
+}
+
+fn int8(weight: ObserverConfig) -> QConfig {
+    let activation = DynamicConfig::default();
+    QConfig::Int8 { weight, activation }
 }
 
 #[test]
@@ -761,7 +711,7 @@ fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     assert_eq!(kind, kind.clone());
     let config = config(kind, QDType::QInt8, QScheme::PerChannelSymmetric);
     let weight = Tensor::new(&[[1f32, -0.5, 0.25], [100., 3., -127.]], &Device::Cpu)?;
-    let qweight = QWeight::from_float(&weight, None, &WeightConfig::Int8(config))?;
+    let qweight = QWeight::from_float(&weight, None, &int8(config))?;
     assert_eq!(qweight.scales(), [1. / 64., 1.]);
     assert_eq!(qweight.codes(), [64, -32, 16, 100, 3, -127]);
 
@@ -783,7 +733,7 @@ fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     ] {
         let mut config = min_max(QDType::QInt8, QScheme::PerTensorSymmetric);
         config.kind = ObserverKind::Custom(custom);
-        let config = WeightConfig::Int8(config);
+        let config = int8(config);
         let got = QWeight::from_float(weight, None, &config);
         assert!(got.is_err(), "{config:?}");
     }
@@ -805,7 +755,7 @@ fn any_symmetric_qint8_observer_quantizes_a_weight() -> Result<()> {
         let mut observer = config.build()?;
         observer.observe(&weight)?;
         let qparams = observer.calculate_qparams()?;
-        let qweight = QWeight::from_float(&weight, None, &WeightConfig::Int8(config))?;
+        let qweight = QWeight::from_float(&weight, None, &int8(config))?;
         assert_eq!(qweight.scales(), qparams.scales());
         let got: Vec<u8> = qweight.codes().into_iter().map(|code| code as u8).collect();
         assert_eq!(got, codes(&qparams, &weight, None)?);

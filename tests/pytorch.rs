@@ -3,8 +3,9 @@
 mod common;
 
 use candle_core::{Device, Module, Tensor};
+use candle_dynquant::observer::ObserverConfig;
 use candle_dynquant::qparams::per_tensor_activation;
-use candle_dynquant::{ActivationConfig, Granularity, QConfig, QWeight, WeightConfig, nn};
+use candle_dynquant::{DynamicConfig, Granularity, QConfig, QWeight, nn};
 use common::fixture::{Fixture, difference, report};
 use common::generator;
 use serde_json::Value;
@@ -17,12 +18,12 @@ fn usize_of(case: &Value, key: &str) -> usize {
 
 fn qconfig(per_channel: bool, reduce_range: bool) -> QConfig {
     let weight = if per_channel {
-        WeightConfig::PER_CHANNEL
+        ObserverConfig::PER_CHANNEL
     } else {
-        WeightConfig::PER_TENSOR
+        ObserverConfig::PER_TENSOR
     };
-    let activation = ActivationConfig::dynamic(Granularity::PerTensor, reduce_range);
-    QConfig::new(activation, weight)
+    let activation = DynamicConfig::new(Granularity::PerTensor, reduce_range);
+    QConfig::Int8 { weight, activation }
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn weight_codes_equal_torch() -> candle_dynquant::Result<()> {
         let weight = Tensor::from_vec(weight, (n, k), &Device::Cpu)?;
         for (suffix, per_channel) in [("tensor", false), ("channel", true)] {
             let qconfig = qconfig(per_channel, true);
-            let got = QWeight::from_float(&weight, None, &qconfig.weight)?;
+            let got = QWeight::from_float(&weight, None, &qconfig)?;
             let key = format!("{name}.{suffix}");
             let scale = fixture.f32(&format!("{key}.scale"));
             if let Some(difference) = difference(&got.scales(), &scale) {

@@ -266,13 +266,7 @@ fn half_precision_counts_the_weights_of_channels_below_its_range() -> Result<()>
     );
 
     let mut table = vec![nn::Embedding::new(weight, 3)];
-    let spec = QConfigSpec::new().name(
-        "0",
-        QConfig::new(
-            candle_dynquant::ActivationConfig::Float,
-            candle_dynquant::WeightConfig::Float16,
-        ),
-    );
+    let spec = QConfigSpec::new().name("0", QConfig::float16_dynamic());
     let report = quantize_dynamic(&mut table, &spec)?;
     assert_eq!(report.layers[0].underflowed, 2);
 

@@ -8,7 +8,7 @@ use super::measure::Deviation;
 use crate::error::Result;
 use candle_dynquant_kernels::qparams::activation as kernels;
 
-use crate::qconfig::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
+use crate::qconfig::{Arithmetic, DynamicConfig, Granularity};
 use crate::qparams::{Rounding, quantize};
 use crate::stored::Quantized;
 use crate::tensor::to_f32_vec;
@@ -46,9 +46,9 @@ impl WeightInspection {
         error.add(float, quantized)?;
         let (float, quantized) = (to_f32_vec(float, op)?, to_f32_vec(quantized, op)?);
         histogram.add(&float);
-        let is_int8 = stored.format().codes.is_some();
+        let is_int8 = stored.format().codes().is_some();
         let clipped = if !is_int8 {
-            stored.format().saturated
+            stored.format().saturated()
         } else {
             let scales = stored.scales();
             let columns = stored.shape()[1].max(1);
@@ -95,7 +95,7 @@ pub struct ActivationInspection {
 
 /// Gathers what an [`ActivationInspection`] says.
 pub(super) struct Activations {
-    config: ActivationConfig,
+    config: Option<DynamicConfig>,
     min: f32,
     max: f32,
     is_empty: bool,
@@ -104,7 +104,7 @@ pub(super) struct Activations {
 }
 
 impl Activations {
-    pub fn new(config: ActivationConfig) -> Self {
+    pub fn new(config: Option<DynamicConfig>) -> Self {
         Self {
             config,
             min: f32::INFINITY,
@@ -122,7 +122,7 @@ impl Activations {
         (self.min, self.max) = (self.min.min(min), self.max.max(max));
         self.is_empty &= values.is_empty();
         self.histogram.add(&values);
-        if let ActivationConfig::Dynamic(config) = self.config {
+        if let Some(config) = self.config {
             let columns = input.dims().last().copied().unwrap_or(1);
             match config.granularity {
                 Granularity::PerTensor => self.quantize(config, &values),
@@ -157,14 +157,14 @@ impl Activations {
     /// The maximum code.
     fn top(&self) -> i32 {
         match self.config {
-            ActivationConfig::Dynamic(config) if config.reduce_range => 127,
+            Some(config) if config.reduce_range => 127,
             _ => 255,
         }
     }
 
     /// `None` if nothing was added.
     pub fn finish(&self) -> Option<ActivationInspection> {
-        let dynamic = matches!(self.config, ActivationConfig::Dynamic(_));
+        let dynamic = self.config.is_some();
         (!self.is_empty).then(|| ActivationInspection {
             min: self.min,
             max: self.max,

@@ -13,8 +13,7 @@ use crate::error::{Error, Result};
 use crate::module::{
     AnyLayer, LayerKind, Quantizable, Receiver, Replay, Visitor, Walk, WeightInfo,
 };
-use crate::qconfig::ActivationConfig;
-use crate::stored::{Quantized, StoredWeight};
+use crate::stored::StoredWeight;
 
 /// How far a quantized model is from its float original; see [`inspect`].
 ///
@@ -227,8 +226,7 @@ impl Probe {
         // Indexes are no activations.
         let multiplies = after.kind != LayerKind::Embedding;
         let mut quantized = after.stored.iter().filter_map(StoredWeight::quantized);
-        let config = quantized.find_map(Quantized::activation);
-        let config = config.unwrap_or(ActivationConfig::Float);
+        let config = quantized.find_map(|own| own.format().activation());
         Arc::new(Self {
             other: after.replay.clone().filter(|_| after.is_quantized()),
             state: Mutex::new(Ok(Measured {

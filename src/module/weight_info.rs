@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::tied::WeightId;
+use crate::halves::HalfType;
 use crate::qparams::QDType;
 use crate::stored::Origin;
 
@@ -29,11 +30,11 @@ pub enum WeightDType {
 
 impl WeightDType {
     /// The dtype of codes, or else of halves.
-    pub(crate) fn of_quantized(codes: Option<QDType>, halves: candle_core::DType) -> Self {
-        match codes {
-            None => halves.into(),
-            Some(QDType::QInt8) => Self::QInt8,
-            Some(QDType::QUInt8) => Self::QUInt8,
+    pub(crate) fn of_quantized(codes: Option<QDType>, half: Option<HalfType>) -> Self {
+        match (codes, half) {
+            (Some(QDType::QInt8), _) => Self::QInt8,
+            (Some(QDType::QUInt8), _) => Self::QUInt8,
+            (None, half) => half.map_or(Self::Other, |half| half.dtype().into()),
         }
     }
 

@@ -8,7 +8,6 @@ use candle_nn::{Init, Module, VarBuilder, init};
 use super::embedding::Embedding;
 use super::prefix::prefix_of;
 use super::projection::Projection;
-use super::ties;
 use crate::error::Result;
 use crate::kernels::Activation;
 use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
@@ -47,44 +46,33 @@ pub struct Linear {
 impl Linear {
     /// A layer of these tensors; shapes are checked when it is used or quantized.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
-        let tied = ties::find(&weight, |tied| Projection::tied(tied, bias.clone()));
         Self {
-            // With a bias that does not fit it is an error later, as with any weight.
-            projection: match tied {
-                Some(Ok(projection)) => projection,
-                _ => Projection::new(weight, bias),
-            },
+            projection: Projection::new(weight, bias),
             name: None,
         }
     }
 
-    /// The output projection of an embedding's table, `[out_features, in_features]`:
-    /// `Linear::new(embedding.embeddings().clone(), bias)`.
-    ///
-    /// For a table that was read from a checkpoint as the weight of its output projection, both
-    /// give the quantized projection; this one does not dequantize the table.
+    /// The output projection of an embedding's table, `[out_features, in_features]`, which is kept
+    /// once: also if it was read from a checkpoint as the quantized weight of both.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
     /// use candle_dynquant::nn;
     ///
     /// let table = nn::Embedding::new(Tensor::zeros((10, 4), DType::F32, &Device::Cpu)?, 4);
-    /// let head = nn::Linear::tied(&table, None)?;
+    /// let head = nn::Linear::tied(&table, None);
     /// assert_eq!(head.weight().dims(), [10, 4]);
     /// # Ok::<(), candle_dynquant::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// When the weight is quantized, and the bias has another shape than `[out_features]`, is no
-    /// float tensor on the CPU, or holds a NaN or an infinity.
-    pub fn tied(embedding: &Embedding, bias: Option<Tensor>) -> Result<Self> {
-        Ok(match embedding.tied() {
-            None => Self::new(embedding.embeddings().clone(), bias),
-            Some(tied) => Self {
-                projection: Projection::tied(tied, bias)?,
-                name: None,
-            },
-        })
+    pub fn tied(embedding: &Embedding, bias: Option<Tensor>) -> Self {
+        let tied = embedding.tied();
+        // With a bias that does not fit it is an error later, as with any weight.
+        let projection = tied.and_then(|tied| Projection::tied(tied, bias.clone()).ok());
+        Self {
+            projection: projection
+                .unwrap_or_else(|| Projection::new(embedding.embeddings().clone(), bias)),
+            name: None,
+        }
     }
 
     /// [`new`](Self::new) under candle-transformers' name.

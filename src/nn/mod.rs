@@ -18,7 +18,6 @@ mod prefix;
 mod projection;
 mod recurrent;
 mod sequential;
-mod ties;
 
 pub use crate::ops;
 pub use activation::Activation;

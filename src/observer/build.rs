@@ -1,13 +1,13 @@
 //! Observers by their configuration.
 
+use candle_core::Tensor;
+
 use super::config::{Observer, ObserverConfig, ObserverKind};
+use super::formula::Formula;
 use super::histogram::HistogramObserver;
-use super::min_max::{MinMaxObserver, PerChannelMinMaxObserver};
-use super::moving_average::{MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver};
-use super::onnxruntime::OnnxRuntimeObserver;
-use super::placeholder::PlaceholderObserver;
+use super::ranges::RangeObserver;
 use super::weight_qparams::WeightQParams;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Computes the parameters of some channels from their ranges.
 pub(crate) type RangeFormula = Box<dyn Fn(&[[f32; 2]]) -> Result<WeightQParams> + Send + Sync>;
@@ -18,19 +18,13 @@ impl ObserverConfig {
     /// # Errors
     /// When an argument is invalid, or the observer does not support it.
     pub fn build(&self) -> Result<Box<dyn Observer>> {
-        Ok(match &self.kind {
-            ObserverKind::MinMax => Box::new(MinMaxObserver::new(self)?),
-            ObserverKind::PerChannelMinMax => Box::new(PerChannelMinMaxObserver::new(self)?),
-            ObserverKind::MovingAverageMinMax { averaging_constant } => {
-                Box::new(MovingAverageMinMaxObserver::new(self, *averaging_constant)?)
+        Ok(match (self.formula()?, &self.kind) {
+            (Some(formula), _) => Box::new(RangeObserver::new(formula, self)),
+            (None, ObserverKind::Histogram { bins }) => {
+                Box::new(HistogramObserver::new(self, *bins)?)
             }
-            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => Box::new(
-                MovingAveragePerChannelMinMaxObserver::new(self, *averaging_constant)?,
-            ),
-            ObserverKind::Histogram { bins } => Box::new(HistogramObserver::new(self, *bins)?),
-            ObserverKind::OnnxRuntime => Box::new(OnnxRuntimeObserver::new(self)?),
-            ObserverKind::Placeholder => Box::new(PlaceholderObserver),
-            ObserverKind::Custom(custom) => (custom.build)(self)?,
+            (None, ObserverKind::Custom(custom)) => (custom.build)(self)?,
+            (None, _) => Box::new(Placeholder),
         })
     }
 
@@ -41,19 +35,52 @@ impl ObserverConfig {
     /// # Errors
     /// As [`build`](Self::build).
     pub(crate) fn range_formula(&self) -> Result<Option<RangeFormula>> {
-        let formula = match &self.kind {
-            ObserverKind::PerChannelMinMax => PerChannelMinMaxObserver::new(self)?.formula,
-            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => {
-                MovingAveragePerChannelMinMaxObserver::new(self, *averaging_constant)?.formula
+        let formula = self.formula()?.filter(|_| self.qscheme.is_per_channel());
+        Ok(formula.map(|formula| -> RangeFormula {
+            Box::new(move |ranges| formula.calculate_qparams(ranges))
+        }))
+    }
+
+    /// What an observer makes of the ranges that it keeps; `None` if it keeps something else.
+    fn formula(&self) -> Result<Option<Formula>> {
+        if let Some(constant) = self.averaging_constant()
+            && !(constant > 0. && constant <= 1.)
+        {
+            return Err(Error::InvalidArgument {
+                what: "averaging_constant",
+                expected: "above 0 and at most 1".into(),
+                got: constant.to_string(),
+            });
+        }
+        let (name, per_channel) = match &self.kind {
+            ObserverKind::MinMax => ("MinMax", false),
+            ObserverKind::PerChannelMinMax => ("PerChannelMinMax", true),
+            ObserverKind::MovingAverageMinMax { .. } => ("MovingAverageMinMax", false),
+            ObserverKind::MovingAveragePerChannelMinMax { .. } => {
+                ("MovingAveragePerChannelMinMax", true)
             }
-            ObserverKind::OnnxRuntime if self.qscheme.is_per_channel() => {
-                let observer = OnnxRuntimeObserver::new(self)?;
-                return Ok(Some(Box::new(move |ranges| observer.of_ranges(ranges))));
-            }
-            _ => return Ok(None),
+            ObserverKind::OnnxRuntime => return Formula::onnxruntime(self).map(Some),
+            ObserverKind::Histogram { .. }
+            | ObserverKind::Placeholder
+            | ObserverKind::Custom(_) => return Ok(None),
         };
-        Ok(Some(Box::new(move |ranges| {
-            formula.calculate_qparams(ranges)
-        })))
+        Formula::pytorch(self, name, per_channel).map(Some)
+    }
+}
+
+/// PyTorch's `PlaceholderObserver`.
+#[derive(Debug)]
+struct Placeholder;
+
+impl Observer for Placeholder {
+    fn observe(&mut self, _: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
+    fn calculate_qparams(&self) -> Result<WeightQParams> {
+        Err(Error::UnsupportedQConfig {
+            expected: "an observer that chooses a scale".into(),
+            got: "PlaceholderObserver".into(),
+        })
     }
 }

@@ -115,6 +115,12 @@ pub trait Observer: fmt::Debug {
     /// # Errors
     /// When there is no scale, or none that f32 can hold.
     fn calculate_qparams(&self) -> Result<WeightQParams>;
+
+    /// The minimum and maximum of the elements seen, or of each channel's; empty if none was seen,
+    /// or if the observer keeps none.
+    fn ranges(&self) -> Vec<[f32; 2]> {
+        Vec::new()
+    }
 }
 
 impl CustomObserver {
@@ -149,6 +155,20 @@ impl PartialEq for CustomObserver {
 }
 
 impl ObserverConfig {
+    /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
+    pub const PER_TENSOR: Self = Self::new(
+        ObserverKind::MinMax,
+        QDType::QInt8,
+        QScheme::PerTensorSymmetric,
+    );
+
+    /// PyTorch's `default_per_channel_weight_observer`: qint8, symmetric, a scale a channel.
+    pub const PER_CHANNEL: Self = Self::new(
+        ObserverKind::PerChannelMinMax,
+        QDType::QInt8,
+        QScheme::PerChannelSymmetric,
+    );
+
     /// An observer with PyTorch's defaults for the rest: channels along axis 0, all codes, an
     /// `eps` of 2^-23.
     pub const fn new(kind: ObserverKind, dtype: QDType, qscheme: QScheme) -> Self {
@@ -168,5 +188,16 @@ impl ObserverConfig {
     pub(crate) fn sees_blocks(&self) -> bool {
         let ranges = matches!(self.kind, ObserverKind::MinMax | ObserverKind::OnnxRuntime);
         ranges && !self.qscheme.is_per_channel()
+    }
+
+    /// The share of the newest in a moving average.
+    pub(super) fn averaging_constant(&self) -> Option<f32> {
+        match self.kind {
+            ObserverKind::MovingAverageMinMax { averaging_constant }
+            | ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => {
+                Some(averaging_constant)
+            }
+            _ => None,
+        }
     }
 }

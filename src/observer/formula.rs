@@ -1,13 +1,47 @@
-//! PyTorch's `calculate_qparams`: from the ranges an observer kept to scales and zero points.
+//! From the ranges an observer kept to scales and zero points: PyTorch's `calculate_qparams`, and
+//! ONNX Runtime's formulas.
 
 use super::config::ObserverConfig;
 use super::weight_qparams::{WeightQParams, ZeroPoints, check_quant_range};
 use crate::error::{Error, Result};
-use crate::qparams::{self, QDType, QScheme};
+use crate::qparams::{
+    self, QDType, QScheme, Rounding, onnxruntime_quant_range, onnxruntime_weight,
+};
 
 /// The parts of a configuration that `calculate_qparams` needs, checked.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Formula {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Formula {
+    PyTorch(PyTorch),
+    OnnxRuntime(OnnxRuntime),
+}
+
+impl Formula {
+    /// For an observer that keeps one range, or one for each channel.
+    pub fn pytorch(config: &ObserverConfig, observer: &str, per_channel: bool) -> Result<Self> {
+        check_granularity(config, observer, per_channel)?;
+        PyTorch::new(config).map(Self::PyTorch)
+    }
+
+    pub fn onnxruntime(config: &ObserverConfig) -> Result<Self> {
+        OnnxRuntime::new(config).map(Self::OnnxRuntime)
+    }
+
+    /// The parameters of each range; of no range, before the first tensor, those of a weight of
+    /// zeros.
+    pub fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
+        match self {
+            Self::PyTorch(formula) => formula.calculate_qparams(ranges),
+            Self::OnnxRuntime(formula) if ranges.is_empty() => {
+                formula.calculate_qparams(&[[0., 0.]])
+            }
+            Self::OnnxRuntime(formula) => formula.calculate_qparams(ranges),
+        }
+    }
+}
+
+/// PyTorch's formulas.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PyTorch {
     dtype: QDType,
     qscheme: QScheme,
     quant_range: [i32; 2],
@@ -16,19 +50,7 @@ pub(super) struct Formula {
     middle: i32,
 }
 
-impl Formula {
-    /// For an observer that keeps one range.
-    pub fn per_tensor(config: &ObserverConfig, observer: &'static str) -> Result<Self> {
-        check_granularity(config, observer, false)?;
-        Self::new(config)
-    }
-
-    /// For an observer that keeps a range for each channel.
-    pub fn per_channel(config: &ObserverConfig, observer: &'static str) -> Result<Self> {
-        check_granularity(config, observer, true)?;
-        Self::new(config)
-    }
-
+impl PyTorch {
     fn new(config: &ObserverConfig) -> Result<Self> {
         let (dtype, qscheme) = (config.dtype, config.qscheme);
         if !(config.eps.is_normal() && config.eps > 0.) {
@@ -75,7 +97,7 @@ impl Formula {
     }
 
     /// Scale 1 and zero point 0 where there is no range, as PyTorch before the first tensor.
-    pub fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
+    fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
         let &Self {
             quant_range, eps, ..
         } = self;
@@ -121,11 +143,60 @@ impl Formula {
     }
 }
 
-fn check_granularity(
-    config: &ObserverConfig,
-    observer: &'static str,
-    per_channel: bool,
-) -> Result<()> {
+/// The formulas of `onnxruntime.quantization.quantize_dynamic`.
+///
+/// Scales, zero points and codes equal onnxruntime 1.31.1's: a symmetric qint8 leaves out -128,
+/// codes are clamped to all of the dtype's, and values are divided by the scale. Per channel,
+/// `ch_axis` 0 of `[out_features, in_features]` is the last axis of ONNX's transposed weight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnnxRuntime {
+    dtype: QDType,
+    quant_range: [i32; 2],
+    symmetric: bool,
+}
+
+impl OnnxRuntime {
+    /// # Errors
+    /// When the configuration has float zero points, a `quant_range` or an `eps`: ONNX Runtime
+    /// has none of them.
+    fn new(config: &ObserverConfig) -> Result<Self> {
+        let refuse = |expected: &str, got: String| {
+            Err(Error::UnsupportedQConfig {
+                expected: format!("{expected} for the OnnxRuntime observer"),
+                got,
+            })
+        };
+        if config.qscheme == QScheme::PerChannelAffineFloatQParams {
+            return refuse("integer zero points", config.qscheme.to_string());
+        }
+        if let Some(range) = config.quant_range {
+            return refuse("no quant_range", format!("{range:?}"));
+        }
+        if config.eps != f32::EPSILON {
+            return refuse(
+                "the default eps, which is not used,",
+                config.eps.to_string(),
+            );
+        }
+        let symmetric = config.qscheme.is_symmetric();
+        Ok(Self {
+            dtype: config.dtype,
+            quant_range: onnxruntime_quant_range(config.dtype, symmetric, config.reduce_range),
+            symmetric,
+        })
+    }
+
+    fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
+        let qparams = ranges
+            .iter()
+            .map(|[min, max]| onnxruntime_weight(*min, *max, self.quant_range, self.symmetric));
+        let (scales, zero_points) = qparams.map(|q| (q.scale, q.zero_point)).unzip();
+        let qparams = WeightQParams::new(self.dtype, scales, ZeroPoints::Int(zero_points))?;
+        Ok(qparams.with_rounding(Rounding::Divide))
+    }
+}
+
+fn check_granularity(config: &ObserverConfig, observer: &str, per_channel: bool) -> Result<()> {
     if config.qscheme.is_per_channel() == per_channel {
         return Ok(());
     }

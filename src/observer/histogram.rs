@@ -26,7 +26,7 @@ use crate::tensor::{Elements, as_f32};
 /// let mut values: Vec<f32> = (0..200_000).map(|i| i as f32 / 200_000.).collect();
 /// values.push(1.1); // one outlier, near enough to be cut off
 /// observer.observe(&Tensor::new(values, &Device::Cpu)?)?;
-/// assert_eq!(observer.max_val(), Some(1.1));
+/// assert_eq!(observer.ranges(), [[0., 1.1]]);
 /// assert!(observer.range().is_some_and(|[_, max]| max < 1.01));
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```
@@ -54,20 +54,10 @@ impl HistogramObserver {
             });
         }
         Ok(Self {
-            formula: Formula::per_tensor(config, "Histogram")?,
+            formula: Formula::pytorch(config, "Histogram", false)?,
             bins,
             seen: None,
         })
-    }
-
-    /// Minimum of the elements seen.
-    pub fn min_val(&self) -> Option<f32> {
-        self.seen.as_ref().map(|seen| seen.min)
-    }
-
-    /// Maximum of the elements seen.
-    pub fn max_val(&self) -> Option<f32> {
-        self.seen.as_ref().map(|seen| seen.max)
     }
 
     /// The number of elements in each bin between the two; counts of earlier, narrower ranges are
@@ -106,6 +96,10 @@ impl Observer for HistogramObserver {
             Some(seen) => seen.merge(new),
         });
         Ok(())
+    }
+
+    fn ranges(&self) -> Vec<[f32; 2]> {
+        self.seen.iter().map(|seen| [seen.min, seen.max]).collect()
     }
 
     fn calculate_qparams(&self) -> Result<WeightQParams> {

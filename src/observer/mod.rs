@@ -25,18 +25,12 @@ mod build;
 mod config;
 mod formula;
 mod histogram;
-mod min_max;
-mod moving_average;
-mod onnxruntime;
-mod placeholder;
+mod ranges;
 mod values;
 mod weight_qparams;
 
 pub(crate) use build::RangeFormula;
 pub use config::{CustomObserver, Observer, ObserverConfig, ObserverKind};
+#[doc(hidden)]
 pub use histogram::HistogramObserver;
-pub use min_max::{MinMaxObserver, PerChannelMinMaxObserver};
-pub use moving_average::{MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver};
-pub use onnxruntime::OnnxRuntimeObserver;
-pub use placeholder::PlaceholderObserver;
 pub use weight_qparams::{WeightQParams, ZeroPoints};

@@ -40,18 +40,6 @@ words!(Arithmetic, "arithmetic", prefix "", {
     OnnxRuntime => "onnxruntime",
 });
 
-/// The treatment of a layer's activations in every call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ActivationConfig {
-    /// They become u8, by a scale and zero point of this very call.
-    Dynamic(DynamicConfig),
-    /// They stay float: with float16 weights, and where nothing is multiplied.
-    Float,
-    /// They are rounded to bfloat16: with bfloat16 weights.
-    BFloat16,
-}
-
 /// How activations become u8, affine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
@@ -65,24 +53,21 @@ pub struct DynamicConfig {
     pub arithmetic: Arithmetic,
 }
 
-impl ActivationConfig {
-    /// u8 by PyTorch's formulas.
-    pub const fn dynamic(granularity: Granularity, reduce_range: bool) -> Self {
-        Self::Dynamic(DynamicConfig {
+impl DynamicConfig {
+    /// PyTorch's formulas.
+    pub const fn new(granularity: Granularity, reduce_range: bool) -> Self {
+        Self {
             granularity,
             reduce_range,
             arithmetic: Arithmetic::PyTorch,
-        })
+        }
     }
 }
 
-impl From<ActivationConfig> for kernels::ActivationConfig {
-    fn from(config: ActivationConfig) -> Self {
-        match config {
-            ActivationConfig::Dynamic(config) => Self::Dynamic(config.into()),
-            ActivationConfig::Float => Self::Float,
-            ActivationConfig::BFloat16 => Self::BFloat16,
-        }
+/// The recommended configuration, which [`QConfig::per_row_dynamic`](crate::QConfig) has.
+impl Default for DynamicConfig {
+    fn default() -> Self {
+        Self::new(Granularity::PerRow, false)
     }
 }
 
@@ -108,15 +93,10 @@ impl From<Arithmetic> for kernels::Arithmetic {
     }
 }
 
-impl fmt::Display for ActivationConfig {
+impl fmt::Display for DynamicConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let config = match self {
-            Self::Dynamic(config) => config,
-            Self::Float => return f.write_str("float activations"),
-            Self::BFloat16 => return f.write_str("bfloat16 activations"),
-        };
-        let bits = if config.reduce_range { 7 } else { 8 };
-        let granularity = match config.granularity {
+        let bits = if self.reduce_range { 7 } else { 8 };
+        let granularity = match self.granularity {
             Granularity::PerTensor => "per tensor",
             Granularity::PerRow => "per row",
         };
@@ -150,13 +130,10 @@ mod tests {
             let got = kernels::DynamicConfig::from(config).qparams(min, max);
             assert_eq!(got, expected, "{arithmetic} {granularity}");
         }
-        let shown = [
-            (ActivationConfig::dynamic(tensor, false), "u8 per tensor"),
-            (ActivationConfig::dynamic(row, true), "u7 per row"),
-            (ActivationConfig::Float, "float activations"),
-        ];
-        for (config, expected) in shown {
-            assert_eq!(config.to_string(), expected);
-        }
+        assert_eq!(
+            DynamicConfig::new(tensor, false).to_string(),
+            "u8 per tensor"
+        );
+        assert_eq!(DynamicConfig::new(row, true).to_string(), "u7 per row");
     }
 }

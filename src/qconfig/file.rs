@@ -9,10 +9,13 @@
 //! default observers for weights: signed codes are symmetric and unsigned ones affine, and
 //! activations follow from the weight.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeMap, Serializer};
 
-use super::{ActivationConfig, Arithmetic, DynamicConfig, Granularity, QConfig, WeightConfig};
+use super::{Arithmetic, DynamicConfig, Granularity, HalfType, QConfig};
 use crate::document::{Map, Node, Read, Value, deserialize_by_read};
 use crate::error::Result;
 use crate::observer::{ObserverConfig, ObserverKind};
@@ -39,13 +42,26 @@ const OBSERVER: [&str; 9] = [
     OWN_ARGUMENTS[1],
 ];
 
-deserialize_by_read!(
-    QConfig,
-    WeightConfig,
-    ObserverConfig,
-    ActivationConfig,
-    DynamicConfig
-);
+deserialize_by_read!(QConfig, ObserverConfig, DynamicConfig, Activations);
+
+/// Activations as they are written beside a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Activations {
+    Dynamic(DynamicConfig),
+    /// By the word of a [`HalfType`]'s [`activations`](HalfType::activations).
+    Word(&'static str),
+}
+
+impl Activations {
+    /// With float16 weights, and of tables.
+    pub const FLOAT: Self = Self::Word("float");
+}
+
+/// A weight as it is written.
+enum Weight {
+    Codes(ObserverConfig),
+    Half(HalfType),
+}
 
 impl Read for QConfig {
     fn read(node: &Node) -> Result<Self> {
@@ -53,28 +69,49 @@ impl Read for QConfig {
             return node.word("a qconfig", Self::preset);
         }
         let map = node.map("a preset's name or a qconfig", &["weight", "activation"])?;
-        let weight = map.read("weight", WeightConfig::read)?;
-        let weight = weight.unwrap_or(WeightConfig::PER_TENSOR);
-        let activation = map.read("activation", ActivationConfig::read)?;
-        let activation = activation.unwrap_or(match &weight {
-            WeightConfig::Int8(config)
-                if config.qscheme != QScheme::PerChannelAffineFloatQParams =>
-            {
-                ActivationConfig::dynamic(Granularity::PerTensor, true)
+        let weight = map.read("weight", Weight::read)?;
+        let activation = map.read("activation", Activations::read)?;
+        let fault = |expected: &str, got: Activations| {
+            let at = map.get("activation").unwrap_or(node);
+            Err(at.fault(format!("expected {expected}, got {got}")))
+        };
+        match weight.unwrap_or(Weight::Codes(ObserverConfig::PER_TENSOR)) {
+            Weight::Half(half) => match activation {
+                Some(got) if got != Activations::Word(half.activations()) => {
+                    let expected = format!("{} activations for {half}", half.activations());
+                    fault(&expected, got)
+                }
+                _ => Ok(Self::Half(half)),
+            },
+            Weight::Codes(weight) => {
+                let is_table = weight.qscheme == QScheme::PerChannelAffineFloatQParams;
+                match activation {
+                    None if !is_table => Ok(Self::Int8 {
+                        weight,
+                        activation: DynamicConfig::new(Granularity::PerTensor, true),
+                    }),
+                    Some(Activations::Dynamic(activation)) if !is_table => {
+                        Ok(Self::Int8 { weight, activation })
+                    }
+                    None | Some(Activations::FLOAT) => Ok(Self::Table(weight)),
+                    Some(got) if is_table => fault("float activations for a table", got),
+                    Some(got) => fault("dynamic or float activations for codes", got),
+                }
             }
-            WeightConfig::BFloat16 => ActivationConfig::BFloat16,
-            _ => ActivationConfig::Float,
-        });
-        Ok(Self { activation, weight })
+        }
     }
 }
 
-impl Read for ActivationConfig {
+impl Read for Activations {
     fn read(node: &Node) -> Result<Self> {
         match &node.value {
             Value::Text(_) => node.word("an activation", |word| {
-                let words = [("float", Self::Float), ("bfloat16", Self::BFloat16)];
-                lookup("activation", word, words)
+                let words = [HalfType::Float16, HalfType::BFloat16].map(HalfType::activations);
+                lookup(
+                    "activation",
+                    word,
+                    words.map(|word| (word, Self::Word(word))),
+                )
             }),
             _ => DynamicConfig::read(node).map(Self::Dynamic),
         }
@@ -99,25 +136,25 @@ impl Read for DynamicConfig {
     }
 }
 
-impl Read for WeightConfig {
+impl Read for Weight {
     fn read(node: &Node) -> Result<Self> {
         let map = node.map("a weight", &OBSERVER)?;
-        let halves = |word: &str| {
+        let half = |word: &str| {
             let word = word.strip_prefix("torch.").unwrap_or(word);
             let words = [
                 ("qint8", None),
                 ("quint8", None),
-                ("float16", Some((Self::Float16, "dtype float16"))),
-                ("bfloat16", Some((Self::BFloat16, "dtype bfloat16"))),
+                ("float16", Some((HalfType::Float16, "dtype float16"))),
+                ("bfloat16", Some((HalfType::BFloat16, "dtype bfloat16"))),
             ];
             lookup("dtype", word, words)
         };
-        match map.read("dtype", |n| n.word("a dtype", halves))?.flatten() {
-            Some((weight, what)) => {
+        match map.read("dtype", |n| n.word("a dtype", half))?.flatten() {
+            Some((half, what)) => {
                 map.refuse(what, |key| key != "dtype")?;
-                Ok(weight)
+                Ok(Self::Half(half))
             }
-            None => ObserverConfig::read(node).map(Self::Int8),
+            None => ObserverConfig::read(node).map(Self::Codes),
         }
     }
 }
@@ -271,29 +308,54 @@ fn per_channel(kind: &ObserverKind) -> Option<bool> {
     }
 }
 
+impl fmt::Display for Activations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dynamic(config) => config.fmt(f),
+            Self::Word(word) => f.write_str(word),
+        }
+    }
+}
+
 /// `float`, `bfloat16`, or what a [`DynamicConfig`] is.
-impl Serialize for ActivationConfig {
+impl Serialize for Activations {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Dynamic(config) => config.serialize(to),
-            Self::Float => to.serialize_str("float"),
-            Self::BFloat16 => to.serialize_str("bfloat16"),
+            Self::Word(word) => to.serialize_str(word),
         }
     }
 }
 
 /// An error for a custom observer: nothing could read it back.
-impl Serialize for WeightConfig {
+impl Serialize for QConfig {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let dtype = match self {
-            Self::Int8(config) => return config.serialize(to),
-            Self::Float16 => "float16",
-            Self::BFloat16 => "bfloat16",
-        };
-        let mut map = to.serialize_map(Some(1))?;
-        map.serialize_entry("dtype", dtype)?;
-        map.end()
+        serialize(self, |observer| observer, to)
     }
+}
+
+/// With an observer as `weight` makes it.
+fn serialize<'a, W: Serialize + 'a, S: Serializer>(
+    qconfig: &'a QConfig,
+    weight: impl FnOnce(&'a ObserverConfig) -> W,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    let activation = match qconfig {
+        QConfig::Int8 { activation, .. } => Activations::Dynamic(*activation),
+        QConfig::Half(half) => Activations::Word(half.activations()),
+        QConfig::Table(_) => Activations::FLOAT,
+    };
+    let mut map = to.serialize_map(Some(2))?;
+    map.serialize_entry("activation", &activation)?;
+    match qconfig {
+        QConfig::Int8 { weight: own, .. } | QConfig::Table(own) => {
+            map.serialize_entry("weight", &weight(own))?;
+        }
+        QConfig::Half(half) => {
+            map.serialize_entry("weight", &BTreeMap::from([("dtype", half)]))?;
+        }
+    }
+    map.end()
 }
 
 /// An error for a custom observer: nothing could read it back.
@@ -349,11 +411,5 @@ impl Serialize for Named<'_> {
 
 /// For reports, which are never read back: a custom observer is given by its name.
 pub(crate) fn serialize_named<S: Serializer>(qconfig: &QConfig, to: S) -> Result<S::Ok, S::Error> {
-    let mut map = to.serialize_map(Some(2))?;
-    map.serialize_entry("activation", &qconfig.activation)?;
-    match &qconfig.weight {
-        WeightConfig::Int8(config) => map.serialize_entry("weight", &Named(config))?,
-        halves => map.serialize_entry("weight", halves)?,
-    }
-    map.end()
+    serialize(qconfig, Named, to)
 }

@@ -5,26 +5,13 @@ pub(crate) mod file;
 
 use std::fmt;
 
-use serde::Serialize;
-
 use crate::error::Result;
 use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
 use crate::words::unknown_name;
 
-pub use activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
-
-/// How the weight of a layer is quantized, once.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum WeightConfig {
-    /// To 8-bit codes, with the scales and zero points that an observer chooses.
-    Int8(ObserverConfig),
-    /// To half precision.
-    Float16,
-    /// To bfloat16: the range of f32 in 8 bits of precision.
-    BFloat16,
-}
+pub use crate::halves::HalfType;
+pub use activation::{Arithmetic, DynamicConfig, Granularity};
 
 /// How one layer is quantized; PyTorch's `QConfig`.
 ///
@@ -33,13 +20,21 @@ pub enum WeightConfig {
 ///
 /// assert_eq!(QConfig::per_row_dynamic().to_string(), "qint8 per channel, u8 per row");
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct QConfig {
-    /// Activations, at every call.
-    pub activation: ActivationConfig,
-    /// Weights, once.
-    pub weight: WeightConfig,
+pub enum QConfig {
+    /// 8-bit weights, multiplied with 8-bit activations.
+    Int8 {
+        /// The observer that chooses the weights' scales and zero points, once.
+        weight: ObserverConfig,
+        /// How activations are quantized, at every call.
+        activation: DynamicConfig,
+    },
+    /// Half-precision weights: float16 ones are multiplied with f32 activations, bfloat16 ones
+    /// with activations that are rounded to bfloat16.
+    Half(HalfType),
+    /// A table of 8-bit codes that is looked up and never multiplied, for embeddings.
+    Table(ObserverConfig),
 }
 
 /// The quantization arguments of ONNX Runtime's `quantize_dynamic`, with its defaults.
@@ -106,39 +101,33 @@ impl QConfig {
         names.find(|name| Self::preset(name).is_ok_and(|preset| preset == *self))
     }
 
-    /// A configuration from its parts; a layer that does not support it returns an error when it is
-    /// quantized.
-    pub const fn new(activation: ActivationConfig, weight: WeightConfig) -> Self {
-        Self { activation, weight }
-    }
-
     /// PyTorch's `default_dynamic_qconfig`: one weight scale, one 7-bit activation scale a call.
     ///
     /// Bit-equal to torch 2.9.1 on x86.
     pub const fn default_dynamic() -> Self {
-        Self::new(
-            ActivationConfig::dynamic(Granularity::PerTensor, true),
-            WeightConfig::PER_TENSOR,
-        )
+        Self::Int8 {
+            weight: ObserverConfig::PER_TENSOR,
+            activation: DynamicConfig::new(Granularity::PerTensor, true),
+        }
     }
 
     /// PyTorch's `per_channel_dynamic_qconfig`: a weight scale per output channel.
     ///
     /// Bit-equal to torch 2.9.1 on x86.
     pub const fn per_channel_dynamic() -> Self {
-        Self::new(
-            ActivationConfig::dynamic(Granularity::PerTensor, true),
-            WeightConfig::PER_CHANNEL,
-        )
+        Self::Int8 {
+            weight: ObserverConfig::PER_CHANNEL,
+            activation: DynamicConfig::new(Granularity::PerTensor, true),
+        }
     }
 
     /// The recommended configuration: a weight scale per output channel, an 8-bit activation scale
     /// per row, and [no minimum](Self::MIN_EPS) of either scale.
     pub const fn per_row_dynamic() -> Self {
-        Self::new(
-            ActivationConfig::dynamic(Granularity::PerRow, false),
-            WeightConfig::PER_CHANNEL,
-        )
+        Self::Int8 {
+            weight: ObserverConfig::PER_CHANNEL,
+            activation: DynamicConfig::new(Granularity::PerRow, false),
+        }
         .eps(Self::MIN_EPS)
     }
 
@@ -153,13 +142,14 @@ impl QConfig {
     /// ```
     /// use candle_dynquant::QConfig;
     ///
-    /// let qconfig = QConfig::per_channel_dynamic().eps(QConfig::MIN_EPS);
-    /// assert_eq!(qconfig.weight, QConfig::per_row_dynamic().weight);
+    /// let json = serde_json::to_value(QConfig::default_dynamic().eps(QConfig::MIN_EPS))?;
+    /// assert_eq!(json["weight"]["eps"], f32::MIN_POSITIVE);
+    /// # Ok::<(), serde_json::Error>(())
     /// ```
     #[must_use]
     pub const fn eps(mut self, eps: f32) -> Self {
-        if let WeightConfig::Int8(config) = &mut self.weight {
-            config.eps = eps;
+        if let Some(observer) = self.observer_mut() {
+            observer.eps = eps;
         }
         self
     }
@@ -177,15 +167,15 @@ impl QConfig {
     /// ```
     #[must_use]
     pub const fn reduce_range(mut self) -> Self {
-        if let WeightConfig::Int8(config) = &mut self.weight {
-            config.reduce_range = true;
+        if let Some(observer) = self.observer_mut() {
+            observer.reduce_range = true;
         }
         self
     }
 
     /// PyTorch's `float16_dynamic_qconfig`: half-precision weights, float activations.
     pub const fn float16_dynamic() -> Self {
-        Self::new(ActivationConfig::Float, WeightConfig::Float16)
+        Self::Half(HalfType::Float16)
     }
 
     /// bfloat16 weights and activations, with sums in f32: nearly float's accuracy, and half of
@@ -195,20 +185,17 @@ impl QConfig {
     /// `k * 2^-7 * max|x| * max|w|` of the float one, `k` being the number of inputs. Every
     /// instruction set gives the same bits, unless a sum is subnormal (below 1.2e-38).
     pub const fn bfloat16_dynamic() -> Self {
-        Self::new(ActivationConfig::BFloat16, WeightConfig::BFloat16)
+        Self::Half(HalfType::BFloat16)
     }
 
     /// PyTorch's `float_qparams_weight_only_qconfig`: for embeddings, a row of u8 codes each
     /// with a scale and a float zero point.
     pub const fn float_qparams_weight_only() -> Self {
-        Self::new(
-            ActivationConfig::Float,
-            WeightConfig::Int8(ObserverConfig::new(
-                ObserverKind::PerChannelMinMax,
-                QDType::QUInt8,
-                QScheme::PerChannelAffineFloatQParams,
-            )),
-        )
+        Self::Table(ObserverConfig::new(
+            ObserverKind::PerChannelMinMax,
+            QDType::QUInt8,
+            QScheme::PerChannelAffineFloatQParams,
+        ))
     }
 
     /// ONNX Runtime's `quantize_dynamic`, in its own arithmetic.
@@ -237,57 +224,59 @@ impl QConfig {
         let mut weight =
             ObserverConfig::new(ObserverKind::OnnxRuntime, options.weight_type, qscheme);
         weight.reduce_range = options.reduce_range;
-        Self::new(
-            ActivationConfig::Dynamic(DynamicConfig {
+        Self::Int8 {
+            weight,
+            activation: DynamicConfig {
                 granularity: Granularity::PerTensor,
                 reduce_range: false,
                 arithmetic: Arithmetic::OnnxRuntime,
-            }),
-            WeightConfig::Int8(weight),
-        )
+            },
+        }
     }
-}
 
-impl WeightConfig {
-    /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
-    pub const PER_TENSOR: Self = Self::Int8(ObserverConfig::new(
-        ObserverKind::MinMax,
-        QDType::QInt8,
-        QScheme::PerTensorSymmetric,
-    ));
+    /// The observer of codes; `None` of halves.
+    pub(crate) const fn observer(&self) -> Option<&ObserverConfig> {
+        match self {
+            Self::Int8 { weight, .. } | Self::Table(weight) => Some(weight),
+            Self::Half(_) => None,
+        }
+    }
 
-    /// PyTorch's `default_per_channel_weight_observer`: qint8, symmetric, a scale a channel.
-    pub const PER_CHANNEL: Self = Self::Int8(ObserverConfig::new(
-        ObserverKind::PerChannelMinMax,
-        QDType::QInt8,
-        QScheme::PerChannelSymmetric,
-    ));
+    const fn observer_mut(&mut self) -> Option<&mut ObserverConfig> {
+        match self {
+            Self::Int8 { weight, .. } | Self::Table(weight) => Some(weight),
+            Self::Half(_) => None,
+        }
+    }
 }
 
 /// `qint8 per channel, u8 per row`.
 impl fmt::Display for QConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.weight, self.activation)
+        match self {
+            Self::Int8 { weight, activation } => {
+                write_codes(weight, f)?;
+                write!(f, ", {activation}")
+            }
+            Self::Table(weight) => {
+                write_codes(weight, f)?;
+                f.write_str(", float activations")
+            }
+            Self::Half(half) => write!(f, "{half}, {} activations", half.activations()),
+        }
     }
 }
 
-impl fmt::Display for WeightConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let config = match self {
-            Self::Float16 => return f.write_str("float16"),
-            Self::BFloat16 => return f.write_str("bfloat16"),
-            Self::Int8(config) => config,
-        };
-        config.dtype.fmt(f)?;
-        if config.reduce_range {
-            f.write_str(" of 7 bits")?;
-        }
-        f.write_str(match config.qscheme {
-            QScheme::PerTensorSymmetric => " per tensor",
-            QScheme::PerTensorAffine => " affine per tensor",
-            QScheme::PerChannelSymmetric => " per channel",
-            QScheme::PerChannelAffine => " affine per channel",
-            QScheme::PerChannelAffineFloatQParams => " per row with float zero points",
-        })
+fn write_codes(config: &ObserverConfig, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}", config.dtype)?;
+    if config.reduce_range {
+        f.write_str(" of 7 bits")?;
     }
+    f.write_str(match config.qscheme {
+        QScheme::PerTensorSymmetric => " per tensor",
+        QScheme::PerTensorAffine => " affine per tensor",
+        QScheme::PerChannelSymmetric => " per channel",
+        QScheme::PerChannelAffine => " affine per channel",
+        QScheme::PerChannelAffineFloatQParams => " per row with float zero points",
+    })
 }

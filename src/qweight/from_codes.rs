@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::Int8;
 use crate::kernels::{self, OutOfRange};
+use crate::qconfig::DynamicConfig;
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{mismatch, to_f32_vec};
@@ -27,7 +28,7 @@ pub(crate) struct RawCodes<Z> {
 impl QWeight {
     /// A weight of codes `[out_features, in_features]` in row order, as
     /// [`codes`](Self::codes), [`scales`](Self::scales) and [`zero_points`](Self::zero_points)
-    /// give them; `bias`, `[out_features]`, stays f32.
+    /// give them; `bias`, `[out_features]`, stays f32. Activations become u8, a scale per row.
     ///
     /// ```
     /// use candle_dynquant::{QDType, QScheme, QWeight};
@@ -61,7 +62,7 @@ impl QWeight {
             scales: scales.to_vec(),
             zero_points: zero_points.iter().map(|z| z - offset(dtype)).collect(),
         };
-        Self::of_codes(1, shape, raw, bias)
+        Self::of_codes(1, shape, raw, DynamicConfig::default(), bias)
     }
 
     /// [`from_codes`](Self::from_codes) of a weight whose output channels are `gates` gates, with
@@ -70,6 +71,7 @@ impl QWeight {
         gates: usize,
         shape: [usize; 2],
         raw: RawCodes<Vec<i32>>,
+        activation: DynamicConfig,
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
@@ -93,15 +95,23 @@ impl QWeight {
             scales: &scales,
             zero_points: &zero_points,
         };
-        let packed = kernels::pack_codes(isa, k, gates, int8, &bias);
-        let (dtype, qscheme) = (raw.dtype, raw.qscheme);
-        Ok(Self::new(packed, Format::Int8 { dtype, qscheme }))
+        let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation.into());
+        let format = Format::Int8 {
+            dtype: raw.dtype,
+            qscheme: raw.qscheme,
+            activation,
+        };
+        Ok(Self::new(packed, format))
     }
 
     /// This weight with another bias, `[out_features]`.
     pub(crate) fn with_bias(&self, bias: &Tensor) -> Result<Self> {
         match self.format {
-            Format::Int8 { dtype, qscheme } => {
+            Format::Int8 {
+                dtype,
+                qscheme,
+                activation,
+            } => {
                 let zero_points = self.zero_points().into_iter();
                 let raw = RawCodes {
                     dtype,
@@ -110,7 +120,7 @@ impl QWeight {
                     scales: self.scales(),
                     zero_points: zero_points.map(|zero| zero - offset(dtype)).collect(),
                 };
-                Self::of_codes(1, self.shape(), raw, Some(bias))
+                Self::of_codes(1, self.shape(), raw, activation, Some(bias))
             }
             Format::Halves(out_of_range) => {
                 // A format of halves has halves.

@@ -1,10 +1,11 @@
 //! How a stored weight is to be understood and used.
 
-use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::qconfig::ActivationConfig;
+use crate::halves::HalfType;
+use crate::qconfig::DynamicConfig;
+use crate::qconfig::file::Activations;
 use crate::qparams::{QDType, QScheme};
 
 /// Suffixes of the tensors that belong to a quantized weight.
@@ -19,21 +20,20 @@ pub(crate) const RESIDUAL: &str = "residual_weight";
 pub(crate) const FORMAT: &str = "_dynquant";
 
 /// The tensors say the rest: shape, codes or halves, scales, zero points.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Format {
-    /// `None` of halves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub codes: Option<Codes>,
-    /// Whether halves are bfloat16; otherwise they are float16.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub bfloat16: bool,
-    /// The treatment of activations in products; `None` of a table that is only looked up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub activation: Option<ActivationConfig>,
-    /// Elements that were clamped when they became halves.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub saturated: usize,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Int8 {
+        codes: Codes,
+        /// How activations become codes in products; `None` of a table.
+        activation: Option<DynamicConfig>,
+    },
+    Half {
+        half: HalfType,
+        /// Elements that were clamped when they became halves.
+        saturated: usize,
+        /// Whether it is no table.
+        multiplied: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,6 +43,23 @@ pub(crate) struct Codes {
     pub qscheme: QScheme,
 }
 
+/// A format as it is written.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Written {
+    /// `None` of halves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    codes: Option<Codes>,
+    /// Whether halves are bfloat16; otherwise they are float16.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    bfloat16: bool,
+    /// Activations in products; `None` of a table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    activation: Option<Activations>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    saturated: usize,
+}
+
 // serde's signature.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(n: &usize) -> bool {
@@ -50,39 +67,121 @@ fn is_zero(n: &usize) -> bool {
 }
 
 impl Format {
-    /// The dtype of the weight, if it is one of halves.
-    pub fn halves(self) -> DType {
-        if self.bfloat16 {
-            DType::BF16
-        } else {
-            DType::F16
+    /// The codes; `None` of halves.
+    pub fn codes(self) -> Option<Codes> {
+        match self {
+            Self::Int8 { codes, .. } => Some(codes),
+            Self::Half { .. } => None,
         }
     }
 
-    /// Checks that activations fit the weight.
-    pub fn check(self) -> Result<Self> {
-        let fits = match (self.codes, self.activation) {
-            (codes, None) => !(self.bfloat16 && codes.is_some()),
-            (Some(codes), Some(ActivationConfig::Dynamic(_))) => {
-                self.saturated == 0
-                    && !self.bfloat16
-                    && codes.qscheme != QScheme::PerChannelAffineFloatQParams
+    /// How activations become codes in products; `None` of halves and of a table.
+    pub fn activation(self) -> Option<DynamicConfig> {
+        match self {
+            Self::Int8 { activation, .. } => activation,
+            Self::Half { .. } => None,
+        }
+    }
+
+    /// Whether it is no table.
+    pub fn is_multiplied(self) -> bool {
+        match self {
+            Self::Int8 { activation, .. } => activation.is_some(),
+            Self::Half { multiplied, .. } => multiplied,
+        }
+    }
+
+    /// Elements that were clamped when they became halves.
+    pub fn saturated(self) -> usize {
+        match self {
+            Self::Int8 { .. } => 0,
+            Self::Half { saturated, .. } => saturated,
+        }
+    }
+
+    /// The format of more such halves; `None` if others differ in more than what was clamped.
+    pub fn joined(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (
+                Self::Half {
+                    half,
+                    saturated,
+                    multiplied,
+                },
+                Self::Half {
+                    saturated: more, ..
+                },
+            ) => {
+                let joined = |saturated| Self::Half {
+                    half,
+                    saturated,
+                    multiplied,
+                };
+                (joined(more) == other).then(|| joined(saturated + more))
             }
-            (None, Some(ActivationConfig::Float)) => !self.bfloat16,
-            (None, Some(ActivationConfig::BFloat16)) => self.bfloat16,
-            _ => false,
+            _ => (self == other).then_some(self),
+        }
+    }
+}
+
+impl From<Format> for Written {
+    fn from(format: Format) -> Self {
+        let activation = match format {
+            Format::Int8 { activation, .. } => activation.map(Activations::Dynamic),
+            Format::Half {
+                half, multiplied, ..
+            } => multiplied.then(|| Activations::Word(half.activations())),
         };
-        if fits {
-            Ok(self)
+        Self {
+            codes: format.codes(),
+            bfloat16: matches!(format, Format::Half { half, .. } if half == HalfType::BFloat16),
+            activation,
+            saturated: format.saturated(),
+        }
+    }
+}
+
+impl TryFrom<Written> for Format {
+    type Error = Error;
+
+    /// Checks that activations fit the weight.
+    fn try_from(written: Written) -> Result<Self> {
+        let half = if written.bfloat16 {
+            HalfType::BFloat16
         } else {
-            Err(Error::UnsupportedCheckpoint {
+            HalfType::Float16
+        };
+        let own = Activations::Word(half.activations());
+        match (written.codes, written.activation) {
+            (None, activation) if activation.is_none_or(|activation| activation == own) => {
+                Ok(Self::Half {
+                    half,
+                    saturated: written.saturated,
+                    multiplied: activation.is_some(),
+                })
+            }
+            (Some(codes), None) if !written.bfloat16 => Ok(Self::Int8 {
+                codes,
+                activation: None,
+            }),
+            (Some(codes), Some(Activations::Dynamic(activation)))
+                if written.saturated == 0
+                    && !written.bfloat16
+                    && codes.qscheme != QScheme::PerChannelAffineFloatQParams =>
+            {
+                Ok(Self::Int8 {
+                    codes,
+                    activation: Some(activation),
+                })
+            }
+            _ => Err(Error::UnsupportedCheckpoint {
                 what: "weight",
                 expected: "codes with dynamic activations and integer zero points, float16 with \
                        float activations, bfloat16 with bfloat16 activations, or a table \
                        without activations"
                     .into(),
-                got: serde_json::to_string(&self).unwrap_or_default(),
-            })
+                got: serde_json::to_string(&written).unwrap_or_default(),
+            }),
         }
     }
 }

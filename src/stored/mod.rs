@@ -22,7 +22,7 @@ mod read;
 mod weight;
 
 pub(crate) use format::{
-    Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
+    Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
 };
 pub(crate) use origin::Origin;
 pub(crate) use read::{equalized, find};

@@ -18,7 +18,6 @@ use crate::error::Result;
 use crate::halves::Halves;
 use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
-use crate::qconfig::ActivationConfig;
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
 use crate::qweight::from_codes::RawCodes;
@@ -309,20 +308,15 @@ impl std::fmt::Debug for Origin {
 }
 
 impl Parts {
-    /// The weight, packed to be multiplied, and the configuration of activations; `None` for a
-    /// table.
-    pub fn qweight(
-        self,
-        gates: usize,
-        bias: Option<&Tensor>,
-    ) -> Result<Option<(QWeight, ActivationConfig)>> {
-        let Some(activations) = self.format.activation else {
+    /// The weight, packed to be multiplied; `None` for a table.
+    pub fn qweight(self, gates: usize, bias: Option<&Tensor>) -> Result<Option<QWeight>> {
+        if !self.format.is_multiplied() {
             return Ok(None);
-        };
-        let weight = match self.values {
+        }
+        Ok(Some(match self.values {
             Values::Halves(halves) => {
                 let out_of_range = OutOfRange {
-                    saturated: self.format.saturated,
+                    saturated: self.format.saturated(),
                     underflowed: 0,
                 };
                 QWeight::of_halves(gates, self.shape, &halves, out_of_range, bias)?
@@ -347,17 +341,19 @@ impl Parts {
                     scales,
                     zero_points,
                 };
-                QWeight::of_codes(gates, self.shape, raw, bias)?
+                let activation = self.format.activation().unwrap_or_default();
+                QWeight::of_codes(gates, self.shape, raw, activation, bias)?
             }
-        };
-        Ok(Some((weight, activations)))
+        }))
     }
 
     /// The weight as a table.
     pub fn qtable(self) -> Result<QTable> {
         match self.values {
             Values::Codes(raw) => QTable::of_codes(self.shape, raw),
-            Values::Halves(halves) => QTable::of_halves(self.shape, halves, self.format.saturated),
+            Values::Halves(halves) => {
+                QTable::of_halves(self.shape, halves, self.format.saturated())
+            }
         }
     }
 }

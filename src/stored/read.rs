@@ -4,12 +4,12 @@ use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use super::format::{
-    Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
+    Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
 };
 use super::origin::{self, Origin};
 use crate::codes::offset;
 use crate::error::Result;
-use crate::halves::Halves;
+use crate::halves::{HalfType, Halves};
 use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
 use crate::qparams::QScheme;
@@ -36,7 +36,8 @@ pub(crate) fn find<'a>(vb: &'a VarBuilder<'a>, name: &'a str) -> Option<Found<'a
     // A backend that claims to have every tensor, as candle's of zeros does, has no such format.
     let answer = vb.get_unchecked_dtype(&format, DType::U8).ok()?;
     let json = answer.to_vec1::<u8>().ok()?;
-    let format = serde_json::from_slice(&json).ok()?;
+    let written: Written = serde_json::from_slice(&json).ok()?;
+    let format = written.try_into().ok()?;
     Some(Found {
         vb,
         name,
@@ -65,17 +66,20 @@ impl Found<'_> {
         shape: [usize; 2],
         bias: Option<&Tensor>,
     ) -> Result<QWeight> {
-        let read = || match self.format.codes {
-            Some(codes) => {
+        let read = || match self.format {
+            Format::Int8 { codes, activation } => {
                 let raw = self.codes(codes, shape, Self::zero_points)?;
-                QWeight::of_codes(gates, shape, raw, bias)
+                QWeight::of_codes(gates, shape, raw, activation.unwrap_or_default(), bias)
             }
-            None => {
+            Format::Half {
+                half, saturated, ..
+            } => {
                 let out_of_range = OutOfRange {
-                    saturated: self.format.saturated,
+                    saturated,
                     underflowed: 0,
                 };
-                QWeight::of_halves(gates, shape, &self.halves(shape)?, out_of_range, bias)
+                let halves = self.halves(half, shape)?;
+                QWeight::of_halves(gates, shape, &halves, out_of_range, bias)
             }
         };
         read().map_err(|e| e.at(&self.path()))
@@ -83,8 +87,8 @@ impl Found<'_> {
 
     /// The weight as a table.
     pub fn qtable(&self, shape: [usize; 2]) -> Result<QTable> {
-        let read = || match self.format.codes {
-            Some(codes) => {
+        let read = || match self.format {
+            Format::Int8 { codes, .. } => {
                 let raw = self.codes(codes, shape, |found, codes, count| {
                     if codes.qscheme == QScheme::PerChannelAffineFloatQParams {
                         let zero_points = found.f32s(UNSIGNED_ZERO_POINT)?;
@@ -98,7 +102,9 @@ impl Found<'_> {
                 })?;
                 QTable::of_codes(shape, raw)
             }
-            None => QTable::of_halves(shape, self.halves(shape)?, self.format.saturated),
+            Format::Half {
+                half, saturated, ..
+            } => QTable::of_halves(shape, self.halves(half, shape)?, saturated),
         };
         read().map_err(|e| e.at(&self.path()))
     }
@@ -132,13 +138,12 @@ impl Found<'_> {
         })
     }
 
-    fn halves(&self, shape: [usize; 2]) -> Result<Halves> {
-        let dtype = self.format.halves();
-        let halves = self.weight(shape, dtype)?;
+    fn halves(&self, half: HalfType, shape: [usize; 2]) -> Result<Halves> {
+        let halves = self.weight(shape, half.dtype())?;
         let halves = Elements::of(&halves);
-        Ok(match dtype {
-            DType::BF16 => Halves::BFloat16(halves.as_slice()?.to_vec()),
-            _ => Halves::Float16(halves.as_slice()?.to_vec()),
+        Ok(match half {
+            HalfType::BFloat16 => Halves::BFloat16(halves.as_slice()?.to_vec()),
+            HalfType::Float16 => Halves::Float16(halves.as_slice()?.to_vec()),
         })
     }
 

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
 use super::format::{Codes, Format};
-use crate::halves::Halves;
+use crate::halves::{HalfType, Halves};
 use crate::observer::ZeroPoints;
-use crate::qconfig::ActivationConfig;
 use crate::qparams::QScheme;
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
@@ -33,8 +32,11 @@ pub(crate) enum Value {
 /// A quantized weight where it is.
 #[derive(Clone, Debug)]
 pub(crate) enum Quantized {
-    /// With the configuration of activations, where the layer multiplies.
-    Weight(Arc<QWeight>, Option<ActivationConfig>),
+    /// Whether the layer multiplies, too.
+    Weight {
+        weight: Arc<QWeight>,
+        multiplied: bool,
+    },
     Table(Arc<QTable>),
 }
 
@@ -82,15 +84,10 @@ impl StoredWeight {
 }
 
 impl Quantized {
-    /// The treatment of activations in products with it; `None` of a table.
-    pub fn activation(&self) -> Option<ActivationConfig> {
-        self.format().activation
-    }
-
     /// The address of the weight: equal for layers that share it.
     pub fn memory(&self) -> usize {
         match self {
-            Self::Weight(weight, _) => Arc::as_ptr(weight).addr(),
+            Self::Weight { weight, .. } => Arc::as_ptr(weight).addr(),
             Self::Table(table) => Arc::as_ptr(table).addr(),
         }
     }
@@ -98,34 +95,46 @@ impl Quantized {
     /// `[out_features, in_features]`.
     pub fn shape(&self) -> [usize; 2] {
         match self {
-            Self::Weight(weight, _) => weight.shape(),
+            Self::Weight { weight, .. } => weight.shape(),
             Self::Table(table) => table.shape(),
         }
     }
 
     pub fn format(&self) -> Format {
-        let (codes, halves, saturated, activation) = match self {
-            Self::Weight(weight, activation) => {
-                let codes = weight.dtype().zip(weight.qscheme());
-                (codes, weight.half_dtype(), weight.saturated(), *activation)
-            }
-            Self::Table(table) => {
-                let codes = table.dtype().zip(table.qscheme());
-                (codes, table.half_dtype(), table.saturated(), None)
-            }
+        let (codes, half, saturated, activation, multiplied) = match self {
+            Self::Weight { weight, multiplied } => (
+                weight.dtype().zip(weight.qscheme()),
+                weight.half_type(),
+                weight.saturated(),
+                weight.activation().filter(|_| *multiplied),
+                *multiplied,
+            ),
+            Self::Table(table) => (
+                table.dtype().zip(table.qscheme()),
+                table.half_type(),
+                table.saturated(),
+                None,
+                false,
+            ),
         };
-        Format {
-            codes: codes.map(|(dtype, qscheme)| Codes { dtype, qscheme }),
-            bfloat16: halves == DType::BF16,
-            activation,
-            saturated,
+        match codes {
+            Some((dtype, qscheme)) => Format::Int8 {
+                codes: Codes { dtype, qscheme },
+                activation,
+            },
+            None => Format::Half {
+                // What is no code is a half.
+                half: half.unwrap_or(HalfType::Float16),
+                saturated,
+                multiplied,
+            },
         }
     }
 
     /// In row order, each less the offset of the dtype; none of halves.
     pub fn codes(&self) -> Vec<i8> {
         match self {
-            Self::Weight(weight, _) => weight.packed().codes(),
+            Self::Weight { weight, .. } => weight.packed().codes(),
             Self::Table(table) => table.stored_codes().collect(),
         }
     }
@@ -133,7 +142,7 @@ impl Quantized {
     /// In row order; `None` of int8.
     pub fn halves(&self) -> Option<Halves> {
         match self {
-            Self::Weight(weight, _) => weight.stored_halves(),
+            Self::Weight { weight, .. } => weight.stored_halves(),
             Self::Table(table) => table.stored_halves().cloned(),
         }
     }
@@ -141,17 +150,17 @@ impl Quantized {
     /// One scale for the tensor, or one for each row, as the qscheme says.
     pub fn scales(&self) -> Vec<f32> {
         let scales = match self {
-            Self::Weight(weight, _) => weight.scales(),
+            Self::Weight { weight, .. } => weight.scales(),
             Self::Table(table) => table.scales().to_vec(),
         };
         self.for_each_row(scales)
     }
 
     pub fn zero_points(&self) -> Zeros {
-        let offset = self.format().codes.map(|codes| codes.dtype);
+        let offset = self.format().codes().map(|codes| codes.dtype);
         let offset = offset.map_or(0, crate::codes::offset);
         let (zero_points, qscheme) = match self {
-            Self::Weight(weight, _) => (weight.zero_points(), weight.qscheme()),
+            Self::Weight { weight, .. } => (weight.zero_points(), weight.qscheme()),
             Self::Table(table) => match table.zero_points() {
                 Some(ZeroPoints::Float(zero_points)) => {
                     return Zeros::Float(self.for_each_row(zero_points.clone()));
@@ -172,7 +181,7 @@ impl Quantized {
 
     /// An observer may choose one value for all rows.
     fn for_each_row<T: Clone>(&self, values: Vec<T>) -> Vec<T> {
-        let qscheme = self.format().codes.map(|codes| codes.qscheme);
+        let qscheme = self.format().codes().map(|codes| codes.qscheme);
         match (&*values, qscheme) {
             ([value], Some(qscheme)) if qscheme.is_per_channel() => {
                 vec![value.clone(); self.shape()[0]]

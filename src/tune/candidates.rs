@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use super::units::{Assignment, Precision, Unit, Units};
 use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
-use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
+use crate::qconfig::QConfig;
 use crate::quantize::progress::Reporter;
 use crate::quantize::spec::decision::{Decision, Refusal};
 use crate::quantize::spec::with_hidden;
@@ -134,9 +134,9 @@ fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decis
     else {
         return left;
     };
-    let halves = matches!(own.weight, WeightConfig::Float16 | WeightConfig::BFloat16);
+    let halves = matches!(own, QConfig::Half(_));
     let per_row = QConfig::per_row_dynamic();
-    let multiplies = matches!(own.activation, ActivationConfig::Dynamic(_));
+    let multiplies = matches!(own, QConfig::Int8 { .. });
     let qconfig = match precision {
         Precision::Int8 => (!halves).then(|| own.clone()),
         Precision::Int8PerRow => {

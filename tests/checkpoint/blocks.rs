@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_dynquant::checkpoint::{self, Plan};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    Checkpoint, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig, nn,
+    Checkpoint, DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, nn,
     quantize_dynamic,
 };
 
@@ -25,13 +25,15 @@ fn one_scale_is_that_of_the_whole_weight() -> Result<()> {
     let weight = Tensor::cat(&[&weight, &last], 0)?.to_dtype(DType::BF16)?;
     candle_core::safetensors::save(&HashMap::from([("head.weight", weight.clone())]), &float)?;
     let source = Checkpoint::open(&float)?;
-    let mut qconfig = QConfig::default_dynamic();
     let affine = ObserverConfig::new(
         ObserverKind::MinMax,
         QDType::QUInt8,
         QScheme::PerTensorAffine,
     );
-    qconfig.weight = WeightConfig::Int8(affine);
+    let qconfig = QConfig::Int8 {
+        weight: affine,
+        activation: DynamicConfig::new(Granularity::PerTensor, true),
+    };
     for spec in [
         QConfigSpec::default(),
         QConfigSpec::onnxruntime(),
@@ -76,8 +78,10 @@ fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
         (ObserverKind::MinMax, QScheme::PerTensorAffine),
     ] {
         let affine = ObserverConfig::new(observer, QDType::QUInt8, qscheme);
-        let mut qconfig = QConfig::default_dynamic();
-        qconfig.weight = WeightConfig::Int8(affine);
+        let qconfig = QConfig::Int8 {
+            weight: affine,
+            activation: DynamicConfig::new(Granularity::PerTensor, true),
+        };
         let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
         // The only layer: with others it would be left.
         let error = Plan::new(&source, &spec, &[], &[]).unwrap_err().to_string();

@@ -20,7 +20,7 @@ fn codes_that_are_read_make_the_same_weight() -> Result<()> {
     for dtype in [QDType::QInt8, QDType::QUInt8] {
         for (per_channel, symmetric) in [(false, false), (false, true), (true, false), (true, true)]
         {
-            let config = onnx(dtype, per_channel, symmetric).weight;
+            let config = onnx(dtype, per_channel, symmetric);
             let before = QWeight::from_float(&weight, Some(&bias), &config)?;
             let qscheme = before.qscheme().expect("int8");
             let (codes, scales) = (before.codes(), before.scales());
@@ -40,7 +40,10 @@ fn codes_that_are_read_make_the_same_weight() -> Result<()> {
             assert_eq!(values(&before)?, values(&after)?);
             assert_eq!(after.codes(), codes);
             assert_eq!((after.scales(), after.zero_points()), (scales, zero_points));
-            let before = QTable::from_float(&weight, &config)?;
+            let QConfig::Int8 { weight: table, .. } = config else {
+                unreachable!("codes");
+            };
+            let before = QTable::from_float(&weight, &QConfig::Table(table))?;
             let zeros = before.zero_points().expect("int8").clone();
             let codes = before.codes();
             let after = QTable::from_codes(shape, &codes, before.scales(), zeros, dtype, qscheme)?;

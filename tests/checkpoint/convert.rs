@@ -9,7 +9,9 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::checkpoint::{self, Plan};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::{Checkpoint, LayerKind, QConfig, QConfigSpec, QDType, QScheme, WeightConfig};
+use candle_dynquant::{
+    Checkpoint, DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme,
+};
 use serde_json::{Value, json};
 
 use super::model::{quantized, specs, write_float};
@@ -46,12 +48,14 @@ fn written(dir: &Path, spec: &QConfigSpec, name: &str) -> Result<(Vec<u8>, Value
 fn folders_with_and_without_a_model_are_the_same() -> Result<()> {
     let dir = tempfile::tempdir()?;
     folder(dir.path())?;
-    let mut histogram = QConfig::default_dynamic();
-    histogram.weight = WeightConfig::Int8(ObserverConfig::new(
-        ObserverKind::Histogram { bins: 64 },
-        QDType::QInt8,
-        QScheme::PerTensorAffine,
-    ));
+    let histogram = QConfig::Int8 {
+        weight: ObserverConfig::new(
+            ObserverKind::Histogram { bins: 64 },
+            QDType::QInt8,
+            QScheme::PerTensorAffine,
+        ),
+        activation: DynamicConfig::new(Granularity::PerTensor, true),
+    };
     let others = [
         (
             "without a layer",

@@ -97,7 +97,7 @@ pub fn write_float(dir: &Path) -> Result<PathBuf> {
 
 /// All specs that a checkpoint is to survive.
 pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
-    use candle_dynquant::{ActivationConfig, OnnxRuntimeOptions, QConfig, QDType, WeightConfig};
+    use candle_dynquant::{OnnxRuntimeOptions, QConfig, QDType};
     let onnx = |weight_type, per_channel, weight_symmetric| {
         QConfigSpec::all_kinds(QConfig::onnxruntime(OnnxRuntimeOptions {
             weight_type,
@@ -133,7 +133,7 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
             "all bfloat16",
             QConfigSpec::bfloat16().kind(
                 candle_dynquant::LayerKind::Embedding,
-                QConfig::new(ActivationConfig::Float, WeightConfig::BFloat16),
+                QConfig::bfloat16_dynamic(),
             ),
         ),
     ]

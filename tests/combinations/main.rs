@@ -7,13 +7,9 @@ mod model;
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::observer::{
-    CustomObserver, MinMaxObserver, Observer, ObserverConfig, ObserverKind,
-    PerChannelMinMaxObserver,
-};
+use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    ActivationConfig, Arithmetic, Granularity, Layer, QConfig, QDType, QScheme, QWeight,
-    WeightConfig, nn,
+    Arithmetic, DynamicConfig, Granularity, HalfType, Layer, QConfig, QDType, QScheme, QWeight, nn,
 };
 use layers::{
     BATCH, Built, HIDDEN, INPUTS, KINDS, STEPS, build, float_projections, floats, tensor,
@@ -31,11 +27,13 @@ const SCHEMES: [QScheme; 5] = [
 /// MinMax under another name, of either granularity.
 fn custom() -> ObserverKind {
     ObserverKind::Custom(CustomObserver::new("Mine", |config| {
-        Ok(if config.qscheme.is_per_channel() {
-            Box::new(PerChannelMinMaxObserver::new(config)?) as Box<dyn Observer>
+        let mut config = config.clone();
+        config.kind = if config.qscheme.is_per_channel() {
+            ObserverKind::PerChannelMinMax
         } else {
-            Box::new(MinMaxObserver::new(config)?)
-        })
+            ObserverKind::MinMax
+        };
+        config.build()
     }))
 }
 
@@ -53,8 +51,8 @@ fn observers() -> [ObserverKind; 8] {
     ]
 }
 
-fn weights() -> Vec<WeightConfig> {
-    let mut all = vec![WeightConfig::Float16, WeightConfig::BFloat16];
+fn weights() -> Vec<ObserverConfig> {
+    let mut all = Vec::new();
     for kind in observers() {
         for dtype in [QDType::QInt8, QDType::QUInt8] {
             for qscheme in SCHEMES {
@@ -67,7 +65,7 @@ fn weights() -> Vec<WeightConfig> {
                             QDType::QInt8 => [-100, 90],
                             _ => [0, 200],
                         });
-                        all.push(WeightConfig::Int8(config));
+                        all.push(config);
                     }
                 }
             }
@@ -76,36 +74,43 @@ fn weights() -> Vec<WeightConfig> {
     all
 }
 
-fn activations() -> Vec<ActivationConfig> {
-    let mut all = vec![ActivationConfig::Float, ActivationConfig::BFloat16];
+fn activations() -> Vec<DynamicConfig> {
+    let mut all = Vec::new();
     for granularity in [Granularity::PerTensor, Granularity::PerRow] {
         for reduce_range in [false, true] {
             for arithmetic in [Arithmetic::PyTorch, Arithmetic::OnnxRuntime] {
-                let ActivationConfig::Dynamic(mut config) =
-                    ActivationConfig::dynamic(granularity, reduce_range)
-                else {
-                    unreachable!("dynamic");
-                };
+                let mut config = DynamicConfig::new(granularity, reduce_range);
                 config.arithmetic = arithmetic;
-                all.push(ActivationConfig::Dynamic(config));
+                all.push(config);
             }
         }
     }
     all
 }
 
+fn qconfigs() -> Vec<QConfig> {
+    let mut all = [HalfType::Float16, HalfType::BFloat16]
+        .map(QConfig::Half)
+        .to_vec();
+    for weight in weights() {
+        all.extend(activations().into_iter().map(|activation| QConfig::Int8 {
+            weight: weight.clone(),
+            activation,
+        }));
+        all.push(QConfig::Table(weight));
+    }
+    all
+}
+
 /// Why a combination is refused, in the words of the error up to what it got; `None` if it is
 /// not. Where several reasons hold, the first is told.
-fn refusal(weight: &WeightConfig, activation: ActivationConfig) -> Option<&'static str> {
-    const PAIR: &str = "int8 weights with dynamic activations, float16 weights with float activations, or bfloat16 \
-         weights with bfloat16 activations, got ";
-    let dynamic = matches!(activation, ActivationConfig::Dynamic(_));
-    let config = match weight {
-        WeightConfig::Int8(config) => config,
-        WeightConfig::BFloat16 => {
-            return (activation != ActivationConfig::BFloat16).then_some(PAIR);
-        }
-        _ => return (activation != ActivationConfig::Float).then_some(PAIR),
+fn refusal(qconfig: &QConfig) -> Option<&'static str> {
+    const TABLE: &str =
+        "int8 with dynamic activations, or half precision, for a weight that is multiplied, got ";
+    let config = match qconfig {
+        QConfig::Int8 { weight, .. } => weight,
+        QConfig::Table(_) => return Some(TABLE),
+        _ => return None,
     };
     let per_channel = config.qscheme.is_per_channel();
     let float_qparams = config.qscheme == QScheme::PerChannelAffineFloatQParams;
@@ -130,7 +135,6 @@ fn refusal(weight: &WeightConfig, activation: ActivationConfig) -> Option<&'stat
     };
     let onnxruntime = config.kind == ObserverKind::OnnxRuntime;
     [
-        (!dynamic, Some(PAIR)),
         (
             config.ch_axis != 0,
             Some("ch_axis 0, of the output channels, got ch_axis 1"),
@@ -170,67 +174,64 @@ fn every_combination_is_computed_as_documented_or_refused() -> Result<()> {
         for bias in [true, false] {
             let float = build(kind, gates, bias)?;
             let projections = float_projections(gates, bias)?;
-            for weight in weights() {
-                for activation in activations() {
-                    let qconfig = QConfig::new(activation, weight.clone());
-                    let case = format!("{kind} {gates} bias {bias}: {weight:?}, {activation:?}");
-                    let refused = refusal(&weight, activation);
-                    let layer = match (float.quantize(&qconfig), refused) {
-                        (Ok(layer), None) => layer,
-                        (Err(error), Some(text)) => {
-                            let error = error.to_string();
-                            if !error.contains(&format!("unsupported qconfig: expected {text}")) {
-                                failures.push(format!("{case}: expected {text:?}, got {error}"));
-                            }
-                            *messages.entry(text.to_owned()).or_default() += 1;
-                            continue;
+            for qconfig in qconfigs() {
+                let case = format!("{kind} {gates} bias {bias}: {qconfig:?}");
+                let refused = refusal(&qconfig);
+                let layer = match (float.quantize(&qconfig), refused) {
+                    (Ok(layer), None) => layer,
+                    (Err(error), Some(text)) => {
+                        let error = error.to_string();
+                        if !error.contains(&format!("unsupported qconfig: expected {text}")) {
+                            failures.push(format!("{case}: expected {text:?}, got {error}"));
                         }
-                        (Ok(_), Some(text)) => {
-                            failures.push(format!("{case}: not refused: {text}"));
-                            continue;
-                        }
-                        (Err(error), None) => {
-                            failures.push(format!("{case}: refused: {error}"));
-                            continue;
-                        }
-                    };
-                    computed += 1;
-                    let mut models = Vec::new();
-                    for projection in &projections {
-                        let weight_values = floats(projection.weight())?;
-                        let quantized = projection.quantize(&qconfig).expect("as the layer");
-                        let qweight = quantized.qweight().expect("a quantized weight");
-                        check_weight(qweight, &weight_values, &weight, &case);
-                        models.push(Model::new(&quantized, activation)?);
+                        *messages.entry(text.to_owned()).or_default() += 1;
+                        continue;
                     }
-                    let models = models.try_into().unwrap_or_else(|_| unreachable!("two"));
-                    // Each dtype in turn: the values are its own, the result is rounded to it.
-                    let (dtype, rounding) = [
-                        (DType::F32, 1e-5),
-                        (DType::F64, 1e-5),
-                        (DType::F16, 2e-3),
-                        (DType::BF16, 2e-2),
-                    ][computed % 4];
-                    // A state that is rounded to its dtype between the calls of a cell is another.
-                    let dtype = if kind.ends_with("Cell") {
-                        DType::F32
-                    } else {
-                        dtype
-                    };
-                    let xs = xs.to_dtype(dtype)?;
-                    let (expected, slack) = expected(kind, gates, &models, &floats(&xs)?);
-                    let got = layer.run(&xs)?;
-                    assert_eq!(got.dtype(), dtype, "{case}");
-                    let worst = (floats(&got)?.iter().zip(&expected))
-                        .map(|(got, expected)| {
-                            (got - expected).abs() - rounding * (1. + expected.abs()) - slack
-                        })
-                        .fold(f64::NEG_INFINITY, f64::max);
-                    if worst.is_nan() || worst > 0. {
-                        failures.push(format!(
-                            "{case} {dtype:?}: {worst:e} too far, slack {slack:e}"
-                        ));
+                    (Ok(_), Some(text)) => {
+                        failures.push(format!("{case}: not refused: {text}"));
+                        continue;
                     }
+                    (Err(error), None) => {
+                        failures.push(format!("{case}: refused: {error}"));
+                        continue;
+                    }
+                };
+                computed += 1;
+                let mut models = Vec::new();
+                for projection in &projections {
+                    let weight_values = floats(projection.weight())?;
+                    let quantized = projection.quantize(&qconfig).expect("as the layer");
+                    let qweight = quantized.qweight().expect("a quantized weight");
+                    check_weight(qweight, &weight_values, &qconfig, &case);
+                    models.push(Model::new(&quantized, &qconfig)?);
+                }
+                let models = models.try_into().unwrap_or_else(|_| unreachable!("two"));
+                // Each dtype in turn: the values are its own, the result is rounded to it.
+                let (dtype, rounding) = [
+                    (DType::F32, 1e-5),
+                    (DType::F64, 1e-5),
+                    (DType::F16, 2e-3),
+                    (DType::BF16, 2e-2),
+                ][computed % 4];
+                // A state that is rounded to its dtype between the calls of a cell is another.
+                let dtype = if kind.ends_with("Cell") {
+                    DType::F32
+                } else {
+                    dtype
+                };
+                let xs = xs.to_dtype(dtype)?;
+                let (expected, slack) = expected(kind, gates, &models, &floats(&xs)?);
+                let got = layer.run(&xs)?;
+                assert_eq!(got.dtype(), dtype, "{case}");
+                let worst = (floats(&got)?.iter().zip(&expected))
+                    .map(|(got, expected)| {
+                        (got - expected).abs() - rounding * (1. + expected.abs()) - slack
+                    })
+                    .fold(f64::NEG_INFINITY, f64::max);
+                if worst.is_nan() || worst > 0. {
+                    failures.push(format!(
+                        "{case} {dtype:?}: {worst:e} too far, slack {slack:e}"
+                    ));
                 }
             }
         }
@@ -249,23 +250,19 @@ fn every_combination_is_computed_as_documented_or_refused() -> Result<()> {
 
 #[test]
 fn any_rank_gives_the_rows_of_the_same_product() -> Result<()> {
-    for weight in weights() {
-        for activation in activations() {
-            if refusal(&weight, activation).is_some() {
-                continue;
-            }
-            let Built::Linear(float) = build("Linear", "", true)? else {
-                unreachable!("a Linear");
-            };
-            let layer = float
-                .quantize(&QConfig::new(activation, weight.clone()))
-                .expect("quantizes");
-            let one = tensor(&[INPUTS], 6)?;
-            let expected = floats(&layer.forward(&one)?)?;
-            for shape in [&[1, INPUTS][..], &[1, 1, INPUTS], &[1, 1, 1, INPUTS]] {
-                let got = floats(&layer.forward(&one.reshape(shape)?)?)?;
-                assert_eq!(got, expected, "{weight:?} {activation:?} {shape:?}");
-            }
+    for qconfig in qconfigs() {
+        if refusal(&qconfig).is_some() {
+            continue;
+        }
+        let Built::Linear(float) = build("Linear", "", true)? else {
+            unreachable!("a Linear");
+        };
+        let layer = float.quantize(&qconfig).expect("quantizes");
+        let one = tensor(&[INPUTS], 6)?;
+        let expected = floats(&layer.forward(&one)?)?;
+        for shape in [&[1, INPUTS][..], &[1, 1, INPUTS], &[1, 1, 1, INPUTS]] {
+            let got = floats(&layer.forward(&one.reshape(shape)?)?)?;
+            assert_eq!(got, expected, "{qconfig:?} {shape:?}");
         }
     }
     Ok(())
@@ -280,39 +277,42 @@ fn embeddings_are_computed_as_documented_or_refused() -> Result<()> {
     let indexes = Tensor::new(&[[3u32, 0], [8, 3]], &Device::Cpu)?;
     let float = nn::Embedding::new(table, k);
     let (mut computed, mut refused) = (0, 0);
-    for weight in weights() {
-        for activation in activations() {
-            let case = format!("{weight:?} {activation:?}");
-            let layer = match float.quantize(&QConfig::new(activation, weight.clone())) {
-                Ok(layer) => layer,
-                Err(error) => {
-                    // A table has no activations.
-                    let needs = activation != ActivationConfig::Float;
-                    let hint = error.to_string().contains("float_qparams_weight_only");
-                    assert!(hint || !needs, "{case}: {error}");
-                    refused += 1;
-                    continue;
-                }
-            };
-            assert_eq!(activation, ActivationConfig::Float, "{case}");
-            computed += 1;
-            let got = floats(&layer.forward(&indexes)?)?;
-            for (i, got) in got.iter().enumerate() {
-                let (row, column) = ([3, 0, 8, 3][i / k], i % k);
-                let own = &exact[row * k..][..k];
-                let (expected, slack) = match &weight {
-                    WeightConfig::Float16 => (own[column], own[column].abs() / 2_048.),
-                    WeightConfig::BFloat16 => (own[column], own[column].abs() / 256.),
-                    WeightConfig::Int8(config) => looked_up(own, &exact, column, config),
-                    _ => unreachable!("another weight"),
-                };
-                let error = (got - expected).abs();
-                assert!(error <= slack + 1e-6, "{case}: {got} for {expected}");
+    for qconfig in qconfigs() {
+        let case = format!("{qconfig:?}");
+        let multiplies = matches!(qconfig, QConfig::Int8 { .. });
+        let layer = match float.quantize(&qconfig) {
+            Ok(layer) => layer,
+            Err(error) => {
+                // A table has no activations.
+                let hint = error.to_string().contains("float_qparams_weight_only");
+                assert!(hint || !multiplies, "{case}: {error}");
+                refused += 1;
+                continue;
             }
+        };
+        assert!(!multiplies, "{case}");
+        computed += 1;
+        let got = floats(&layer.forward(&indexes)?)?;
+        for (i, got) in got.iter().enumerate() {
+            let (row, column) = ([3, 0, 8, 3][i / k], i % k);
+            let own = &exact[row * k..][..k];
+            let (expected, slack) = match &qconfig {
+                QConfig::Half(HalfType::Float16) => (own[column], own[column].abs() / 2_048.),
+                QConfig::Half(_) => (own[column], own[column].abs() / 256.),
+                QConfig::Table(config) => looked_up(own, &exact, column, config),
+                _ => unreachable!("another weight"),
+            };
+            let error = (got - expected).abs();
+            assert!(error <= slack + 1e-6, "{case}: {got} for {expected}");
         }
     }
     assert!(computed > 50 && refused > 500, "{computed} {refused}");
     Ok(())
+}
+
+fn per_row(weight: ObserverConfig) -> QConfig {
+    let activation = DynamicConfig::default();
+    QConfig::Int8 { weight, activation }
 }
 
 /// Each argument changes something, somewhere: none is taken and ignored.
@@ -365,7 +365,7 @@ fn no_argument_is_ignored() -> Result<()> {
     ];
     for (argument, one, other, weight) in pairs {
         let facts = |config: ObserverConfig| {
-            let qweight = QWeight::from_float(weight, None, &WeightConfig::Int8(config));
+            let qweight = QWeight::from_float(weight, None, &per_row(config));
             let qweight = qweight.expect(argument);
             (qweight.codes(), qweight.scales(), qweight.zero_points())
         };
@@ -386,13 +386,13 @@ fn no_argument_is_ignored() -> Result<()> {
     // An axis of channels is 0, or an error.
     let mut axis = int8(ObserverKind::PerChannelMinMax, QScheme::PerChannelSymmetric);
     axis.ch_axis = 1;
-    assert!(QWeight::from_float(&weight, None, &WeightConfig::Int8(axis)).is_err());
+    assert!(QWeight::from_float(&weight, None, &per_row(axis)).is_err());
 
     let xs = tensor(&[BATCH, INPUTS], 5)?;
     let float = nn::Projection::new(weight.clone(), None);
-    let dynamic = |of: &ActivationConfig| matches!(of, ActivationConfig::Dynamic(_));
-    let outputs = activations().into_iter().filter(dynamic).map(|activation| {
-        let qconfig = QConfig::new(activation, WeightConfig::PER_CHANNEL);
+    let outputs = activations().into_iter().map(|activation| {
+        let weight = ObserverConfig::PER_CHANNEL;
+        let qconfig = QConfig::Int8 { weight, activation };
         let output = float.quantize(&qconfig).expect("quantizes").forward(&xs);
         floats(&output.expect("an output")).expect("floats")
     });

@@ -3,7 +3,7 @@
 use candle_core::Result;
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    ActivationConfig, DynamicConfig, Granularity, QDType, QScheme, QWeight, WeightConfig, nn,
+    DynamicConfig, Granularity, HalfType, QConfig, QDType, QScheme, QWeight, nn,
 };
 
 use half::bf16;
@@ -71,11 +71,11 @@ pub fn code_range(config: &ObserverConfig) -> [f64; 2] {
 
 /// Checks codes, scales and zero points of a weight against the formulas. The range of a
 /// histogram is held by its own fixtures; here, that its codes fit its scale.
-pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &WeightConfig, case: &str) {
+pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &QConfig, case: &str) {
     let [n, k] = qweight.shape();
-    let WeightConfig::Int8(config) = config else {
+    let QConfig::Int8 { weight: config, .. } = config else {
         let (halves, precision): (Vec<f64>, _) = match config {
-            WeightConfig::BFloat16 => {
+            QConfig::Half(HalfType::BFloat16) => {
                 let bfloats = qweight.bfloats();
                 (bfloats.iter().map(|x| x.to_f64()).collect(), 256.)
             }
@@ -132,14 +132,14 @@ pub struct Model {
     weight: Vec<f64>,
     n: usize,
     bias: Vec<f64>,
-    activation: ActivationConfig,
+    qconfig: QConfig,
 }
 
 /// How far the result may be from the exact one, beside the roundings of f32.
 pub type Slack = f64;
 
 impl Model {
-    pub fn new(projection: &nn::Projection, activation: ActivationConfig) -> Result<Self> {
+    pub fn new(projection: &nn::Projection, qconfig: &QConfig) -> Result<Self> {
         let n = projection.weight().dim(0)?;
         Ok(Self {
             weight: floats(projection.weight())?,
@@ -148,7 +148,7 @@ impl Model {
                 Some(bias) => floats(bias)?,
                 None => vec![0.; n],
             },
-            activation,
+            qconfig: qconfig.clone(),
         })
     }
 
@@ -159,16 +159,16 @@ impl Model {
         let mut out = Vec::new();
         for row in 0..m {
             let own = &xs[row * k..][..k];
-            let (codes, step) = match self.activation {
-                ActivationConfig::Float => (own.to_vec(), 0.),
-                ActivationConfig::Dynamic(config) => {
-                    let observed = match config.granularity {
+            let (codes, step) = match &self.qconfig {
+                QConfig::Half(HalfType::Float16) => (own.to_vec(), 0.),
+                QConfig::Half(_) => rounded(own),
+                QConfig::Int8 { activation, .. } => {
+                    let observed = match activation.granularity {
                         Granularity::PerTensor => xs,
                         _ => own,
                     };
-                    dequantized(own, observed, config)
+                    dequantized(own, observed, *activation)
                 }
-                ActivationConfig::BFloat16 => rounded(own),
                 _ => unreachable!("another activation"),
             };
             for channel in 0..self.n {

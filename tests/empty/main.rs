@@ -113,13 +113,10 @@ fn weights_may_be_empty_views() -> Result<()> {
     }
     for dtype in FLOATS {
         let weight = beyond(&[0, 3], dtype)?;
-        let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic().weight)?;
+        let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic())?;
         assert_eq!(qweight.dequantize()?.dims(), [0, 3]);
         let qconfig = QConfig::float_qparams_weight_only();
-        assert_eq!(
-            QTable::from_float(&weight, &qconfig.weight)?.shape(),
-            [0, 3]
-        );
+        assert_eq!(QTable::from_float(&weight, &qconfig)?.shape(), [0, 3]);
         for (kind, qscheme) in [
             (ObserverKind::MinMax, QScheme::PerTensorAffine),
             (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
@@ -302,7 +299,7 @@ fn what_no_memory_holds_is_refused() -> Result<()> {
         }
         too_many(
             "rows without columns",
-            QTable::from_float(&zeros(&[rows, 0])?, &QConfig::float16_dynamic().weight),
+            QTable::from_float(&zeros(&[rows, 0])?, &QConfig::float16_dynamic()),
         );
     }
     let qs = zeros(&[HUGE, 1, 1, 0])?;

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::inspect::{Deviation, Inspection, inspect};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    LayerKind, QConfig, QConfigSpec, QDType, QScheme, Quantizable, WeightConfig, nn,
+    DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, Quantizable, nn,
     quantize_dynamic,
 };
 
@@ -231,12 +231,14 @@ fn values_that_an_observer_cuts_off_are_counted() {
     let weight = Tensor::from_vec(values, (1 << 10, 1 << 10), &Device::Cpu).unwrap();
     let mut float = nn::Linear::new(weight, None);
     let mut quantized = float.clone();
-    let mut qconfig = QConfig::default_dynamic();
-    qconfig.weight = WeightConfig::Int8(ObserverConfig::new(
-        ObserverKind::Histogram { bins: 2_048 },
-        QDType::QInt8,
-        QScheme::PerTensorAffine,
-    ));
+    let qconfig = QConfig::Int8 {
+        weight: ObserverConfig::new(
+            ObserverKind::Histogram { bins: 2_048 },
+            QDType::QInt8,
+            QScheme::PerTensorAffine,
+        ),
+        activation: DynamicConfig::new(Granularity::PerTensor, true),
+    };
     let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
     quantize_dynamic(&mut quantized, &spec).unwrap();
     let xs = random(&[2, 1 << 10], 1.);

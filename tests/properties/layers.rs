@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_dynquant::kernels::reference::{self, Int8};
 use candle_dynquant::qparams;
 use candle_dynquant::{
-    ActivationConfig, Arithmetic, DynamicConfig, Granularity, Layer, QConfig, QDType, nn, ops,
+    Arithmetic, DynamicConfig, Granularity, HalfType, Layer, QConfig, QDType, nn, ops,
 };
 use proptest::prelude::*;
 
@@ -87,12 +87,12 @@ proptest! {
         let ys = layer.forward(&xs)?;
         prop_assert_eq!((ys.dims(), ys.dtype()), (&[m, n][..], dtype));
         let plain = floats(&xs);
-        let expected = match qconfig.activation {
-            ActivationConfig::Dynamic(config) => expected(&layer, &plain, m, config),
-            activation => {
+        let expected = match qconfig {
+            QConfig::Int8 { activation, .. } => expected(&layer, &plain, m, activation),
+            halves => {
                 let qweight = layer.projection().qweight().expect("quantized");
                 let bias = layer.bias().map_or(vec![0.; n], floats);
-                if activation == ActivationConfig::BFloat16 { reference::linear_bf16(&plain, m, &qweight.bfloats(), &bias) } else { reference::linear_f16(&plain, m, &qweight.halves(), &bias) }
+                if halves == QConfig::Half(HalfType::BFloat16) { reference::linear_bf16(&plain, m, &qweight.bfloats(), &bias) } else { reference::linear_f16(&plain, m, &qweight.halves(), &bias) }
             }
         };
         let expected = Tensor::from_vec(expected, (m, n), &Device::Cpu)?.to_dtype(dtype)?;

@@ -2,15 +2,19 @@
 
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    ActivationConfig, Arithmetic, Granularity, OnnxRuntimeOptions, QConfig, QDType, QScheme,
-    WeightConfig,
+    Arithmetic, DynamicConfig, Granularity, HalfType, OnnxRuntimeOptions, QConfig, QDType, QScheme,
 };
 use proptest::prelude::*;
 
 /// Any supported configuration of weights and activations.
 pub fn qconfig() -> impl Strategy<Value = QConfig> {
-    let custom =
-        (activation(), weight()).prop_map(|(activation, weight)| QConfig::new(activation, weight));
+    let dynamic = (activation(), weight());
+    let custom = prop_oneof![
+        14 => dynamic.prop_map(|(activation, weight)| QConfig::Int8 { weight, activation }),
+        1 => weight().prop_map(QConfig::Table),
+        1 => Just(QConfig::Half(HalfType::Float16)),
+        1 => Just(QConfig::Half(HalfType::BFloat16)),
+    ];
     prop_oneof![preset(), onnxruntime(), custom]
 }
 
@@ -39,26 +43,17 @@ fn onnxruntime() -> impl Strategy<Value = QConfig> {
     )
 }
 
-fn activation() -> impl Strategy<Value = ActivationConfig> {
+fn activation() -> impl Strategy<Value = DynamicConfig> {
     let granularity = prop_oneof![Just(Granularity::PerTensor), Just(Granularity::PerRow)];
     let arithmetic = prop_oneof![Just(Arithmetic::PyTorch), Just(Arithmetic::OnnxRuntime)];
-    let dynamic = (granularity, any::<bool>(), arithmetic).prop_map(
-        |(granularity, reduce_range, arithmetic)| {
-            let mut activation = ActivationConfig::dynamic(granularity, reduce_range);
-            if let ActivationConfig::Dynamic(config) = &mut activation {
-                config.arithmetic = arithmetic;
-            }
-            activation
-        },
-    );
-    prop_oneof![
-        7 => dynamic,
-        1 => Just(ActivationConfig::Float),
-        1 => Just(ActivationConfig::BFloat16),
-    ]
+    (granularity, any::<bool>(), arithmetic).prop_map(|(granularity, reduce_range, arithmetic)| {
+        let mut activation = DynamicConfig::new(granularity, reduce_range);
+        activation.arithmetic = arithmetic;
+        activation
+    })
 }
 
-fn weight() -> impl Strategy<Value = WeightConfig> {
+fn weight() -> impl Strategy<Value = ObserverConfig> {
     let averaging_constant = 0.01;
     let per_tensor = vec![
         ObserverKind::MinMax,
@@ -98,13 +93,12 @@ fn weight() -> impl Strategy<Value = WeightConfig> {
     ];
     let eps = prop_oneof![4 => Just(f32::EPSILON), 1 => select(vec![0., 1e-30, 0.5, f32::MIN_POSITIVE, f32::NAN])];
     let ch_axis = prop_oneof![9 => Just(0), 1 => -3..4isize];
-    let int8 = (kind, dtype, any::<bool>(), quant_range, eps, ch_axis).prop_map(
+    (kind, dtype, any::<bool>(), quant_range, eps, ch_axis).prop_map(
         |((kind, qscheme), dtype, reduce_range, quant_range, eps, ch_axis)| {
             let mut config = ObserverConfig::new(kind, dtype, qscheme);
             (config.reduce_range, config.quant_range) = (reduce_range, quant_range);
             (config.eps, config.ch_axis) = (eps, ch_axis);
-            WeightConfig::Int8(config)
+            config
         },
-    );
-    prop_oneof![18 => int8, 1 => Just(WeightConfig::Float16), 1 => Just(WeightConfig::BFloat16)]
+    )
 }

@@ -3,15 +3,13 @@
 use crate::common::toy::Toy;
 use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    ActivationConfig, Error, Granularity, LayerKind, OnnxRuntimeOptions, QConfig, QConfigSpec,
-    QDType, QScheme, WeightConfig, quantize_dynamic,
+    DynamicConfig, Error, Granularity, HalfType, LayerKind, OnnxRuntimeOptions, QConfig,
+    QConfigSpec, QDType, QScheme, quantize_dynamic,
 };
 
 /// One of everything that a spec can say.
 fn specs() -> Vec<QConfigSpec> {
-    let weight = |kind: ObserverKind, dtype, qscheme| {
-        WeightConfig::Int8(ObserverConfig::new(kind, dtype, qscheme))
-    };
+    let weight = ObserverConfig::new;
     let symmetric = QScheme::PerTensorSymmetric;
     let averaging_constant = 0.3;
     let mut narrow = ObserverConfig::new(ObserverKind::MinMax, QDType::QInt8, symmetric);
@@ -19,10 +17,9 @@ fn specs() -> Vec<QConfigSpec> {
     narrow.eps = 2f32.powi(-12);
     narrow.reduce_range = true;
     let weights = [
-        WeightConfig::PER_TENSOR,
-        WeightConfig::PER_CHANNEL,
-        WeightConfig::Float16,
-        WeightConfig::Int8(narrow),
+        ObserverConfig::PER_TENSOR,
+        ObserverConfig::PER_CHANNEL,
+        narrow,
         weight(
             ObserverKind::MinMax,
             QDType::QUInt8,
@@ -54,11 +51,14 @@ fn specs() -> Vec<QConfigSpec> {
             QScheme::PerChannelAffine,
         ),
     ];
+    let QConfig::Int8 { activation, .. } = QConfig::onnxruntime(OnnxRuntimeOptions::default())
+    else {
+        unreachable!("codes");
+    };
     let activations = [
-        ActivationConfig::Float,
-        ActivationConfig::dynamic(Granularity::PerTensor, false),
-        ActivationConfig::dynamic(Granularity::PerRow, true),
-        QConfig::onnxruntime(OnnxRuntimeOptions::default()).activation,
+        DynamicConfig::new(Granularity::PerTensor, false),
+        DynamicConfig::new(Granularity::PerRow, true),
+        activation,
     ];
     let names = [
         "",
@@ -120,12 +120,20 @@ fn specs() -> Vec<QConfigSpec> {
     for name in names {
         each = each.name(name, QConfig::float16_dynamic());
     }
+    let mut qconfigs = [HalfType::Float16, HalfType::BFloat16]
+        .map(QConfig::Half)
+        .to_vec();
     for weight in weights {
-        for activation in activations {
-            let qconfig = QConfig::new(activation, weight.clone());
-            all.push(QConfigSpec::default_kinds(qconfig.clone()).embeddings());
-            each = each.kind(LayerKind::GRU, qconfig);
-        }
+        let dynamic = |activation| QConfig::Int8 {
+            weight: weight.clone(),
+            activation,
+        };
+        qconfigs.extend(activations.map(dynamic));
+        qconfigs.push(QConfig::Table(weight));
+    }
+    for qconfig in qconfigs {
+        all.push(QConfigSpec::default_kinds(qconfig.clone()).embeddings());
+        each = each.kind(LayerKind::GRU, qconfig);
     }
     all.push(each.regex("x".repeat(2000), None));
     all
@@ -173,11 +181,14 @@ fn parts_of_a_spec_come_back_too() {
             serde_json::from_str::<QConfig>(&json).expect(&json),
             qconfig
         );
-        let weight = serde_json::to_string(&qconfig.weight).expect("writes");
-        assert_eq!(
-            serde_json::from_str::<WeightConfig>(&weight).expect(&weight),
-            qconfig.weight
-        );
+        if let QConfig::Int8 { weight, activation } = &qconfig {
+            let json = serde_json::to_string(weight).expect("writes");
+            let read: ObserverConfig = serde_json::from_str(&json).expect(&json);
+            assert_eq!(read, *weight);
+            let json = serde_json::to_string(activation).expect("writes");
+            let read: DynamicConfig = serde_json::from_str(&json).expect(&json);
+            assert_eq!(read, *activation);
+        }
         assert_eq!(
             serde_json::from_str::<QConfig>(&format!("{name:?}")).expect(name),
             qconfig
@@ -414,7 +425,7 @@ fn a_custom_observer_is_not_written_but_reported() {
     });
     let kind = ObserverKind::Custom(custom);
     let config = ObserverConfig::new(kind, QDType::QInt8, QScheme::PerTensorSymmetric);
-    let qconfig = QConfig::new(ActivationConfig::Float, WeightConfig::Int8(config));
+    let qconfig = QConfig::Table(config);
     let spec = QConfigSpec::of([""], qconfig);
     for error in [spec.to_yaml(), spec.to_json()] {
         let error = error.expect_err("no such form").to_string();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
-use candle_dynquant::{Checkpoint, LayerKind, LeftReason, QConfigSpec, WeightConfig};
+use candle_dynquant::{Checkpoint, LayerKind, LeftReason, QConfig, QConfigSpec};
 use candle_dynquant_io::print;
 
 use super::args::{DequantizeArgs, QuantizeArgs};
@@ -210,9 +210,9 @@ fn becomes(layer: &PlannedLayer) -> String {
 fn bytes_after(layer: &PlannedLayer, info: &TensorInfo) -> u64 {
     let elements = info.shape.iter().product::<usize>() as u64;
     let rows = info.shape.first().map_or(0, |rows| *rows as u64);
-    match layer.qconfig.as_ref().map(|qconfig| &qconfig.weight) {
+    match &layer.qconfig {
         None => info.bytes,
-        Some(WeightConfig::Int8(config)) => {
+        Some(QConfig::Int8 { weight: config, .. } | QConfig::Table(config)) => {
             let scales = if config.qscheme.is_per_channel() {
                 rows
             } else {

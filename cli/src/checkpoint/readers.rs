@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use candle_dynquant::WeightConfig;
+use candle_dynquant::QConfig;
 use candle_dynquant::checkpoint::Plan;
 use candle_dynquant_io::{input, json};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ pub fn note(folder: &Path, plan: &Plan) -> Option<String> {
         .layers()
         .iter()
         .filter_map(|layer| layer.qconfig.as_ref());
-    if !planned.any(|qconfig| matches!(qconfig.weight, WeightConfig::Int8(_))) {
+    if !planned.any(|qconfig| !matches!(qconfig, QConfig::Half(_))) {
         return None;
     }
     let text = input::read(&folder.join("config.json"), MAX_CONFIG).ok()?;

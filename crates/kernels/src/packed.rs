@@ -26,19 +26,20 @@ use half::{bf16, f16};
 use super::isa::{Isa, Pairs, Registers};
 use super::reference::Affine;
 use super::threads::Line;
+use crate::qparams::activation::DynamicConfig;
 use crate::sizes;
 
 /// Cache line, and the widest vector register.
 const ALIGN: usize = 64;
 
-/// The type of a weight.
+/// The type of a weight, which decides what its products do to activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
-    /// Codes of 8 bits.
-    Int8,
-    /// f16.
+    /// Codes of 8 bits; activations become u8.
+    Int8(DynamicConfig),
+    /// f16; activations stay f32.
     Float16,
-    /// bf16.
+    /// bf16; activations are rounded to it.
     BFloat16,
 }
 
@@ -46,7 +47,7 @@ impl Element {
     /// Inputs that are stored together.
     fn group(self) -> usize {
         match self {
-            Self::Int8 => 4,
+            Self::Int8(_) => 4,
             Self::Float16 => 1,
             Self::BFloat16 => 2,
         }
@@ -54,7 +55,7 @@ impl Element {
 
     fn bytes(self) -> usize {
         match self {
-            Self::Int8 => 1,
+            Self::Int8(_) => 1,
             Self::Float16 | Self::BFloat16 => 2,
         }
     }
@@ -63,7 +64,7 @@ impl Element {
     fn pairs(self, isa: Isa) -> Pairs {
         match self {
             Self::BFloat16 => isa.registers().pairs,
-            Self::Int8 | Self::Float16 => Pairs::Adjacent,
+            Self::Int8(_) | Self::Float16 => Pairs::Adjacent,
         }
     }
 
@@ -81,7 +82,7 @@ impl Element {
 #[derive(Debug)]
 pub struct Packed {
     isa: Isa,
-    element: Element,
+    pub(super) element: Element,
     n: usize,
     k: usize,
     /// Groups of inputs.
@@ -272,7 +273,7 @@ impl Packed {
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         // Halves have neither scales nor zero points.
         let (scale, zero_points) = match element {
-            Element::Int8 => (0., width),
+            Element::Int8(_) => (0., width),
             Element::Float16 | Element::BFloat16 => (1., 0),
         };
         let mut packed = Self {
@@ -326,8 +327,8 @@ impl Packed {
         }
         // Mostly one of the first codes says no.
         let mut codes = self.weights[self.aligned..].iter();
-        self.reduced_range =
-            self.element == Element::Int8 && codes.all(|code| code.wrapping_add(64) <= 128);
+        self.reduced_range = matches!(self.element, Element::Int8(_))
+            && codes.all(|code| code.wrapping_add(64) <= 128);
         self
     }
 
@@ -389,7 +390,7 @@ impl Packed {
     /// The int8 codes in row order again, `[n, k]`; none of other weights.
     pub fn codes(&self) -> Vec<i8> {
         match self.element {
-            Element::Int8 => {
+            Element::Int8(_) => {
                 self.unpack(|[byte]| byte.wrapping_sub(self.isa.registers().shift).cast_signed())
             }
             Element::Float16 | Element::BFloat16 => Vec::new(),
@@ -400,7 +401,7 @@ impl Packed {
     pub fn halves(&self) -> Vec<f16> {
         match self.element {
             Element::Float16 => self.unpack(f16::from_le_bytes),
-            Element::Int8 | Element::BFloat16 => Vec::new(),
+            Element::Int8(_) | Element::BFloat16 => Vec::new(),
         }
     }
 
@@ -408,7 +409,7 @@ impl Packed {
     pub fn bfloats(&self) -> Vec<bf16> {
         match self.element {
             Element::BFloat16 => self.unpack(bf16::from_le_bytes),
-            Element::Int8 | Element::Float16 => Vec::new(),
+            Element::Int8(_) | Element::Float16 => Vec::new(),
         }
     }
 

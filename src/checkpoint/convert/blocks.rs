@@ -8,7 +8,7 @@ use crate::checkpoint::read::{self, Entry, Opened, Shard, invalid};
 use crate::codes::offset;
 use crate::error::{Error, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
-use crate::qconfig::WeightConfig;
+use crate::qconfig::QConfig;
 use crate::qtable::QTable;
 use crate::qweight::from_codes::check_sums;
 use crate::sizes;
@@ -71,15 +71,14 @@ fn below(mut error: Error, first: usize) -> Error {
 pub fn quantized_blocks(
     source: &Opened,
     name: &str,
-    config: &WeightConfig,
+    config: &QConfig,
     mut with: impl FnMut(usize, &QTable) -> Result<()>,
 ) -> Result<()> {
     let (_, _, shape) = matrix(source, name)?;
     let observed = observed(source, name, config)?;
-    let one_scale = match config {
-        WeightConfig::Int8(config) => !config.qscheme.is_per_channel(),
-        WeightConfig::Float16 | WeightConfig::BFloat16 => false,
-    };
+    let one_scale = config
+        .observer()
+        .is_some_and(|own| !own.qscheme.is_per_channel());
     let rows = if observed.is_none() && one_scale {
         shape[0]
     } else {
@@ -97,9 +96,9 @@ pub fn quantized_blocks(
 ///
 /// # Errors
 /// When they do not, the weight cannot be read, or it holds a NaN or an infinity.
-pub fn check_products(source: &Opened, name: &str, config: &WeightConfig) -> Result<()> {
+pub fn check_products(source: &Opened, name: &str, config: &QConfig) -> Result<()> {
     let (_, _, [_, k]) = matrix(source, name)?;
-    let is_int8 = matches!(config, WeightConfig::Int8(_));
+    let is_int8 = config.observer().is_some();
     // Few inputs need no look at the weight.
     if !is_int8 || (k as u64).saturating_mul(255 * 255) <= i32::MAX as u64 {
         return Ok(());
@@ -120,13 +119,10 @@ pub fn check_block(table: &QTable) -> Result<()> {
 }
 
 /// The parameters of a weight with one scale, if its observer needs no more than a block at a time.
-fn observed(source: &Opened, name: &str, config: &WeightConfig) -> Result<Option<WeightQParams>> {
-    let WeightConfig::Int8(config) = config else {
+fn observed(source: &Opened, name: &str, config: &QConfig) -> Result<Option<WeightQParams>> {
+    let Some(config) = config.observer().filter(|own| own.sees_blocks()) else {
         return Ok(None);
     };
-    if !config.sees_blocks() {
-        return Ok(None);
-    }
     let (_, _, shape) = matrix(source, name)?;
     let mut observer = config.build()?;
     blocks(source, name, rows_of_block(shape[1]), |rows, values| {

@@ -431,7 +431,7 @@ impl Layer for Leaf {
         // A table is looked up, not multiplied.
         if self.layer.kind != LayerKind::Embedding {
             for tensor in &self.layer.tensors {
-                let checked = check_products(&self.source.opened, tensor, &qconfig.weight);
+                let checked = check_products(&self.source.opened, tensor, qconfig);
                 let own = tensor.rsplit('.').next().unwrap_or(tensor);
                 checked.map_err(|error| error.at(own))?;
             }

@@ -11,10 +11,9 @@ use crate::checkpoint::write::{
 };
 use crate::codes::offset;
 use crate::error::{Error, Result};
-use crate::halves::max_half;
 use crate::module::LayerKind;
-use crate::observer::ZeroPoints;
-use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
+use crate::observer::{ObserverConfig, ZeroPoints};
+use crate::qconfig::QConfig;
 use crate::qparams::QScheme;
 use crate::qtable::QTable;
 use crate::stored::{Codes, Format, Zeros};
@@ -64,7 +63,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
             } else if is_module && layer.kind == LayerKind::Embedding {
                 tables.push(module());
             }
-            if is_module && format.codes.is_none() && layer.is_linear() {
+            if is_module && format.codes().is_none() && layer.is_linear() {
                 ignore.push(name());
             }
             weights.insert(&**tensor, (qconfig, format));
@@ -72,7 +71,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
     }
     let tensors = source.files.tensors().map(|(name, _, entry)| {
         let output = match weights.get(name) {
-            Some((qconfig, format)) => weight(source, name, entry, &qconfig.weight, *format),
+            Some((qconfig, format)) => weight(source, name, entry, qconfig, *format),
             None => Output::Copied,
         };
         (name, vec![output])
@@ -93,10 +92,10 @@ fn weight<'a>(
     source: &'a Opened,
     name: &'a str,
     entry: &Entry,
-    config: &'a WeightConfig,
+    config: &'a QConfig,
     format: Format,
 ) -> Output<'a> {
-    let zeros = match format.codes.map(|codes| codes.qscheme) {
+    let zeros = match format.codes().map(|codes| codes.qscheme) {
         Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
         Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
         _ => Zeros::None,
@@ -111,41 +110,40 @@ fn weight<'a>(
 }
 
 fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
-    let codes = match &qconfig.weight {
-        WeightConfig::Int8(config) => Some(Codes {
-            dtype: config.dtype,
-            qscheme: config.qscheme,
-        }),
-        WeightConfig::Float16 | WeightConfig::BFloat16 => None,
+    let codes = |config: &ObserverConfig| Codes {
+        dtype: config.dtype,
+        qscheme: config.qscheme,
     };
-    let activation = match (kind, &qconfig.weight, qconfig.activation) {
-        (LayerKind::Embedding, ..) => None,
-        (_, WeightConfig::Int8(_), ActivationConfig::Float) => {
-            return Err(Error::UnsupportedQConfig {
-                expected: "dynamic activations, for a weight that is multiplied".into(),
-                got: qconfig.to_string(),
-            });
-        }
-        (_, _, activation) => Some(activation),
-    };
-    let mut format = Format {
-        codes,
-        bfloat16: qconfig.weight == WeightConfig::BFloat16,
-        activation,
-        saturated: 0,
-    }
-    .check()?;
+    let is_table = *kind == LayerKind::Embedding;
     // A weight that cannot be quantized is an error before anything is written.
     let (_, _, [_, k]) = matrix(source, tensor)?;
-    if codes.is_none() {
-        let max = max_half(format.halves());
-        blocks(source, tensor, rows_of_block(k), |_, values| {
-            let beyond = |value: &&f32| max.is_some_and(|max| value.abs() > max);
-            format.saturated += values.iter().filter(beyond).count();
-            Ok(())
-        })?;
+    match qconfig {
+        QConfig::Table(weight) if is_table => Ok(Format::Int8 {
+            codes: codes(weight),
+            activation: None,
+        }),
+        QConfig::Table(_) => Err(Error::UnsupportedQConfig {
+            expected: "dynamic activations, for a weight that is multiplied".into(),
+            got: qconfig.to_string(),
+        }),
+        QConfig::Int8 { weight, activation } => Ok(Format::Int8 {
+            codes: codes(weight),
+            activation: (!is_table).then_some(*activation),
+        }),
+        QConfig::Half(half) => {
+            let max = half.max();
+            let mut saturated = 0;
+            blocks(source, tensor, rows_of_block(k), |_, values| {
+                saturated += values.iter().filter(|value| value.abs() > max).count();
+                Ok(())
+            })?;
+            Ok(Format::Half {
+                half: *half,
+                saturated,
+                multiplied: !is_table,
+            })
+        }
     }
-    Ok(format)
 }
 
 /// The error of a weight, at its place in the source.
@@ -170,12 +168,12 @@ fn write_block(
     if let Some(halves) = table.stored_halves() {
         return to.write(name, &halves.to_bytes());
     }
-    if format.activation.is_some() {
+    if format.is_multiplied() {
         check_block(table)?;
     }
     let codes: Vec<i8> = table.stored_codes().collect();
     let [rows, _] = table.shape();
-    let qscheme = format.codes.map(|codes| codes.qscheme);
+    let qscheme = format.codes().map(|codes| codes.qscheme);
     let repeat = |len: usize| {
         if !qscheme.is_some_and(QScheme::is_per_channel) {
             usize::from(first == 0)
@@ -186,7 +184,7 @@ fn write_block(
             1
         }
     };
-    let offset = format.codes.map_or(0, |codes| offset(codes.dtype));
+    let offset = format.codes().map_or(0, |codes| offset(codes.dtype));
     let zeros = match table.zero_points() {
         Some(ZeroPoints::Float(zeros)) => Zeros::Float(zeros.repeat(repeat(zeros.len()))),
         Some(ZeroPoints::Int(zeros)) => {

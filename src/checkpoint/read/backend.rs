@@ -11,7 +11,7 @@ use super::opened::Opened;
 use super::weights::Kind;
 use crate::error::Result;
 use crate::stored::origin::{self, Source};
-use crate::stored::{FORMAT, Format};
+use crate::stored::{FORMAT, Format, Written};
 
 pub struct Backend(pub Arc<Opened>);
 
@@ -27,7 +27,7 @@ impl Backend {
     fn read(&self, name: &str, dtype: DType) -> Result<Option<Tensor>> {
         if let Some(format) = self.format(name) {
             // Numbers and words only.
-            let json = serde_json::to_vec(&format).unwrap_or_default();
+            let json = serde_json::to_vec(&Written::from(format)).unwrap_or_default();
             let length = json.len();
             return Ok(Some(Tensor::from_vec(json, length, &Device::Cpu)?));
         }
@@ -40,7 +40,7 @@ impl Backend {
         let Some(kind) = self.0.weights.get(name) else {
             return Ok(Some(shard.tensor(name, entry)?));
         };
-        let halves = matches!(kind, Kind::Whole(Format { codes: None, .. }));
+        let halves = matches!(kind, Kind::Whole(Format::Half { .. }));
         let read = || match dtype {
             _ if halves => shard.tensor(name, entry),
             DType::U8 => {

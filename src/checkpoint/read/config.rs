@@ -11,7 +11,7 @@ use super::files::read_small;
 use super::header::{parse, parse_file};
 use crate::error::{Error, Result};
 use crate::name_regex::NameRegexes;
-use crate::qconfig::{ActivationConfig, Granularity};
+use crate::qconfig::{DynamicConfig, Granularity};
 use crate::words::brief;
 
 /// The maximum length of a `config.json`.
@@ -37,7 +37,7 @@ const FORMATS: [&str; 3] = ["int-quantized", "naive-quantized", "dense"];
 #[derive(Debug, Default)]
 pub struct Quantization {
     /// The treatment of activations in each group.
-    groups: Vec<Option<ActivationConfig>>,
+    groups: Vec<Option<DynamicConfig>>,
     /// The first group that has a module, or a class of modules, as a target.
     names: HashMap<String, usize>,
     /// The first group that has any.
@@ -46,7 +46,7 @@ pub struct Quantization {
     regexes: NameRegexes,
     of_regexes: Vec<usize>,
     /// The configuration of modules, by the tensors that they have.
-    modules: BTreeMap<String, Option<ActivationConfig>>,
+    modules: BTreeMap<String, Option<DynamicConfig>>,
     /// The entry of another method than compressed-tensors, by its name.
     pub foreign: Option<(String, Value)>,
     /// Whether the model has a vocabulary, and so maybe a tied head.
@@ -164,13 +164,13 @@ impl Quantization {
     }
 
     /// Adds what a layout's own tensors say of the activations of a weight.
-    pub fn describe(&mut self, weight: &str, activation: Option<ActivationConfig>) {
+    pub fn describe(&mut self, weight: &str, activation: Option<DynamicConfig>) {
         self.modules.insert(module(weight).to_owned(), activation);
     }
 
     /// The treatment of activations beside an int8 weight: dynamic and per row where the file does
     /// not say it, `None` where they stay float.
-    pub fn activation(&self, weight: &str) -> Option<ActivationConfig> {
+    pub fn activation(&self, weight: &str) -> Option<DynamicConfig> {
         let module = module(weight);
         if let Some(activation) = self.modules.get(module) {
             return *activation;
@@ -179,7 +179,7 @@ impl Quantization {
         let matched = self.regexes.first(module).map(|i| self.of_regexes[i]);
         match named.into_iter().chain(matched).min().or(self.of_class) {
             Some(group) => self.groups[group],
-            None => Some(ActivationConfig::dynamic(Granularity::PerRow, false)),
+            None => Some(DynamicConfig::default()),
         }
     }
 }
@@ -190,7 +190,7 @@ fn module(weight: &str) -> &str {
 }
 
 impl RawActivations {
-    fn read(&self) -> Result<ActivationConfig> {
+    fn read(&self) -> Result<DynamicConfig> {
         let kind = self.type_.as_deref().unwrap_or("int");
         if (self.num_bits.unwrap_or(8), kind) != (8, "int") {
             let got = format!("{} bits, {}", self.num_bits.unwrap_or(8), brief(kind, 60));
@@ -205,7 +205,7 @@ impl RawActivations {
             Some("tensor") => Granularity::PerTensor,
             Some(got) => return Err(unsupported("input_activations", "token or tensor", got)),
         };
-        Ok(ActivationConfig::dynamic(granularity, false))
+        Ok(DynamicConfig::new(granularity, false))
     }
 }
 
@@ -253,7 +253,7 @@ mod tests {
         });
         let config = json!({"quantization_config": {"config_groups": groups}});
         let config = Quantization::read(config.to_string().into()).expect("a configuration");
-        let dynamic = |granularity| Some(ActivationConfig::dynamic(granularity, false));
+        let dynamic = |granularity| Some(DynamicConfig::new(granularity, false));
         let cases = [
             // A regex before a name, a name before a regex, and a regex alone.
             ("m.key.weight", dynamic(Granularity::PerTensor)),

@@ -64,7 +64,7 @@ impl Opened {
     pub fn check_views(&self, name: &str) -> Result<()> {
         let views = self.views.get(name).into_iter().flat_map(BTreeMap::values);
         for view in views {
-            if let Some(Kind::Whole(Format { codes: Some(_), .. })) = self.weights.get(view) {
+            if let Some(Kind::Whole(Format::Int8 { .. })) = self.weights.get(view) {
                 weights::positive_scales(&self.files, view)?;
             }
         }
@@ -101,9 +101,11 @@ impl Source for Opened {
                 return Ok(None);
             };
             let mut format = *format;
-            if rows.len() != n {
+            if let Format::Half { saturated, .. } = &mut format
+                && rows.len() != n
+            {
                 // Their place is unknown.
-                format.saturated = 0;
+                *saturated = 0;
             }
             let values = weights::contents(&self.files, name, format, rows)?;
             let shape = part.shape;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::header::parse;
 use crate::error::{Error, Result};
-use crate::stored::Format;
 use crate::stored::origin::Part;
+use crate::stored::{Format, Written};
 use crate::words::brief;
 
 /// The key of the metadata.
@@ -21,7 +21,7 @@ const VERSIONS: [u64; 2] = [1, 2];
 struct Record {
     version: u64,
     /// Each once, since most weights are alike.
-    formats: Vec<Format>,
+    formats: Vec<Written>,
     /// The number of the format of each weight.
     weights: BTreeMap<String, usize>,
     /// The weights that are parts of tensors.
@@ -65,11 +65,13 @@ pub fn read(json: &str) -> Result<Recorded> {
         });
     }
     let record: Record = parse(json.as_bytes()).map_err(malformed)?;
-    let format = |(name, number): (String, usize)| match record.formats.get(number) {
-        Some(format) => Ok((name, format.check()?)),
+    let formats = record.formats.into_iter().map(Format::try_from);
+    let formats = formats.collect::<Result<Vec<_>>>()?;
+    let format = |(name, number): (String, usize)| match formats.get(number) {
+        Some(format) => Ok((name, *format)),
         None => Err(malformed(format!(
             "format {number} of {}, for {:?}",
-            record.formats.len(),
+            formats.len(),
             brief(&name, 100)
         ))),
     };
@@ -93,6 +95,7 @@ pub fn write<'a>(
         ..Default::default()
     };
     for (name, format) in weights {
+        let format = Written::from(format);
         let known = record.formats.iter().position(|own| *own == format);
         let number = known.unwrap_or_else(|| {
             record.formats.push(format);

@@ -127,15 +127,15 @@ pub fn belongs(weights: &Weights, name: &str) -> bool {
 /// Checks the tensors of a weight against its format.
 fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     let (_, entry) = files.get(name, "the weight that the metadata names")?;
-    let expected = match format.codes {
-        Some(_) => Dtype::I8,
-        None => format.halves().into(),
+    let expected = match format {
+        Format::Int8 { .. } => Dtype::I8,
+        Format::Half { half, .. } => half.dtype().into(),
     };
     let [n, _] = matrix(name, entry)?;
     if entry.dtype != expected {
         return Err(invalid(name, expected.to_string(), entry.dtype.to_string()));
     }
-    let Some(codes) = format.codes else {
+    let Some(codes) = format.codes() else {
         return Ok(());
     };
     let count = if codes.qscheme.is_per_channel() {
@@ -202,11 +202,9 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         return Ok(Kind::Groups(k / scales.shape[1]));
     };
     let dtype = QDType::QInt8;
-    Ok(Kind::Whole(Format {
-        codes: Some(Codes { dtype, qscheme }),
-        bfloat16: false,
+    Ok(Kind::Whole(Format::Int8 {
+        codes: Codes { dtype, qscheme },
         activation: config.activation(name),
-        saturated: 0,
     }))
 }
 
@@ -243,7 +241,7 @@ impl Kind {
         };
         let within = range.start - rows.start * k..range.end - rows.start * k;
         let values = match self {
-            Self::Whole(Format { codes: None, .. }) => return shard.floats(name, entry, range),
+            Self::Whole(Format::Half { .. }) => return shard.floats(name, entry, range),
             Self::Whole(format) => {
                 let shape = [rows.len(), k];
                 let Values::Codes(raw) = contents(files, name, format, rows)? else {
@@ -276,7 +274,7 @@ impl Kind {
 pub fn contents(files: &Files, name: &str, format: Format, rows: Range<usize>) -> Result<Values> {
     let (shard, entry, [_, k]) = weight(files, name)?;
     let elements = rows.start * k..rows.end * k;
-    let Some(Codes { dtype, qscheme }) = format.codes else {
+    let Some(Codes { dtype, qscheme }) = format.codes() else {
         return Ok(Values::Halves(shard.halves(entry, elements)?));
     };
     let scales = scales(files, name, SCALE)?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::targets::targets;
 use crate::checkpoint::read::{ENTRY, METHOD, OLD_ENTRY, Opened};
 use crate::error::{Error, Result};
-use crate::qconfig::{ActivationConfig, Granularity};
+use crate::qconfig::Granularity;
 use crate::qparams::QScheme;
 use crate::stored::Format;
 use crate::words::brief;
@@ -37,7 +37,7 @@ pub fn entry(
     let mut formats: Vec<(bool, Format)> = Vec::new();
     let mut groups: Vec<BTreeSet<&str>> = Vec::new();
     for (modules, is_linear) in [(linears, true), (embeddings, false)] {
-        for module in modules.iter().filter(|m| m.format.codes.is_some()) {
+        for module in modules.iter().filter(|m| m.format.codes().is_some()) {
             let key = (is_linear, module.format);
             let number = formats.iter().position(|format| *format == key);
             let number = number.unwrap_or_else(|| {
@@ -120,17 +120,14 @@ fn group(targets: &BTreeSet<String>, format: Format) -> Value {
             "symmetric": symmetric, "type": "int",
         })
     };
-    let activations = match format.activation {
-        Some(ActivationConfig::Dynamic(config)) => {
-            let strategy = match config.granularity {
-                Granularity::PerRow => "token",
-                Granularity::PerTensor => "tensor",
-            };
-            args(true, strategy, false, Value::Null)
-        }
-        _ => Value::Null,
-    };
-    let qscheme = format.codes.map(|codes| codes.qscheme);
+    let activations = format.activation().map_or(Value::Null, |config| {
+        let strategy = match config.granularity {
+            Granularity::PerRow => "token",
+            Granularity::PerTensor => "tensor",
+        };
+        args(true, strategy, false, Value::Null)
+    });
+    let qscheme = format.codes().map(|codes| codes.qscheme);
     let strategy = if qscheme.is_some_and(QScheme::is_per_channel) {
         "channel"
     } else {

@@ -153,7 +153,7 @@ impl Placed {
                     match of.get_mut(&part) {
                         None => drop(of.insert(part, held)),
                         Some(known) if equals(&known.weight, &held.weight) => {
-                            if known.weight.format().activation.is_none() {
+                            if !known.weight.format().is_multiplied() {
                                 *known = held;
                             }
                         }
@@ -204,19 +204,17 @@ impl Placed {
         };
         let same = matches!(&known.pieces[..], [own] if equals(own, &held.weight));
         // If layers share a weight, one that multiplies knows the configuration of activations.
-        let agree = match (known.format.activation, format.activation) {
-            (Some(known), Some(own)) => known == own,
-            _ => true,
-        };
-        if !(same && agree && known.format.codes == format.codes) {
-            let is_found = known.format.activation.is_none() || !held.by_name;
-            return if held.origin.is_some() && is_found && format.activation.is_some() {
+        let both = known.format.is_multiplied() && format.is_multiplied();
+        let agree = !both || known.format.activation() == format.activation();
+        if !(same && agree && known.format.codes() == format.codes()) {
+            let is_found = !known.format.is_multiplied() || !held.by_name;
+            return if held.origin.is_some() && is_found && format.is_multiplied() {
                 self.view(name, part, held, source)
             } else {
                 Err(contested(&name).at(&held.path))
             };
         }
-        if known.format.activation.is_none() {
+        if !known.format.is_multiplied() {
             (known.kind, known.format) = (held.kind, format);
         }
         Ok(())
@@ -314,17 +312,10 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
     let (_, first) = rows.first().filter(|_| next == n)?;
     let mut format = first.weight.format();
     let per_row = format
-        .codes
+        .codes()
         .is_none_or(|codes| codes.qscheme.is_per_channel());
     for (_, held) in &rows[1..] {
-        let own = held.weight.format();
-        let saturated = format.saturated + own.saturated;
-        let same = Format { saturated, ..own }
-            == Format {
-                saturated,
-                ..format
-            };
-        format = same.then_some(Format { saturated, ..own })?;
+        format = format.joined(held.weight.format())?;
     }
     per_row.then(|| (first.kind.clone(), format))
 }
@@ -371,7 +362,7 @@ fn equals(a: &Quantized, b: &Quantized) -> bool {
     let parts = |w: &Quantized| (w.codes(), w.halves(), w.scales());
     a.memory() == b.memory()
         || (a.shape() == b.shape()
-            && a.format().codes == b.format().codes
+            && a.format().codes() == b.format().codes()
             && parts(a) == parts(b)
             && a.zero_points() == b.zero_points())
 }

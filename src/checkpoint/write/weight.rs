@@ -29,7 +29,7 @@ pub fn weight<'a>(
             to.write(&name, &bytes)?;
             scales.extend(piece.scales());
         }
-        if pieces.iter().any(|piece| piece.format().codes.is_some()) {
+        if pieces.iter().any(|piece| piece.format().codes().is_some()) {
             write_qparams(&name, &scales, &zeros, to)?;
         }
         Ok(())
@@ -64,8 +64,9 @@ pub fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros) -> Ve
     let tensor = |suffix: &str, dtype, shape: &[usize]| {
         Planned::new(&format!("{name}{suffix}"), dtype, shape)
     };
-    let Some(codes) = format.codes else {
-        return vec![tensor("", format.halves().into(), shape)];
+    let codes = match format {
+        Format::Int8 { codes, .. } => codes,
+        Format::Half { half, .. } => return vec![tensor("", half.dtype().into(), shape)],
     };
     let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
     let of_scales = if codes.qscheme.is_per_channel() {

@@ -8,12 +8,11 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 
 use super::prefix::prefix_of;
-use super::ties::Tied;
 use crate::error::{Error, Result};
 use crate::module::{
     Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightId, WeightInfo,
 };
-use crate::qconfig::{ActivationConfig, QConfig};
+use crate::qconfig::QConfig;
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
 use crate::sizes;
@@ -75,17 +74,15 @@ impl Embedding {
         let origin = origin::find(&embeddings);
         let quantized = origin.as_ref().and_then(|origin| {
             let found = origin.table().ok()??;
-            let rows = match found.format.activation {
-                None => Rows::Own {
+            let rows = if found.format.is_multiplied() {
+                Rows::Lent {
+                    weight: Arc::new(found.qweight(1, None).ok()??),
+                    tied: true,
+                }
+            } else {
+                Rows::Own {
                     table: Arc::new(found.qtable().ok()?),
                     qconfig: None,
-                },
-                Some(_) => {
-                    let (weight, activations) = found.qweight(1, None).ok()??;
-                    Rows::Lent {
-                        weight: Arc::new(weight),
-                        activations: Some(activations),
-                    }
                 }
             };
             let dtype = embeddings.dtype();
@@ -181,7 +178,7 @@ impl Embedding {
     }
 
     /// The weight of an output projection that it shares with a checkpoint's other layers.
-    pub(super) fn tied(&self) -> Option<Tied<'_>> {
+    pub(super) fn tied(&self) -> Option<&Arc<QWeight>> {
         match &self.table {
             Table::Quantized(quantized) => quantized.tied(),
             Table::Float(_) => None,
@@ -263,17 +260,9 @@ impl Layer for Embedding {
                 got: "one that is quantized already".into(),
             });
         };
-        if qconfig.activation != ActivationConfig::Float {
-            return Err(Error::UnsupportedQConfig {
-                expected: "a weight-only qconfig, for a table that multiplies nothing: \
-                           QConfig::float_qparams_weight_only()"
-                    .into(),
-                got: qconfig.to_string(),
-            });
-        }
         self.rows()?;
         let rows = Rows::Own {
-            table: Arc::new(QTable::from_float(table, &qconfig.weight)?),
+            table: Arc::new(QTable::from_float(table, qconfig)?),
             qconfig: Some(qconfig.clone()),
         };
         Ok(self.reading(Arc::new(Quantized::new(rows, table.dtype(), None))))
@@ -294,10 +283,10 @@ impl Layer for Embedding {
             },
             Table::Quantized(quantized) => Value::Quantized(match &quantized.rows {
                 Rows::Own { table, .. } => StoredRows::Table(Arc::clone(table)),
-                Rows::Lent {
-                    weight,
-                    activations,
-                } => StoredRows::Weight(Arc::clone(weight), *activations),
+                Rows::Lent { weight, tied } => StoredRows::Weight {
+                    weight: Arc::clone(weight),
+                    multiplied: *tied,
+                },
             }),
         };
         Ok(vec![StoredWeight::new("weight", value)])
@@ -329,17 +318,14 @@ impl Layer for Embedding {
         let Table::Float(table) = &self.table else {
             return None;
         };
-        if qconfig.activation != ActivationConfig::Float {
+        if let QConfig::Int8 { .. } = qconfig {
             return None;
         }
         let shape = [self.rows().ok()?, self.hidden_size];
         if let Some(weight) = lent.get::<QWeight>() {
             return (weight.shape() == shape).then(|| {
-                let activations = None;
-                let rows = Rows::Lent {
-                    weight,
-                    activations,
-                };
+                let tied = false;
+                let rows = Rows::Lent { weight, tied };
                 self.reading(Arc::new(Quantized::new(rows, table.dtype(), None)))
             });
         }
@@ -395,15 +381,16 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
         }
         Some(found) => {
             let origin = found.origin(shape);
-            let rows = match found.format.activation {
-                Some(activations) => Rows::Lent {
+            let rows = if found.format.is_multiplied() {
+                Rows::Lent {
                     weight: Arc::new(found.qweight(1, shape, None)?),
-                    activations: Some(activations),
-                },
-                None => Rows::Own {
+                    tied: true,
+                }
+            } else {
+                Rows::Own {
                     table: Arc::new(found.qtable(shape)?),
                     qconfig: None,
-                },
+                }
             };
             let table = Quantized::new(rows, vb.dtype(), origin.clone());
             (Table::Quantized(Arc::new(table)), origin)

@@ -9,8 +9,7 @@ use crate::error::Result;
 use crate::kernels;
 use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::nn::projection;
-use crate::nn::ties::{Dequantized, Tied};
-use crate::qconfig::{ActivationConfig, QConfig};
+use crate::qconfig::QConfig;
 use crate::qtable::QTable;
 use crate::qweight::QWeight;
 use crate::stored::Origin;
@@ -25,7 +24,7 @@ pub(super) struct Quantized {
     /// Where the table is in a checkpoint, if it was read as it is.
     origin: Option<Origin>,
     /// Filled when the table is first read as a tensor.
-    dequantized: OnceLock<Dequantized>,
+    dequantized: OnceLock<Tensor>,
 }
 
 /// Where the rows are read.
@@ -38,8 +37,8 @@ pub(super) enum Rows {
     },
     Lent {
         weight: Arc<QWeight>,
-        /// The treatment of activations in products with it, if it was read from a checkpoint.
-        activations: Option<ActivationConfig>,
+        /// Whether it was read from a checkpoint as the weight of an output projection.
+        tied: bool,
     },
 }
 
@@ -115,11 +114,9 @@ impl Quantized {
     }
 
     pub fn dequantized(&self) -> &Tensor {
-        let dequantized = self.dequantized.get_or_init(|| {
+        self.dequantized.get_or_init(|| {
             let table = match &self.rows {
                 Rows::Own { table, .. } => table.dequantize(),
-                // Its own copy, from which only this table's head can be made.
-                Rows::Lent { weight, .. } if self.tied().is_some() => weight.dequantize(),
                 Rows::Lent { weight, .. } => Ok(weight.dequantized().clone()),
             };
             let table = table.and_then(|table| Ok(table.to_dtype(self.dtype)?));
@@ -128,18 +125,14 @@ impl Quantized {
             if let Some(origin) = &self.origin {
                 origin.record(&table);
             }
-            Dequantized::new(table, self.tied())
-        });
-        dequantized.tensor()
+            table
+        })
     }
 
     /// The weight of an output projection, if it was read from a checkpoint as one.
-    pub fn tied(&self) -> Option<Tied<'_>> {
+    pub fn tied(&self) -> Option<&Arc<QWeight>> {
         match &self.rows {
-            Rows::Lent {
-                weight,
-                activations: Some(activations),
-            } => Some((weight, *activations)),
+            Rows::Lent { weight, tied: true } => Some(weight),
             _ => None,
         }
     }
@@ -149,7 +142,7 @@ impl Quantized {
         match &self.rows {
             Rows::Lent { weight, .. } => projection::weight_info(weight, name),
             Rows::Own { table, .. } => {
-                let dtype = WeightDType::of_quantized(table.dtype(), table.half_dtype());
+                let dtype = WeightDType::of_quantized(table.dtype(), table.half_type());
                 WeightInfo::new(name, &table.shape(), dtype, table.bytes())
                     .quantized(table.saturated())
                     .with_underflowed(table.underflowed())

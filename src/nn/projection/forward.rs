@@ -6,7 +6,6 @@ use super::{Projection, Weight};
 use crate::error::Result;
 use crate::kernels::{self, Codes, Product};
 use crate::ops;
-use crate::qconfig::ActivationConfig;
 use crate::qweight::QWeight;
 use crate::sizes;
 use crate::tap;
@@ -34,14 +33,11 @@ impl Projection {
         let (rows, shape) = rows_and_shape(batch, n, xs)?;
         match &self.weight {
             Weight::Float(weight) => self.forward_float(weight, xs, (rows, k), &shape),
-            Weight::Quantized {
-                weight,
-                activations,
-            } => {
+            Weight::Quantized(weight) => {
                 let input = as_f32(xs, "forward")?;
                 let elements = Elements::of(&input);
                 let product = self.product(elements.as_slice()?, rows, weight);
-                let ys = kernels::linear(product, (*activations).into());
+                let ys = kernels::linear(product);
                 without_gradient(from_f32_vec(ys, &shape, xs.dtype())?, &[xs])
             }
         }
@@ -75,7 +71,7 @@ impl Projection {
             None => (projections.iter())
                 .map(|projection| projection.try_forward(xs))
                 .collect::<Result<Vec<_>>>()?,
-            Some((activations, weights)) => {
+            Some(weights) => {
                 let batch = &xs.dims()[..xs.rank() - 1];
                 let dtype = xs.dtype();
                 let input = as_f32(xs, "forward")?;
@@ -90,7 +86,7 @@ impl Projection {
                 let values = elements.as_slice()?;
                 let products =
                     std::array::from_fn(|i| projections[i].product(values, rows, weights[i]));
-                let outs = kernels::linear_each::<N>(products, activations.into());
+                let outs = kernels::linear_each::<N>(products);
                 let outs = outs.into_iter().zip(&shapes);
                 let outs = outs
                     .map(|(out, shape)| without_gradient(from_f32_vec(out, shape, dtype)?, &[xs]));
@@ -107,21 +103,21 @@ impl Projection {
             .unwrap_or_else(|_| unreachable!("N outputs")))
     }
 
-    /// The weights of projections of such an input, if they are quantized alike, and how.
+    /// The weights of projections of such an input, if they are quantized alike.
     fn alike<'a, const N: usize>(
         projections: [&'a Self; N],
         xs: &Tensor,
-    ) -> Option<(ActivationConfig, [&'a QWeight; N])> {
-        let (first, activations) = projections.first()?.quantized()?;
-        let mut weights: [&QWeight; N] = [first; N];
+    ) -> Option<[&'a QWeight; N]> {
+        let first = projections.first()?.qweight()?;
+        let mut weights = [first; N];
         for (weight, projection) in weights.iter_mut().zip(projections) {
-            let (own, own_activations) = projection.quantized()?;
-            if own_activations != activations || xs.dims().last() != Some(&own.shape()[1]) {
+            let own = projection.qweight()?;
+            if !own.is_like(first) || xs.dims().last() != Some(&own.shape()[1]) {
                 return None;
             }
             *weight = own;
         }
-        Some((activations, weights))
+        Some(weights)
     }
 
     /// The product of rows and a quantized weight.
@@ -134,11 +130,8 @@ impl Projection {
     /// # Errors
     /// When the weight or bias has a wrong shape, dtype or device.
     pub(in crate::nn) fn multiply(&self, xs: &[f32], rows: usize) -> Result<Vec<f32>> {
-        if let Some((weight, activations)) = self.quantized() {
-            return Ok(kernels::linear(
-                self.product(xs, rows, weight),
-                activations.into(),
-            ));
+        if let Some(weight) = self.qweight() {
+            return Ok(kernels::linear(self.product(xs, rows, weight)));
         }
         let mut out = vec![0.; rows * self.shape()?.0];
         self.with_product(|product| {
@@ -156,15 +149,14 @@ impl Projection {
         [(a, a_xs), (b, b_xs)]: [(&Self, &[f32]); 2],
         rows: usize,
     ) -> Result<[Vec<f32>; 2]> {
-        if let (Some((a_weight, activations)), Some((b_weight, b_activations))) =
-            (a.quantized(), b.quantized())
-            && activations == b_activations
+        if let (Some(a_weight), Some(b_weight)) = (a.qweight(), b.qweight())
+            && a_weight.is_like(b_weight)
         {
             let products = [
                 a.product(a_xs, rows, a_weight),
                 b.product(b_xs, rows, b_weight),
             ];
-            return Ok(kernels::linear_each(products, activations.into()));
+            return Ok(kernels::linear_each(products));
         }
         Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?])
     }
@@ -181,14 +173,11 @@ impl Projection {
     ) -> Result<R> {
         let (n, _) = self.shape()?;
         match &self.weight {
-            Weight::Quantized {
-                weight,
-                activations,
-            } => {
+            Weight::Quantized(weight) => {
                 let mut codes = Codes::take();
                 let result = f(&mut |xs, rows, out| {
                     let product = self.product(xs, rows, weight);
-                    kernels::linear_into(product, (*activations).into(), &mut codes, out);
+                    kernels::linear_into(product, &mut codes, out);
                 });
                 codes.keep();
                 result

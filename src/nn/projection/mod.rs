@@ -13,7 +13,7 @@ pub use weight_error::WeightError;
 use crate::error::{Error, Result};
 use crate::kernels::Activation;
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
-use crate::qconfig::{ActivationConfig, QConfig, WeightConfig};
+use crate::qconfig::QConfig;
 use crate::qweight::QWeight;
 use crate::stored::Origin;
 use crate::tap::{self, Replay, Tap};
@@ -65,11 +65,7 @@ pub struct Projection {
 #[derive(Clone, Debug)]
 enum Weight {
     Float(Tensor),
-    Quantized {
-        weight: Arc<QWeight>,
-        /// Dynamic with int8 weights, float with float16 weights, bfloat16 with bfloat16 weights.
-        activations: ActivationConfig,
-    },
+    Quantized(Arc<QWeight>),
 }
 
 impl Projection {
@@ -107,19 +103,6 @@ impl Projection {
                 got: "one that is quantized already".into(),
             });
         };
-        match (&qconfig.weight, qconfig.activation) {
-            (WeightConfig::Int8(_), ActivationConfig::Dynamic(_))
-            | (WeightConfig::Float16, ActivationConfig::Float)
-            | (WeightConfig::BFloat16, ActivationConfig::BFloat16) => {}
-            _ => {
-                return Err(Error::UnsupportedQConfig {
-                    expected: "int8 weights with dynamic activations, float16 weights with \
-                               float activations, or bfloat16 weights with bfloat16 activations"
-                        .into(),
-                    got: qconfig.to_string(),
-                });
-            }
-        }
         // A bias that is a view of the weight's memory would keep it alive.
         let memory = WeightId::of_tensor(weight).memory();
         let bias = self.bias.as_ref().map(|bias| {
@@ -130,12 +113,9 @@ impl Projection {
                 Ok(bias.clone())
             }
         });
-        let weight = QWeight::of_gates(self.gates, weight, self.bias.as_ref(), &qconfig.weight)?;
+        let weight = QWeight::of_gates(self.gates, weight, self.bias.as_ref(), qconfig)?;
         Ok(Self {
-            weight: Weight::Quantized {
-                weight: Arc::new(weight),
-                activations: qconfig.activation,
-            },
+            weight: Weight::Quantized(Arc::new(weight)),
             bias: bias.transpose()?,
             activation: self.activation,
             gates: self.gates,
@@ -150,7 +130,7 @@ impl Projection {
     pub fn weight(&self) -> &Tensor {
         match &self.weight {
             Weight::Float(weight) => weight,
-            Weight::Quantized { weight, .. } => weight.dequantized(),
+            Weight::Quantized(weight) => weight.dequantized(),
         }
     }
 
@@ -158,7 +138,7 @@ impl Projection {
     pub(crate) fn dtype(&self) -> DType {
         match &self.weight {
             Weight::Float(weight) => weight.dtype(),
-            Weight::Quantized { .. } => DType::F32,
+            Weight::Quantized(_) => DType::F32,
         }
     }
 
@@ -169,7 +149,7 @@ impl Projection {
 
     /// The quantized weight, if it is quantized.
     pub fn qweight(&self) -> Option<&QWeight> {
-        self.quantized().map(|(weight, _)| &**weight)
+        self.quantized().map(|weight| &**weight)
     }
 
     /// The description of this weight for a [`Layer`](crate::Layer), under the name it gives it.
@@ -182,7 +162,7 @@ impl Projection {
                 weight.elem_count() * weight.dtype().size_in_bytes(),
             )
             .held_as(WeightId::of_tensor(weight)),
-            Weight::Quantized { weight, .. } => weight_info(weight, name),
+            Weight::Quantized(weight) => weight_info(weight, name),
         }
         .loaded_from(self.origin.as_ref())
     }
@@ -190,8 +170,8 @@ impl Projection {
     /// The quantized weight, for a layer that holds the same tensor: see
     /// [`Layer::lend`](crate::Layer::lend).
     pub fn lend(&self) -> Option<LentWeight> {
-        let quantized = self.quantized();
-        quantized.map(|(weight, _)| LentWeight::new(Arc::clone(weight)))
+        self.quantized()
+            .map(|weight| LentWeight::new(Arc::clone(weight)))
     }
 
     /// The weight as a float tensor, `[out_features, in_features]`, which is not kept: for
@@ -202,7 +182,7 @@ impl Projection {
     pub fn value(&self) -> Result<Tensor> {
         match &self.weight {
             Weight::Float(weight) => Ok(weight.clone()),
-            Weight::Quantized { weight, .. } => weight.dequantize(),
+            Weight::Quantized(weight) => weight.dequantize(),
         }
     }
 
@@ -263,14 +243,11 @@ impl Projection {
         Ok(WeightError::of(&values(expected)?, &values(got)?))
     }
 
-    /// The quantized weight and the configuration of activations, if it is quantized.
-    pub(super) fn quantized(&self) -> Option<(&Arc<QWeight>, ActivationConfig)> {
+    /// The quantized weight, if it is quantized.
+    fn quantized(&self) -> Option<&Arc<QWeight>> {
         match &self.weight {
             Weight::Float(_) => None,
-            Weight::Quantized {
-                weight,
-                activations,
-            } => Some((weight, *activations)),
+            Weight::Quantized(weight) => Some(weight),
         }
     }
 
@@ -280,7 +257,7 @@ impl Projection {
     /// When the weight has another rank than 2, or the bias another shape than `[out_features]`.
     pub(crate) fn shape(&self) -> Result<(usize, usize)> {
         let shape = match &self.weight {
-            Weight::Quantized { weight, .. } => weight.shape(),
+            Weight::Quantized(weight) => weight.shape(),
             Weight::Float(weight) => match weight.dims() {
                 &[n, k] => [n, k],
                 got => {
@@ -305,7 +282,7 @@ impl Projection {
 
 /// The description of a quantized weight for the layer that holds it, under the name it gives it.
 pub(super) fn weight_info(weight: &Arc<QWeight>, name: &str) -> WeightInfo {
-    let dtype = WeightDType::of_quantized(weight.dtype(), weight.half_dtype());
+    let dtype = WeightDType::of_quantized(weight.dtype(), weight.half_type());
     WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
         .quantized(weight.saturated())
         .with_underflowed(weight.underflowed())

@@ -7,7 +7,7 @@ use candle_nn::VarBuilder;
 
 use super::{Projection, Weight};
 use crate::error::Result;
-use crate::nn::ties::Tied;
+use crate::qweight::QWeight;
 use crate::stored::{Origin, Quantized, StoredWeight, Value, find, origin};
 
 impl Projection {
@@ -22,19 +22,15 @@ impl Projection {
         weight: impl FnOnce() -> Result<Tensor>,
         bias: impl FnOnce() -> Result<Option<Tensor>>,
     ) -> Result<Self> {
-        let found = find(vb, name);
-        let found = found.and_then(|found| Some((found.format.activation?, found)));
-        let Some((activations, found)) = found else {
+        let found = find(vb, name).filter(|found| found.format.is_multiplied());
+        let Some(found) = found else {
             let weight = weight()?;
             return Ok(Self::of_gates(weight, bias()?, gates));
         };
         let bias = bias()?;
         let origin = found.origin(shape);
-        let weight = Weight::Quantized {
-            weight: Arc::new(found.qweight(gates, shape, bias.as_ref())?),
-            activations,
-        };
-        Ok(Self::of(weight, bias, gates, origin))
+        let weight = Arc::new(found.qweight(gates, shape, bias.as_ref())?);
+        Ok(Self::of(Weight::Quantized(weight), bias, gates, origin))
     }
 
     /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels
@@ -48,10 +44,7 @@ impl Projection {
         });
         let weight = match quantized {
             None => Weight::Float(weight),
-            Some((weight, activations)) => Weight::Quantized {
-                weight: Arc::new(weight),
-                activations,
-            },
+            Some(weight) => Weight::Quantized(Arc::new(weight)),
         };
         Self::of(weight, bias, gates, origin)
     }
@@ -72,21 +65,14 @@ impl Projection {
     ///
     /// # Errors
     /// When the bias has a wrong shape or dtype, or holds a NaN or an infinity.
-    pub(in crate::nn) fn tied(
-        (weight, activations): Tied<'_>,
-        bias: Option<Tensor>,
-    ) -> Result<Self> {
+    pub(in crate::nn) fn tied(weight: &Arc<QWeight>, bias: Option<Tensor>) -> Result<Self> {
         let weight = match &bias {
             None => Arc::clone(weight),
             // A bias is part of the packed weight.
             Some(bias) => Arc::new(weight.with_bias(bias)?),
         };
-        let weight = Weight::Quantized {
-            weight,
-            activations,
-        };
         // It is saved with the table.
-        Ok(Self::of(weight, bias, 1, None))
+        Ok(Self::of(Weight::Quantized(weight), bias, 1, None))
     }
 
     /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored) of a
@@ -97,10 +83,10 @@ impl Projection {
                 weight: weight.clone(),
                 folded: self.folded,
             },
-            Weight::Quantized {
-                weight,
-                activations,
-            } => Value::Quantized(Quantized::Weight(Arc::clone(weight), Some(*activations))),
+            Weight::Quantized(weight) => Value::Quantized(Quantized::Weight {
+                weight: Arc::clone(weight),
+                multiplied: true,
+            }),
         };
         StoredWeight::new(name, value).with_bias(self.bias.clone())
     }

@@ -11,7 +11,7 @@ use super::state::read_state;
 use super::steps::one_by_one;
 use super::weights::Direction;
 use crate::error::Result;
-use crate::kernels::{self, Recurrence};
+use crate::kernels::{self, Packed, Recurrence};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, without_gradient};
 
@@ -156,11 +156,13 @@ impl<K: Kind> Stack<K> {
             })
             .collect();
         let packed = directions.iter().map(Direction::packed);
-        match packed.collect::<Option<Vec<_>>>().as_deref() {
-            Some(packed @ [(_, activations), ..]) => {
-                let runs = runs.into_iter().zip(packed);
-                let runs = runs.map(|(run, (weights, _))| run.with(*weights));
-                kernels::recur(rows, runs.collect(), (*activations).into());
+        let packed = packed.collect::<Option<Vec<_>>>().unwrap_or_default();
+        let alike = |[a, b]: [&[&Packed; 2]; 2]| a[0].element() == b[0].element();
+        match &packed[..] {
+            [first, rest @ ..] if rest.iter().all(|other| alike([first, other])) => {
+                let runs = runs.into_iter().zip(&packed);
+                let runs = runs.map(|(run, weights)| run.with(*weights));
+                kernels::recur(rows, runs.collect());
             }
             _ => runs.into_iter().try_for_each(|run| one_by_one(run, rows))?,
         }

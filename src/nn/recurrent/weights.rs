@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::kernels::{Gates, Packed};
 use crate::module::WeightInfo;
 use crate::nn::projection::Projection;
-use crate::qconfig::{ActivationConfig, QConfig};
+use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::stored::StoredWeight;
 use crate::tensor::mismatch;
@@ -98,10 +98,9 @@ impl Direction {
 
     /// The packed weights of the input and of the hidden state, where all steps can be taken at
     /// once.
-    pub fn packed(&self) -> Option<([&Packed; 2], ActivationConfig)> {
-        let ((ih, activations), (hh, _)) = self.ih.quantized().zip(self.hh.quantized())?;
-        let both = [ih.packed(), hh.packed()];
-        self.hr.is_none().then_some((both, activations))
+    pub fn packed(&self) -> Option<[&Packed; 2]> {
+        let (ih, hh) = self.ih.qweight().zip(self.hh.qweight())?;
+        (self.hr.is_none() && ih.is_like(hh)).then_some([ih.packed(), hh.packed()])
     }
 
     /// The names of the weights in a checkpoint, each with its projection.

@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::fold::fold;
 use super::layers::{LayerReport, Report};
-use crate::qconfig::WeightConfig;
+use crate::qconfig::{HalfType, QConfig};
 use crate::quantize::float_tensors::{ADVICE, FloatTensor};
 use crate::quantize::hidden::{HiddenField, note};
 use crate::quantize::outcome::{LeftReason, Outcome};
@@ -146,9 +146,9 @@ impl Report {
         {
             let path = shown(path);
             let (dtype, max, least) = match outcome {
-                Outcome::Swapped { to } if to.weight == WeightConfig::BFloat16 => {
-                    ("bfloat16", "3.39e38", "1.2e-38")
-                }
+                Outcome::Swapped {
+                    to: QConfig::Half(HalfType::BFloat16),
+                } => ("bfloat16", "3.39e38", "1.2e-38"),
                 _ => ("float16", "65504", "6.1e-5"),
             };
             match saturated {

@@ -5,7 +5,7 @@ use crate::document::{Map, Node, Value};
 use crate::error::Result;
 use crate::module::LayerKind;
 use crate::observer::{ObserverConfig, ObserverKind};
-use crate::qconfig::{ActivationConfig, Granularity, QConfig, WeightConfig};
+use crate::qconfig::{DynamicConfig, Granularity, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::quantize::QConfigSpec;
 use crate::words::lookup;
@@ -143,10 +143,10 @@ impl Options {
             Some(false) => Granularity::PerTensor,
             _ => Granularity::PerRow,
         };
-        let qconfig = QConfig::new(
-            ActivationConfig::dynamic(granularity, false),
-            WeightConfig::Int8(ObserverConfig::new(observer, dtype, qscheme)),
-        );
+        let qconfig = QConfig::Int8 {
+            weight: ObserverConfig::new(observer, dtype, qscheme),
+            activation: DynamicConfig::new(granularity, false),
+        };
         Some(qconfig.eps(QConfig::MIN_EPS))
     }
 }

@@ -19,7 +19,6 @@ use op::Op;
 use super::isa::{Isa, Kind, instruction_sets};
 use super::loops::attention::{Attention, Block};
 use super::loops::product::{Pair, Part, Product, Sink};
-use super::packed::Element;
 
 /// A method for each function that the modules of all instruction sets have; products are chosen by
 /// their [`Group`].
@@ -71,7 +70,6 @@ macro_rules! doors {
 
         impl Group for [u8; 4] {
             const ZERO: Self = [0; 4];
-            const ELEMENT: Element = Element::Int8;
 
             unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
                 // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
@@ -87,7 +85,6 @@ macro_rules! doors {
 
         impl Group for Pair {
             const ZERO: Self = [[0; 2]; 2];
-            const ELEMENT: Element = Element::BFloat16;
 
             unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
                 // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
@@ -103,7 +100,6 @@ macro_rules! doors {
 
         impl Group for f32 {
             const ZERO: Self = 0.;
-            const ELEMENT: Element = Element::Float16;
 
             unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
                 // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
@@ -124,8 +120,6 @@ instruction_sets!(doors);
 /// bfloat16.
 pub trait Group: Copy + Send + Sync {
     const ZERO: Self;
-    /// The weights that it is multiplied by.
-    const ELEMENT: Element;
 
     /// Computes a part of a product on the instruction set that the weights are packed for.
     ///

@@ -8,7 +8,8 @@ use crate::arch::Group;
 use crate::isa::Isa;
 use crate::loops::buffer;
 use crate::loops::product::{Lhs, Pair, Part, Pass, Product, Sink};
-use crate::qparams::activation::{ActivationConfig, DynamicConfig};
+use crate::packed::Element;
+use crate::qparams::activation::DynamicConfig;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
 
@@ -35,10 +36,9 @@ const ROWS_APART: usize = 128;
 /// [`reference::linear_bf16`](crate::reference::linear_bf16).
 ///
 /// # Panics
-/// If the weights are not of the kind that the activations are for, or there are not `m * k`
-/// activations.
-pub fn linear(product: Product<'_, f32>, activations: ActivationConfig) -> Vec<f32> {
-    let [out] = linear_each([product], activations);
+/// If there are not `m * k` activations.
+pub fn linear(product: Product<'_, f32>) -> Vec<f32> {
+    let [out] = linear_each([product]);
     out
 }
 
@@ -46,17 +46,14 @@ pub fn linear(product: Product<'_, f32>, activations: ActivationConfig) -> Vec<f
 /// quantized once.
 ///
 /// # Panics
-/// As [`linear`].
-pub fn linear_each<const N: usize>(
-    products: [Product<'_, f32>; N],
-    activations: ActivationConfig,
-) -> [Vec<f32>; N] {
+/// As [`linear`], and if the weights are of several types.
+pub fn linear_each<const N: usize>(products: [Product<'_, f32>; N]) -> [Vec<f32>; N] {
     let mut codes = Codes::take();
     let len = |p: Product<'_, f32>| sizes::length("out", &[p.lhs.m, p.rhs.n()]);
     // SAFETY: `linear_uninit` writes every element.
     let outs = unsafe {
         buffer::filled_each(products.map(len), |outs| {
-            linear_uninit(products, activations, &mut codes, outs);
+            linear_uninit(products, &mut codes, outs);
         })
     };
     codes.keep();
@@ -68,43 +65,34 @@ pub fn linear_each<const N: usize>(
 ///
 /// # Panics
 /// As [`linear`], and if `out` does not have `m * n` elements.
-pub fn linear_into(
-    product: Product<'_, f32>,
-    activations: ActivationConfig,
-    codes: &mut Codes,
-    out: &mut [f32],
-) {
-    linear_uninit([product], activations, codes, [buffer::as_uninit(out)]);
+pub fn linear_into(product: Product<'_, f32>, codes: &mut Codes, out: &mut [f32]) {
+    linear_uninit([product], codes, [buffer::as_uninit(out)]);
 }
 
 /// Writes every element of `outs`.
 fn linear_uninit<const N: usize>(
     products: [Product<'_, f32>; N],
-    activations: ActivationConfig,
     codes: &mut Codes,
     outs: [&mut [MaybeUninit<f32>]; N],
 ) {
+    let Some(first) = products.first() else {
+        return;
+    };
+    let element = first.rhs.element();
     let threads = Threads::of_caller();
     // Rows without elements, of which any number may exist, are not quantized.
     let is_empty = outs.iter().all(|out| out.is_empty());
-    match activations {
-        ActivationConfig::Float => {
-            let outs = sinks::<f32, N>(products, outs);
-            multiply(&threads, &products, &outs);
-        }
-        ActivationConfig::Dynamic(config) => {
-            let outs = sinks::<[u8; 4], N>(products, outs);
-            if is_empty {
-                return;
-            }
+    let outs = sinks(products, element, outs);
+    if is_empty {
+        return;
+    }
+    match element {
+        Element::Float16 => multiply(&threads, &products, &outs),
+        Element::Int8(config) => {
             let products = quantized(&threads, products, config, room(&products, codes));
             multiply(&threads, &products, &outs);
         }
-        ActivationConfig::BFloat16 => {
-            let outs = sinks::<Pair, N>(products, outs);
-            if is_empty {
-                return;
-            }
+        Element::BFloat16 => {
             let products = rounded(&threads, products, room(&products, codes));
             multiply(&threads, &products, &outs);
         }
@@ -119,15 +107,16 @@ fn room<'a>(products: &[Product<'_, f32>], codes: &'a mut Codes) -> CodesMut<'a>
     )
 }
 
-/// The sinks of the products, whose operands are checked to suit products of `G`s.
-fn sinks<'a, G: Group, const N: usize>(
+/// The sinks of the products, whose operands are checked: all weights are of that type.
+fn sinks<'a, const N: usize>(
     products: [Product<'_, f32>; N],
+    element: Element,
     outs: [&'a mut [MaybeUninit<f32>]; N],
 ) -> [Sink<'a>; N] {
     let mut outs = outs.into_iter();
     products.map(|Product { lhs, rhs, .. }| {
         let out = outs.next().unwrap_or_default();
-        rhs.check_element(G::ELEMENT);
+        rhs.check_element(element);
         sizes::check("lhs, [m, k]", lhs.groups, &[lhs.m, rhs.k()]);
         sizes::check("out, [m, n]", out, &[lhs.m, rhs.n()]);
         Sink::channels(out, rhs.n())

@@ -66,7 +66,7 @@ pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32]))
     for first in (0..weight.k()).step_by(CHUNK) {
         let len = CHUNK.min(weight.k() - first);
         match channel.element {
-            Element::Int8 => {
+            Element::Int8(_) => {
                 let mut codes = [[0; 4]; CHUNK / 4];
                 channel.codes(first, &mut codes[..len.div_ceil(4)]);
                 let codes = &codes.as_flattened()[..len];

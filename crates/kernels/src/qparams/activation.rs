@@ -22,17 +22,6 @@ pub enum Arithmetic {
     OnnxRuntime,
 }
 
-/// The treatment of a layer's activations in every call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ActivationConfig {
-    /// They become u8, by a scale and zero point of this very call.
-    Dynamic(DynamicConfig),
-    /// They stay float: with float16 weights, and where nothing is multiplied.
-    Float,
-    /// They are rounded to bfloat16: with bfloat16 weights.
-    BFloat16,
-}
-
 /// How activations become u8, affine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DynamicConfig {
@@ -43,17 +32,6 @@ pub struct DynamicConfig {
     pub reduce_range: bool,
     /// The formulas.
     pub arithmetic: Arithmetic,
-}
-
-impl ActivationConfig {
-    /// u8 by PyTorch's formulas.
-    pub const fn dynamic(granularity: Granularity, reduce_range: bool) -> Self {
-        Self::Dynamic(DynamicConfig {
-            granularity,
-            reduce_range,
-            arithmetic: Arithmetic::PyTorch,
-        })
-    }
 }
 
 impl DynamicConfig {

@@ -4,19 +4,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use half::{bf16, f16};
 
+use super::PER_ROW;
 use crate::isa::{Isa, Pairs, Registers};
 use crate::packed::{Element, Packed};
+use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 use crate::sizes;
 
+const INT8: Element = Element::Int8(PER_ROW);
+
 impl Packed {
+    /// The weight with other activations.
+    pub fn with(mut self, activations: DynamicConfig) -> Self {
+        self.element = Element::Int8(activations);
+        self
+    }
+
     /// Packs int8 weights of `k` inputs, one by one; `n` is the length of `bias`.
     pub fn int8(isa: Isa, k: usize, gates: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
         let (shift, n) = (isa.registers().shift, bias.len());
         sizes::check("codes, [n, k]", int8.codes, &[n, k]);
         sizes::check("scales, [n]", int8.scales, &[n]);
         sizes::check("zero points, [n]", int8.zero_points, &[n]);
-        let mut packed = Self::zeros(isa, Element::Int8, k, gates, bias);
+        let mut packed = Self::zeros(isa, INT8, k, gates, bias);
         for mut panel in packed.panels_mut() {
             for lane in 0..panel.channels {
                 let channel = panel.start + lane;
@@ -310,10 +320,7 @@ fn channels_and_all_weights_are_read_back_in_order() {
         assert!(int8.bfloats().is_empty() && float16.bfloats().is_empty());
         for channel in 0..gates * units {
             let (of_int8, of_half) = (int8.channel(channel), float16.channel(channel));
-            assert_eq!(
-                (of_int8.element, of_half.element),
-                (Element::Int8, Element::Float16)
-            );
+            assert_eq!((of_int8.element, of_half.element), (INT8, Element::Float16));
             let (scale, zero) = (parts.scales[channel], parts.zero_points[channel]);
             assert_eq!(
                 (int8.scale(channel), int8.zero_point(channel)),
@@ -412,7 +419,7 @@ fn groups_are_put_at_their_lanes() {
     let rows: [[[u8; 4]; 3]; 8] =
         std::array::from_fn(|lane| std::array::from_fn(|group| [1 + (lane * 3 + group) as u8; 4]));
     for (lane, first, groups) in [(0, 0, 2), (0, 1, 3), (8, 0, 3), (8, 2, 1)] {
-        let mut packed = Packed::zeros(isa, Element::Int8, 20, 1, &[0.; 13]);
+        let mut packed = Packed::zeros(isa, INT8, 20, 1, &[0.; 13]);
         let mut panel = packed.panels_mut().next().expect("a panel");
         let rows_of_groups = rows.each_ref().map(|row| &row[..groups]);
         panel.put(lane, first, rows_of_groups);
@@ -459,10 +466,7 @@ fn tiles_read_a_panel_and_all_behind_it() {
 fn weights_of_another_type_and_gates_that_do_not_divide_are_refused() {
     let isa = Isa::available()[0];
     let refused = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
-    for [own, other] in [
-        [Element::Int8, Element::Float16],
-        [Element::Float16, Element::Int8],
-    ] {
+    for [own, other] in [[INT8, Element::Float16], [Element::Float16, INT8]] {
         let packed = Packed::zeros(isa, own, 4, 1, &[0.; 4]);
         packed.check_element(own);
         assert!(refused(&|| packed.check_element(other)));

@@ -19,7 +19,7 @@ use super::loops::product::Product;
 use super::loops::rows::Extent;
 use super::packed::Packed;
 use super::reference::{self, Int8};
-use crate::qparams::activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
+use crate::qparams::activation::{Arithmetic, DynamicConfig, Granularity};
 use random::Random;
 
 /// How the codes of a case are drawn.
@@ -41,7 +41,11 @@ fn dynamic(granularity: Granularity, arithmetic: Arithmetic) -> DynamicConfig {
     }
 }
 
-const PER_ROW: ActivationConfig = ActivationConfig::dynamic(Granularity::PerRow, false);
+const PER_ROW: DynamicConfig = DynamicConfig {
+    granularity: Granularity::PerRow,
+    reduce_range: false,
+    arithmetic: Arithmetic::PyTorch,
+};
 
 fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
     let code = |i: usize, random: &mut Random| match codes {

@@ -20,7 +20,7 @@ use crate::loops::gates::Gates;
 use crate::loops::norm::Norm;
 use crate::loops::product::Product;
 use crate::packed::Packed;
-use crate::qparams::activation::ActivationConfig;
+use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 
 /// The message of the panic that `f` ends in.
@@ -45,8 +45,6 @@ fn refused<R>(words: &[&str], f: impl FnOnce() -> R) {
 fn isa() -> Isa {
     Isa::available().pop().expect("portable is always there")
 }
-
-const FLOAT: ActivationConfig = ActivationConfig::Float;
 
 fn int8(n: usize, k: usize, gates: usize) -> Packed {
     let int8 = Int8 {
@@ -124,35 +122,23 @@ fn a_channel_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn products_take_weights_of_their_own_kind() {
-    let (int8, float16) = (int8(4, 8, 1), float16(4, 8, 1));
+fn products_at_once_have_weights_of_one_type() {
+    let all = [int8(4, 8, 1), float16(4, 8, 1), bfloat16(4, 8, 1)];
+    let names = ["Int8", "Float16", "BFloat16"];
     let lhs = [1.; 8];
-    refused(&["Int8", "Float16"], || {
-        linear(of(&lhs, 1, &float16), PER_ROW)
-    });
-    refused(&["Int8", "Float16"], || {
-        linear_each([of(&lhs, 1, &int8), of(&lhs, 1, &float16)], PER_ROW)
-    });
-    refused(&["Int8", "Float16"], || {
-        let mut codes = Codes::default();
-        linear_into(of(&lhs, 1, &float16), PER_ROW, &mut codes, &mut [0.; 4]);
-    });
-    refused(&["Int8", "Float16"], || linear(of(&lhs, 1, &int8), FLOAT));
-    let bfloat16 = bfloat16(4, 8, 1);
-    for (other, name) in [(&int8, "Int8"), (&float16, "Float16")] {
-        let activations = ActivationConfig::BFloat16;
-        refused(&["BFloat16", name], || {
-            linear(of(&lhs, 1, other), activations)
+    for (i, own) in all.iter().enumerate() {
+        linear_each([of(&lhs, 1, own), of(&lhs, 1, own)]);
+        let other = (i + 1) % all.len();
+        refused(&[names[i], names[other]], || {
+            linear_each([of(&lhs, 1, own), of(&lhs, 1, &all[other])])
         });
     }
-    for (activations, name) in [(PER_ROW, "Int8"), (FLOAT, "Float16")] {
-        refused(&["BFloat16", name], || {
-            linear(of(&lhs, 1, &bfloat16), activations)
-        });
-    }
-    refused(&["Int8", "Float16"], || {
-        let mut codes = Codes::default();
-        linear_into(of(&lhs, 1, &int8), FLOAT, &mut codes, &mut [0.; 4]);
+    let reduced = int8(4, 8, 1).with(DynamicConfig {
+        reduce_range: true,
+        ..PER_ROW
+    });
+    refused(&["reduce_range"], || {
+        linear_each([of(&lhs, 1, &all[0]), of(&lhs, 1, &reduced)])
     });
 }
 
@@ -167,29 +153,29 @@ fn products_have_the_lengths_of_their_shapes() {
             activation: Some(Activation::Relu),
             ..of(&lhs, m, &int8)
         };
-        refusal(|| linear(with(), PER_ROW));
-        refusal(|| linear(of(&lhs, m, &float16), FLOAT));
-        refusal(|| linear(of(&lhs, m, &bfloat16), ActivationConfig::BFloat16));
+        refusal(|| linear(with()));
+        refusal(|| linear(of(&lhs, m, &float16)));
+        refusal(|| linear(of(&lhs, m, &bfloat16)));
     }
     for len in [0, 7, 9] {
         let mut out = vec![0.; len];
         refused(&["out", "8", &len.to_string()], || {
             let operands = of(&[1.; 6], 2, &int8);
-            linear_into(operands, PER_ROW, &mut codes, &mut out);
+            linear_into(operands, &mut codes, &mut out);
         });
         refused(&["out", "8", &len.to_string()], || {
             let operands = of(&[1.; 6], 2, &float16);
-            linear_into(operands, FLOAT, &mut codes, &mut out);
+            linear_into(operands, &mut codes, &mut out);
         });
         refused(&["out", "8", &len.to_string()], || {
             let operands = of(&[1.; 6], 2, &bfloat16);
-            linear_into(operands, ActivationConfig::BFloat16, &mut codes, &mut out);
+            linear_into(operands, &mut codes, &mut out);
         });
     }
     // Without inputs any number of rows has an lhs of no elements.
     let empty = self::int8(4, 0, 1);
     for m in [1 << 62, usize::MAX] {
-        refused(&["out", "at most"], || linear(of(&[], m, &empty), PER_ROW));
+        refused(&["out", "at most"], || linear(of(&[], m, &empty)));
     }
 }
 
@@ -359,18 +345,13 @@ impl Course {
 #[test]
 fn recurrences_have_operands_that_fit_together() {
     type Pack = fn(usize, usize, usize) -> Packed;
-    let kinds: [(Pack, Pack, ActivationConfig, [&str; 2]); 3] = [
-        (int8, float16, PER_ROW, ["Int8", "Float16"]),
-        (float16, int8, FLOAT, ["Int8", "Float16"]),
-        (
-            bfloat16,
-            int8,
-            ActivationConfig::BFloat16,
-            ["BFloat16", "Int8"],
-        ),
+    let kinds: [(Pack, Pack, [&str; 2]); 3] = [
+        (int8, float16, ["Int8", "Float16"]),
+        (float16, int8, ["Int8", "Float16"]),
+        (bfloat16, int8, ["BFloat16", "Int8"]),
     ];
-    for (own, other, activations, elements) in kinds {
-        let run = |xs: &[f32], all: Vec<Recurrence<'_>>| recur(xs, all, activations);
+    for (own, other, elements) in kinds {
+        let run = |xs: &[f32], all: Vec<Recurrence<'_>>| recur(xs, all);
         let fine = || Course::new(own);
         fine().run(run);
         for xs in [0, 11, 13] {

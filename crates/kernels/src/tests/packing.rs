@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Pool, Random, some};
+use super::{PER_ROW, Pool, Random, some};
 use crate::calls::pack::{
     Channels, OutOfRange, encode_rows, halve_rows, pack_codes, pack_floats, pack_halves, pack_int8,
 };
@@ -124,13 +124,13 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
                     pool.install(rayon::current_num_threads)
                 );
                 pool.install(|| {
-                    let got = pack_codes(isa, k, gates, codes_of, &bias);
+                    let got = pack_codes(isa, k, gates, codes_of, &bias, PER_ROW);
                     assert_same(&got, &int8, &format!("{of}, codes"));
                     let got = pack_halves(isa, k, gates, &halves, &bias);
                     assert_same(&got, &float16, &format!("{of}, halves"));
                     let of_panel =
                         |channels: &Channels<'_>| Ok(codings[channels.range.clone()].to_vec());
-                    match pack_int8(isa, k, gates, &values, &bias, of_panel) {
+                    match pack_int8(isa, k, gates, &values, &bias, PER_ROW, of_panel) {
                         Ok(got) => assert_same(&got, &int8, &of),
                         Err(Error::AccumulatorOverflow { .. }) => assert!(k > 33_000, "{of}"),
                         Err(error) => panic!("{of}: {error}"),
@@ -185,7 +185,7 @@ fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
     for threads in [1, 3] {
         Pool::new(threads).install(|| {
             let codings = |channels: &Channels<'_>| Ok(vec![coding; channels.range.len()]);
-            match pack_int8(isa, k, 1, &values, &bias, codings) {
+            match pack_int8(isa, k, 1, &values, &bias, PER_ROW, codings) {
                 Err(Error::AccumulatorOverflow { channel, got }) => {
                     assert_eq!((channel, got), (77, 255 * 255 * k as i64), "{threads}");
                 }

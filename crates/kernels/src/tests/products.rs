@@ -3,13 +3,13 @@
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, PER_ROW, Pool, activations, dynamic, expected, same_bits, some, weights};
+use super::{Codes, Pool, activations, dynamic, expected, same_bits, some, weights};
 use crate::calls::linear::{linear, linear_each};
 use crate::isa::Isa;
 use crate::loops::activation::{self, Activation};
 use crate::loops::product::Product;
 use crate::packed::Packed;
-use crate::qparams::activation::{ActivationConfig, Arithmetic, DynamicConfig, Granularity};
+use crate::qparams::activation::{Arithmetic, DynamicConfig, Granularity};
 use crate::reference::{self, Int8};
 
 fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
@@ -44,13 +44,12 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
             zero_points,
         };
         let expected = expected(&lhs, m, rhs, &bias, config);
-        let activations = ActivationConfig::Dynamic(config);
         for isa in Isa::available() {
-            let packed = Packed::int8(isa, k, 1, rhs, &bias);
+            let packed = Packed::int8(isa, k, 1, rhs, &bias).with(config);
             assert_eq!(packed.codes(), rhs.codes, "{isa} {k}x{n}: unpack");
             let operands = Product::of(&lhs, m, &packed, None);
             let case = format!("{isa} m={m} k={k} n={n} {codes:?} {config:?} {poison:?}");
-            same_bits(&linear(operands, activations), &expected, &case);
+            same_bits(&linear(operands), &expected, &case);
             let activation = [Activation::Relu, Activation::Gelu][m % 2];
             let activated = Product {
                 activation: Some(activation),
@@ -59,12 +58,8 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
             let mut expected_activated = expected.clone();
             activation::apply::<f32>(activation, &mut expected_activated);
             let case_activated = format!("{case} {activation:?}");
-            same_bits(
-                &linear(activated, activations),
-                &expected_activated,
-                &case_activated,
-            );
-            for again in linear_each([operands, operands], activations) {
+            same_bits(&linear(activated), &expected_activated, &case_activated);
+            for again in linear_each([operands, operands]) {
                 same_bits(&again, &expected, &format!("in a pair: {case}"));
             }
         }
@@ -96,7 +91,7 @@ fn products_of_small_scales_equal_the_oracle() {
         assert!(expected.iter().any(|x| *x != 0.), "{size:e} by {scale:e}");
         for isa in Isa::available() {
             let packed = Packed::int8(isa, k, 1, rhs, &bias);
-            let got = linear(Product::of(&lhs, m, &packed, None), PER_ROW);
+            let got = linear(Product::of(&lhs, m, &packed, None));
             same_bits(&got, &expected, &format!("{isa}: {size:e} by {scale:e}"));
         }
     }
@@ -121,7 +116,7 @@ fn float16_products_equal_the_oracle_at_the_seams() {
                     assert_eq!(packed.halves(), rhs, "{isa} {k}x{n}: unpack");
                     let operands = Product::of(&lhs, m, &packed, None);
                     let case = format!("{isa} m={m} k={k} n={n}");
-                    same_bits(&linear(operands, ActivationConfig::Float), &expected, &case);
+                    same_bits(&linear(operands), &expected, &case);
                 }
             }
         }
@@ -151,7 +146,7 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
                     let packed = Packed::bfloat16(isa, k, 1, &rhs, &bias);
                     let operands = Product::of(&lhs, m, &packed, None);
                     let case = format!("{isa} m={m} k={k} n={n}");
-                    let got = linear(operands, ActivationConfig::BFloat16);
+                    let got = linear(operands);
                     same_bits(&got, &expected, &case);
                     let activation = Some(Activation::Gelu);
                     let activated = Product {
@@ -160,7 +155,7 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
                     };
                     let mut expected = expected.clone();
                     activation::apply::<f32>(Activation::Gelu, &mut expected);
-                    for got in linear_each([activated, activated], ActivationConfig::BFloat16) {
+                    for got in linear_each([activated, activated]) {
                         same_bits(&got, &expected, &format!("{case}, activated"));
                     }
                 }
@@ -198,14 +193,11 @@ fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
             Pool::new(threads).install(|| {
                 for isa in Isa::available() {
                     let wide = Packed::bfloat16(isa, k + 9, 1, &vec![bf16::ONE; k + 9], &[0.]);
-                    let nan = linear(
-                        Product::of(&garbage, m, &wide, None),
-                        ActivationConfig::BFloat16,
-                    );
+                    let nan = linear(Product::of(&garbage, m, &wide, None));
                     assert!(nan.iter().all(|y| y.is_nan()));
                     let packed = Packed::bfloat16(isa, k, 1, &rhs, &bias);
                     let operands = Product::of(&lhs, m, &packed, None);
-                    let got = linear(operands, ActivationConfig::BFloat16);
+                    let got = linear(operands);
                     same_bits(&got, &expected, &format!("{isa} {m} {k} {n} on {threads}"));
                 }
             });
@@ -295,7 +287,7 @@ fn results_beyond_the_caches_equal_the_oracle() {
             let packed = Packed::int8(isa, k, gates, rhs, &bias);
             let operands = Product::of(&lhs, m, &packed, None);
             let case = format!("{isa} m={m} k={k} n={n}, {gates} gates");
-            same_bits(&linear(operands, PER_ROW), &expected, &case);
+            same_bits(&linear(operands), &expected, &case);
         }
     }
 }
@@ -345,7 +337,7 @@ fn weights_packed_by_gates_are_the_same_weights() {
                     );
                 }
                 let operands = Product::of(&lhs, 2, &packed, None);
-                same_bits(&linear(operands, PER_ROW), &expected, &case);
+                same_bits(&linear(operands), &expected, &case);
             }
         }
     }

@@ -5,13 +5,13 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, of, same_bits, some, weights};
+use super::{Codes, PER_ROW, of, same_bits, some, weights};
 use crate::calls::linear::linear;
 use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::isa::Isa;
 use crate::loops::gates::Gates;
 use crate::packed::Packed;
-use crate::qparams::activation::{ActivationConfig, Granularity};
+use crate::qparams::activation::{DynamicConfig, Granularity};
 use crate::reference::Int8;
 
 /// Steps with the given numbers of rows, forwards or backwards.
@@ -150,6 +150,13 @@ impl Weights {
         Packed::int8(isa, self.k, gates.count(), rhs, &self.bias)
     }
 
+    fn int8_per_tensor(&self, isa: Isa, gates: Gates) -> Packed {
+        self.int8(isa, gates).with(DynamicConfig {
+            granularity: Granularity::PerTensor,
+            ..PER_ROW
+        })
+    }
+
     fn float16(&self, isa: Isa, gates: Gates) -> Packed {
         Packed::float16(isa, self.k, gates.count(), &self.halves, &self.bias)
     }
@@ -178,22 +185,11 @@ fn steps_together_equal_steps_one_by_one() {
     // Each with whether all instruction sets give the same bits. If so, the fastest one computes
     // the expected result.
     type Pack = fn(&Weights, Isa, Gates) -> Packed;
-    let int8 = |granularity| ActivationConfig::dynamic(granularity, false);
-    let formats: [(_, Pack, _, _); 4] = [
-        ("per row", Weights::int8, int8(Granularity::PerRow), true),
-        (
-            "per tensor",
-            Weights::int8,
-            int8(Granularity::PerTensor),
-            true,
-        ),
-        ("float16", Weights::float16, ActivationConfig::Float, true),
-        (
-            "bfloat16",
-            Weights::bfloat16,
-            ActivationConfig::BFloat16,
-            false,
-        ),
+    let formats: [(_, Pack, _); 4] = [
+        ("per row", Weights::int8, true),
+        ("per tensor", Weights::int8_per_tensor, true),
+        ("float16", Weights::float16, true),
+        ("bfloat16", Weights::bfloat16, false),
     ];
     // More products of the input than are computed at once, where there are four gates.
     let long: [(_, _, &[usize]); 2] = [(7, 130, &[70; 8]), (3, 130, &[1; 520])];
@@ -211,7 +207,7 @@ fn steps_together_equal_steps_one_by_one() {
             let state: Vec<f32> = (0..(batch + 1) * k).map(|_| random.float()).collect();
             let before = States::new(gates, &state, m * k);
             let steps = [false, true].map(|reverse| steps_of(active, reverse));
-            for (format, pack, activations, anywhere) in formats {
+            for (format, pack, anywhere) in formats {
                 let mut known = None;
                 for isa in Isa::available().into_iter().rev() {
                     let [ih, hh] = [&ih, &hh].map(|weights| pack(weights, isa, gates));
@@ -219,11 +215,11 @@ fn steps_together_equal_steps_one_by_one() {
                     let directions = got.iter_mut().zip(&steps);
                     let directions =
                         directions.map(|(got, steps)| got.recurrence(gates, steps, [&ih, &hh]));
-                    recur(&xs, directions.collect(), activations);
+                    recur(&xs, directions.collect());
                     let one_by_one = || {
-                        let ih = linear(of(&xs, m, &ih), activations);
+                        let ih = linear(of(&xs, m, &ih));
                         steps.each_ref().map(|steps| {
-                            let product = |h: &[f32], m| linear(of(h, m, &hh), activations);
+                            let product = |h: &[f32], m| linear(of(h, m, &hh));
                             let mut states = before.clone();
                             states.one_by_one((isa, gates), steps, &ih, product);
                             states

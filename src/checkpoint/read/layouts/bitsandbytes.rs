@@ -8,7 +8,7 @@ use super::super::files::Files;
 use super::super::header::invalid;
 use super::layout::{Found, Weight, module, of_module, tensor, unsupported};
 use crate::error::Result;
-use crate::qconfig::{ActivationConfig, Granularity};
+use crate::qconfig::DynamicConfig;
 
 const SCALES: &str = "SCB";
 /// How the codes are ordered: 0 for rows, others as some GPUs multiply them.
@@ -31,8 +31,7 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
         return Err(unsupported(FORMAT, "int8", "", "load_in_4bit"));
     }
     // Codes of all activations would round those that it keeps.
-    let activation = (config.llm_int8_threshold == Some(0.))
-        .then(|| ActivationConfig::dynamic(Granularity::PerRow, false));
+    let activation = (config.llm_int8_threshold == Some(0.)).then(DynamicConfig::default);
     let mut found = Found::default();
     for (name, _, entry) in files.tensors() {
         if name.contains(".quant_state.bitsandbytes__") {

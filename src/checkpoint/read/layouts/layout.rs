@@ -4,7 +4,7 @@ use super::super::files::Files;
 use super::super::header::Entry;
 use super::super::scheme::scheme;
 use crate::error::{Error, Result};
-use crate::qconfig::ActivationConfig;
+use crate::qconfig::DynamicConfig;
 use crate::stored::{SCALE, ZERO_POINT};
 use crate::words::brief;
 
@@ -28,7 +28,7 @@ pub struct Weight {
     /// Whether its scales are the largest magnitudes of rows.
     pub absmax: bool,
     /// `None` where activations stay float.
-    pub activation: Option<ActivationConfig>,
+    pub activation: Option<DynamicConfig>,
 }
 
 impl Weight {

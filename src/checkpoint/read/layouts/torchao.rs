@@ -11,7 +11,7 @@ use super::super::files::Files;
 use super::super::header::{Header, invalid, parse};
 use super::layout::{Found, Weight, of_module, tensor, unsupported};
 use crate::error::{Error, Result};
-use crate::qconfig::{ActivationConfig, Granularity};
+use crate::qconfig::{DynamicConfig, Granularity};
 use crate::words::brief;
 
 /// The key of the metadata that lists the tensors, each of which has a key of its own.
@@ -121,7 +121,7 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         described.data.activation_quantization.as_deref(),
     ) {
         (Some(own), _) => Some(activations(&own.data, &name)),
-        (None, Some(PER_TOKEN)) => Some(Ok(ActivationConfig::dynamic(Granularity::PerRow, false))),
+        (None, Some(PER_TOKEN)) => Some(Ok(DynamicConfig::new(Granularity::PerRow, false))),
         (None, Some(got)) => return Err(unsupported(FORMAT, PER_TOKEN, &name, got)),
         (None, None) => None,
     };
@@ -135,7 +135,7 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
     }))
 }
 
-fn activations(settings: &BTreeMap<String, Value>, weight: &str) -> Result<ActivationConfig> {
+fn activations(settings: &BTreeMap<String, Value>, weight: &str) -> Result<DynamicConfig> {
     let granularity = &settings.get("granularity").unwrap_or(&Value::Null)["_type"];
     let granularity = match granularity.as_str() {
         Some("PerRow") => Granularity::PerRow,
@@ -145,5 +145,5 @@ fn activations(settings: &BTreeMap<String, Value>, weight: &str) -> Result<Activ
             return Err(unsupported(FORMAT, known, weight, &got));
         }
     };
-    Ok(ActivationConfig::dynamic(granularity, false))
+    Ok(DynamicConfig::new(granularity, false))
 }

@@ -22,6 +22,7 @@ use crate::isa::{Isa, Pairs};
 use crate::loops::encode::{self, Coding, Half};
 use crate::loops::rows::Extent;
 use crate::packed::{Element, Packed, PanelMut};
+use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
@@ -75,10 +76,11 @@ pub fn pack_int8<E: From<Error> + Send>(
     gates: usize,
     values: &[f32],
     bias: &[f32],
+    activations: DynamicConfig,
     codings: impl Fn(&Channels<'_>) -> Result<Vec<Coding>, E> + Sync,
 ) -> Result<Packed, E> {
     sizes::check("values, [n, k]", values, &[bias.len(), k]);
-    let mut packed = Packed::zeros(isa, Element::Int8, k, gates, bias);
+    let mut packed = Packed::zeros(isa, Element::Int8(activations), k, gates, bias);
     let shift = i32::from(isa.registers().shift);
     each_panel(&mut packed, values, |range, values, panel| {
         let channels = Channels {
@@ -112,12 +114,19 @@ pub fn pack_int8<E: From<Error> + Send>(
 ///
 /// # Panics
 /// If there are no `n * k` codes, or not `n` scales or zero points, or `gates` do not divide `n`.
-pub fn pack_codes(isa: Isa, k: usize, gates: usize, int8: Int8<'_>, bias: &[f32]) -> Packed {
+pub fn pack_codes(
+    isa: Isa,
+    k: usize,
+    gates: usize,
+    int8: Int8<'_>,
+    bias: &[f32],
+    activations: DynamicConfig,
+) -> Packed {
     let (shift, n) = (isa.registers().shift, bias.len());
     sizes::check("codes, [n, k]", int8.codes, &[n, k]);
     sizes::check("scales, [n]", int8.scales, &[n]);
     sizes::check("zero points, [n]", int8.zero_points, &[n]);
-    let mut packed = Packed::zeros(isa, Element::Int8, k, gates, bias);
+    let mut packed = Packed::zeros(isa, Element::Int8(activations), k, gates, bias);
     let Ok(()) = each_panel(&mut packed, int8.codes, |range, values, panel| {
         let zero_points = &int8.zero_points[range.clone()];
         for (i, channel) in range.enumerate() {

@@ -33,8 +33,9 @@ pub use operands::Recurrence;
 pub use step::{Step, update_state};
 
 use super::quantize::{Codes, Encode, Round};
-use crate::loops::product::{Lhs, Pair};
-use crate::qparams::activation::{ActivationConfig, DynamicConfig, Granularity};
+use crate::loops::product::Lhs;
+use crate::packed::Element;
+use crate::qparams::activation::{DynamicConfig, Granularity};
 use crate::threads::Threads;
 use steps::run;
 
@@ -45,13 +46,17 @@ use steps::run;
 /// hidden state.
 ///
 /// # Panics
-/// If the sizes of the operands do not agree, or weights are not of the kind that the activations
-/// are for.
-pub fn recur(xs: &[f32], directions: Vec<Recurrence<'_>>, activations: ActivationConfig) {
-    match activations {
-        ActivationConfig::Dynamic(config) => dynamic(xs, directions, config),
-        ActivationConfig::Float => float(xs, directions),
-        ActivationConfig::BFloat16 => bfloat(xs, directions),
+/// If the sizes of the operands do not agree, or weights are of several types.
+pub fn recur(xs: &[f32], directions: Vec<Recurrence<'_>>) {
+    let Some(first) = directions.first() else {
+        return;
+    };
+    let element = first.weights[0].element();
+    directions.iter().for_each(|d| d.check(xs, element));
+    match element {
+        Element::Int8(config) => dynamic(xs, directions, config),
+        Element::Float16 => float(xs, directions),
+        Element::BFloat16 => bfloat(xs, directions),
     }
 }
 
@@ -59,7 +64,6 @@ fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
     let Some(first) = directions.first() else {
         return;
     };
-    directions.iter().for_each(|d| d.check::<[u8; 4]>(xs));
     let sums = directions.iter().any(|d| d.weights[0].has_zero_points());
     let threads = Threads::of_caller();
     let mut codes = Codes::take();
@@ -81,7 +85,6 @@ fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let Some(first) = directions.first() else {
         return;
     };
-    directions.iter().for_each(|d| d.check::<Pair>(xs));
     let threads = Threads::of_caller();
     let mut codes = Codes::take();
     let (rows, [ih, _]) = (first.rows(), first.weights);
@@ -99,7 +102,6 @@ fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
 fn float(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let threads = Threads::of_caller();
     for direction in directions {
-        direction.check::<f32>(xs);
         let inputs = Lhs {
             m: direction.rows(),
             groups: xs,

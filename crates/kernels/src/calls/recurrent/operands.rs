@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use crate::arch::Group;
 use crate::loops::gates::Gates;
-use crate::packed::Packed;
+use crate::packed::{Element, Packed};
 use crate::sizes;
 
 /// The operands of the steps of one direction of a layer: its weights, which the kernel takes as
@@ -33,12 +32,12 @@ pub struct Recurrence<'a, W = [&'a Packed; 2]> {
 }
 
 impl Recurrence<'_> {
-    /// Checks that the operands suit products of `G`s, and each other in size.
-    pub fn check<G: Group>(&self, xs: &[f32]) {
+    /// Checks that the weights are of one type, and that the operands suit each other in size.
+    pub fn check(&self, xs: &[f32], element: Element) {
         let (gates, [ih, hh]) = (self.gates, self.weights);
         let (k, n) = (hh.k(), sizes::length("gates", &[gates.count(), hh.k()]));
         for (what, weight) in [("ih", ih), ("hh", hh)] {
-            weight.check_element(G::ELEMENT);
+            weight.check_element(element);
             let got = (weight.gates(), weight.n(), weight.isa());
             let expected = (gates.count(), n, hh.isa());
             assert!(

@@ -10,7 +10,6 @@ use crate::isa::{Isa, Kind, cpu};
 use crate::loops::attention::{Attention, Heads, Precision};
 use crate::loops::product::Product;
 use crate::packed::Packed;
-use crate::qparams::activation::{ActivationConfig, Granularity};
 use crate::reference::Int8;
 
 thread_local! {
@@ -35,9 +34,8 @@ fn multiply(rows: usize) {
     // One scale a row: 1.
     let lhs = vec![255.; rows * k];
     let operands = Product::of(&lhs, rows, &packed, None);
-    let activations = ActivationConfig::dynamic(Granularity::PerRow, false);
     let expected = vec![255. * k as f32; rows * n];
-    assert_eq!(linear(operands, activations), expected);
+    assert_eq!(linear(operands), expected);
 }
 
 /// Attention of one query and key, too small to be shared with other threads.
