@@ -95,7 +95,7 @@ tracing = { version = "0.1.37", default-features = false }
 TOML
 }
 
-# A program that sees candle by the name that examples/bert has for it.
+# A program that sees candle by the name of its package.
 program() {
     dependencies "$1" | sed 's/^candle = {\(.*\), package = "candle-core"/candle-core = {\1/' >"$scratch/$1/Cargo.toml"
 }
@@ -151,8 +151,8 @@ if [ -n "$run" ]; then
     rm -rf "$scratch/proof"
     mkdir -p "$scratch/proof"
     cp -r cli/proof "$scratch/proof/src"
-    cp examples/bert/{config,model}.rs examples/support/json.rs "$scratch/proof/src"
     program proof
+    echo "candle-dynquant-support = { path = \"$root/crates/support\" }" >>"$scratch/proof/Cargo.toml"
     printf '%s = { path = "../%s" }\n' original original ported ported >>"$scratch/proof/Cargo.toml"
 fi
 if [ -n "$patterns" ]; then

@@ -6,14 +6,6 @@ mod random;
 mod size;
 mod turns;
 
-// examples/bert, which is written by hand for speed: its files, as they are.
-#[allow(dead_code)]
-mod config;
-#[allow(dead_code)]
-mod json;
-#[allow(dead_code)]
-mod model;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -21,6 +13,7 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::{Checkpoint, checkpoint};
 use candle_dynquant_io::print;
+use candle_dynquant_support::bert::{Batch, Bert, Config};
 use serde_json::json;
 
 use random::{Asked, Named};
@@ -216,8 +209,8 @@ fn saved(name: &str, size: &Size, asked: &Asked) -> Result<bool> {
     Ok(load(&int8, Then::Nothing)? == before)
 }
 
-/// Milliseconds of the original, of the port in f32 and in int8, and for BERT of
-/// examples/bert in int8.
+/// Milliseconds of the original, of the port in f32 and in int8, and for BERT of the one that
+/// examples/bert runs, which is written by hand for speed, in int8.
 fn time(name: &str, size: &Size) -> Result<serde_json::Value> {
     let (original, _) = original_models::build(name, size, Named::vb(), Then::Nothing)?;
     let (float, _) = ported_models::build(name, size, Named::vb(), Then::Nothing)?;
@@ -234,7 +227,7 @@ fn time(name: &str, size: &Size) -> Result<serde_json::Value> {
 }
 
 fn by_hand(size: &Size) -> Result<Run<'static>> {
-    let config = config::Config {
+    let config = Config {
         vocab_size: size.vocab,
         hidden_size: size.hidden,
         num_hidden_layers: size.layers,
@@ -248,9 +241,9 @@ fn by_hand(size: &Size) -> Result<Run<'static>> {
         labels: Vec::new(),
         says_classifier: false,
     };
-    let mut model = model::Bert::load(&config, false, Named::vb())?;
+    let mut model = Bert::load(&config, false, Named::vb())?;
     candle_dynquant::quantize_dynamic(&mut model, &candle_dynquant::QConfigSpec::int8())?;
-    let batch = model::Batch {
+    let batch = Batch {
         ids: size.ids(size.len)?,
         mask: size.mask()?.to_dtype(DType::F32)?,
     };

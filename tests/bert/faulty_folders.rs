@@ -5,13 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use candle_dynquant_support::bert::{Folder, texts};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::folder::Folder;
-use crate::texts;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

@@ -18,7 +18,13 @@ pub const ROOMS: [(&str, &[&str]); 17] = [
     ("qparams", &["src/qparams/", "crates/kernels/src/qparams/"]),
     ("schedule", &["src/nn/recurrent/schedule.rs"]),
     ("packed", &["crates/kernels/src/packed.rs"]),
-    ("threads", &["crates/kernels/src/threads/"]),
+    (
+        "threads",
+        &[
+            "crates/kernels/src/threads/",
+            "-crates/kernels/src/threads/watchdog.rs",
+        ],
+    ),
 ];
 
 pub fn of(path: &str) -> Option<&'static str> {

@@ -6,8 +6,8 @@ use std::fmt::Write;
 pub struct Table(String);
 
 impl Table {
-    /// The header.
-    pub fn new() -> Self {
+    /// The header alone.
+    pub fn with_header() -> Self {
         let mut table = Self(String::new());
         table.row("", "float", "quantized");
         table

@@ -2,46 +2,15 @@
 //! changes: a short form of fuzzing, without nightly. `DYNQUANT_LONG=1` makes a million
 //! changes for each target, and `DYNQUANT_FUZZ_SEED` chooses others.
 
-// The character model's modules, which find each other in the root.
-#[allow(dead_code)]
-#[path = "../examples/support/checkpoint.rs"]
-mod checkpoint;
-#[path = "../fuzz/targets/checkpoint.rs"]
-mod checkpoints;
-mod common;
-#[allow(dead_code)]
-#[path = "../examples/lstm/config.rs"]
-mod config;
-#[allow(dead_code)]
-#[path = "../examples/lstm/folder.rs"]
-mod folder;
-#[path = "../fuzz/targets/folders.rs"]
-mod folders;
-#[path = "../examples/support/json.rs"]
-mod json;
-#[allow(dead_code)]
-#[path = "../examples/lstm/model.rs"]
-mod model;
-#[path = "../fuzz/targets/refusal.rs"]
-mod refusal;
-#[path = "../fuzz/targets/rules.rs"]
-mod rules;
-#[path = "../fuzz/targets/spec.rs"]
-mod spec;
-#[allow(dead_code)]
-#[path = "../examples/lstm/text.rs"]
-mod text;
-#[path = "../fuzz/targets/tuning.rs"]
-mod tuning;
-
 use std::fs;
 use std::path::Path;
 
-use common::random::Random;
+use candle_dynquant_fuzz_targets::{checkpoint, folders, rules, spec, tuning};
+use candle_dynquant_support::random::Random;
 
 fn over_corpus(name: &str, run: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fuzz/corpus")
+        .join("../corpus")
         .join(name);
     let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let entries = entries.map(|entry| {
@@ -166,7 +135,7 @@ fn rules_meet_trees() {
 
 #[test]
 fn checkpoints_are_read_or_refused() {
-    over_corpus("checkpoint", checkpoints::run);
+    over_corpus("checkpoint", checkpoint::run);
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! The frame of a benchmark: arguments, threads, a header and a line per row, or one JSON object.
-#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
 
@@ -8,7 +7,7 @@ use candle_dynquant::kernels::Isa;
 use candle_dynquant_io::print;
 use serde::Serialize;
 
-use crate::args::Args;
+use super::args::Args;
 use crate::threads;
 
 /// A row of the table and of the JSON array.

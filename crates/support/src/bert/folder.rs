@@ -8,9 +8,9 @@ use candle_core::{DType, Device};
 use candle_dynquant_io::{input, json};
 use tokenizers::Tokenizer;
 
+use super::config::Config;
+use super::model::Bert;
 use crate::checkpoint::{Checkpoint, check_folder};
-use crate::config::Config;
-use crate::model::Bert;
 
 /// The longest `tokenizer.json` that is read; multilingual BERTs have 3 MB.
 const MAX_TOKENIZER: u64 = 64 << 20;

@@ -4,7 +4,7 @@ use candle_core::{Device, Result, Tensor};
 use candle_dynquant::{Quantizable, nn};
 use candle_nn::{Embedding, Module, VarBuilder, embedding};
 
-use crate::config::Config;
+use super::config::Config;
 
 /// Maps characters to scores of the character that follows.
 #[derive(Quantizable, Clone)]

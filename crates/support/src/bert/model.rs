@@ -6,7 +6,7 @@ use candle_dynquant::ops;
 use candle_dynquant::{Quantizable, nn};
 use candle_nn::{Module, VarBuilder};
 
-use crate::config::Config;
+use super::config::Config;
 
 /// Token ids and attention mask of a batch: `[batch, seq]` in u32 and in f32 (1 token, 0 padding).
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::model::{Batch, Bert};
+use super::model::{Batch, Bert};
 
 /// Batches that run before the clock counts.
 const WARM_UP: usize = 3;

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_dynquant::{QConfig, QConfigSpec, Quantizable, nn, ops, quantize_dynamic};
 use candle_nn::{VarBuilder, VarMap};
 
-use super::watchdog::Watchdog;
+use crate::watchdog::Watchdog;
 
 const WORDS: u32 = 500;
 const HIDDEN: usize = 96;
@@ -124,12 +124,11 @@ fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
 
 /// The system's allocator, which counts the bytes that are allocated and not freed. The memory that
 /// the process has depends on how many threads happened to allocate at once.
-struct Counting;
+///
+/// [`leaks_nothing`] needs it as the program's allocator.
+pub struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 // SAFETY: each call is the system allocator's own; `realloc` and `alloc_zeroed` have the default
 // definitions, by these two.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use candle_core::{DType, Device};
 
+use super::config::Config;
+use super::model::CharModel;
+use super::text::Vocab;
 use crate::checkpoint::{Checkpoint, check_folder};
-use crate::config::Config;
-use crate::model::CharModel;
-use crate::text::Vocab;
 
 /// Everything that reading and writing texts needs.
 pub struct Folder {

@@ -99,11 +99,6 @@ impl Common {
     }
 }
 
-/// The root of this repository, which holds the examples' own files.
-pub fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
 /// A count of completed steps on stderr, if that is a terminal.
 pub struct Progress {
     what: &'static str,

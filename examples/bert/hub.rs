@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::child;
 use candle_dynquant_io::output::NewFile;
 
-use crate::{checkpoint, cli};
+use candle_dynquant_support::{checkpoint, repository};
 
 /// A download that is slow takes hours; one that stands still is ended by curl, after a minute.
 const LIMIT: Duration = Duration::from_secs(24 * 3600);
@@ -30,7 +30,7 @@ pub fn fetch(id: &str) -> Result<PathBuf> {
         id.split('/').count() <= 2 && id.split('/').all(is_word),
         "--hub: expected the id of a model, for example owner/name, got {id:?}",
     );
-    let folder = cli::repository().join("target/hub").join(id);
+    let folder = repository().join("target/hub").join(id);
     fs::create_dir_all(&folder)
         .with_context(|| format!("{}: expected a folder", folder.display()))?;
     get(&folder, id, "config.json")?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use candle_dynquant_io::input;
 
-use crate::config::{Config, read_object};
+use super::config::{Config, read_object};
 
 /// The most bytes of a text.
 const MAX_BYTES: u64 = 64 << 20;

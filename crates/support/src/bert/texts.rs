@@ -7,8 +7,8 @@ use candle_core::{Device, Tensor};
 use candle_dynquant_io::input;
 use tokenizers::{Tokenizer, TruncationParams};
 
-use crate::config::Config;
-use crate::model::Batch;
+use super::config::Config;
+use super::model::Batch;
 
 /// The most bytes of texts.
 const MAX_BYTES: u64 = 64 << 20;
