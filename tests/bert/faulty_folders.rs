@@ -310,8 +310,8 @@ fn malformed_config() -> Result<()> {
         (
             "id2label",
             json!({"1": "green"}),
-            id2label,
-            "{\"1\":\"green\"}",
+            "each of the numbers 0 to 0 once",
+            "\"1\"",
         ),
         ("id2label", json!({"0": 7}), id2label, "{\"0\":7}"),
     ] {

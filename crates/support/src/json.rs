@@ -17,6 +17,14 @@ pub fn read<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<T> {
     let name = path.display();
     let bytes = input::read(path, MAX_BYTES)
         .with_context(|| format!("{name}: expected a readable file"))?;
+    parse(&name.to_string(), bytes, expected)
+}
+
+/// As [`read`], from the bytes of the file `name`.
+///
+/// # Errors
+/// When they hold something else.
+pub fn parse<T: DeserializeOwned>(name: &str, bytes: Vec<u8>, expected: &str) -> Result<T> {
     let text = String::from_utf8(json::strict(bytes))
         .with_context(|| format!("{name}: expected a readable text file, in UTF-8"))?;
     serde_json::from_str(&text).with_context(|| format!("{name}: expected {expected}"))

@@ -2,13 +2,15 @@
 //! and what came.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use candle_dynquant::ops::Activation;
 use serde_json::{Map, Value};
 
 use crate::json;
+
+const OBJECT: &str = "a JSON object";
 
 /// The parameters of the model; field names are the file's keys.
 #[derive(Clone, Debug)]
@@ -32,11 +34,21 @@ pub struct Config {
 impl Config {
     /// Reads the file and checks what the numbers must satisfy together.
     pub fn read(path: &Path) -> Result<Self> {
-        let map: Map<String, Value> = json::read(path, "a JSON object")?;
-        let keys = Keys {
+        Self::of(Keys {
+            path: path.display().to_string(),
+            map: json::read(path, OBJECT)?,
+        })
+    }
+
+    /// As [`read`](Self::read), where `text` is what the file at `path` holds.
+    pub fn parse(path: &str, text: &str) -> Result<Self> {
+        Self::of(Keys {
             path: path.to_owned(),
-            map,
-        };
+            map: json::parse(path, text.into(), OBJECT)?,
+        })
+    }
+
+    fn of(keys: Keys) -> Result<Self> {
         keys.must_be("model_type", "bert")?;
         if keys.get("position_embedding_type").is_some() {
             keys.must_be("position_embedding_type", "absolute")?;
@@ -66,16 +78,9 @@ impl Config {
                 .hidden_size
                 .is_multiple_of(config.num_attention_heads),
             "{}: key \"num_attention_heads\": expected a divisor of hidden_size {}, got {}",
-            path.display(),
+            keys.path,
             config.hidden_size,
             config.num_attention_heads,
-        );
-        ensure!(
-            (config.pad_token_id as usize) < config.vocab_size,
-            "{}: key \"pad_token_id\": expected less than vocab_size {}, got {}",
-            path.display(),
-            config.vocab_size,
-            config.pad_token_id,
         );
         Ok(config)
     }
@@ -83,7 +88,7 @@ impl Config {
 
 /// The keys of the file, with its path for error messages.
 struct Keys {
-    path: PathBuf,
+    path: String,
     map: Map<String, Value>,
 }
 
@@ -97,10 +102,7 @@ impl Keys {
             Some(value) => value.to_string(),
             None => "no such key".to_owned(),
         };
-        anyhow::anyhow!(
-            "{}: key {key:?}: expected {expected}, got {got}",
-            self.path.display()
-        )
+        anyhow::anyhow!("{}: key {key:?}: expected {expected}, got {got}", self.path)
     }
 
     fn must_be(&self, key: &str, expected: &str) -> Result<()> {
@@ -167,17 +169,19 @@ impl Keys {
         };
         let mut labels = BTreeMap::new();
         for (id, name) in map {
-            let (Ok(id), Some(name)) = (id.parse::<usize>(), name.as_str()) else {
+            let Some(name) = name.as_str() else {
                 return Err(self.fault(key, expected));
             };
-            labels.insert(id, name.to_owned());
+            let number = id.parse().ok().filter(|number| *number < map.len());
+            let new = number.is_some_and(|n: usize| labels.insert(n, name.to_owned()).is_none());
+            ensure!(
+                new,
+                "{}: key {key:?}: expected each of the numbers 0 to {} once, got {id:?}",
+                self.path,
+                map.len() - 1,
+            );
         }
-        let counts = labels.keys().copied().eq(0..map.len());
-        if counts {
-            Ok(labels.into_values().collect())
-        } else {
-            Err(self.fault(key, expected))
-        }
+        Ok(labels.into_values().collect())
     }
 
     fn says_classifier(&self) -> bool {

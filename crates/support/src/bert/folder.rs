@@ -31,7 +31,15 @@ impl Folder {
     /// Reads the folder; the weights may be f64, f32, f16 or bf16 and become f32, or be quantized.
     pub fn read(dir: &Path) -> Result<Self> {
         check_folder(dir, "config.json, tokenizer.json and model.safetensors")?;
-        let config = Config::read(&dir.join("config.json"))?;
+        let path = dir.join("config.json");
+        let config = Config::read(&path)?;
+        ensure!(
+            (config.pad_token_id as usize) < config.vocab_size,
+            "{}: key \"pad_token_id\": expected less than vocab_size {}, got {}",
+            path.display(),
+            config.vocab_size,
+            config.pad_token_id,
+        );
         let tokenizer = read_tokenizer(&dir.join("tokenizer.json"), &config)?;
         let (model, bytes, is_quantized) = match quantized(dir) {
             Some(checkpoint) => {
@@ -51,7 +59,7 @@ impl Folder {
         ensure!(
             !model.is_classifier() || config.labels.len() >= 2,
             "{}: key \"id2label\": expected at least 2 classes, got {} (a score, not a class)",
-            dir.join("config.json").display(),
+            path.display(),
             config.labels.len(),
         );
         Ok(Self {

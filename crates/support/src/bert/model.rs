@@ -1,5 +1,5 @@
 //! BERT: an ordinary candle model, ported to int8 by `nn::Linear`, `nn::Embedding` and one derive
-//! per struct.
+//! per struct. Here texts are padded to one length; `rows` computes them without padding.
 
 use candle_core::{DType, Result, Tensor};
 use candle_dynquant::ops;
@@ -18,8 +18,8 @@ pub struct Batch {
 /// The encoder with the heads that its checkpoint has.
 #[derive(Quantizable, Clone)]
 pub struct Bert {
-    embeddings: Embeddings,
-    encoder: Encoder,
+    pub(super) embeddings: Embeddings,
+    pub(super) encoder: Encoder,
     pooler: Option<Pooler>,
     classifier: Option<nn::Linear>,
 }
@@ -30,8 +30,18 @@ impl Bert {
     /// The encoder's tensors may be below `bert.`, as they are beside a head.
     pub fn load(config: &Config, prefixed: bool, vb: VarBuilder<'_>) -> Result<Self> {
         let bert = if prefixed { vb.pp("bert") } else { vb.clone() };
+        let pools = bert.contains_tensor("pooler.dense.weight");
+        Self::load_with(config, pools, &bert, &vb)
+    }
+
+    /// Loads the encoder from `bert`, and from `vb` a classifier if there is one, which `pools`.
+    pub(super) fn load_with(
+        config: &Config,
+        pools: bool,
+        bert: &VarBuilder<'_>,
+        vb: &VarBuilder<'_>,
+    ) -> Result<Self> {
         let classifies = config.says_classifier || vb.contains_tensor("classifier.weight");
-        let pools = classifies || bert.contains_tensor("pooler.dense.weight");
         let pooler = || Pooler::load(config, bert.pp("pooler"));
         let classifier = || {
             let vb = vb.pp("classifier");
@@ -40,7 +50,7 @@ impl Bert {
         Ok(Self {
             embeddings: Embeddings::load(config, bert.pp("embeddings"))?,
             encoder: Encoder::load(config, bert.pp("encoder"))?,
-            pooler: pools.then(pooler).transpose()?,
+            pooler: (classifies || pools).then(pooler).transpose()?,
             classifier: classifies.then(classifier).transpose()?,
         })
     }
@@ -62,20 +72,35 @@ impl Bert {
         // 0 for tokens, as good as minus infinity for padding, added to attention scores.
         let mask = ((1. - &batch.mask)? * f64::from(f32::MIN))?;
         let mask = mask.unsqueeze(1)?.unsqueeze(1)?;
-        let mut hidden = self.embeddings.forward(&batch.ids)?;
-        for layer in &self.encoder.layer {
-            hidden = layer.forward(&hidden, &mask)?;
-        }
-        Ok(hidden)
+        let (ids, device) = (&batch.ids, batch.ids.device());
+        // All texts here are single, so every token has type 0.
+        let type_0 = Tensor::zeros(1, DType::U32, device)?;
+        let positions = Tensor::arange(0, ids.dim(1)? as u32, device)?;
+        let hidden = self.embeddings.forward(ids, &type_0, &positions)?;
+        self.encoder.forward(hidden, &|attention, projected| {
+            attention.attend(projected, Some(&mask))
+        })
     }
 
     /// The model's answers, a row for each text: logits `[batch, labels]` of a classifier, else
     /// embeddings `[batch, hidden]`, the mean over the tokens at length 1.
     pub fn forward(&self, batch: &Batch) -> Result<Tensor> {
         let hidden = self.hidden(batch)?;
+        let first = hidden.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?;
+        match self.logits(&first)? {
+            Some(logits) => Ok(logits),
+            None => mean_of_tokens(&hidden, &batch.mask),
+        }
+    }
+
+    /// Logits `[texts, labels]` from the hidden states of the texts' first tokens; `None` without a
+    /// classifier.
+    pub fn logits(&self, first: &Tensor) -> Result<Option<Tensor>> {
         match (&self.pooler, &self.classifier) {
-            (Some(pooler), Some(classifier)) => classifier.forward(&pooler.forward(&hidden)?),
-            _ => mean_of_tokens(&hidden, &batch.mask),
+            (Some(pooler), Some(classifier)) => {
+                classifier.forward(&pooler.forward(first)?).map(Some)
+            }
+            _ => Ok(None),
         }
     }
 }
@@ -86,9 +111,9 @@ fn mean_of_tokens(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
     mean.broadcast_div(&mean.sqr()?.sum_keepdim(1)?.sqrt()?)
 }
 
-/// Word, position and token type; all texts here are single, so every token has type 0.
+/// Word, position and token type.
 #[derive(Quantizable, Clone)]
-struct Embeddings {
+pub(super) struct Embeddings {
     word_embeddings: nn::Embedding,
     position_embeddings: nn::Embedding,
     token_type_embeddings: nn::Embedding,
@@ -106,19 +131,26 @@ impl Embeddings {
         })
     }
 
-    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
-        let positions = Tensor::arange(0, ids.dim(1)? as u32, ids.device())?;
+    /// Of types and positions one may stand for all.
+    pub(super) fn forward(
+        &self,
+        ids: &Tensor,
+        types: &Tensor,
+        positions: &Tensor,
+    ) -> Result<Tensor> {
         let words = self.word_embeddings.forward(ids)?;
-        let type_0 = Tensor::zeros(1, DType::U32, ids.device())?;
-        let types = self.token_type_embeddings.forward(&type_0)?;
+        let types = self.token_type_embeddings.forward(types)?;
+        let positions = self.position_embeddings.forward(positions)?;
         let hidden = words.broadcast_add(&types)?;
-        let hidden = hidden.broadcast_add(&self.position_embeddings.forward(&positions)?)?;
-        self.layer_norm.forward(&hidden)
+        self.layer_norm.forward_add(&hidden, &positions)
     }
 }
 
+/// Lets the tokens of a call attend to each other, from their queries, keys and values.
+pub(super) type Attend<'a> = dyn Fn(&SelfAttention, [Tensor; 3]) -> Result<Tensor> + 'a;
+
 #[derive(Quantizable, Clone)]
-struct Encoder {
+pub(super) struct Encoder {
     layer: Vec<Layer>,
 }
 
@@ -129,6 +161,13 @@ impl Encoder {
         Ok(Self {
             layer: layer.collect::<Result<_>>()?,
         })
+    }
+
+    pub(super) fn forward(&self, mut hidden: Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+        for layer in &self.layer {
+            hidden = layer.forward(&hidden, attend)?;
+        }
+        Ok(hidden)
     }
 }
 
@@ -149,8 +188,8 @@ impl Layer {
         })
     }
 
-    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let attended = self.attention.forward(hidden, mask)?;
+    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+        let attended = self.attention.forward(hidden, attend)?;
         let inner = self.intermediate.forward(&attended)?;
         self.output.forward(&inner, &attended)
     }
@@ -171,14 +210,14 @@ impl Attention {
         })
     }
 
-    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let attended = self.self_attention.forward(hidden, mask)?;
+    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+        let attended = self.self_attention.forward(hidden, attend)?;
         self.output.forward(&attended, hidden)
     }
 }
 
 #[derive(Quantizable, Clone)]
-struct SelfAttention {
+pub(super) struct SelfAttention {
     query: nn::Linear,
     key: nn::Linear,
     value: nn::Linear,
@@ -198,11 +237,19 @@ impl SelfAttention {
         })
     }
 
-    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let (batch, seq, size) = hidden.dims3()?;
-        let head_size = size / self.heads;
+    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
         let projections = [&self.query, &self.key, &self.value];
-        let [query, key, value] = nn::Linear::forward_each(projections, hidden)?;
+        attend(self, nn::Linear::forward_each(projections, hidden)?)
+    }
+
+    /// The contexts of texts of one length, `[batch, seq, size]` as their queries are.
+    pub(super) fn attend(
+        &self,
+        [query, key, value]: [Tensor; 3],
+        mask: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let (batch, seq, size) = query.dims3()?;
+        let head_size = size / self.heads;
         // [batch, seq, size] -> [batch, heads, seq, head_size], a view
         let split = |projected: Tensor| -> Result<Tensor> {
             let heads = projected.reshape((batch, seq, self.heads, head_size))?;
@@ -212,7 +259,7 @@ impl SelfAttention {
             &split(query)?,
             &split(key)?,
             &split(value)?,
-            Some(mask),
+            mask,
             1. / (head_size as f32).sqrt(),
             self.precision,
         )?;
@@ -259,7 +306,7 @@ impl Output {
     }
 }
 
-/// The first token's hidden state, through a product and tanh.
+/// A product and tanh.
 #[derive(Quantizable, Clone)]
 struct Pooler {
     dense: nn::Linear,
@@ -273,9 +320,8 @@ impl Pooler {
         })
     }
 
-    fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
-        let first = hidden.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?;
-        self.dense.forward(&first)?.tanh()
+    fn forward(&self, first: &Tensor) -> Result<Tensor> {
+        self.dense.forward(first)?.tanh()
     }
 }
 
