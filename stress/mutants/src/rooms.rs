@@ -9,7 +9,7 @@ pub const ROOMS: [(&str, &[&str]); 17] = [
     ("nn", &["src/nn/", "-src/nn/recurrent/schedule.rs"]),
     ("equalize", &["src/equalize/"]),
     ("inspect", &["src/inspect/"]),
-    ("cli", &["cli/src/"]),
+    ("cli", &["crates/cli/src/"]),
     ("io", &["crates/io/src/"]),
     ("quantize", &["src/quantize/", "-src/quantize/hidden.rs"]),
     ("hidden", &["src/quantize/hidden.rs"]),
@@ -43,7 +43,7 @@ pub fn of(path: &str) -> Option<&'static str> {
 /// The files that declare the modules of each crate.
 pub const CRATES: [&str; 4] = [
     "src/lib.rs",
-    "cli/src/main.rs",
+    "crates/cli/src/main.rs",
     "crates/io/src/lib.rs",
     "crates/kernels/src/lib.rs",
 ];

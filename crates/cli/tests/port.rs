@@ -629,7 +629,7 @@ fn another_candle_is_named() {
 /// The release that the command asks for is the one that the library is built with.
 #[test]
 fn the_needed_candle_is_the_librarys() {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
     let Ok(manifest) = fs::read_to_string(manifest) else {
         return eprintln!("skipped: not in the repository");
     };
