@@ -11,12 +11,38 @@ use candle_dynquant_io::print;
 use serde::Serialize;
 use similar::{ChangeTag, TextDiff};
 
-use crate::port::{self, Ported, Todo, World};
-use crate::{PortArgs, files, format};
+use crate::{Ported, Todo, World, files, format};
 
 /// The chapter on releases of candle.
 const GUIDE: &str = "https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/\
                      own-project.md#releases-of-candle";
+
+/// Arguments of `port`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Rust files, or folders, of which all Rust files are taken.
+    #[arg(required = true, value_name = "FILE|DIR")]
+    paths: Vec<PathBuf>,
+    /// Writes the files; otherwise nothing is changed.
+    #[arg(long)]
+    write: bool,
+    /// Exits with 1 where something is left to port, and prints only what.
+    #[arg(long, conflicts_with = "write")]
+    check: bool,
+    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}], needs: [{manifest,
+    /// lines}], candle: [{manifest, found, needed}]}`, with `error` and `note` where there is one.
+    #[arg(long)]
+    json: bool,
+    /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0: rustfmt is
+    /// not run.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = seconds())]
+    rustfmt_seconds: u64,
+}
+
+/// Up to a day, so that no time overflows.
+fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(..=86_400)
+}
 
 /// The outcome of one file.
 #[derive(Serialize)]
@@ -67,12 +93,14 @@ fn manifest_of(path: &Path) -> Option<PathBuf> {
 /// The manifests of the files that have another candle, each once.
 fn candles(paths: &[PathBuf]) -> Vec<Candle> {
     let manifests: BTreeSet<_> = paths.iter().filter_map(|path| manifest_of(path)).collect();
-    let others = manifests.iter().filter_map(|path| port::other_candle(path));
+    let others = manifests
+        .iter()
+        .filter_map(|path| crate::other_candle(path));
     let others = others.map(|other| (other.manifest, other.found));
     let candle = |(manifest, found): (PathBuf, String)| Candle {
         manifest: manifest.display().to_string(),
         found,
-        needed: port::CANDLE.to_string(),
+        needed: crate::CANDLE.to_string(),
     };
     let others: BTreeMap<_, _> = others.collect();
     others.into_iter().map(candle).collect()
@@ -87,7 +115,7 @@ fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
         return;
     };
     let manifest = manifest.display().to_string();
-    let lines = port::manifest_lines(text, &known).into_iter();
+    let lines = crate::manifest_lines(text, &known).into_iter();
     let place = needs.iter().position(|one| one.manifest == manifest);
     let place = place.unwrap_or_else(|| {
         let lines = Vec::new();
@@ -105,7 +133,7 @@ fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
 ///
 /// # Errors
 /// When the result cannot be printed; a file's own error is part of the result.
-pub fn run(args: &PortArgs) -> Result<ExitCode> {
+pub fn run(args: &Args) -> Result<ExitCode> {
     let (paths, errors) = files::collect(&args.paths);
     let world = World::new(paths.iter().map(AsRef::as_ref));
     let is_terminal = io::stdout().is_terminal();
@@ -185,17 +213,17 @@ fn failed(path: &Path, error: &anyhow::Error) -> FileReport {
 }
 
 /// The text of a file, what it becomes, and a note; written where that is asked for.
-fn one(path: &Path, args: &PortArgs, world: &World) -> Result<(String, Ported, Option<String>)> {
+fn one(path: &Path, args: &Args, world: &World) -> Result<(String, Ported, Option<String>)> {
     let before = files::read(path)?;
-    let fault = |fault: port::Fault| anyhow!("line {}: {}", fault.line, fault.message);
-    let mut ported = port::port(path, &before, world).map_err(fault)?;
+    let fault = |fault: crate::Fault| anyhow!("line {}: {}", fault.line, fault.message);
+    let mut ported = crate::port(path, &before, world).map_err(fault)?;
     let limit = Duration::from_secs(args.rustfmt_seconds);
     let note;
     (ported.text, note) = format::as_before(path, &before, ported.text, limit);
     if args.write && before != ported.text {
         files::write(path, &ported.text)?;
         // Lines of the file as it is now.
-        ported.todos = port::port(path, &ported.text, world).map_err(fault)?.todos;
+        ported.todos = crate::port(path, &ported.text, world).map_err(fault)?.todos;
     }
     Ok((before, ported, note))
 }
@@ -228,7 +256,7 @@ fn objects(report: &Report, of: &String) -> usize {
 }
 
 /// Errors and remaining places, on stderr, so that a diff can go to a file.
-fn print_summary(report: &Report, args: &PortArgs) {
+fn print_summary(report: &Report, args: &Args) {
     let (mut said, mut left) = (BTreeSet::new(), 0);
     for file in &report.files {
         let name = print::on_one_line(&file.file);

@@ -1,8 +1,9 @@
-//! A candle model's source, rewritten to use candle-dynquant.
+//! `dynquant port`: a candle model's source, rewritten to use candle-dynquant.
 //!
 //! Everything is found on the syntax tree and changed in the text, by byte ranges, so that
 //! formatting and comments stay. The result is ported again until nothing changes: a second run
 //! has nothing to do.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod attention;
 mod chain;
@@ -11,6 +12,8 @@ mod derives;
 mod edits;
 mod facts;
 mod features;
+mod files;
+mod format;
 mod functions;
 mod fused;
 mod globs;
@@ -29,6 +32,7 @@ mod releases;
 mod render;
 mod scale;
 mod scopes;
+mod show;
 mod source;
 mod sums;
 mod syntax;
@@ -48,19 +52,24 @@ use serde::Serialize;
 use syn::visit::{self, Visit};
 
 use edits::Edits;
-pub use needs::lines as manifest_lines;
-pub use releases::{NEEDED as CANDLE, other as other_candle};
+use needs::lines as manifest_lines;
+use releases::{NEEDED as CANDLE, other as other_candle};
 use scopes::Module;
-pub use source::Fault;
+pub use show::{Args, run};
+use source::Fault;
 use source::Source;
 use table::Home;
 use types::Types;
 use unused::Unused;
-pub use world::World;
+use world::World;
+
+/// The stack that [`run`] needs: the recursion over a syntax tree is as deep as an expression; see
+/// `source::MAX_DEPTH`.
+pub const STACK: usize = 1 << 30;
 
 /// A place that is left to a person.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Todo {
+struct Todo {
     /// Of the file as it was read.
     pub line: usize,
     pub what: String,
@@ -72,7 +81,7 @@ pub struct Todo {
 
 /// A file that is ported.
 #[derive(Debug)]
-pub struct Ported {
+struct Ported {
     pub text: String,
     pub todos: Vec<Todo>,
 }
@@ -176,7 +185,7 @@ impl Draft {
 const MAX_ROUNDS: usize = 6;
 
 /// Ports the text of a file. `path` says where the modules are that it names.
-pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
+fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
     let mut ported = Ported {
         text: text.to_owned(),
         todos: Vec::new(),
