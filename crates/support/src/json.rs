@@ -12,7 +12,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// Reads a file that holds what `expected` says.
 ///
 /// # Errors
-/// When the file cannot be read, is longer than [`MAX_BYTES`], or holds something else.
+/// When the file cannot be read, is longer than `MAX_BYTES`, or holds something else.
 pub fn read<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<T> {
     let name = path.display();
     let bytes = input::read(path, MAX_BYTES)

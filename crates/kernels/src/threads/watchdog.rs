@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(if cfg!(miri) { 7_200 } else { 120 });
 
 /// Prints the step that a test is at and aborts the process if the step takes longer than
-/// [`LIMIT`]: a thread that hangs cannot be ended, and would keep the test from failing.
+/// `LIMIT`: a thread that hangs cannot be ended, and would keep the test from failing.
 pub struct Watchdog(Arc<Mutex<(Instant, String)>>);
 
 impl Watchdog {
