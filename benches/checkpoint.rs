@@ -17,29 +17,13 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use args::Args;
 use candle_core::{DType, Device};
 use candle_dynquant::checkpoint::{self, Plan};
 use candle_dynquant::{Checkpoint, QConfigSpec, quantize_dynamic};
 use candle_dynquant_io::{child, print};
-use config::Config;
-use model::Bert;
+use candle_dynquant_support::bench::{Args, table};
+use candle_dynquant_support::bert::{Bert, Config};
 use serde::Serialize;
-
-#[path = "support/args.rs"]
-mod args;
-#[allow(dead_code)] // the example uses more of it
-#[path = "../examples/bert/config.rs"]
-mod config;
-#[path = "../examples/support/json.rs"]
-mod json;
-#[allow(dead_code)]
-#[path = "../examples/bert/model.rs"]
-mod model;
-#[path = "support/table.rs"]
-mod table;
-#[path = "../examples/support/threads.rs"]
-mod threads;
 
 /// The first argument of a process that loads a model and prints milliseconds and kilobytes.
 const LOAD: &str = "load";

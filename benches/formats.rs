@@ -15,24 +15,14 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use args::Args;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
     DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, nn,
     quantize_dynamic,
 };
-use interleaved::interleaved;
+use candle_dynquant_support::bench::{Args, interleaved, table};
 use serde::Serialize;
-
-#[path = "support/args.rs"]
-mod args;
-#[path = "support/interleaved.rs"]
-mod interleaved;
-#[path = "support/table.rs"]
-mod table;
-#[path = "../examples/support/threads.rs"]
-mod threads;
 
 const SHAPES: [[usize; 3]; 6] = [
     [1, 768, 768],

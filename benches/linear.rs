@@ -11,21 +11,11 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use args::Args;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
-use interleaved::interleaved;
+use candle_dynquant_support::bench::{Args, interleaved, table};
 use serde::Serialize;
-
-#[path = "support/args.rs"]
-mod args;
-#[path = "support/interleaved.rs"]
-mod interleaved;
-#[path = "support/table.rs"]
-mod table;
-#[path = "../examples/support/threads.rs"]
-mod threads;
 
 const SHAPES: [[usize; 3]; 10] = [
     [1, 768, 768],

@@ -12,20 +12,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use args::Args;
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{LayerKind, QConfig, QConfigSpec, nn, quantize_dynamic};
-use interleaved::interleaved;
+use candle_dynquant_support::bench::{Args, interleaved, table};
 use serde::Serialize;
-
-#[path = "support/args.rs"]
-mod args;
-#[path = "support/interleaved.rs"]
-mod interleaved;
-#[path = "support/table.rs"]
-mod table;
-#[path = "../examples/support/threads.rs"]
-mod threads;
 
 /// Rows of a call.
 const ROWS: [usize; 3] = [1, 32, 4096];

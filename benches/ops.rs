@@ -11,24 +11,11 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use args::Args;
-use candle_attention::attention;
 use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
 use candle_dynquant::ops;
+use candle_dynquant_support::bench::{Args, candle_attention::attention, interleaved, table};
 use candle_nn::attention::{AttnMask, flash_attn};
-use interleaved::interleaved;
 use serde::Serialize;
-
-#[path = "support/args.rs"]
-mod args;
-#[path = "support/candle_attention.rs"]
-mod candle_attention;
-#[path = "support/interleaved.rs"]
-mod interleaved;
-#[path = "support/table.rs"]
-mod table;
-#[path = "../examples/support/threads.rs"]
-mod threads;
 
 /// Medians in microseconds.
 #[derive(Serialize)]

@@ -11,20 +11,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use args::Args;
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
-use interleaved::interleaved;
+use candle_dynquant_support::bench::{Args, interleaved, table};
 use serde::Serialize;
-
-#[path = "support/args.rs"]
-mod args;
-#[path = "support/interleaved.rs"]
-mod interleaved;
-#[path = "support/table.rs"]
-mod table;
-#[path = "../examples/support/threads.rs"]
-mod threads;
 
 const PRESETS: [&str; 4] = ["int8", "default", "onnxruntime", "float16"];
 

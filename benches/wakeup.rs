@@ -17,17 +17,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use args::Args;
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+use candle_dynquant_support::bench::{Args, table};
 use serde::Serialize;
-
-#[path = "support/args.rs"]
-mod args;
-#[path = "support/table.rs"]
-mod table;
-#[path = "../examples/support/threads.rs"]
-mod threads;
 
 const INPUTS: usize = 512;
 

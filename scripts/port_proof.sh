@@ -12,12 +12,12 @@
 #   scripts/port_proof.sh --only bert,t5   the models that are run
 #   scripts/port_proof.sh --no-compile     without the compilation of all ported files
 #   scripts/port_proof.sh --dev            runs a build for tests, whose times say nothing
-#   scripts/port_proof.sh --patterns       only cli/proof/patterns: code of other shapes, written for this
+#   scripts/port_proof.sh --patterns       only crates/port/proof/patterns: code of other shapes, written for this
 #
 # It exits with 1 where a ported file does not compile, a float port is not its original, a quantized
 # one has less than 20 dB, a layer is neither swapped nor named, or a quantized model that is saved and
 # read back by its own load, its float weights gone, gives other bits or is refused for no known reason;
-# and where cli/proof/patterns are ported otherwise than patterns/left.txt and patterns/proof.rs say.
+# and where crates/port/proof/patterns are ported otherwise than patterns/left.txt and patterns/proof.rs say.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=0.11.1
@@ -95,7 +95,7 @@ tracing = { version = "0.1.37", default-features = false }
 TOML
 }
 
-# A program that sees candle by the name that examples/bert has for it.
+# A program that sees candle by the name of its package.
 program() {
     dependencies "$1" | sed 's/^candle = {\(.*\), package = "candle-core"/candle-core = {\1/' >"$scratch/$1/Cargo.toml"
 }
@@ -120,11 +120,11 @@ only_run() {
     touch -r "$root/scripts/port_proof.sh" "$scratch/$1/src/models/mod.rs" "$scratch/$1/src/lib.rs"
 }
 
-# The crate $1 of the sources of cli/proof/patterns.
+# The crate $1 of the sources of crates/port/proof/patterns.
 patterns_of() {
     rm -rf "$scratch/$1"
     mkdir -p "$scratch/$1"
-    cp -rp cli/proof/patterns/src "$scratch/$1/src"
+    cp -rp crates/port/proof/patterns/src "$scratch/$1/src"
     dependencies "$1" | sed 's/2024/2021/' >"$scratch/$1/Cargo.toml"
 }
 
@@ -137,8 +137,8 @@ if [ -n "$patterns" ]; then
     patterns_of patterns_ported
     rm -rf "$scratch/patterns_proof"
     mkdir -p "$scratch/patterns_proof/src"
-    cp cli/proof/patterns/proof.rs "$scratch/patterns_proof/src/main.rs"
-    cp cli/proof/random.rs "$scratch/patterns_proof/src"
+    cp crates/port/proof/patterns/proof.rs "$scratch/patterns_proof/src/main.rs"
+    cp crates/port/proof/random.rs "$scratch/patterns_proof/src"
     program patterns_proof
     for one in original ported; do
         echo "$one = { package = \"patterns_$one\", path = \"../patterns_$one\" }"
@@ -150,9 +150,9 @@ if [ -n "$run" ]; then
     only_run original
     rm -rf "$scratch/proof"
     mkdir -p "$scratch/proof"
-    cp -r cli/proof "$scratch/proof/src"
-    cp examples/bert/{config,model}.rs examples/support/json.rs "$scratch/proof/src"
+    cp -r crates/port/proof "$scratch/proof/src"
     program proof
+    echo "candle-dynquant-support = { path = \"$root/crates/support\" }" >>"$scratch/proof/Cargo.toml"
     printf '%s = { path = "../%s" }\n' original original ported ported >>"$scratch/proof/Cargo.toml"
 fi
 if [ -n "$patterns" ]; then
@@ -198,7 +198,7 @@ fi
 if [ -n "$patterns" ]; then
     target/debug/dynquant port --write "$scratch/patterns_ported/src" 2>"$scratch/patterns.txt"
     # Without the last line, which counts.
-    sed "s,$scratch/patterns_ported/,,; \$d" "$scratch/patterns.txt" | diff cli/proof/patterns/left.txt -
+    sed "s,$scratch/patterns_ported/,,; \$d" "$scratch/patterns.txt" | diff crates/port/proof/patterns/left.txt -
     # shellcheck disable=SC2086
     cargo_there run $profile --quiet --package patterns_proof
 fi

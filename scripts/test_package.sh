@@ -21,7 +21,7 @@ unpacked="$(mktemp -d)"
 trap 'rm -rf "$unpacked"' EXIT
 tar -xzf "$crate" -C "$unpacked" --strip-components 1
 options=(--manifest-path "$unpacked/Cargo.toml" --target-dir "$target")
-for own in derive crates/io crates/kernels; do
+for own in crates/derive crates/io crates/kernels; do
     name="$(sed -n 's/^name = "\(.*\)"$/\1/p' "$own/Cargo.toml")"
     options+=(--config "patch.crates-io.$name.path='$PWD/$own'")
 done

@@ -1,7 +1,6 @@
 //! The chapter of errors, `docs/troubleshooting.md`: it has every kind of error and every reason of
 //! a report, and the messages that it quotes are those that come.
 
-#[path = "common/mod.rs"]
 mod common;
 
 use std::cell::RefCell;

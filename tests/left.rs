@@ -1,6 +1,5 @@
 //! Layers that are left with a reason although a rule gives them a configuration.
 
-#[path = "common/mod.rs"]
 mod common;
 
 use candle_core::{DType, Device, Tensor};

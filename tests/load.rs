@@ -3,14 +3,15 @@
 //! `cargo run --release -p stress` does the same for ten minutes, and in
 //! tokio's blocking pool and forked children.
 
-mod common;
-
 use std::time::Duration;
 
 use candle_core::Result;
 use candle_dynquant::QConfig;
-use common::load::{Load, leaks_nothing, quantize_and_drop};
+use candle_dynquant_support::load::{Counting, Load, leaks_nothing, quantize_and_drop};
 use rayon::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const SHORT: Duration = Duration::from_secs(2);
 

@@ -1,7 +1,6 @@
 //! The examples that the documentations of PyTorch, ONNX Runtime and Neural Compressor give for
 //! dynamic quantization, as they stand there, and what they are here.
 
-#[path = "common/mod.rs"]
 mod common;
 
 use candle_core::{Module, Tensor};

@@ -1,7 +1,6 @@
 //! Weights that are small, all of them or in single channels only: `int8` has a scale for them,
 //! down to the smallest that f32 can invert, and half precision says what it loses.
 
-#[path = "common/mod.rs"]
 mod common;
 
 use std::collections::HashMap;

@@ -3,8 +3,6 @@
 //!
 //! `DYNQUANT_LONG=1 cargo test --release --test threads` makes thousands of calls of each.
 
-mod common;
-
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -13,8 +11,8 @@ use std::thread;
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_dynquant::nn::{self, Nonlinearity};
 use candle_dynquant::{QConfig, QConfigSpec, Quantizable, ops, quantize_dynamic};
+use candle_dynquant_support::watchdog::Watchdog;
 use candle_nn::{VarBuilder, VarMap};
-use common::watchdog::Watchdog;
 use rayon::prelude::*;
 
 /// A computation, and the bits of its result on one thread.

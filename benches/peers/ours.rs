@@ -1,16 +1,6 @@
 //! Our side of `run.sh`, and what candle itself offers: see `protocol`.
 #![allow(missing_docs)]
 
-#[path = "../support/candle_attention.rs"]
-mod candle_attention;
-#[allow(dead_code)] // the example uses more of it
-#[path = "../../examples/bert/config.rs"]
-mod config;
-#[path = "../../examples/support/json.rs"]
-mod json;
-#[allow(dead_code)]
-#[path = "../../examples/bert/model.rs"]
-mod model;
 mod peak;
 mod protocol;
 
@@ -18,19 +8,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use candle_attention::attention;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
 use candle_dynquant::{QConfigSpec, Quantizable, kernels::Isa, ops, quantize_dynamic};
+use candle_dynquant_support::bench::candle_attention::attention;
+use candle_dynquant_support::bert::{Batch, Bert, Config};
 use candle_nn::attention::{AttnMask, flash_attn};
 use candle_nn::{RNN as _, VarBuilder};
 #[cfg(not(system_allocator))]
 use mimalloc::MiMalloc;
 use serde_json::{Value, json};
 
-use config::Config;
-use model::{Batch, Bert};
 use protocol::{Case, Contender, Process, Tensors, contender, size, take, text};
 
 /// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the

@@ -3,13 +3,15 @@
 use std::fmt::Write;
 
 use candle_dynquant::Report;
+use candle_dynquant_support::bert::Folder;
+use candle_dynquant_support::bert::measure::{
+    Run, class, cosines, nearest, percentile_ms, sqnr_db,
+};
+use candle_dynquant_support::bert::texts::Text;
+use candle_dynquant_support::table::{Table, megabytes, percent};
 use serde::Serialize;
 
-use crate::folder::Folder;
-use crate::measure::{Run, class, cosines, nearest, percentile_ms, sqnr_db};
 use crate::profile::Stage;
-use crate::table::{Table, megabytes, percent};
-use crate::texts::Text;
 
 /// The JSON object.
 #[derive(Serialize)]
@@ -202,7 +204,7 @@ impl Figures {
 
     fn table(&self) -> String {
         let (float, quantized) = (&self.float, &self.quantized);
-        let mut table = Table::new();
+        let mut table = Table::with_header();
         if let (Some(a), Some(b)) = (float.accuracy, quantized.accuracy) {
             table.row("accuracy", percent(a), percent(b));
         }

@@ -32,32 +32,16 @@
 //! whole model                          5.75 MB       3.37 MB
 //! ```
 //!
-//! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the BERT,
-//! `texts` makes batches, `measure` runs them, `figures` prints the results; `probe` is for
-//! `--equalize` and `--page`, `profile` for `--profile`.
+//! The model is `crates/support/src/bert/model.rs`, which tests, benchmarks and `apps` use, too.
+//! Beside it `folder` reads and checks its files, `texts` makes batches, `measure` runs them. Here
+//! `figures` prints the results; `hub` is for `--hub`, `probe` for `--equalize` and `--page`,
+//! `profile` for `--profile`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[allow(dead_code)] // each example uses its part
-#[path = "../support/checkpoint.rs"]
-mod checkpoint;
-#[path = "../support/cli.rs"]
-mod cli;
-mod config;
 mod figures;
-mod folder;
-#[path = "../support/hub.rs"]
 mod hub;
-#[path = "../support/json.rs"]
-mod json;
-mod measure;
-mod model;
 mod probe;
 mod profile;
-#[path = "../support/table.rs"]
-mod table;
-mod texts;
-#[path = "../support/threads.rs"]
-mod threads;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -67,14 +51,14 @@ use anyhow::{Result, ensure};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::quantize_dynamic_with;
 use candle_dynquant_io::print;
+use candle_dynquant_support::bert::texts::{self, Text};
+use candle_dynquant_support::bert::{Batch, Folder, measure};
+use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
+use candle_dynquant_support::repository;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-use cli::{Arguments, Common, Progress, positive};
 use figures::{Figures, LoadedFigures, Measured};
-use folder::Folder;
-use model::Batch;
-use texts::Text;
 
 /// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
 /// system.
@@ -199,7 +183,7 @@ impl Arguments for Args {
         })?;
         if let (Some(path), Some(batch)) = (&self.page, batches.first()) {
             let title = format!("{}, {}", self.model_name(), self.common.name());
-            probe::write_page(path, &title, [&mut before, &mut quantized], batch, &[])?;
+            probe::write_page(path, &title, [&mut before, &mut quantized], batch)?;
         }
         if let Some(out) = &self.save {
             let source = candle_dynquant::Checkpoint::open(&folder.path)?;
@@ -257,7 +241,7 @@ impl Args {
         match (&self.hub, &self.model_dir) {
             (Some(id), _) => hub::fetch(id),
             (None, Some(dir)) => Ok(dir.clone()),
-            (None, None) => Ok(cli::repository().join("assets/bert")),
+            (None, None) => Ok(repository().join("assets/bert")),
         }
     }
 
@@ -282,7 +266,7 @@ impl Args {
             Some(path) => read(path, false),
             None if !known.is_empty() && heldout.exists() => read(&heldout, true),
             None => read(
-                &cli::repository().join("assets/reference/minilm_sentences.txt"),
+                &repository().join("assets/reference/minilm_sentences.txt"),
                 false,
             ),
         }

@@ -3,13 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use candle_dynquant::inspect::{self, PagePoint};
+use candle_dynquant::inspect;
 use candle_dynquant::{Equalization, EqualizeReport, equalize};
 use candle_dynquant_io::output;
-
-use crate::folder::Folder;
-use crate::model::{Batch, Bert};
-use crate::texts;
+use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
 
 /// Sentences of many kinds, none of which is among the texts that accuracy is measured on.
 const SENTENCES: [&str; 16] = [
@@ -49,16 +46,14 @@ pub fn equalized(model: &mut Bert, folder: &Folder) -> Result<EqualizeReport> {
     })?)
 }
 
-/// Writes a page of what quantization did to a model, equalized or not, measured on a batch, with
-/// the curve of the search that led to it, if any.
+/// Writes a page of what quantization did to a model, equalized or not, measured on a batch.
 pub fn write_page(
     path: &Path,
     title: &str,
     [float, quantized]: [&mut Bert; 2],
     batch: &Batch,
-    curve: &[PagePoint],
 ) -> Result<()> {
     let inspection = inspect::inspect(float, quantized, |model| model.forward(batch))?;
-    let page = inspection.page(title, curve)?;
+    let page = inspection.page(title, &[])?;
     output::write(path, page).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
+use candle_dynquant_support::bert::{Batch, Bert};
 use serde::Serialize;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
-
-use crate::model::{Batch, Bert};
 
 /// Batches that are run in each model; if there are few, they are repeated.
 const BATCHES: usize = 40;

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use candle_dynquant::Report;
+use candle_dynquant_support::table::{Table, megabytes, percent};
 use serde::Serialize;
 
 use crate::measure::{Reading, Writing};
-use crate::table::{Table, megabytes, percent};
 
 /// The JSON object. A token is a character.
 #[derive(Serialize)]
@@ -115,7 +115,7 @@ impl Figures {
 
     fn table(&self) -> String {
         let (float, quantized) = (&self.float, &self.quantized);
-        let mut table = Table::new();
+        let mut table = Table::with_header();
         let mut row = |name: &str, show: fn(&Side) -> String| {
             table.row(name, show(float), show(quantized));
         };

@@ -1,8 +1,7 @@
 //! Text from a model, character by character, the same for the same seed.
 
 use candle_core::Result;
-
-use crate::model::{CharModel, State};
+use candle_dynquant_support::lstm::{CharModel, State};
 
 /// How characters are drawn.
 #[derive(Clone, Copy)]

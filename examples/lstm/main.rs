@@ -32,29 +32,14 @@
 //! whole model                          3.69 MB       0.97 MB
 //! ```
 //!
-//! `config` and `checkpoint` read and check files, `folder` combines them, `model` is the network,
-//! `text` turns characters into numbers, `generate` writes text, `measure` runs both models,
-//! `figures` prints the results.
+//! The model is `crates/support/src/lstm/model.rs`, which the fuzz targets read, too; beside it
+//! `folder` reads and checks its files, and `text` turns characters into numbers. Here `generate`
+//! writes text, `measure` runs both models, `figures` prints the results.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[allow(dead_code)] // each example uses its part
-#[path = "../support/checkpoint.rs"]
-mod checkpoint;
-#[path = "../support/cli.rs"]
-mod cli;
-mod config;
 mod figures;
-mod folder;
 mod generate;
-#[path = "../support/json.rs"]
-mod json;
 mod measure;
-mod model;
-#[path = "../support/table.rs"]
-mod table;
-mod text;
-#[path = "../support/threads.rs"]
-mod threads;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,12 +47,13 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use candle_dynquant::quantize_dynamic;
 use candle_dynquant_io::print;
+use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
+use candle_dynquant_support::lstm::{Folder, text};
+use candle_dynquant_support::repository;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-use cli::{Arguments, Common, Progress, positive};
 use figures::{Figures, Measured};
-use folder::Folder;
 use generate::{Generator, Sampling};
 use measure::Streams;
 
@@ -138,7 +124,7 @@ impl Arguments for Args {
 
     fn run(&self) -> Result<()> {
         let spec = self.common.spec()?;
-        let default = || cli::repository().join("assets/lstm");
+        let default = || repository().join("assets/lstm");
         let dir = self.model_dir.clone().unwrap_or_else(default);
         let folder = Folder::read(&dir, self.gru)?;
         let prompt = folder.vocab.encode("--prompt", &self.prompt)?;

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
+use candle_dynquant_support::lstm::{CharModel, State};
 
 use crate::generate::{Generator, Sampling, highest};
-use crate::model::{CharModel, State};
 
 /// Characters of each stream that one call scores.
 const STEPS: usize = 128;

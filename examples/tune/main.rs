@@ -30,38 +30,10 @@
 //! target/tune/checkpoint: loads to the same sqnr, 47.34633
 //! ```
 //!
-//! `metric` evaluates, the rest is `examples/bert`'s.
+//! `metric` evaluates; the model and the readers are those of `examples/bert`, in `crates/support`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[allow(dead_code)] // each example uses its part
-#[path = "../support/checkpoint.rs"]
-mod checkpoint;
-#[allow(dead_code)]
-#[path = "../support/cli.rs"]
-mod cli;
-#[allow(dead_code)]
-#[path = "../bert/config.rs"]
-mod config;
-#[allow(dead_code)]
-#[path = "../bert/folder.rs"]
-mod folder;
-#[path = "../support/json.rs"]
-mod json;
-#[allow(dead_code)]
-#[path = "../bert/measure.rs"]
-mod measure;
 mod metric;
-#[allow(dead_code)]
-#[path = "../bert/model.rs"]
-mod model;
-#[allow(dead_code)]
-#[path = "../bert/probe.rs"]
-mod probe;
-#[allow(dead_code)]
-#[path = "../bert/texts.rs"]
-mod texts;
-#[path = "../support/threads.rs"]
-mod threads;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -73,17 +45,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
+use candle_dynquant::inspect;
 use candle_dynquant::tune::{Precision, Stopped, Strategy, tune_with};
 use candle_dynquant::{Checkpoint, TuningConfig, TuningOutcome};
-use candle_dynquant_io::print;
+use candle_dynquant_io::{output, print};
+use candle_dynquant_support::bert::Folder;
+use candle_dynquant_support::cli::{self, Arguments, Common, positive};
+use candle_dynquant_support::repository;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use serde::Serialize;
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
-use cli::{Arguments, Common, positive};
-use folder::Folder;
 use metric::{Evaluation, Metric};
 
 /// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
@@ -98,7 +72,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[command(name = "tune", version)]
 struct Args {
     /// A Hugging Face folder: config.json, tokenizer.json, model.safetensors
-    #[arg(long, value_name = "DIR", default_value_os_t = cli::repository().join("assets/bert"))]
+    #[arg(long, value_name = "DIR", default_value_os_t = repository().join("assets/bert"))]
     model_dir: PathBuf,
 
     /// One text per line, or `label<TAB>text` [default: heldout.tsv of the model, else example
@@ -124,7 +98,7 @@ struct Args {
     goal: Option<f64>,
 
     /// Folder for the history, the page and the checkpoint
-    #[arg(long, value_name = "DIR", default_value_os_t = cli::repository().join("target/tune"))]
+    #[arg(long, value_name = "DIR", default_value_os_t = repository().join("target/tune"))]
     out: PathBuf,
 
     /// Continue the search of the history in --out
@@ -208,8 +182,10 @@ impl Arguments for Args {
         let best = outcome.best().map_or(outcome.baseline, |trial| trial.value);
         if let Some(sample) = evaluation.sample() {
             let title = format!("{}, tuned", self.model_dir.display());
-            let models = [&mut float, &mut folder.model];
-            probe::write_page(&page, &title, models, sample, &outcome.curve())?;
+            let inspection =
+                inspect::inspect(&mut float, &mut folder.model, |model| model.forward(sample))?;
+            output::write(&page, inspection.page(&title, &outcome.curve())?)
+                .with_context(|| format!("cannot write {}", page.display()))?;
         }
         self.save(&folder, &out, &evaluation, best)?;
         self.print(&outcome, metric, best, [&history, &page, &out])

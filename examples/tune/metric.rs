@@ -5,12 +5,10 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
-
-use crate::cli;
-use crate::folder::Folder;
-use crate::measure::{class, sqnr_db};
-use crate::model::{Batch, Bert};
-use crate::texts::{self, Text};
+use candle_dynquant_support::bert::measure::{class, sqnr_db};
+use candle_dynquant_support::bert::texts::{self, Text};
+use candle_dynquant_support::bert::{Batch, Bert, Folder};
+use candle_dynquant_support::repository;
 
 /// The unit of the evaluation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,7 +94,7 @@ impl Evaluation {
             Some(path) => texts::read(path, labels, false)?,
             None if !labels.is_empty() && heldout.exists() => texts::read(&heldout, labels, true)?,
             None => {
-                let sentences = cli::repository().join("assets/reference/minilm_sentences.txt");
+                let sentences = repository().join("assets/reference/minilm_sentences.txt");
                 texts::read(&sentences, &[], false)?
             }
         };

@@ -1,7 +1,4 @@
 //! The reader of checkpoints.
 #![no_main]
 
-#[path = "../targets/checkpoint.rs"]
-mod checkpoint;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| checkpoint::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| candle_dynquant_fuzz_targets::checkpoint::run(data));

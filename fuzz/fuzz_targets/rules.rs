@@ -1,7 +1,4 @@
 //! Rules against trees.
 #![no_main]
 
-#[path = "../targets/rules.rs"]
-mod rules;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| rules::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| candle_dynquant_fuzz_targets::rules::run(data));

@@ -1,9 +1,4 @@
 //! The reader of tuning configurations.
 #![no_main]
 
-#[path = "../targets/refusal.rs"]
-mod refusal;
-#[path = "../targets/tuning.rs"]
-mod tuning;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| tuning::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| candle_dynquant_fuzz_targets::tuning::run(data));

@@ -7,14 +7,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use candle_core::{DType, Device, Tensor};
+use candle_dynquant_support::bert;
+use candle_dynquant_support::checkpoint::Checkpoint;
+use candle_dynquant_support::lstm::Folder;
 use tempfile::TempDir;
-
-use crate::checkpoint::Checkpoint;
-use crate::folder::Folder;
-
-#[allow(dead_code)]
-#[path = "../../examples/bert/config.rs"]
-mod bert_config;
 
 const CONFIG: &str = r#"{"vocab_size": 3, "embedding_size": 2, "hidden_size": 2, "num_layers": 1}"#;
 const VOCAB: &str = r#"{"a": 0, "b": 1, "\n": 2}"#;
@@ -79,7 +75,7 @@ pub fn run(data: &[u8]) {
         b'3' => with_file("a.safetensors", data, |_| sharded(dir)),
         b'4' => with_file("model.safetensors.index.json", data, |_| sharded(dir)),
         b'5' => with_file("bert.json", data, |path| {
-            if let Err(error) = bert_config::Config::read(path) {
+            if let Err(error) = bert::Config::read(path) {
                 check(&error);
             }
         }),

@@ -8,12 +8,6 @@
 //! blocking pool, and in forked children; then quantizing and dropping a model again and again.
 //! Every result has the bits of one thread, nothing hangs, and memory does not grow.
 
-#[path = "../../tests/common"]
-mod common {
-    pub mod load;
-    pub mod watchdog;
-}
-
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::thread;
@@ -22,7 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::QConfig;
 use candle_dynquant_io::print;
-use common::load::{Load, leaks_nothing, quantize_and_drop};
+use candle_dynquant_support::load::{Counting, Load, leaks_nothing, quantize_and_drop};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const CALLERS: usize = 64;
 

@@ -5,13 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use candle_dynquant_support::bert::{Folder, texts};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::folder::Folder;
-use crate::texts;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -312,8 +310,8 @@ fn malformed_config() -> Result<()> {
         (
             "id2label",
             json!({"1": "green"}),
-            id2label,
-            "{\"1\":\"green\"}",
+            "each of the numbers 0 to 0 once",
+            "\"1\"",
         ),
         ("id2label", json!({"0": 7}), id2label, "{\"0\":7}"),
     ] {

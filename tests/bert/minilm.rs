@@ -14,11 +14,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, IndexOp, Tensor};
 use candle_dynquant::{QConfigSpec, quantize_dynamic};
-
-use crate::folder::Folder;
-use crate::measure::{cosines, sqnr_db};
-use crate::model::{Batch, Bert};
-use crate::texts;
+use candle_dynquant_support::bert::measure::{cosines, sqnr_db};
+use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
 
 const BATCH: usize = 16;
 const ALONE: usize = 8;

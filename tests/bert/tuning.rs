@@ -8,11 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use candle_dynquant::tune::{Precision, Strategy};
 use candle_dynquant::{Checkpoint, QConfigSpec, TuningConfig, quantize_dynamic, tune};
-
-use crate::folder::Folder;
-use crate::measure::sqnr_db;
-use crate::model::{Batch, Bert};
-use crate::texts;
+use candle_dynquant_support::bert::measure::sqnr_db;
+use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
 
 /// The SQNR that the float model counts as.
 const FLOAT_DB: f64 = 100.;

@@ -3,13 +3,11 @@
 
 pub mod fixture;
 pub mod generator;
-pub mod load;
-pub mod random;
 pub mod toy;
-pub mod watchdog;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_dynquant::nn;
+use candle_dynquant_support::random;
 
 /// Values in [-4, 4) that depend on nothing but the shape and the seed.
 pub fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {

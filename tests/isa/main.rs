@@ -13,8 +13,8 @@ use std::process::{Command, Output};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::kernels::Isa;
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+use candle_dynquant_support::random::values;
 use candle_nn::VarBuilder;
-use common::random::values;
 
 /// Set in the children.
 const CHILD: &str = "DYNQUANT_TEST_CHILD";

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use candle_dynquant::tune::{Precision, Stopped, Strategy, tune_with};
 use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, WeightDType};
+use candle_dynquant_support::random::Random;
 
-use crate::common::random::Random;
 use crate::model::{Model, QUANTIZED, accuracy, becomes, initials, model, search};
 
 const STRATEGIES: [Strategy; 3] = [Strategy::Basic, Strategy::Sensitivity, Strategy::ByKind];

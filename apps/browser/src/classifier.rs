@@ -92,7 +92,7 @@ impl Classifier {
         };
         let logits = self.answer(&tokens)?;
         let probabilities = softmax(&logits);
-        let labels = self.encoder.config.labels.iter().cloned();
+        let labels = self.encoder.config.bert.labels.iter().cloned();
         let classes = labels.zip(logits).zip(probabilities);
         let mut classes: Vec<Class> = classes
             .map(|((label, logit), probability)| Class {

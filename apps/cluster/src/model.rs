@@ -48,7 +48,8 @@ impl LoadedModel {
     /// The name of the class with the largest logit.
     pub fn label(&self, logits: &[f32]) -> Option<&str> {
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))?;
-        self.encoder.config.labels.get(best).map(String::as_str)
+        let labels = &self.encoder.config.bert.labels;
+        labels.get(best).map(String::as_str)
     }
 
     /// The answers to `texts`, in their order, none where there is no text; each has the same bits whatever

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device};
 use candle_dynquant::{Checkpoint, quantize_dynamic};
 use candle_dynquant_io::input;
+use candle_dynquant_support::bert::Bert;
 use candle_nn::VarBuilder;
 
-use crate::bert::Bert;
 use crate::config::Texts;
 use crate::dense::{self, Dense};
 use crate::{Config, Model, Preset, Tokenizer};
@@ -65,7 +65,7 @@ impl Encoder {
         })?;
         let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
         let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
-        let bert = quantized(Bert::load(&config, vb)?, preset)?;
+        let bert = quantized(Bert::load_for_rows(&config.bert, vb)?, preset)?;
         Ok(Self {
             name: "debian-sections".to_owned(),
             model: Model::new(bert, &config, Vec::new())?,
@@ -96,8 +96,11 @@ impl Encoder {
         let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
         let checkpoint = Checkpoint::from_bytes(&format!("{name}/model.safetensors"), weights)?;
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let bert = Bert::load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
-            .with_context(|| format!("{name}: expected the weights of a BERT"))?;
+        let bert = Bert::load_for_rows(
+            &config.bert,
+            checkpoint.var_builder(DType::F32, &Device::Cpu),
+        )
+        .with_context(|| format!("{name}: expected the weights of a BERT"))?;
         Ok(Self {
             name: name.to_owned(),
             model: Model::new(bert, &config, Vec::new())?,
@@ -146,8 +149,11 @@ impl Encoder {
 
         let checkpoint = Checkpoint::open(dir)?;
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let bert = Bert::load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
-            .with_context(|| format!("{name}: expected the weights of a BERT"))?;
+        let bert = Bert::load_for_rows(
+            &config.bert,
+            checkpoint.var_builder(DType::F32, &Device::Cpu),
+        )
+        .with_context(|| format!("{name}: expected the weights of a BERT"))?;
         let (bert, dtype) = match (is_quantized, preset) {
             (true, None) => (bert, "quantized".to_owned()),
             (true, Some(preset)) => anyhow::bail!(

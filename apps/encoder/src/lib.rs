@@ -12,7 +12,6 @@
 //!
 //! The bits of an answer do not depend on the other texts of its call: see [`Model::answer`].
 
-mod bert;
 mod config;
 mod dense;
 mod folder;

@@ -4,8 +4,9 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::LayerKind;
 use candle_dynquant::module::{AnyLayer, Visitor, Walk};
+use candle_dynquant_support::bert::Bert;
+use candle_dynquant_support::bert::rows::{Rows, Run};
 
-use crate::bert::{Bert, Rows, Run};
 use crate::dense::Dense;
 use crate::{Config, Pooling, Tokens};
 
@@ -92,7 +93,7 @@ impl Model {
         order.sort_by_key(|&index| tasks[index].tokens.len());
         let sorted: Vec<Task<'_>> = order.iter().map(|&index| tasks[index]).collect();
 
-        let hidden = self.bert.hidden(&rows(&sorted)?)?;
+        let hidden = self.bert.hidden_rows(&rows(&sorted)?)?;
         let answers = self.heads(&sorted, &hidden)?;
         let mut in_order = vec![Vec::new(); tasks.len()];
         for (index, answer) in order.into_iter().zip(answers) {
@@ -147,7 +148,7 @@ impl Model {
         let texts: Vec<Tokens> = (1..=longest)
             .map(|count| Tokens {
                 ids: (0..count)
-                    .map(|i| ((i * 7919 + count * 104_729) % config.vocab_size) as u32)
+                    .map(|i| ((i * 7919 + count * 104_729) % config.bert.vocab_size) as u32)
                     .collect(),
                 types: vec![0; count],
             })

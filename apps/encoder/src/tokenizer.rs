@@ -99,16 +99,16 @@ impl Tokenizer {
         let largest = whole.get_vocab(true).into_values().max();
         let largest = largest.with_context(|| format!("{path}: expected tokens, got none"))?;
         ensure!(
-            (largest as usize) < config.vocab_size,
+            (largest as usize) < config.bert.vocab_size,
             "{path}: expected token ids below vocab_size {} of config.json, got {largest}",
-            config.vocab_size,
+            config.bert.vocab_size,
         );
         let mut tokenizer = Self {
             cut: [whole.clone(), whole.clone()],
             whole,
-            vocab_size: config.vocab_size,
+            vocab_size: config.bert.vocab_size,
             max_tokens: 0,
-            takes_pairs: config.type_vocab_size > 1,
+            takes_pairs: config.bert.type_vocab_size > 1,
         };
         tokenizer.limit(config.max_tokens)?;
         Ok(tokenizer)

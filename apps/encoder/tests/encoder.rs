@@ -51,7 +51,7 @@ fn bits(answer: &[f32]) -> Vec<u32> {
 
 /// Every text with both heads, in batches and alone, has the same bits.
 fn check_bits(encoder: &Encoder, count: usize) -> Result<()> {
-    let texts = heldout(&encoder.config.labels)?;
+    let texts = heldout(&encoder.config.bert.labels)?;
     let tokens = tokens(&encoder.tokenizer, &texts[..count])?;
     let tasks: Vec<Task<'_>> = (tokens.iter().enumerate())
         .map(|(index, tokens)| Task {
@@ -81,7 +81,7 @@ fn check_bits(encoder: &Encoder, count: usize) -> Result<()> {
 #[test]
 fn the_embedded_model_has_the_accuracy_of_the_example() -> Result<()> {
     let encoder = Encoder::embedded(Preset::Int8)?;
-    let texts = heldout(&encoder.config.labels)?;
+    let texts = heldout(&encoder.config.bert.labels)?;
     let tokens = tokens(&encoder.tokenizer, &texts)?;
     let mut right = 0;
     for (texts, tokens) in texts.chunks(64).zip(tokens.chunks(64)) {
@@ -251,7 +251,7 @@ fn faults_of_a_folder_are_named() -> Result<()> {
         (
             "\"hidden_size\": 128",
             "\"hidden_size\": -1",
-            "expected the configuration of a BERT",
+            "key \"hidden_size\": expected a positive integer below 2^31, got -1",
         ),
         (
             "\"num_attention_heads\": 4",
@@ -266,7 +266,7 @@ fn faults_of_a_folder_are_named() -> Result<()> {
         (
             "\"34\": \"x11\"",
             "\"36\": \"x11\"",
-            "key \"id2label\": expected the numbers 0 to 34, got \"36\"",
+            "key \"id2label\": expected each of the numbers 0 to 34 once, got \"36\"",
         ),
         (
             "\"vocab_size\": 4800",
@@ -497,7 +497,7 @@ fn dense_layers_of_the_folder_are_applied() -> Result<()> {
         (plain.config.embedding_size, projected.config.embedding_size),
         (128, 5)
     );
-    let texts = heldout(&plain.config.labels)?;
+    let texts = heldout(&plain.config.bert.labels)?;
     let tokens = tokens(&plain.tokenizer, &texts[..9])?;
     let tasks: Vec<_> = tokens
         .iter()

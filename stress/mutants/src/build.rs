@@ -221,6 +221,10 @@ fn cargo(tree: &Path, command: &str) -> Command {
         "dynquant",
         "--package",
         "candle-dynquant-io",
+        "--package",
+        "candle-dynquant-port",
+        "--package",
+        "candle-dynquant-fuzz-targets",
     ];
     cargo.args(packages);
     if std::env::var_os("CARGO_TARGET_DIR").is_none() {

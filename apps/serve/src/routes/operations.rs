@@ -35,7 +35,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 fn model_type(app: &App) -> Value {
-    let labels = || app.config.labels.iter().enumerate();
+    let labels = || app.config.bert.labels.iter().enumerate();
     if app.is_classifier {
         let ids: BTreeMap<_, _> = labels().map(|(id, name)| (id.to_string(), name)).collect();
         let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();

@@ -118,7 +118,7 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Re
     };
     let asked = app.ask(admission, Head::Classes, "inputs", texts, cut);
     let answered = asked.await?;
-    let labels = &app.config.labels;
+    let labels = &app.config.bert.labels;
     let ranked = |logits| ranked(labels, scores(logits, request.raw_scores));
     let mut predictions = answered.vectors.into_iter().map(ranked);
     let predictions = if is_batch {

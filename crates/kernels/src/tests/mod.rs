@@ -10,7 +10,6 @@ mod operands;
 mod packing;
 mod products;
 #[allow(dead_code, reason = "tests of the kernels use a part")]
-#[path = "../../../../tests/common/random.rs"]
 mod random;
 mod recurrences;
 mod rows;

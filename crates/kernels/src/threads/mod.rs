@@ -32,7 +32,6 @@ mod pool;
 mod rayon_pool;
 mod shared;
 #[cfg(test)]
-#[path = "../../../../tests/common/watchdog.rs"]
 mod watchdog;
 
 use std::marker::PhantomData;

@@ -1,0 +1,787 @@
+//! The command as it is run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
+    command.args(args).args(paths).output().unwrap()
+}
+
+fn json(args: &[&str], path: &Path) -> Value {
+    let output = dynquant(&[&["port", "--json"], args].concat(), &[path]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn file(folder: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, text).unwrap();
+    path
+}
+
+const SMALL: &str = "use candle_nn::Linear;\n\npub struct A {\n    a: Linear,\n}\n";
+const PORTED: &str = "use candle_dynquant::nn::Linear;\nuse candle_dynquant::Quantizable;\n\n\
+                      #[derive(Quantizable)]\npub struct A {\n    a: Linear,\n}\n";
+
+/// Declares a type with a layer where the command cannot see it.
+const MACRO: &str = "macro_rules! model {\n    ($($item:item)*) => { $($item)* };\n}\n\
+                     model! {\n    pub struct B { b: candle_nn::Linear }\n}\n";
+
+/// Each file of `golden` becomes what `golden/ported` has, and stays so. The places that are left
+/// are at that file's end. `DYNQUANT_UPDATE=1` writes them.
+#[test]
+fn files_become_what_is_expected() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut names: Vec<_> = fs::read_dir(&golden)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    names.retain(|path| path.extension().is_some_and(|ext| ext == "rs"));
+    names.sort();
+    assert!(names.len() > 8);
+    let mut wrong = Vec::new();
+    for path in names {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let folder = folder();
+        let before = fs::read_to_string(&path).unwrap();
+        let copy = file(&folder, name, &before);
+        let todo = &json(&[], &copy)["files"][0]["todo"];
+        let report = json(&["--write"], &copy);
+        assert_eq!(report["files"][0]["error"], Value::Null, "{name}");
+        let ported = fs::read_to_string(&copy).unwrap();
+        let again = json(&[], &copy);
+        assert_eq!(again["files"][0]["changed"], false, "{name} changes again");
+        assert_eq!(
+            again["files"][0]["todo"], report["files"][0]["todo"],
+            "{name}"
+        );
+        let mut expected = ported;
+        for todo in todo.as_array().unwrap() {
+            expected += &format!(
+                "// left: line {}: {}\n",
+                todo["line"],
+                todo["what"].as_str().unwrap()
+            );
+        }
+        let wanted = golden.join("ported").join(name);
+        if std::env::var_os("DYNQUANT_UPDATE").is_some() {
+            fs::create_dir_all(wanted.parent().unwrap()).unwrap();
+            fs::write(&wanted, &expected).unwrap();
+        } else if fs::read_to_string(&wanted).unwrap() != expected {
+            wrong.push(format!("{name}:\n{expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_diff_is_printed_and_nothing_is_written() {
+    let folder = folder();
+    let path = file(&folder, "a.rs", SMALL);
+    let output = dynquant(&["port"], &[&path]);
+    assert!(output.status.success());
+    let diff = text(&output.stdout);
+    assert!(
+        diff.contains("-use candle_nn::Linear;\n") && diff.contains("+#[derive(Quantizable)]\n")
+    );
+    assert!(!diff.contains('\u{1b}'), "no colours to a pipe");
+    assert_eq!(fs::read_to_string(&path).unwrap(), SMALL);
+}
+
+#[test]
+fn check_tells_by_its_status() {
+    let folder = folder();
+    let path = file(&folder, "a.rs", SMALL);
+    let status = |path: &Path| dynquant(&["port", "--check"], &[path]).status.code();
+    assert_eq!(status(&path), Some(1));
+    assert_eq!(fs::read_to_string(&path).unwrap(), SMALL);
+    assert!(dynquant(&["port", "--write"], &[&path]).status.success());
+    assert_eq!(fs::read_to_string(&path).unwrap(), PORTED);
+    assert_eq!(status(&path), Some(0));
+    assert_eq!(dynquant(&["port"], &[&path]).stdout, b"");
+    let left = file(
+        &folder,
+        "b.rs",
+        "pub struct B {\n    b: Box<dyn Module>,\n}\n",
+    );
+    assert_eq!(status(&left), Some(1));
+}
+
+#[test]
+fn line_ends_marks_and_attributes_stay() {
+    let folder = folder();
+    let text = format!("\u{feff}#![allow(unused)]\n//! ü\n{SMALL}").replace('\n', "\r\n");
+    let path = file(&folder, "a.rs", &text);
+    assert!(dynquant(&["port", "--write"], &[&path]).status.success());
+    let ported = fs::read_to_string(&path).unwrap();
+    assert_eq!(ported.matches('\n').count(), ported.matches("\r\n").count());
+    assert!(
+        ported.starts_with("\u{feff}#![allow(unused)]\r\n//! ü\r\n"),
+        "{ported:?}"
+    );
+    assert!(
+        ported.contains("#[derive(Quantizable)]\r\npub struct A"),
+        "{ported:?}"
+    );
+}
+
+#[test]
+fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
+    let folder = folder();
+    let deep = format!("fn f() {{ {} }}", "(".repeat(100_000));
+    let long = format!("fn f() {{ {}1 }}", "1+".repeat(200_000));
+    let many = (0..=100_000).map(|i| format!("struct A{i};")).collect();
+    let cases = [
+        ("no_rust.rs", "fn f() {}\n\nstruct {\n".to_owned(), 3),
+        ("open.rs", "fn f() {\n".to_owned(), 1),
+        ("deep.rs", deep, 1),
+        ("long.rs", long, 1),
+        ("types.rs", many, 1),
+        (
+            "twice.rs",
+            "struct A(candle_nn::Linear);\nstruct A {}\n".to_owned(),
+            2,
+        ),
+        ("macro.rs", format!("{SMALL}\n{MACRO}"), 10),
+    ];
+    for (name, text, line) in cases {
+        let path = file(&folder, name, &text);
+        let output = dynquant(&["port", "--write"], &[&path]);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let message = self::text(&output.stderr);
+        assert!(
+            message.contains(&format!("{}:{line}: error: ", path.display())),
+            "{name}: {message}"
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    // The author has seen it, or has derived it there.
+    for text in [
+        MACRO.replace("model! {", "// dynquant: keep\nmodel! {"),
+        MACRO.replace("pub struct", "#[derive(Quantizable)] pub struct"),
+    ] {
+        let path = file(&folder, "macro.rs", &text);
+        assert!(dynquant(&["port"], &[&path]).status.success(), "{text}");
+    }
+    let path = folder.path().join("bytes.rs");
+    fs::write(&path, b"// a\n// \xff\n").unwrap();
+    let good = file(&folder, "good.rs", SMALL);
+    let absent = folder.path().join("absent.rs");
+    let output = dynquant(&["port", "--write"], &[&path, &absent, &good]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = text(&output.stderr);
+    assert!(
+        message.contains("bytes.rs:2: error: not UTF-8"),
+        "{message}"
+    );
+    assert!(message.contains("absent.rs: error: "), "{message}");
+    assert_eq!(fs::read_to_string(&good).unwrap(), PORTED);
+}
+
+#[test]
+fn odd_files_are_no_trouble() {
+    let folder = folder();
+    let cases = [
+        "",
+        "\n",
+        "//",
+        "/* */",
+        "#!/bin/sh\n",
+        "use;",
+        "use candle_nn::{};\n",
+        "fn f(){r#fn()}",
+        "use candle_nn::{{Linear}};",
+        "struct A(candle_nn::Linear)",
+        "mod a { struct B(candle_nn::Linear); }",
+        "union U { a: candle_nn::Linear }",
+        "use {candle_nn::{self as x, Linear}, std};struct A(Linear);",
+        "struct r#Type { r#fn: candle_nn::Linear }",
+        "fn f() { x.silu().silu()?.silu() }",
+        "trait T { fn f(x: &Tensor) { x.gelu()?; } }",
+        "use ::candle_nn::Linear as L; struct A(L);",
+        "fn f() { struct A(candle_nn::Linear); } fn g() { struct A; }",
+        "struct A; struct A {}",
+    ];
+    for text in cases {
+        let path = file(&folder, "a.rs", text);
+        let first = dynquant(&["port", "--write"], &[&path]);
+        assert!(
+            first.status.code().is_some_and(|code| code < 2),
+            "{text:?}: {first:?}"
+        );
+        let ported = fs::read_to_string(&path).unwrap();
+        dynquant(&["port", "--write"], &[&path]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), ported, "{text:?}");
+    }
+    // Every beginning of a file.
+    let whole = include_str!("golden/decoder.rs");
+    for end in (0..whole.len()).step_by(97) {
+        let path = file(&folder, "a.rs", &whole[..end]);
+        let code = dynquant(&["port"], &[&path]).status.code();
+        assert!(code.is_some_and(|code| code < 2), "{end}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn folders_links_and_rights() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = folder();
+    assert!(
+        dynquant(&["port"], &[folder.path()]).status.success(),
+        "an empty folder"
+    );
+    let one = file(&folder, "src/one.rs", SMALL);
+    file(&folder, "src/inner/two.rs", SMALL);
+    file(&folder, "src/notes.txt", "candle_nn");
+    symlink(folder.path(), folder.path().join("src/round")).unwrap();
+    symlink(&one, folder.path().join("link.rs")).unwrap();
+    let report = json(&[], &folder.path().join("src"));
+    assert_eq!(report["files"].as_array().unwrap().len(), 2);
+
+    fs::set_permissions(&one, fs::Permissions::from_mode(0o640)).unwrap();
+    let link = folder.path().join("link.rs");
+    assert!(dynquant(&["port", "--write"], &[&link]).status.success());
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::read_to_string(&one).unwrap(), PORTED);
+    assert_eq!(
+        fs::metadata(&one).unwrap().permissions().mode() & 0o777,
+        0o640
+    );
+
+    let closed = file(&folder, "closed.rs", SMALL);
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o440)).unwrap();
+    let output = dynquant(&["port", "--write"], &[&closed]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("read-only"));
+    let fifo = folder.path().join("fifo.rs");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    for arg in ["--check", "--write"] {
+        let output = dynquant(&["port", arg], &[&fifo]);
+        assert_eq!(output.status.code(), Some(1));
+        let message = text(&output.stderr);
+        assert!(
+            message.contains("expected a regular file, got a fifo"),
+            "{message}"
+        );
+    }
+    fs::remove_file(&fifo).unwrap();
+    assert_eq!(fs::read_to_string(&closed).unwrap(), SMALL);
+    let left: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 3, "nothing is left beside: {left:?}");
+}
+
+#[test]
+fn types_of_other_files_are_found() {
+    let folder = folder();
+    let model = "use self::text::Text;\nuse super::vision as eyes;\n\npub struct Both {\n    text: Text,\n    \
+                 vision: eyes::Vision,\n}\n";
+    let model = file(&folder, "models/clip/mod.rs", model);
+    file(
+        &folder,
+        "models/clip/text.rs",
+        "pub struct Text {\n    a: candle_nn::Linear,\n}\n",
+    );
+    file(
+        &folder,
+        "models/vision.rs",
+        "pub use crate::models::far::Vision;\n",
+    );
+    file(
+        &folder,
+        "models/far.rs",
+        "pub struct Vision(candle_nn::Embedding);\n",
+    );
+    let alone = json(&[], &model);
+    assert_eq!(
+        alone["files"][0]["todo"].as_array().unwrap().len(),
+        2,
+        "{alone}"
+    );
+    assert_eq!(alone["files"][0]["lines_added"], 2, "{alone}");
+    assert!(
+        dynquant(&["port", "--write"], &[&folder.path().join("models")])
+            .status
+            .success()
+    );
+    let status = dynquant(&["port", "--check"], &[&model]).status;
+    assert_eq!(status.code(), Some(0));
+}
+
+/// A model of one file that calls functions of others, and traits whose types are elsewhere.
+#[test]
+fn what_a_file_lacks_is_named() {
+    let folder = folder();
+    file(&folder, "src/main.rs", "mod llama;\n");
+    file(
+        &folder,
+        "Cargo.toml",
+        "[dependencies]\ncandle-nn = \"0.11\"\n",
+    );
+    let text = "use candle::{Result, Tensor};\nuse super::with_tracing::QMatMul;\n\n\
+                pub struct A {\n    a: candle_nn::Linear,\n    b: QMatMul,\n}\n\n\
+                fn f(xs: Tensor) -> Result<Tensor> {\n    crate::utils::repeat_kv(xs, 2)\n}\n";
+    let model = file(&folder, "src/llama.rs", text);
+    let report = json(&[], &model);
+    let todos = report["files"][0]["todo"].as_array().unwrap();
+    let whats: Vec<_> = todos
+        .iter()
+        .map(|todo| todo["what"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        whats,
+        [
+            "`super::with_tracing` is not in this crate",
+            "`crate::utils` is not in this crate"
+        ]
+    );
+    let lines = report["needs"][0]["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 2, "{report}");
+    assert!(lines[0].as_str().unwrap().starts_with("candle = "));
+    // With its file there, and with the dependencies.
+    file(&folder, "src/utils.rs", "pub fn repeat_kv() {}\n");
+    file(&folder, "src/with_tracing.rs", "pub struct QMatMul;\n");
+    file(
+        &folder,
+        "Cargo.toml",
+        "[dependencies]\ncandle-nn = \"0.11\"\ncandle.workspace = true\ncandle-dynquant = {}\n",
+    );
+    let report = json(&[], &model);
+    assert_eq!(
+        report["files"][0]["todo"].as_array().unwrap().len(),
+        0,
+        "{report}"
+    );
+    assert_eq!(report["needs"].as_array().unwrap().len(), 0, "{report}");
+}
+
+/// A layer of the project's own is one in other files too, but not where it is for GPUs.
+#[test]
+fn layers_of_other_files_are_seen() {
+    let folder = folder();
+    let layers = "use candle::{Result, Tensor};\n\npub struct Linear {\n    weight: Tensor,\n}\n\n\
+                  impl Linear {\n    pub fn new(weight: Tensor) -> Self {\n        Self { weight }\n    }\n\n\
+                  pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                  xs.matmul(&self.weight.t()?)\n    }\n}\n";
+    file(
+        &folder,
+        "src/lib.rs",
+        "mod layers;\nmod model;\n#[cfg(feature = \"cuda\")]\nmod flash;\n",
+    );
+    file(&folder, "src/layers.rs", layers);
+    let model = "use crate::layers::Linear;\n\npub struct Model {\n    layers: Vec<Linear>,\n}\n";
+    let model = file(&folder, "src/model.rs", model);
+    let flash = "use candle_nn::Linear;\n\npub struct Flash {\n    layers: Vec<Linear>,\n}\n";
+    let flash = file(&folder, "src/flash.rs", flash);
+    let before = fs::read_to_string(&flash).unwrap();
+    let report = json(&["--write"], folder.path());
+    let left: Vec<_> = report["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| &f["todo"])
+        .collect();
+    assert!(
+        left.iter().all(|todo| todo.as_array().unwrap().is_empty()),
+        "{report}"
+    );
+    assert!(
+        fs::read_to_string(&model)
+            .unwrap()
+            .contains("#[derive(Quantizable)]")
+    );
+    assert_eq!(fs::read_to_string(&flash).unwrap(), before);
+    // A trait whose types are in another file, and one of another crate.
+    let objects = "use crate::model::Head;\n\npub struct A {\n    layer: candle_nn::Linear,\n    \
+                   head: Box<dyn Head>,\n    other: std::sync::Arc<dyn far::Layer>,\n}\n";
+    let objects = file(&folder, "src/objects.rs", objects);
+    let head = "pub trait Head {}\n\nstruct B(candle_nn::Linear);\n\nimpl Head for B {}\n";
+    file(&folder, "src/model.rs", head);
+    let report = json(&[], folder.path());
+    let files = report["files"].as_array().unwrap().iter();
+    let mut todos = files.filter(|one| one["file"] == objects.display().to_string().as_str());
+    let todos = todos.next().unwrap()["todo"].as_array().unwrap();
+    assert_eq!(todos.len(), 2, "{report}");
+    assert_eq!(todos[1]["what"], "`dyn Layer` may hide layers");
+}
+
+#[test]
+fn usage_errors_have_a_status_of_their_own() {
+    for args in [
+        &["port"][..],
+        &["port", "--wrong", "a.rs"],
+        &["port", "--check", "--write", "a.rs"],
+        &[],
+    ] {
+        assert_eq!(dynquant(args, &[]).status.code(), Some(2), "{args:?}");
+    }
+    assert_eq!(dynquant(&["port", "--help"], &[]).status.code(), Some(0));
+}
+
+/// Every model of candle-transformers that is in the cargo registry: no error, and a second run
+/// changes nothing. `DYNQUANT_LONG=1 cargo test -p dynquant -- --nocapture` shows the figures.
+#[test]
+fn the_models_of_candle_transformers() {
+    if std::env::var_os("DYNQUANT_LONG").is_none() {
+        return eprintln!("skipped: DYNQUANT_LONG is not set");
+    }
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home =
+        home.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cargo"));
+    let sources = fs::read_dir(home.join("registry/src")).unwrap();
+    let models = sources.map(|entry| entry.unwrap().path().join("candle-transformers-0.11.1/src"));
+    let models = models.into_iter().find(|path| path.is_dir());
+    let Some(models) = models else {
+        return eprintln!("skipped: no candle-transformers 0.11.1");
+    };
+    let folder = folder();
+    copy(&models, folder.path());
+    let first = json(&["--write"], folder.path());
+    let files = first["files"].as_array().unwrap();
+    let mut kinds = std::collections::BTreeMap::<String, usize>::new();
+    for file in files {
+        assert_eq!(file["error"], Value::Null, "{file}");
+        for todo in file["todo"].as_array().unwrap() {
+            *kinds
+                .entry(todo["what"].as_str().unwrap().to_owned())
+                .or_default() += 1;
+        }
+    }
+    let changed = files.iter().filter(|file| file["changed"] == true).count();
+    eprintln!("{} files, {changed} changed, left: {kinds:#?}", files.len());
+    assert!(files.len() > 100 && changed > 100);
+    let second = json(&[], folder.path());
+    for file in second["files"].as_array().unwrap() {
+        assert_eq!(file["changed"], false, "{file}");
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            fs::create_dir_all(&target).unwrap();
+            copy(&path, &target);
+        } else {
+            fs::write(target, fs::read(&path).unwrap()).unwrap();
+        }
+    }
+}
+
+/// A crate's own `with_tracing` is no candle-transformers', if its functions are others.
+#[test]
+fn a_tracing_module_of_the_crates_own_stays() {
+    let folder = folder();
+    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    let model = "use crate::with_tracing::{linear, TracedLinear};\nuse candle_nn::VarBuilder;\n\n\
+                 pub struct A {\n    a: TracedLinear,\n}\n\nimpl A {\n    \
+                 pub fn load(vb: VarBuilder) -> candle::Result<Self> {\n        \
+                 Ok(Self { a: linear(4, 4, vb, 2)? })\n    }\n}\n";
+    let model = file(&folder, "src/model.rs", model);
+    let own = "pub struct TracedLinear {\n    inner: candle_nn::Linear,\n}\n\n\
+               pub fn linear(i: usize, o: usize, vb: candle_nn::VarBuilder, rank: usize) \
+               -> candle::Result<TracedLinear> {\n    let _ = rank;\n    \
+               Ok(TracedLinear { inner: candle_nn::linear(i, o, vb)? })\n}\n";
+    file(&folder, "src/with_tracing.rs", own);
+    file(&folder, "src/lib.rs", "mod model;\nmod with_tracing;\n");
+    let output = dynquant(&["port", "--write"], &[folder.path().join("src").as_path()]);
+    assert!(output.status.success(), "{output:?}");
+    let ported = fs::read_to_string(&model).unwrap();
+    assert!(
+        ported.contains("use crate::with_tracing::{linear, TracedLinear};"),
+        "{ported}"
+    );
+    assert!(
+        ported.contains("#[derive(Quantizable)]\npub struct A"),
+        "{ported}"
+    );
+}
+
+/// A crate may pass `candle_nn` on.
+#[test]
+fn layers_of_a_candle_that_is_passed_on_are_ported() {
+    let folder = folder();
+    for path in ["mylib::candle_nn", "candle_dynquant::candle_nn"] {
+        let text =
+            format!("use {path}::{{Linear, Module}};\n\npub struct A {{\n    a: Linear,\n}}\n");
+        let model = file(&folder, "a.rs", &text);
+        let output = dynquant(&["port", "--write"], &[model.as_path()]);
+        assert!(output.status.success(), "{output:?}");
+        let ported = fs::read_to_string(&model).unwrap();
+        assert!(
+            ported.contains("use candle_dynquant::nn::Linear;"),
+            "{ported}"
+        );
+        assert!(ported.contains(&format!("use {path}::Module;")), "{ported}");
+        assert!(ported.contains("#[derive(Quantizable)]"), "{ported}");
+    }
+}
+
+/// Another candle than ours is named in one line for each Cargo.toml, with what is needed.
+#[test]
+fn another_candle_is_named() {
+    let folder = folder();
+    let model = file(&folder, "a/src/model.rs", SMALL);
+    let own = folder.path().canonicalize().unwrap();
+    let found = |manifest: &str, root: &str| {
+        file(
+            &folder,
+            "a/Cargo.toml",
+            &format!("[package]\nname = \"a\"\n{manifest}"),
+        );
+        file(&folder, "Cargo.toml", &format!("[workspace]\n{root}"));
+        let report = json(&[], &model);
+        let candle = report["candle"].as_array().unwrap().iter();
+        let shown = candle.map(|one| {
+            assert_eq!(one["needed"], "0.11.1");
+            let manifest = Path::new(one["manifest"].as_str().unwrap());
+            let manifest = manifest.strip_prefix(&own).unwrap().display();
+            format!("{manifest}: {}", one["found"].as_str().unwrap())
+        });
+        shown.collect::<Vec<_>>()
+    };
+    for fits in ["0.11", "^0.11.0", "0", "*", ">=0.9", "=0.11.2", "0.11.3"] {
+        let manifest = format!("[dependencies]\ncandle-core = \"{fits}\"\n");
+        assert!(found(&manifest, "").is_empty(), "{fits}");
+    }
+    let cases = [
+        (
+            "candle-core = \"0.8\"\ncandle-nn = \"0.8\"",
+            "candle-core and candle-nn are 0.8",
+        ),
+        (
+            "candle = { package = \"candle-core\", version = \"=0.11.0\" }",
+            "candle-core is =0.11.0",
+        ),
+        (
+            "candle-nn = { git = \"https://x/c\", rev = \"12\" }",
+            "candle-nn is 12 of https://x/c",
+        ),
+        (
+            "candle-nn = { git = \"https://x/c\" }",
+            "candle-nn is of https://x/c",
+        ),
+        (
+            "candle-core = { git = \"https://x/c\", version = \"0.8.4\" }",
+            "candle-core is 0.8.4 of https://x/c",
+        ),
+        (
+            "candle-core = { path = \"../candle\" }",
+            "candle-core is 0.9.2 of the folder ../candle",
+        ),
+    ];
+    file(
+        &folder,
+        "candle/Cargo.toml",
+        "[package]\nname = \"candle-core\"\nversion = \"0.9.2\"\n",
+    );
+    for (lines, expected) in cases {
+        let manifest = format!("[dependencies]\n{lines}\n");
+        assert_eq!(found(&manifest, ""), [format!("a/Cargo.toml: {expected}")]);
+    }
+    let inherited = "[target.'cfg(unix)'.dependencies]\ncandle.workspace = true\n";
+    let root = "[workspace.dependencies.candle]\npackage = \"candle-core\"\nversion = \"0.10\"\n";
+    assert_eq!(found(inherited, root), ["Cargo.toml: candle-core is 0.10"]);
+    // The lock says which release it is.
+    let package =
+        "[[package]]\nname = \"candle-core\"\nversion = \"0.10.2\"\nsource = \"registry+x\"\n";
+    file(&folder, "Cargo.lock", package);
+    assert_eq!(
+        found(inherited, root),
+        ["Cargo.toml: candle-core is 0.10.2"]
+    );
+    // It is one line, and no Cargo.toml that cannot be read is in the way.
+    let output = dynquant(&["port", "--check"], &[&model]);
+    let lines = text(&output.stderr);
+    let mut lines = lines
+        .lines()
+        .filter(|line| line.contains("candle-core is 0.10.2"));
+    let line = lines.next().unwrap();
+    assert!(
+        lines.next().is_none() && line.contains("needs 0.11.1 or a later 0.11"),
+        "{line}"
+    );
+    assert!(
+        line.ends_with("own-project.md#releases-of-candle"),
+        "{line}"
+    );
+    assert!(found("[dependencies]\ncandle-core = 3\nx =", "").is_empty());
+}
+
+/// The release that the command asks for is the one that the library is built with.
+#[test]
+fn the_needed_candle_is_the_librarys() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let Ok(manifest) = fs::read_to_string(manifest) else {
+        return eprintln!("skipped: not in the repository");
+    };
+    assert!(manifest.contains("candle-core = { version = \"0.11.1\""));
+}
+
+/// A trait of many fields is said once, with the first of them.
+#[test]
+fn a_trait_of_many_places_is_one_line() {
+    let folder = folder();
+    let objects = "pub struct A {\n    a: candle_nn::Linear,\n    b: Box<dyn far::Layer>,\n    \
+                   c: Vec<Box<dyn far::Layer>>,\n    d: Box<dyn Module>,\n}\n";
+    let first = file(&folder, "a.rs", objects);
+    let second = file(&folder, "b.rs", &objects.replace("struct A", "struct B"));
+    let report = json(&[], folder.path());
+    let todo = &report["files"][1]["todo"];
+    assert_eq!(todo.as_array().unwrap().len(), 3, "{report}");
+    assert_eq!(todo[0]["trait"], "Layer");
+    let output = dynquant(&["port"], &[folder.path()]);
+    let lines = text(&output.stderr);
+    let places: Vec<_> = lines.lines().filter(|line| line.contains("dyn ")).collect();
+    let first = first.display();
+    assert_eq!(
+        places,
+        [
+            format!("{first}:3: `dyn Layer` may hide layers (4 places, this is the first)"),
+            format!("{first}:5: `dyn Module` hides the layers in it (2 places, this is the first)"),
+        ]
+    );
+    assert!(
+        lines.ends_with(" 2 places left to you, 0 errors\n"),
+        "{lines}"
+    );
+    // One is as before.
+    let output = dynquant(&["port"], &[&second]);
+    let lines = text(&output.stderr);
+    assert!(
+        lines.contains("b.rs:5: `dyn Module` hides the layers in it\n"),
+        "{lines}"
+    );
+}
+
+/// A trait of another crate that is ported, too, is known by its types.
+#[test]
+fn traits_of_a_workspace_are_known() {
+    let folder = folder();
+    let package = |name: &str| {
+        let manifest = format!("[package]\nname = \"{name}\"\n");
+        file(&folder, &format!("{name}/Cargo.toml"), &manifest);
+    };
+    package("plain-tools");
+    package("app");
+    let traits = "pub trait Tool {}\n\npub struct Hammer;\n\nimpl Tool for Hammer {}\n";
+    let tools = file(&folder, "plain-tools/src/lib.rs", traits);
+    let app = "use other::Far;\nuse plain_tools::Tool;\n\npub struct App {\n    \
+               tool: Box<dyn Tool>,\n    far: Box<dyn Far>,\n}\n";
+    file(&folder, "app/src/lib.rs", app);
+    let left = || {
+        let report = json(&[], folder.path());
+        let files = report["files"].as_array().unwrap().iter();
+        let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
+        let whats = todos.map(|todo| todo["what"].as_str().unwrap().to_owned());
+        whats.collect::<Vec<_>>()
+    };
+    assert_eq!(left(), ["`dyn Far` may hide layers"]);
+    let hides = format!("{traits}\npub struct Saw(candle_nn::Linear);\n\nimpl Tool for Saw {{}}\n");
+    fs::write(tools, hides).unwrap();
+    assert!(
+        left().contains(&"`dyn Tool` may hide layers".to_owned()),
+        "{:?}",
+        left()
+    );
+}
+
+/// A layer's type is known where a glob of the crate's own modules brings it.
+#[test]
+fn globs_of_the_crates_own_modules_are_resolved() {
+    let folder = folder();
+    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    file(
+        &folder,
+        "src/lib.rs",
+        "mod layers;\nmod model;\nmod other;\n",
+    );
+    file(
+        &folder,
+        "src/layers/mod.rs",
+        "mod dense;\n\npub use dense::*;\npub use super::*;\n",
+    );
+    let dense = "use candle::Tensor;\n\npub struct Dense {\n    weight: Tensor,\n}\n\n\
+                 impl Dense {\n    pub fn new(weight: Tensor) -> Self {\n        \
+                 Self { weight }\n    }\n\n    \
+                 pub fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {\n        \
+                 xs.matmul(&self.weight.t()?)\n    }\n}\n\npub trait Act {}\n";
+    file(&folder, "src/layers/dense.rs", dense);
+    let model = "use crate::layers::*;\n\npub struct Model {\n    dense: Dense,\n    \
+                 act: Box<dyn Act>,\n}\n";
+    let model = file(&folder, "src/model.rs", model);
+    // What a parent imports, its children see.
+    let parent = "mod child;\n\nuse candle::{Result, Tensor};\nuse candle_nn::Linear;\n\n\
+                  pub struct Parent {\n    a: Linear,\n}\n";
+    file(&folder, "src/other/mod.rs", parent);
+    let child = "use super::*;\n\npub struct Child {\n    parent: Parent,\n    a: Linear,\n}\n\n\
+                 pub struct Own {\n    w: Tensor,\n    b: Tensor,\n}\n\nimpl Own {\n    \
+                 pub fn new(w: Tensor, b: Tensor) -> Self {\n        Self { w, b }\n    }\n\n    \
+                 pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                 let xs = xs.matmul(&self.w.t()?)?;\n        Ok(xs.broadcast_add(&self.b)?)\n    }\n\
+                 }\n";
+    let child = file(&folder, "src/other/child.rs", child);
+    let output = dynquant(&["port", "--write"], &[folder.path()]);
+    let said = text(&output.stderr);
+    assert!(said.contains(" 0 places left to you, 0 errors"), "{said}");
+    let ported = fs::read_to_string(model).unwrap();
+    assert!(
+        ported.contains("#[derive(Quantizable)]\npub struct Model"),
+        "{ported}"
+    );
+    let ported = fs::read_to_string(child).unwrap();
+    assert!(
+        ported.contains("#[derive(Quantizable)]\npub struct Child"),
+        "{ported}"
+    );
+    assert!(ported.contains("inner: nn::Linear"), "{ported}");
+    assert!(ported.contains("use super::*;"), "{ported}");
+    let again = json(&[], folder.path());
+    let files = again["files"].as_array().unwrap();
+    assert!(files.iter().all(|file| file["changed"] == false), "{again}");
+}
+
+/// Functions that a module passes on are no modules, and a test is a crate of its own.
+#[test]
+fn names_that_are_passed_on_are_not_absent() {
+    let folder = folder();
+    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    file(&folder, "src/lib.rs", "mod model;\nmod utils;\n");
+    file(
+        &folder,
+        "src/utils/mod.rs",
+        "mod heads;\n\npub use heads::*;\n",
+    );
+    file(&folder, "src/utils/heads.rs", "pub fn repeat_kv() {}\n");
+    let model = "use candle_nn::Linear;\nuse crate::utils::{absent::A, repeat_kv};\n";
+    file(&folder, "src/model.rs", model);
+    let test = "mod common;\n\nuse crate::common::model;\nuse candle_nn::Linear;\n";
+    file(&folder, "tests/model.rs", test);
+    file(&folder, "tests/common/mod.rs", "pub fn model() {}\n");
+    let other = "use crate::absent::Other;\n\nimpl Other {\n    \
+                 fn gelu(&self) -> R<Self> {\n        self.gelu()?\n    }\n}\n";
+    file(&folder, "src/other.rs", other);
+    let report = json(&[], folder.path());
+    let files = report["files"].as_array().unwrap().iter();
+    let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
+    let whats: Vec<_> = todos.map(|todo| todo["what"].as_str().unwrap()).collect();
+    assert_eq!(whats, ["`crate::utils::absent` is not in this crate"]);
+}

@@ -1,0 +1,195 @@
+//! `config.json` of a BERT, read strictly: every fault names the file, the key, what was expected
+//! and what came.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use candle_dynquant::ops::Activation;
+use serde_json::{Map, Value};
+
+use crate::json;
+
+const OBJECT: &str = "a JSON object";
+
+/// The parameters of the model; field names are the file's keys.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub intermediate_size: usize,
+    pub max_position_embeddings: usize,
+    pub type_vocab_size: usize,
+    pub layer_norm_eps: f64,
+    pub hidden_act: Activation,
+    pub pad_token_id: u32,
+    /// Names of the classes, for a model with a classification head.
+    pub labels: Vec<String>,
+    /// Whether `architectures` says that there is a classification head.
+    pub says_classifier: bool,
+}
+
+impl Config {
+    /// Reads the file and checks what the numbers must satisfy together.
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::of(Keys {
+            path: path.display().to_string(),
+            map: json::read(path, OBJECT)?,
+        })
+    }
+
+    /// As [`read`](Self::read), where `text` is what the file at `path` holds.
+    pub fn parse(path: &str, text: &str) -> Result<Self> {
+        Self::of(Keys {
+            path: path.to_owned(),
+            map: json::parse(path, text.into(), OBJECT)?,
+        })
+    }
+
+    fn of(keys: Keys) -> Result<Self> {
+        keys.must_be("model_type", "bert")?;
+        if keys.get("position_embedding_type").is_some() {
+            keys.must_be("position_embedding_type", "absolute")?;
+        }
+        if !matches!(
+            keys.get("is_decoder"),
+            None | Some(Value::Null | Value::Bool(false))
+        ) {
+            return Err(keys.fault("is_decoder", "false (an encoder)"));
+        }
+        let config = Self {
+            vocab_size: keys.size("vocab_size", None)?,
+            hidden_size: keys.size("hidden_size", None)?,
+            num_hidden_layers: keys.size("num_hidden_layers", None)?,
+            num_attention_heads: keys.size("num_attention_heads", None)?,
+            intermediate_size: keys.size("intermediate_size", None)?,
+            max_position_embeddings: keys.size("max_position_embeddings", None)?,
+            type_vocab_size: keys.size("type_vocab_size", Some(2))?,
+            layer_norm_eps: keys.epsilon()?,
+            hidden_act: keys.activation()?,
+            pad_token_id: keys.pad_token_id()?,
+            labels: keys.labels()?,
+            says_classifier: keys.says_classifier(),
+        };
+        ensure!(
+            config
+                .hidden_size
+                .is_multiple_of(config.num_attention_heads),
+            "{}: key \"num_attention_heads\": expected a divisor of hidden_size {}, got {}",
+            keys.path,
+            config.hidden_size,
+            config.num_attention_heads,
+        );
+        Ok(config)
+    }
+}
+
+/// The keys of the file, with its path for error messages.
+struct Keys {
+    path: String,
+    map: Map<String, Value>,
+}
+
+impl Keys {
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.map.get(key)
+    }
+
+    fn fault(&self, key: &str, expected: &str) -> anyhow::Error {
+        let got = match self.get(key) {
+            Some(value) => value.to_string(),
+            None => "no such key".to_owned(),
+        };
+        anyhow::anyhow!("{}: key {key:?}: expected {expected}, got {got}", self.path)
+    }
+
+    fn must_be(&self, key: &str, expected: &str) -> Result<()> {
+        match self.get(key) {
+            Some(Value::String(got)) if got == expected => Ok(()),
+            _ => Err(self.fault(key, &format!("{expected:?}"))),
+        }
+    }
+
+    fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
+        let got = match (self.get(key), default) {
+            (None, Some(default)) => return Ok(default),
+            (got, _) => got.and_then(Value::as_u64),
+        };
+        match got {
+            // No real model comes near the limit, and products of two sizes stay in a usize.
+            Some(size @ 1..=0x7fff_ffff) => Ok(size as usize),
+            _ => Err(self.fault(key, "a positive integer below 2^31")),
+        }
+    }
+
+    fn epsilon(&self) -> Result<f64> {
+        let key = "layer_norm_eps";
+        match self.get(key).map(Value::as_f64) {
+            None => Ok(1e-12),
+            Some(Some(eps)) if eps >= 0. => Ok(eps),
+            _ => Err(self.fault(key, "a number, 0 or more")),
+        }
+    }
+
+    fn activation(&self) -> Result<Activation> {
+        let key = "hidden_act";
+        match self.get(key) {
+            None => Ok(Activation::Gelu),
+            Some(Value::String(name)) => match name.as_str() {
+                "gelu" => Ok(Activation::Gelu),
+                "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+                "relu" => Ok(Activation::Relu),
+                _ => Err(self.fault(key, "gelu, gelu_new, gelu_pytorch_tanh or relu")),
+            },
+            Some(_) => Err(self.fault(key, "the name of an activation function")),
+        }
+    }
+
+    fn pad_token_id(&self) -> Result<u32> {
+        let key = "pad_token_id";
+        match self.get(key) {
+            None | Some(Value::Null) => Ok(0),
+            Some(value) => value
+                .as_u64()
+                .and_then(|id| u32::try_from(id).ok())
+                .ok_or_else(|| self.fault(key, "a token id")),
+        }
+    }
+
+    /// `id2label`, which must count from 0 without gaps; without it there are two nameless classes.
+    fn labels(&self) -> Result<Vec<String>> {
+        let key = "id2label";
+        let expected = "an object that names the classes \"0\", \"1\", .. without gaps";
+        let map = match self.get(key) {
+            None | Some(Value::Null) => return Ok(vec!["LABEL_0".into(), "LABEL_1".into()]),
+            Some(Value::Object(map)) => map,
+            Some(_) => return Err(self.fault(key, expected)),
+        };
+        let mut labels = BTreeMap::new();
+        for (id, name) in map {
+            let Some(name) = name.as_str() else {
+                return Err(self.fault(key, expected));
+            };
+            let number = id.parse().ok().filter(|number| *number < map.len());
+            let new = number.is_some_and(|n: usize| labels.insert(n, name.to_owned()).is_none());
+            ensure!(
+                new,
+                "{}: key {key:?}: expected each of the numbers 0 to {} once, got {id:?}",
+                self.path,
+                map.len() - 1,
+            );
+        }
+        Ok(labels.into_values().collect())
+    }
+
+    fn says_classifier(&self) -> bool {
+        let names = self.get("architectures").and_then(Value::as_array);
+        names.is_some_and(|names| {
+            names
+                .iter()
+                .any(|name| name == "BertForSequenceClassification")
+        })
+    }
+}

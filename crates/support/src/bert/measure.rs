@@ -1,0 +1,109 @@
+//! Runs both models on the same batches, and compares their answers.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::model::{Batch, Bert};
+
+/// Batches that run before the clock counts.
+const WARM_UP: usize = 3;
+
+/// The run of one model.
+#[derive(Default)]
+pub struct Run {
+    /// Its answer to every text: logits or an embedding.
+    pub answers: Vec<Vec<f32>>,
+    /// The time of each batch.
+    pub times: Vec<Duration>,
+}
+
+/// Runs `float` and `quantized` alternately, batch by batch, so that other load on the machine
+/// affects both. If there are fewer batches than `timings`, they are repeated. Calls `tick` after
+/// every batch, with the total number of batches.
+pub fn side_by_side(
+    float: &Bert,
+    quantized: &Bert,
+    batches: &[Batch],
+    timings: usize,
+    mut tick: impl FnMut(usize),
+) -> Result<[Run; 2]> {
+    for batch in batches.iter().cycle().take(WARM_UP) {
+        float.forward(batch)?;
+        quantized.forward(batch)?;
+    }
+    let mut runs = [Run::default(), Run::default()];
+    let rounds = timings.div_ceil(batches.len().max(1));
+    let total = rounds * batches.len();
+    for count in 0..total {
+        let batch = &batches[count % batches.len()];
+        // The second model finds its input in the cache, so they alternate in going first.
+        let order = if count % 2 == 0 { [0, 1] } else { [1, 0] };
+        for side in order {
+            let start = Instant::now();
+            let answers = [float, quantized][side].forward(batch)?;
+            runs[side].times.push(start.elapsed());
+            if count < batches.len() {
+                runs[side].answers.extend(answers.to_vec2::<f32>()?);
+            }
+        }
+        tick(total);
+    }
+    Ok(runs)
+}
+
+/// The `percent` percentile in milliseconds, by nearest rank.
+pub fn percentile_ms(times: &[Duration], percent: usize) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted
+        .get(rank - 1)
+        .map_or(f64::NAN, |t| t.as_secs_f64() * 1e3)
+}
+
+/// Signal to quantization noise, `10 log10(sum |reference|^2 / sum |reference - other|^2)`.
+pub fn sqnr_db(reference: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
+    let (mut signal, mut noise) = (0., 0.);
+    for (a, b) in reference.iter().flatten().zip(other.iter().flatten()) {
+        let (a, b) = (f64::from(*a), f64::from(*b));
+        signal += a * a;
+        noise += (a - b) * (a - b);
+    }
+    10. * (signal / noise).log10()
+}
+
+/// Cosine of two answers.
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
+        products.sum()
+    };
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+/// Mean and minimum of the cosines, text by text.
+pub fn cosines(reference: &[Vec<f32>], other: &[Vec<f32>]) -> (f64, f64) {
+    let pairs = reference.iter().zip(other);
+    let each: Vec<f64> = pairs.map(|(a, b)| cosine(a, b)).collect();
+    let mean = each.iter().sum::<f64>() / each.len() as f64;
+    (mean, each.into_iter().fold(f64::INFINITY, f64::min))
+}
+
+/// The class with the largest logit, and its probability.
+pub fn class(logits: &[f32]) -> (usize, f64) {
+    let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
+    let sum: f64 = logits
+        .iter()
+        .map(|l| f64::from(l - logits[best]).exp())
+        .sum();
+    (best, 1. / sum)
+}
+
+/// The other answer that is nearest to the answer `index`, and its cosine.
+pub fn nearest(answers: &[Vec<f32>], index: usize) -> Option<(usize, f64)> {
+    let others = (0..answers.len()).filter(|other| *other != index);
+    others
+        .map(|other| (other, cosine(&answers[index], &answers[other])))
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+}

@@ -1,0 +1,334 @@
+//! BERT: an ordinary candle model, ported to int8 by `nn::Linear`, `nn::Embedding` and one derive
+//! per struct. Here texts are padded to one length; `rows` computes them without padding.
+
+use candle_core::{DType, Result, Tensor};
+use candle_dynquant::ops;
+use candle_dynquant::{Quantizable, nn};
+use candle_nn::{Module, VarBuilder};
+
+use super::config::Config;
+
+/// Token ids and attention mask of a batch: `[batch, seq]` in u32 and in f32 (1 token, 0 padding).
+#[derive(Clone)]
+pub struct Batch {
+    pub ids: Tensor,
+    pub mask: Tensor,
+}
+
+/// The encoder with the heads that its checkpoint has.
+#[derive(Quantizable, Clone)]
+pub struct Bert {
+    pub(super) embeddings: Embeddings,
+    pub(super) encoder: Encoder,
+    pooler: Option<Pooler>,
+    classifier: Option<nn::Linear>,
+}
+
+impl Bert {
+    /// Loads the encoder, and pooler and classifier where the checkpoint has them.
+    ///
+    /// The encoder's tensors may be below `bert.`, as they are beside a head.
+    pub fn load(config: &Config, prefixed: bool, vb: VarBuilder<'_>) -> Result<Self> {
+        let bert = if prefixed { vb.pp("bert") } else { vb.clone() };
+        let pools = bert.contains_tensor("pooler.dense.weight");
+        Self::load_with(config, pools, &bert, &vb)
+    }
+
+    /// Loads the encoder from `bert`, and from `vb` a classifier if there is one, which `pools`.
+    pub(super) fn load_with(
+        config: &Config,
+        pools: bool,
+        bert: &VarBuilder<'_>,
+        vb: &VarBuilder<'_>,
+    ) -> Result<Self> {
+        let classifies = config.says_classifier || vb.contains_tensor("classifier.weight");
+        let pooler = || Pooler::load(config, bert.pp("pooler"));
+        let classifier = || {
+            let vb = vb.pp("classifier");
+            nn::linear(config.hidden_size, config.labels.len(), vb)
+        };
+        Ok(Self {
+            embeddings: Embeddings::load(config, bert.pp("embeddings"))?,
+            encoder: Encoder::load(config, bert.pp("encoder"))?,
+            pooler: (classifies || pools).then(pooler).transpose()?,
+            classifier: classifies.then(classifier).transpose()?,
+        })
+    }
+
+    /// Whether the model answers with classes; otherwise it answers with embeddings.
+    pub fn is_classifier(&self) -> bool {
+        self.classifier.is_some()
+    }
+
+    /// Sets the precision of the factors that attention multiplies; at first it is f32.
+    pub fn set_attention(&mut self, precision: ops::Precision) {
+        for layer in &mut self.encoder.layer {
+            layer.attention.self_attention.precision = precision;
+        }
+    }
+
+    /// The last hidden state, `[batch, seq, hidden]`; rows of padding hold nothing of use.
+    pub fn hidden(&self, batch: &Batch) -> Result<Tensor> {
+        // 0 for tokens, as good as minus infinity for padding, added to attention scores.
+        let mask = ((1. - &batch.mask)? * f64::from(f32::MIN))?;
+        let mask = mask.unsqueeze(1)?.unsqueeze(1)?;
+        let (ids, device) = (&batch.ids, batch.ids.device());
+        // All texts here are single, so every token has type 0.
+        let type_0 = Tensor::zeros(1, DType::U32, device)?;
+        let positions = Tensor::arange(0, ids.dim(1)? as u32, device)?;
+        let hidden = self.embeddings.forward(ids, &type_0, &positions)?;
+        self.encoder.forward(hidden, &|attention, projected| {
+            attention.attend(projected, Some(&mask))
+        })
+    }
+
+    /// The model's answers, a row for each text: logits `[batch, labels]` of a classifier, else
+    /// embeddings `[batch, hidden]`, the mean over the tokens at length 1.
+    pub fn forward(&self, batch: &Batch) -> Result<Tensor> {
+        let hidden = self.hidden(batch)?;
+        let first = hidden.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?;
+        match self.logits(&first)? {
+            Some(logits) => Ok(logits),
+            None => mean_of_tokens(&hidden, &batch.mask),
+        }
+    }
+
+    /// Logits `[texts, labels]` from the hidden states of the texts' first tokens; `None` without a
+    /// classifier.
+    pub fn logits(&self, first: &Tensor) -> Result<Option<Tensor>> {
+        match (&self.pooler, &self.classifier) {
+            (Some(pooler), Some(classifier)) => {
+                classifier.forward(&pooler.forward(first)?).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+fn mean_of_tokens(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let sum = hidden.broadcast_mul(&mask.unsqueeze(2)?)?.sum(1)?;
+    let mean = sum.broadcast_div(&mask.sum_keepdim(1)?)?;
+    mean.broadcast_div(&mean.sqr()?.sum_keepdim(1)?.sqrt()?)
+}
+
+/// Word, position and token type.
+#[derive(Quantizable, Clone)]
+pub(super) struct Embeddings {
+    word_embeddings: nn::Embedding,
+    position_embeddings: nn::Embedding,
+    token_type_embeddings: nn::Embedding,
+    layer_norm: nn::LayerNorm,
+}
+
+impl Embeddings {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let table = |rows, name| nn::embedding(rows, config.hidden_size, vb.pp(name));
+        Ok(Self {
+            word_embeddings: table(config.vocab_size, "word_embeddings")?,
+            position_embeddings: table(config.max_position_embeddings, "position_embeddings")?,
+            token_type_embeddings: table(config.type_vocab_size, "token_type_embeddings")?,
+            layer_norm: load_norm(config, &vb)?,
+        })
+    }
+
+    /// Of types and positions one may stand for all.
+    pub(super) fn forward(
+        &self,
+        ids: &Tensor,
+        types: &Tensor,
+        positions: &Tensor,
+    ) -> Result<Tensor> {
+        let words = self.word_embeddings.forward(ids)?;
+        let types = self.token_type_embeddings.forward(types)?;
+        let positions = self.position_embeddings.forward(positions)?;
+        let hidden = words.broadcast_add(&types)?;
+        self.layer_norm.forward_add(&hidden, &positions)
+    }
+}
+
+/// Lets the tokens of a call attend to each other, from their queries, keys and values.
+pub(super) type Attend<'a> = dyn Fn(&SelfAttention, [Tensor; 3]) -> Result<Tensor> + 'a;
+
+#[derive(Quantizable, Clone)]
+pub(super) struct Encoder {
+    layer: Vec<Layer>,
+}
+
+impl Encoder {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let layers = 0..config.num_hidden_layers;
+        let layer = layers.map(|i| Layer::load(config, vb.pp("layer").pp(i)));
+        Ok(Self {
+            layer: layer.collect::<Result<_>>()?,
+        })
+    }
+
+    pub(super) fn forward(&self, mut hidden: Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+        for layer in &self.layer {
+            hidden = layer.forward(&hidden, attend)?;
+        }
+        Ok(hidden)
+    }
+}
+
+/// Attention, then two products with an activation function between them.
+#[derive(Quantizable, Clone)]
+struct Layer {
+    attention: Attention,
+    intermediate: Intermediate,
+    output: Output,
+}
+
+impl Layer {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            attention: Attention::load(config, vb.pp("attention"))?,
+            intermediate: Intermediate::load(config, vb.pp("intermediate"))?,
+            output: Output::load(config, config.intermediate_size, vb.pp("output"))?,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+        let attended = self.attention.forward(hidden, attend)?;
+        let inner = self.intermediate.forward(&attended)?;
+        self.output.forward(&inner, &attended)
+    }
+}
+
+#[derive(Quantizable, Clone)]
+struct Attention {
+    #[quantizable(rename = "self")]
+    self_attention: SelfAttention,
+    output: Output,
+}
+
+impl Attention {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            self_attention: SelfAttention::load(config, vb.pp("self"))?,
+            output: Output::load(config, config.hidden_size, vb.pp("output"))?,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+        let attended = self.self_attention.forward(hidden, attend)?;
+        self.output.forward(&attended, hidden)
+    }
+}
+
+#[derive(Quantizable, Clone)]
+pub(super) struct SelfAttention {
+    query: nn::Linear,
+    key: nn::Linear,
+    value: nn::Linear,
+    heads: usize,
+    precision: ops::Precision,
+}
+
+impl SelfAttention {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let size = config.hidden_size;
+        Ok(Self {
+            query: nn::linear(size, size, vb.pp("query"))?,
+            key: nn::linear(size, size, vb.pp("key"))?,
+            value: nn::linear(size, size, vb.pp("value"))?,
+            heads: config.num_attention_heads,
+            precision: ops::Precision::Float32,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+        let projections = [&self.query, &self.key, &self.value];
+        attend(self, nn::Linear::forward_each(projections, hidden)?)
+    }
+
+    /// The contexts of texts of one length, `[batch, seq, size]` as their queries are.
+    pub(super) fn attend(
+        &self,
+        [query, key, value]: [Tensor; 3],
+        mask: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let (batch, seq, size) = query.dims3()?;
+        let head_size = size / self.heads;
+        // [batch, seq, size] -> [batch, heads, seq, head_size], a view
+        let split = |projected: Tensor| -> Result<Tensor> {
+            let heads = projected.reshape((batch, seq, self.heads, head_size))?;
+            heads.transpose(1, 2)
+        };
+        let context = ops::scaled_dot_product_attention_with(
+            &split(query)?,
+            &split(key)?,
+            &split(value)?,
+            mask,
+            1. / (head_size as f32).sqrt(),
+            self.precision,
+        )?;
+        context.transpose(1, 2)?.reshape((batch, seq, size))
+    }
+}
+
+#[derive(Quantizable, Clone)]
+struct Intermediate {
+    dense: nn::Linear,
+}
+
+impl Intermediate {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let (size, inner) = (config.hidden_size, config.intermediate_size);
+        Ok(Self {
+            dense: nn::linear(size, inner, vb.pp("dense"))?.with_activation(config.hidden_act),
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
+        self.dense.forward(hidden)
+    }
+}
+
+/// A product back to the hidden size, plus what went around it, normalised.
+#[derive(Quantizable, Clone)]
+struct Output {
+    dense: nn::Linear,
+    layer_norm: nn::LayerNorm,
+}
+
+impl Output {
+    fn load(config: &Config, in_size: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            dense: nn::linear(in_size, config.hidden_size, vb.pp("dense"))?,
+            layer_norm: load_norm(config, &vb)?,
+        })
+    }
+
+    fn forward(&self, hidden: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let hidden = self.dense.forward(hidden)?;
+        self.layer_norm.forward_add(&hidden, residual)
+    }
+}
+
+/// A product and tanh.
+#[derive(Quantizable, Clone)]
+struct Pooler {
+    dense: nn::Linear,
+}
+
+impl Pooler {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let size = config.hidden_size;
+        Ok(Self {
+            dense: nn::linear(size, size, vb.pp("dense"))?,
+        })
+    }
+
+    fn forward(&self, first: &Tensor) -> Result<Tensor> {
+        self.dense.forward(first)?.tanh()
+    }
+}
+
+fn load_norm(config: &Config, vb: &VarBuilder<'_>) -> Result<nn::LayerNorm> {
+    nn::layer_norm(
+        config.hidden_size,
+        config.layer_norm_eps,
+        vb.pp("LayerNorm"),
+    )
+}

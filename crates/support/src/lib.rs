@@ -1,0 +1,34 @@
+//! What the examples, tests, benchmarks and programs of this repository share: models of the
+//! examples, readers of their files, and the frames of command lines and benchmarks.
+#![allow(
+    missing_docs,
+    reason = "fields are named as the files' keys, or as the options"
+)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[cfg(feature = "cli")]
+pub mod bench;
+pub mod bert;
+pub mod checkpoint;
+#[cfg(feature = "cli")]
+pub mod cli;
+pub mod json;
+#[allow(clippy::print_stdout, reason = "tests print what they measured")]
+pub mod load;
+pub mod lstm;
+#[allow(clippy::should_implement_trait, reason = "its numbers have no end")]
+#[path = "../../kernels/src/tests/random.rs"]
+pub mod random;
+pub mod table;
+pub mod threads;
+#[allow(clippy::print_stderr, reason = "its process ends")]
+#[path = "../../kernels/src/threads/watchdog.rs"]
+pub mod watchdog;
+
+use std::path::PathBuf;
+
+/// The root of this repository, which holds the examples' own files.
+pub fn repository() -> PathBuf {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).map_or(own.clone(), PathBuf::from)
+}
