@@ -81,8 +81,8 @@ fn qconfigs() -> [QConfig; 8] {
         int8(QDType::QInt8, QScheme::PerChannelAffine),
         int8(QDType::QUInt8, QScheme::PerChannelSymmetric),
         int8(QDType::QUInt8, QScheme::PerTensorAffine),
-        QConfig::float16_dynamic(),
-        QConfig::bfloat16_dynamic(),
+        QConfig::float16(),
+        QConfig::bfloat16(),
     ]
 }
 

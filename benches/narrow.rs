@@ -70,7 +70,7 @@ fn measure(k: usize, n: usize, rounds: usize) -> Result<Row> {
     let bias = Tensor::randn(0f32, 0.1, n, &device)?;
     let float = candle_nn::Linear::new(weight, Some(bias));
     let mut ours = nn::Linear::from(float.clone());
-    let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::per_row_dynamic());
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::int8());
     let report = quantize_dynamic(&mut ours, &spec)?;
     let (mut ours_us, mut ratios) = ([0.; ROWS.len()], [0.; ROWS.len()]);
     for (i, m) in ROWS.into_iter().enumerate() {

@@ -4,7 +4,7 @@
     cargo build --release --bin dynquant
     scripts/large_checkpoint.py target/release/dynquant                   # 4 GB in 8 shards
     scripts/large_checkpoint.py target/release/dynquant --shard-mb 16     # in seconds
-    scripts/large_checkpoint.py target/release/dynquant --bf16 --shards 1 -- --preset default
+    scripts/large_checkpoint.py target/release/dynquant --bf16 --shards 1 -- --preset pytorch
     scripts/large_checkpoint.py target/release/dynquant -- --preset onnxruntime --linear layers.0.mlp.up
     scripts/large_checkpoint.py target/release/dynquant --shards 1 --columns 1 --shard-mb 307   # [2^26, 1]
 

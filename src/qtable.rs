@@ -29,7 +29,7 @@ use crate::tensor::{self, as_f32, from_f32_vec};
 /// use candle_dynquant::{QConfig, QTable};
 ///
 /// let table = Tensor::new(&[[1f32, 2., 256.], [-1., 0., 0.5]], &Device::Cpu)?;
-/// let qtable = QTable::from_float(&table, &QConfig::float_qparams_weight_only())?;
+/// let qtable = QTable::from_float(&table, &QConfig::table())?;
 /// assert_eq!(qtable.codes(), [0, 1, 255, 0, 170, 255]);
 /// assert_eq!(qtable.scales(), [1., 1.5 / 255.]);
 /// # Ok::<(), candle_dynquant::Error>(())
@@ -71,7 +71,7 @@ impl QTable {
         if let QConfig::Int8 { .. } = config {
             return Err(Error::UnsupportedQConfig {
                 expected: "a weight-only qconfig, for a table that multiplies nothing: \
-                           QConfig::float_qparams_weight_only()"
+                           QConfig::table()"
                     .into(),
                 got: config.to_string(),
             });

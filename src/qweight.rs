@@ -25,7 +25,7 @@ use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
 /// use candle_dynquant::{QConfig, QWeight};
 ///
 /// let weight = Tensor::new(&[[0.5f32, -1.0], [0.02, 0.01]], &Device::Cpu)?;
-/// let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic())?;
+/// let qweight = QWeight::from_float(&weight, None, &QConfig::int8())?;
 /// assert_eq!(qweight.codes(), [64, -127, 127, 64]);
 /// assert_eq!(qweight.scales().len(), 2); // one per output channel
 /// assert_eq!(qweight.zero_points(), [0, 0]);

@@ -15,7 +15,7 @@ use common::generator;
 use half::{bf16, f16};
 
 const CPU: &Device = &Device::Cpu;
-const TABLES: QConfig = QConfig::float_qparams_weight_only();
+const TABLES: QConfig = QConfig::table();
 
 fn values(tensor: &Tensor) -> Vec<f32> {
     let tensor = tensor.to_dtype(DType::F32).expect("a float tensor");
@@ -41,7 +41,7 @@ fn qconfigs() -> Vec<(QConfig, f32)> {
     let half_step = 0.5 * 6. / 255. + 1e-5;
     vec![
         (TABLES, half_step),
-        (QConfig::float16_dynamic(), 4. / 4096.),
+        (QConfig::float16(), 4. / 4096.),
         (
             weight_only(QDType::QInt8, MinMax, PerTensorAffine),
             half_step,
@@ -196,18 +196,18 @@ fn large_lookups_are_whole_on_all_threads() -> Result<()> {
 #[test]
 fn halves_beyond_their_range_saturate_and_are_counted() -> Result<()> {
     let float = Tensor::new(&[[1e6f32, -1e9], [65_504., 3.]], CPU)?;
-    let layer = nn::Embedding::new(float, 2).quantize(&QConfig::float16_dynamic())?;
+    let layer = nn::Embedding::new(float, 2).quantize(&QConfig::float16())?;
     assert_eq!(values(layer.embeddings()), [65_504., -65_504., 65_504., 3.]);
     assert_eq!(layer.weights()[0].saturated, 2);
     // The dtype of the output holds what the halves held.
     let tiny = Tensor::new(&[[f16::from_f32(0.1)], [f16::MIN_POSITIVE_SUBNORMAL]], CPU)?;
-    let layer = nn::Embedding::new(tiny.clone(), 1).quantize(&QConfig::float16_dynamic())?;
+    let layer = nn::Embedding::new(tiny.clone(), 1).quantize(&QConfig::float16())?;
     assert_eq!(
         values(&layer.forward(&Tensor::new(&[0u32, 1], CPU)?)?),
         values(&tiny)
     );
     let wide = Tensor::new(&[[bf16::from_f32(3.)], [bf16::MAX]], CPU)?;
-    let layer = nn::Embedding::new(wide, 1).quantize(&QConfig::float16_dynamic())?;
+    let layer = nn::Embedding::new(wide, 1).quantize(&QConfig::float16())?;
     assert_eq!(layer.weights()[0].saturated, 1);
     Ok(())
 }
@@ -289,18 +289,11 @@ fn wrong_shapes_are_errors() -> Result<()> {
 #[test]
 fn unsupported_qconfigs_name_what_to_use() -> Result<()> {
     let layer = nn::Embedding::new(table(4, 4), 4);
-    for qconfig in [
-        QConfig::default_dynamic(),
-        QConfig::per_channel_dynamic(),
-        QConfig::per_row_dynamic(),
-    ] {
+    for qconfig in [QConfig::pytorch(), QConfig::per_channel(), QConfig::int8()] {
         let error = layer.quantize(&qconfig).expect_err("dynamic");
         assert!(matches!(error, Error::UnsupportedQConfig { .. }), "{error}");
         let message = error.to_string();
-        assert!(
-            message.contains("QConfig::float_qparams_weight_only()"),
-            "{message}"
-        );
+        assert!(message.contains("QConfig::table()"), "{message}");
     }
     let scheme = QScheme::PerChannelAffineFloatQParams;
     let mut config = ObserverConfig::new(ObserverKind::PerChannelMinMax, QDType::QInt8, scheme);
@@ -422,7 +415,7 @@ fn with_embeddings(spec: QConfigSpec) -> QConfigSpec {
 }
 
 fn float16() -> QConfigSpec {
-    QConfigSpec::default_kinds(QConfig::float16_dynamic())
+    QConfigSpec::default_kinds(QConfig::float16())
 }
 
 fn outcome<'a>(report: &'a Report, path: &str) -> &'a Outcome {
@@ -457,7 +450,7 @@ fn a_tied_table_is_kept_once() -> Result<()> {
     };
     let specs = [
         QConfigSpec::int8(),
-        QConfigSpec::default(),
+        QConfigSpec::pytorch(),
         QConfigSpec::default_kinds(affine),
         float16(),
     ];
@@ -564,7 +557,7 @@ fn the_report_says_who_shares() -> Result<()> {
     assert_eq!(embedding["bytes_after"], 0);
 
     // A second call sees one quantized weight, not two.
-    let spec = with_embeddings(QConfigSpec::new()).name("head", QConfig::per_row_dynamic());
+    let spec = with_embeddings(QConfigSpec::new()).name("head", QConfig::int8());
     let again = quantize_dynamic(&mut model, &spec)?;
     assert_eq!(again.swapped().count(), 0);
     let head_bytes = bytes(&report, "head").1;
@@ -641,7 +634,7 @@ fn an_error_leaves_a_tied_model_as_it_was() -> Result<()> {
     let infos = [model.embedding.weights(), model.head.weights()];
     assert!(infos.iter().flatten().all(|info| !info.quantized));
     // A qconfig that a table refuses is refused of a tied one too.
-    let spec = QConfigSpec::int8().name("embedding", QConfig::per_row_dynamic());
+    let spec = QConfigSpec::int8().name("embedding", QConfig::int8());
     let mut model = self::model(false, DType::F32);
     let error = quantize_dynamic(&mut model, &spec).expect_err("dynamic");
     assert!(
@@ -657,7 +650,7 @@ fn an_error_leaves_a_tied_model_as_it_was() -> Result<()> {
 #[test]
 fn embeddings_share_with_embeddings_that_are_quantized_alike() -> Result<()> {
     let mut models = vec![nn::Embedding::new(table(9, 6), 6); 3];
-    let spec = with_embeddings(QConfigSpec::new()).name("2", QConfig::float16_dynamic());
+    let spec = with_embeddings(QConfigSpec::new()).name("2", QConfig::float16());
     let report = quantize_dynamic(&mut models, &spec)?;
     assert_eq!(
         outcome(&report, "0"),
@@ -669,7 +662,7 @@ fn embeddings_share_with_embeddings_that_are_quantized_alike() -> Result<()> {
     assert_eq!(
         outcome(&report, "2"),
         &Outcome::Swapped {
-            to: QConfig::float16_dynamic()
+            to: QConfig::float16()
         }
     );
     assert_eq!(report.bytes_before(), 4 * 9 * 6);
@@ -714,7 +707,7 @@ fn a_layer_of_a_users_own_can_lend() -> Result<()> {
     let projection = nn::Projection::new(table.clone(), None);
     let mut model = (nn::Embedding::new(table, 5), Head { projection });
     let kind = LayerKind::custom("Head");
-    let spec = with_embeddings(QConfigSpec::new()).kind(kind, QConfig::per_row_dynamic());
+    let spec = with_embeddings(QConfigSpec::new()).kind(kind, QConfig::int8());
     let report = quantize_dynamic(&mut model, &spec)?;
     assert_eq!(outcome(&report, "0"), &Outcome::Shared { with: "1".into() });
     let rows = model.0.forward(&Tensor::arange(0, 12u32, CPU)?)?;

@@ -113,7 +113,7 @@ fn with_observer(weight: ObserverConfig) -> QConfig {
 fn quantizing() -> Vec<String> {
     let int8 = QConfigSpec::int8;
     let float = |spec: QConfigSpec| text(quantize_dynamic(&mut Model::new(), &spec));
-    let per_row = QConfig::per_row_dynamic;
+    let per_row = QConfig::int8;
     let mut all = vec![
         float(int8().exclude("heads")),
         float(int8().exclude("nothere")),
@@ -125,7 +125,7 @@ fn quantizing() -> Vec<String> {
         float(int8().min_params(1_000_000)),
         float(QConfigSpec::default_kinds(per_row()).exclude(["encoder", "head"])),
         float(int8().kind(LayerKind::Embedding, per_row())),
-        float(QConfigSpec::new().kind(LayerKind::Linear, QConfig::float_qparams_weight_only())),
+        float(QConfigSpec::new().kind(LayerKind::Linear, QConfig::table())),
         text(QConfigSpec::preset("int9")),
         text(QConfigSpec::preset("zzz")),
     ];
@@ -523,7 +523,7 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
     assert_eq!(report.left().count(), 5);
     let reasons = report.left().map(|layer| layer.outcome.to_string());
     let mut two = Model::new();
-    let one_rule = QConfigSpec::new().name("head", QConfig::per_row_dynamic());
+    let one_rule = QConfigSpec::new().name("head", QConfig::int8());
     let of_no_rule = quantize_dynamic(&mut two, &one_rule)?;
     let reasons: BTreeMap<String, ()> = reasons
         .chain(of_no_rule.left().map(|layer| layer.outcome.to_string()))

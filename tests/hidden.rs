@@ -588,7 +588,7 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
         let error = quantize_dynamic(&mut model, spec).expect_err("nothing matches");
         error.to_string()
     };
-    let per_row = QConfig::per_row_dynamic;
+    let per_row = QConfig::int8;
     let all = [
         message(&QConfigSpec::int8().min_params(0)),
         message(

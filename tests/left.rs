@@ -98,14 +98,14 @@ fn what_a_rule_names_exactly_or_what_is_all_there_is_stays_an_error() {
     let named = |name: &str| {
         QConfigSpec::int8()
             .min_params(0)
-            .name(name, QConfig::per_row_dynamic())
+            .name(name, QConfig::int8())
     };
     overflows(quantize_dynamic(&mut wide(), &named("wide")), "wide");
     overflows(
         quantize_dynamic(&mut wide(), &named("rnn")),
         "rnn.weight_ih_l0",
     );
-    let kind = QConfigSpec::new().kind(LayerKind::GRU, QConfig::per_row_dynamic());
+    let kind = QConfigSpec::new().kind(LayerKind::GRU, QConfig::int8());
     overflows(quantize_dynamic(&mut wide(), &kind), "rnn.weight_ih_l0");
     // A mistake of the caller's is an error, whatever the rule.
     let mut model = wide();

@@ -13,11 +13,7 @@ use candle_dynquant::{
 use candle_nn::{VarBuilder, VarMap};
 use common::fixture::difference;
 
-const PRESETS: [QConfig; 3] = [
-    QConfig::default_dynamic(),
-    QConfig::per_channel_dynamic(),
-    QConfig::per_row_dynamic(),
-];
+const PRESETS: [QConfig; 3] = [QConfig::pytorch(), QConfig::per_channel(), QConfig::int8()];
 
 fn randn(shape: &[usize]) -> Result<Tensor> {
     // Zero-sized tensors cannot be drawn.
@@ -120,7 +116,7 @@ fn non_contiguous_input_equals_contiguous() -> Result<()> {
 #[test]
 fn answers_in_the_dtype_of_the_input() -> Result<()> {
     let float = layer(8, 16)?;
-    let int8 = quantized(&float, &QConfig::per_row_dynamic());
+    let int8 = quantized(&float, &QConfig::int8());
     let xs = randn(&[3, 16])?;
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
         let xs = xs.to_dtype(dtype)?;
@@ -136,7 +132,7 @@ fn answers_in_the_dtype_of_the_input() -> Result<()> {
         assert_eq!(float.forward(&xs)?.dtype(), dtype);
 
         let half = nn::Linear::new(float.weight().to_dtype(dtype)?, None);
-        let half = quantized(&half, &QConfig::default_dynamic());
+        let half = quantized(&half, &QConfig::pytorch());
         assert_eq!(half.forward(&xs)?.dtype(), dtype);
     }
     Ok(())
@@ -144,7 +140,7 @@ fn answers_in_the_dtype_of_the_input() -> Result<()> {
 
 #[test]
 fn a_row_alone_and_in_a_batch_has_the_same_bits() -> Result<()> {
-    let int8 = quantized(&layer(70, 130)?, &QConfig::per_row_dynamic());
+    let int8 = quantized(&layer(70, 130)?, &QConfig::int8());
     let mut rows = vec![randn(&[1, 130])?; 9];
     rows[4] = (randn(&[1, 130])? * 1e4)?;
     rows[5] = (randn(&[1, 130])? * 1e-6)?;
@@ -201,7 +197,7 @@ fn all_zero_input_gives_the_bias_exactly() -> Result<()> {
 #[test]
 fn small_activations_keep_their_bits_per_row() -> Result<()> {
     let float = layer(16, 64)?;
-    let int8 = quantized(&float, &QConfig::per_row_dynamic());
+    let int8 = quantized(&float, &QConfig::int8());
     let xs = (randn(&[4, 64])? * 1e-7)?;
     let no_bias = |ys: Tensor| ys.broadcast_sub(float.bias().expect("a bias"));
     let (float, int8) = (no_bias(float.forward(&xs)?)?, no_bias(int8.forward(&xs)?)?);
@@ -234,7 +230,7 @@ fn constructors_load_and_remember_the_prefix() -> Result<()> {
 #[test]
 fn a_quantized_layer_still_shows_weight_and_bias() -> Result<()> {
     let float = layer(6, 5)?;
-    let int8 = quantized(&float, &QConfig::per_row_dynamic());
+    let int8 = quantized(&float, &QConfig::int8());
     assert_eq!(int8.weight().dims(), [6, 5]);
     let error = (int8.weight() - float.weight())?
         .abs()?
@@ -304,7 +300,7 @@ fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
         // By its exact name, so that an overflow is an error, too.
         let spec = QConfigSpec::int8()
             .min_params(0)
-            .name("bad", QConfig::per_row_dynamic());
+            .name("bad", QConfig::int8());
         let result = quantize_dynamic(&mut model, &spec);
         let error = result.expect_err("must fail").to_string();
         assert!(error.starts_with("bad: "), "{error}");
@@ -319,7 +315,7 @@ fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
 #[test]
 fn a_bad_input_is_an_error() -> Result<()> {
     let float = layer(4, 3)?;
-    for layer in [quantized(&float, &QConfig::per_row_dynamic()), float] {
+    for layer in [quantized(&float, &QConfig::int8()), float] {
         for (xs, words) in [
             (Tensor::new(1f32, &Device::Cpu)?, ["[.., 3]", "[]"]),
             (randn(&[3, 4])?, ["[.., 3]", "[3, 4]"]),
@@ -342,7 +338,7 @@ fn quantizing_again_is_reported_and_changes_nothing() -> Result<()> {
     let mut model = layer(4, 3)?;
     let first = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
     assert_eq!(first.swapped().count(), 1);
-    let again = quantize_dynamic(&mut model, &QConfigSpec::default())?;
+    let again = quantize_dynamic(&mut model, &QConfigSpec::pytorch())?;
     assert_eq!(again.swapped().count(), 0);
     assert!(again.to_string().contains("already quantized"), "{again}");
     Ok(())
@@ -352,7 +348,7 @@ fn quantizing_again_is_reported_and_changes_nothing() -> Result<()> {
 /// a rayon pool, and a caller inside one of its tasks.
 #[test]
 fn many_callers_and_rayon_pools_give_the_same_bits() -> Result<()> {
-    let int8 = quantized(&layer(300, 256)?, &QConfig::per_row_dynamic());
+    let int8 = quantized(&layer(300, 256)?, &QConfig::int8());
     let xs = randn(&[64, 256])?;
     let expected = values(&int8.forward(&xs)?);
     let check = || {
@@ -408,7 +404,7 @@ fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
             Ok(())
         };
         check(&fused, &plain, "float")?;
-        let halves = [QConfig::float16_dynamic(), QConfig::bfloat16_dynamic()];
+        let halves = [QConfig::float16(), QConfig::bfloat16()];
         for qconfig in PRESETS.into_iter().chain(halves) {
             let case = qconfig.to_string();
             check(
@@ -494,7 +490,7 @@ fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
 fn float16_weights_saturate_and_are_counted() -> Result<()> {
     let weight = Tensor::new(&[[1e6f32, -7e4, 65_504., 1e-7]], &Device::Cpu)?;
     let mut model = nn::Linear::new(weight.clone(), None);
-    let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::float16_dynamic());
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::float16());
     let report = quantize_dynamic(&mut model, &spec)?;
     assert_eq!(report.layers[0].saturated, 2);
     assert!(
@@ -530,10 +526,10 @@ fn layers_of_one_input_give_what_each_gives() -> Result<()> {
         weight: affine,
         activation: DynamicConfig::default(),
     };
-    let per_row = QConfig::per_row_dynamic();
-    let per_tensor = QConfig::default_dynamic();
-    let half = QConfig::float16_dynamic();
-    let bfloat = QConfig::bfloat16_dynamic();
+    let per_row = QConfig::int8();
+    let per_tensor = QConfig::pytorch();
+    let half = QConfig::float16();
+    let bfloat = QConfig::bfloat16();
     // Alike, alike except for the weights, different, and not quantized at all.
     let qconfigs = [
         [Some(&per_row), Some(&per_row), Some(&per_row)],
@@ -578,7 +574,7 @@ fn layers_of_one_input_give_what_each_gives() -> Result<()> {
 fn float16_is_the_product_of_the_rounded_weight() -> Result<()> {
     for (n, k) in [(5, 1), (70, 33), (64, 300), (130, 1030)] {
         let float = layer(n, k)?;
-        let half = quantized(&float, &QConfig::float16_dynamic());
+        let half = quantized(&float, &QConfig::float16());
         let rounded = float.weight().to_dtype(DType::F16)?.to_dtype(DType::F64)?;
         assert_eq!(difference(&values(half.weight()), &values(&rounded)), None);
         for rows in [1, 4, 7] {
@@ -604,7 +600,7 @@ fn float16_is_the_product_of_the_rounded_weight() -> Result<()> {
 fn bfloat16_is_the_product_of_what_is_rounded() -> Result<()> {
     for (n, k) in [(5, 1), (70, 33), (64, 300), (130, 1030)] {
         let float = layer(n, k)?;
-        let bfloat = quantized(&float, &QConfig::bfloat16_dynamic());
+        let bfloat = quantized(&float, &QConfig::bfloat16());
         let rounded = float.weight().to_dtype(DType::BF16)?.to_dtype(DType::F64)?;
         assert_eq!(
             difference(&values(bfloat.weight()), &values(&rounded)),
@@ -701,7 +697,7 @@ fn an_observer_s_choice_has_to_fit_its_scheme() -> Result<()> {
 #[test]
 fn errors_of_weights_are_those_by_hand() -> Result<()> {
     let float = layer(5, 7)?;
-    let int8 = float.projection().quantize(&QConfig::per_row_dynamic())?;
+    let int8 = float.projection().quantize(&QConfig::int8())?;
     let got = int8.weight_error(float.projection())?;
     let differences = (float.weight() - int8.weight())?.to_dtype(DType::F64)?;
     let mean = |tensor: Tensor| tensor.mean_all()?.to_scalar::<f64>();

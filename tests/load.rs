@@ -24,7 +24,7 @@ fn a_load_leaks_nothing() -> Result<()> {
 }
 
 fn sixty_four_threads_share_a_model() -> Result<()> {
-    let load = Load::new(QConfig::default_dynamic())?;
+    let load = Load::new(QConfig::pytorch())?;
     leaks_nothing(SHORT, |duration| load.call_by_threads(64, duration));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build();
     pool.map_err(candle_core::Error::wrap)?

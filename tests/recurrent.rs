@@ -91,9 +91,9 @@ impl Case {
 
     fn qconfig(&self) -> QConfig {
         if self.flag("per_channel") {
-            QConfig::per_channel_dynamic()
+            QConfig::per_channel()
         } else {
-            QConfig::default_dynamic()
+            QConfig::pytorch()
         }
     }
 
@@ -342,7 +342,7 @@ fn quantized_projections_equal_torch() -> Result<()> {
 fn per_row_rows_do_not_depend_on_their_batch_or_padding() -> Result<()> {
     let fixture = Fixture::open("recurrent_float");
     let spec = QConfigSpec::int8().min_params(0);
-    let QConfig::Int8 { activation, .. } = QConfig::per_row_dynamic() else {
+    let QConfig::Int8 { activation, .. } = QConfig::int8() else {
         unreachable!("codes");
     };
     assert_eq!(activation.granularity, Granularity::PerRow);

@@ -120,7 +120,7 @@ fn all_kinds_are_swapped_by_int8_and_pytorchs_six_by_default() -> Result<()> {
         report.layers[0].parameters,
         2 * 36 * (7 + 9) + 2 * 36 * (18 + 9)
     );
-    let report = quantize_dynamic(&mut float.clone(), &QConfigSpec::default())?;
+    let report = quantize_dynamic(&mut float.clone(), &QConfigSpec::pytorch())?;
     let left: Vec<_> = report.left().map(|layer| layer.kind.clone()).collect();
     assert_eq!(left, [LayerKind::RNN]);
     Ok(())
@@ -189,7 +189,7 @@ fn non_contiguous_input_equals_contiguous() -> Result<()> {
 
 #[test]
 fn a_sequence_that_is_not_finite_touches_no_other() -> Result<()> {
-    for spec in [QConfigSpec::int8().min_params(0), QConfigSpec::default()] {
+    for spec in [QConfigSpec::int8().min_params(0), QConfigSpec::pytorch()] {
         let mut all = All::random(Default::default())?;
         quantize_dynamic(&mut all, &spec)?;
         let clean = randn(&[4, 3, 7])?;

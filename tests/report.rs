@@ -226,7 +226,7 @@ fn embeddings_left_by_default_name_the_method_that_adds_them() {
     let text = report(model(1), &QConfigSpec::int8().min_params(0).embeddings()).to_string();
     assert!(!text.contains("left:"), "{text}");
     // Another kind that no rule matches has no such method.
-    let spec = QConfigSpec::of(["head"], candle_dynquant::QConfig::per_row_dynamic());
+    let spec = QConfigSpec::of(["head"], candle_dynquant::QConfig::int8());
     let text = report(model(1), &spec).to_string();
     assert!(text.contains("left: no rule matches"), "{text}");
 }

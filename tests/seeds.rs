@@ -81,15 +81,12 @@ fn every_route_leads_to_int8() -> Result<()> {
 
     // torch.quantization.quantize_dynamic(model, {nn.LSTM, nn.Linear}, dtype=torch.qint8)
     let mut pytorch = float.clone();
-    let set = QConfigSpec::of(
-        [LayerKind::LSTM, LayerKind::Linear],
-        QConfig::default_dynamic(),
-    );
+    let set = QConfigSpec::of([LayerKind::LSTM, LayerKind::Linear], QConfig::pytorch());
     assert_eq!(quantize_dynamic(&mut pytorch, &set)?.swapped().count(), 3);
 
     // torch.quantization.quantize_dynamic(model): qconfig_spec=None, dtype=torch.qint8
     let mut default = float.clone();
-    quantize_dynamic(&mut default, &QConfigSpec::default())?;
+    quantize_dynamic(&mut default, &QConfigSpec::pytorch())?;
     let bits =
         |model: &Tagger| -> Result<Vec<f32>> { Ok(model.forward(&xs)?.flatten_all()?.to_vec1()?) };
     assert_eq!(bits(&default)?, bits(&pytorch)?);

@@ -174,7 +174,7 @@ fn presets_of_others_keep_their_minimum_scale() -> Result<()> {
             "{preset}: {scales:?}"
         );
     }
-    let table = QConfig::float_qparams_weight_only();
+    let table = QConfig::table();
     assert_ne!(table, table.clone().eps(QConfig::MIN_EPS));
     // ONNX Runtime has none.
     let mut layer = nn::Linear::new(weight, None);
@@ -225,7 +225,7 @@ fn small_scales_are_saved_and_loaded() -> Result<()> {
 
 #[test]
 fn a_spec_may_name_the_minimum_scale() -> Result<()> {
-    let eps = |eps: f32| QConfigSpec::new().name("head", QConfig::per_channel_dynamic().eps(eps));
+    let eps = |eps: f32| QConfigSpec::new().name("head", QConfig::per_channel().eps(eps));
     for spec in [
         eps(QConfig::MIN_EPS),
         eps(1e-20),
@@ -265,7 +265,7 @@ fn half_precision_counts_the_weights_of_channels_below_its_range() -> Result<()>
     );
 
     let mut table = vec![nn::Embedding::new(weight, 3)];
-    let spec = QConfigSpec::new().name("0", QConfig::float16_dynamic());
+    let spec = QConfigSpec::new().name("0", QConfig::float16());
     let report = quantize_dynamic(&mut table, &spec)?;
     assert_eq!(report.layers[0].underflowed, 2);
 

@@ -60,10 +60,10 @@ fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
 }
 
 const PRESETS: [(&str, QConfig); 4] = [
-    ("default", QConfig::default_dynamic()),
-    ("per_row", QConfig::per_row_dynamic()),
-    ("float16", QConfig::float16_dynamic()),
-    ("bfloat16", QConfig::bfloat16_dynamic()),
+    ("default", QConfig::pytorch()),
+    ("per_row", QConfig::int8()),
+    ("float16", QConfig::float16()),
+    ("bfloat16", QConfig::bfloat16()),
 ];
 
 fn quantized<L: Quantizable>(mut layer: L, qconfig: &QConfig) -> L {
@@ -88,7 +88,7 @@ fn rnn(input: usize, hidden: usize) -> Result<nn::RNN> {
 /// A recurrent layer in which one task quantizes more activations than a `Linear` does on one
 /// thread.
 fn large_rnn(steps: usize) -> Result<Case> {
-    let rnn = quantized(rnn(8, 512)?, &QConfig::default_dynamic());
+    let rnn = quantized(rnn(8, 512)?, &QConfig::pytorch());
     let xs = randn((steps, 32, 8))?;
     Case::new("RNN, default", move || Ok(rnn.forward(&xs, None)?.0))
 }
@@ -98,7 +98,7 @@ fn cases() -> Result<Vec<Case>> {
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &device);
     let mut cases = vec![large_rnn(4)?];
 
-    let wide = quantized(rnn(8, 512)?, &QConfig::per_row_dynamic());
+    let wide = quantized(rnn(8, 512)?, &QConfig::int8());
     let xs = randn((1, 544, 8))?;
     cases.push(Case::new("RNN of a wide batch, per_row", move || {
         Ok(wide.forward(&xs, None)?.0)
@@ -316,8 +316,8 @@ fn child_without_threads() -> Result<()> {
     let layer = nn::Linear::new(randn((700, 512))?, None);
     let xs = randn((48, 512))?;
     // Not by the float layer: candle multiplies in rayon's pool.
-    let float16 = quantized(layer.clone(), &QConfig::float16_dynamic()).forward(&xs)?;
-    let ys = quantized(layer, &QConfig::per_row_dynamic()).forward(&xs)?;
+    let float16 = quantized(layer.clone(), &QConfig::float16()).forward(&xs)?;
+    let ys = quantized(layer, &QConfig::int8()).forward(&xs)?;
     assert!((ys - float16)?.abs()?.max_all()?.to_scalar::<f32>()? < 2.);
     ops::softmax_last_dim(&randn((128, 384))?)?;
     println!("ended without threads");

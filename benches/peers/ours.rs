@@ -133,7 +133,7 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
     let (xs, weight) = (take(&mut tensors, "xs")?, take(&mut tensors, "weight")?);
     let candle = candle_nn::Linear::new(weight.clone(), tensors.remove("bias"));
     let float = nn::Linear::from(candle.clone());
-    let default = quantized(&float, QConfigSpec::default())?.forward(&xs)?;
+    let default = quantized(&float, QConfigSpec::pytorch())?.forward(&xs)?;
     let mut contenders = vec![("candle f32", module(candle.clone(), &xs))];
     for (name, spec) in specs()? {
         contenders.push((name, module(quantized(&float, spec)?, &xs)));
@@ -241,7 +241,7 @@ fn recurrent(case: &Value, mut tensors: Tensors) -> Result<Case> {
         }
         kind => bail!("unknown kind {kind:?}"),
     };
-    let default = quantized(&float, QConfigSpec::default())?.run(&xs)?;
+    let default = quantized(&float, QConfigSpec::pytorch())?.run(&xs)?;
     let batch_first = xs.transpose(0, 1)?.contiguous()?;
     let mut outputs = vec![("default", default)];
     let mut contenders = Vec::new();

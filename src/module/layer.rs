@@ -49,7 +49,7 @@ use crate::tap::{Replay, Tap};
 ///
 /// let weight = Tensor::randn(0f32, 1., (8, 4), &Device::Cpu)?;
 /// let mut conv = PointwiseConv { projection: nn::Projection::new(weight, None) };
-/// let spec = QConfigSpec::new().kind(LayerKind::custom("PointwiseConv"), QConfig::per_row_dynamic());
+/// let spec = QConfigSpec::new().kind(LayerKind::custom("PointwiseConv"), QConfig::int8());
 /// let report = quantize_dynamic(&mut conv, &spec)?;
 /// assert_eq!(report.swapped().count(), 1);
 /// let ys = conv.forward(&Tensor::ones((2, 4, 5), candle_core::DType::F32, &Device::Cpu)?)?;

@@ -64,7 +64,7 @@ impl DynamicConfig {
     }
 }
 
-/// The recommended configuration, which [`QConfig::per_row_dynamic`](crate::QConfig) has.
+/// The recommended configuration, which [`QConfig::int8`](crate::QConfig) has.
 impl Default for DynamicConfig {
     fn default() -> Self {
         Self::new(Granularity::PerRow, false)

@@ -18,7 +18,7 @@ pub use activation::{Arithmetic, DynamicConfig, Granularity};
 /// ```
 /// use candle_dynquant::QConfig;
 ///
-/// assert_eq!(QConfig::per_row_dynamic().to_string(), "qint8 per channel, u8 per row");
+/// assert_eq!(QConfig::int8().to_string(), "qint8 per channel, u8 per row");
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -69,27 +69,27 @@ impl Default for OnnxRuntimeOptions {
 impl QConfig {
     /// The presets by the names that [`preset`](Self::preset) knows.
     pub const PRESETS: [&'static str; 7] = [
-        "default_dynamic",
-        "per_channel_dynamic",
-        "per_row_dynamic",
-        "float16_dynamic",
-        "bfloat16_dynamic",
-        "float_qparams_weight_only",
+        "int8",
+        "pytorch",
+        "per_channel",
+        "float16",
+        "bfloat16",
+        "table",
         "onnxruntime",
     ];
 
-    /// The preset of that name; PyTorch's suffix `_qconfig` may follow.
+    /// The preset of that name, or of PyTorch's name for it, such as `default_dynamic_qconfig`.
     ///
     /// # Errors
     /// [`Error::UnknownName`](crate::Error::UnknownName) for any other name.
     pub fn preset(name: &str) -> Result<Self> {
         match name.strip_suffix("_qconfig").unwrap_or(name) {
-            "default_dynamic" => Ok(Self::default_dynamic()),
-            "per_channel_dynamic" => Ok(Self::per_channel_dynamic()),
-            "per_row_dynamic" => Ok(Self::per_row_dynamic()),
-            "float16_dynamic" => Ok(Self::float16_dynamic()),
-            "bfloat16_dynamic" => Ok(Self::bfloat16_dynamic()),
-            "float_qparams_weight_only" => Ok(Self::float_qparams_weight_only()),
+            "int8" => Ok(Self::int8()),
+            "pytorch" | "default_dynamic" => Ok(Self::pytorch()),
+            "per_channel" | "per_channel_dynamic" => Ok(Self::per_channel()),
+            "float16" | "float16_dynamic" => Ok(Self::float16()),
+            "bfloat16" => Ok(Self::bfloat16()),
+            "table" | "float_qparams_weight_only" => Ok(Self::table()),
             "onnxruntime" => Ok(Self::onnxruntime(OnnxRuntimeOptions::DEFAULT)),
             _ => Err(unknown_name("qconfig", name, &Self::PRESETS)),
         }
@@ -104,7 +104,7 @@ impl QConfig {
     /// PyTorch's `default_dynamic_qconfig`: one weight scale, one 7-bit activation scale a call.
     ///
     /// Bit-equal to torch 2.9.1 on x86.
-    pub const fn default_dynamic() -> Self {
+    pub const fn pytorch() -> Self {
         Self::Int8 {
             weight: ObserverConfig::PER_TENSOR,
             activation: DynamicConfig::new(Granularity::PerTensor, true),
@@ -114,7 +114,7 @@ impl QConfig {
     /// PyTorch's `per_channel_dynamic_qconfig`: a weight scale per output channel.
     ///
     /// Bit-equal to torch 2.9.1 on x86.
-    pub const fn per_channel_dynamic() -> Self {
+    pub const fn per_channel() -> Self {
         Self::Int8 {
             weight: ObserverConfig::PER_CHANNEL,
             activation: DynamicConfig::new(Granularity::PerTensor, true),
@@ -123,7 +123,7 @@ impl QConfig {
 
     /// The recommended configuration: a weight scale per output channel, an 8-bit activation scale
     /// per row, and [no minimum](Self::MIN_EPS) of either scale.
-    pub const fn per_row_dynamic() -> Self {
+    pub const fn int8() -> Self {
         Self::Int8 {
             weight: ObserverConfig::PER_CHANNEL,
             activation: DynamicConfig::new(Granularity::PerRow, false),
@@ -142,7 +142,7 @@ impl QConfig {
     /// ```
     /// use candle_dynquant::QConfig;
     ///
-    /// let json = serde_json::to_value(QConfig::default_dynamic().eps(QConfig::MIN_EPS))?;
+    /// let json = serde_json::to_value(QConfig::pytorch().eps(QConfig::MIN_EPS))?;
     /// assert_eq!(json["weight"]["eps"], f32::MIN_POSITIVE);
     /// # Ok::<(), serde_json::Error>(())
     /// ```
@@ -161,7 +161,7 @@ impl QConfig {
     /// ```
     /// use candle_dynquant::{QConfig, QConfigSpec};
     ///
-    /// let qconfig = QConfig::per_row_dynamic().reduce_range();
+    /// let qconfig = QConfig::int8().reduce_range();
     /// assert_eq!(qconfig.to_string(), "qint8 of 7 bits per channel, u8 per row");
     /// assert_eq!(QConfigSpec::all_kinds(qconfig).min_params(1_000), QConfigSpec::int8_reduce_range());
     /// ```
@@ -174,7 +174,7 @@ impl QConfig {
     }
 
     /// PyTorch's `float16_dynamic_qconfig`: half-precision weights, float activations.
-    pub const fn float16_dynamic() -> Self {
+    pub const fn float16() -> Self {
         Self::Half(HalfType::Float16)
     }
 
@@ -184,13 +184,13 @@ impl QConfig {
     /// Activations and weights are each within 2^-8 of their value, so that a result is within
     /// `k * 2^-7 * max|x| * max|w|` of the float one, `k` being the number of inputs. Every
     /// instruction set gives the same bits, unless a sum is subnormal (below 1.2e-38).
-    pub const fn bfloat16_dynamic() -> Self {
+    pub const fn bfloat16() -> Self {
         Self::Half(HalfType::BFloat16)
     }
 
     /// PyTorch's `float_qparams_weight_only_qconfig`: for embeddings, a row of u8 codes each
     /// with a scale and a float zero point.
-    pub const fn float_qparams_weight_only() -> Self {
+    pub const fn table() -> Self {
         Self::Table(ObserverConfig::new(
             ObserverKind::PerChannelMinMax,
             QDType::QUInt8,

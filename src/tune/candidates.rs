@@ -135,7 +135,7 @@ fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decis
         return left;
     };
     let halves = matches!(own, QConfig::Half(_));
-    let per_row = QConfig::per_row_dynamic();
+    let per_row = QConfig::int8();
     let multiplies = matches!(own, QConfig::Int8 { .. });
     let qconfig = match precision {
         Precision::Int8 => (!halves).then(|| own.clone()),
@@ -144,7 +144,7 @@ fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decis
             (other && *kind != LayerKind::Embedding).then_some(per_row)
         }
         Precision::Float16 if halves => Some(own.clone()),
-        Precision::Float16 => Some(QConfig::float16_dynamic()),
+        Precision::Float16 => Some(QConfig::float16()),
         Precision::Float => None,
     };
     qconfig.map_or(left, |qconfig| Decision::Swap {

@@ -11,7 +11,7 @@ use crate::words::words;
 pub enum Precision {
     /// 8-bit codes, as the spec says.
     Int8,
-    /// 8-bit codes by [`QConfig::per_row_dynamic`](crate::QConfig::per_row_dynamic), where the spec
+    /// 8-bit codes by [`QConfig::int8`](crate::QConfig::int8), where the spec
     /// says otherwise.
     Int8PerRow,
     /// Half-precision weights, or bfloat16 where the spec says so.

@@ -108,7 +108,7 @@ fn main() -> Result<()> {
         .context("the argument is a number of seconds")?;
     let each = Duration::from_secs(seconds.unwrap_or(600)) / (WAYS.len() as u32 + 1);
     for (way, run) in WAYS {
-        let load = Arc::new(Load::new(QConfig::default_dynamic())?);
+        let load = Arc::new(Load::new(QConfig::pytorch())?);
         print::line(way)?;
         leaks_nothing(each.mul_f64(5. / 6.), |duration| {
             run(&load, duration).expect("no failure");

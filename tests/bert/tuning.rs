@@ -47,7 +47,7 @@ fn check(dir: &Path, texts: &Path, labelled: bool) -> Result<()> {
         db(&model)
     };
     let (default, int8) = (
-        quantized(QConfigSpec::default())?,
+        quantized(QConfigSpec::pytorch())?,
         quantized(QConfigSpec::int8())?,
     );
     let target = int8 + 4.;

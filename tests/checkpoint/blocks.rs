@@ -35,7 +35,7 @@ fn one_scale_is_that_of_the_whole_weight() -> Result<()> {
         activation: DynamicConfig::new(Granularity::PerTensor, true),
     };
     for spec in [
-        QConfigSpec::default(),
+        QConfigSpec::pytorch(),
         QConfigSpec::onnxruntime(),
         QConfigSpec::new().kind(LayerKind::Linear, qconfig),
     ] {
@@ -53,7 +53,7 @@ fn one_scale_is_that_of_the_whole_weight() -> Result<()> {
     let weight = Tensor::cat(&[&weight.narrow(0, 0, ROWS - 1)?, &last], 0)?;
     candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), &float)?;
     let source = Checkpoint::open(&float)?;
-    let plan = Plan::new(&source, &QConfigSpec::default(), &[], &[])?;
+    let plan = Plan::new(&source, &QConfigSpec::pytorch(), &[], &[])?;
     let error = checkpoint::quantize(&source, &plan, &written, |_| ()).unwrap_err();
     let error = error.to_string();
     let named = error.contains("[1029, 0]") && error.contains("head.weight");

@@ -100,7 +100,7 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
     let int8 = || QConfigSpec::int8().min_params(0);
     let linear = json!([["Linear"], "channel", true, null, "token"]);
     let table = json!([["table"], "channel", false, "torch.float32", null]);
-    let per_tensor = QConfig::default_dynamic();
+    let per_tensor = QConfig::pytorch();
     let cases = [
         (int8(), vec![linear.clone()], json!([])),
         (int8().embeddings(), vec![linear.clone(), table], json!([])),
@@ -110,7 +110,7 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
             json!(["narrow"]),
         ),
         (
-            int8().name("narrow", QConfig::float16_dynamic()),
+            int8().name("narrow", QConfig::float16()),
             vec![linear],
             json!(["narrow"]),
         ),
@@ -264,7 +264,7 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
         assert_eq!(layer.qconfig.is_some(), why.is_empty(), "{name}");
     }
     // Asked for: experts by a rule, others by what they are said to be.
-    let experts = spec.clone().regex("experts", QConfig::per_row_dynamic());
+    let experts = spec.clone().regex("experts", QConfig::int8());
     let plan = Plan::new(&source, &experts, &["h.0.mlp.gate.weight".to_owned()], &[])?;
     for name in ["h.0.mlp.experts.0.up", "h.0.mlp.gate"] {
         assert!(layer(&plan, name).qconfig.is_some(), "{name}");
@@ -272,7 +272,7 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
     checkpoint::quantize(&source, &plan, dir.path().join("out"), |_| ())?;
     let entry = fs::read_to_string(dir.path().join("out/config.json"))?;
     assert!(entry.contains("experts"), "{entry}");
-    let norm = spec.name("h.0.norm_1", QConfig::per_row_dynamic());
+    let norm = spec.name("h.0.norm_1", QConfig::int8());
     let error = Plan::new(&source, &norm, &[], &[]).unwrap_err().to_string();
     assert!(
         error.contains("h.0.norm_1") && error.contains("Norm"),

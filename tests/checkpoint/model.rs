@@ -112,7 +112,7 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
             "int8 with embeddings",
             QConfigSpec::int8().min_params(0).embeddings(),
         ),
-        ("default", QConfigSpec::default().embeddings()),
+        ("default", QConfigSpec::pytorch().embeddings()),
         ("float16", QConfigSpec::float16()),
         ("bfloat16", QConfigSpec::bfloat16()),
         ("onnx", onnx(QDType::QInt8, false, None)),
@@ -124,17 +124,13 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
         ),
         (
             "all float16",
-            QConfigSpec::all_kinds(QConfig::float16_dynamic()).kind(
-                candle_dynquant::LayerKind::Embedding,
-                QConfig::float16_dynamic(),
-            ),
+            QConfigSpec::all_kinds(QConfig::float16())
+                .kind(candle_dynquant::LayerKind::Embedding, QConfig::float16()),
         ),
         (
             "all bfloat16",
-            QConfigSpec::bfloat16().kind(
-                candle_dynquant::LayerKind::Embedding,
-                QConfig::bfloat16_dynamic(),
-            ),
+            QConfigSpec::bfloat16()
+                .kind(candle_dynquant::LayerKind::Embedding, QConfig::bfloat16()),
         ),
     ]
 }

@@ -68,7 +68,7 @@ fn specs() -> [QConfigSpec; 6] {
     [
         QConfigSpec::all_kinds(affine),
         QConfigSpec::int8().min_params(0),
-        QConfigSpec::default(),
+        QConfigSpec::pytorch(),
         QConfigSpec::float16(),
         QConfigSpec::bfloat16(),
         QConfigSpec::onnxruntime(),
@@ -113,7 +113,7 @@ fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
     for rename in [prefix, exact] {
         for spec in [
             QConfigSpec::int8().min_params(0).embeddings(),
-            QConfigSpec::default().embeddings(),
+            QConfigSpec::pytorch().embeddings(),
             QConfigSpec::float16(),
         ] {
             let load = |vb: VarBuilder<'static>| {
@@ -174,7 +174,7 @@ fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
             let saved = round_trip(&float, &out, &spec, dtype, load, |m| m.iter().collect())?;
             let names = quantized(&out)?;
             // One scale for each slice has no place beside one for each row.
-            let per_slice = [QConfigSpec::default(), QConfigSpec::onnxruntime()].contains(&spec);
+            let per_slice = [QConfigSpec::pytorch(), QConfigSpec::onnxruntime()].contains(&spec);
             if per_slice {
                 assert_eq!(
                     (names.len(), saved.beside.len()),
@@ -336,7 +336,7 @@ fn a_tied_head_is_saved_beside_a_table_that_stays_float() -> Result<()> {
         // With a table of its own.
         let table = QConfigSpec::int8()
             .min_params(0)
-            .kind(LayerKind::Linear, QConfig::default_dynamic())
+            .kind(LayerKind::Linear, QConfig::pytorch())
             .embeddings();
         round_trip(&float, &out, &table, DType::F32, load, |m| vec![&m.head])?;
     }

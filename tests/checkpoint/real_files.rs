@@ -182,10 +182,10 @@ fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     let weight = Tensor::new(&[[1f32, 2.], [f32::NAN, 4.]], &Device::Cpu)?;
     let tensors = HashMap::from([("head.weight", weight)]);
     candle_core::safetensors::save(&tensors, &source)?;
-    let half = QConfigSpec::new().kind(LayerKind::Linear, QConfig::float16_dynamic());
+    let half = QConfigSpec::new().kind(LayerKind::Linear, QConfig::float16());
     for spec in [
         QConfigSpec::int8().min_params(0),
-        QConfigSpec::default(),
+        QConfigSpec::pytorch(),
         half,
     ] {
         for (from, to) in [

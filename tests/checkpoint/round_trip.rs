@@ -264,8 +264,7 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
     let mut model = ((), own(true));
     quantize_dynamic(
         &mut model,
-        &QConfigSpec::all_kinds(QConfig::per_row_dynamic())
-            .kind(LayerKind::custom("Own"), QConfig::per_row_dynamic()),
+        &QConfigSpec::all_kinds(QConfig::int8()).kind(LayerKind::custom("Own"), QConfig::int8()),
     )?;
     checkpoint::save(&model, &source, &out)?;
     assert_eq!(tensors(&out)?["1.kernel_scale"].1, [3, 1]);
@@ -330,12 +329,9 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
     let out = dir.path().join("out.safetensors");
     let specs = [
         QConfigSpec::int8().min_params(0).embeddings(),
-        QConfigSpec::default().embeddings(),
+        QConfigSpec::pytorch().embeddings(),
         QConfigSpec::onnxruntime().embeddings(),
-        QConfigSpec::float16().kind(
-            candle_dynquant::LayerKind::Embedding,
-            QConfig::float16_dynamic(),
-        ),
+        QConfigSpec::float16().kind(candle_dynquant::LayerKind::Embedding, QConfig::float16()),
         QConfigSpec::bfloat16().embeddings(),
     ];
     for way in [
@@ -431,7 +427,7 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
         let vb = from.var_builder(DType::F32, &Device::Cpu);
         nn::linear_no_bias(8, 6, vb.pp("head"))
     };
-    let row = QConfig::per_row_dynamic();
+    let row = QConfig::int8();
     let mut per_tensor = row.clone();
     if let QConfig::Int8 { activation, .. } = &mut per_tensor {
         activation.granularity = Granularity::PerTensor;
@@ -440,7 +436,7 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
         (&source, row.clone(), true),
         // Other activations, another format, other codes.
         (&source, per_tensor, false),
-        (&source, QConfig::default_dynamic(), false),
+        (&source, QConfig::pytorch(), false),
         (&other, row.clone(), false),
     ] {
         let mut model = Twice {

@@ -176,7 +176,7 @@ fn what_config_json_names_has_scales_in_every_class() -> Result<()> {
         for spec in [
             QConfigSpec::int8(),
             QConfigSpec::int8().embeddings(),
-            QConfigSpec::default(),
+            QConfigSpec::pytorch(),
             QConfigSpec::float16(),
         ] {
             let plan = match Plan::new(&source, &spec, &[], &[]) {

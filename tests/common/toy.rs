@@ -141,7 +141,7 @@ pub struct Quantize<F>(pub F);
 impl<F: FnMut(&str) -> bool> VisitorMut for Quantize<F> {
     fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
         if (self.0)(path) {
-            let replacement = layer.quantize_boxed(&QConfig::per_row_dynamic())?;
+            let replacement = layer.quantize_boxed(&QConfig::int8())?;
             layer.install(replacement)?;
             return Ok(true);
         }

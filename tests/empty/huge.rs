@@ -75,11 +75,7 @@ fn weights_and_tables() -> Result<()> {
                 }
             }
         }
-        for config in [
-            QConfig::float_qparams_weight_only(),
-            QConfig::float16_dynamic(),
-            QConfig::bfloat16_dynamic(),
-        ] {
+        for config in [QConfig::table(), QConfig::float16(), QConfig::bfloat16()] {
             let result = QTable::from_float(&weight, &config);
             match shape {
                 [HUGE, 0] => too_many("rows without columns", result),
@@ -112,11 +108,7 @@ fn embeddings() -> Result<()> {
     assert_eq!(huge.embeddings().dims(), [HUGE, 0]);
     let wide = nn::embedding(0, HUGE, vb.pp("wide"))?;
     let plain = nn::embedding(5, 3, vb.pp("plain"))?;
-    for qconfig in [
-        None,
-        Some(QConfig::float_qparams_weight_only()),
-        Some(QConfig::float16_dynamic()),
-    ] {
+    for qconfig in [None, Some(QConfig::table()), Some(QConfig::float16())] {
         if let Some(qconfig) = &qconfig {
             too_many("rows without columns", huge.quantize(qconfig));
         }

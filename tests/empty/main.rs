@@ -17,11 +17,11 @@ const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 fn qconfigs() -> [Option<QConfig>; 7] {
     [
         None,
-        Some(QConfig::default_dynamic()),
-        Some(QConfig::per_channel_dynamic()),
-        Some(QConfig::per_row_dynamic()),
-        Some(QConfig::float16_dynamic()),
-        Some(QConfig::bfloat16_dynamic()),
+        Some(QConfig::pytorch()),
+        Some(QConfig::per_channel()),
+        Some(QConfig::int8()),
+        Some(QConfig::float16()),
+        Some(QConfig::bfloat16()),
         Some(QConfig::onnxruntime(Default::default())),
     ]
 }
@@ -113,9 +113,9 @@ fn weights_may_be_empty_views() -> Result<()> {
     }
     for dtype in FLOATS {
         let weight = beyond(&[0, 3], dtype)?;
-        let qweight = QWeight::from_float(&weight, None, &QConfig::per_row_dynamic())?;
+        let qweight = QWeight::from_float(&weight, None, &QConfig::int8())?;
         assert_eq!(qweight.dequantize()?.dims(), [0, 3]);
-        let qconfig = QConfig::float_qparams_weight_only();
+        let qconfig = QConfig::table();
         assert_eq!(QTable::from_float(&weight, &qconfig)?.shape(), [0, 3]);
         for (kind, qscheme) in [
             (ObserverKind::MinMax, QScheme::PerTensorAffine),
@@ -136,11 +136,7 @@ fn weights_may_be_empty_views() -> Result<()> {
 fn embeddings_take_empty_views() -> Result<()> {
     let layer = nn::Embedding::new(randn((5, 3))?, 3);
     let empty = nn::Embedding::new(beyond(&[0, 3], DType::F16)?, 3);
-    for qconfig in [
-        None,
-        Some(QConfig::float_qparams_weight_only()),
-        Some(QConfig::float16_dynamic()),
-    ] {
+    for qconfig in [None, Some(QConfig::table()), Some(QConfig::float16())] {
         for dtype in [DType::U8, DType::U32, DType::I64] {
             for shape in [&[0][..], &[2, 0], &[0, 4, 2]] {
                 let indexes = beyond(shape, dtype)?;
@@ -299,7 +295,7 @@ fn what_no_memory_holds_is_refused() -> Result<()> {
         }
         too_many(
             "rows without columns",
-            QTable::from_float(&zeros(&[rows, 0])?, &QConfig::float16_dynamic()),
+            QTable::from_float(&zeros(&[rows, 0])?, &QConfig::float16()),
         );
     }
     let qs = zeros(&[HUGE, 1, 1, 0])?;

@@ -307,7 +307,7 @@ fn histograms_count_values_between_powers_of_two() {
 fn codes_are_counted_up_to_the_last_that_a_preset_has() {
     for (spec, codes) in [
         (QConfigSpec::int8().min_params(0), 256),
-        (QConfigSpec::default(), 128),
+        (QConfigSpec::pytorch(), 128),
     ] {
         let mut float = nn::Linear::new(random(&[8, codes], 1.), None);
         let mut quantized = float.clone();
@@ -365,7 +365,7 @@ fn a_far_value_leaves_few_codes_to_all_others() {
     let weight = Tensor::from_vec(values, (64, 64), &Device::Cpu).unwrap();
     let mut float = nn::Linear::new(weight, None);
     let mut quantized = float.clone();
-    let qconfig = QConfig::default_dynamic();
+    let qconfig = QConfig::pytorch();
     let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
     quantize_dynamic(&mut quantized, &spec).unwrap();
     let xs = random(&[3, 64], 1.);
@@ -420,7 +420,7 @@ fn codes_of_activations_are_counted_of_all_that_their_range_has() -> candle_dynq
     let xs = Tensor::new(&[[0f32, 1.]], &Device::Cpu)?;
     for (spec, codes) in [
         (QConfigSpec::int8().min_params(0), 256.),
-        (QConfigSpec::default(), 128.),
+        (QConfigSpec::pytorch(), 128.),
     ] {
         let weight = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
         let mut float = nn::Linear::new(weight, None);

@@ -71,7 +71,7 @@ fn check<L: Layer + Clone>(layer: &L, qconfig: &QConfig, calls: usize, call: imp
 
 #[test]
 fn every_layer_reports_and_computes_the_same_again() {
-    let int8 = &QConfig::per_row_dynamic();
+    let int8 = &QConfig::int8();
     let linear = nn::Linear::new(random(&[8, 6]), Some(random(&[8])));
     check(&linear, int8, 1, |layer| {
         layer.forward(&random(&[2, 3, 6])).unwrap();
@@ -80,7 +80,7 @@ fn every_layer_reports_and_computes_the_same_again() {
         nn::Linear::forward_each([layer, layer, layer], &random(&[5, 6])).unwrap();
     });
     let table = nn::Embedding::new(random(&[10, 4]), 4);
-    check(&table, &QConfig::float_qparams_weight_only(), 1, |layer| {
+    check(&table, &QConfig::table(), 1, |layer| {
         layer
             .forward(&Tensor::new(&[[3u32, 9], [0, 3]], &Device::Cpu).unwrap())
             .unwrap();
@@ -90,7 +90,7 @@ fn every_layer_reports_and_computes_the_same_again() {
 #[test]
 fn recurrent_layers_report_sequences_and_cells_steps() {
     let vb = nn::VarBuilder::from_varmap(&nn::VarMap::new(), DType::F32, &Device::Cpu);
-    let int8 = &QConfig::per_row_dynamic();
+    let int8 = &QConfig::int8();
     for batch_first in [false, true] {
         let config = nn::RecurrentConfig {
             num_layers: 2,
@@ -201,7 +201,7 @@ fn quantized(model: &Model) -> Model {
     let mut quantized = model.clone();
     let spec = QConfigSpec::int8()
         .min_params(0)
-        .kind(LayerKind::custom("Own"), QConfig::per_row_dynamic());
+        .kind(LayerKind::custom("Own"), QConfig::int8());
     quantize_dynamic(&mut quantized, &spec).unwrap();
     quantized
 }

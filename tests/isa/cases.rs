@@ -144,10 +144,7 @@ pub const CASES: &[Case] = &[
         let table = nn::embedding(50, 131, of_tensors(&[("weight", &[50, 131])])?)?;
         let indexes = Tensor::from_iter((0..70u32).map(|i| i * 7 % 50), &Device::Cpu)?;
         let mut ys = vec![table.forward(&indexes)?];
-        for qconfig in [
-            QConfig::float_qparams_weight_only(),
-            QConfig::float16_dynamic(),
-        ] {
+        for qconfig in [QConfig::table(), QConfig::float16()] {
             ys.push(table.quantize(&qconfig)?.forward(&indexes)?);
         }
         // The rows of an output projection.
@@ -321,11 +318,11 @@ fn each_made<L: Quantizable>(
 ) -> Result<Vec<Tensor>> {
     let mut ys = run(&make()?)?;
     for qconfig in [
-        QConfig::default_dynamic(),
-        QConfig::per_channel_dynamic(),
-        QConfig::per_row_dynamic(),
-        QConfig::float16_dynamic(),
-        QConfig::bfloat16_dynamic(),
+        QConfig::pytorch(),
+        QConfig::per_channel(),
+        QConfig::int8(),
+        QConfig::float16(),
+        QConfig::bfloat16(),
         QConfig::onnxruntime(Default::default()),
     ] {
         let mut layer = make()?;

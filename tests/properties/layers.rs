@@ -109,7 +109,7 @@ proptest! {
         (of_weight, of_input) in (Values::finite(), Values::finite()),
         (per_row, seed) in (any::<bool>(), any::<u64>()),
     ) {
-        let qconfig = if per_row { QConfig::per_row_dynamic() } else { QConfig::default_dynamic() };
+        let qconfig = if per_row { QConfig::int8() } else { QConfig::pytorch() };
         let float = nn::Linear::new(of_weight.tensor(&[n, k], seed)?, None);
         let layer = float.quantize(&qconfig)?;
         let xs = of_input.tensor(&[m, k], seed ^ 2)?;
@@ -150,7 +150,7 @@ proptest! {
     ) {
         let table = values.tensor(&[rows, k], seed)?.to_dtype(dtype)?;
         let layer = nn::Embedding::new(table.clone(), k);
-        let qconfig = if float16 { QConfig::float16_dynamic() } else { QConfig::float_qparams_weight_only() };
+        let qconfig = if float16 { QConfig::float16() } else { QConfig::table() };
         // f16 has no huge numbers, bf16 has them rounded.
         let Ok(layer) = layer.quantize(&qconfig) else { return Ok(()) };
         let indexes: Vec<u32> = indexes.iter().map(|index| index.index(rows) as u32).collect();
@@ -197,7 +197,7 @@ proptest! {
 fn embeddings_round_to_bf16_once() -> Result<()> {
     let table = Values::Huge.tensor(&[23, 17], 13553501165560598086)?;
     let layer = nn::Embedding::new(table.to_dtype(DType::BF16)?, 17);
-    let layer = layer.quantize(&QConfig::float_qparams_weight_only())?;
+    let layer = layer.quantize(&QConfig::table())?;
     let ys = layer.forward(&Tensor::arange(0u32, 23, &Device::Cpu)?)?;
     assert_eq!(bits(&ys), bits(layer.embeddings()));
     Ok(())

@@ -20,11 +20,11 @@ pub fn qconfig() -> impl Strategy<Value = QConfig> {
 
 fn preset() -> impl Strategy<Value = QConfig> {
     let presets = [
-        QConfig::default_dynamic(),
-        QConfig::per_channel_dynamic(),
-        QConfig::per_row_dynamic(),
-        QConfig::float16_dynamic(),
-        QConfig::bfloat16_dynamic(),
+        QConfig::pytorch(),
+        QConfig::per_channel(),
+        QConfig::int8(),
+        QConfig::float16(),
+        QConfig::bfloat16(),
     ];
     proptest::sample::select(presets.to_vec())
 }

@@ -121,10 +121,7 @@ impl Cell {
 }
 
 fn qconfig() -> impl Strategy<Value = QConfig> {
-    prop_oneof![
-        Just(QConfig::per_row_dynamic()),
-        Just(QConfig::float16_dynamic())
-    ]
+    prop_oneof![Just(QConfig::int8()), Just(QConfig::float16())]
 }
 
 /// Weights of every name that a layer or a cell may ask for.

@@ -65,7 +65,7 @@ fn spec() -> impl Strategy<Value = QConfigSpec> {
         Just(QConfigSpec::new()),
         Just(QConfigSpec::int8()),
         Just(QConfigSpec::float16()),
-        Just(QConfigSpec::default().embeddings()),
+        Just(QConfigSpec::pytorch().embeddings()),
     ];
     let rule = (
         0..4usize,

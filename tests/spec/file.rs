@@ -104,11 +104,11 @@ fn specs() -> Vec<QConfigSpec> {
             .min_params(1000)
             .exclude(names),
     );
-    all.push(QConfigSpec::default_kinds(QConfig::per_row_dynamic()));
+    all.push(QConfigSpec::default_kinds(QConfig::int8()));
     all.push(
         QConfigSpec::int8()
             .exclude(["a"])
-            .name("b", QConfig::float16_dynamic())
+            .name("b", QConfig::float16())
             .name("a", None),
     );
     all.push(
@@ -118,7 +118,7 @@ fn specs() -> Vec<QConfigSpec> {
     );
     let mut each = QConfigSpec::float16();
     for name in names {
-        each = each.name(name, QConfig::float16_dynamic());
+        each = each.name(name, QConfig::float16());
     }
     let mut qconfigs = [HalfType::Float16, HalfType::BFloat16]
         .map(QConfig::Half)
@@ -212,38 +212,35 @@ fn parts_of_a_spec_come_back_too() {
 #[test]
 fn what_is_left_out_is_as_in_pytorch() {
     let cases = [
-        ("{}", QConfig::default_dynamic()),
+        ("{}", QConfig::pytorch()),
         (
             "{weight: {qscheme: torch.per_channel_symmetric}}",
-            QConfig::per_channel_dynamic(),
+            QConfig::per_channel(),
         ),
         (
             "{weight: {observer: PerChannelMinMaxObserver, dtype: torch.qint8}}",
-            QConfig::per_channel_dynamic(),
+            QConfig::per_channel(),
         ),
         (
             "{weight: {observer: PerChannelMinMaxObserver, eps: 1.1754944e-38}, activation: {granularity: per_row}}",
-            QConfig::per_row_dynamic(),
+            QConfig::int8(),
         ),
-        (
-            "{weight: {dtype: torch.float16}}",
-            QConfig::float16_dynamic(),
-        ),
-        ("{weight: {dtype: bfloat16}}", QConfig::bfloat16_dynamic()),
+        ("{weight: {dtype: torch.float16}}", QConfig::float16()),
+        ("{weight: {dtype: bfloat16}}", QConfig::bfloat16()),
         (
             "{weight: {dtype: torch.bfloat16}, activation: bfloat16}",
-            QConfig::bfloat16_dynamic(),
+            QConfig::bfloat16(),
         ),
         (
             "{weight: {qscheme: per_channel_affine_float_qparams}}",
-            QConfig::float_qparams_weight_only(),
+            QConfig::table(),
         ),
         (
             "{weight: {observer: OnnxRuntimeObserver}, activation: {arithmetic: onnxruntime}}",
             QConfig::onnxruntime(OnnxRuntimeOptions::default()),
         ),
-        ("per_row_dynamic", QConfig::per_row_dynamic()),
-        ("default_dynamic_qconfig", QConfig::default_dynamic()),
+        ("int8", QConfig::int8()),
+        ("pytorch_qconfig", QConfig::pytorch()),
     ];
     for (text, expected) in cases {
         let yaml = format!("rules: [{{name: x, qconfig: {text}}}]");
@@ -316,7 +313,7 @@ fn a_spec_is_written_in_its_shortest_form() {
     let spec = QConfigSpec::int8()
         .embeddings()
         .exclude(["head", "pooler"])
-        .name("encoder", QConfig::float16_dynamic())
+        .name("encoder", QConfig::float16())
         .exclude("encoder.0");
     let yaml = spec.to_yaml().expect("writes");
     let expected = "preset: int8
@@ -326,7 +323,7 @@ exclude:
 - pooler
 rules:
 - name: encoder
-  qconfig: float16_dynamic
+  qconfig: float16
 - name: encoder.0
   qconfig: null
 ";
@@ -370,7 +367,7 @@ fn files_are_read_by_their_extension() {
     let json = write("a.json", br#"{"preset": "default"}"#);
     assert_eq!(
         QConfigSpec::from_file(&json).expect("json"),
-        QConfigSpec::default()
+        QConfigSpec::pytorch()
     );
 
     let faults = [

@@ -60,13 +60,9 @@ const RANKS: [(&str, Reach); 6] = [
 
 #[test]
 fn every_pair_of_ranks_in_both_orders() {
-    let choices = [
-        Some(QConfig::default_dynamic()),
-        Some(QConfig::per_channel_dynamic()),
-        None,
-    ];
+    let choices = [Some(QConfig::pytorch()), Some(QConfig::per_channel()), None];
     // Something is always swapped, whatever the pair does.
-    let base = || QConfigSpec::new().name("table", QConfig::per_row_dynamic());
+    let base = || QConfigSpec::new().name("table", QConfig::int8());
     let mut pairs = 0;
     for (i, (first, add_first)) in RANKS.iter().enumerate() {
         for (j, (second, add_second)) in RANKS.iter().enumerate() {
@@ -91,9 +87,9 @@ fn every_pair_of_ranks_in_both_orders() {
 
 #[test]
 fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
-    let table = |spec: QConfigSpec| spec.name("table", QConfig::default_dynamic());
+    let table = |spec: QConfigSpec| spec.name("table", QConfig::pytorch());
     for (rank, add) in RANKS {
-        for qconfig in [Some(QConfig::default_dynamic()), None] {
+        for qconfig in [Some(QConfig::pytorch()), None] {
             let report = quantize(&table(add(
                 QConfigSpec::int8().min_params(0),
                 qconfig.clone(),
@@ -109,11 +105,7 @@ fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
                 other => panic!("{rank}: {other:?}"),
             }
         }
-        let spec = add(
-            QConfigSpec::int8().min_params(0),
-            Some(QConfig::default_dynamic()),
-        )
-        .min_params(5);
+        let spec = add(QConfigSpec::int8().min_params(0), Some(QConfig::pytorch())).min_params(5);
         let got = outcome(&quantize(&table(spec)), "encoder.0.query");
         let small = LeftReason::TooSmall {
             parameters: 4,
@@ -145,7 +137,7 @@ fn min_params_counts_elements_and_says_so() {
     let spec = QConfigSpec::int8()
         .min_params(0)
         .min_params(5)
-        .name("head", QConfig::per_row_dynamic());
+        .name("head", QConfig::int8());
     let report = quantize(&spec);
     assert_eq!(swapped(&report), ["head"]);
     assert!(
@@ -203,7 +195,7 @@ fn lists_of_names_and_of_kinds() {
             .contains(r#"nearest name is "encoder""#)
     );
 
-    let q = QConfig::per_channel_dynamic();
+    let q = QConfig::per_channel();
     let kinds = QConfigSpec::of([LayerKind::Embedding], q.clone());
     assert_eq!(swapped(&quantize(&kinds)), ["table"]);
     let names = QConfigSpec::of(vec!["encoder.1".to_owned(), "head".to_owned()], q.clone());
@@ -226,16 +218,12 @@ fn presets_give_what_they_say() {
     let swapped_to = |to: QConfig| Outcome::Swapped { to };
     let left = |reason| Outcome::Left { reason };
     let cases = [
-        ("int8", QConfig::per_row_dynamic(), 7),
-        (
-            "int8_reduce_range",
-            QConfig::per_row_dynamic().reduce_range(),
-            7,
-        ),
-        ("default", QConfig::default_dynamic(), 6),
-        ("per_channel", QConfig::per_channel_dynamic(), 6),
-        ("float16", QConfig::float16_dynamic(), 7),
-        ("bfloat16", QConfig::bfloat16_dynamic(), 7),
+        ("int8", QConfig::int8(), 7),
+        ("int8_reduce_range", QConfig::int8().reduce_range(), 7),
+        ("default", QConfig::pytorch(), 6),
+        ("per_channel", QConfig::per_channel(), 6),
+        ("float16", QConfig::float16(), 7),
+        ("bfloat16", QConfig::bfloat16(), 7),
         (
             "onnxruntime",
             QConfig::onnxruntime(OnnxRuntimeOptions::default()),
@@ -253,7 +241,7 @@ fn presets_give_what_they_say() {
         let spec = spec.min_params(0);
         assert_eq!(to(&spec, "head"), swapped_to(qconfig), "{name}");
         assert_eq!(to(&spec, "table"), left(LeftReason::OffByDefault), "{name}");
-        let table = swapped_to(QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS));
+        let table = swapped_to(QConfig::table().eps(QConfig::MIN_EPS));
         assert_eq!(to(&spec.embeddings(), "table"), table, "{name}");
     }
     assert_eq!(
@@ -328,7 +316,7 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
     let errors = [
         (
             QConfigSpec::preset("in8").map(|_| ()),
-            r#"unknown preset: expected one of int8, int8_reduce_range, default, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
+            r#"unknown preset: expected one of int8, int8_reduce_range, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
         ),
         (
             QConfig::preset("default_dynamc").map(|_| ()),
@@ -382,7 +370,7 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
 
 #[test]
 fn a_spec_as_text_has_a_line_for_each_rule() {
-    let int8 = QConfig::per_row_dynamic();
+    let int8 = QConfig::int8();
     let spec = QConfigSpec::new()
         .kind(LayerKind::Linear, int8.clone())
         .exclude(["head"])
@@ -397,7 +385,7 @@ fn a_spec_as_text_has_a_line_for_each_rule() {
 
 #[test]
 fn rules_take_one_or_many() {
-    let q = QConfig::per_row_dynamic();
+    let q = QConfig::int8();
     let new = QConfigSpec::new;
     let (array, list) = (["a", "b"].map(str::to_owned), vec!["a", "b"]);
     let pairs = [

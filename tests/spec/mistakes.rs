@@ -23,7 +23,7 @@ fn mistakes_are_told_where_they_are() {
         ("exclude: [a, 1.10]", "line 1, column 14, exclude[1]: expected a name, in quotes, got 1.1".into()),
         ("exclude: [~]", "line 1, column 11, exclude[0]: expected a name, got null".into()),
         ("kinds: {Liner: int8}", format!(r#"line 1, column 9, kinds.Liner: unknown kind: expected one of {kinds}, got "Liner"; did you mean `Linear`?"#)),
-        ("kinds: {Linear: int8}", r#"line 1, column 17, kinds.Linear: unknown qconfig: expected one of default_dynamic, per_channel_dynamic, per_row_dynamic, float16_dynamic, bfloat16_dynamic, float_qparams_weight_only, onnxruntime, got "int8""#.into()),
+        ("kinds: {Linear: int9}", r#"line 1, column 17, kinds.Linear: unknown qconfig: expected one of int8, pytorch, per_channel, float16, bfloat16, table, onnxruntime, got "int9"; did you mean `int8`?"#.into()),
         ("kinds: {Linear: null}", "line 1, column 17, kinds.Linear: expected a preset's name or a qconfig: a map with keys weight, activation, got null".into()),
         ("rules:\n  - kind: LSMT\n    qconfig: null", format!(r#"line 2, column 11, rules[0].kind: unknown kind: expected one of {kinds}, got "LSMT"; did you mean `LSTM`?"#)),
         ("rules: {kind: LSTM}", "line 1, column 8, rules: expected a list of rules, got a map".into()),

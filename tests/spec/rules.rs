@@ -44,9 +44,9 @@ fn model() -> Model {
     }
 }
 
-const A: QConfig = QConfig::per_row_dynamic();
-const B: QConfig = QConfig::default_dynamic();
-const C: QConfig = QConfig::per_channel_dynamic();
+const A: QConfig = QConfig::int8();
+const B: QConfig = QConfig::pytorch();
+const C: QConfig = QConfig::per_channel();
 
 /// The outcome of the layer at `path`: its qconfig, or `None` if it was left.
 #[track_caller]

@@ -198,13 +198,13 @@ fn a_full_disk_ends_the_search() -> Result<()> {
 #[test]
 fn a_layer_may_refuse_what_the_spec_does_not_ask_for() -> Result<()> {
     let mut refusing = model(&LOSSES);
-    refusing[1].refuses = Some(QConfig::float16_dynamic());
+    refusing[1].refuses = Some(QConfig::float16());
     let (_, seen) = search(&mut refusing, &config())?;
     assert!(seen.iter().any(|trial| trial.contains('h')), "{seen:?}");
     assert!(seen.iter().all(|trial| &trial[1..2] != "h"), "{seen:?}");
 
     let mut refusing = model(&LOSSES);
-    refusing[1].refuses = Some(QConfig::per_row_dynamic());
+    refusing[1].refuses = Some(QConfig::int8());
     let error = search(&mut refusing, &config()).unwrap_err().to_string();
     assert!(error.starts_with("1: invalid qconfig: "), "{error}");
     assert_eq!(becomes(&refusing), ["float"; 5]);
@@ -226,7 +226,7 @@ fn a_mistake_is_an_error_and_changes_nothing() {
         assert_eq!(becomes(&model), ["float"; 5]);
     }
     let mut quantized: Model = vec![Lossy {
-        to: Some(QConfig::per_row_dynamic()),
+        to: Some(QConfig::int8()),
         ..Lossy::new(0.1)
     }];
     let error = tune(&mut quantized, &crate::config(), never).unwrap_err();

@@ -251,7 +251,7 @@ fn tied_layers_have_the_precisions_that_both_have() -> Result<()> {
     let config = crate::config()
         .strategy(Strategy::Basic)
         .absolute(0.)
-        .spec(QConfigSpec::default().embeddings());
+        .spec(QConfigSpec::pytorch().embeddings());
     let outcome = tune(&mut model, &config, eval)?;
     let of = |trial: &Trial, path: &str| {
         let mut layers = trial.layers.iter();

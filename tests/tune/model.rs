@@ -39,7 +39,7 @@ impl Lossy {
     pub fn is(&self) -> &'static str {
         match &self.to {
             None => "float",
-            Some(to) if *to == QConfig::float16_dynamic() => "float16",
+            Some(to) if *to == QConfig::float16() => "float16",
             Some(_) => "int8",
         }
     }
@@ -49,7 +49,7 @@ impl Lossy {
             "float" => 0.,
             "float16" => self.loss / 100.,
             // Per tensor is twice as bad.
-            _ if self.to == Some(QConfig::default_dynamic()) => 2. * self.loss,
+            _ if self.to == Some(QConfig::pytorch()) => 2. * self.loss,
             _ => self.loss,
         }
     }

@@ -131,12 +131,12 @@ fn per_row_is_tried_where_the_spec_has_another_int8() -> Result<()> {
         let mut model = model(&[0.006, 0.003]);
         let config = crate::config()
             .strategy(strategy)
-            .spec(QConfigSpec::default());
+            .spec(QConfigSpec::pytorch());
         let (outcome, seen) = search(&mut model, &config)?;
         assert_eq!(seen, ["ff", "ii", "ii"]);
         let layers = outcome.layers.iter().map(|layer| layer.precision);
         assert_eq!(layers.collect::<Vec<_>>(), [Precision::Int8PerRow; 2]);
-        assert_eq!(model[0].to, Some(QConfig::per_row_dynamic()));
+        assert_eq!(model[0].to, Some(QConfig::int8()));
     }
     Ok(())
 }
@@ -155,15 +155,15 @@ fn layers_that_the_spec_leaves_are_left() -> Result<()> {
 fn halves_are_those_of_the_spec() -> Result<()> {
     let mut model = model(&[0.]);
     search(&mut model, &crate::config().spec(QConfigSpec::bfloat16()))?;
-    assert_eq!(model[0].to, Some(QConfig::bfloat16_dynamic()));
+    assert_eq!(model[0].to, Some(QConfig::bfloat16()));
     Ok(())
 }
 
 #[test]
 fn layers_that_were_quantized_before_are_told_as_they_are() -> Result<()> {
     let mut model = model(&[0.; 3]);
-    model[0].to = Some(QConfig::float16_dynamic());
-    model[1].to = Some(QConfig::per_row_dynamic());
+    model[0].to = Some(QConfig::float16());
+    model[1].to = Some(QConfig::int8());
     let (outcome, seen) = search(&mut model, &crate::config())?;
     assert_eq!(seen, ["hif", "hii"]);
     let layers = outcome.layers.iter().map(|layer| layer.precision);

@@ -71,10 +71,7 @@ fn layers_are_chosen_by_type_and_by_regex() {
     let cases = [
         (
             "  optype_wise: {Embedding: {weight: {dtype: [uint8]}, activation: {dtype: [fp32]}}}",
-            int8().kind(
-                LayerKind::Embedding,
-                QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS),
-            ),
+            int8().kind(LayerKind::Embedding, QConfig::table().eps(QConfig::MIN_EPS)),
         ),
         (
             "  optype_wise: {LSTM: {weight: {dtype: fp32}, activation: {dtype: fp32}}}",
@@ -82,11 +79,11 @@ fn layers_are_chosen_by_type_and_by_regex() {
         ),
         (
             "  optype_wise: {MatMul: {weight: {dtype: [fp16]}}}",
-            int8().kind(LayerKind::Linear, QConfig::float16_dynamic()),
+            int8().kind(LayerKind::Linear, QConfig::float16()),
         ),
         (
             "  optype_wise: {MatMul: {weight: {dtype: [bf16]}, activation: {dtype: [bf16]}}}",
-            int8().kind(LayerKind::Linear, QConfig::bfloat16_dynamic()),
+            int8().kind(LayerKind::Linear, QConfig::bfloat16()),
         ),
         (
             "  optype_wise: {Embedding: {weight: {dtype: [bf16]}}}",
@@ -98,11 +95,11 @@ fn layers_are_chosen_by_type_and_by_regex() {
         ),
         (
             "  op_wise: {head: {weight: {dtype: [int8, fp32], scheme: [sym], granularity: per_channel, algorithm: minmax}}}",
-            int8().regex("^(?:head)$", QConfig::per_row_dynamic()),
+            int8().regex("^(?:head)$", QConfig::int8()),
         ),
         (
             "  model_wise: {weight: {granularity: per_channel}}",
-            QConfigSpec::all_kinds(QConfig::per_row_dynamic()),
+            QConfigSpec::all_kinds(QConfig::int8()),
         ),
         ("  optype_wise: {Conv2d: {weight: {dtype: int8}}}", int8()),
     ];

@@ -118,7 +118,7 @@ fn a_weight_of_short_rows_is_quantized_in_little_memory() -> Result<()> {
     fs::write(&float, file)?;
     for args in [
         &["--preset", "int8"][..],
-        &["--preset", "default"],
+        &["--preset", "pytorch"],
         &["--embedding", "head", "--embeddings"],
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
@@ -333,8 +333,8 @@ fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
     // Alone, or by its exact name, it is what was asked for.
     let spec = folder.path().join("spec.yaml");
     for rules in [
-        "kinds: {GRUCell: per_row_dynamic}",
-        "rules: [{name: wide, qconfig: per_row_dynamic}]",
+        "kinds: {GRUCell: int8}",
+        "rules: [{name: wide, qconfig: int8}]",
     ] {
         fs::write(&spec, rules)?;
         let args = ["quantize", "--spec", spec.to_str().unwrap(), "-o"];
@@ -458,7 +458,7 @@ fn killed_at_any_time_it_leaves_the_old_output_or_the_new() -> Result<()> {
         .collect::<Result<_>>()?;
     safetensors::save(&tensors, float.join("model.safetensors"))?;
     assert!(
-        dynquant(&["quantize", "--preset", "default", "-o"], &[&out, &float])
+        dynquant(&["quantize", "--preset", "pytorch", "-o"], &[&out, &float])
             .status
             .success()
     );

@@ -221,7 +221,7 @@ fn inspect_shows_a_row_for_each_tensor() -> Result<()> {
     let float = save(&folder, "float", [("a.weight", ones), ("b", tensor(&[1.]))]);
     let out = folder.path().join("out");
     stdout(&dynquant(
-        &["quantize", "--preset", "default", "-o"],
+        &["quantize", "--preset", "pytorch", "-o"],
         &[&out, &float],
     ));
     let shown = stdout(&dynquant(&["inspect"], &[&out]));

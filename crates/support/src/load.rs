@@ -166,7 +166,7 @@ pub fn quantize_and_drop(duration: Duration) {
     let start = Instant::now();
     let mut times = 0;
     while start.elapsed() < duration {
-        let model = Model::quantized(QConfig::per_row_dynamic()).expect("quantizes");
+        let model = Model::quantized(QConfig::int8()).expect("quantizes");
         let words = Tensor::zeros((2, 2), DType::U32, &Device::Cpu);
         words.and_then(|words| model.forward(&words)).expect("runs");
         times += 1;

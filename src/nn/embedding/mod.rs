@@ -24,7 +24,7 @@ use quantized::{Quantized, Rows};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
 ///
-/// Quantized with [`QConfig::float_qparams_weight_only`] or [`QConfig::float16_dynamic`], it is
+/// Quantized with [`QConfig::table`] or [`QConfig::float16`], it is
 /// inference-only, runs on the CPU, and dequantizes only the rows that are looked up. If a
 /// [`Linear`](super::Linear) holds the same tensor, as the output projection of a language model
 /// often does, and both are quantized in one call, the table is kept once: the embedding reads the

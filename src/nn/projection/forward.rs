@@ -52,7 +52,7 @@ impl Projection {
     /// use candle_dynquant::{nn::Projection, QConfig};
     ///
     /// let weight = || Tensor::randn(0f32, 1., (4, 8), &Device::Cpu);
-    /// let int8 = QConfig::per_row_dynamic();
+    /// let int8 = QConfig::int8();
     /// let query = Projection::new(weight()?, None).quantize(&int8)?;
     /// let key = Projection::new(weight()?, None).quantize(&int8)?;
     /// let xs = Tensor::randn(0f32, 1., (5, 8), &Device::Cpu)?;

@@ -42,7 +42,7 @@ use crate::tensor::{mismatch, to_f32_vec};
 ///
 /// let weight = Tensor::randn(0f32, 1., (3, 2), &Device::Cpu)?;
 /// let float = Projection::new(weight, None);
-/// let int8 = float.quantize(&QConfig::per_row_dynamic())?;
+/// let int8 = float.quantize(&QConfig::int8())?;
 /// let xs = Tensor::randn(0f32, 1., (5, 2), &Device::Cpu)?;
 /// let error = (float.forward(&xs)? - int8.forward(&xs)?)?.abs()?.max_all()?;
 /// assert!(error.to_scalar::<f32>()? < 0.1);

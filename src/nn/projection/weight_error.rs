@@ -7,8 +7,8 @@
 /// use candle_dynquant::{nn::Projection, QConfig};
 ///
 /// let float = Projection::new(Tensor::randn(0f32, 1., (64, 64), &Device::Cpu)?, None);
-/// let int8 = float.quantize(&QConfig::per_row_dynamic())?.weight_error(&float)?;
-/// let half = float.quantize(&QConfig::float16_dynamic())?.weight_error(&float)?;
+/// let int8 = float.quantize(&QConfig::int8())?.weight_error(&float)?;
+/// let half = float.quantize(&QConfig::float16())?.weight_error(&float)?;
 /// assert!(int8.sqnr_db > 35. && half.sqnr_db > 65.);
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```

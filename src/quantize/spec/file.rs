@@ -26,7 +26,7 @@ impl QConfigSpec {
     /// exclude: [classifier, encoder.layer.0]
     /// rules:                             # a later one wins among equals
     ///   - kind: LSTM
-    ///     qconfig: default_dynamic       # a QConfig by its name
+    ///     qconfig: pytorch       # a QConfig by its name
     ///   - name: encoder.layer.1
     ///     qconfig: null                  # keep float
     ///   - regex: '\.output\.dense$'
@@ -44,7 +44,7 @@ impl QConfigSpec {
     /// # Ok::<(), candle_dynquant::Error>(())
     /// ```
     ///
-    /// A kind of your own is `Custom(name)`. `kinds: {Linear: per_row_dynamic}` is a preset of
+    /// A kind of your own is `Custom(name)`. `kinds: {Linear: int8}` is a preset of
     /// your own: unlike rules, it may name kinds that the model lacks. Missing keys
     /// of a `qconfig` are as in PyTorch's `default_weight_observer` and its per-channel and quint8
     /// counterparts; `activation` follows from the weight: `float` beside float16 and

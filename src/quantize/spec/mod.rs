@@ -35,14 +35,14 @@ pub use target::{OneOrMany, Target};
 ///
 /// let spec = QConfigSpec::int8()
 ///     .exclude(["encoder.layer.0", "classifier"])           // keep these float
-///     .regex(r"\.output\.dense$", QConfig::per_channel_dynamic())
-///     .kind(LayerKind::LSTM, QConfig::default_dynamic())
+///     .regex(r"\.output\.dense$", QConfig::per_channel())
+///     .kind(LayerKind::LSTM, QConfig::pytorch())
 ///     .min_params(1_000);                                   // leave smaller layers
 /// assert_eq!(spec.to_string().lines().count(), 12);
 /// ```
 ///
 #[doc = include_str!("forms.md")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct QConfigSpec {
     /// The configuration of each kind in a preset; these may match nothing.
     presets: BTreeMap<LayerKind, QConfig>,
@@ -63,7 +63,7 @@ impl QConfigSpec {
     pub const PRESETS: [&'static str; 7] = [
         "int8",
         "int8_reduce_range",
-        "default",
+        "pytorch",
         "per_channel",
         "float16",
         "bfloat16",
@@ -73,39 +73,39 @@ impl QConfigSpec {
     /// No rules: add them with [`kind`](Self::kind), [`name`](Self::name) and
     /// [`regex`](Self::regex).
     pub fn new() -> Self {
-        Self {
-            presets: BTreeMap::new(),
-            rules: Vec::new(),
-            regexes: RegexTotals::default(),
-            min_params: 0,
-        }
+        Self::default()
     }
 
-    /// The recommended preset: [`QConfig::per_row_dynamic`] for every kind that multiplies,
+    /// The recommended preset: [`QConfig::int8`] for every kind that multiplies,
     /// including [`RNN`](LayerKind::RNN), which PyTorch omits.
     ///
     /// Layers of fewer than 1,000 weight elements stay float: in calls of many rows they would take
     /// more time, and some more memory (`cargo bench --bench narrow`).
     /// [`min_params(0)`](Self::min_params) quantizes them too.
     pub fn int8() -> Self {
-        Self::all_kinds(QConfig::per_row_dynamic()).min_params(WORTHWHILE)
+        Self::all_kinds(QConfig::int8()).min_params(WORTHWHILE)
+    }
+
+    /// PyTorch's `qconfig_spec=None`: six kinds with [`QConfig::pytorch`].
+    pub fn pytorch() -> Self {
+        Self::default_kinds(QConfig::pytorch())
     }
 
     /// [`int8`](Self::int8) with [weights of a reduced range](QConfig::reduce_range): faster on
     /// x86-64 CPUs without VNNI, less accurate on all.
     pub fn int8_reduce_range() -> Self {
-        Self::all_kinds(QConfig::per_row_dynamic().reduce_range()).min_params(WORTHWHILE)
+        Self::all_kinds(QConfig::int8().reduce_range()).min_params(WORTHWHILE)
     }
 
     /// Half-precision weights for every kind that multiplies: PyTorch's `dtype=torch.float16`.
     pub fn float16() -> Self {
-        Self::all_kinds(QConfig::float16_dynamic())
+        Self::all_kinds(QConfig::float16())
     }
 
     /// bfloat16 weights and activations for every kind that multiplies: see
-    /// [`QConfig::bfloat16_dynamic`].
+    /// [`QConfig::bfloat16`].
     pub fn bfloat16() -> Self {
-        Self::all_kinds(QConfig::bfloat16_dynamic())
+        Self::all_kinds(QConfig::bfloat16())
     }
 
     /// ONNX Runtime's `quantize_dynamic` with its defaults, for every kind that multiplies: it
@@ -131,10 +131,10 @@ impl QConfigSpec {
     /// ```
     /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Target};
     ///
-    /// let kinds = QConfigSpec::of([LayerKind::Linear, LayerKind::LSTM], QConfig::per_row_dynamic());
-    /// let names = QConfigSpec::of(["encoder", "classifier"], QConfig::float16_dynamic());
-    /// let one = QConfigSpec::of("encoder", QConfig::float16_dynamic());
-    /// let both = QConfigSpec::of([Target::from(LayerKind::Linear), "rnn".into()], QConfig::default_dynamic());
+    /// let kinds = QConfigSpec::of([LayerKind::Linear, LayerKind::LSTM], QConfig::int8());
+    /// let names = QConfigSpec::of(["encoder", "classifier"], QConfig::float16());
+    /// let one = QConfigSpec::of("encoder", QConfig::float16());
+    /// let both = QConfigSpec::of([Target::from(LayerKind::Linear), "rnn".into()], QConfig::pytorch());
     /// ```
     pub fn of(targets: impl OneOrMany<Target>, qconfig: QConfig) -> Self {
         Self::new().targets(targets.items(), &Some(qconfig))
@@ -147,7 +147,7 @@ impl QConfigSpec {
         })
     }
 
-    /// The preset of that name: `int8`, `int8_reduce_range`, `default`, `per_channel`, `float16`,
+    /// The preset of that name: `int8`, `int8_reduce_range`, `pytorch`, `per_channel`, `float16`,
     /// `bfloat16` or `onnxruntime`.
     ///
     /// # Errors
@@ -156,8 +156,8 @@ impl QConfigSpec {
         match name {
             "int8" => Ok(Self::int8()),
             "int8_reduce_range" => Ok(Self::int8_reduce_range()),
-            "default" => Ok(Self::default()),
-            "per_channel" => Ok(Self::default_kinds(QConfig::per_channel_dynamic())),
+            "pytorch" | "default" => Ok(Self::pytorch()),
+            "per_channel" => Ok(Self::default_kinds(QConfig::per_channel())),
             "float16" => Ok(Self::float16()),
             "bfloat16" => Ok(Self::bfloat16()),
             "onnxruntime" => Ok(Self::onnxruntime()),
@@ -165,7 +165,7 @@ impl QConfigSpec {
         }
     }
 
-    /// Adds embeddings, which are off by default: [`QConfig::float_qparams_weight_only`] without
+    /// Adds embeddings, which are off by default: [`QConfig::table`] without
     /// its [minimum](QConfig::MIN_EPS) of the scale for all of them; the model need not have any.
     #[must_use]
     pub fn embeddings(self) -> Self {
@@ -174,7 +174,7 @@ impl QConfigSpec {
 
     /// The configuration of [`embeddings`](Self::embeddings).
     const fn tables() -> QConfig {
-        QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS)
+        QConfig::table().eps(QConfig::MIN_EPS)
     }
 
     fn presets(mut self, kinds: impl IntoIterator<Item = LayerKind>, qconfig: &QConfig) -> Self {
@@ -319,13 +319,6 @@ impl QConfigSpec {
             };
             Decision::Swap { qconfig, refusal }
         }
-    }
-}
-
-/// PyTorch's `qconfig_spec=None`: six kinds with `default_dynamic_qconfig`.
-impl Default for QConfigSpec {
-    fn default() -> Self {
-        Self::default_kinds(QConfig::default_dynamic())
     }
 }
 

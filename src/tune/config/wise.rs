@@ -121,12 +121,12 @@ impl Options {
         let weight = &self.weight;
         let dtype = match (weight.dtype, self.activation.dtype) {
             (Some(DType::Float), _) => return None,
-            (Some(DType::Float16), _) => return Some(QConfig::float16_dynamic()),
+            (Some(DType::Float16), _) => return Some(QConfig::float16()),
             (Some(DType::BFloat16), _) => {
-                return (!embedding).then(QConfig::bfloat16_dynamic);
+                return (!embedding).then(QConfig::bfloat16);
             }
             _ if embedding => {
-                return Some(QConfig::float_qparams_weight_only().eps(QConfig::MIN_EPS));
+                return Some(QConfig::table().eps(QConfig::MIN_EPS));
             }
             (_, Some(DType::Float | DType::Float16 | DType::BFloat16)) => return None,
             (Some(DType::Codes(dtype)), _) => dtype,
