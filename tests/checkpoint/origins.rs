@@ -8,7 +8,8 @@ use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::checkpoint::Saved;
 use candle_dynquant::{
-    Checkpoint, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, checkpoint, nn,
+    Checkpoint, Layer, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, checkpoint,
+    nn,
 };
 use candle_dynquant::{LayerKind, quantize_dynamic};
 use candle_nn::VarBuilder;
@@ -937,5 +938,50 @@ fn the_bias_beside_a_tensor_is_not_that_of_its_parts() -> Result<()> {
     )?;
     let [before, after] = [&float, &out].map(|path| Checkpoint::open(path)?.floats("qkv.bias"));
     assert_eq!(before?, after?);
+    Ok(())
+}
+
+#[test]
+fn a_part_without_elements_is_no_origin() -> Result<()> {
+    let load = |vb: VarBuilder<'static>| {
+        let weight = vb.get((24, 16), "w.weight")?;
+        Ok(vec![nn::Linear::new(weight.narrow(0, 8, 0)?, None)])
+    };
+    let spec = QConfigSpec::int8().min_params(0);
+    let error = saved([("w.weight", random(&[24, 16])?)], load, &spec)?;
+    assert!(error.starts_with("0: cannot save"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_table_of_a_quantized_tensor_is_quantized() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
+    write(&float, [("embed.weight", random(&[40, 16])?)])?;
+    let source = Checkpoint::open(&float)?;
+    let mut table = nn::embedding(
+        40,
+        16,
+        source.var_builder(DType::F32, &Device::Cpu).pp("embed"),
+    )?;
+    let spec = QConfigSpec::int8().min_params(0).embeddings();
+    quantize_dynamic(&mut table, &spec)?;
+    checkpoint::save(&table, &source, &int8)?;
+    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let weight = vb.get((40, 16), "embed.weight")?;
+    let again = nn::Embedding::new(weight, 16);
+    assert!(again.qtable().is_some());
+    Ok(())
+}
+
+#[test]
+fn layers_of_one_tensor_have_equal_descriptions() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = dir.path().join("float");
+    write(&float, [("w.weight", random(&[6, 8])?)])?;
+    let vb = Checkpoint::open(&float)?.var_builder(DType::F32, &Device::Cpu);
+    let weight = vb.get((6, 8), "w.weight")?;
+    let layers = [0; 2].map(|_| nn::Linear::new(weight.clone(), None));
+    assert_eq!(layers[0].weights(), layers[1].weights());
     Ok(())
 }
