@@ -90,10 +90,10 @@ static REGISTER: Mutex<Register> = Mutex::new(Register {
     sweep_at: 0,
 });
 
-/// Remembers that a tensor is `name` of `source`.
+/// Remembers that a tensor, which has memory of its own, is `name` of `source`.
 pub(crate) fn record(tensor: &Tensor, name: &str, source: Weak<dyn Source>) {
-    let (storage, layout) = tensor.storage_and_layout();
-    if !tensor.device().is_cpu() || layout.contiguous_offsets().is_none_or(|(at, _)| at != 0) {
+    let (storage, _) = tensor.storage_and_layout();
+    if !tensor.device().is_cpu() {
         return;
     }
     let handed = Handed {

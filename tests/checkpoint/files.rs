@@ -228,11 +228,16 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
     let source = Checkpoint::open(&float)?;
     let int8 = QConfigSpec::int8().min_params(0);
     let int8 = int8.exclude("other");
-    let load = || -> Result<Tied> {
+    let load = |by_name: bool| -> Result<Tied> {
         let vb = source.var_builder(DType::F32, &Device::Cpu);
         let words = nn::embedding(8, 8, vb.pp("words"))?;
+        let inner = if by_name {
+            nn::linear_no_bias(8, 8, vb.pp("inner"))?
+        } else {
+            nn::Linear::new(vb.get((8, 8), "inner.weight")?, None)
+        };
         Ok(Tied {
-            inner: nn::linear_no_bias(8, 8, vb.pp("inner"))?,
+            inner,
             other: nn::linear_no_bias(8, 8, vb.pp("other"))?,
             head: nn::Linear::new(words.embeddings().clone(), None),
             words,
@@ -250,18 +255,20 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
             json!(["head", "other"]),
         ),
     ] {
-        let mut model = load()?;
-        quantize_dynamic(&mut model, &spec)?;
-        checkpoint::save(&model, &source, &out)?;
-        let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
-        let entry = &config["quantization_config"];
-        assert_eq!(entry["ignore"], ignored, "{spec}");
-        let groups = entry["config_groups"].as_object().context("groups")?;
-        let own: Vec<&Value> = groups.values().map(|group| &group["targets"]).collect();
-        assert_eq!(json!(own), targets, "{spec}");
+        for by_name in [true, false] {
+            let mut model = load(by_name)?;
+            quantize_dynamic(&mut model, &spec)?;
+            checkpoint::save(&model, &source, &out)?;
+            let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
+            let entry = &config["quantization_config"];
+            assert_eq!(entry["ignore"], ignored, "{spec}");
+            let groups = entry["config_groups"].as_object().context("groups")?;
+            let own: Vec<&Value> = groups.values().map(|group| &group["targets"]).collect();
+            assert_eq!(json!(own), targets, "{spec}");
+        }
     }
     // A table beside the float one would not be found again.
-    let mut model = load()?;
+    let mut model = load(true)?;
     quantize_dynamic(&mut model, &int8.exclude("head").embeddings())?;
     let error = checkpoint::save(&model, &source, &out).unwrap_err();
     assert!(

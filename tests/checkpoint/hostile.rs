@@ -452,6 +452,29 @@ fn tensors_that_do_not_fit_together_are_refused() {
             "[out_features, in_features]",
         ),
         (
+            "codes of rank 1",
+            tensors(
+                &[
+                    ("a.weight", "I8", json!([6]), &[0; 6]),
+                    ("a.weight_scale", "F32", json!([1]), &good[..4]),
+                ],
+                None,
+            ),
+            "[.., out_features, in_features]",
+        ),
+        (
+            "too many scales with zero points",
+            tensors(
+                &[
+                    codes.clone(),
+                    ("a.weight_scale", "F32", json!([3, 1]), &f32s(&[1.; 3])),
+                    ("a.weight_zero_point", "I8", json!([3, 1]), &[0; 3]),
+                ],
+                None,
+            ),
+            "[2, 1]",
+        ),
+        (
             "too few zero points",
             zero_point("I8", json!([1, 1]), &[0]),
             "[2, 1], as the scales",

@@ -8,7 +8,8 @@ use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::checkpoint::Saved;
 use candle_dynquant::{
-    Checkpoint, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, checkpoint, nn,
+    Checkpoint, Granularity, Layer, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable,
+    checkpoint, nn,
 };
 use candle_dynquant::{LayerKind, quantize_dynamic};
 use candle_nn::VarBuilder;
@@ -611,5 +612,379 @@ fn views_that_do_not_fit_are_refused() -> Result<()> {
         error.contains("quantized_scale") && error.contains("NaN"),
         "{error}"
     );
+    Ok(())
+}
+
+/// Saves layers that were loaded from a file of these tensors.
+fn saved<M: Quantizable, const N: usize>(
+    tensors: [(&str, Tensor); N],
+    load: impl Fn(VarBuilder<'static>) -> candle_core::Result<M>,
+    spec: &QConfigSpec,
+) -> Result<String> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, tensors)?;
+    let source = Checkpoint::open(&float)?;
+    let mut model = load(source.var_builder(DType::F32, &Device::Cpu))?;
+    quantize_dynamic(&mut model, spec)?;
+    let saved = checkpoint::save(&model, &source, &out);
+    Ok(saved.map_or_else(|error| error.to_string(), |saved| saved.to_string()))
+}
+
+const CONTESTED: &str = "one weight for the tensor";
+
+#[test]
+fn a_part_of_two_layers_is_saved_once_if_they_are_quantized_alike() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write_in_proj(&float)?;
+    let load = |vb: VarBuilder<'static>| {
+        let layers = [in_proj(&vb)?, in_proj(&vb)?];
+        Ok(layers.into_iter().flatten().take(4).collect::<Vec<_>>())
+    };
+    let int8 = QConfigSpec::int8().min_params(0);
+    let saved_alike = round_trip(&float, &out, &int8, DType::F32, load, |m| {
+        m.iter().collect()
+    })?;
+    assert_eq!((quantized(&out)?.len(), saved_alike.beside.len()), (1, 0));
+    let tensors = || -> Result<_> {
+        Ok([
+            ("attn.in_proj_weight", random(&[24, 16])?),
+            ("attn.in_proj_bias", random(&[24])?),
+        ])
+    };
+    let unlike = int8.name("3", QConfig::pytorch());
+    let error = saved(tensors()?, load, &unlike)?;
+    assert!(
+        error.starts_with("3: ") && error.contains(CONTESTED),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn rows_of_a_tensor_that_another_layer_needs_are_saved_beside_it() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write_in_proj(&float)?;
+    let spec = QConfigSpec::int8().min_params(0).exclude("3");
+    let with_whole = |vb: VarBuilder<'static>| {
+        let mut layers = in_proj(&vb)?;
+        let whole = vb.get((24, 16), "attn.in_proj_weight")?;
+        layers.push(nn::Linear::new(whole, None));
+        Ok(layers)
+    };
+    let saved = round_trip(&float, &out, &spec, DType::F32, with_whole, |m| {
+        m.iter().collect()
+    })?;
+    assert_eq!(saved.beside.len(), 3);
+    // One that is in no file needs none.
+    let with_other = |vb: VarBuilder<'static>| {
+        let mut layers = in_proj(&vb)?;
+        let other = Tensor::ones((5, 16), DType::F32, &Device::Cpu)?;
+        layers.push(nn::Linear::new(other, None));
+        Ok(layers)
+    };
+    let saved = round_trip(&float, &out, &spec, DType::F32, with_other, |m| {
+        m.iter().collect()
+    })?;
+    assert_eq!((quantized(&out)?.len(), saved.beside.len()), (1, 0));
+    assert_eq!(saved.unsaved, ["3"]);
+    Ok(())
+}
+
+#[derive(Quantizable)]
+struct TwoHeads {
+    embed: nn::Embedding,
+    heads: Vec<nn::Linear>,
+}
+
+#[test]
+fn two_heads_of_a_float_table_are_saved_once_if_they_multiply_alike() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, [("embed.weight", random(&[40, 16])?)])?;
+    let load = |vb: VarBuilder<'static>| {
+        let [first, second] = [0; 2].map(|_| vb.get((40, 16), "embed.weight"));
+        let head = |weight| nn::Linear::new(weight, None);
+        Ok(TwoHeads {
+            embed: nn::embedding(40, 16, vb.pp("embed"))?,
+            heads: vec![head(first?), head(second?)],
+        })
+    };
+    let per_channel = QConfig::per_channel();
+    let alike = QConfigSpec::all_kinds(per_channel.clone()).min_params(0);
+    let beside = round_trip(&float, &out, &alike, DType::F32, load, |m| {
+        m.heads.iter().collect()
+    })?;
+    assert_eq!(beside.beside.len(), 1);
+    // The same codes, but another treatment of activations.
+    let mut per_row = per_channel.clone();
+    if let QConfig::Int8 { activation, .. } = &mut per_row {
+        activation.granularity = Granularity::PerRow;
+    }
+    for other in [per_row, QConfig::float16()] {
+        let unlike = alike.clone().name("heads.1", other);
+        let error = saved([("embed.weight", random(&[40, 16])?)], load, &unlike)?;
+        assert!(
+            error.starts_with("heads.1: ") && error.contains(CONTESTED),
+            "{error}"
+        );
+    }
+    Ok(())
+}
+
+#[derive(Quantizable)]
+struct Two {
+    first: nn::Linear,
+    w: nn::Linear,
+}
+
+#[test]
+fn a_layer_whose_path_is_another_layers_tensor_is_refused() -> Result<()> {
+    let load = |vb: VarBuilder<'static>| {
+        let other = Tensor::randn(0f32, 1., (6, 8), &Device::Cpu)?;
+        Ok(Two {
+            first: nn::linear_no_bias(8, 6, vb.pp("w"))?,
+            w: nn::Linear::new(other, None),
+        })
+    };
+    let spec = QConfigSpec::int8().min_params(0);
+    let error = saved([("w.weight", random(&[6, 8])?)], load, &spec)?;
+    assert!(
+        error.starts_with("w: ") && error.contains(CONTESTED),
+        "{error}"
+    );
+    // A tensor that is no weight.
+    let ids = Tensor::ones((6, 8), DType::U8, &Device::Cpu)?;
+    let tensors = [("w.weight", ids), ("first.weight", random(&[6, 8])?)];
+    let load = |vb: VarBuilder<'static>| {
+        let other = Tensor::randn(0f32, 1., (6, 8), &Device::Cpu)?;
+        Ok(Two {
+            first: nn::linear_no_bias(8, 6, vb.pp("first"))?,
+            w: nn::Linear::new(other, None),
+        })
+    };
+    let error = saved(tensors, load, &spec)?;
+    assert!(
+        error.starts_with("w: ") && error.contains("a float dtype"),
+        "{error}"
+    );
+    // The same codes in another shape are another weight.
+    let load = |vb: VarBuilder<'static>| {
+        let first = nn::linear_no_bias(8, 6, vb.pp("first"))?;
+        let w = first.weight().copy()?.reshape((8, 6))?;
+        let w = nn::Linear::new(w, None);
+        Ok(Two { first, w })
+    };
+    let spec = QConfigSpec::default().min_params(0);
+    let error = saved([("first.weight", random(&[6, 8])?)], load, &spec)?;
+    assert!(
+        error.starts_with("w: ") && error.contains("in the checkpoint"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_renamed_layer_of_another_checkpoint_is_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, other, out] = ["float", "other", "out"].map(|name| dir.path().join(name));
+    for path in [&float, &other] {
+        write(path, [("layers.0.weight", random(&[6, 8])?)])?;
+    }
+    let opened = Checkpoint::open(&other)?;
+    let vb = opened.var_builder(DType::F32, &Device::Cpu);
+    let vb = vb.rename_f(|name| name.trim_start_matches("model.").to_owned());
+    let mut layer = nn::linear_no_bias(8, 6, vb.pp("model.layers.0"))?;
+    quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0))?;
+    let error = checkpoint::save(&layer, &Checkpoint::open(&float)?, &out);
+    let error = error.expect_err("of another checkpoint").to_string();
+    assert!(error.contains("another checkpoint"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn rows_that_saturate_are_counted_together() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    let mut values = vec![1f32; 24 * 16];
+    for at in [3, 4, 8 * 16, 8 * 16 + 1, 16 * 16] {
+        values[at] = 1e6;
+    }
+    let weight = Tensor::from_vec(values, (24, 16), &Device::Cpu)?;
+    let bias = random(&[24])?;
+    write(
+        &float,
+        [("attn.in_proj_weight", weight), ("attn.in_proj_bias", bias)],
+    )?;
+    let source = Checkpoint::open(&float)?;
+    let mut layers = in_proj(&source.var_builder(DType::F32, &Device::Cpu))?;
+    quantize_dynamic(&mut layers, &QConfigSpec::float16().min_params(0))?;
+    checkpoint::save(&layers, &source, &out)?;
+    let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
+    let whole = nn::Linear::new(vb.get((24, 16), "attn.in_proj_weight")?, None);
+    let whole = whole.projection().qweight().expect("float16").saturated();
+    assert_eq!(whole, 5);
+    Ok(())
+}
+
+#[test]
+fn columns_of_a_quantized_tensor_are_its_values() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, int8, out] = ["float", "int8", "out"].map(|name| dir.path().join(name));
+    write(&float, [("w.weight", random(&[8, 16])?)])?;
+    let spec = QConfigSpec::int8().min_params(0);
+    let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(16, 8, vb.pp("w"));
+    round_trip(&float, &int8, &spec, DType::F32, whole, |m| vec![m])?;
+    // As others write groups of inputs.
+    let groups = dir.path().join("groups");
+    let codes: Vec<u8> = (0..128).map(|i| (i * 37 % 251) as u8).collect();
+    let scales: Vec<f32> = (0..32).map(|i| 0.5 + i as f32).collect();
+    let groups_of_four = [
+        ("w.weight", "I8", serde_json::json!([8, 16]), &codes[..]),
+        (
+            "w.weight_scale",
+            "F32",
+            serde_json::json!([8, 4]),
+            &super::hostile::f32s(&scales)[..],
+        ),
+    ];
+    std::fs::write(&groups, super::hostile::tensors(&groups_of_four, None))?;
+    // Quantized once more, they find their place by their values.
+    for source in [&int8, &groups] {
+        for (axis, at) in [(1, 4), (0, 5)] {
+            let load = |vb: VarBuilder<'static>| {
+                let weight = vb.get((8, 16), "w.weight")?;
+                let part = weight.narrow(axis, at, 3)?;
+                Ok(nn::Linear::new(part, None))
+            };
+            let saved = round_trip(source, &out, &spec, DType::F32, load, |m| vec![m])?;
+            assert_eq!(saved.beside.len(), 1, "{axis} of {}", source.display());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn weights_of_one_row_or_one_column_are_found() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(
+        &float,
+        [("row", random(&[1, 16])?), ("column", random(&[16, 1])?)],
+    )?;
+    let load = |vb: VarBuilder<'static>| {
+        Ok(vec![
+            nn::Linear::new(vb.get((1, 16), "row")?, None),
+            nn::Linear::new(vb.get((16, 1), "column")?, None),
+        ])
+    };
+    for spec in specs() {
+        let saved = round_trip(&float, &out, &spec, DType::F32, load, |m| {
+            m.iter().collect()
+        })?;
+        assert_eq!(saved.beside.len(), 0, "{spec}");
+    }
+    Ok(())
+}
+
+/// The register of tensors drops those of closed checkpoints, at the latest after a thousand.
+#[test]
+fn a_tensor_keeps_its_origin_among_thousands() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
+    write(&float, [("w.weight", random(&[6, 8])?)])?;
+    let spec = QConfigSpec::int8().min_params(0);
+    let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(8, 6, vb.pp("w"));
+    round_trip(&float, &int8, &spec, DType::F32, whole, |m| vec![m])?;
+    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let first = vb.get((6, 8), "w.weight")?;
+    let others = (0..3_000).map(|_| vb.get((6, 8), "w.weight"));
+    let others = others.collect::<candle_core::Result<Vec<_>>>()?;
+    assert_eq!(others.len(), 3_000);
+    let layer = nn::Linear::new(first, None);
+    assert!(layer.projection().qweight().is_some());
+    Ok(())
+}
+
+#[test]
+fn the_bias_beside_a_tensor_is_not_that_of_its_parts() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(
+        &float,
+        [
+            ("qkv.weight", random(&[6, 8])?),
+            ("qkv.bias", random(&[3])?),
+        ],
+    )?;
+    let load = |vb: VarBuilder<'static>| {
+        let weight = vb.get((6, 8), "qkv.weight")?;
+        let bias = Tensor::ones(3, DType::F32, &Device::Cpu)?;
+        let part = |at| {
+            Ok(nn::Linear::new(
+                weight.narrow(0, at, 3)?,
+                Some(bias.clone()),
+            ))
+        };
+        [0, 3].into_iter().map(part).collect()
+    };
+    let spec = QConfigSpec::int8().min_params(0);
+    round_trip(
+        &float,
+        &out,
+        &spec,
+        DType::F32,
+        load,
+        |m: &Vec<nn::Linear>| m.iter().collect(),
+    )?;
+    let [before, after] = [&float, &out].map(|path| Checkpoint::open(path)?.floats("qkv.bias"));
+    assert_eq!(before?, after?);
+    Ok(())
+}
+
+#[test]
+fn a_part_without_elements_is_no_origin() -> Result<()> {
+    let load = |vb: VarBuilder<'static>| {
+        let weight = vb.get((24, 16), "w.weight")?;
+        Ok(vec![nn::Linear::new(weight.narrow(0, 8, 0)?, None)])
+    };
+    let spec = QConfigSpec::int8().min_params(0);
+    let error = saved([("w.weight", random(&[24, 16])?)], load, &spec)?;
+    assert!(error.starts_with("0: cannot save"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_table_of_a_quantized_tensor_is_quantized() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
+    write(&float, [("embed.weight", random(&[40, 16])?)])?;
+    let source = Checkpoint::open(&float)?;
+    let mut table = nn::embedding(
+        40,
+        16,
+        source.var_builder(DType::F32, &Device::Cpu).pp("embed"),
+    )?;
+    let spec = QConfigSpec::int8().min_params(0).embeddings();
+    quantize_dynamic(&mut table, &spec)?;
+    checkpoint::save(&table, &source, &int8)?;
+    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let weight = vb.get((40, 16), "embed.weight")?;
+    let again = nn::Embedding::new(weight, 16);
+    assert!(again.qtable().is_some());
+    Ok(())
+}
+
+#[test]
+fn layers_of_one_tensor_have_equal_descriptions() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let float = dir.path().join("float");
+    write(&float, [("w.weight", random(&[6, 8])?)])?;
+    let vb = Checkpoint::open(&float)?.var_builder(DType::F32, &Device::Cpu);
+    let weight = vb.get((6, 8), "w.weight")?;
+    let layers = [0; 2].map(|_| nn::Linear::new(weight.clone(), None));
+    assert_eq!(layers[0].weights(), layers[1].weights());
     Ok(())
 }

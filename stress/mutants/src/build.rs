@@ -49,12 +49,12 @@ struct Source {
 pub fn build(root: &Path, work: &Path, options: &Options) -> Result<Built> {
     let tree = work.join("tree");
     fs::create_dir_all(&tree)?;
-    let (dropped_file, rooms_file) = (work.join("dropped"), work.join("rooms"));
+    let (dropped_file, built_file) = (work.join("dropped"), work.join("built"));
     let mut dropped: HashSet<u32> = HashSet::new();
-    let mut built_rooms = options.rooms.clone();
+    let mut built = options.wanted.clone();
     if options.keep {
-        let rooms = fs::read_to_string(&rooms_file).context("no build is there to be kept")?;
-        built_rooms = rooms.lines().map(str::to_owned).collect();
+        let kept = fs::read_to_string(&built_file).context("no build is there to be kept")?;
+        built = kept.lines().map(str::to_owned).collect();
         let numbers = fs::read_to_string(&dropped_file).unwrap_or_default();
         dropped = numbers
             .lines()
@@ -62,9 +62,9 @@ pub fn build(root: &Path, work: &Path, options: &Options) -> Result<Built> {
             .collect();
     } else {
         let _ = fs::remove_dir_all(work.join("results"));
-        fs::write(&rooms_file, built_rooms.join("\n"))?;
+        fs::write(&built_file, built.join("\n"))?;
     }
-    let mut sources = copy(root, &tree, &built_rooms)?;
+    let mut sources = copy(root, &tree, &built)?;
     for source in &mut sources {
         source.write(&tree, &dropped)?;
     }
@@ -145,9 +145,8 @@ fn copy(root: &Path, tree: &Path, built: &[String]) -> Result<Vec<Source>> {
         let Ok(bytes) = fs::read(root.join(path)) else {
             continue;
         };
-        if rooms::of(path).is_some_and(|room| built.iter().any(|built| built == room))
-            && path.ends_with(".rs")
-        {
+        let room = rooms::of(path).filter(|_| path.ends_with(".rs"));
+        if room.is_some_and(|room| built.iter().any(|built| built == room || built == path)) {
             let text = String::from_utf8(bytes)?;
             let found = find(&text).with_context(|| path.to_owned())?;
             let count: usize = found.sites.iter().map(|site| site.names.len()).sum();
@@ -225,11 +224,12 @@ fn cargo(tree: &Path, command: &str) -> Command {
         "candle-dynquant-port",
         "--package",
         "candle-dynquant-fuzz-targets",
+        "--package",
+        "candle-dynquant-kernels",
     ];
     cargo.args(packages);
-    if std::env::var_os("CARGO_TARGET_DIR").is_none() {
-        cargo.env("CARGO_TARGET_DIR", tree.join("../build"));
-    }
+    // Of its own: the command's tests start the `dynquant` there, which another build would replace.
+    cargo.env("CARGO_TARGET_DIR", tree.join("../build"));
     cargo
 }
 

@@ -28,9 +28,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 struct Options {
-    rooms: Vec<String>,
-    /// The only files whose mutants are tried, if there are any.
-    files: Vec<String>,
+    /// Rooms and files.
+    wanted: Vec<String>,
     keep: bool,
     sample: usize,
     jobs: usize,
@@ -40,8 +39,7 @@ struct Options {
 impl Options {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
         let mut options = Self {
-            rooms: Vec::new(),
-            files: Vec::new(),
+            wanted: Vec::new(),
             keep: false,
             sample: 1,
             jobs: 2,
@@ -60,31 +58,25 @@ impl Options {
                 "--jobs" => options.jobs = number()?.max(1),
                 "--" => options.cargo = arguments.by_ref().collect(),
                 room if rooms::ROOMS.iter().any(|(name, _)| *name == room) => {
-                    options.rooms.push(argument)
+                    options.wanted.push(argument)
                 }
-                file => match rooms::of(file) {
-                    Some(room) => {
-                        options.rooms.push(room.to_owned());
-                        options.files.push(argument);
-                    }
-                    None => bail!(
-                        "expected --keep, --sample, --jobs, --, a file or a room, got {file:?}; the rooms are {}",
-                        rooms::ROOMS.map(|(name, _)| name).join(", ")
-                    ),
-                },
+                file if rooms::of(file).is_some() => options.wanted.push(argument),
+                file => bail!(
+                    "expected --keep, --sample, --jobs, --, a file or a room, got {file:?}; the rooms are {}",
+                    rooms::ROOMS.map(|(name, _)| name).join(", ")
+                ),
             }
         }
-        if options.rooms.is_empty() {
-            options.rooms = rooms::ROOMS.map(|(name, _)| name.to_owned()).to_vec();
+        if options.wanted.is_empty() {
+            options.wanted = rooms::ROOMS.map(|(name, _)| name.to_owned()).to_vec();
         }
         Ok(options)
     }
 
-    /// The place of a mutant's room among those that were asked for.
+    /// The place of a mutant's file among what was asked for.
     fn place(&self, mutant: &build::Mutant) -> Option<usize> {
-        let is_wanted = self.files.is_empty() || self.files.contains(&mutant.file);
-        let mut rooms = self.rooms.iter().filter(|_| is_wanted);
-        rooms.position(|own| own == mutant.room)
+        let mut wanted = self.wanted.iter();
+        wanted.position(|wanted| wanted == mutant.room || *wanted == mutant.file)
     }
 }
 

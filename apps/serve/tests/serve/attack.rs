@@ -2,12 +2,14 @@
 //! answered as always or refused with a status. `DYNQUANT_LONG=1` keeps each attack up for a
 //! minute.
 
+use std::fmt;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
+use dynquant_encoder::program::print::note;
 use serde_json::{Value, json};
 
 use crate::process::{PATIENCE, Server};
@@ -48,20 +50,56 @@ fn send(stream: &mut TcpStream, request: &str) {
     let _ = stream.write_all(request.as_bytes());
 }
 
-/// The answers that others got during an attack.
-#[derive(Debug)]
+/// What others got during an attack.
 struct Seen {
-    answered: usize,
+    /// The times of the answers, in order.
+    answers: Vec<Duration>,
     refused: usize,
     attacks: usize,
-    /// The most memory of the server.
+    /// The memory of the server before, at most, and after.
+    before_mb: f64,
     most_mb: f64,
+    after_mb: f64,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let answers = &self.answers;
+        let within = |percent: usize| {
+            let answer = answers.get((answers.len() * percent / 100).max(1) - 1);
+            answer.copied().unwrap_or_default()
+        };
+        write!(
+            f,
+            "{} attacks; {:.0} MB before, at most {:.0}, {:.0} after; others: {} refused, {} \
+             answered, half of them within {:?}, 99 % within {:?}, all within {:?}",
+            self.attacks,
+            self.before_mb,
+            self.most_mb,
+            self.after_mb,
+            self.refused,
+            answers.len(),
+            within(50),
+            within(99),
+            within(100),
+        )
+    }
+}
+
+/// Ends an attack when dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Attacks by several threads, while another client asks one request after the other.
 fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
     let expected = server.post("/embed", &of_others());
     assert_eq!(expected.status, 200, "{}", expected.body);
+    let before_mb = server.resident_mb();
     let (over, attacks) = (AtomicBool::new(false), AtomicUsize::new(0));
     let is_over = || over.load(Ordering::Relaxed);
     let mut seen = scope(|scope| {
@@ -81,30 +119,35 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
             }
             most
         });
+        // After a failed assertion too: the threads here are waited for.
+        let end = End(&over);
         let start = Instant::now();
-        let (mut answered, mut refused) = (0, 0);
+        let (mut answers, mut refused) = (Vec::new(), 0);
         while start.elapsed() < time() {
+            let asked = Instant::now();
             let reply = server.post("/embed", &of_others());
             match reply.status {
                 200 => {
+                    answers.push(asked.elapsed());
                     assert_eq!(reply.body, expected.body);
-                    answered += 1;
                 }
                 429 | 503 => refused += 1,
                 status => panic!("{status} {}", reply.body),
             }
             sleep(Duration::from_millis(10));
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
+        answers.sort();
         Seen {
-            answered,
+            answers,
             refused,
             attacks: 0,
+            before_mb,
             most_mb: memory.join().unwrap(),
+            after_mb: 0.,
         }
     });
     seen.attacks = attacks.into_inner();
-    dynquant_encoder::program::print::note(format_args!("{seen:?}"));
     // Nothing is left of it.
     assert_eq!(server.post("/embed", &of_others()).body, expected.body);
     for gauge in [
@@ -114,6 +157,8 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
     ] {
         server.wait_until(gauge, |server| server.metric(gauge) == 0.);
     }
+    seen.after_mb = server.resident_mb();
+    note(format_args!("{seen}"));
     seen
 }
 
@@ -127,9 +172,9 @@ fn hang_ups(options: &[&str], request: &str) {
         sleep(Duration::from_millis(20));
         let _ = stream.shutdown(Shutdown::Both);
     });
-    assert!(seen.attacks > ATTACKERS, "{seen:?}");
-    assert!(seen.answered > 0 && seen.refused == 0, "{seen:?}");
-    assert!(seen.most_mb < most_mb(), "{seen:?}");
+    assert!(seen.attacks > ATTACKERS, "{seen}");
+    assert!(!seen.answers.is_empty() && seen.refused == 0, "{seen}");
+    assert!(seen.most_mb < most_mb(), "{seen}");
     server.signal("TERM");
     let (status, logs) = server.wait();
     assert!(status.success(), "{status} {logs:?}");
@@ -188,8 +233,8 @@ fn requests_beyond_all_limits() {
             }
         });
     });
-    assert!(refused.into_inner() > 0, "{seen:?}");
-    assert!(seen.most_mb < most_mb(), "{seen:?}");
+    assert!(refused.into_inner() > 0, "{seen}");
+    assert!(seen.most_mb < most_mb(), "{seen}");
 }
 
 #[test]
@@ -215,10 +260,11 @@ fn the_end_comes_in_the_middle_of_it() {
                 }
             });
         }
+        let end = End(&over);
         sleep(Duration::from_secs(1));
         server.signal("TERM");
         let (status, logs) = server.wait();
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         assert!(status.success(), "{status} {logs:?}");
     });
     drop((idle, slow_head, slow_body, slow_reader));

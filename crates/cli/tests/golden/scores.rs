@@ -314,28 +314,31 @@ impl Scores {
 
     // Shapes that are not those before.
     pub fn reshaped(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let (b, h, len) = q.dims3()?;
-        let scores = q.matmul(&q.t()?)?;
+        let (b, h, len, d) = q.dims4()?;
+        let q = q.reshape((b * h, len, d))?;
+        let scores = q.matmul(&q.transpose(1, 2)?)?;
         let scores = scores.reshape((b, h, len, len))?.broadcast_add(mask)?;
         let scores = scores.reshape((b * h, 1, len))?;
-        softmax_last_dim(&scores)?.matmul(q)
+        softmax_last_dim(&scores)?.matmul(&q)
     }
 
     pub fn reshaped_keys(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let (b, h, len) = q.dims3()?;
-        let scores = q.matmul(&q.t()?)?;
+        let (b, h, len, d) = q.dims4()?;
+        let q = q.reshape((b * h, len, d))?;
+        let scores = q.matmul(&q.transpose(1, 2)?)?;
         let scores = scores.reshape((b, h, len, len))?.broadcast_add(mask)?;
         let scores = scores.reshape((b * h, len, 1))?;
-        softmax_last_dim(&scores)?.matmul(q)
+        softmax_last_dim(&scores)?.matmul(&q)
     }
 
     pub fn reshaped_twice(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let (b, h, len) = q.dims3()?;
-        let scores = q.matmul(&q.t()?)?;
+        let (b, h, len, d) = q.dims4()?;
+        let q = q.reshape((b * h, len, d))?;
+        let scores = q.matmul(&q.transpose(1, 2)?)?;
         let scores = scores.reshape((b, h, len, len))?;
         let scores = scores.reshape((h, b, len, len))?.broadcast_add(mask)?;
         let scores = scores.reshape((b * h, len, len))?;
-        softmax_last_dim(&scores)?.matmul(q)
+        softmax_last_dim(&scores)?.matmul(&q)
     }
 }
 
@@ -392,4 +395,22 @@ pub fn mask_again(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let scores = scores.broadcast_add(&wide)?;
     let ys = softmax_last_dim(&scores)?.matmul(q)?;
     ys + wide
+}
+
+// Batch and heads are apart for a mask only.
+pub fn apart(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let (b, h, len, d) = q.dims4()?;
+    let q = q.reshape((b * h, len, d))?;
+    let scores = q.matmul(&q.transpose(1, 2)?)?;
+    let scores = scores.reshape((b, h, len, len))?.broadcast_add(mask)?;
+    let scores = scores.reshape((b * h, len, len))?;
+    softmax_last_dim(&scores)?.matmul(&q)
+}
+
+// Masks before and after a cast have two dtypes.
+pub fn masked_around_a_cast(q: &Tensor, mask: &Tensor, other: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?.broadcast_add(mask)?;
+    let scores = scores.to_dtype(DType::F32)?.broadcast_add(other)?;
+    softmax_last_dim(&scores)?.matmul(q)
 }

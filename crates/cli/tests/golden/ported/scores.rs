@@ -295,28 +295,31 @@ impl Scores {
 
     // Shapes that are not those before.
     pub fn reshaped(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let (b, h, len) = q.dims3()?;
-        let scores = q.matmul(&q.t()?)?;
+        let (b, h, len, d) = q.dims4()?;
+        let q = q.reshape((b * h, len, d))?;
+        let scores = q.matmul(&q.transpose(1, 2)?)?;
         let scores = scores.reshape((b, h, len, len))?.broadcast_add(mask)?;
         let scores = scores.reshape((b * h, 1, len))?;
-        softmax_last_dim(&scores)?.matmul(q)
+        softmax_last_dim(&scores)?.matmul(&q)
     }
 
     pub fn reshaped_keys(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let (b, h, len) = q.dims3()?;
-        let scores = q.matmul(&q.t()?)?;
+        let (b, h, len, d) = q.dims4()?;
+        let q = q.reshape((b * h, len, d))?;
+        let scores = q.matmul(&q.transpose(1, 2)?)?;
         let scores = scores.reshape((b, h, len, len))?.broadcast_add(mask)?;
         let scores = scores.reshape((b * h, len, 1))?;
-        softmax_last_dim(&scores)?.matmul(q)
+        softmax_last_dim(&scores)?.matmul(&q)
     }
 
     pub fn reshaped_twice(&self, q: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let (b, h, len) = q.dims3()?;
-        let scores = q.matmul(&q.t()?)?;
+        let (b, h, len, d) = q.dims4()?;
+        let q = q.reshape((b * h, len, d))?;
+        let scores = q.matmul(&q.transpose(1, 2)?)?;
         let scores = scores.reshape((b, h, len, len))?;
         let scores = scores.reshape((h, b, len, len))?.broadcast_add(mask)?;
         let scores = scores.reshape((b * h, len, len))?;
-        softmax_last_dim(&scores)?.matmul(q)
+        softmax_last_dim(&scores)?.matmul(&q)
     }
 }
 
@@ -376,6 +379,28 @@ pub fn mask_again(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let ys = softmax_last_dim(&scores)?.matmul(q)?;
     ys + wide
 }
+
+// Batch and heads are apart for a mask only.
+pub fn apart(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let (b, h, len, d) = q.dims4()?;
+    let q = q.reshape((b * h, len, d))?;
+    ops::scaled_dot_product_attention(
+        &q.reshape((b, h, len, ()))?,
+        &q.reshape((b, h, len, ()))?,
+        &q.reshape((b, h, len, ()))?,
+        mask,
+        1.,
+    )?
+    .flatten_to(1)
+}
+
+// Masks before and after a cast have two dtypes.
+pub fn masked_around_a_cast(q: &Tensor, mask: &Tensor, other: &Tensor) -> Result<Tensor> {
+    let (_b, _h, _len, _d) = q.dims4()?;
+    let scores = q.matmul(&q.t()?)?.broadcast_add(mask)?;
+    let scores = scores.to_dtype(DType::F32)?.broadcast_add(other)?;
+    softmax_last_dim(&scores)?.matmul(q)
+}
 // left: line 147: attention of a form that is not certain
 // left: line 156: attention of a form that is not certain
 // left: line 165: attention of a form that is not certain
@@ -398,11 +423,12 @@ pub fn mask_again(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
 // left: line 295: attention of a form that is not certain
 // left: line 302: attention of a form that is not certain
 // left: line 312: attention of a form that is not certain
-// left: line 321: attention of a form that is not certain
-// left: line 329: attention of a form that is not certain
-// left: line 338: attention of a form that is not certain
-// left: line 363: attention of a form that is not certain
-// left: line 370: attention of a form that is not certain
-// left: line 377: attention of a form that is not certain
-// left: line 385: attention of a form that is not certain
-// left: line 393: attention of a form that is not certain
+// left: line 322: attention of a form that is not certain
+// left: line 331: attention of a form that is not certain
+// left: line 341: attention of a form that is not certain
+// left: line 366: attention of a form that is not certain
+// left: line 373: attention of a form that is not certain
+// left: line 380: attention of a form that is not certain
+// left: line 388: attention of a form that is not certain
+// left: line 396: attention of a form that is not certain
+// left: line 415: attention of a form that is not certain
