@@ -777,7 +777,7 @@ fn a_layer_whose_path_is_another_layers_tensor_is_refused() -> Result<()> {
         let w = nn::Linear::new(w, None);
         Ok(Two { first, w })
     };
-    let spec = QConfigSpec::default().min_params(0);
+    let spec = QConfigSpec::pytorch().min_params(0);
     let error = saved([("first.weight", random(&[6, 8])?)], load, &spec)?;
     assert!(
         error.starts_with("w: ") && error.contains("in the checkpoint"),

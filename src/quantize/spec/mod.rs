@@ -42,7 +42,7 @@ pub use target::{OneOrMany, Target};
 /// ```
 ///
 #[doc = include_str!("forms.md")]
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct QConfigSpec {
     /// The configuration of each kind in a preset; these may match nothing.
     presets: BTreeMap<LayerKind, QConfig>,
@@ -72,8 +72,17 @@ impl QConfigSpec {
 
     /// No rules: add them with [`kind`](Self::kind), [`name`](Self::name) and
     /// [`regex`](Self::regex).
+    #[expect(
+        clippy::new_without_default,
+        reason = "PyTorch's default spec is `pytorch()`, not an empty one"
+    )]
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            presets: BTreeMap::new(),
+            rules: Vec::new(),
+            regexes: RegexTotals::default(),
+            min_params: 0,
+        }
     }
 
     /// The recommended preset: [`QConfig::int8`] for every kind that multiplies,
