@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::kernels::{self, Channels, Coding, Extent, Isa};
 use crate::observer::{ObserverConfig, ObserverKind, RangeFormula, WeightQParams, ZeroPoints};
 use crate::qparams::{QDType, QScheme};
@@ -117,7 +117,7 @@ fn check_axis(channels: &str, config: &ObserverConfig) -> Result<()> {
 }
 
 fn unsupported(expected: String, got: String) -> Error {
-    Error::UnsupportedQConfig { expected, got }
+    Error::from(Fault::UnsupportedQConfig { expected, got })
 }
 
 /// The difference between a code and the stored i8: u8 codes are shifted, with their zero points,

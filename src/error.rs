@@ -1,5 +1,7 @@
-//! The crate's error type: each variant names the fault, the value expected and the value found.
+//! The crate's error type: a message that names the fault, the value expected and the value found,
+//! its kind, and where it is.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use candle_core::DType;
@@ -7,271 +9,333 @@ use candle_core::DType;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong; [`Error::At`] adds the path of the layer it went wrong in.
-#[derive(Debug, thiserror::Error)]
+/// Everything that can go wrong, and where: its message names what was expected and what was found.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::{ErrorKind, QConfigSpec, nn, quantize_dynamic};
+///
+/// let weight = Tensor::new(&[[1f32, f32::NAN]], &Device::Cpu)?;
+/// let mut layers = vec![nn::Linear::new(weight, None)];
+/// let error = quantize_dynamic(&mut layers, &QConfigSpec::int8().min_params(0)).unwrap_err();
+/// assert_eq!((error.kind(), error.path()), (ErrorKind::NonFiniteWeight, Some("0")));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub struct Error(Box<Placed>);
+
+struct Placed {
+    fault: Fault,
+    /// The innermost first.
+    places: Vec<Place>,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Of a layer in the model, or the checkpoint name it was loaded under.
+    Path(String),
+    File(PathBuf),
+}
+
+/// What is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Error {
-    /// An error inside the layer at `path`.
-    #[error("{path}: {error}")]
-    At {
-        /// Path of the layer in the model, or the checkpoint name it was loaded under.
-        path: String,
-        /// The error.
-        error: Box<Error>,
-    },
+pub enum ErrorKind {
     /// A tensor has the wrong shape.
+    ShapeMismatch,
+    /// A tensor has a dtype that the operation does not support.
+    UnsupportedDType,
+    /// A tensor is on another device than the CPU.
+    UnsupportedDevice,
+    /// A weight to be quantized holds a NaN or an infinity.
+    NonFiniteWeight,
+    /// The bias of a layer to be quantized holds a NaN or an infinity.
+    NonFiniteBias,
+    /// A layer's dot products could leave the range of an i32.
+    AccumulatorOverflow,
+    /// A rule of a [`QConfigSpec`](crate::QConfigSpec) matches no layer of the model.
+    UnmatchedRule,
+    /// No layer of the model is matched by the spec at all.
+    NothingMatched,
+    /// A type marked `#[quantizable(strict)]`, or a part of one, holds float tensors that no layer
+    /// holds.
+    FloatTensors,
+    /// A regular expression does not compile.
+    InvalidRegex,
+    /// Two layers of a model have the same path.
+    DuplicatePath,
+    /// A cell or a lock in the model is borrowed or locked while a walk has to look into it.
+    InUse,
+    /// The function given to [`quantize_dynamic_with`](crate::quantize_dynamic_with) asked to stop.
+    Cancelled,
+    /// `visit` and `visit_mut` of a [`Quantizable`](crate::Quantizable) disagree about the tree.
+    InconsistentWalk,
+    /// A layer does not support a [`QConfig`](crate::QConfig).
+    UnsupportedQConfig,
+    /// An unknown word.
+    UnknownName,
+    /// A configuration in YAML or JSON is invalid.
+    InvalidConfig,
+    /// A file or a folder cannot be read or written.
+    Io,
+    /// The header of a safetensors file, an index of shards or a `config.json` is malformed.
+    MalformedCheckpoint,
+    /// A tensor of a checkpoint is missing, or is not what its name or another tensor implies.
+    InvalidTensor,
+    /// A checkpoint is written in a version or a format that this crate does not read.
+    UnsupportedCheckpoint,
+    /// A layer cannot be saved.
+    Unsavable,
+    /// `DYNQUANT_ISA` names an instruction set that this CPU, or this build, lacks.
+    UnavailableIsa,
+    /// An invalid argument.
+    InvalidArgument,
+    /// An error of candle's own.
+    Candle,
+}
+
+/// A fault, as it is told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
     #[error("shape mismatch in {op}: expected {expected}, got {got:?}")]
     ShapeMismatch {
-        /// The operation.
         op: &'static str,
-        /// The shape expected.
         expected: String,
-        /// The shape found.
         got: Vec<usize>,
     },
-    /// A tensor has a dtype that the operation does not support.
     #[error("unsupported dtype in {op}: expected {expected}, got {got:?}")]
     UnsupportedDType {
-        /// The operation that was asked for.
         op: &'static str,
-        /// The dtypes supported.
         expected: &'static str,
-        /// The dtype found.
         got: DType,
     },
-    /// A tensor is on another device than the CPU.
     #[error(
         "unsupported device in {op}: expected cpu, got {got}; dynamic quantization runs on the CPU only, move the tensor with `to_device(&Device::Cpu)`"
     )]
-    UnsupportedDevice {
-        /// The operation that was asked for.
-        op: &'static str,
-        /// The device found.
-        got: String,
-    },
-    /// A weight to be quantized holds a NaN or an infinity.
+    UnsupportedDevice { op: &'static str, got: String },
     #[error("non-finite weight: expected finite numbers, got {value} at index {index:?}")]
-    NonFiniteWeight {
-        /// Index of the first such element, row first.
-        index: Vec<usize>,
-        /// Its value.
-        value: f32,
-    },
-    /// The bias of a layer to be quantized holds a NaN or an infinity.
+    NonFiniteWeight { index: Vec<usize>, value: f32 },
     #[error("non-finite bias: expected finite numbers, got {value} at index {index}")]
-    NonFiniteBias {
-        /// Index of the first such element.
-        index: usize,
-        /// Its value.
-        value: f32,
-    },
-    /// A layer's dot products could leave the range of an i32.
+    NonFiniteBias { index: usize, value: f32 },
     #[error(
         "output channel {channel} can overflow the i32 accumulator: expected 255 * sum|codes| < 2^31, got {got}; keep this layer float"
     )]
-    AccumulatorOverflow {
-        /// The output channel.
-        channel: usize,
-        /// The bound that channel reaches.
-        got: i64,
-    },
-    /// A rule of a [`QConfigSpec`](crate::QConfigSpec) matches no layer of the model.
+    AccumulatorOverflow { channel: usize, got: i64 },
     #[error("rule {rule} matches no layer: {hint}")]
-    UnmatchedRule {
-        /// The rule as written.
-        rule: String,
-        /// The nearest name, or the kinds, in the model.
-        hint: String,
-    },
-    /// No layer of the model is matched by the spec at all.
+    UnmatchedRule { rule: String, hint: String },
     #[error("nothing to quantize: {hint}")]
-    NothingMatched {
-        /// The layers or fields found instead.
-        hint: String,
-    },
-    /// A type marked `#[quantizable(strict)]`, or a part of one, holds float tensors that no layer
-    /// holds.
+    NothingMatched { hint: String },
     #[error(
         "float tensors in no layer, in a type marked #[quantizable(strict)]: expected none, got {got}"
     )]
-    FloatTensors {
-        /// The tensors, and what to do about them.
-        got: String,
-    },
-    /// A regular expression does not compile.
+    FloatTensors { got: String },
     #[error("malformed regex {pattern:?}: {message}")]
-    InvalidRegex {
-        /// The pattern as written.
-        pattern: String,
-        /// The regex crate's message.
-        message: String,
-    },
-    /// Two layers of a model have the same path.
+    InvalidRegex { pattern: String, message: String },
     #[error(
         "two layers have the path {path:?}: expected unique paths, rename one with #[quantizable(rename = \"..\")]"
     )]
-    DuplicatePath {
-        /// The path.
-        path: String,
-    },
-    /// A cell or a lock in the model is borrowed or locked while a walk has to look into it.
+    DuplicatePath { path: String },
     #[error("{what} in use: expected one that can be borrowed; drop its guards before")]
-    InUse {
-        /// The type of cell or lock.
-        what: &'static str,
-    },
-    /// The function given to [`quantize_dynamic_with`](crate::quantize_dynamic_with) asked to stop.
+    InUse { what: &'static str },
     #[error(
         "quantization cancelled after {layers} of {total_layers} layers; the model is as it was"
     )]
-    Cancelled {
-        /// Layers that had been quantized.
-        layers: usize,
-        /// Layers that were to be quantized.
-        total_layers: usize,
-    },
-    /// `visit` and `visit_mut` of a [`Quantizable`](crate::Quantizable) disagree about the tree.
+    Cancelled { layers: usize, total_layers: usize },
     #[error("inconsistent walk: visit and visit_mut must reach the same layers, {message}")]
-    InconsistentWalk {
-        /// Where they differ.
-        message: String,
-    },
-    /// A layer does not support a [`QConfig`](crate::QConfig).
+    InconsistentWalk { message: String },
     #[error("unsupported qconfig: expected {expected}, got {got}")]
-    UnsupportedQConfig {
-        /// The configurations supported.
-        expected: String,
-        /// The configuration requested.
-        got: String,
-    },
-    /// An unknown word.
+    UnsupportedQConfig { expected: String, got: String },
     #[error(
         "unknown {what}: expected one of {expected}, got {got:?}{}",
         did_you_mean(nearest.as_deref())
     )]
     UnknownName {
-        /// The kind of word.
         what: &'static str,
-        /// The known words.
         expected: String,
-        /// The word found.
         got: String,
-        /// The most similar known word.
         nearest: Option<String>,
     },
-    /// A configuration in YAML or JSON is invalid.
     #[error("{}{message}", place(*line, *column, key))]
     InvalidConfig {
-        /// Line, from 1; 0 where the source has no lines.
         line: usize,
-        /// Column, from 1; 0 where the source has no lines.
         column: usize,
-        /// The key at fault, from the outermost: `rules[2].qconfig.weight.dtype`.
         key: String,
-        /// The value expected and the value found.
         message: String,
     },
-    /// A file cannot be read, or its content is invalid.
-    #[error("{}: {error}", path.display())]
-    InFile {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        error: Box<Error>,
-    },
-    /// A file or a folder cannot be read or written.
     #[error("cannot {action}: {error}")]
     Io {
-        /// The action that failed.
         action: &'static str,
-        /// The operating system's error.
         error: std::io::Error,
     },
-    /// The header of a safetensors file, an index of shards or a `config.json` is malformed.
     #[error("malformed {what}: expected {expected}, got {got}")]
     MalformedCheckpoint {
-        /// The part of the checkpoint.
         what: &'static str,
-        /// The value that is expected.
         expected: String,
-        /// The value that was found.
         got: String,
     },
-    /// A tensor of a checkpoint is missing, or is not what its name or another tensor implies.
     #[error("tensor {tensor:?}: expected {expected}, got {got}")]
     InvalidTensor {
-        /// Name of the tensor.
         tensor: String,
-        /// The value that is expected.
         expected: String,
-        /// The value that was found.
         got: String,
     },
-    /// A checkpoint is written in a version or a format that this crate does not read.
     #[error("unsupported {what}: expected {expected}, got {got}")]
     UnsupportedCheckpoint {
-        /// The part of the checkpoint.
         what: &'static str,
-        /// The versions or formats supported.
         expected: String,
-        /// The version or format found.
         got: String,
     },
-    /// A layer cannot be saved.
     #[error("cannot save the layer: expected {expected}, got {got}")]
-    Unsavable {
-        /// The value that is expected.
-        expected: String,
-        /// The value that was found.
-        got: String,
-    },
-    /// `DYNQUANT_ISA` names an instruction set that this CPU, or this build, lacks.
+    Unsavable { expected: String, got: String },
     #[error("DYNQUANT_ISA={got} is not available on this CPU: expected one of {expected}")]
-    UnavailableIsa {
-        /// The name found.
-        got: String,
-        /// The names available on this CPU.
-        expected: String,
-    },
-    /// An invalid argument.
+    UnavailableIsa { got: String, expected: String },
     #[error("invalid {what}: expected {expected}, got {got}")]
     InvalidArgument {
-        /// The argument.
         what: &'static str,
-        /// The values accepted.
         expected: String,
-        /// The value found.
         got: String,
     },
-    /// An error of candle's own.
+    #[error("{message}")]
+    Custom { kind: ErrorKind, message: String },
     #[error(transparent)]
-    Candle(#[from] candle_core::Error),
+    Candle(candle_core::Error),
+}
+
+impl Fault {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Custom { kind, .. } => *kind,
+            Self::ShapeMismatch { .. } => ErrorKind::ShapeMismatch,
+            Self::UnsupportedDType { .. } => ErrorKind::UnsupportedDType,
+            Self::UnsupportedDevice { .. } => ErrorKind::UnsupportedDevice,
+            Self::NonFiniteWeight { .. } => ErrorKind::NonFiniteWeight,
+            Self::NonFiniteBias { .. } => ErrorKind::NonFiniteBias,
+            Self::AccumulatorOverflow { .. } => ErrorKind::AccumulatorOverflow,
+            Self::UnmatchedRule { .. } => ErrorKind::UnmatchedRule,
+            Self::NothingMatched { .. } => ErrorKind::NothingMatched,
+            Self::FloatTensors { .. } => ErrorKind::FloatTensors,
+            Self::InvalidRegex { .. } => ErrorKind::InvalidRegex,
+            Self::DuplicatePath { .. } => ErrorKind::DuplicatePath,
+            Self::InUse { .. } => ErrorKind::InUse,
+            Self::Cancelled { .. } => ErrorKind::Cancelled,
+            Self::InconsistentWalk { .. } => ErrorKind::InconsistentWalk,
+            Self::UnsupportedQConfig { .. } => ErrorKind::UnsupportedQConfig,
+            Self::UnknownName { .. } => ErrorKind::UnknownName,
+            Self::InvalidConfig { .. } => ErrorKind::InvalidConfig,
+            Self::Io { .. } => ErrorKind::Io,
+            Self::MalformedCheckpoint { .. } => ErrorKind::MalformedCheckpoint,
+            Self::InvalidTensor { .. } => ErrorKind::InvalidTensor,
+            Self::UnsupportedCheckpoint { .. } => ErrorKind::UnsupportedCheckpoint,
+            Self::Unsavable { .. } => ErrorKind::Unsavable,
+            Self::UnavailableIsa { .. } => ErrorKind::UnavailableIsa,
+            Self::InvalidArgument { .. } => ErrorKind::InvalidArgument,
+            Self::Candle(_) => ErrorKind::Candle,
+        }
+    }
 }
 
 impl Error {
+    /// An error of a layer, an observer or an evaluation of your own.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self::from(Fault::Custom { kind, message })
+    }
+
+    /// What is at fault.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.fault.kind()
+    }
+
+    /// The path of the layer in the model, or the checkpoint name that it was loaded under.
+    pub fn path(&self) -> Option<&str> {
+        self.0.places.iter().rev().find_map(|place| match place {
+            Place::Path(path) => Some(&**path),
+            Place::File(_) => None,
+        })
+    }
+
+    /// The file that cannot be read, or whose content is at fault.
+    pub fn file(&self) -> Option<&Path> {
+        self.0.places.iter().rev().find_map(|place| match place {
+            Place::Path(_) => None,
+            Place::File(file) => Some(&**file),
+        })
+    }
+
     /// Adds the path of the layer; a path that the error already has is relative to that layer.
     #[must_use]
-    pub fn at(self, path: &str) -> Self {
-        let (path, error) = match self {
-            error if path.is_empty() => return error,
-            Self::At {
-                path: within,
-                error,
-            } => (format!("{path}.{within}"), error),
-            error => (path.to_owned(), Box::new(error)),
-        };
-        Self::At { path, error }
+    pub fn at(mut self, path: &str) -> Self {
+        match self.0.places.last_mut() {
+            _ if path.is_empty() => {}
+            Some(Place::Path(within)) => *within = format!("{path}.{within}"),
+            _ => self.0.places.push(Place::Path(path.to_owned())),
+        }
+        self
     }
 
     /// Adds the file; one that the error already has stays.
     #[must_use]
-    pub(crate) fn in_file(self, path: &Path) -> Self {
-        match self {
-            error @ Self::InFile { .. } => error,
-            error => Self::InFile {
-                path: path.to_owned(),
-                error: Box::new(error),
-            },
+    pub(crate) fn in_file(mut self, path: &Path) -> Self {
+        if !self.is_in_file() {
+            self.0.places.push(Place::File(path.to_owned()));
+        }
+        self
+    }
+
+    /// Whether a file is the outermost place.
+    pub(crate) fn is_in_file(&self) -> bool {
+        matches!(self.0.places.last(), Some(Place::File(_)))
+    }
+
+    pub(crate) fn fault(&self) -> &Fault {
+        &self.0.fault
+    }
+
+    pub(crate) fn fault_mut(&mut self) -> &mut Fault {
+        &mut self.0.fault
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        let places = Vec::new();
+        Self(Box::new(Placed { fault, places }))
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::from(Fault::Candle(error))
+    }
+}
+
+/// As it is told.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for place in self.0.places.iter().rev() {
+            match place {
+                Place::Path(path) => write!(f, "{path}: ")?,
+                Place::File(file) => write!(f, "{}: ", file.display())?,
+            }
+        }
+        self.0.fault.fmt(f)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Placed { fault, places } = &*self.0;
+        let debug = &mut f.debug_struct("Error");
+        debug.field("fault", fault).field("places", places).finish()
+    }
+}
+
+/// The source is candle's or the operating system's; the message has its text, too.
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.fault {
+            Fault::Candle(error) => error.source(),
+            Fault::Io { error, .. } => error.get_ref().map(|error| error as _),
+            _ => None,
         }
     }
 }
@@ -294,9 +358,67 @@ fn place(line: usize, column: usize, key: &str) -> String {
 
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
-        match error {
-            Error::Candle(error) => error,
-            error => Self::wrap(error),
+        if error.0.places.is_empty()
+            && let Fault::Candle(error) = error.0.fault
+        {
+            return error;
+        }
+        Self::wrap(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The guide quotes them; no machine has all of these faults.
+    #[test]
+    fn faults_of_the_machine_are_told_as_the_guide_says() {
+        let unavailable = Fault::UnavailableIsa {
+            got: "amx_int8".into(),
+            expected: "portable, avx2".into(),
+        };
+        assert_eq!(
+            Error::from(unavailable).to_string(),
+            "DYNQUANT_ISA=amx_int8 is not available on this CPU: expected one of portable, avx2"
+        );
+        let device = Fault::UnsupportedDevice {
+            op: "forward",
+            got: "Cuda { gpu_id: 0 }".into(),
+        };
+        assert_eq!(
+            Error::from(device).at("head").to_string(),
+            "head: unsupported device in forward: expected cpu, got Cuda { gpu_id: 0 }; dynamic \
+             quantization runs on the CPU only, move the tensor with `to_device(&Device::Cpu)`"
+        );
+    }
+
+    #[test]
+    fn places_are_told_from_the_outermost() {
+        let error = || Error::new(ErrorKind::InvalidArgument, "no");
+        let file = Path::new("a.safetensors");
+        let cases = [
+            (error().at(""), "no", None),
+            (error().at("w").at("layer"), "layer.w: no", Some("layer.w")),
+            (
+                error().at("w").in_file(file),
+                "a.safetensors: w: no",
+                Some("w"),
+            ),
+            (
+                error().in_file(file).in_file(Path::new("b")),
+                "a.safetensors: no",
+                None,
+            ),
+            (
+                error().in_file(file).at("m"),
+                "m: a.safetensors: no",
+                Some("m"),
+            ),
+        ];
+        for (error, expected, path) in cases {
+            assert_eq!((error.to_string().as_str(), error.path()), (expected, path));
+            assert_eq!(error.file().is_some(), expected.contains("safetensors"));
         }
     }
 }

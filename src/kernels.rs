@@ -11,7 +11,7 @@ pub use candle_dynquant_kernels::{Isa, Precision, reference};
 
 pub(crate) use candle_dynquant_kernels::*;
 
-use crate::error::{self, Error};
+use crate::error::{self, Error, Fault};
 use crate::words::unknown_name;
 
 /// An activation function, under PyTorch's name.
@@ -49,16 +49,16 @@ impl From<candle_dynquant_kernels::Error> for Error {
     fn from(error: candle_dynquant_kernels::Error) -> Self {
         match error {
             candle_dynquant_kernels::Error::NonFiniteWeight { index, value } => {
-                Self::NonFiniteWeight { index, value }
+                Error::from(Fault::NonFiniteWeight { index, value })
             }
             candle_dynquant_kernels::Error::AccumulatorOverflow { channel, got } => {
-                Self::AccumulatorOverflow { channel, got }
+                Error::from(Fault::AccumulatorOverflow { channel, got })
             }
             candle_dynquant_kernels::Error::UnknownIsa { got, expected } => {
                 unknown_name("instruction set in DYNQUANT_ISA", &got, expected)
             }
             candle_dynquant_kernels::Error::UnavailableIsa { got, expected } => {
-                Self::UnavailableIsa { got, expected }
+                Error::from(Fault::UnavailableIsa { got, expected })
             }
         }
     }

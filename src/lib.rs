@@ -134,7 +134,7 @@ pub use {candle_core, candle_nn};
 
 pub use checkpoint::Checkpoint;
 pub use equalize::{Equalization, EqualizeReport, equalize};
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use kernels::Activation;
 pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
 pub use qconfig::{Arithmetic, DynamicConfig, Granularity, HalfType, OnnxRuntimeOptions, QConfig};

@@ -2,7 +2,7 @@
 
 use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::sizes::at_most;
 use crate::words::brief;
 
@@ -52,12 +52,12 @@ impl NameRegex {
     }
 
     pub fn compiled(&self) -> Result<&Regex> {
-        self.compiled
-            .as_ref()
-            .map_err(|message| Error::InvalidRegex {
+        self.compiled.as_ref().map_err(|message| {
+            Error::from(Fault::InvalidRegex {
                 pattern: brief(&self.pattern, 200),
                 message: brief(reason(message), MESSAGE),
             })
+        })
     }
 }
 
@@ -108,9 +108,11 @@ impl NameRegexes {
         let mut builder = RegexSetBuilder::new(anchored);
         builder.size_limit(MAX_COUNT * MAX_COMPILED);
         builder.dfa_size_limit(MAX_SET_CACHED);
-        let set = builder.build().map_err(|e| Error::InvalidRegex {
-            pattern: brief(&patterns.join("|"), 200),
-            message: brief(reason(&e.to_string()), MESSAGE),
+        let set = builder.build().map_err(|e| {
+            Error::from(Fault::InvalidRegex {
+                pattern: brief(&patterns.join("|"), 200),
+                message: brief(reason(&e.to_string()), MESSAGE),
+            })
         });
         set.map(Self)
     }
@@ -199,10 +201,10 @@ mod tests {
             let error = NameRegex::new(pattern)
                 .compiled()
                 .expect_err("beyond a limit");
-            let Error::InvalidRegex {
+            let Fault::InvalidRegex {
                 pattern: named,
                 message,
-            } = &error
+            } = error.fault()
             else {
                 panic!("{error:?}");
             };

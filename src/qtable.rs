@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 
 use crate::codes::{observe, offset};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::reference::Affine;
 use crate::kernels::{self, Isa, OutOfRange};
@@ -69,12 +69,12 @@ impl QTable {
     /// infinite, `DYNQUANT_ISA` is wrong, or the observer does not support its arguments.
     pub fn from_float(table: &Tensor, config: &QConfig) -> Result<Self> {
         if let QConfig::Int8 { .. } = config {
-            return Err(Error::UnsupportedQConfig {
+            return Err(Error::from(Fault::UnsupportedQConfig {
                 expected: "a weight-only qconfig, for a table that multiplies nothing: \
                            QConfig::table()"
                     .into(),
                 got: config.to_string(),
-            });
+            }));
         }
         Self::from_observed(table, config, None)
     }
@@ -88,11 +88,11 @@ impl QTable {
     ) -> Result<Self> {
         let isa = kernels::active()?;
         let &[rows, k] = table.dims() else {
-            return Err(Error::ShapeMismatch {
+            return Err(Error::from(Fault::ShapeMismatch {
                 op: "quantize table",
                 expected: "[rows, row length]".into(),
                 got: table.dims().to_vec(),
-            });
+            }));
         };
         sizes::weight("quantize table", [rows, k])?;
         let table = as_f32(table, "quantize weight")?;
@@ -288,10 +288,10 @@ fn int8(
     let (dtype, zero_points) = (qparams.dtype(), qparams.zero_points());
     // The minimum gets code 0, whatever the dtype's minimum code is.
     if let (ZeroPoints::Float(_), QDType::QInt8) = (zero_points, dtype) {
-        return Err(Error::UnsupportedQConfig {
+        return Err(Error::from(Fault::UnsupportedQConfig {
             expected: "quint8, for float zero points".into(),
             got: dtype.to_string(),
-        });
+        }));
     }
     let (_, k) = table.dims2()?;
     let coding = |row| qparams.coding(row).moved(moved(dtype));

@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 
 use crate::codes::{Parameters, offset};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::{self, Channels, Element, Factor, Isa, OutOfRange, Packed};
 use crate::observer::ObserverConfig;
@@ -76,26 +76,26 @@ impl QWeight {
     ) -> Result<Self> {
         let isa = kernels::active()?;
         let &[n, k] = weight.dims() else {
-            return Err(Error::ShapeMismatch {
+            return Err(Error::from(Fault::ShapeMismatch {
                 op: "quantize weight",
                 expected: "[out_features, in_features]".into(),
                 got: weight.dims().to_vec(),
-            });
+            }));
         };
         sizes::weight("quantize weight", [n, k])?;
         if gates == 0 || !n.is_multiple_of(gates) {
-            return Err(Error::ShapeMismatch {
+            return Err(Error::from(Fault::ShapeMismatch {
                 op: "quantize weight",
                 expected: format!("[out_features, in_features] of {gates} gates"),
                 got: vec![n, k],
-            });
+            }));
         }
         if let Some(bias) = bias.filter(|bias| bias.dims() != [n]) {
-            return Err(Error::ShapeMismatch {
+            return Err(Error::from(Fault::ShapeMismatch {
                 op: "quantize bias",
                 expected: format!("[{n}]"),
                 got: bias.dims().to_vec(),
-            });
+            }));
         }
         let bias = match bias {
             Some(bias) => to_f32_vec(bias, "quantize bias")?,
@@ -103,7 +103,7 @@ impl QWeight {
         };
         if let Some(index) = bias.iter().position(|value| !value.is_finite()) {
             let value = bias[index];
-            return Err(Error::NonFiniteBias { index, value });
+            return Err(Error::from(Fault::NonFiniteBias { index, value }));
         }
         match config {
             QConfig::Int8 {
@@ -112,12 +112,12 @@ impl QWeight {
             } => Self::int8(isa, gates, weight, &bias, observer, *activation),
             QConfig::Half(HalfType::Float16) => Self::half::<f16>(isa, gates, weight, &bias),
             QConfig::Half(HalfType::BFloat16) => Self::half::<bf16>(isa, gates, weight, &bias),
-            QConfig::Table(_) => Err(Error::UnsupportedQConfig {
+            QConfig::Table(_) => Err(Error::from(Fault::UnsupportedQConfig {
                 expected: "int8 with dynamic activations, or half precision, for a weight that is \
                            multiplied"
                     .into(),
                 got: config.to_string(),
-            }),
+            })),
         }
     }
 
@@ -416,10 +416,13 @@ mod tests {
             let halves = [HalfType::Float16, HalfType::BFloat16].map(QConfig::Half);
             for config in observers().into_iter().map(int8).chain(halves) {
                 match QWeight::from_float(&weight, None, &config) {
-                    Err(Error::NonFiniteWeight { index, .. }) => {
-                        assert_eq!(index, [at / 200, at % 200], "{config:?}");
-                    }
-                    other => panic!("{config:?}: {other:?}"),
+                    Err(error) => match error.fault() {
+                        Fault::NonFiniteWeight { index, .. } => {
+                            assert_eq!(*index, [at / 200, at % 200], "{config:?}");
+                        }
+                        other => panic!("{config:?}: {other:?}"),
+                    },
+                    Ok(_) => panic!("{config:?}"),
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use candle_core::Tensor;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 
 /// The function that a [`Tap`] leads to: it is given the inputs of a forward call and its output,
 /// on the thread of the call.
@@ -68,9 +68,9 @@ pub(crate) fn report(tap: Option<&Tap>, inputs: &[&Tensor], output: &Tensor) {
 
 /// The error of a [`Replay`] that is given other inputs than its layer reports.
 pub(crate) fn unlike(expected: &str, inputs: &[&Tensor]) -> Error {
-    Error::InvalidArgument {
+    Error::from(Fault::InvalidArgument {
         what: "inputs to replay",
         expected: expected.into(),
         got: inputs.len().to_string(),
-    }
+    })
 }

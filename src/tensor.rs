@@ -5,7 +5,7 @@ use candle_core::{
     WithDType,
 };
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::kernels;
 
 /// A piece of memory, by its address.
@@ -22,10 +22,10 @@ impl MemoryId {
 /// Checks that the kernels can read a tensor: of a float dtype, and on the CPU.
 pub(crate) fn check_cpu_float(tensor: &Tensor, op: &'static str) -> Result<()> {
     if !tensor.device().is_cpu() {
-        return Err(Error::UnsupportedDevice {
+        return Err(Error::from(Fault::UnsupportedDevice {
             op,
             got: format!("{:?}", tensor.device().location()),
-        });
+        }));
     }
     check_float(tensor, op)
 }
@@ -39,21 +39,21 @@ pub(crate) fn check_float(tensor: &Tensor, op: &'static str) -> Result<()> {
 pub(crate) fn check_float_dtype(dtype: DType, op: &'static str) -> Result<()> {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Ok(()),
-        got => Err(Error::UnsupportedDType {
+        got => Err(Error::from(Fault::UnsupportedDType {
             op,
             expected: "f32, f16, bf16 or f64",
             got,
-        }),
+        })),
     }
 }
 
 /// The error of a tensor that has another shape.
 pub(crate) fn mismatch(op: &'static str, expected: impl Into<String>, got: &Tensor) -> Error {
-    Error::ShapeMismatch {
+    Error::from(Fault::ShapeMismatch {
         op,
         expected: expected.into(),
         got: got.dims().to_vec(),
-    }
+    })
 }
 
 /// The tensor, or if it has no elements an equal one at the start of a storage of its own.
@@ -192,11 +192,11 @@ impl<'a> Elements<'a> {
             CpuStorage::U32(_) => Indexes::U32(self.as_slice()?),
             CpuStorage::I64(_) => Indexes::I64(self.as_slice()?),
             _ => {
-                return Err(Error::UnsupportedDType {
+                return Err(Error::from(Fault::UnsupportedDType {
                     op,
                     expected: "u8, u32 or i64 indexes",
                     got: self.storage.dtype(),
-                });
+                }));
             }
         })
     }
@@ -204,10 +204,10 @@ impl<'a> Elements<'a> {
     fn cpu(&self) -> Result<&CpuStorage> {
         match &*self.storage {
             Storage::Cpu(storage) => Ok(storage),
-            other => Err(Error::UnsupportedDevice {
+            other => Err(Error::from(Fault::UnsupportedDevice {
                 op: "read",
                 got: format!("{:?}", other.device().location()),
-            }),
+            })),
         }
     }
 }
@@ -251,11 +251,11 @@ impl Indexes<'_> {
         };
         match wrong {
             None => Ok(()),
-            Some(got) => Err(Error::InvalidArgument {
+            Some(got) => Err(Error::from(Fault::InvalidArgument {
                 what: "index",
                 expected: format!("0 or more, below the {rows} rows of the table"),
                 got,
-            }),
+            })),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Words for values, such as `qint8` and `LSTM`; the error for an unknown word suggests the
 //! nearest.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 
 /// The minimum similarity of a suggestion, of 1.
 const ALIKE: f64 = 0.75;
@@ -37,14 +37,14 @@ pub(crate) fn brief(text: &str, chars: usize) -> String {
     }
 }
 
-/// An [`Error::UnknownName`].
+/// An [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName).
 pub(crate) fn unknown_name(what: &'static str, got: &str, words: &[&str]) -> Error {
-    Error::UnknownName {
+    Error::from(Fault::UnknownName {
         what,
         expected: words.join(", "),
         got: got.to_owned(),
         nearest: suggestion(got, words.iter().copied()).map(str::to_owned),
-    }
+    })
 }
 
 /// The value of `word`.

@@ -6,7 +6,7 @@ mod common;
 use candle_core::{DType, Device, IndexOp, Module, Tensor, Var};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind, ZeroPoints};
 use candle_dynquant::{
-    DynamicConfig, Error, HalfType, Layer, LayerKind, LeftReason, LentWeight, Outcome, QConfig,
+    DynamicConfig, ErrorKind, HalfType, Layer, LayerKind, LeftReason, LentWeight, Outcome, QConfig,
     QConfigSpec, QDType, QScheme, QTable, Quantizable, Report, Result, WeightDType, WeightId,
     WeightInfo, nn, quantize_dynamic,
 };
@@ -274,7 +274,7 @@ fn wrong_shapes_are_errors() -> Result<()> {
             .expect_err("a shape");
         assert!(error.to_string().contains("shape mismatch"), "{error}");
         let error = layer.quantize(&TABLES).expect_err("a shape");
-        assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
+        assert!(error.kind() == ErrorKind::ShapeMismatch, "{error}");
     }
     // Columns of a larger table: no row is contiguous with the next.
     let narrowed = nn::Embedding::new(table(5, 9).narrow(1, 2, 4)?, 4);
@@ -291,7 +291,7 @@ fn unsupported_qconfigs_name_what_to_use() -> Result<()> {
     let layer = nn::Embedding::new(table(4, 4), 4);
     for qconfig in [QConfig::pytorch(), QConfig::per_channel(), QConfig::int8()] {
         let error = layer.quantize(&qconfig).expect_err("dynamic");
-        assert!(matches!(error, Error::UnsupportedQConfig { .. }), "{error}");
+        assert!(error.kind() == ErrorKind::UnsupportedQConfig, "{error}");
         let message = error.to_string();
         assert!(message.contains("QConfig::table()"), "{message}");
     }
@@ -314,7 +314,7 @@ fn unsupported_qconfigs_name_what_to_use() -> Result<()> {
     let error = nn::Linear::new(table(4, 4), None)
         .quantize(&TABLES)
         .expect_err("a projection");
-    assert!(matches!(error, Error::UnsupportedQConfig { .. }), "{error}");
+    assert!(error.kind() == ErrorKind::UnsupportedQConfig, "{error}");
     Ok(())
 }
 
@@ -324,10 +324,8 @@ fn tables_that_are_not_finite_are_errors_that_name_the_element() -> Result<()> {
         let tensor = Tensor::new(&[[1f32, 2.], [3., value]], CPU)?;
         for (qconfig, _) in qconfigs() {
             let error = QTable::from_float(&tensor, &qconfig).expect_err("not finite");
-            let Error::NonFiniteWeight { index, .. } = error else {
-                panic!("{qconfig}: {error}");
-            };
-            assert_eq!(index, [1, 1]);
+            assert_eq!(error.kind(), ErrorKind::NonFiniteWeight, "{qconfig}");
+            assert!(error.to_string().ends_with("at index [1, 1]"), "{error}");
         }
     }
     let wide = Tensor::new(&[[-3e38f32, 3e38]], CPU)?;

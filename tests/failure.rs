@@ -8,8 +8,8 @@ use std::sync::Arc;
 use candle_core::{Device, Storage, Tensor};
 use candle_dynquant::module::{Walk, WalkMut};
 use candle_dynquant::{
-    Error, Layer, LayerKind, LentWeight, QConfig, QConfigSpec, Quantizable, Result, WeightInfo, nn,
-    quantize_dynamic,
+    Error, ErrorKind, Layer, LayerKind, LentWeight, QConfig, QConfigSpec, Quantizable, Result,
+    WeightInfo, nn, quantize_dynamic,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,11 +33,9 @@ const MESSAGE: &str = "a layer that fails";
 fn call() -> Result<()> {
     CALLS.set(CALLS.get() + 1);
     match FAILS.get() {
-        Some((at, Failure::Error)) if at == CALLS.get() => Err(Error::InvalidArgument {
-            what: MESSAGE,
-            expected: String::new(),
-            got: String::new(),
-        }),
+        Some((at, Failure::Error)) if at == CALLS.get() => {
+            Err(Error::new(ErrorKind::InvalidArgument, MESSAGE))
+        }
         Some((at, Failure::Panic)) if at == CALLS.get() => panic!("{MESSAGE}"),
         _ => Ok(()),
     }

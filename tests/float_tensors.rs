@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_dynquant::{
-    Error, FloatTensor, Layer, QConfigSpec, Quantizable, Report, TuningConfig, WeightDType, nn,
+    ErrorKind, FloatTensor, Layer, QConfigSpec, Quantizable, Report, TuningConfig, WeightDType, nn,
     quantize_dynamic, tune,
 };
 use common::toy::{Toy, assert_walks};
@@ -351,7 +351,11 @@ fn floats_of_other_forms_are_named_too() {
         &mut Strict(linear(1), product),
         &QConfigSpec::int8().min_params(0),
     );
-    assert!(matches!(error, Err(Error::FloatTensors { .. })));
+    assert!(
+        error
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::FloatTensors)
+    );
 }
 
 #[test]
@@ -383,7 +387,7 @@ fn a_var_builder_is_said_to_keep_what_it_loads_from() {
     quantized(&mut Strict(model(false)));
     let error = quantize_dynamic(&mut Strict(model(true)), &QConfigSpec::int8());
     let error = error.expect_err("strict");
-    assert!(matches!(error, Error::FloatTensors { .. }));
+    assert!(error.kind() == ErrorKind::FloatTensors);
     let message = error.to_string();
     let got = "got 0.vb, a VarBuilder, which may keep all tensors that it loads: do not hold it";
     assert!(message.contains(got), "{message}");
@@ -432,7 +436,7 @@ fn a_strict_type_refuses_what_a_report_would_name() {
     assert_eq!(named(&quantized(&mut model(10))), []);
     let mut refused = model(20);
     let error = quantize_dynamic(&mut refused, &QConfigSpec::int8()).expect_err("strict");
-    assert!(matches!(error, Error::FloatTensors { .. }));
+    assert!(error.kind() == ErrorKind::FloatTensors);
     assert_eq!(
         error.to_string(),
         "float tensors in no layer, in a type marked #[quantizable(strict)]: expected none, got \
@@ -467,7 +471,11 @@ fn a_strict_type_refuses_what_a_report_would_name() {
     }
     let either = (linear(1), Either::Fused(own_linear(9)));
     let error = quantize_dynamic(&mut { either }, &QConfigSpec::int8().min_params(0));
-    assert!(matches!(error, Err(Error::FloatTensors { .. })));
+    assert!(
+        error
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::FloatTensors)
+    );
 }
 
 #[test]
@@ -592,7 +600,11 @@ fn a_tuned_model_names_them_too() {
     };
     let always = |_: &Strict| candle_core::Result::Ok(1.);
     let error = tune(&mut strict, &TuningConfig::default(), always);
-    assert!(matches!(error, Err(Error::FloatTensors { .. })));
+    assert!(
+        error
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::FloatTensors)
+    );
 }
 
 #[test]

@@ -14,8 +14,8 @@ use candle_dynquant::observer::{
     CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
 };
 use candle_dynquant::{
-    Checkpoint, DynamicConfig, Equalization, Error, LayerKind, QConfig, QConfigSpec, QDType,
-    QScheme, Quantizable, Result, TuningConfig, checkpoint, equalize, inspect, nn,
+    Checkpoint, DynamicConfig, Equalization, Error, ErrorKind, LayerKind, QConfig, QConfigSpec,
+    QDType, QScheme, Quantizable, Result, TuningConfig, checkpoint, equalize, inspect, nn,
     quantize_dynamic, quantize_dynamic_with, tune,
 };
 
@@ -443,14 +443,16 @@ fn text<T, E: std::fmt::Display>(result: Result<T, E>) -> String {
 
 #[test]
 fn the_chapter_quotes_the_messages_that_come() {
-    let unavailable = Error::UnavailableIsa {
-        got: "amx_int8".into(),
-        expected: "portable, avx2".into(),
-    };
-    let device = Error::UnsupportedDevice {
-        op: "forward",
-        got: "Cuda { gpu_id: 0 }".into(),
-    };
+    // As they are told: see the tests of `Error`.
+    let unavailable = Error::new(
+        ErrorKind::UnavailableIsa,
+        "DYNQUANT_ISA=amx_int8 is not available on this CPU: expected one of portable, avx2",
+    );
+    let device = Error::new(
+        ErrorKind::UnsupportedDevice,
+        "unsupported device in forward: expected cpu, got Cuda { gpu_id: 0 }; dynamic quantization \
+         runs on the CPU only, move the tensor with `to_device(&Device::Cpu)`",
+    );
     let others = [unavailable.to_string(), device.at("head").to_string()];
     let groups: [(&str, Vec<String>); 5] = [
         (

@@ -9,7 +9,7 @@ use candle_dynquant::observer::{
     ZeroPoints,
 };
 use candle_dynquant::qparams::{Rounding, onnxruntime_activation};
-use candle_dynquant::{DynamicConfig, Error, QConfig, QDType, QScheme, QWeight, Result};
+use candle_dynquant::{DynamicConfig, Error, ErrorKind, QConfig, QDType, QScheme, QWeight, Result};
 use common::fixture::{Fixture, difference, report};
 use common::generator;
 use serde_json::Value;
@@ -189,7 +189,10 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
         // Where torch's scale is infinite, ours is an error.
         if !expected.iter().all(|scale| scale.is_finite()) {
             refused += 1;
-            if !matches!(got, Err(Error::InvalidArgument { .. })) {
+            if !got
+                .as_ref()
+                .is_err_and(|error| error.kind() == ErrorKind::InvalidArgument)
+            {
                 fail(format!("got {got:?}, expected an error"));
             }
             continue;
@@ -484,7 +487,7 @@ fn a_tensor_that_is_refused_changes_nothing() -> Result<()> {
         }
         let integers = tensor(&[1u32, 2]);
         let error = observer.observe(&integers).expect_err("integers");
-        assert!(matches!(error, Error::UnsupportedDType { .. }), "{error}");
+        assert!(error.kind() == ErrorKind::UnsupportedDType, "{error}");
         // Nothing in it: ignored, whatever its rank.
         for shape in [vec![0], vec![0, 3], vec![3, 0], vec![2, 0, 2]] {
             observer.observe(&Tensor::zeros(shape, DType::F32, &Device::Cpu)?)?;
@@ -505,7 +508,7 @@ fn the_number_of_channels_stays() -> Result<()> {
     observer.observe(&Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?)?;
     let other = Tensor::zeros((3, 2), DType::F32, &Device::Cpu)?;
     let error = observer.observe(&other).expect_err("3 channels");
-    assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
+    assert!(error.kind() == ErrorKind::ShapeMismatch, "{error}");
     observer.observe(&Tensor::zeros((2, 5, 7), DType::F32, &Device::Cpu)?)?;
     for ch_axis in [2, -3, isize::MAX, isize::MIN] {
         config.ch_axis = ch_axis;
@@ -691,10 +694,7 @@ impl Observer for Fixed {
 
     fn calculate_qparams(&self) -> Result<WeightQParams> {
         let qparams = self.0.clone();
-        qparams.ok_or_else(|| Error::UnsupportedQConfig {
-            expected: "an observer with parameters".into(),
-            got: "none".into(),
-        })
+        qparams.ok_or_else(|| Error::new(ErrorKind::UnsupportedQConfig, "no parameters"))
     }
 }
 

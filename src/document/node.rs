@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use crate::error::{Error, Result, did_you_mean};
+use crate::error::{Error, Fault, Result, did_you_mean};
 use crate::words::{brief, suggestion};
 
 /// Types that can be read from a document, or from a value in it.
@@ -41,12 +41,12 @@ pub(crate) struct Map<'a> {
 impl Node {
     /// An error at this value.
     pub fn fault(&self, message: impl Into<String>) -> Error {
-        Error::InvalidConfig {
+        Error::from(Fault::InvalidConfig {
             line: self.line,
             column: self.column,
             key: self.key.clone(),
             message: brief(&message.into(), LONGEST_MESSAGE),
-        }
+        })
     }
 
     pub fn unexpected(&self, expected: impl fmt::Display) -> Error {
@@ -240,12 +240,12 @@ pub(super) const MAX_DEPTH: usize = 32;
 pub(super) const MAX_VALUES: usize = 100_000;
 
 pub(super) fn fault(line: usize, column: usize, message: &str) -> Error {
-    Error::InvalidConfig {
+    Error::from(Fault::InvalidConfig {
         line,
         column,
         key: String::new(),
         message: brief(message, LONGEST_MESSAGE),
-    }
+    })
 }
 
 pub(super) fn too_large() -> String {

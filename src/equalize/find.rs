@@ -9,7 +9,7 @@ use regex::Captures;
 use super::config::Equalization;
 use super::factors::column_maxima;
 use super::report::{LeftNorm, Pair, Unfoldable};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::inspect::tapped;
 use crate::module::{
     AnyLayer, AnyNorm, LayerKind, MemoryId, Quantizable, Receiver, Visitor, Walk, WeightId,
@@ -290,8 +290,8 @@ fn expand(layers: &str, groups: &Captures<'_>) -> String {
 }
 
 fn unmatched(pattern: &str, expected: &str) -> Error {
-    Error::UnmatchedRule {
+    Error::from(Fault::UnmatchedRule {
         rule: format!("regex {pattern:?}"),
         hint: format!("expected {expected} as a whole"),
-    }
+    })
 }

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::factors::{column_maxima, factors};
 use super::report::Pair;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::{AnyLayer, AnyNorm, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
 
 /// A pair with its factors, `[hidden]`.
@@ -57,9 +57,11 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
                 return Ok(false);
             };
             let folded = layer.fold_input_boxed(factors)?;
-            let folded = folded.ok_or_else(|| Error::UnsupportedQConfig {
-                expected: "a float layer whose inputs can be divided".into(),
-                got: layer.kind().to_string(),
+            let folded = folded.ok_or_else(|| {
+                Error::from(Fault::UnsupportedQConfig {
+                    expected: "a float layer whose inputs can be divided".into(),
+                    got: layer.kind().to_string(),
+                })
             })?;
             layer.install(folded)?;
             Ok(true)

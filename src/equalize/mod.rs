@@ -24,7 +24,7 @@ use candle_core::Tensor;
 pub use config::Equalization;
 pub use report::{EqualizeReport, LeftNorm, Pair, Unfoldable};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::Quantizable;
 use crate::tensor::to_f32_vec;
 use find::Probed;
@@ -86,11 +86,11 @@ where
     M: Quantizable + Clone,
 {
     if !(0. ..=1.).contains(&config.alpha) {
-        return Err(Error::InvalidArgument {
+        return Err(Error::from(Fault::InvalidArgument {
             what: "alpha",
             expected: "a number from 0 to 1".into(),
             got: config.alpha.to_string(),
-        });
+        }));
     }
     let (expected, probed) = Probed::run(&mut model.clone(), |model| probe(model))?;
     let expected = finite(&expected)?;
@@ -141,7 +141,7 @@ fn finite(output: &Tensor) -> Result<Vec<f32>> {
     if values.iter().all(|value| value.is_finite()) && !values.is_empty() {
         Ok(values)
     } else {
-        Err(Error::InvalidArgument {
+        Err(Error::from(Fault::InvalidArgument {
             what: "output of the probe",
             expected: "finite numbers".into(),
             got: if values.is_empty() {
@@ -149,7 +149,7 @@ fn finite(output: &Tensor) -> Result<Vec<f32>> {
             } else {
                 "a NaN or an infinity".into()
             },
-        })
+        }))
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::codes::{ActivationInspection, Activations, WeightInspection};
 use super::measure::Deviation;
 use super::observe::tapped;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::{
     AnyLayer, LayerKind, Quantizable, Receiver, Replay, Visitor, Walk, WeightInfo,
 };
@@ -97,11 +97,11 @@ pub fn inspect<M: Quantizable>(
             .collect::<Vec<_>>()
     };
     if paths(&before) != paths(&after) {
-        return Err(Error::InvalidArgument {
+        return Err(Error::from(Fault::InvalidArgument {
             what: "quantized model",
             expected: format!("the {} layers of the float one", before.0.len()),
             got: format!("{} layers, or of other names", after.0.len()),
-        });
+        }));
     }
     let probes: Vec<_> = after.0.iter().map(Probe::new).collect();
     let expected = with_taps(float, &before, &probes, Probe::of_float, &run)?;
@@ -263,11 +263,11 @@ impl Probe {
     fn of_quantized(&self, _inputs: &[&Tensor], output: &Tensor) {
         self.update(|measured| {
             let Some(expected) = measured.outputs.get(measured.compared) else {
-                return Err(Error::InvalidArgument {
+                return Err(Error::from(Fault::InvalidArgument {
                     what: "run",
                     expected: format!("the float model's {} calls", measured.outputs.len()),
                     got: "more of the quantized one".into(),
-                });
+                }));
             };
             measured.compared += 1;
             measured.along.get_or_insert_default().add(expected, output)

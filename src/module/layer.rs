@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::kind::LayerKind;
 use super::tied::LentWeight;
 use super::weight_info::WeightInfo;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::qconfig::QConfig;
 use crate::stored::StoredWeight;
 use crate::tap::{Replay, Tap};
@@ -102,10 +102,10 @@ pub trait Layer: Sized + 'static {
     fn stored(&self) -> Result<Vec<StoredWeight>> {
         match self.weights().into_iter().find(|weight| weight.quantized) {
             None => Ok(Vec::new()),
-            Some(weight) => Err(Error::Unsavable {
+            Some(weight) => Err(Error::from(Fault::Unsavable {
                 expected: "one that implements `Layer::stored`".into(),
                 got: format!("a {} with a quantized `{}`", self.kind(), weight.name),
-            }),
+            })),
         }
     }
 
@@ -189,7 +189,7 @@ pub trait AnyLayer: sealed::Sealed + Any {
     /// Puts `replacement` in the place of `self`, which is returned.
     ///
     /// # Errors
-    /// [`Error::InconsistentWalk`] if it is of another type; `self` is then unchanged.
+    /// [`ErrorKind::InconsistentWalk`](crate::ErrorKind::InconsistentWalk) if it is of another type; `self` is then unchanged.
     fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<Box<dyn AnyLayer>>;
 }
 
@@ -258,9 +258,9 @@ impl<L: Layer> AnyLayer for L {
                 std::mem::swap(self, &mut *layer);
                 Ok(layer)
             }
-            Err(_) => Err(Error::InconsistentWalk {
+            Err(_) => Err(Error::from(Fault::InconsistentWalk {
                 message: format!("expected a {} here", std::any::type_name::<L>()),
-            }),
+            })),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::layer::{AnyLayer, Layer};
 use super::norm::AnyNorm;
 use super::tied::WeightId;
 use super::weight_info::{WeightDType, WeightInfo};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 
 /// A module tree that shows its layers by name; [derive it](macro@crate::Quantizable).
 ///
@@ -389,7 +389,7 @@ impl<'v> Walk<'v> {
 
     /// The error of a cell or a lock at the current path that is borrowed or locked.
     pub(super) fn in_use(&self, what: &'static str) -> Error {
-        Error::InUse { what }.at(&self.path.dotted)
+        Error::from(Fault::InUse { what }).at(&self.path.dotted)
     }
 }
 
@@ -558,8 +558,10 @@ impl<'v> WalkMut<'v> {
         };
         if let Some(pointer) = replaced {
             let pointer = pointer.downcast_ref::<P>();
-            let pointer = pointer.ok_or_else(|| Error::InconsistentWalk {
-                message: format!("the pointer at {} changed its type", self.path.dotted),
+            let pointer = pointer.ok_or_else(|| {
+                Error::from(Fault::InconsistentWalk {
+                    message: format!("the pointer at {} changed its type", self.path.dotted),
+                })
             })?;
             // The value that holds this pointer changes with it, although no layer is visited here.
             self.changes += usize::from(shared_key(shared) != shared_key(pointer));

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::kernels::{self, Extent};
 use crate::tensor::{Elements, as_f32};
 
@@ -46,13 +46,13 @@ fn axis(ch_axis: isize, rank: usize) -> Result<usize> {
         0.. => Some(ch_axis.unsigned_abs()),
         _ => rank.checked_sub(ch_axis.unsigned_abs()),
     };
-    from_front
-        .filter(|axis| *axis < rank)
-        .ok_or_else(|| Error::InvalidArgument {
+    from_front.filter(|axis| *axis < rank).ok_or_else(|| {
+        Error::from(Fault::InvalidArgument {
             what: "ch_axis",
             expected: format!("an axis of a tensor of rank {rank}"),
             got: ch_axis.to_string(),
         })
+    })
 }
 
 /// The error that names the first element that is NaN or infinite.
@@ -65,8 +65,8 @@ fn non_finite(tensor: &Tensor) -> Result<Error> {
     for (index, size) in index.iter_mut().zip(tensor.dims()).rev() {
         (*index, at) = (at % size, at / size);
     }
-    Ok(Error::NonFiniteWeight {
+    Ok(Error::from(Fault::NonFiniteWeight {
         index,
         value: found.map_or(f32::NAN, |at| values[at]),
-    })
+    }))
 }

@@ -1,7 +1,7 @@
 //! The parameters chosen by an observer, checked once, so that code that quantizes with them need
 //! not.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::kernels::Coding;
 use crate::qparams::{QDType, Rounding, quantize, quantize_float};
 
@@ -49,20 +49,20 @@ impl WeightQParams {
             ZeroPoints::Float(zero_points) => zero_points.len(),
         };
         if scales.is_empty() || scales.len() != count {
-            return Err(Error::InvalidArgument {
+            return Err(Error::from(Fault::InvalidArgument {
                 what: "zero points",
                 expected: format!("{}, one for each scale", scales.len().max(1)),
                 got: count.to_string(),
-            });
+            }));
         }
         // The inverse of a subnormal scale overflows.
         let sound = |scale: f32| scale.is_normal() && scale > 0.;
         if let Some(scale) = scales.iter().find(|scale| !sound(**scale)) {
-            return Err(Error::InvalidArgument {
+            return Err(Error::from(Fault::InvalidArgument {
                 what: "scale",
                 expected: "a positive normal number; values may span too wide a range".into(),
                 got: scale.to_string(),
-            });
+            }));
         }
         let fault = match &zero_points {
             ZeroPoints::Int(zero_points) => zero_points
@@ -75,11 +75,11 @@ impl WeightQParams {
                 .map(|z| ("a finite number".into(), z.to_string())),
         };
         match fault {
-            Some((expected, got)) => Err(Error::InvalidArgument {
+            Some((expected, got)) => Err(Error::from(Fault::InvalidArgument {
                 what: "zero point",
                 expected,
                 got,
-            }),
+            })),
             None => Ok(Self {
                 dtype,
                 scales,
@@ -176,9 +176,9 @@ pub(super) fn check_quant_range(dtype: QDType, [min, max]: [i32; 2]) -> Result<(
     if dtype_min <= min && min < max && max <= dtype_max {
         return Ok(());
     }
-    Err(Error::InvalidArgument {
+    Err(Error::from(Fault::InvalidArgument {
         what: "quant_range",
         expected: format!("min below max, both in {dtype_min} to {dtype_max}"),
         got: format!("{min} to {max}"),
-    })
+    }))
 }

@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Module, Result, Tensor};
 
 use super::ours::is_ours;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::kernels::{self, Activation};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 use crate::trace;
@@ -175,11 +175,11 @@ impl TryFrom<candle_nn::Activation> for Activation {
             Candle::Silu | Candle::Swish => Self::Silu,
             Candle::Sigmoid => Self::Sigmoid,
             other => {
-                return Err(Error::InvalidArgument {
+                return Err(Error::from(Fault::InvalidArgument {
                     what: "activation",
                     expected: "relu, gelu, gelu_tanh, silu or sigmoid".into(),
                     got: format!("{other:?}"),
-                });
+                }));
             }
         })
     }

@@ -81,7 +81,7 @@ impl QConfig {
     /// The preset of that name, or of PyTorch's name for it, such as `default_dynamic_qconfig`.
     ///
     /// # Errors
-    /// [`Error::UnknownName`](crate::Error::UnknownName) for any other name.
+    /// [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName) for any other name.
     pub fn preset(name: &str) -> Result<Self> {
         match name.strip_suffix("_qconfig").unwrap_or(name) {
             "int8" => Ok(Self::int8()),

@@ -1,7 +1,7 @@
 //! Tables of codes or halves that were made before.
 
 use super::{Elements, QTable};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 use crate::kernels::{self, OutOfRange};
 use crate::observer::ZeroPoints;
@@ -57,22 +57,22 @@ impl QTable {
             }
             ZeroPoints::Float(zero_points) if is_float && raw.dtype == QDType::QUInt8 => {
                 if let Some(got) = zero_points.iter().find(|z| !z.is_finite()) {
-                    return Err(Error::InvalidArgument {
+                    return Err(Error::from(Fault::InvalidArgument {
                         what: "zero point",
                         expected: "a finite number".into(),
                         got: got.to_string(),
-                    });
+                    }));
                 }
                 zero_points.len()
             }
             _ => {
-                return Err(Error::UnsupportedQConfig {
+                return Err(Error::from(Fault::UnsupportedQConfig {
                     expected:
                         "float zero points for quint8 with per_channel_affine_float_qparams, \
                                integers for all else"
                             .into(),
                     got: format!("{}, {}", raw.dtype, raw.qscheme),
-                });
+                }));
             }
         };
         raw.check(shape, count)?;

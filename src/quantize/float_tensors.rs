@@ -9,7 +9,7 @@ use super::hidden::BUILDER_ADVICE;
 use super::owners::Owners;
 use super::survey::Survey;
 use super::text::{human_bytes, shown};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::WeightDType;
 
 /// A float tensor with two or more dimensions that no layer holds, so that it stays float; or a
@@ -111,9 +111,9 @@ pub(super) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) 
 fn check_builders(survey: &Survey) -> Result<()> {
     match survey.strict_builders.first() {
         None => Ok(()),
-        Some(path) => Err(Error::FloatTensors {
+        Some(path) => Err(Error::from(Fault::FloatTensors {
             got: format!("{}, a VarBuilder, which {BUILDER_ADVICE}", shown(path)),
-        }),
+        })),
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn checked(
     let refused: Vec<_> = named.iter().filter(|tensor| tensor.strict).collect();
     match listed(&refused) {
         None => check_builders(survey).map(|()| named),
-        Some(got) => Err(Error::FloatTensors { got }),
+        Some(got) => Err(Error::from(Fault::FloatTensors { got })),
     }
 }
 

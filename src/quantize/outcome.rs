@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::qconfig::QConfig;
 use crate::qconfig::file::serialize_named;
 
@@ -60,7 +60,7 @@ pub enum LeftReason {
         /// The minimum for quantization.
         min_params: usize,
     },
-    /// Its products could leave the range of an i32: see [`Error::AccumulatorOverflow`].
+    /// Its products could leave the range of an i32: see [`ErrorKind::AccumulatorOverflow`].
     AccumulatorOverflow {
         /// The first such output channel.
         channel: usize,
@@ -72,9 +72,8 @@ pub enum LeftReason {
 impl LeftReason {
     /// The reason that a layer's error is, if it tells a limit of int8 and no mistake.
     pub(super) fn of_limit(error: &Error) -> Option<Self> {
-        match error {
-            Error::At { error, .. } => Self::of_limit(error),
-            &Error::AccumulatorOverflow { channel, got } => {
+        match *error.fault() {
+            Fault::AccumulatorOverflow { channel, got } => {
                 Some(Self::AccumulatorOverflow { channel, got })
             }
             _ => None,

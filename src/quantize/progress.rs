@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::spec::decision::Decision;
 use super::survey::Survey;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::WeightInfo;
 
 /// How far a call of [`quantize_dynamic_with`](crate::quantize_dynamic_with) is: one more layer has
@@ -76,10 +76,10 @@ impl<'a> Reporter<'a> {
     /// When the function has asked to stop.
     pub fn finish(self) -> Result<()> {
         if self.cancelled {
-            return Err(Error::Cancelled {
+            return Err(Error::from(Fault::Cancelled {
                 layers: self.now.layers,
                 total_layers: self.now.total_layers,
-            });
+            }));
         }
         Ok(())
     }

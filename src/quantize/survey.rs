@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::found_tensor::FoundTensor;
 use super::hidden::{HiddenField, OpaqueField};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::{AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightInfo};
 
 /// One layer of the model.
@@ -66,7 +66,7 @@ impl Survey {
                 // A layer may be visited twice at one path, if shared pointers are flattened.
                 if *seen.entry(path).or_insert(index) != index {
                     let path = path.clone();
-                    return Err(Error::DuplicatePath { path });
+                    return Err(Error::from(Fault::DuplicatePath { path }));
                 }
             }
         }

@@ -6,7 +6,7 @@ use super::outcome::LeftReason;
 use super::progress::Reporter;
 use super::spec::decision::{Decision, Refusal};
 use super::survey::Survey;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::{
     AnyLayer, LayerKind, LentWeight, Quantizable, Visitor, VisitorMut, Walk, WalkMut, WeightId,
 };
@@ -160,9 +160,9 @@ pub(crate) fn rehearse<M: Quantizable + ?Sized>(
             if let Some(replacement) = self.replacements.get(path) {
                 let fits = layer.accepts(&**replacement);
                 if !(self.waiting.remove(path) && fits) {
-                    return Err(Error::InconsistentWalk {
+                    return Err(Error::from(Fault::InconsistentWalk {
                         message: "visit_mut shows another layer here".into(),
-                    });
+                    }));
                 }
             }
             Ok(false)
@@ -176,9 +176,9 @@ pub(crate) fn rehearse<M: Quantizable + ?Sized>(
     WalkMut::over(model, &mut visitor)?;
     match visitor.waiting.first() {
         None => Ok(()),
-        Some(path) => Err(Error::InconsistentWalk {
+        Some(path) => Err(Error::from(Fault::InconsistentWalk {
             message: format!("visit_mut does not reach {path}"),
-        }),
+        })),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Format, QWeight};
 use crate::codes::offset;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::Int8;
 use crate::kernels::{self, OutOfRange};
@@ -77,10 +77,10 @@ impl QWeight {
         let isa = kernels::active()?;
         let [n, k] = check_shape(gates, shape)?;
         if raw.qscheme == QScheme::PerChannelAffineFloatQParams {
-            return Err(Error::UnsupportedQConfig {
+            return Err(Error::from(Fault::UnsupportedQConfig {
                 expected: "integer zero points, for a weight that is multiplied".into(),
                 got: raw.qscheme.to_string(),
-            });
+            }));
         }
         raw.check(shape, raw.zero_points.len())?;
         let bias = finite_bias(bias, n)?;
@@ -158,11 +158,11 @@ impl<Z> RawCodes<Z> {
             if expected == got {
                 Ok(())
             } else {
-                Err(Error::InvalidArgument {
+                Err(Error::from(Fault::InvalidArgument {
                     what,
                     expected: expected.to_string(),
                     got: got.to_string(),
-                })
+                }))
             }
         };
         let elements = sizes::weight("codes", [rows, k])?;
@@ -177,11 +177,11 @@ impl<Z> RawCodes<Z> {
         let wrong = |scale: f32| !(scale.is_finite() && scale > 0.);
         match self.scales.iter().position(|scale| wrong(*scale)) {
             None => Ok(()),
-            Some(index) => Err(Error::InvalidArgument {
+            Some(index) => Err(Error::from(Fault::InvalidArgument {
                 what: "scale",
                 expected: "a finite positive number".into(),
                 got: format!("{} at index {index}", self.scales[index]),
-            }),
+            })),
         }
     }
 }
@@ -191,11 +191,11 @@ pub(crate) fn check_codes(what: &'static str, dtype: QDType, codes: &[i32]) -> R
     let [min, max] = dtype.codes();
     match codes.iter().position(|code| !(min..=max).contains(code)) {
         None => Ok(()),
-        Some(index) => Err(Error::InvalidArgument {
+        Some(index) => Err(Error::from(Fault::InvalidArgument {
             what,
             expected: format!("{min} to {max}"),
             got: format!("{} at index {index}", codes[index]),
-        }),
+        })),
     }
 }
 
@@ -211,18 +211,18 @@ pub(crate) fn less_offset(dtype: QDType, codes: &[i32]) -> Result<Vec<i8>> {
 pub(crate) fn check_halves(shape: [usize; 2], halves: &Halves) -> Result<()> {
     let elements = sizes::weight("halves", shape)?;
     if halves.len() != elements {
-        return Err(Error::InvalidArgument {
+        return Err(Error::from(Fault::InvalidArgument {
             what: "number of elements",
             expected: elements.to_string(),
             got: halves.len().to_string(),
-        });
+        }));
     }
     match halves.non_finite() {
         None => Ok(()),
-        Some((at, value)) => Err(Error::NonFiniteWeight {
+        Some((at, value)) => Err(Error::from(Fault::NonFiniteWeight {
             index: vec![at / shape[1], at % shape[1]],
             value,
-        }),
+        })),
     }
 }
 
@@ -230,11 +230,11 @@ fn check_shape(gates: usize, shape: [usize; 2]) -> Result<[usize; 2]> {
     if gates > 0 && shape[0].is_multiple_of(gates) {
         Ok(shape)
     } else {
-        Err(Error::ShapeMismatch {
+        Err(Error::from(Fault::ShapeMismatch {
             op: "weight",
             expected: format!("[out_features, in_features] of {gates} gates"),
             got: shape.to_vec(),
-        })
+        }))
     }
 }
 
@@ -248,10 +248,10 @@ fn finite_bias(bias: Option<&Tensor>, n: usize) -> Result<Vec<f32>> {
     let bias = to_f32_vec(bias, "bias")?;
     match bias.iter().position(|value| !value.is_finite()) {
         None => Ok(bias),
-        Some(index) => Err(Error::NonFiniteBias {
+        Some(index) => Err(Error::from(Fault::NonFiniteBias {
             index,
             value: bias[index],
-        }),
+        })),
     }
 }
 
@@ -268,7 +268,7 @@ pub(crate) fn check_sums(codes: &[i8], k: usize, zero_points: &[i32]) -> Result<
         let distances = codes.map(|code| i64::from(i32::from(*code).abs_diff(*zero_point)));
         let got = 255 * distances.sum::<i64>();
         if got > i32::MAX.into() {
-            return Err(Error::AccumulatorOverflow { channel, got });
+            return Err(Error::from(Fault::AccumulatorOverflow { channel, got }));
         }
     }
     Ok(())

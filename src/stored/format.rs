@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::halves::HalfType;
 use crate::qconfig::DynamicConfig;
 use crate::qconfig::file::Activations;
@@ -174,14 +174,14 @@ impl TryFrom<Written> for Format {
                     activation: Some(activation),
                 })
             }
-            _ => Err(Error::UnsupportedCheckpoint {
+            _ => Err(Error::from(Fault::UnsupportedCheckpoint {
                 what: "weight",
                 expected: "codes with dynamic activations and integer zero points, float16 with \
                        float activations, bfloat16 with bfloat16 activations, or a table \
                        without activations"
                     .into(),
                 got: serde_json::to_string(&written).unwrap_or_default(),
-            }),
+            })),
         }
     }
 }

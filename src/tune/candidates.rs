@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use super::units::{Assignment, Precision, Unit, Units};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
 use crate::qconfig::QConfig;
 use crate::quantize::progress::Reporter;
@@ -34,7 +34,7 @@ impl Candidates {
         if !decisions.iter().any(Decision::is_swapped) {
             let hint = "all layers that the spec matches are quantized already";
             let hint = with_hidden(hint.into(), &survey);
-            return Err(Error::NothingMatched { hint });
+            return Err(Error::from(Fault::NothingMatched { hint }));
         }
         let float_tensors = float_tensors::checked(&survey, |layer| decisions[layer].is_swapped())?;
         let mut waiting = BTreeMap::new();

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 
 /// The accuracy that may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -91,11 +91,11 @@ impl Criterion {
         if valid {
             Ok(())
         } else {
-            Err(Error::InvalidArgument {
+            Err(Error::from(Fault::InvalidArgument {
                 what,
                 expected: expected.into(),
                 got: goal.to_string(),
-            })
+            }))
         }
     }
 }

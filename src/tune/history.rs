@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::trial::Trial;
 use super::units::{Assignment, Precision, Units};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::words::brief;
 
 const VERSION: u32 = 1;
@@ -66,9 +66,11 @@ impl History {
     /// A new file; a history that exists is replaced, and no other file.
     pub fn create(path: &Path) -> Result<Self> {
         let create = || -> Result<_> {
-            let io = |error| Error::Io {
-                action: "create",
-                error,
+            let io = |error| {
+                Error::from(Fault::Io {
+                    action: "create",
+                    error,
+                })
             };
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
@@ -77,11 +79,11 @@ impl History {
             let read = (&mut file).take(START.len() as u64).read_to_end(&mut start);
             read.map_err(io)?;
             if !START.starts_with(&start) {
-                return Err(Error::InvalidArgument {
+                return Err(Error::from(Fault::InvalidArgument {
                     what: "history",
                     expected: "a new file, or a history to replace".into(),
                     got: "another file".into(),
-                });
+                }));
             }
             file.set_len(0).map_err(io)?;
             file.rewind().map_err(io)?;
@@ -95,9 +97,11 @@ impl History {
     /// A last line without an end was being written when the run was stopped, and is cut off.
     pub fn resume(path: &Path, model: &str, units: &Units) -> Result<Option<(Self, Recorded)>> {
         let read = || -> Result<_> {
-            let io = |error| Error::Io {
-                action: "read",
-                error,
+            let io = |error| {
+                Error::from(Fault::Io {
+                    action: "read",
+                    error,
+                })
             };
             let mut options = OpenOptions::new();
             let mut file = match input::open_with(path, options.read(true).write(true)) {
@@ -190,12 +194,12 @@ fn seconds(line: usize, seconds: f64) -> Result<f64> {
 }
 
 fn fault(line: usize, key: &str, message: &str) -> Error {
-    Error::InvalidConfig {
+    Error::from(Fault::InvalidConfig {
         line,
         column: 1,
         key: key.to_owned(),
         message: brief(message, 300),
-    }
+    })
 }
 
 /// A line from JSON.
@@ -205,12 +209,12 @@ fn read<'a, T: Deserialize<'a>>(line: usize, text: &'a str) -> Result<T> {
         let message = message
             .rsplit_once(" at line ")
             .map_or(&*message, |(m, _)| m);
-        Error::InvalidConfig {
+        Error::from(Fault::InvalidConfig {
             line,
             column: e.column().max(1),
             key: String::new(),
             message: brief(&format!("malformed history: {message}"), 300),
-        }
+        })
     })
 }
 

@@ -41,7 +41,7 @@ pub use strategy::Strategy;
 pub use trial::{Trial, TuningProgress};
 pub use units::Precision;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::inspect::{self, Deviation};
 use crate::module::Quantizable;
 use candidates::Candidates;
@@ -257,9 +257,9 @@ fn measure_float<M: Quantizable + ?Sized>(
         Ok(value) => value.to_string(),
         Err(stopped) => stopped.to_string(),
     };
-    Err(Error::InvalidArgument {
+    Err(Error::from(Fault::InvalidArgument {
         what: "accuracy of the float model",
         expected: "a finite number".into(),
         got,
-    })
+    }))
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::{
-    Checkpoint, Granularity, QConfig, QConfigSpec, QTable, Quantizable, checkpoint, nn,
+    Checkpoint, ErrorKind, Granularity, QConfig, QConfigSpec, QTable, Quantizable, checkpoint, nn,
     quantize_dynamic,
 };
 use safetensors::SafeTensors;
@@ -245,10 +245,8 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
                 return Ok(vec![self.projection.stored("kernel")]);
             }
             // As a layer that knows nothing of it.
-            Err(candle_dynquant::Error::Unsavable {
-                expected: "one".into(),
-                got: "another".into(),
-            })
+            let message = "cannot save the layer: expected one, got another";
+            Err(candle_dynquant::Error::new(ErrorKind::Unsavable, message))
         }
     }
     let dir = tempfile::tempdir()?;

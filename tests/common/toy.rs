@@ -2,7 +2,7 @@
 
 use candle_dynquant::module::{AnyLayer, Visitor, VisitorMut, Walk, WalkMut};
 use candle_dynquant::{
-    Error, Layer, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
+    Error, ErrorKind, Layer, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
 };
 
 /// A layer with one weight of four elements; quantizing it flips a flag.
@@ -68,10 +68,8 @@ impl Layer for Toy {
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         if self.broken {
-            return Err(Error::UnsupportedQConfig {
-                expected: "nothing".into(),
-                got: qconfig.to_string(),
-            });
+            let message = format!("unsupported qconfig: expected nothing, got {qconfig}");
+            return Err(Error::new(ErrorKind::UnsupportedQConfig, message));
         }
         Ok(Self {
             quantized: Some(qconfig.clone()),

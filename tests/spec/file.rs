@@ -3,7 +3,7 @@
 use crate::common::toy::Toy;
 use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    DynamicConfig, Error, Granularity, HalfType, LayerKind, OnnxRuntimeOptions, QConfig,
+    DynamicConfig, Error, ErrorKind, Granularity, HalfType, LayerKind, OnnxRuntimeOptions, QConfig,
     QConfigSpec, QDType, QScheme, quantize_dynamic,
 };
 
@@ -406,7 +406,7 @@ fn files_are_read_by_their_extension() {
         let error = QConfigSpec::from_file(&path)
             .map(|_| ())
             .expect_err(expected);
-        assert!(matches!(error, Error::InFile { .. }), "{error:?}");
+        assert!(error.file().is_some(), "{error:?}");
         assert!(error.to_string().contains(expected), "{expected}\n{error}");
     }
 }
@@ -414,11 +414,7 @@ fn files_are_read_by_their_extension() {
 #[test]
 fn a_custom_observer_is_not_written_but_reported() {
     let custom = CustomObserver::new("Percentile", |_| {
-        Err(Error::InvalidArgument {
-            what: "observer",
-            expected: "never made".into(),
-            got: String::new(),
-        })
+        Err(Error::new(ErrorKind::InvalidArgument, "never made"))
     });
     let kind = ObserverKind::Custom(custom);
     let config = ObserverConfig::new(kind, QDType::QInt8, QScheme::PerTensorSymmetric);

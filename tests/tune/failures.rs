@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use candle_dynquant::tune::{Stopped, Strategy, tune_with};
-use candle_dynquant::{Error, QConfig, QConfigSpec, Result, TuningConfig, TuningOutcome, tune};
+use candle_dynquant::{ErrorKind, QConfig, QConfigSpec, Result, TuningConfig, TuningOutcome, tune};
 
 use crate::model::{Lossy, Model, accuracy, becomes, model, search};
 
@@ -230,5 +230,5 @@ fn a_mistake_is_an_error_and_changes_nothing() {
         ..Lossy::new(0.1)
     }];
     let error = tune(&mut quantized, &crate::config(), never).unwrap_err();
-    assert!(matches!(error, Error::NothingMatched { .. }), "{error}");
+    assert!(error.kind() == ErrorKind::NothingMatched, "{error}");
 }

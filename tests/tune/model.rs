@@ -3,7 +3,9 @@
 
 use std::cell::Cell;
 
-use candle_dynquant::{Error, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo};
+use candle_dynquant::{
+    Error, ErrorKind, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
+};
 use candle_dynquant::{Layer, TuningConfig, TuningOutcome, tune};
 
 thread_local! {
@@ -77,11 +79,8 @@ impl Layer for Lossy {
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         QUANTIZED.set(QUANTIZED.get() + 1);
         if self.refuses.as_ref() == Some(qconfig) {
-            return Err(Error::InvalidArgument {
-                what: "qconfig",
-                expected: "another".into(),
-                got: "this one".into(),
-            });
+            let message = "invalid qconfig: expected another, got this one";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         Ok(Self {
             to: Some(qconfig.clone()),

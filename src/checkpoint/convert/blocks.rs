@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 
 use crate::checkpoint::read::{self, Entry, Opened, Shard, invalid};
 use crate::codes::offset;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::QConfig;
 use crate::qtable::QTable;
@@ -59,9 +59,9 @@ fn block(values: Vec<f32>, rows: &Range<usize>, k: usize) -> Result<Tensor> {
 
 /// The error of a block of rows that begins at `first`.
 fn below(mut error: Error, first: usize) -> Error {
-    match &mut error {
-        Error::NonFiniteWeight { index, .. } => index.iter_mut().take(1).for_each(|i| *i += first),
-        Error::AccumulatorOverflow { channel, .. } => *channel += first,
+    match error.fault_mut() {
+        Fault::NonFiniteWeight { index, .. } => index.iter_mut().take(1).for_each(|i| *i += first),
+        Fault::AccumulatorOverflow { channel, .. } => *channel += first,
         _ => {}
     }
     error

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::blocks::check_products;
 use crate::checkpoint::read::{Checkpoint, is_float, matrix};
 use crate::checkpoint::write::own_name;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::quantize::{LeftReason, Outcome, QConfigSpec, quantize_dynamic};
@@ -139,31 +139,34 @@ impl Plan {
                     unknown_name("matrix", name, &names)
                 })?;
                 if has_inputs_as_rows(source, name) {
-                    return Err(Error::InvalidArgument {
+                    return Err(Error::from(Fault::InvalidArgument {
                         what: "linear",
                         expected: "experts [experts, out_features, in_features], with a scale for each output"
                             .into(),
                         got: format!("{name:?}, whose rows are inputs; it stays float"),
-                    });
+                    }));
                 }
                 found.push(layer);
             }
         }
         if let Some(name) = source.opened.weights.keys().next() {
-            return Err(Error::InvalidArgument {
+            return Err(Error::from(Fault::InvalidArgument {
                 what: "checkpoint",
                 expected: "one that is float".into(),
                 got: format!("the quantized weight {name:?}"),
-            });
+            }));
         }
         let leaf = |layer| Leaf {
             layer,
             source: source.clone(),
         };
         let mut tree = Tree(found.into_iter().map(leaf).collect());
-        let report = quantize_dynamic(&mut tree, spec).map_err(|error| match error {
-            error @ Error::At { .. } => error.in_file(source.opened.files.path()),
-            error => error,
+        let report = quantize_dynamic(&mut tree, spec).map_err(|error| {
+            if error.path().is_some() {
+                error.in_file(source.opened.files.path())
+            } else {
+                error
+            }
         })?;
         let layers = tree.0.into_iter().zip(report.layers);
         let layers = layers.map(|(leaf, report)| PlannedLayer {
@@ -423,10 +426,10 @@ impl Layer for Leaf {
         if let LayerKind::Custom(kind) = &self.layer.kind
             && !self.layer.is_linear()
         {
-            return Err(Error::UnsupportedQConfig {
+            return Err(Error::from(Fault::UnsupportedQConfig {
                 expected: format!("float weights, which a {kind} keeps"),
                 got: qconfig.to_string(),
-            });
+            }));
         }
         // A table is looked up, not multiplied.
         if self.layer.kind != LayerKind::Embedding {

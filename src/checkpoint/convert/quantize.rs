@@ -10,7 +10,7 @@ use crate::checkpoint::write::{
     Contents, Module, Output, Writer, entry, planned, rewrite, write_qparams,
 };
 use crate::codes::offset;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::module::LayerKind;
 use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::QConfig;
@@ -122,10 +122,10 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
             codes: codes(weight),
             activation: None,
         }),
-        QConfig::Table(_) => Err(Error::UnsupportedQConfig {
+        QConfig::Table(_) => Err(Error::from(Fault::UnsupportedQConfig {
             expected: "dynamic activations, for a weight that is multiplied".into(),
             got: qconfig.to_string(),
-        }),
+        })),
         QConfig::Int8 { weight, activation } => Ok(Format::Int8 {
             codes: codes(weight),
             activation: (!is_table).then_some(*activation),
@@ -148,11 +148,13 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
 
 /// The error of a weight, at its place in the source.
 fn fault(error: Error, source: &Opened, name: &str) -> Error {
-    match (error, source.files.find(name)) {
-        // Names a file already: the source, or the output.
-        (error @ (Error::InFile { .. } | Error::Io { .. }), _) => error,
-        (error, Some((shard, _))) => error.at(name).in_file(&shard.path),
-        (error, None) => error.at(name),
+    // Of the source or of the output.
+    if error.is_in_file() || error.kind() == ErrorKind::Io {
+        return error;
+    }
+    match source.files.find(name) {
+        Some((shard, _)) => error.at(name).in_file(&shard.path),
+        None => error.at(name),
     }
 }
 

@@ -12,7 +12,7 @@ use serde::de::{Error as _, MapAccess};
 use super::header::{Entry, invalid, parse_file};
 use super::shard::Shard;
 use super::unique_map::{Keyed, UniqueMap};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::words::brief;
 
 const SINGLE: &str = "model.safetensors";
@@ -37,7 +37,7 @@ impl Files {
     pub fn open(path: &Path) -> Result<Self> {
         let opening = |error| {
             let action = "open";
-            Error::Io { action, error }.in_file(path)
+            Error::from(Fault::Io { action, error }).in_file(path)
         };
         let meta = fs::metadata(path).map_err(opening)?;
         if meta.is_dir() {
@@ -226,7 +226,7 @@ pub fn is_of_model(path: &Path) -> bool {
 fn only_file(folder: &Path) -> Result<PathBuf> {
     let reading = |error| {
         let action = "read the folder";
-        Error::Io { action, error }.in_file(folder)
+        Error::from(Fault::Io { action, error }).in_file(folder)
     };
     let (mut found, mut others) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder).map_err(reading)? {
@@ -246,7 +246,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
                 let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
                 brief(&names.collect::<Vec<_>>().join(", "), 300)
             };
-            Err(Error::MalformedCheckpoint {
+            Err(Error::from(Fault::MalformedCheckpoint {
                 what: "folder",
                 expected: format!("{SINGLE}, {INDEX}, or one other safetensors file"),
                 got: match (&found[..], &others[..]) {
@@ -261,7 +261,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
                     }
                     (found, _) => names(found),
                 },
-            }
+            })
             .in_file(folder))
         }
     }
@@ -297,10 +297,12 @@ impl Keyed for FileName {
 
 /// The file of each tensor, at least of one.
 fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
-    let malformed = |got| Error::MalformedCheckpoint {
-        what: "index",
-        expected: "an object `weight_map` from tensors to files".into(),
-        got,
+    let malformed = |got| {
+        Error::from(Fault::MalformedCheckpoint {
+            what: "index",
+            expected: "an object `weight_map` from tensors to files".into(),
+            got,
+        })
     };
     let json = read_small(path, MAX_INDEX)?;
     let Index { weight_map } = parse_file(json).map_err(malformed)?;
@@ -314,15 +316,15 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
 pub fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
     input::read(path, max).map_err(|error| match Unexpected::of(&error) {
         Some(Unexpected { expected, got }) if error.kind() == ErrorKind::FileTooLarge => {
-            Error::MalformedCheckpoint {
+            Error::from(Fault::MalformedCheckpoint {
                 what: "file",
                 expected: expected.clone(),
                 got: got.clone(),
-            }
+            })
         }
-        _ => Error::Io {
+        _ => Error::from(Fault::Io {
             action: "read",
             error,
-        },
+        }),
     })
 }

@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::unique_map::{Keyed, UniqueMap};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::words::brief;
 
 /// As the `safetensors` crate.
@@ -58,11 +58,11 @@ impl Header {
         let read = from.take(format::LENGTH as u64).read_to_end(&mut first);
         read.map_err(reading)?;
         if let Some(format) = format::of(&first) {
-            return Err(Error::MalformedCheckpoint {
+            return Err(Error::from(Fault::MalformedCheckpoint {
                 what: "file of tensors",
                 expected: "safetensors".into(),
                 got: format.to_string(),
-            });
+            }));
         }
         let from = &mut first.chain(from);
         let mut prefix = [0; LENGTH as usize];
@@ -170,25 +170,25 @@ pub fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
 }
 
 fn malformed(expected: impl Into<String>, got: impl Into<String>) -> Error {
-    Error::MalformedCheckpoint {
+    Error::from(Fault::MalformedCheckpoint {
         what: "safetensors header",
         expected: expected.into(),
         got: got.into(),
-    }
+    })
 }
 
 /// An error at a tensor, whose name may be as long as the file.
 pub fn invalid(tensor: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
-    Error::InvalidTensor {
+    Error::from(Fault::InvalidTensor {
         tensor: brief(tensor, 200),
         expected: expected.into(),
         got: got.into(),
-    }
+    })
 }
 
 fn reading(error: std::io::Error) -> Error {
     let action = "read the header";
-    Error::Io { action, error }
+    Error::from(Fault::Io { action, error })
 }
 
 /// What a header has under a name.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::header::parse;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::stored::origin::Part;
 use crate::stored::{Format, Written};
 use crate::words::brief;
@@ -51,18 +51,20 @@ struct Version {
 }
 
 pub fn read(json: &str) -> Result<Recorded> {
-    let malformed = |got: String| Error::MalformedCheckpoint {
-        what: "metadata `candle_dynquant`",
-        expected: "a version, formats and weights as JSON".into(),
-        got,
+    let malformed = |got: String| {
+        Error::from(Fault::MalformedCheckpoint {
+            what: "metadata `candle_dynquant`",
+            expected: "a version, formats and weights as JSON".into(),
+            got,
+        })
     };
     let Version { version } = parse(json.as_bytes()).map_err(malformed)?;
     if !VERSIONS.contains(&version) {
-        return Err(Error::UnsupportedCheckpoint {
+        return Err(Error::from(Fault::UnsupportedCheckpoint {
             what: "version of the metadata `candle_dynquant`",
             expected: VERSIONS.map(|version| version.to_string()).join(" or "),
             got: version.to_string(),
-        });
+        }));
     }
     let record: Record = parse(json.as_bytes()).map_err(malformed)?;
     let formats = record.formats.into_iter().map(Format::try_from);

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::header::{Entry, Header, invalid};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 
 /// Bytes that are read at once: few enough to stay in a cache, and in memory that was used before.
@@ -59,9 +59,11 @@ pub struct Shard {
 impl Shard {
     pub fn open(path: &Path) -> Result<Self> {
         let open = || {
-            let opening = |error| Error::Io {
-                action: "open",
-                error,
+            let opening = |error| {
+                Error::from(Fault::Io {
+                    action: "open",
+                    error,
+                })
             };
             let mut file = input::open(path).map_err(opening)?;
             let length = file.metadata().map_err(opening)?.len();
@@ -164,7 +166,7 @@ impl Shard {
 
     fn reading(&self, error: std::io::Error) -> Error {
         let action = "read the tensors";
-        Error::Io { action, error }.in_file(&self.path)
+        Error::from(Fault::Io { action, error }).in_file(&self.path)
     }
 
     /// Elements `range` of an f32 tensor.

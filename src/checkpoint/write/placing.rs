@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::collect::Held;
 use super::errors::{contested, missing};
 use crate::checkpoint::read::{Entry, Opened, invalid, is_float, matrix};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::LayerKind;
 use crate::stored::origin::Part;
 use crate::stored::{Format, Quantized, SCALE, ZERO_POINT};
@@ -67,13 +67,13 @@ pub fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Opti
         && (is_named(&origin.name.to_string()) || held.names.iter().any(is_named))
         && origin.differs_in(source)?
     {
-        return Err(Error::Unsavable {
+        return Err(Error::from(Fault::Unsavable {
             expected: "a layer of the checkpoint that is saved".into(),
             got: format!(
                 "one of another checkpoint, whose tensor {:?} is another",
                 origin.name
             ),
-        });
+        }));
     }
     if let Some(origin) = &held.origin
         && let Some((_, entry)) = source.files.find(&origin.name)

@@ -15,7 +15,7 @@ use super::writer::{Planned, Writer, writing};
 use crate::checkpoint::read::{
     CONFIG, Entry, INDEX, MAX_CONFIG, Opened, Shard, View, is_of_model, read_small, record,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::stored::Format;
 
 /// How deep the folders are from which files are copied.
@@ -64,11 +64,11 @@ pub fn rewrite(contents: &Contents<'_>, out: &Path, mut progress: impl FnMut(u64
     let own = files.folder.as_deref().unwrap_or(files.path());
     let is_on_disk = files.shards.first().is_none_or(Shard::is_on_disk);
     if is_on_disk && real(out).is_some_and(|out| real(own) == Some(out)) {
-        let error = Error::InvalidArgument {
+        let error = Error::from(Fault::InvalidArgument {
             what: "output",
             expected: "another place than the source's".into(),
             got: "the same".into(),
-        };
+        });
         return Err(error.in_file(out));
     }
     let mut write = || match &files.folder {
@@ -183,9 +183,11 @@ fn copy_others(
     shards: &[&OsStr],
     around: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    let failed = |error| Error::Io {
-        action: "copy",
-        error,
+    let failed = |error| {
+        Error::from(Fault::Io {
+            action: "copy",
+            error,
+        })
     };
     for entry in fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;

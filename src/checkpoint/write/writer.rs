@@ -10,7 +10,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
 use crate::checkpoint::read::{LENGTH, header, invalid};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 
 /// A tensor that will be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,15 +129,15 @@ impl<'a> Writer<'a> {
 /// The error of an output that cannot be begun, written, or put in its place.
 pub fn writing(error: std::io::Error) -> Error {
     match Unexpected::of(&error) {
-        Some(Unexpected { expected, got }) => Error::InvalidArgument {
+        Some(Unexpected { expected, got }) => Error::from(Fault::InvalidArgument {
             what: "output",
             expected: expected.clone(),
             got: got.clone(),
-        },
-        None => Error::Io {
+        }),
+        None => Error::from(Fault::Io {
             action: "write",
             error,
-        },
+        }),
     }
 }
 

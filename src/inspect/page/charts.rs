@@ -2,7 +2,7 @@
 
 use charts_rs::{BarChart, Box as Margin, HorizontalBarChart, LineChart, Series};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::inspect::histogram::Histogram;
 
 /// A step of a search for a quantization, as it is drawn on a page.
@@ -98,10 +98,12 @@ fn line(name: &str, values: Vec<Option<f64>>) -> Series {
 }
 
 fn drawn<E: std::fmt::Display>(svg: Result<String, E>) -> Result<String> {
-    svg.map_err(|error| Error::InvalidArgument {
-        what: "picture",
-        expected: "values that can be drawn".into(),
-        got: error.to_string(),
+    svg.map_err(|error| {
+        Error::from(Fault::InvalidArgument {
+            what: "picture",
+            expected: "values that can be drawn".into(),
+            got: error.to_string(),
+        })
     })
 }
 

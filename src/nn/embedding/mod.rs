@@ -8,7 +8,7 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 
 use super::prefix::prefix_of;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::{
     Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightId, WeightInfo,
 };
@@ -193,11 +193,11 @@ impl Embedding {
         };
         match shape {
             &[rows, size] if size == self.hidden_size => Ok(rows),
-            got => Err(Error::ShapeMismatch {
+            got => Err(Error::from(Fault::ShapeMismatch {
                 op: "embeddings",
                 expected: format!("[rows, {}]", self.hidden_size),
                 got: got.to_vec(),
-            }),
+            })),
         }
     }
 }
@@ -255,10 +255,10 @@ impl Layer for Embedding {
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         let Table::Float(table) = &self.table else {
-            return Err(Error::UnsupportedQConfig {
+            return Err(Error::from(Fault::UnsupportedQConfig {
                 expected: "a float table".into(),
                 got: "one that is quantized already".into(),
-            });
+            }));
         };
         self.rows()?;
         let rows = Rows::Own {

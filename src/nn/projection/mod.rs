@@ -10,7 +10,7 @@ use candle_core::{DType, Tensor};
 
 pub use weight_error::WeightError;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::kernels::Activation;
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
@@ -98,10 +98,10 @@ impl Projection {
     /// As [`QWeight::from_float`], and when the weight is quantized already.
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         let Weight::Float(weight) = &self.weight else {
-            return Err(Error::UnsupportedQConfig {
+            return Err(Error::from(Fault::UnsupportedQConfig {
                 expected: "a float weight".into(),
                 got: "one that is quantized already".into(),
-            });
+            }));
         };
         // A bias that is a view of the weight's memory would keep it alive.
         let memory = WeightId::of_tensor(weight).memory();
@@ -233,11 +233,11 @@ impl Projection {
     pub fn weight_error(&self, float: &Self) -> Result<WeightError> {
         let (expected, got) = (float.weight(), self.weight());
         if expected.dims() != got.dims() {
-            return Err(Error::ShapeMismatch {
+            return Err(Error::from(Fault::ShapeMismatch {
                 op: "weight error",
                 expected: format!("{:?}", expected.dims()),
                 got: got.dims().to_vec(),
-            });
+            }));
         }
         let values = |tensor| to_f32_vec(tensor, "weight error");
         Ok(WeightError::of(&values(expected)?, &values(got)?))
@@ -261,20 +261,20 @@ impl Projection {
             Weight::Float(weight) => match weight.dims() {
                 &[n, k] => [n, k],
                 got => {
-                    return Err(Error::ShapeMismatch {
+                    return Err(Error::from(Fault::ShapeMismatch {
                         op: "weight",
                         expected: "[out_features, in_features]".into(),
                         got: got.to_vec(),
-                    });
+                    }));
                 }
             },
         };
         match &self.bias {
-            Some(bias) if bias.dims() != [shape[0]] => Err(Error::ShapeMismatch {
+            Some(bias) if bias.dims() != [shape[0]] => Err(Error::from(Fault::ShapeMismatch {
                 op: "bias",
                 expected: format!("[{}]", shape[0]),
                 got: bias.dims().to_vec(),
-            }),
+            })),
             _ => Ok(shape.into()),
         }
     }

@@ -10,7 +10,7 @@ use super::kind::Kind;
 use super::lstm::{LSTM, Lstm};
 use super::stack::{Axes, Stack};
 use super::weights::{Direction, Inits, Shape};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::sizes;
 use crate::trace;
 
@@ -139,11 +139,11 @@ fn on_single<K: Kind, T>(
     let result = if stack.is_single() {
         f(stack)
     } else {
-        Err(Error::InvalidArgument {
+        Err(Error::from(Fault::InvalidArgument {
             what: "layer used through candle_nn::RNN",
             expected: "one layer in one direction; use forward".into(),
             got: "several".into(),
-        })
+        }))
     };
     Ok(result.map_err(|e| e.at(stack.name().unwrap_or(kind)))?)
 }

@@ -10,7 +10,7 @@ use super::kind::{CellState, Kind};
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
 use super::weights::{Direction, Inits, Shape, is_for_kernels, uniform_init};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::WeightInfo;
 use crate::nn::prefix::prefix_of;
 use crate::nn::projection::Projection;
@@ -63,11 +63,11 @@ impl<K: Kind> Stack<K> {
     ) -> Result<Self> {
         let shape = Shape::new(kind.gates(), input, hidden);
         let wrong = |what, expected: &str, got: usize| {
-            let error = Error::InvalidArgument {
+            let error = Error::from(Fault::InvalidArgument {
                 what,
                 expected: expected.to_owned(),
                 got: got.to_string(),
-            };
+            });
             Err(error.at(&vb.prefix()))
         };
         if config.num_layers == 0 {

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::QConfigSpec;
 use super::rule::{Pattern, Rule};
 use crate::document::{Node, Read, Value, deserialize_by_read};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::LayerKind;
 use crate::name_regex::NameRegex;
 use crate::qconfig::QConfig;
@@ -51,7 +51,7 @@ impl QConfigSpec {
     /// embeddings, `bfloat16` beside bfloat16, else PyTorch's 7 bits per tensor.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`], with line, column and key, where the text is not YAML, or a
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig), with line, column and key, where the text is not YAML, or a
     /// key, a word or a value in it means nothing.
     pub fn from_yaml(text: &str) -> Result<Self> {
         Self::read(&Node::from_yaml(text)?)
@@ -68,14 +68,11 @@ impl QConfigSpec {
     /// Reads a spec from a file that ends in `.yaml`, `.yml` or `.json`.
     ///
     /// # Errors
-    /// As from YAML, and when the file cannot be read; [`Error::InFile`] says which file.
+    /// As from YAML, and when the file cannot be read; [`Error::file`] says which file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let spec = Node::from_file(path).and_then(|node| Self::read(&node));
-        spec.map_err(|error| Error::InFile {
-            path: path.to_owned(),
-            error: Box::new(error),
-        })
+        spec.map_err(|error| error.in_file(path))
     }
 
     /// The spec as YAML, which [`from_yaml`](Self::from_yaml) reads back to an equal one.
@@ -97,11 +94,11 @@ impl QConfigSpec {
 }
 
 fn unwritable(error: &dyn std::error::Error) -> Error {
-    Error::InvalidArgument {
+    Error::from(Fault::InvalidArgument {
         what: "spec",
         expected: "one that can be written".into(),
         got: error.to_string(),
-    }
+    })
 }
 
 deserialize_by_read!(QConfigSpec);

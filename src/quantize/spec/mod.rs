@@ -11,7 +11,7 @@ use std::fmt;
 
 use super::outcome::LeftReason;
 use super::survey::{Found, Survey};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::module::LayerKind;
 use crate::name_regex::{NameRegex, RegexTotals};
 use crate::qconfig::{OnnxRuntimeOptions, QConfig};
@@ -160,7 +160,7 @@ impl QConfigSpec {
     /// `bfloat16` or `onnxruntime`.
     ///
     /// # Errors
-    /// [`Error::UnknownName`] for any other name, with the nearest of these.
+    /// [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName) for any other name, with the nearest of these.
     pub fn preset(name: &str) -> Result<Self> {
         match name {
             "int8" => Ok(Self::int8()),
@@ -267,10 +267,10 @@ impl QConfigSpec {
             .collect::<Result<Vec<_>>>()?;
         for (rule, matcher) in self.rules.iter().zip(&matchers) {
             if !survey.layers.iter().any(|l| matcher.rank(l).is_some()) {
-                return Err(Error::UnmatchedRule {
+                return Err(Error::from(Fault::UnmatchedRule {
                     rule: rule.pattern.to_string(),
                     hint: rule.pattern.hint(survey),
-                });
+                }));
             }
         }
         let decisions: Vec<_> = survey
@@ -281,9 +281,9 @@ impl QConfigSpec {
         if decisions.iter().any(Decision::is_quantized) {
             Ok(decisions)
         } else {
-            Err(Error::NothingMatched {
+            Err(Error::from(Fault::NothingMatched {
                 hint: hint::nothing_matched(survey, &decisions),
-            })
+            }))
         }
     }
 

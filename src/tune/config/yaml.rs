@@ -75,7 +75,7 @@ impl TuningConfig {
     /// and `by_kind`, also under the name `conservative`.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig), with line, column and key, where the
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig), with line, column and key, where the
     /// text is not YAML, a key, a word or a value in it means nothing, or another approach is asked
     /// for.
     pub fn from_yaml(text: &str) -> Result<Self> {
@@ -85,7 +85,7 @@ impl TuningConfig {
     /// Reads a file of that YAML that ends in `.yaml` or `.yml`, or of the same keys in JSON.
     ///
     /// # Errors
-    /// As from YAML, and when the file cannot be read; [`Error::InFile`](crate::Error::InFile) says
+    /// As from YAML, and when the file cannot be read; [`Error::file`](crate::Error::file) says
     /// which file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
