@@ -11,7 +11,11 @@ use candle_dynquant_io::print;
 use serde::Serialize;
 use similar::{ChangeTag, TextDiff};
 
-use crate::{Ported, Todo, World, files, format};
+use crate::draft::Todo;
+use crate::rounds::{Ported, port};
+use crate::source::Fault;
+use crate::world::World;
+use crate::{files, format, needs, releases};
 
 /// The chapter on releases of candle.
 const GUIDE: &str = "https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/\
@@ -93,14 +97,12 @@ fn manifest_of(path: &Path) -> Option<PathBuf> {
 /// The manifests of the files that have another candle, each once.
 fn candles(paths: &[PathBuf]) -> Vec<Candle> {
     let manifests: BTreeSet<_> = paths.iter().filter_map(|path| manifest_of(path)).collect();
-    let others = manifests
-        .iter()
-        .filter_map(|path| crate::other_candle(path));
+    let others = manifests.iter().filter_map(|path| releases::other(path));
     let others = others.map(|other| (other.manifest, other.found));
     let candle = |(manifest, found): (PathBuf, String)| Candle {
         manifest: manifest.display().to_string(),
         found,
-        needed: crate::CANDLE.to_string(),
+        needed: releases::NEEDED.to_string(),
     };
     let others: BTreeMap<_, _> = others.collect();
     others.into_iter().map(candle).collect()
@@ -115,7 +117,7 @@ fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
         return;
     };
     let manifest = manifest.display().to_string();
-    let lines = crate::manifest_lines(text, &known).into_iter();
+    let lines = needs::lines(text, &known).into_iter();
     let place = needs.iter().position(|one| one.manifest == manifest);
     let place = place.unwrap_or_else(|| {
         let lines = Vec::new();
@@ -215,15 +217,15 @@ fn failed(path: &Path, error: &anyhow::Error) -> FileReport {
 /// The text of a file, what it becomes, and a note; written where that is asked for.
 fn one(path: &Path, args: &Args, world: &World) -> Result<(String, Ported, Option<String>)> {
     let before = files::read(path)?;
-    let fault = |fault: crate::Fault| anyhow!("line {}: {}", fault.line, fault.message);
-    let mut ported = crate::port(path, &before, world).map_err(fault)?;
+    let fault = |fault: Fault| anyhow!("line {}: {}", fault.line, fault.message);
+    let mut ported = port(path, &before, world).map_err(fault)?;
     let limit = Duration::from_secs(args.rustfmt_seconds);
     let note;
     (ported.text, note) = format::as_before(path, &before, ported.text, limit);
     if args.write && before != ported.text {
         files::write(path, &ported.text)?;
         // Lines of the file as it is now.
-        ported.todos = crate::port(path, &ported.text, world).map_err(fault)?.todos;
+        ported.todos = port(path, &ported.text, world).map_err(fault)?.todos;
     }
     Ok((before, ported, note))
 }

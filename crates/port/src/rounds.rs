@@ -1,0 +1,116 @@
+//! The passes over a file, in rounds until nothing changes.
+
+use std::path::Path;
+
+use super::draft::{Draft, Todo};
+use super::others::types_of;
+use super::source::{Fault, Source};
+use super::unit::Unit;
+use super::unused::Unused;
+use super::world::World;
+use super::{
+    attention, defaults, derives, heads, imports, layers, names, needs, projections, sums, unused,
+    weights, wrappers,
+};
+
+/// A file that is ported.
+#[derive(Debug)]
+pub struct Ported {
+    pub text: String,
+    pub todos: Vec<Todo>,
+}
+
+/// Rounds until nothing changes; two are enough for any file seen.
+const MAX_ROUNDS: usize = 6;
+
+/// Ports the text of a file. `path` says where the modules are that it names.
+pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
+    let mut ported = Ported {
+        text: text.to_owned(),
+        todos: Vec::new(),
+    };
+    if world.is_left_out(path) {
+        return Ok(ported);
+    }
+    for round in 0..MAX_ROUNDS {
+        let (changed, todos) = pass(path, &ported.text, world, (round > 0).then_some(text))
+            .map_err(|fault| match round {
+                0 => fault,
+                _ => Fault {
+                    line: 1,
+                    message: format!(
+                        "the result is no Rust (line {}: {})",
+                        fault.line, fault.message
+                    ),
+                },
+            })?;
+        if round == 0 {
+            ported.todos.clone_from(&todos);
+        }
+        match changed {
+            Some(changed) if changed != ported.text => ported.text = changed,
+            _ => {
+                // A later round may have settled it.
+                let left = |todo: &Todo| todos.iter().any(|last| last.what == todo.what);
+                ported.todos.retain(left);
+                return Ok(ported);
+            }
+        }
+    }
+    Err(Fault {
+        line: 1,
+        message: format!("not settled after {MAX_ROUNDS} rounds"),
+    })
+}
+
+/// One round: the changed text, if anything changes, and what is left.
+fn pass(
+    path: &Path,
+    text: &str,
+    world: &World,
+    original: Option<&str>,
+) -> Result<(Option<String>, Vec<Todo>), Fault> {
+    let (source, file) = Source::parse(text)?;
+    let types = types_of(path, world, &source, &file);
+    types.check(&source)?;
+    let unit = Unit::new(path, world, &source, &file, &types);
+    let mut draft = Draft::default();
+    let names = names::find(&unit);
+    attention::rewrite(&unit, &mut draft, &names.house);
+    heads::rewrite(&unit, &mut draft, &names.house);
+    wrappers::rewrite(&unit, &mut draft);
+    let held = layers::rewrite(&unit, &mut draft, &names.house);
+    weights::list(&unit, &mut draft, &held);
+    needs::list(&unit, &mut draft);
+    projections::rewrite(&unit, &mut draft);
+    sums::rewrite(&unit, &mut draft);
+    defaults::rewrite(&unit, &mut draft);
+    let house = names::rewrite(&unit, &mut draft, names);
+    derives::rewrite(&unit, &mut draft);
+    let unused = original.map(|original| Unused::of(original, text));
+    if let Some(unused) = &unused {
+        unused::rewrite(&unit, &mut draft, unused);
+    }
+    imports::rewrite(&unit, &mut draft, &house, unused.as_ref());
+    // Only then is it known which types hold layers.
+    if let Some(original) = original.filter(|_| draft.edits.is_empty()) {
+        derives::mark(&unit, &mut draft, original);
+    }
+    let mut todos = draft.todos;
+    let lines = unit
+        .left_out
+        .iter()
+        .map(|range| source.line(range.start)..=source.line(range.end));
+    let lines: Vec<_> = lines.collect();
+    todos.retain(|todo| !lines.iter().any(|lines| lines.contains(&todo.line)));
+    todos.sort();
+    todos.dedup();
+    if draft.edits.is_empty() {
+        return Ok((None, todos));
+    }
+    let overlap = || Fault {
+        line: 1,
+        message: "two changes of one place".into(),
+    };
+    Ok((Some(draft.edits.apply(text).ok_or_else(overlap)?), todos))
+}
