@@ -16,16 +16,20 @@
 //! channel: the sum of its codes less their zero point (for the activations' zero point), its zero
 //! point, its scale and its bias. Nothing outside this file indexes weights.
 //!
+//! Keys and values of attention are packed as well ([`Packed::of_heads`]): the channels of each head
+//! have panels of their own, one head behind the other.
+//!
 //! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
 //! are shifted by 128; sums, which are of their differences, are not.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
 
 use super::isa::{Isa, Pairs, Registers};
 use super::reference::Affine;
-use super::threads::Line;
+use super::threads::{Line, Shared};
 use crate::sizes;
 
 /// Cache line, and the widest vector register.
@@ -299,6 +303,85 @@ impl Packed {
         packed
     }
 
+    /// Codes of `heads` matrices, of `n` channels and `k` inputs each, in the memory of `self`; what
+    /// they are is left from before, and to be written. Scales are 1, zero points and biases 0.
+    ///
+    /// # Panics
+    /// If memory cannot hold the codes.
+    #[must_use]
+    pub fn of_heads(self, isa: Isa, heads: usize, n: usize, k: usize) -> Self {
+        let channels = sizes::length("channels of heads", &[heads, n]);
+        let same = self.isa == isa && self.gates == heads && self.n == channels;
+        let places = if same {
+            self.places
+        } else {
+            places_of_heads(isa, heads, n)
+        };
+        let width = places.iter().map(|place| place.width).sum::<usize>();
+        let groups = Element::Int8.groups(isa, k);
+        let bytes = sizes::length("packed heads", &[width, groups, 4]) + ALIGN;
+        let mut weights = self.weights;
+        if weights.len() < bytes {
+            weights = vec![0; bytes];
+        }
+        let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
+        let shift = i32::from(isa.registers().shift);
+        let (mut sums, mut scales, mut bias) = (self.sums, self.scales, self.bias);
+        let mut zero_points = self.zero_points;
+        sums.resize(width, 0);
+        bias.resize(width, 0.);
+        scales.clear();
+        scales.resize(width, 1.);
+        zero_points.clear();
+        if shift != 0 {
+            zero_points.resize(width, shift);
+        }
+        Self {
+            isa,
+            element: Element::Int8,
+            n: channels,
+            k,
+            groups,
+            gates: heads,
+            places,
+            weights,
+            aligned,
+            sums,
+            zero_points,
+            scales,
+            bias,
+            reduced_range: false,
+            backwards: self.backwards,
+        }
+    }
+
+    /// The heads, to be written by several threads.
+    pub fn heads_mut(&mut self) -> HeadsMut<'_> {
+        HeadsMut {
+            row: self.row_bytes(),
+            panels: self.panels_of_head(),
+            shift: self.isa.registers().shift,
+            weights: Shared::new(&mut self.weights[self.aligned..]),
+            sums: Shared::new(&mut self.sums),
+            scales: Shared::new(&mut self.scales),
+            places: &self.places,
+        }
+    }
+
+    /// Panels of each head of [`of_heads`](Self::of_heads).
+    pub fn panels_of_head(&self) -> usize {
+        self.places.len().checked_div(self.gates).unwrap_or(0)
+    }
+
+    /// The panels of the first `count` channels of a head.
+    pub fn panels_of(&self, head: usize, count: usize) -> Range<usize> {
+        let first = head * self.panels_of_head();
+        let panels = &self.places[first..first + self.panels_of_head()];
+        let start = panels.first().map_or(0, |place| place.start);
+        let used = panels.partition_point(|place| place.start - start < count);
+        first..first + used
+    }
+
     /// The panels, to be written.
     pub fn panels_mut(&mut self) -> impl Iterator<Item = PanelMut<'_>> {
         fn take<'a, T>(rest: &mut &'a mut [T], count: usize) -> &'a mut [T] {
@@ -536,6 +619,93 @@ impl Packed {
     }
 }
 
+/// The codes of heads, of which several threads write different channels or inputs.
+#[derive(Clone, Copy)]
+pub struct HeadsMut<'a> {
+    /// Bytes of a channel, and panels of a head.
+    row: usize,
+    panels: usize,
+    /// Added to the codes of the instruction set.
+    pub shift: u8,
+    weights: Shared<'a, u8>,
+    sums: Shared<'a, i32>,
+    scales: Shared<'a, f32>,
+    places: &'a [Place],
+}
+
+impl HeadsMut<'_> {
+    /// Writes the groups of a channel of a head, the sum of its codes, and its scale.
+    ///
+    /// # Safety
+    /// No other thread writes this channel, and none reads it.
+    #[inline(always)]
+    pub unsafe fn put_channel(
+        self,
+        head: usize,
+        channel: usize,
+        groups: &[[u8; 4]],
+        (sum, scale): (i32, f32),
+    ) {
+        let places = &self.places[head * self.panels..][..self.panels];
+        let start = places.first().map_or(0, |place| place.start);
+        let after = places.partition_point(|place| place.start - start <= channel);
+        let place = places[after - 1];
+        let lane = channel - (place.start - start);
+        assert!(
+            lane < place.channels && 4 * groups.len() <= self.row,
+            "a channel"
+        );
+        // SAFETY: parts of a channel are this thread's.
+        unsafe {
+            self.sums.part(place.at + lane..place.at + lane + 1)[0] = sum;
+            self.scales.part(place.at + lane..place.at + lane + 1)[0] = scale;
+            for (group, codes) in groups.iter().enumerate() {
+                let to = place.at * self.row + (group * place.width + lane) * 4;
+                self.weights.part(to..to + 4).copy_from_slice(codes);
+            }
+        }
+    }
+
+    /// Writes inputs of all channels of a head, from `input` on, of one group: the codes of each
+    /// channel side by side in a row for each input.
+    ///
+    /// # Safety
+    /// No other thread writes these inputs, and none reads them.
+    #[inline(always)]
+    pub unsafe fn put_inputs(self, head: usize, input: usize, rows: &[&[u8]]) {
+        let places = &self.places[head * self.panels..][..self.panels];
+        let start = places.first().map_or(0, |place| place.start);
+        let (group, first) = (input / 4, input % 4);
+        assert!(
+            first + rows.len() <= 4 && 4 * (group + 1) <= self.row,
+            "inputs of a group"
+        );
+        for place in places {
+            let channels = place.start - start..place.start - start + place.channels;
+            let at = place.at * self.row + group * place.width * 4;
+            let whole = at..at + 4 * place.channels;
+            if let [a, b, c, d] = rows {
+                // SAFETY: the inputs of the group are this thread's.
+                let to = unsafe { self.weights.part(whole) };
+                let rows = [a, b, c, d].map(|row| &row[channels.clone()]);
+                let [a, b, c, d] = rows;
+                let to = to.as_chunks_mut::<4>().0.iter_mut();
+                for ((((to, a), b), c), d) in to.zip(a).zip(b).zip(c).zip(d) {
+                    *to = [*a, *b, *c, *d];
+                }
+                continue;
+            }
+            for (i, row) in rows.iter().enumerate() {
+                for (channel, code) in row[channels.clone()].iter().enumerate() {
+                    let to = at + 4 * channel + first + i;
+                    // SAFETY: these inputs are this thread's.
+                    unsafe { self.weights.part(to..to + 1)[0] = *code };
+                }
+            }
+        }
+    }
+}
+
 /// The weights of one output channel.
 #[derive(Clone, Copy)]
 pub struct Channel<'a> {
@@ -606,24 +776,63 @@ fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
         gates > 0 && n.is_multiple_of(gates),
         "gates: expected some that divide the {n} channels, got {gates}"
     );
-    let Registers {
-        lanes, panel_width, ..
-    } = isa.registers();
-    let units = n / gates;
-    let registers = units.div_ceil(lanes);
-    let panels = registers.div_ceil(panel_width / lanes);
-    sizes::length("registers by panels", &[registers, panels]);
-    let place = |gate: usize, panel: usize| {
-        let first = registers * panel / panels * lanes;
-        let end = registers * (panel + 1) / panels * lanes;
+    let cut = Cut::new(isa, n / gates);
+    let places = (0..cut.panels).flat_map(|panel| (0..gates).map(move |gate| (gate, panel)));
+    let place = |(gate, panel)| {
+        let place = cut.place(gate, panel);
+        let first = place.padded_start - gate * cut.registers * cut.lanes;
         Place {
-            start: gate * units + first,
-            padded_start: gate * registers * lanes + first,
-            channels: end.min(units) - first,
-            at: first * gates + gate * (end - first),
-            width: end - first,
+            at: first * gates + gate * place.width,
+            ..place
         }
     };
-    let places = (0..panels).flat_map(|panel| (0..gates).map(move |gate| (gate, panel)));
-    places.map(|(gate, panel)| place(gate, panel)).collect()
+    places.map(place).collect()
+}
+
+/// The panels of heads of `n` channels each, one head behind the other.
+fn places_of_heads(isa: Isa, heads: usize, n: usize) -> Vec<Place> {
+    let cut = Cut::new(isa, n);
+    sizes::length("panels of heads", &[heads, cut.registers, cut.lanes]);
+    let places = (0..heads).flat_map(|head| (0..cut.panels).map(move |panel| (head, panel)));
+    places.map(|(head, panel)| cut.place(head, panel)).collect()
+}
+
+/// The cut of a range of channels into panels.
+#[derive(Clone, Copy)]
+struct Cut {
+    units: usize,
+    lanes: usize,
+    registers: usize,
+    panels: usize,
+}
+
+impl Cut {
+    fn new(isa: Isa, units: usize) -> Self {
+        let Registers {
+            lanes, panel_width, ..
+        } = isa.registers();
+        let registers = units.div_ceil(lanes);
+        let panels = registers.div_ceil(panel_width / lanes);
+        sizes::length("registers by panels", &[registers, panels]);
+        Self {
+            units,
+            lanes,
+            registers,
+            panels,
+        }
+    }
+
+    /// A panel of one of several ranges, whose memory follows that of the range before.
+    fn place(self, range: usize, panel: usize) -> Place {
+        let bound = |panel: usize| self.registers * panel / self.panels * self.lanes;
+        let (first, end) = (bound(panel), bound(panel + 1));
+        let padded_start = range * self.registers * self.lanes + first;
+        Place {
+            start: range * self.units + first,
+            padded_start,
+            channels: end.min(self.units) - first,
+            at: padded_start,
+            width: end - first,
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod attention_int8;
 pub mod convert;
 pub mod gemm;
 pub mod linear;

@@ -104,6 +104,7 @@ impl Case {
         let reference = match self.precision {
             Precision::Float32 => reference::attention,
             Precision::BFloat16 => reference::attention_bf16,
+            Precision::Int8 => reference::attention_int8,
         };
         let mut out = Vec::new();
         for query in 0..self.queries {
@@ -144,7 +145,7 @@ fn cases() -> impl Iterator<Item = Case> {
             precision,
         };
         let masks = [Mask::None, Mask::Causal, Mask::Keys, Mask::Own];
-        let precisions = [Precision::Float32, Precision::BFloat16];
+        let precisions = [Precision::Float32, Precision::BFloat16, Precision::Int8];
         let all = masks.map(|mask| precisions.map(|precision| of((mask, precision))));
         all.into_iter().flatten()
     })

@@ -1,0 +1,549 @@
+//! Attention by products of codes: keys and values as codes, and the queries of all heads, cut into
+//! blocks.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use crate::arch::Group;
+use crate::arch::op::Op;
+use crate::isa::Isa;
+use crate::loops::attention::{Attention, Heads, Queries};
+use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS};
+use crate::loops::buffer::{self, Aligned};
+use crate::loops::number::Number;
+use crate::loops::product::{Lhs, Part, Pass, Product, Row, Sink};
+use crate::packed::{Element, HeadsMut, Packed};
+use crate::sizes;
+use crate::threads::{Shared, TASKS_PER_THREAD, Threads};
+
+/// Keys and values of attention as codes, with a scale a row: a cache, or those of one call.
+///
+/// A row becomes codes when it is appended, by
+/// [`quantize_symmetric_row`](crate::reference::quantize_symmetric_row), and is never touched
+/// again. There may be room for more rows than there are.
+#[derive(Debug)]
+pub struct KeyValues {
+    batch: usize,
+    kv_heads: usize,
+    /// Rows of each head.
+    len: usize,
+    capacity: usize,
+    /// Keys are channels.
+    keys: Packed,
+    /// Columns of the values are channels, rows their inputs.
+    values: Packed,
+    /// Scales of the rows of values, whole blocks of each head.
+    scales: Vec<f32>,
+}
+
+thread_local! {
+    static KEY_VALUES: Cell<Option<KeyValues>> = const { Cell::new(None) };
+    static ROOM: Cell<Room> = Cell::default();
+}
+
+/// Max bytes of codes that a thread keeps from call to call.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// Keys that become codes together.
+const KEYS: usize = 64;
+
+/// Elements below which keys and values become codes on the caller's thread.
+const SERIAL_ELEMENTS: usize = 16_384;
+
+/// Multiply-adds below which the caller's thread computes alone.
+const SERIAL_MACS: usize = 400_000;
+
+/// Scores of a block of queries: they stay in a common L2 beside the codes of keys.
+const SCORES: usize = 16 << 10;
+
+impl KeyValues {
+    /// Room for `capacity` rows of each head, of which there are none yet.
+    ///
+    /// # Panics
+    /// If memory cannot hold them, or there are more than [`MAX_TERMS`] or columns.
+    pub fn new(
+        isa: Isa,
+        [batch, kv_heads]: [usize; 2],
+        [head_dim, value_dim]: [usize; 2],
+        capacity: usize,
+    ) -> Self {
+        let empty = || Packed::zeros(isa, Element::Int8, 0, 1, &[]);
+        let empty = Self {
+            batch: 0,
+            kv_heads: 0,
+            len: 0,
+            capacity: 0,
+            keys: empty(),
+            values: empty(),
+            scales: Vec::new(),
+        };
+        empty.cleared(isa, [batch, kv_heads], [head_dim, value_dim], capacity)
+    }
+
+    /// [`new`](Self::new) in the memory of `self`.
+    fn cleared(
+        self,
+        isa: Isa,
+        [batch, kv_heads]: [usize; 2],
+        [head_dim, value_dim]: [usize; 2],
+        capacity: usize,
+    ) -> Self {
+        for (what, got) in [("keys", capacity), ("head_dim", head_dim)] {
+            assert!(
+                got <= MAX_TERMS,
+                "{what}: expected at most {MAX_TERMS}, got {got}"
+            );
+        }
+        let heads = sizes::length("heads", &[batch, kv_heads]);
+        let stride = capacity.next_multiple_of(BLOCK);
+        let mut scales = self.scales;
+        scales.resize(sizes::length("scales", &[heads, stride]), 0.);
+        Self {
+            batch,
+            kv_heads,
+            len: 0,
+            capacity,
+            keys: self.keys.of_heads(isa, heads, capacity, head_dim),
+            values: self.values.of_heads(isa, heads, value_dim, capacity),
+            scales,
+        }
+    }
+
+    /// Rows of each head.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Rows of each head that there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes of codes and scales.
+    pub fn bytes(&self) -> usize {
+        self.keys.bytes() + self.values.bytes() + size_of_val(&*self.scales)
+    }
+
+    /// Appends rows of keys, `[batch, kv_heads, rows, head_dim]`, and of values,
+    /// `[batch, kv_heads, rows, value_dim]`.
+    ///
+    /// # Panics
+    /// If the sizes of the operands do not agree, one exceeds its slice, or there is no room.
+    pub fn append(&mut self, k: Heads<'_>, v: Heads<'_>) {
+        let k = k.checked("k", self.batch, self.kv_heads);
+        let v = v.checked("v", self.batch, self.kv_heads);
+        let heads = self.batch * self.kv_heads;
+        let value_dim = self.values.n().checked_div(heads).unwrap_or(v.columns);
+        assert!(
+            k.columns == self.keys.k(),
+            "k: expected {} columns",
+            self.keys.k()
+        );
+        assert!(v.columns == value_dim, "v: expected {value_dim} columns");
+        assert!(k.rows == v.rows, "k and v: expected one number of keys");
+        let room = self.capacity - self.len;
+        assert!(
+            k.rows <= room,
+            "keys: expected at most {room} more, got {}",
+            k.rows
+        );
+        let all = self.len..self.len + k.rows;
+        if heads == 0 || all.is_empty() {
+            self.len = all.end;
+            return;
+        }
+
+        let (isa, groups) = (self.keys.isa(), self.keys.groups());
+        let stride = self.capacity.next_multiple_of(BLOCK);
+        let scales = Shared::new(&mut self.scales);
+        let (keys, values) = (self.keys.heads_mut(), self.values.heads_mut());
+        // Parts begin at the same keys whatever is appended: no two have a group of values.
+        let first = all.start / KEYS;
+        let parts = all.end.div_ceil(KEYS) - first;
+        let task = |index: usize| {
+            let (head, part) = (index / parts, first + index % parts);
+            let rows = all.start.max(part * KEYS)..all.end.min((part + 1) * KEYS);
+            let (sequence, kv_head) = (head / self.kv_heads, head % self.kv_heads);
+            let row = rows.start - all.start;
+            let at = head * stride;
+            isa.run(Encode {
+                head,
+                // SAFETY: these rows of the head are this task's.
+                scales: unsafe { scales.part(at + rows.start..at + rows.end) },
+                first: rows.start,
+                k: (k.of(sequence, kv_head, row), k.strides[2], k.columns),
+                v: (v.of(sequence, kv_head, row), v.strides[2], v.columns),
+                groups,
+                keys,
+                values,
+            });
+        };
+        let elements = heads * all.len() * (k.columns + v.columns);
+        let threads = Threads::of_caller();
+        match threads.count() {
+            1 => (0..heads * parts).for_each(task),
+            _ if elements < SERIAL_ELEMENTS => (0..heads * parts).for_each(task),
+            _ => threads.for_each(heads * parts, false, task),
+        }
+        self.len = all.end;
+    }
+}
+
+/// Rows, the distance from one to the next, and their columns.
+type Rows<'a> = (&'a [f32], usize, usize);
+
+#[inline(always)]
+fn row_of((rows, stride, columns): Rows<'_>, row: usize) -> &[f32] {
+    &rows[row * stride..][..columns]
+}
+
+/// Writes the codes of successive keys and values of a head.
+struct Encode<'a> {
+    head: usize,
+    first: usize,
+    /// Of the values, one a key.
+    scales: &'a mut [f32],
+    k: Rows<'a>,
+    v: Rows<'a>,
+    groups: usize,
+    keys: HeadsMut<'a>,
+    values: HeadsMut<'a>,
+}
+
+impl Op for Encode<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        let width = self.v.2;
+        let mut room = buffer::take(&ROOM);
+        let (groups, codes) = room.codes(self.groups, width);
+        let mut next = 0;
+        while next < self.scales.len() {
+            let input = self.first + next;
+            let count = (4 - input % 4).min(self.scales.len() - next);
+            for i in 0..count {
+                let place = [self.head, input + i];
+                let (k, v) = (row_of(self.k, next + i), row_of(self.v, next + i));
+                // SAFETY: this key is the task's.
+                unsafe { loops::key(k, place, groups, self.keys) };
+                let codes = &mut codes[i * width..][..width];
+                self.scales[next + i] = loops::value(v, self.values.shift, codes);
+            }
+            let rows: [&[u8]; 4] = std::array::from_fn(|i| &codes[i * width..][..width]);
+            // SAFETY: these rows are the task's.
+            unsafe { self.values.put_inputs(self.head, input, &rows[..count]) };
+            next += count;
+        }
+        buffer::keep(&ROOM, room);
+    }
+}
+
+/// What a task computes with, kept from one to the next on its thread.
+#[derive(Default)]
+struct Room {
+    /// Codes of queries and of weights.
+    queries: Vec<[u8; 4]>,
+    weights: Vec<[u8; 4]>,
+    rows: Vec<Row>,
+    scores: Aligned,
+}
+
+impl Room {
+    /// Groups of a key, and codes of four values.
+    fn codes(&mut self, groups: usize, width: usize) -> (&mut [[u8; 4]], &mut [u8]) {
+        let (queries, weights) = (&mut self.queries, &mut self.weights);
+        grow(queries, groups);
+        grow(weights, width);
+        (&mut queries[..groups], weights[..width].as_flattened_mut())
+    }
+}
+
+fn grow(codes: &mut Vec<[u8; 4]>, len: usize) {
+    if codes.len() < len {
+        codes.resize(len, [0; 4]);
+    }
+}
+
+/// [`attention`](super::attention::attention) by codes of this call.
+pub(super) fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
+    let Attention { q, k, v, .. } = attention;
+    let heads = [attention.batch, attention.kv_heads];
+    let kept = buffer::take(&KEY_VALUES);
+    let columns = [q.columns, v.columns];
+    let mut kv = match kept {
+        Some(kept) => kept.cleared(isa, heads, columns, k.rows),
+        None => KeyValues::new(isa, heads, columns, k.rows),
+    };
+    kv.append(k, v);
+    let out = attend(attention.queries(), &kv);
+    if kv.bytes() <= KEPT_BYTES {
+        buffer::keep(&KEY_VALUES, Some(kv));
+    }
+    out
+}
+
+/// Attention of queries to keys and values that are codes already, laid out as
+/// `[batch, queries, heads, value_dim]`.
+///
+/// Each query has the result of [`reference::attention_int8`](crate::reference::attention_int8).
+///
+/// # Panics
+/// If the sizes of the operands do not agree, or one exceeds its slice.
+pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
+    let (batch, kv_heads, keys) = (queries.batch, queries.kv_heads, kv.len);
+    assert!(
+        (batch, kv_heads) == (kv.batch, kv.kv_heads),
+        "keys and values: expected {kv_heads} heads of {batch} sequences, got {} of {}",
+        kv.kv_heads,
+        kv.batch
+    );
+    let value_dim = kv.values.n().checked_div(batch * kv_heads).unwrap_or(0);
+    let queries = queries.checked(keys, kv.keys.k()).grouped();
+    let Queries {
+        q, batch, heads, ..
+    } = queries;
+    let len = sizes::length("out", &[batch, heads, q.rows, value_dim]);
+    if len == 0 || keys == 0 {
+        return vec![0.; len];
+    }
+
+    let work = [heads, q.rows, keys, q.columns.saturating_add(value_dim)];
+    let work = work.into_iter().fold(batch, usize::saturating_mul);
+    let threads = Threads::of_caller();
+    let count = if work < SERIAL_MACS {
+        1
+    } else {
+        threads.count()
+    };
+    // Whole tiles of queries for each task, of as many heads as there are.
+    let tile = kv.keys.isa().registers().tile_rows;
+    let tiles = q.rows.div_ceil(tile);
+    let wanted = TASKS_PER_THREAD * count;
+    let parts = match count {
+        1 => 1,
+        _ => wanted.div_ceil(batch * heads).clamp(1, tiles),
+    };
+    let tasks = batch * heads * parts;
+    // Threads count the tasks that they get in u32.
+    let share = tasks.div_ceil(u32::MAX as usize);
+    // SAFETY: the parts of all heads of all sequences are all rows and columns of the output, each
+    // once: they fill it, and do not overlap.
+    unsafe {
+        buffer::filled(len, |out| {
+            let out = Sink::channels(out, heads * value_dim);
+            let task = |index: usize| {
+                let (head, part) = (index / parts, index % parts);
+                let bound = |part: usize| q.rows.min(part * tiles / parts * tile);
+                let task = Task {
+                    queries: &queries,
+                    kv,
+                    sequence: head / heads,
+                    head: head % heads,
+                };
+                task.attend(bound(part)..bound(part + 1), value_dim, &out);
+            };
+            match count {
+                1 => (0..tasks).for_each(task),
+                _ => threads.for_each(tasks.div_ceil(share), false, |index| {
+                    (index * share..tasks.min((index + 1) * share)).for_each(task);
+                }),
+            }
+        })
+    }
+}
+
+/// A head of queries, and its keys and values.
+struct Task<'a> {
+    queries: &'a Queries<'a>,
+    kv: &'a KeyValues,
+    sequence: usize,
+    head: usize,
+}
+
+impl Task<'_> {
+    /// Computes some queries, block by block.
+    ///
+    /// # Safety
+    /// No other thread computes one of them.
+    unsafe fn attend(&self, all: Range<usize>, value_dim: usize, out: &Sink<'_>) {
+        let isa = self.kv.keys.isa();
+        let tile = isa.registers().tile_rows;
+        let stride = self.kv.len.next_multiple_of(BLOCK);
+        let most = (SCORES / stride).next_multiple_of(tile);
+        let tiles = all.len().div_ceil(tile);
+        let blocks = all.len().div_ceil(most);
+        let mut room = buffer::take(&ROOM);
+        for block in 0..blocks {
+            let bound = |block: usize| all.end.min(all.start + block * tiles / blocks * tile);
+            // SAFETY: the contract is the same.
+            unsafe { self.block(bound(block)..bound(block + 1), value_dim, out, &mut room) };
+        }
+        buffer::keep(&ROOM, room);
+    }
+
+    /// # Safety
+    /// No other thread computes one of these queries.
+    unsafe fn block(&self, rows: Range<usize>, value_dim: usize, out: &Sink<'_>, room: &mut Room) {
+        let Self {
+            queries,
+            kv,
+            sequence,
+            head,
+        } = *self;
+        let isa = kv.keys.isa();
+        let height = rows.len();
+        // No query sees the keys behind.
+        let keys = queries.seen(rows.end - 1, kv.len);
+        let stride = kv.len.next_multiple_of(BLOCK);
+        let (of_key, of_weights) = (kv.keys.groups(), keys.div_ceil(4));
+        let kv_head = sequence * queries.kv_heads + head / (queries.heads / queries.kv_heads);
+        let Room {
+            queries: codes,
+            weights,
+            rows: of_rows,
+            scores,
+        } = room;
+        grow(codes, height * of_key);
+        grow(weights, height * of_weights);
+        of_rows.resize(height.max(of_rows.len()), Row::PLAIN);
+        let (codes, of_rows) = (&mut codes[..height * of_key], &mut of_rows[..height]);
+        let weights = &mut weights[..height * of_weights];
+        let [scores] = scores.split([height * stride]);
+
+        isa.run(EncodeQueries {
+            rows: queries.q.of(sequence, head, rows.start),
+            stride: queries.q.strides[2],
+            columns: queries.q.columns,
+            scale: queries.scale,
+            groups: of_key,
+            codes,
+            of_rows,
+        });
+        let part = |panels| Part {
+            rows: 0..height,
+            panels,
+            pass: Pass::Once,
+        };
+        // SAFETY: the scores are this task's.
+        unsafe {
+            let padded = kv.keys.padded_n() / kv.keys.gates();
+            let sink = Sink::padded(buffer::as_uninit(scores), stride);
+            let sink = sink.moved(kv_head * padded, 0);
+            let product = product(codes, of_rows, &kv.keys);
+            Group::multiply(&product, &sink, part(kv.keys.panels_of(kv_head, keys)));
+        }
+        let of_scales = kv.capacity.next_multiple_of(BLOCK);
+        isa.run(Weigh {
+            queries,
+            of: [sequence, head, rows.start],
+            keys: kv.len,
+            scores: &mut *scores,
+            stride,
+            scales: &kv.scales[kv_head * of_scales..][..stride],
+            of_sum: kv.values.has_zero_points(),
+            groups: of_weights,
+            codes: weights,
+            of_rows,
+        });
+        // SAFETY: the contract is the same.
+        unsafe {
+            let first = sequence * queries.q.rows + rows.start;
+            let sink = out
+                .starting_at(first)
+                .moved(kv_head * value_dim, head * value_dim);
+            let product = product(weights, of_rows, &kv.values);
+            Group::multiply(
+                &product,
+                &sink,
+                part(kv.values.panels_of(kv_head, value_dim)),
+            );
+        }
+    }
+}
+
+/// The product of rows of codes and the codes of heads, over as many groups as a row has.
+fn product<'a>(groups: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<'a, [u8; 4]> {
+    let m = rows.len();
+    Product {
+        lhs: Lhs { m, groups, rows },
+        rhs,
+        groups: groups.len() / m,
+        activation: None,
+    }
+}
+
+/// Writes the codes of queries.
+struct EncodeQueries<'a> {
+    rows: &'a [f32],
+    stride: usize,
+    columns: usize,
+    scale: f32,
+    groups: usize,
+    codes: &'a mut [[u8; 4]],
+    of_rows: &'a mut [Row],
+}
+
+impl Op for EncodeQueries<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        for (i, of_row) in self.of_rows.iter_mut().enumerate() {
+            let row = &self.rows[i * self.stride..][..self.columns];
+            let groups = &mut self.codes[i * self.groups..][..self.groups];
+            *of_row = loops::query(row, self.scale, groups);
+        }
+    }
+}
+
+/// Makes weights of the scores of queries, `[queries, stride]`.
+struct Weigh<'a> {
+    queries: &'a Queries<'a>,
+    /// The sequence, the head and the first query.
+    of: [usize; 3],
+    keys: usize,
+    scores: &'a mut [f32],
+    stride: usize,
+    scales: &'a [f32],
+    of_sum: bool,
+    groups: usize,
+    codes: &'a mut [[u8; 4]],
+    of_rows: &'a mut [Row],
+}
+
+impl Op for Weigh<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        let [sequence, head, first] = self.of;
+        let mask = self
+            .queries
+            .mask
+            .map(|mask| (mask.of(sequence, head, first), mask.strides[2]));
+        // The same for all queries, and mostly without padding.
+        let is_zero = |(mask, stride): &(&[f32], usize)| {
+            let bits = mask[..self.keys]
+                .iter()
+                .fold(0, |bits, x| bits | x.to_bits() << 1);
+            *stride == 0 && bits == 0
+        };
+        let mask = mask.filter(|mask| !is_zero(mask));
+        for (i, of_row) in self.of_rows.iter_mut().enumerate() {
+            let seen = self.queries.seen(first + i, self.keys);
+            let scores = &mut self.scores[i * self.stride..][..seen.next_multiple_of(BLOCK)];
+            scores[seen..].fill(f32::NEG_INFINITY);
+            if let Some((mask, stride)) = mask {
+                loops::add_mask(&mut scores[..seen], &mask[i * stride..][..seen]);
+            }
+            let codes = self.codes[i * self.groups..][..self.groups].as_flattened_mut();
+            *of_row = loops::weights::<N>(scores, self.scales, codes, self.of_sum);
+        }
+    }
+}
