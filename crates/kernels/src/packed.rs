@@ -358,10 +358,10 @@ impl Packed {
     /// The heads, to be written by several threads.
     pub fn heads_mut(&mut self) -> HeadsMut<'_> {
         HeadsMut {
-            row: self.row_bytes(),
+            groups: self.groups,
             panels: self.panels_of_head(),
             shift: self.isa.registers().shift,
-            weights: Shared::new(&mut self.weights[self.aligned..]),
+            weights: Shared::new(self.weights[self.aligned..].as_chunks_mut().0),
             sums: Shared::new(&mut self.sums),
             scales: Shared::new(&mut self.scales),
             places: &self.places,
@@ -380,6 +380,13 @@ impl Packed {
         let start = panels.first().map_or(0, |place| place.start);
         let used = panels.partition_point(|place| place.start - start < count);
         first..first + used
+    }
+
+    /// Channels of the panels of the first `count` channels of a head, padding included.
+    pub fn padded(&self, count: usize) -> usize {
+        let panels = self.panels_of(0, count);
+        let last = panels.last().map(|panel| &self.places[panel]);
+        last.map_or(0, |place| place.at + place.width)
     }
 
     /// The panels, to be written.
@@ -622,85 +629,111 @@ impl Packed {
 /// The codes of heads, of which several threads write different channels or inputs.
 #[derive(Clone, Copy)]
 pub struct HeadsMut<'a> {
-    /// Bytes of a channel, and panels of a head.
-    row: usize,
-    panels: usize,
-    /// Added to the codes of the instruction set.
+    /// Groups of a channel.
+    groups: usize,
+    /// Added to the codes, for the instruction set.
     pub shift: u8,
-    weights: Shared<'a, u8>,
+    /// By groups.
+    weights: Shared<'a, [u8; 4]>,
     sums: Shared<'a, i32>,
     scales: Shared<'a, f32>,
+    /// Of each head, one behind the other.
     places: &'a [Place],
+    panels: usize,
 }
 
 impl HeadsMut<'_> {
-    /// Writes the groups of a channel of a head, the sum of its codes, and its scale.
+    /// The panels of a head, and its first channel.
+    #[inline(always)]
+    fn places(&self, head: usize) -> (&[Place], usize) {
+        let places = &self.places[head * self.panels..][..self.panels];
+        (places, places.first().map_or(0, |place| place.start))
+    }
+
+    /// Writes the groups of up to four neighbouring channels of a head, which begin at a multiple of
+    /// four, the sums of their codes, and their scales.
     ///
     /// # Safety
-    /// No other thread writes this channel, and none reads it.
+    /// No other thread writes these channels, and none reads them.
     #[inline(always)]
-    pub unsafe fn put_channel(
+    pub unsafe fn put_channels(
         self,
-        head: usize,
-        channel: usize,
-        groups: &[[u8; 4]],
-        (sum, scale): (i32, f32),
+        [head, channel]: [usize; 2],
+        rows: &[&[[u8; 4]]],
+        (sums, scales): ([i32; 4], [f32; 4]),
     ) {
-        let places = &self.places[head * self.panels..][..self.panels];
-        let start = places.first().map_or(0, |place| place.start);
+        let (places, start) = self.places(head);
         let after = places.partition_point(|place| place.start - start <= channel);
         let place = places[after - 1];
-        let lane = channel - (place.start - start);
-        assert!(
-            lane < place.channels && 4 * groups.len() <= self.row,
-            "a channel"
-        );
-        // SAFETY: parts of a channel are this thread's.
+        let (lane, count) = (channel - (place.start - start), rows.len());
+        assert!(lane + count <= place.channels && rows.iter().all(|row| row.len() <= self.groups));
+        let at = place.at + lane;
+        let to = |group: usize| place.at * self.groups + group * place.width + lane;
+        // SAFETY: what there is of these channels is this thread's.
         unsafe {
-            self.sums.part(place.at + lane..place.at + lane + 1)[0] = sum;
-            self.scales.part(place.at + lane..place.at + lane + 1)[0] = scale;
-            for (group, codes) in groups.iter().enumerate() {
-                let to = place.at * self.row + (group * place.width + lane) * 4;
-                self.weights.part(to..to + 4).copy_from_slice(codes);
+            self.sums
+                .part(at..at + count)
+                .copy_from_slice(&sums[..count]);
+            self.scales
+                .part(at..at + count)
+                .copy_from_slice(&scales[..count]);
+            let whole = match rows {
+                [a, b, c, d] => {
+                    let four = [a, b, c, d].map(|row| row.as_chunks::<4>().0);
+                    let count = four.map(|row| row.len()).into_iter().min().unwrap_or(0);
+                    for chunk in 0..count {
+                        let square = four.map(|row| row[chunk]);
+                        for i in 0..4 {
+                            let to = to(4 * chunk + i);
+                            let group = square.map(|row| row[i]);
+                            self.weights.part(to..to + 4).copy_from_slice(&group);
+                        }
+                    }
+                    4 * count
+                }
+                _ => 0,
+            };
+            for (i, row) in rows.iter().enumerate() {
+                for (group, codes) in row.iter().enumerate().skip(whole) {
+                    self.weights.part(to(group) + i..to(group) + i + 1)[0] = *codes;
+                }
             }
         }
     }
 
-    /// Writes inputs of all channels of a head, from `input` on, of one group: the codes of each
-    /// channel side by side in a row for each input.
+    /// Writes the inputs of a group of all channels of a head, in a row each.
     ///
     /// # Safety
-    /// No other thread writes these inputs, and none reads them.
+    /// No other thread writes this group, and none reads it.
     #[inline(always)]
-    pub unsafe fn put_inputs(self, head: usize, input: usize, rows: &[&[u8]]) {
-        let places = &self.places[head * self.panels..][..self.panels];
-        let start = places.first().map_or(0, |place| place.start);
-        let (group, first) = (input / 4, input % 4);
-        assert!(
-            first + rows.len() <= 4 && 4 * (group + 1) <= self.row,
-            "inputs of a group"
-        );
+    pub unsafe fn put_group(self, head: usize, group: usize, rows: [&[u8]; 4]) {
+        let (places, start) = self.places(head);
+        assert!(group < self.groups, "a group");
         for place in places {
-            let channels = place.start - start..place.start - start + place.channels;
-            let at = place.at * self.row + group * place.width * 4;
-            let whole = at..at + 4 * place.channels;
-            if let [a, b, c, d] = rows {
-                // SAFETY: the inputs of the group are this thread's.
-                let to = unsafe { self.weights.part(whole) };
-                let rows = [a, b, c, d].map(|row| &row[channels.clone()]);
-                let [a, b, c, d] = rows;
-                let to = to.as_chunks_mut::<4>().0.iter_mut();
-                for ((((to, a), b), c), d) in to.zip(a).zip(b).zip(c).zip(d) {
-                    *to = [*a, *b, *c, *d];
-                }
-                continue;
+            let at = place.at * self.groups + group * place.width;
+            // SAFETY: this group is this thread's.
+            let to = unsafe { self.weights.part(at..at + place.channels) };
+            let [a, b, c, d] = rows.map(|row| &row[place.start - start..][..place.channels]);
+            for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                *to = [*a, *b, *c, *d];
             }
-            for (i, row) in rows.iter().enumerate() {
-                for (channel, code) in row[channels.clone()].iter().enumerate() {
-                    let to = at + 4 * channel + first + i;
-                    // SAFETY: these inputs are this thread's.
-                    unsafe { self.weights.part(to..to + 1)[0] = *code };
-                }
+        }
+    }
+
+    /// Writes one input of all channels of a head.
+    ///
+    /// # Safety
+    /// No other thread writes its group, and none reads it.
+    #[inline(always)]
+    pub unsafe fn put_input(self, head: usize, input: usize, row: &[u8]) {
+        let (places, start) = self.places(head);
+        assert!(input / 4 < self.groups, "an input");
+        for place in places {
+            let at = place.at * self.groups + input / 4 * place.width;
+            // SAFETY: this group is this thread's.
+            let to = unsafe { self.weights.part(at..at + place.channels) };
+            for (to, code) in to.iter_mut().zip(&row[place.start - start..]) {
+                to[input % 4] = *code;
             }
         }
     }

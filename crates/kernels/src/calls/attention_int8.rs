@@ -8,10 +8,11 @@ use crate::arch::Group;
 use crate::arch::op::Op;
 use crate::isa::Isa;
 use crate::loops::attention::{Attention, Heads, Queries};
-use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS};
+use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS, ROWS, Rows};
 use crate::loops::buffer::{self, Aligned};
 use crate::loops::number::Number;
 use crate::loops::product::{Lhs, Part, Pass, Product, Row, Sink};
+use crate::loops::rows;
 use crate::packed::{Element, HeadsMut, Packed};
 use crate::sizes;
 use crate::threads::{Shared, TASKS_PER_THREAD, Threads};
@@ -129,6 +130,11 @@ impl KeyValues {
         self.keys.bytes() + self.values.bytes() + size_of_val(&*self.scales)
     }
 
+    /// Scores of a query, padding included.
+    fn stride(&self) -> usize {
+        self.keys.padded(self.len).next_multiple_of(BLOCK)
+    }
+
     /// Appends rows of keys, `[batch, kv_heads, rows, head_dim]`, and of values,
     /// `[batch, kv_heads, rows, value_dim]`.
     ///
@@ -171,17 +177,19 @@ impl KeyValues {
             let (sequence, kv_head) = (head / self.kv_heads, head % self.kv_heads);
             let row = rows.start - all.start;
             let at = head * stride;
+            let mut room = buffer::take(&ROOM);
             isa.run(Encode {
                 head,
                 // SAFETY: these rows of the head are this task's.
                 scales: unsafe { scales.part(at + rows.start..at + rows.end) },
                 first: rows.start,
-                k: (k.of(sequence, kv_head, row), k.strides[2], k.columns),
-                v: (v.of(sequence, kv_head, row), v.strides[2], v.columns),
-                groups,
+                k: rows_of(&k, [sequence, kv_head, row]),
+                v: rows_of(&v, [sequence, kv_head, row]),
                 keys,
                 values,
+                room: room.codes(groups, v.columns),
             });
+            buffer::keep(&ROOM, room);
         };
         let elements = heads * all.len() * (k.columns + v.columns);
         let threads = Threads::of_caller();
@@ -194,15 +202,16 @@ impl KeyValues {
     }
 }
 
-/// Rows, the distance from one to the next, and their columns.
-type Rows<'a> = (&'a [f32], usize, usize);
-
-#[inline(always)]
-fn row_of((rows, stride, columns): Rows<'_>, row: usize) -> &[f32] {
-    &rows[row * stride..][..columns]
+/// The rows of a head of a sequence, from a row on.
+fn rows_of<'a>(heads: &Heads<'a>, [sequence, head, row]: [usize; 3]) -> Rows<'a> {
+    Rows {
+        values: heads.of(sequence, head, row),
+        stride: heads.strides[2],
+        columns: heads.columns,
+    }
 }
 
-/// Writes the codes of successive keys and values of a head.
+/// Writes the codes of successive keys and values of a head, from `first` on.
 struct Encode<'a> {
     head: usize,
     first: usize,
@@ -210,9 +219,9 @@ struct Encode<'a> {
     scales: &'a mut [f32],
     k: Rows<'a>,
     v: Rows<'a>,
-    groups: usize,
     keys: HeadsMut<'a>,
     values: HeadsMut<'a>,
+    room: (&'a mut [[u8; 4]], &'a mut [u8]),
 }
 
 impl Op for Encode<'_> {
@@ -220,27 +229,13 @@ impl Op for Encode<'_> {
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        let width = self.v.2;
-        let mut room = buffer::take(&ROOM);
-        let (groups, codes) = room.codes(self.groups, width);
-        let mut next = 0;
-        while next < self.scales.len() {
-            let input = self.first + next;
-            let count = (4 - input % 4).min(self.scales.len() - next);
-            for i in 0..count {
-                let place = [self.head, input + i];
-                let (k, v) = (row_of(self.k, next + i), row_of(self.v, next + i));
-                // SAFETY: this key is the task's.
-                unsafe { loops::key(k, place, groups, self.keys) };
-                let codes = &mut codes[i * width..][..width];
-                self.scales[next + i] = loops::value(v, self.values.shift, codes);
-            }
-            let rows: [&[u8]; 4] = std::array::from_fn(|i| &codes[i * width..][..width]);
-            // SAFETY: these rows are the task's.
-            unsafe { self.values.put_inputs(self.head, input, &rows[..count]) };
-            next += count;
+        let (of_key, of_values) = self.room;
+        let (rows, to) = (self.scales.len(), [self.head, self.first]);
+        // SAFETY: these keys and values are the task's.
+        unsafe {
+            loops::keys::<N>(self.k, rows, to, of_key, self.keys);
+            loops::values::<N>(self.v, to, of_values, self.scales, self.values);
         }
-        buffer::keep(&ROOM, room);
     }
 }
 
@@ -255,12 +250,15 @@ struct Room {
 }
 
 impl Room {
-    /// Groups of a key, and codes of four values.
+    /// Groups of four keys, and codes of four rows of values.
     fn codes(&mut self, groups: usize, width: usize) -> (&mut [[u8; 4]], &mut [u8]) {
         let (queries, weights) = (&mut self.queries, &mut self.weights);
-        grow(queries, groups);
+        grow(queries, 4 * groups);
         grow(weights, width);
-        (&mut queries[..groups], weights[..width].as_flattened_mut())
+        (
+            &mut queries[..4 * groups],
+            weights[..width].as_flattened_mut(),
+        )
     }
 }
 
@@ -374,7 +372,7 @@ impl Task<'_> {
     unsafe fn attend(&self, all: Range<usize>, value_dim: usize, out: &Sink<'_>) {
         let isa = self.kv.keys.isa();
         let tile = isa.registers().tile_rows;
-        let stride = self.kv.len.next_multiple_of(BLOCK);
+        let stride = self.kv.stride();
         let most = (SCORES / stride).next_multiple_of(tile);
         let tiles = all.len().div_ceil(tile);
         let blocks = all.len().div_ceil(most);
@@ -400,7 +398,7 @@ impl Task<'_> {
         let height = rows.len();
         // No query sees the keys behind.
         let keys = queries.seen(rows.end - 1, kv.len);
-        let stride = kv.len.next_multiple_of(BLOCK);
+        let stride = kv.stride();
         let (of_key, of_weights) = (kv.keys.groups(), keys.div_ceil(4));
         let kv_head = sequence * queries.kv_heads + head / (queries.heads / queries.kv_heads);
         let Room {
@@ -417,13 +415,10 @@ impl Task<'_> {
         let [scores] = scores.split([height * stride]);
 
         isa.run(EncodeQueries {
-            rows: queries.q.of(sequence, head, rows.start),
-            stride: queries.q.strides[2],
-            columns: queries.q.columns,
-            scale: queries.scale,
-            groups: of_key,
-            codes,
-            of_rows,
+            from: rows_of(&queries.q, [sequence, head, rows.start]),
+            scale: (queries.scale, kv.keys.has_zero_points()),
+            codes: (&mut *codes, of_key),
+            of_rows: &mut *of_rows,
         });
         let part = |panels| Part {
             rows: 0..height,
@@ -445,7 +440,7 @@ impl Task<'_> {
             keys: kv.len,
             scores: &mut *scores,
             stride,
-            scales: &kv.scales[kv_head * of_scales..][..stride],
+            scales: &kv.scales[kv_head * of_scales..][..of_scales],
             of_sum: kv.values.has_zero_points(),
             groups: of_weights,
             codes: weights,
@@ -480,12 +475,11 @@ fn product<'a>(groups: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Produ
 
 /// Writes the codes of queries.
 struct EncodeQueries<'a> {
-    rows: &'a [f32],
-    stride: usize,
-    columns: usize,
-    scale: f32,
-    groups: usize,
-    codes: &'a mut [[u8; 4]],
+    from: Rows<'a>,
+    /// Of the scores; and whether sums of codes are asked for.
+    scale: (f32, bool),
+    /// So many groups for each.
+    codes: (&'a mut [[u8; 4]], usize),
     of_rows: &'a mut [Row],
 }
 
@@ -494,11 +488,7 @@ impl Op for EncodeQueries<'_> {
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        for (i, of_row) in self.of_rows.iter_mut().enumerate() {
-            let row = &self.rows[i * self.stride..][..self.columns];
-            let groups = &mut self.codes[i * self.groups..][..self.groups];
-            *of_row = loops::query(row, self.scale, groups);
-        }
+        loops::queries::<N>(self.from, self.scale, self.codes, self.of_rows);
     }
 }
 
@@ -535,15 +525,41 @@ impl Op for Weigh<'_> {
             *stride == 0 && bits == 0
         };
         let mask = mask.filter(|mask| !is_zero(mask));
-        for (i, of_row) in self.of_rows.iter_mut().enumerate() {
-            let seen = self.queries.seen(first + i, self.keys);
-            let scores = &mut self.scores[i * self.stride..][..seen.next_multiple_of(BLOCK)];
-            scores[seen..].fill(f32::NEG_INFINITY);
-            if let Some((mask, stride)) = mask {
-                loops::add_mask(&mut scores[..seen], &mask[i * stride..][..seen]);
+        let (queries, stride) = (self.queries, self.stride);
+        let (first, all) = (self.of[2], self.of_rows.len());
+        for rows in (0..all).step_by(ROWS).map(|row| row..all.min(row + ROWS)) {
+            let (mut lens, mut origins) = ([0; ROWS], [0.; ROWS]);
+            for (i, row) in rows.clone().enumerate() {
+                let seen = queries.seen(first + row, self.keys);
+                lens[i] = seen.next_multiple_of(BLOCK);
+                let scores = &mut self.scores[row * stride..][..lens[i]];
+                if seen < scores.len() {
+                    scores[seen..].fill(f32::NEG_INFINITY);
+                }
+                if let Some((mask, stride)) = mask {
+                    loops::add_mask(&mut scores[..seen], &mask[row * stride..][..seen]);
+                }
+                origins[i] = loops::origin(scores);
             }
-            let codes = self.codes[i * self.groups..][..self.groups].as_flattened_mut();
-            *of_row = loops::weights::<N>(scores, self.scales, codes, self.of_sum);
+            let mut sums = [(0., 0.); ROWS];
+            for (i, row) in rows.clone().enumerate() {
+                let scores = &mut self.scores[row * stride..][..lens[i]];
+                sums[i] = loops::weigh::<N>(scores, origins[i], self.scales);
+            }
+            let factors = sums.map(|(z, greatest)| match greatest {
+                0. => (0., 0.),
+                greatest => (greatest / 255. / z, 255. / greatest),
+            });
+            for ((row, len), (scale, to_code)) in rows.zip(lens).zip(factors) {
+                let weights = &self.scores[row * stride..][..len];
+                let codes = self.codes[row * self.groups..][..self.groups].as_flattened_mut();
+                loops::encode_weights::<N>(weights, to_code, codes);
+                self.of_rows[row] = Row {
+                    scale,
+                    zero_point: 0,
+                    sum: if self.of_sum { rows::sum(codes) } else { 0 },
+                };
+            }
         }
     }
 }

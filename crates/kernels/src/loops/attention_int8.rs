@@ -15,12 +15,13 @@
 //! by another maximum's, and the sum of the exponentials is one of integers: a query's result
 //! depends neither on blocks nor on the keys that it does not see.
 
-use super::encode::{Coding, encode};
+use std::ops::Range;
+
 use super::number::{Formula, Number};
 use super::product::Row;
 use super::rows::{self, ROUND};
 use crate::packed::HeadsMut;
-use crate::qparams::{Rounding, symmetric_row};
+use crate::qparams::symmetric_row;
 
 /// Products of codes that a sum in i32 has room for: `65,536 * 255 * 127 < 2^31`.
 pub const MAX_TERMS: usize = 1 << 16;
@@ -28,72 +29,193 @@ pub const MAX_TERMS: usize = 1 << 16;
 /// Scores that are taken at a time: two of the widest registers.
 pub const BLOCK: usize = 32;
 
-/// The codes of a row.
-struct Coded {
-    /// The sum of the codes.
-    sum: i32,
-    /// NaN for a row that is not finite, whose codes are zeros.
-    scale: f32,
-}
+/// Rows that are taken together, step by step: each step of a single one would wait for the one
+/// before.
+pub const ROWS: usize = 8;
 
-/// Writes the codes of a row, each plus `shift`, as the oracle's `quantize_symmetric_row` says.
-#[inline(always)]
-fn symmetric(row: &[f32], shift: u8, codes: &mut [u8]) -> Coded {
-    let bits = |x: &f32| x.to_bits() & !(1 << 31);
-    let max = row.iter().fold(0, |max, x| bits(x).max(max));
-    if max >= f32::INFINITY.to_bits() {
-        codes.fill(shift);
-        return Coded {
-            sum: 0,
-            scale: f32::NAN,
-        };
-    }
-    let scale = symmetric_row(f32::from_bits(max));
-    let coding = Coding {
-        scale,
-        offset: 0.,
-        zero_point: 0,
-        range: [-127, 127],
-        rounding: Rounding::Multiply,
-    };
-    let sum = encode(row, coding.moved(shift.into()), codes);
-    Coded { sum, scale }
-}
-
-/// Added to the codes of queries, which are the unsigned side of a product.
+/// Added to codes, which are u8 first: the zero point of queries.
 const SHIFT: u8 = 128;
 
-/// Writes the codes of a query, in whole groups; `scale` is that of the scores.
-#[inline(always)]
-pub fn query(row: &[f32], scale: f32, groups: &mut [[u8; 4]]) -> Row {
-    let (codes, behind) = groups.as_flattened_mut().split_at_mut(row.len());
-    // Multiplied by what is behind the last input of a key.
-    behind.fill(0);
-    let Coded { sum, scale: of_row } = symmetric(row, SHIFT, codes);
-    Row {
-        scale: of_row * scale,
-        zero_point: SHIFT.into(),
-        sum: sum.wrapping_add(i32::from(SHIFT).wrapping_mul(row.len() as i32)),
+/// Rows somewhere in a slice: the distance from one to the next, and their columns.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    pub values: &'a [f32],
+    pub stride: usize,
+    pub columns: usize,
+}
+
+impl<'a> Rows<'a> {
+    #[inline(always)]
+    fn row(&self, row: usize) -> &'a [f32] {
+        &self.values[row * self.stride..][..self.columns]
+    }
+
+    /// The scales of some rows, at most [`ROWS`]; NaN of one that is not finite.
+    #[inline(always)]
+    fn scales(&self, rows: Range<usize>) -> [f32; ROWS] {
+        let bits = |x: &f32| x.to_bits() & !(1 << 31);
+        let mut scales = [0.; ROWS];
+        for (row, scale) in rows.zip(&mut scales) {
+            let max = self.row(row).iter().fold(0, |max, x| bits(x).max(max));
+            *scale = f32::from_bits(max);
+        }
+        scales.map(|max| {
+            // The bits of what is not finite are the greatest.
+            if max.is_finite() {
+                symmetric_row(max)
+            } else {
+                f32::NAN
+            }
+        })
+    }
+
+    /// Writes the codes of a row of that scale, each plus `shift`.
+    #[inline(always)]
+    fn encode<N: Number>(&self, row: usize, scale: f32, shift: u8, codes: &mut [u8]) {
+        if scale.is_nan() {
+            return codes.fill(shift);
+        }
+        encode::<N>(self.row(row), 1. / scale, shift, codes);
     }
 }
 
-/// Writes the codes of a key.
-///
-/// # Safety
-/// No other thread writes or reads this key.
+/// Writes the integer next to each value times a factor, plus `shift`, in a byte.
 #[inline(always)]
-pub unsafe fn key(row: &[f32], place: [usize; 2], groups: &mut [[u8; 4]], keys: HeadsMut<'_>) {
-    let (codes, behind) = groups.as_flattened_mut().split_at_mut(row.len());
-    behind.fill(0);
-    let Coded { sum, scale } = symmetric(row, keys.shift, codes);
-    // SAFETY: the contract is the same.
-    unsafe { keys.put_channel(place[0], place[1], groups, (sum, scale)) };
+fn encode<N: Number>(values: &[f32], factor: f32, shift: u8, codes: &mut [u8]) {
+    let take = |values: &[f32; BLOCK], codes: &mut [u8; BLOCK]| {
+        let rounded = N::fma_each(*values, [factor; BLOCK], [ROUND + f32::from(shift); BLOCK]);
+        for (code, rounded) in codes.iter_mut().zip(rounded) {
+            *code = rounded.to_bits() as u8;
+        }
+    };
+    let (blocks, rest) = values.as_chunks::<BLOCK>();
+    let (whole, codes_rest) = codes.as_chunks_mut::<BLOCK>();
+    for (values, codes) in blocks.iter().zip(whole) {
+        take(values, codes);
+    }
+    if !rest.is_empty() {
+        let (mut block, mut encoded) = ([0.; BLOCK], [0; BLOCK]);
+        block[..rest.len()].copy_from_slice(rest);
+        take(&block, &mut encoded);
+        codes_rest.copy_from_slice(&encoded[..rest.len()]);
+    }
 }
 
-/// Writes the codes of a row of values; returns its scale.
+/// The sum of codes that are greater by `shift`.
 #[inline(always)]
-pub fn value(row: &[f32], shift: u8, codes: &mut [u8]) -> f32 {
-    symmetric(row, shift, codes).scale
+fn sum(codes: &[u8], shift: u8) -> i32 {
+    let code = |code: &u8| i32::from(code.wrapping_sub(shift).cast_signed());
+    codes.iter().fold(0i32, |sum, x| sum.wrapping_add(code(x)))
+}
+
+/// Writes the codes of queries, in whole groups of `width` a row, and their sums, or 0; `scale` is
+/// that of the scores.
+#[inline(always)]
+pub fn queries<N: Number>(
+    from: Rows<'_>,
+    (scale, sums): (f32, bool),
+    (codes, width): (&mut [[u8; 4]], usize),
+    of_rows: &mut [Row],
+) {
+    for (block, of_rows) in of_rows.chunks_mut(ROWS).enumerate() {
+        let first = block * ROWS;
+        let scales = from.scales(first..first + of_rows.len());
+        for (i, (of_row, of_codes)) in of_rows.iter_mut().zip(scales).enumerate() {
+            let groups = &mut codes[(first + i) * width..][..width];
+            let (codes, behind) = groups.as_flattened_mut().split_at_mut(from.columns);
+            // They multiply what is behind the last input of a key.
+            clear(behind);
+            from.encode::<N>(first + i, of_codes, SHIFT, codes);
+            *of_row = Row {
+                scale: of_codes * scale,
+                zero_point: SHIFT.into(),
+                sum: if sums { rows::sum(codes) } else { 0 },
+            };
+        }
+    }
+}
+
+/// Keys, or rows of values, from `first` on up to `rows`, in parts of up to four that begin at
+/// multiples of four where the first row is the one that is `to`.
+#[inline(always)]
+fn fours(rows: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let first = next;
+        next = rows.min(first + 4 - (to + first) % 4);
+        (first < rows).then_some(first..next)
+    })
+}
+
+/// Writes the codes of keys of a head, from the one that is `to` on; `room` is of four keys.
+///
+/// # Safety
+/// No other thread writes or reads these keys.
+#[inline(always)]
+pub unsafe fn keys<N: Number>(
+    from: Rows<'_>,
+    rows: usize,
+    [head, to]: [usize; 2],
+    room: &mut [[u8; 4]],
+    keys: HeadsMut<'_>,
+) {
+    let width = room.len() / 4;
+    for rows in fours(rows, to) {
+        let all = from.scales(rows.clone());
+        let (mut scales, mut sums) = ([0.; 4], [0; 4]);
+        for (i, row) in rows.clone().enumerate() {
+            let groups = &mut room[i * width..][..width];
+            let (codes, behind) = groups.as_flattened_mut().split_at_mut(from.columns);
+            clear(behind);
+            from.encode::<N>(row, all[i], keys.shift, codes);
+            sums[i] = sum(codes, keys.shift);
+            scales[i] = all[i];
+        }
+        let of_rows: [_; 4] = std::array::from_fn(|i| &room[i * width..][..width]);
+        let place = [head, to + rows.start];
+        // SAFETY: the contract is the same.
+        unsafe { keys.put_channels(place, &of_rows[..rows.len()], (sums, scales)) };
+    }
+}
+
+/// Writes the codes of rows of values of a head, from the one that is `to` on, and their scales;
+/// `room` is of four rows.
+///
+/// # Safety
+/// No other thread writes or reads the groups that have these rows.
+#[inline(always)]
+pub unsafe fn values<N: Number>(
+    from: Rows<'_>,
+    [head, to]: [usize; 2],
+    room: &mut [u8],
+    scales: &mut [f32],
+    values: HeadsMut<'_>,
+) {
+    let width = from.columns;
+    for rows in fours(scales.len(), to) {
+        let all = from.scales(rows.clone());
+        for (i, row) in rows.clone().enumerate() {
+            let codes = &mut room[i * width..][..width];
+            from.encode::<N>(row, all[i], values.shift, codes);
+            scales[row] = all[i];
+        }
+        let (input, row) = (to + rows.start, |i: usize| &room[i * width..][..width]);
+        // SAFETY: the contract is the same.
+        unsafe {
+            match rows.len() {
+                4 => values.put_group(head, input / 4, std::array::from_fn(row)),
+                count => (0..count).for_each(|i| values.put_input(head, input + i, row(i))),
+            }
+        }
+    }
+}
+
+/// Fills with zeros what is mostly nothing, for which a call takes as long as for something.
+#[inline(always)]
+fn clear(codes: &mut [u8]) {
+    if !codes.is_empty() {
+        codes.fill(0);
+    }
 }
 
 /// Adds a mask to scores; minus infinity excludes, whatever the score is.
@@ -105,81 +227,70 @@ pub fn add_mask(scores: &mut [f32], mask: &[f32]) {
     }
 }
 
-/// Replaces the scores of a query, in whole blocks, by the codes of its weights; `scales` are those
-/// of the values. Returns what makes a sum of codes times values a result.
+/// The greatest of scores in whole blocks; 0 if all are excluded, where `-inf + inf` were NaN.
 #[inline(always)]
-pub fn weights<N: Number>(
-    scores: &mut [f32],
-    scales: &[f32],
-    codes: &mut [u8],
-    of_sum: bool,
-) -> Row {
-    let blocks = scores.as_chunks_mut::<BLOCK>().0;
+pub fn origin(scores: &[f32]) -> f32 {
     let mut max = [f32::NEG_INFINITY; BLOCK];
-    for block in &*blocks {
-        let block = *block;
-        for (max, score) in max.iter_mut().zip(block) {
+    for block in scores.as_chunks::<BLOCK>().0 {
+        for (max, score) in max.iter_mut().zip(*block) {
             *max = if score > *max { score } else { *max };
         }
     }
-    let greater = |a: f32, b: f32| if a > b { a } else { b };
-    let max = rows::together(max, greater);
-    // Where all is excluded: e^(-inf - 0) is 0, e^(-inf + inf) were NaN.
-    let origin = if max == f32::NEG_INFINITY { 0. } else { max };
-
-    let mut steps = [0u32; BLOCK];
-    let mut greatest = [0u32; BLOCK];
-    let count = blocks.len() as u32;
-    for (block, scales) in blocks.iter_mut().zip(scales.as_chunks::<BLOCK>().0) {
-        let scores = *block;
-        let exps = N::map_from(ExpForCode, scores, [origin; BLOCK]);
-        // Steps of 2^-20, in the low bits.
-        let rounded = N::fma_each(exps, [(1 << 20) as f32; BLOCK], [ROUND; BLOCK]);
-        let mut weights = exps;
-        for i in 0..BLOCK {
-            steps[i] = steps[i].wrapping_add(rounded[i].to_bits());
-            let weight = exps[i] * scales[i];
-            // The scale of an excluded key may be NaN.
-            let excluded = scores[i] == f32::NEG_INFINITY;
-            weights[i] = if excluded { 0. } else { weight };
-            // By their bits, of which NaN has the greatest.
-            greatest[i] = greatest[i].max(weights[i].to_bits());
-        }
-        *block = weights;
-    }
-    let greatest = f32::from_bits(greatest.into_iter().fold(0, u32::max));
-    // 2^11 blocks of at most 2^20 steps.
-    let origin = ROUND.to_bits().wrapping_mul(count);
-    let steps = steps
-        .iter()
-        .map(|steps| u64::from(steps.wrapping_sub(origin)));
-    let z = steps.sum::<u64>() as f32 * 1. / (1 << 20) as f32;
-
-    let (factor, to_code) = if greatest == 0. {
-        (0., 0.)
-    } else {
-        (greatest / 255. / z, 255. / greatest)
-    };
-    let code = |block: [f32; BLOCK]| N::fma_each(block, [to_code; BLOCK], [ROUND; BLOCK]);
-    let (whole, rest) = codes.as_chunks_mut::<BLOCK>();
-    for (codes, block) in whole.iter_mut().zip(&*blocks) {
-        for (to, code) in codes.iter_mut().zip(code(*block)) {
-            *to = code.to_bits() as u8;
-        }
-    }
-    if let Some(block) = blocks.get(whole.len()) {
-        for (to, code) in rest.iter_mut().zip(code(*block)) {
-            *to = code.to_bits() as u8;
-        }
-    }
-    let written = (blocks.len() * BLOCK).min(codes.len());
-    codes[written..].fill(0);
-    Row {
-        scale: factor,
-        zero_point: 0,
-        sum: if of_sum { rows::sum(codes) } else { 0 },
-    }
+    // As integers of the same order, of which the compiler takes the max register by register.
+    let ordered = |bits: i32| bits ^ ((bits >> 31) & i32::MAX);
+    let max = max.map(|max| ordered(max.to_bits().cast_signed()));
+    let max = ordered(max.into_iter().fold(i32::MIN, i32::max));
+    let max = f32::from_bits(max.cast_unsigned());
+    if max == f32::NEG_INFINITY { 0. } else { max }
 }
+
+/// Replaces scores in whole blocks by their weights, with the scales of values; returns the sum of
+/// the exponentials, and the greatest weight, which is NaN if one is.
+#[inline(always)]
+pub fn weigh<N: Number>(scores: &mut [f32], origin: f32, scales: &[f32]) -> (f32, f32) {
+    let (mut sum, mut max) = (0, 0);
+    let parts = scores.chunks_mut(PART).zip(scales.chunks(PART));
+    for (scores, scales) in parts {
+        let (mut steps, mut greatest) = ([0u32; BLOCK], [0u32; BLOCK]);
+        let blocks = scores.as_chunks_mut::<BLOCK>().0;
+        let round = ROUND.to_bits().wrapping_mul((blocks.len() * BLOCK) as u32);
+        for (block, scales) in blocks.iter_mut().zip(scales.as_chunks::<BLOCK>().0) {
+            let scores = *block;
+            let exps = N::map_from(ExpForCode, scores, [origin; BLOCK]);
+            // Steps, in the low bits.
+            let rounded = N::fma_each(exps, [STEPS; BLOCK], [ROUND; BLOCK]);
+            let mut weights = exps;
+            for i in 0..BLOCK {
+                steps[i] = steps[i].wrapping_add(rounded[i].to_bits());
+                // The scale of an excluded key may be NaN.
+                let weight = exps[i] * scales[i];
+                let excluded = scores[i] == f32::NEG_INFINITY;
+                weights[i] = if excluded { 0. } else { weight };
+                // By their bits, of which NaN has the greatest.
+                greatest[i] = greatest[i].max(weights[i].to_bits());
+            }
+            *block = weights;
+        }
+        let steps = steps.into_iter().fold(0, u32::wrapping_add);
+        sum += u64::from(steps.wrapping_sub(round));
+        max = max.max(greatest.into_iter().fold(0, u32::max));
+    }
+    (sum as f32 * (1. / STEPS), f32::from_bits(max))
+}
+
+/// Scores of which the exponentials, in steps, add up to a u32.
+const PART: usize = 2048;
+
+/// Writes the codes of weights times a factor, and zeros behind them.
+#[inline(always)]
+pub fn encode_weights<N: Number>(weights: &[f32], factor: f32, codes: &mut [u8]) {
+    let (codes, behind) = codes.split_at_mut(codes.len().min(weights.len()));
+    encode::<N>(&weights[..codes.len()], factor, 0, codes);
+    clear(behind);
+}
+
+/// Steps of a sum of exponentials in 1.
+const STEPS: f32 = (1 << 20) as f32;
 
 /// The oracle's `exp_for_code`.
 #[derive(Clone, Copy)]
@@ -191,9 +302,8 @@ impl Formula for ExpForCode {
         let y = x * N::from(std::f32::consts::LOG2_E);
         let shifted = y + N::from(ROUND);
         let f = y - (shifted - N::from(ROUND));
-        let p = N::from(9.782_912e-3).mul_add(f, 5.597_688_3e-2);
-        let p = p.mul_add(f, 2.402_071e-1);
-        let p = p.mul_add(f, 6.931_136e-1);
+        let p = N::from(4.169_875e-2).mul_add(f, 2.420_305_2e-1);
+        let p = p.mul_add(f, 6.957_668e-1);
         let p = p.mul_add(f, 1.);
         x.below(-87., N::from(0.), p * shifted.power_of_two())
     }

@@ -98,7 +98,7 @@ impl Lanes {
 
 /// All values by one function, register by register.
 #[inline(always)]
-pub fn together(values: [f32; CHUNK], both: impl Fn(f32, f32) -> f32) -> f32 {
+fn together(values: [f32; CHUNK], both: impl Fn(f32, f32) -> f32) -> f32 {
     let values: [f32; 16] = std::array::from_fn(|i| both(values[i + 16], values[i]));
     let values: [f32; 8] = std::array::from_fn(|i| both(values[i + 8], values[i]));
     let values: [f32; 4] = std::array::from_fn(|i| both(values[i + 4], values[i]));
