@@ -311,15 +311,17 @@ impl Packed {
     #[must_use]
     pub fn of_heads(self, isa: Isa, heads: usize, n: usize, k: usize) -> Self {
         let channels = sizes::length("channels of heads", &[heads, n]);
+        let groups = Element::Int8.groups(isa, k);
+        let cut = Cut::new(isa, n);
+        let width = sizes::length("padded heads", &[heads, cut.registers, cut.lanes]);
+        let bytes = sizes::length("packed heads", &[width, groups, 4]) + ALIGN;
         let same = self.isa == isa && self.gates == heads && self.n == channels;
         let places = if same {
             self.places
         } else {
-            places_of_heads(isa, heads, n)
+            let all = (0..heads).flat_map(|head| (0..cut.panels).map(move |panel| (head, panel)));
+            all.map(|(head, panel)| cut.place(head, panel)).collect()
         };
-        let width = places.iter().map(|place| place.width).sum::<usize>();
-        let groups = Element::Int8.groups(isa, k);
-        let bytes = sizes::length("packed heads", &[width, groups, 4]) + ALIGN;
         let mut weights = self.weights;
         if weights.len() < bytes {
             weights = vec![0; bytes];
@@ -668,7 +670,7 @@ impl HeadsMut<'_> {
         let (lane, count) = (channel - (place.start - start), rows.len());
         assert!(lane + count <= place.channels && rows.iter().all(|row| row.len() <= self.groups));
         let at = place.at + lane;
-        let to = |group: usize| place.at * self.groups + group * place.width + lane;
+        let first = place.at * self.groups + lane;
         // SAFETY: what there is of these channels is this thread's.
         unsafe {
             self.sums
@@ -677,26 +679,14 @@ impl HeadsMut<'_> {
             self.scales
                 .part(at..at + count)
                 .copy_from_slice(&scales[..count]);
-            let whole = match rows {
-                [a, b, c, d] => {
-                    let four = [a, b, c, d].map(|row| row.as_chunks::<4>().0);
-                    let count = four.map(|row| row.len()).into_iter().min().unwrap_or(0);
-                    for chunk in 0..count {
-                        let square = four.map(|row| row[chunk]);
-                        for i in 0..4 {
-                            let to = to(4 * chunk + i);
-                            let group = square.map(|row| row[i]);
-                            self.weights.part(to..to + 4).copy_from_slice(&group);
-                        }
-                    }
-                    4 * count
-                }
-                _ => 0,
-            };
+            if let [a, b, c, d] = rows {
+                let rows = a.iter().zip(*b).zip(c.iter().zip(*d));
+                let groups = rows.map(|((a, b), (c, d))| [*a, *b, *c, *d]);
+                return self.weights.scatter(first, place.width, groups);
+            }
             for (i, row) in rows.iter().enumerate() {
-                for (group, codes) in row.iter().enumerate().skip(whole) {
-                    self.weights.part(to(group) + i..to(group) + i + 1)[0] = *codes;
-                }
+                let groups = row.iter().map(|group| [*group]);
+                self.weights.scatter(first + i, place.width, groups);
             }
         }
     }
@@ -820,14 +810,6 @@ fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
         }
     };
     places.map(place).collect()
-}
-
-/// The panels of heads of `n` channels each, one head behind the other.
-fn places_of_heads(isa: Isa, heads: usize, n: usize) -> Vec<Place> {
-    let cut = Cut::new(isa, n);
-    sizes::length("panels of heads", &[heads, cut.registers, cut.lanes]);
-    let places = (0..heads).flat_map(|head| (0..cut.panels).map(move |panel| (head, panel)));
-    places.map(|(head, panel)| cut.place(head, panel)).collect()
 }
 
 /// The cut of a range of channels into panels.

@@ -97,6 +97,8 @@ impl KeyValues {
         }
         let heads = sizes::length("heads", &[batch, kv_heads]);
         let stride = capacity.next_multiple_of(BLOCK);
+        let keys = self.keys.of_heads(isa, heads, capacity, head_dim);
+        let values = self.values.of_heads(isa, heads, value_dim, capacity);
         let mut scales = self.scales;
         scales.resize(sizes::length("scales", &[heads, stride]), 0.);
         Self {
@@ -104,8 +106,8 @@ impl KeyValues {
             kv_heads,
             len: 0,
             capacity,
-            keys: self.keys.of_heads(isa, heads, capacity, head_dim),
-            values: self.values.of_heads(isa, heads, value_dim, capacity),
+            keys,
+            values,
             scales,
         }
     }
@@ -373,7 +375,7 @@ impl Task<'_> {
         let isa = self.kv.keys.isa();
         let tile = isa.registers().tile_rows;
         let stride = self.kv.stride();
-        let most = (SCORES / stride).next_multiple_of(tile);
+        let most = (SCORES / stride).max(1).next_multiple_of(tile);
         let tiles = all.len().div_ceil(tile);
         let blocks = all.len().div_ceil(most);
         let mut room = buffer::take(&ROOM);

@@ -238,8 +238,11 @@ pub fn origin(scores: &[f32]) -> f32 {
     }
     // As integers of the same order, of which the compiler takes the max register by register.
     let ordered = |bits: i32| bits ^ ((bits >> 31) & i32::MAX);
-    let max = max.map(|max| ordered(max.to_bits().cast_signed()));
-    let max = ordered(max.into_iter().fold(i32::MIN, i32::max));
+    let mut keys = [i32::MIN; BLOCK];
+    for (key, max) in keys.iter_mut().zip(max) {
+        *key = ordered(max.to_bits().cast_signed());
+    }
+    let max = ordered(keys.into_iter().fold(i32::MIN, i32::max));
     let max = f32::from_bits(max.cast_unsigned());
     if max == f32::NEG_INFINITY { 0. } else { max }
 }

@@ -50,6 +50,33 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
+    /// Writes arrays, each `stride` elements behind the one before, from `first` on.
+    ///
+    /// # Safety
+    /// No part that overlaps one of them is alive.
+    #[inline(always)]
+    pub unsafe fn scatter<const N: usize>(
+        self,
+        first: usize,
+        stride: usize,
+        arrays: impl ExactSizeIterator<Item = [T; N]>,
+    ) {
+        let count = arrays.len();
+        let last = count.saturating_sub(1).checked_mul(stride);
+        let end = last.and_then(|last| last.checked_add(first)?.checked_add(N));
+        assert!(count == 0 || end.is_some_and(|end| end <= self.len));
+        for (i, array) in arrays.take(count).enumerate() {
+            // SAFETY: by the assertion it is within the slice that is borrowed for `'a`; by the
+            // contract nothing aliases it.
+            unsafe {
+                self.start
+                    .add(first + i * stride)
+                    .cast::<[T; N]>()
+                    .write(array)
+            };
+        }
+    }
+
     /// A part to read.
     ///
     /// # Safety
