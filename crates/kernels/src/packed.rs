@@ -324,7 +324,8 @@ impl Packed {
         };
         let mut weights = self.weights;
         if weights.len() < bytes {
-            weights = vec![0; bytes];
+            // Keys become more step by step: memory for a few steps at once.
+            weights = vec![0; bytes.max(weights.len() + weights.len() / 4)];
         }
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         let shift = i32::from(isa.registers().shift);

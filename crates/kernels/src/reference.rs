@@ -221,7 +221,7 @@ fn rounded(x: f32, factor: f32) -> i32 {
 /// [`attention`] of factors in 8 bits: rows of queries, keys and values by
 /// [`quantize_symmetric_row`], weights as u8.
 ///
-/// A score is `sum q k * (scale_q * scale) * scale_k + mask`, the sum exact in i32; with the
+/// A score is `sum q k * (scale_q * scale * scale_k) + mask`, the sum exact in i32; with the
 /// greatest of them, `m`, a weight is `w = e^(score - m) * scale_v` and its code
 /// `round(w * (255 / max w))`. The result is `sum code * v * (max w / 255 / z)`, the sum exact in
 /// i32, where `z` is the sum of `e^(score - m)`, each rounded to a multiple of 2^-20: an exact

@@ -40,10 +40,14 @@ pub struct KeyValues {
 thread_local! {
     static KEY_VALUES: Cell<Option<KeyValues>> = const { Cell::new(None) };
     static ROOM: Cell<Room> = Cell::default();
+    static ALL_SCORES: Cell<Aligned> = Cell::default();
 }
 
 /// Max bytes of codes that a thread keeps from call to call.
 const KEPT_BYTES: usize = 16 << 20;
+
+/// Max groups of a task's codes that are kept: 4 MiB.
+const KEPT_GROUPS: usize = 1 << 20;
 
 /// Keys that become codes together.
 const KEYS: usize = 64;
@@ -61,7 +65,7 @@ impl KeyValues {
     /// Room for `capacity` rows of each head, of which there are none yet.
     ///
     /// # Panics
-    /// If memory cannot hold them, or there are more than [`MAX_TERMS`] or columns.
+    /// If memory cannot hold them, or there are more rows or columns of keys than [`MAX_TERMS`].
     pub fn new(
         isa: Isa,
         [batch, kv_heads]: [usize; 2],
@@ -179,7 +183,7 @@ impl KeyValues {
             let (sequence, kv_head) = (head / self.kv_heads, head % self.kv_heads);
             let row = rows.start - all.start;
             let at = head * stride;
-            let mut room = buffer::take(&ROOM);
+            let mut room = Room::take();
             isa.run(Encode {
                 head,
                 // SAFETY: these rows of the head are this task's.
@@ -191,7 +195,7 @@ impl KeyValues {
                 values,
                 room: room.codes(groups, v.columns),
             });
-            buffer::keep(&ROOM, room);
+            room.keep();
         };
         let elements = heads * all.len() * (k.columns + v.columns);
         let threads = Threads::of_caller();
@@ -241,17 +245,26 @@ impl Op for Encode<'_> {
     }
 }
 
-/// What a task computes with, kept from one to the next on its thread.
+/// Codes of a task, kept from one to the next on its thread.
 #[derive(Default)]
 struct Room {
-    /// Codes of queries and of weights.
     queries: Vec<[u8; 4]>,
     weights: Vec<[u8; 4]>,
+    /// Of the queries, then of the weights.
     rows: Vec<Row>,
-    scores: Aligned,
 }
 
 impl Room {
+    fn take() -> Self {
+        buffer::take(&ROOM)
+    }
+
+    fn keep(self) {
+        if self.queries.len() + self.weights.len() <= KEPT_GROUPS {
+            buffer::keep(&ROOM, self);
+        }
+    }
+
     /// Groups of four keys, and codes of four rows of values.
     fn codes(&mut self, groups: usize, width: usize) -> (&mut [[u8; 4]], &mut [u8]) {
         let (queries, weights) = (&mut self.queries, &mut self.weights);
@@ -378,13 +391,13 @@ impl Task<'_> {
         let most = (SCORES / stride).max(1).next_multiple_of(tile);
         let tiles = all.len().div_ceil(tile);
         let blocks = all.len().div_ceil(most);
-        let mut room = buffer::take(&ROOM);
+        let mut room = Room::take();
         for block in 0..blocks {
             let bound = |block: usize| all.end.min(all.start + block * tiles / blocks * tile);
             // SAFETY: the contract is the same.
             unsafe { self.block(bound(block)..bound(block + 1), value_dim, out, &mut room) };
         }
-        buffer::keep(&ROOM, room);
+        room.keep();
     }
 
     /// # Safety
@@ -407,14 +420,14 @@ impl Task<'_> {
             queries: codes,
             weights,
             rows: of_rows,
-            scores,
         } = room;
         grow(codes, height * of_key);
         grow(weights, height * of_weights);
         of_rows.resize(height.max(of_rows.len()), Row::PLAIN);
         let (codes, of_rows) = (&mut codes[..height * of_key], &mut of_rows[..height]);
         let weights = &mut weights[..height * of_weights];
-        let [scores] = scores.split([height * stride]);
+        let mut all_scores = Aligned::take(&ALL_SCORES);
+        let [scores] = all_scores.split([height * stride]);
 
         isa.run(EncodeQueries {
             from: rows_of(&queries.q, [sequence, head, rows.start]),
@@ -461,6 +474,7 @@ impl Task<'_> {
                 part(kv.values.panels_of(kv_head, value_dim)),
             );
         }
+        all_scores.keep(&ALL_SCORES);
     }
 }
 

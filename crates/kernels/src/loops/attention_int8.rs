@@ -135,8 +135,8 @@ pub fn queries<N: Number>(
     }
 }
 
-/// Keys, or rows of values, from `first` on up to `rows`, in parts of up to four that begin at
-/// multiples of four where the first row is the one that is `to`.
+/// Rows in parts of up to four, which begin at multiples of four in a head whose row `to` is the
+/// first of them.
 #[inline(always)]
 fn fours(rows: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;

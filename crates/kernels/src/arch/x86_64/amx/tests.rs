@@ -66,7 +66,10 @@ fn attend(precision: Precision, queries: usize) {
     let got = attention(Isa(Kind::AmxInt8), operands);
     let mut pairs = got.iter().zip(one.values.iter().cycle());
     assert_eq!(got.len(), 3 * queries);
-    assert!(pairs.all(|(got, value)| (got - value).abs() < 1e-4), "{got:?}");
+    assert!(
+        pairs.all(|(got, value)| (got - value).abs() < 1e-4),
+        "{got:?}"
+    );
 }
 
 /// Whether there are tiles: of this CPU, or by the handler, which is installed.
