@@ -340,15 +340,15 @@ fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
 /// halves; f64 and gradients keep their precision.
 #[test]
 fn in_fewer_bits_a_query_is_near_and_alone() -> Result<()> {
-    for precision in [Precision::BFloat16, Precision::Int8] {
+    for (precision, bound) in [(Precision::BFloat16, 0.1), (Precision::Int8, 0.3)] {
         for sizes in SIZES {
-            near_and_alone(sizes, precision)?;
+            near_and_alone(sizes, precision, bound)?;
         }
     }
     Ok(())
 }
 
-fn near_and_alone(sizes: [usize; 5], precision: Precision) -> Result<()> {
+fn near_and_alone(sizes: [usize; 5], precision: Precision, bound: f64) -> Result<()> {
     let [batch, count, kv, queries, keys] = sizes;
     let q = heads([batch, count, queries, 8], 1)?;
     let (k, v) = (
@@ -366,7 +366,7 @@ fn near_and_alone(sizes: [usize; 5], precision: Precision) -> Result<()> {
         let case = format!("{precision:?} {:?} {:?} {mask:?}", q.dims(), k.dims());
         let got = attend(&q, &k, &v, mask)?;
         let exact = expected(&q, &k, &v, mask, scale)?;
-        assert_close(&case, &got, &exact, 0.1);
+        assert_close(&case, &got, &exact, bound);
         let of_last = (batch - 1, queries - 1);
         let [q_last, k_last, v_last] = [&q, &k, &v].map(|t| t.narrow(0, of_last.0, 1));
         let q_last = q_last?.narrow(2, of_last.1, 1)?;

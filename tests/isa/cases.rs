@@ -78,7 +78,7 @@ pub const CASES: &[Case] = &[
         "b3ac5edb5d1bda7b",
         || attention(Precision::BFloat16),
     ),
-    ("ops::Precision", "0000000000000000", || {
+    ("ops::Precision", "b95b462a5722628b", || {
         attention(Precision::Int8)
     }),
     ("nn::Activation", "5ac67e581e87bb27", || {
