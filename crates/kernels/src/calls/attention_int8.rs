@@ -56,7 +56,7 @@ const KEYS: usize = 64;
 const SERIAL_ELEMENTS: usize = 16_384;
 
 /// Multiply-adds below which the caller's thread computes alone.
-const SERIAL_MACS: usize = 400_000;
+const SERIAL_MACS: usize = 200_000;
 
 /// Scores of a block of queries: they stay in a common L2 beside the codes of keys.
 const SCORES: usize = 16 << 10;

@@ -219,10 +219,9 @@ fn what_is_not_finite_reaches_the_queries_that_see_its_key_and_no_others() {
             if case.precision == Precision::Int8 && !poison.is_finite() {
                 let precision = Precision::Float32;
                 let float = Case { precision, ..case }.expected(&of);
-                let both = float.iter().zip(&with);
-                let is_nan = |(float, got): (&f32, &f32)| float.is_finite() || got.is_nan();
+                let mut both = float.iter().zip(&with);
                 assert!(
-                    both.map(is_nan).all(|is| is),
+                    both.all(|(float, got)| float.is_finite() || got.is_nan()),
                     "{poison} in key {key}: {case:?}"
                 );
             }
@@ -339,11 +338,11 @@ fn keys_that_are_excluded_change_no_bit_in_8_bits() {
     let mask = floats(keys);
     // The others come between and behind; their keys and values are greater, and not finite.
     let (mut more_k, mut more_v, mut more_mask) = (Vec::new(), Vec::new(), Vec::new());
-    for key in 0..keys {
+    for (key, add) in mask.iter().enumerate() {
         let row = key * dim..(key + 1) * dim;
         more_k.extend_from_slice(&k[row.clone()]);
         more_v.extend_from_slice(&v[row]);
-        more_mask.push(mask[key]);
+        more_mask.push(*add);
         for other in 0..key % 4 {
             let poison = [1e9, f32::NAN, f32::INFINITY][other];
             more_k.extend(vec![poison; dim]);

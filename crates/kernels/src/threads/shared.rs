@@ -104,6 +104,16 @@ mod tests {
         unsafe { shared.part(1..3) }.fill(7);
         // SAFETY: no part to write is alive.
         assert_eq!(unsafe { shared.read(0..4) }, [1, 7, 7, 4]);
+        // SAFETY: no part is alive.
+        unsafe { shared.scatter(0, 2, [[5], [6]].into_iter()) };
+        // SAFETY: no part to write is alive.
+        assert_eq!(unsafe { shared.read(0..4) }, [5, 7, 6, 4]);
+        for (first, stride) in [(3, 1), (0, 3), (usize::MAX, 1), (1, usize::MAX)] {
+            let arrays = [[0, 0], [0, 0]].into_iter();
+            // SAFETY: no part is alive.
+            let scatter = || unsafe { shared.scatter(first, stride, arrays) };
+            assert!(std::panic::catch_unwind(scatter).is_err());
+        }
         for range in [0..5, 3..2, 5..5] {
             // SAFETY: no part to write is alive.
             let read = std::panic::catch_unwind(|| _ = unsafe { shared.read(range.clone()) });
