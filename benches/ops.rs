@@ -29,6 +29,8 @@ struct Row {
     candle_flash_us: Option<f64>,
     /// Ours with factors in bfloat16, where it is an option.
     bf16_us: Option<f64>,
+    /// Ours with factors in 8 bits, where it is an option.
+    int8_us: Option<f64>,
     /// The maximum difference between ours and candle's.
     difference: f32,
 }
@@ -46,32 +48,42 @@ struct Case {
     candle: Way,
     flash: Option<Way>,
     bf16: Option<Way>,
+    int8: Option<Way>,
 }
 
-/// Batch, heads, sequence length and head dimension: BERT-base, its longest input, MiniLM, a
-/// batch, a short text.
-const ATTENTION: [[usize; 4]; 6] = [
-    [1, 12, 128, 64],
-    [1, 12, 512, 64],
-    [1, 12, 128, 32],
-    [8, 12, 128, 64],
-    [8, 12, 128, 32],
-    [1, 12, 16, 64],
+/// Batch, heads, queries, keys and head dimension: BERT-base, its longest input, MiniLM, a batch, a
+/// short text, one token of a decoder.
+const ATTENTION: [[usize; 5]; 7] = [
+    [1, 12, 128, 128, 64],
+    [1, 12, 512, 512, 64],
+    [1, 12, 128, 128, 32],
+    [8, 12, 128, 128, 64],
+    [8, 12, 128, 128, 32],
+    [1, 12, 16, 16, 64],
+    [1, 12, 1, 4096, 64],
 ];
 
 impl table::Row for Row {
     fn header(_: &Args) -> String {
         format!(
-            "{:>16} {:>14} {:>9} {:>9} {:>10} {:>8} {:>9} {:>10}",
-            "op", "shape", "ours us", "bf16 us", "candle us", "x candle", "flash us", "difference"
+            "{:>16} {:>14} {:>9} {:>9} {:>9} {:>10} {:>8} {:>9} {:>10}",
+            "op",
+            "shape",
+            "ours us",
+            "bf16 us",
+            "int8 us",
+            "candle us",
+            "x candle",
+            "flash us",
+            "difference"
         )
     }
 
     fn line(&self) -> String {
-        let [flash, bf16] = [self.candle_flash_us, self.bf16_us]
+        let [flash, bf16, int8] = [self.candle_flash_us, self.bf16_us, self.int8_us]
             .map(|us| us.map_or_else(|| "-".into(), |us| format!("{us:.1}")));
         format!(
-            "{:>16} {:>14} {:>9.1} {bf16:>9} {:>10.1} {:>8.2} {flash:>9} {:>10.1e}",
+            "{:>16} {:>14} {:>9.1} {bf16:>9} {int8:>9} {:>10.1} {:>8.2} {flash:>9} {:>10.1e}",
             self.op, self.shape, self.ours_us, self.candle_us, self.ratio, self.difference
         )
     }
@@ -79,7 +91,7 @@ impl table::Row for Row {
 
 fn main() -> Result<ExitCode> {
     let about = "Time the fused operations against candle's own";
-    let title = "ops (attention: batch x heads x seq x head_dim)";
+    let title = "ops (attention: batch x heads x queries x head_dim, / keys if others)";
     table::run(about, title, |args, show| {
         let mut cases = row_cases()?;
         for shape in ATTENTION {
@@ -106,6 +118,7 @@ fn row_cases() -> Result<Vec<Case>> {
         candle,
         flash: None,
         bf16: None,
+        int8: None,
     };
     type Pointwise = fn(&Tensor) -> CandleResult<Tensor>;
     let pointwise: [(_, Pointwise, Pointwise); 5] = [
@@ -155,16 +168,13 @@ fn row_cases() -> Result<Vec<Case>> {
 
 /// Turns the output of three projections, `[batch, seq, heads * head_dim]`, into the input of the
 /// next one, with a mask of keys.
-fn attention_case([batch, heads, seq, head_dim]: [usize; 4]) -> Result<Case> {
+fn attention_case([batch, heads, queries, keys, head_dim]: [usize; 5]) -> Result<Case> {
     let hidden = heads * head_dim;
-    let projected = [0; 3].map(|_| randn(&[batch, seq, hidden]));
-    let [q, k, v] = projected;
-    let apart = [q?, k?, v?].map(|t| t.reshape((batch, seq, heads, head_dim)));
-    let [q, k, v] = apart;
-    let (q, k, v) = (q?, k?, v?);
-    let mask = Tensor::zeros((batch, 1, 1, seq), DType::F32, &Device::Cpu)?;
+    let projected = |seq: usize| randn(&[batch, seq, heads, head_dim]);
+    let (q, k, v) = (projected(queries)?, projected(keys)?, projected(keys)?);
+    let mask = Tensor::zeros((batch, 1, 1, keys), DType::F32, &Device::Cpu)?;
     let scale = 1. / (head_dim as f32).sqrt();
-    let merged = move |context: Tensor| context.transpose(1, 2)?.reshape((batch, seq, hidden));
+    let merged = move |context: Tensor| context.transpose(1, 2)?.reshape((batch, queries, hidden));
 
     let flash: Option<Way> = (batch == 1).then(|| {
         let (q, k, v) = (q.clone(), k.clone(), v.clone());
@@ -185,12 +195,18 @@ fn attention_case([batch, heads, seq, head_dim]: [usize; 4]) -> Result<Case> {
             )?)
         })
     };
+    let seq = if queries == keys {
+        queries.to_string()
+    } else {
+        format!("{queries}/{keys}")
+    };
     Ok(Case {
         op: "attention",
         shape: format!("{batch}x{heads}x{seq}x{head_dim}"),
-        large: batch * seq > 512,
+        large: batch * keys > 512,
         ours: ours(ops::Precision::Float32),
         bf16: Some(ours(ops::Precision::BFloat16)),
+        int8: Some(ours(ops::Precision::Int8)),
         candle: Box::new(move || merged(attention(&q, &k, &v, Some(&mask), scale)?)),
         flash,
     })
@@ -211,16 +227,17 @@ fn measure(case: &Case, rounds: usize) -> Result<Row> {
         case.shape
     );
 
-    if let Some(bf16) = &case.bf16 {
-        let largest = (bf16()? - &candle)?.abs()?.max_all()?;
+    for (name, bound, way) in [("bf16", 0.05, &case.bf16), ("int8", 0.15, &case.int8)] {
+        let Some(way) = way else { continue };
+        let largest = (way()? - &candle)?.abs()?.max_all()?;
         let largest = largest.to_scalar::<f32>()?;
-        ensure!(largest < 0.05, "{} bf16: {largest}", case.shape);
+        ensure!(largest < bound, "{} {name}: {largest}", case.shape);
     }
-    let (flash, bf16) = (case.flash.as_ref(), case.bf16.as_ref());
-    let ways = [Some(&case.ours), Some(&case.candle), flash, bf16];
+    let [flash, bf16, int8] = [&case.flash, &case.bf16, &case.int8].map(Option::as_ref);
+    let ways = [Some(&case.ours), Some(&case.candle), flash, bf16, int8];
     let there: Vec<&Way> = ways.into_iter().flatten().collect();
     let mut medians = interleaved(&there, rounds)?.into_iter();
-    let [ours_us, candle_us, candle_flash_us, bf16_us] =
+    let [ours_us, candle_us, candle_flash_us, bf16_us, int8_us] =
         ways.map(|way| way.and_then(|_| medians.next()));
     let (ours_us, candle_us) = (ours_us.unwrap_or_default(), candle_us.unwrap_or_default());
     Ok(Row {
@@ -231,6 +248,7 @@ fn measure(case: &Case, rounds: usize) -> Result<Row> {
         ratio: candle_us / ours_us,
         candle_flash_us,
         bf16_us,
+        int8_us,
         difference,
     })
 }

@@ -234,6 +234,8 @@ fn what_is_not_finite_at_a_key_reaches_no_query_that_does_not_see_it() -> Result
                         check(dtype, false, Precision::Float32)?;
                     }
                     check(DType::F32, false, Precision::BFloat16)?;
+                    check(DType::BF16, false, Precision::Int8)?;
+                    check(DType::F32, false, Precision::Int8)?;
                     check(DType::F32, true, Precision::Float32)
                 })?;
             }
@@ -334,41 +336,81 @@ fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// Factors in bfloat16: near the exact result, the same for a query in any batch; f64 keeps its
-/// precision.
+/// Factors of fewer bits: near the exact result, the same for a query in any batch, for views and
+/// halves; f64 and gradients keep their precision.
 #[test]
-fn in_bfloat16_a_query_is_near_and_alone() -> Result<()> {
-    let precision = Precision::BFloat16;
-    for [batch, count, kv, queries, keys] in SIZES {
-        let q = heads([batch, count, queries, 8], 1)?;
-        let (k, v) = (
-            heads([batch, kv, keys, 8], 2)?,
-            heads([batch, kv, keys, 6], 3)?,
-        );
-        let scale = 1. / 8f64.sqrt();
-        let attend = |q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>| {
-            ops::scaled_dot_product_attention_with(q, k, v, mask, scale, precision)
-        };
-        for mask in [Mask::All, Mask::Causal] {
-            if queries > keys {
-                continue;
-            }
-            let case = format!("{:?} {:?} {mask:?}", q.dims(), k.dims());
-            let got = attend(&q, &k, &v, mask)?;
-            let exact = expected(&q, &k, &v, mask, scale)?;
-            assert_close(&case, &got, &exact, 0.1);
-            let of_last = (batch - 1, queries - 1);
-            let [q_last, k_last, v_last] = [&q, &k, &v].map(|t| t.narrow(0, of_last.0, 1));
-            let q_last = q_last?.narrow(2, of_last.1, 1)?;
-            let alone = attend(&q_last, &k_last?, &v_last?, mask)?;
-            let of_query = |t: &Tensor| t.i((of_last.0, .., of_last.1))?.contiguous();
-            let expected = of_query(&got)?.flatten_all()?.to_vec1::<f32>()?;
-            assert_eq!(alone.flatten_all()?.to_vec1::<f32>()?, expected, "{case}");
+fn in_fewer_bits_a_query_is_near_and_alone() -> Result<()> {
+    for (precision, bound) in [(Precision::BFloat16, 0.1), (Precision::Int8, 0.3)] {
+        for sizes in SIZES {
+            near_and_alone(sizes, precision, bound)?;
         }
-        let [q, k, v] = [&q, &k, &v].map(|t| t.to_dtype(DType::F64));
-        let (q, k, v) = (q?, k?, v?);
-        let exact = expected(&q, &k, &v, Mask::All, scale)?;
-        assert_close("f64", &attend(&q, &k, &v, Mask::All)?, &exact, 1e-12);
+    }
+    Ok(())
+}
+
+fn near_and_alone(sizes: [usize; 5], precision: Precision, bound: f64) -> Result<()> {
+    let [batch, count, kv, queries, keys] = sizes;
+    let q = heads([batch, count, queries, 8], 1)?;
+    let (k, v) = (
+        heads([batch, kv, keys, 8], 2)?,
+        heads([batch, kv, keys, 6], 3)?,
+    );
+    let scale = 1. / 8f64.sqrt();
+    let attend = |q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>| {
+        ops::scaled_dot_product_attention_with(q, k, v, mask, scale, precision)
+    };
+    for mask in [Mask::All, Mask::Causal] {
+        if queries > keys {
+            continue;
+        }
+        let case = format!("{precision:?} {:?} {:?} {mask:?}", q.dims(), k.dims());
+        let got = attend(&q, &k, &v, mask)?;
+        let exact = expected(&q, &k, &v, mask, scale)?;
+        assert_close(&case, &got, &exact, bound);
+        let of_last = (batch - 1, queries - 1);
+        let [q_last, k_last, v_last] = [&q, &k, &v].map(|t| t.narrow(0, of_last.0, 1));
+        let q_last = q_last?.narrow(2, of_last.1, 1)?;
+        let alone = attend(&q_last, &k_last?, &v_last?, mask)?;
+        let of_query = |t: &Tensor| t.i((of_last.0, .., of_last.1))?.contiguous();
+        let expected = of_query(&got)?.flatten_all()?.to_vec1::<f32>()?;
+        assert_eq!(alone.flatten_all()?.to_vec1::<f32>()?, expected, "{case}");
+        // Halves are computed as the f32 that they are.
+        let [half_q, half_k, half_v] = [&q, &k, &v].map(|t| t.to_dtype(DType::F16));
+        let (half_q, half_k, half_v) = (half_q?, half_k?, half_v?);
+        let halves = attend(&half_q, &half_k, &half_v, mask)?;
+        let [q, k, v] = [&half_q, &half_k, &half_v].map(|t| t.to_dtype(DType::F32));
+        let floats = attend(&q?, &k?, &v?, mask)?.to_dtype(DType::F16)?;
+        let bits = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
+        assert_eq!(bits(&halves)?, bits(&floats)?, "{case}");
+    }
+    let tracked = Var::from_tensor(&q)?;
+    let exact = expected(&q, &k, &v, Mask::All, scale)?;
+    assert_close(
+        "tracked",
+        &attend(&tracked, &k, &v, Mask::All)?,
+        &exact,
+        1e-5,
+    );
+    let [q, k, v] = [&q, &k, &v].map(|t| t.to_dtype(DType::F64));
+    let (q, k, v) = (q?, k?, v?);
+    let exact = expected(&q, &k, &v, Mask::All, scale)?;
+    assert_close("f64", &attend(&q, &k, &v, Mask::All)?, &exact, 1e-12);
+    Ok(())
+}
+
+#[test]
+fn sums_that_could_leave_an_i32_are_errors() -> Result<()> {
+    let long = Tensor::zeros((1, 1, 1, 1), DType::F32, &Device::Cpu)?;
+    let keys = long.broadcast_as((1, 1, 65_537, 1))?;
+    let inputs = long.broadcast_as((1, 1, 1, 65_537))?;
+    for (q, k) in [(&long, &keys), (&inputs, &inputs)] {
+        let attend =
+            |precision| ops::scaled_dot_product_attention_with(q, k, k, None, 1., precision);
+        let message = attend(Precision::Int8).unwrap_err().to_string();
+        for word in ["at most 65536 keys", "8 bits", "65537"] {
+            assert!(message.contains(word), "{message} lacks {word}");
+        }
+        assert!(attend(Precision::Float32).is_ok());
     }
     Ok(())
 }

@@ -74,10 +74,13 @@ pub const CASES: &[Case] = &[
         || attention(Precision::Float32),
     ),
     (
-        "ops::scaled_dot_product_attention_with ops::Precision",
+        "ops::scaled_dot_product_attention_with",
         "b3ac5edb5d1bda7b",
         || attention(Precision::BFloat16),
     ),
+    ("ops::Precision", "b95b462a5722628b", || {
+        attention(Precision::Int8)
+    }),
     ("nn::Activation", "5ac67e581e87bb27", || {
         use nn::Activation::*;
         let all = [

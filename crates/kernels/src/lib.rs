@@ -26,6 +26,7 @@ pub use loops::attention::Precision;
 
 pub use calls::activation::activate;
 pub use calls::attention::attention;
+pub use calls::attention_int8::{KeyValues, attend};
 pub use calls::convert::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 pub use calls::gemm::linear_f32;
 pub use calls::linear::{linear, linear_each, linear_into};
@@ -37,7 +38,8 @@ pub use calls::pack::{
 };
 pub use calls::quantize::Codes;
 pub use calls::recurrent::{Recurrence, Step, recur, update_state};
-pub use loops::attention::{Attention, Heads};
+pub use loops::attention::{Attention, Heads, Queries};
+pub use loops::attention_int8::MAX_TERMS;
 pub use loops::encode::Coding;
 pub use loops::gates::Gates;
 pub use loops::norm::Norm;

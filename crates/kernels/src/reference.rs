@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-use crate::qparams::QParams;
 use crate::qparams::activation::Arithmetic;
+use crate::qparams::{QParams, symmetric_row};
 
 /// int8 weights in row order, `[n, k]`, and what their codes stand for, `[n]` each.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +184,119 @@ pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32)
         sum: |[before, keep], pairs| add_blocks(before * keep, pairs.iter().copied()),
     };
     factors.attention([q, k, v], mask, scale)
+}
+
+/// A row of queries, keys or values as codes: `scale * code`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SymmetricRow {
+    /// Codes within +-127.
+    pub codes: Vec<i8>,
+    /// The value of one step of a code; NaN if the row holds a NaN or an infinity.
+    pub scale: f32,
+}
+
+/// Codes of one row: `round(x * (1 / scale))`, half to even, by the scale of
+/// [`symmetric_row`].
+pub fn quantize_symmetric_row(row: &[f32]) -> SymmetricRow {
+    let max = row.iter().fold(0f32, |max, x| max.max(x.abs()));
+    let scale = symmetric_row(max);
+    if row.iter().all(|x| x.is_finite()) {
+        SymmetricRow {
+            codes: row.iter().map(|x| rounded(*x, 1. / scale) as i8).collect(),
+            scale,
+        }
+    } else {
+        SymmetricRow {
+            codes: vec![0; row.len()],
+            scale: f32::NAN,
+        }
+    }
+}
+
+/// The integer next to a product, half to even; the product is exact in f64.
+fn rounded(x: f32, factor: f32) -> i32 {
+    (f64::from(x) * f64::from(factor)).round_ties_even() as i32
+}
+
+/// [`attention`] of factors in 8 bits: rows of queries, keys and values by
+/// [`quantize_symmetric_row`], weights as u8.
+///
+/// A score is `sum q k * (scale_q * scale * scale_k) + mask`, the sum exact in i32; with the
+/// greatest of them, `m`, a weight is `w = e^(score - m) * scale_v` and its code
+/// `round(w * (255 / max w))`. The result is `sum code * v * (max w / 255 / z)`, the sum exact in
+/// i32, where `z` is the sum of `e^(score - m)`, each rounded to a multiple of 2^-20: an exact
+/// sum, too. So nothing depends on the order or the number of the keys that are excluded.
+///
+/// Keys and inputs are at most [`MAX_TERMS`](crate::MAX_TERMS), so that sums are within i32.
+///
+/// A row that holds a NaN or an infinity has a scale of NaN: the query, or each query that sees
+/// the key, is NaN throughout. A query without a key gives zeros.
+pub fn attention_int8(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
+    let value_dim = v.len().checked_div(mask.len()).unwrap_or(0);
+    let rows = |of: &[f32], width: usize| -> Vec<_> {
+        let row = |key: usize| quantize_symmetric_row(&of[key * width..][..width]);
+        (0..mask.len()).map(row).collect()
+    };
+    let (keys, values) = (rows(k, q.len()), rows(v, value_dim));
+    let q = quantize_symmetric_row(q);
+    let score = |(key, added): (&SymmetricRow, &f32)| {
+        let pairs = q.codes.iter().zip(&key.codes);
+        let sum: i32 = pairs.map(|(a, b)| i32::from(*a) * i32::from(*b)).sum();
+        match *added {
+            f32::NEG_INFINITY => f32::NEG_INFINITY,
+            added => sum as f32 * (q.scale * scale * key.scale) + added,
+        }
+    };
+    let scores: Vec<f32> = keys.iter().zip(mask).map(score).collect();
+    let greater = |max: f32, score: &f32| if *score > max { *score } else { max };
+    let max = scores.iter().fold(f32::NEG_INFINITY, greater);
+    let origin = if max == f32::NEG_INFINITY { 0. } else { max };
+    let exps: Vec<f32> = scores.iter().map(|s| exp_for_code(s - origin)).collect();
+    let steps = exps.iter().map(|e| rounded(*e, 2f32.powi(20)) as u64);
+    let z = steps.sum::<u64>() as f32 * 2f32.powi(-20);
+
+    let weight = |key: usize| match scores[key] {
+        f32::NEG_INFINITY => 0.,
+        _ => exps[key] * values[key].scale,
+    };
+    let weights: Vec<f32> = (0..mask.len()).map(weight).collect();
+    // A NaN has the greatest bits.
+    let greatest = weights.iter().map(|weight| weight.to_bits()).max();
+    let greatest = f32::from_bits(greatest.unwrap_or(0));
+    if greatest == 0. {
+        return vec![0.; value_dim];
+    }
+    let codes: Vec<_> = weights
+        .iter()
+        .map(|w| rounded(*w, 255. / greatest))
+        .collect();
+    let sum = |column: usize| -> i32 {
+        let pairs = codes.iter().zip(&values);
+        pairs
+            .map(|(code, value)| code * i32::from(value.codes[column]))
+            .sum()
+    };
+    let factor = greatest / 255. / z;
+    (0..value_dim)
+        .map(|column| (sum(column) as f32).mul_add(factor, 0.))
+        .collect()
+}
+
+/// `e^x` of an `x` that is 0 or less, for a weight of 8 bits: by `x log2 e = n + f` and a
+/// polynomial of degree 3 for `2^f`, within 2^-11 of its value; exactly 1 of 0, exactly 0 below
+/// -87.
+fn exp_for_code(x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.;
+    if x < -87. {
+        return 0.;
+    }
+    let y = x * std::f32::consts::LOG2_E;
+    let shifted = y + ROUND;
+    let f = y - (shifted - ROUND);
+    let p = 4.169_875e-2f32.mul_add(f, 2.420_305_2e-1);
+    let p = p.mul_add(f, 6.957_668e-1);
+    let p = p.mul_add(f, 1.);
+    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
 }
 
 /// How attention rounds its factors, and adds products of them.

@@ -1,40 +1,13 @@
 //! Attention of all heads, cut into blocks of queries.
 
+use super::attention_int8;
 use crate::isa::Isa;
-use crate::loops::attention::{Attention, Block, Heads};
+use crate::loops::attention::{Attention, Block, Heads, Precision, Queries};
 use crate::loops::buffer;
 use crate::loops::float_tile::COLUMNS;
 use crate::loops::product::Sink;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
-
-impl Heads<'_> {
-    /// Itself, checked: all matrices are within `values`. Matrices without elements have no place.
-    ///
-    /// # Panics
-    /// If some are not.
-    fn checked(self, what: &str, batch: usize, heads: usize) -> Self {
-        let sizes = [batch, heads, self.rows, self.columns];
-        if sizes.contains(&0) {
-            return Self {
-                values: &[],
-                strides: [0; 3],
-                ..self
-            };
-        }
-        let ends = sizes.into_iter().zip(self.strides.into_iter().chain([1]));
-        let last = ends
-            .map(|(size, stride)| (size - 1).checked_mul(stride))
-            .try_fold(0usize, |sum, offset| sum.checked_add(offset?));
-        assert!(
-            last.is_some_and(|last| last < self.values.len()),
-            "{what}: expected {sizes:?} at strides {:?} within {} elements",
-            self.strides,
-            self.values.len()
-        );
-        self
-    }
-}
 
 impl<'a> Attention<'a> {
     /// Itself, checked.
@@ -42,69 +15,54 @@ impl<'a> Attention<'a> {
     /// # Panics
     /// If the sizes of the operands do not agree, or one exceeds its slice.
     fn checked(self) -> Self {
-        let Self { q, k, v, .. } = self;
-        assert!(q.columns == k.columns, "q and k: expected one head_dim");
+        let Self { k, v, .. } = self;
+        let queries = self.queries().checked(k.rows, k.columns);
         assert!(k.rows == v.rows, "k and v: expected one number of keys");
-        assert!(
-            self.heads.checked_rem(self.kv_heads).unwrap_or(self.heads) == 0,
-            "kv_heads: expected a divisor of heads"
-        );
-        let scores = (q.rows, k.rows);
-        assert!(
-            self.mask
-                .is_none_or(|mask| (mask.rows, mask.columns) == scores),
-            "mask: expected {scores:?}, the sizes of the scores"
-        );
         Self {
-            q: q.checked("q", self.batch, self.heads),
             k: k.checked("k", self.batch, self.kv_heads),
             v: v.checked("v", self.batch, self.kv_heads),
-            mask: self
-                .mask
-                .map(|mask| mask.checked("mask", self.batch, self.heads)),
+            ..self.of(queries)
+        }
+    }
+
+    /// Itself, with other queries.
+    fn of(self, queries: Queries<'a>) -> Self {
+        let Queries {
+            q,
+            mask,
+            causal,
+            scale,
+            batch,
+            heads,
+            kv_heads,
+        } = queries;
+        Self {
+            q,
+            mask,
+            causal,
+            scale,
+            batch,
+            heads,
+            kv_heads,
             ..self
         }
     }
 
-    /// Single queries of heads that share k and v, as the queries of one head: keys are read once.
-    ///
-    /// `[batch * kv_heads, group, 1, value_dim]` has the layout of `[batch, 1, heads, value_dim]`.
+    /// [`Queries::grouped`], if keys and values follow each other, too.
     fn grouped(self) -> Self {
-        let group = self.heads.checked_div(self.kv_heads).unwrap_or(1);
-        if self.q.rows != 1 || group == 1 {
+        let queries = self.queries().grouped();
+        let follow = |of: Heads<'_>| of.follow(self.batch, self.kv_heads);
+        if queries.q.rows == self.q.rows || !(follow(self.k) && follow(self.v)) {
             return self;
         }
-        // Whether sequences follow each other as heads do, so that both can be counted as one.
-        let follows = |of: Heads<'_>, heads| {
-            let [of_batch, of_head, _] = of.strides;
-            self.batch == 1 || of_head.checked_mul(heads) == Some(of_batch)
-        };
-        let (of_q, of_kv) = ([Some(self.q), self.mask], [self.k, self.v]);
-        if !(of_q.into_iter().flatten().all(|of| follows(of, self.heads))
-            && of_kv.into_iter().all(|of| follows(of, self.kv_heads)))
-        {
-            return self;
-        }
-        let queries = |of: Heads<'a>| Heads {
-            strides: [group * of.strides[1], 0, of.strides[1]],
-            rows: group,
-            ..of
-        };
         let keys = |of: Heads<'a>| Heads {
             strides: [of.strides[1], 0, of.strides[2]],
             ..of
         };
         Self {
-            q: queries(self.q),
             k: keys(self.k),
             v: keys(self.v),
-            mask: self.mask.map(queries),
-            // A single query is the last one, and sees all keys.
-            causal: false,
-            batch: self.batch * self.kv_heads,
-            heads: 1,
-            kv_heads: 1,
-            ..self
+            ..self.of(queries)
         }
     }
 }
@@ -114,18 +72,29 @@ const SERIAL_MACS: usize = 200_000;
 
 /// `softmax(q k^T scale + mask) v`, laid out as `[batch, queries, heads, value_dim]`.
 ///
-/// Each query has the result of [`reference::attention`](crate::reference::attention) or
-/// [`reference::attention_bf16`](crate::reference::attention_bf16). A query that sees no
+/// Each query has the result of [`reference::attention`](crate::reference::attention),
+/// [`reference::attention_bf16`](crate::reference::attention_bf16) or
+/// [`reference::attention_int8`](crate::reference::attention_int8). A query that sees no
 /// key, by a mask of minus infinity or by `causal`, gives zeros. A key that it does not see never
 /// affects it, finite or not. Each element is within
 /// `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact result, the maxima over
 /// the keys that are not excluded; with factors in bfloat16 it is beyond that by at most
-/// `max |v| (e^(s / 63) - 1 + 2^-6)`, `s` being `max scale sum |q_d k_d|`. It does not depend on
-/// the number of threads.
+/// `max |v| (e^(s / 63) - 1 + 2^-6)`, `s` being `max scale sum |q_d k_d|`. In 8 bits the max is of
+/// whole rows of v, and it is beyond that by at most
+/// `max |v| (e^(2 t) - 1 + 2^-7 + min(1, keys / (500 z)))`: `t`, the error of a score, is the max of
+/// `scale (K sum |q_d| + Q sum |k_d| + head_dim Q K / 254) / 254` with `Q = max |q_d|` and
+/// `K = max |k_d|`, since a code is within half a step, `Q / 254`, of its value; 2^-7 is the half
+/// step of the values and what exponentials and their sum are rounded by; a weight is within half a
+/// step, 1/510 of the greatest, which is at most `1 / z` with the sum `z` of `e^(score - max)`, and
+/// not more than itself. It does not depend on the number of threads.
 ///
 /// # Panics
-/// If the sizes of the operands do not agree, or one exceeds its slice.
+/// If the sizes of the operands do not agree, or one exceeds its slice; in 8 bits, if there are more
+/// keys or inputs than [`MAX_TERMS`](crate::MAX_TERMS).
 pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
+    if attention.precision == Precision::Int8 {
+        return attention_int8::attention(isa, attention.checked());
+    }
     let attention = attention.checked().grouped();
     let Attention { q, k, v, .. } = attention;
     let (batch, heads) = (attention.batch, attention.heads);
@@ -184,7 +153,6 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loops::attention::Precision;
 
     /// A value in [-1, 1) that depends on nothing but `i`.
     fn value(i: usize) -> f32 {
@@ -236,16 +204,31 @@ mod tests {
                 let size = seen()
                     .map(|j| of_products(j) + of_mask(j))
                     .fold(0., f64::max);
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum = weights.iter().sum::<f64>();
                 let of_factors = match a.precision {
                     Precision::Float32 => 0.,
                     Precision::BFloat16 => {
                         let size = seen().map(of_products).fold(0., f64::max);
                         (size / 63.).exp_m1() + 1. / 64.
                     }
+                    Precision::Int8 => {
+                        let sums = |of: &Heads<'_>, h, row| {
+                            let xs = (0..of.columns).map(|d| at(of, b, h, row, d).abs());
+                            xs.fold([0.; 2], |[sum, max], x| [sum + x, x.max(max)])
+                        };
+                        let [sum_q, max_q] = sums(&a.q, h, i);
+                        let of_key = |j| {
+                            let [sum_k, max_k] = sums(&a.k, kv(h), j);
+                            let both = a.q.columns as f64 * max_q * max_k / 254.;
+                            (max_q * sum_k + max_k * sum_q + both) * f64::from(a.scale) / 254.
+                        };
+                        let t = seen().map(of_key).fold(0., f64::max);
+                        let of_codes = a.k.rows as f64 / (500. * sum);
+                        (2. * t).exp_m1() + 1. / 128. + of_codes.min(1.)
+                    }
                 };
-                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                let sum = weights.iter().sum::<f64>();
                 for c in 0..a.v.columns {
                     let term = |(j, w): (usize, &f64)| w * at(&a.v, b, kv(h), j, c);
                     let total = weights.iter().enumerate().map(term).sum::<f64>();
@@ -254,7 +237,13 @@ mod tests {
                     } else {
                         total / sum
                     };
-                    let values = (0..a.k.rows).map(|j| at(&a.v, b, kv(h), j, c).abs());
+                    // A row of values in 8 bits has one scale.
+                    let columns = match a.precision {
+                        Precision::Int8 => 0..a.v.columns,
+                        _ => c..c + 1,
+                    };
+                    let row = |j| columns.clone().map(move |c| at(&a.v, b, kv(h), j, c).abs());
+                    let values = (0..a.k.rows).flat_map(row);
                     let of_sums = (2. + size) / 2f64.powi(21);
                     let max = values.fold(0., f64::max);
                     out.push((exact, max * (of_sums + of_factors)));
@@ -323,8 +312,8 @@ mod tests {
             let masks = masks.into_iter().map(|mask| (mask, false));
             let masks = masks.chain([(None, true)]);
             let of = |precision| masks.clone().map(move |mask| (mask, precision));
-            for ((mask, causal), precision) in of(Precision::Float32).chain(of(Precision::BFloat16))
-            {
+            let precisions = [Precision::Float32, Precision::BFloat16, Precision::Int8];
+            for ((mask, causal), precision) in precisions.into_iter().flat_map(of) {
                 let attention = Attention {
                     q: heads(&q, queries, heads_count, head_dim),
                     k: heads(&k, keys, kv_heads, head_dim),

@@ -167,6 +167,7 @@ fn each_lhs<'a, G: Group, const N: usize>(
     std::array::from_fn(|i| Product {
         lhs: lhs[i],
         rhs: products[i].rhs,
+        groups: products[i].groups,
         activation: products[i].activation,
     })
 }

@@ -3,8 +3,10 @@
 
 pub mod activation;
 pub mod attention;
+pub mod attention_int8;
 pub mod convert;
 pub mod gemm;
+mod heads;
 pub mod linear;
 pub mod lookup;
 pub mod norm;

@@ -65,6 +65,8 @@ pub enum Precision {
     Float32,
     /// bfloat16, with sums in f32.
     BFloat16,
+    /// Codes of 8 bits with a scale a row, with sums in i32.
+    Int8,
 }
 
 impl Precision {
@@ -72,20 +74,61 @@ impl Precision {
     /// for all of them; else short tasks, so that no thread waits long for another's last one.
     pub(crate) fn queries_of_task(self) -> usize {
         match self {
-            Self::Float32 => QUERIES,
+            Self::Float32 | Self::Int8 => QUERIES,
             Self::BFloat16 => 4 * QUERIES,
         }
     }
 }
 
-impl Attention<'_> {
+/// The queries of attention, and what they see.
+#[derive(Clone, Copy, Debug)]
+pub struct Queries<'a> {
+    /// `[batch, heads, queries, head_dim]`.
+    pub q: Heads<'a>,
+    /// As that of [`Attention`].
+    pub mask: Option<Heads<'a>>,
+    /// As that of [`Attention`].
+    pub causal: bool,
+    /// Factor of the scores before the mask is added.
+    pub scale: f32,
+    /// Sequences.
+    pub batch: usize,
+    /// Heads of each.
+    pub heads: usize,
+    /// Heads of keys and values; each serves the same number of neighbouring heads of q.
+    pub kv_heads: usize,
+}
+
+impl<'a> Attention<'a> {
+    /// Its queries.
+    #[inline(always)]
+    pub fn queries(&self) -> Queries<'a> {
+        Queries {
+            q: self.q,
+            mask: self.mask,
+            causal: self.causal,
+            scale: self.scale,
+            batch: self.batch,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+        }
+    }
+
     /// How many keys a query sees, by its index.
     #[inline(always)]
     fn seen(&self, query: usize) -> usize {
+        self.queries().seen(query, self.k.rows)
+    }
+}
+
+impl Queries<'_> {
+    /// How many of `keys` a query sees, by its index.
+    #[inline(always)]
+    pub fn seen(&self, query: usize, keys: usize) -> usize {
         if self.causal {
-            (query + 1 + self.k.rows).saturating_sub(self.q.rows)
+            (query + 1 + keys).saturating_sub(self.q.rows)
         } else {
-            self.k.rows
+            keys
         }
     }
 }
@@ -102,6 +145,15 @@ pub struct Heads<'a> {
     pub rows: usize,
     /// Columns of a matrix.
     pub columns: usize,
+}
+
+impl<'a> Heads<'a> {
+    /// The matrix of a head of a sequence, from a row on.
+    #[inline(always)]
+    pub fn of(&self, sequence: usize, head: usize, row: usize) -> &'a [f32] {
+        let [of_batch, of_head, of_row] = self.strides;
+        &self.values[sequence * of_batch + head * of_head + row * of_row..]
+    }
 }
 
 /// Queries of a block: four of the widest registers.
@@ -136,8 +188,7 @@ impl Block {
     /// The matrix of this head from a row on.
     #[inline(always)]
     fn of<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {
-        let [of_batch, of_head, of_row] = heads.strides;
-        &heads.values[self.batch * of_batch + self.head * of_head + row * of_row..]
+        heads.of(self.batch, self.head, row)
     }
 }
 
@@ -205,7 +256,7 @@ pub unsafe fn attend_by<
     // SAFETY: the contract is the same.
     unsafe {
         match attention.precision {
-            Precision::Float32 => {
+            Precision::Float32 | Precision::Int8 => {
                 let factors = Floats(register);
                 attend::<LANES, NV, N, _, CAREFUL>(attention, task, out, factors)
             }

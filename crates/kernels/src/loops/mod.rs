@@ -3,6 +3,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod attention_int8;
 pub mod buffer;
 pub mod convert;
 pub mod dequantize;

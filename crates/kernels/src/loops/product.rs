@@ -100,6 +100,8 @@ pub struct Sink<'a> {
     /// The row that row 0 of a part is.
     first: usize,
     columns: usize,
+    /// Added to the column of a channel, modulo 2^64.
+    moved: usize,
     layout: Layout,
     _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
@@ -131,6 +133,7 @@ impl<'a> Sink<'a> {
             start: out.as_mut_ptr(),
             first: 0,
             columns,
+            moved: 0,
             layout,
             _out: PhantomData,
         }
@@ -144,6 +147,13 @@ impl<'a> Sink<'a> {
         Self { first, ..self }
     }
 
+    /// The same output, with the channels from `channel` on in the columns from `column` on.
+    #[inline(always)]
+    pub fn moved(self, channel: usize, column: usize) -> Self {
+        let moved = column.wrapping_sub(channel);
+        Self { moved, ..self }
+    }
+
     /// The rows of the whole output.
     #[inline(always)]
     fn whole(self, rows: Range<usize>) -> Range<usize> {
@@ -154,12 +164,12 @@ impl<'a> Sink<'a> {
     /// The columns of a panel.
     #[inline(always)]
     pub fn columns(self, panel: Panel<'_>) -> Range<usize> {
-        match self.layout {
-            Layout::Channels => panel.start..panel.start + panel.channels,
-            Layout::Padded | Layout::Panels => {
-                panel.padded_start..panel.padded_start + panel.sums.len()
-            }
-        }
+        let (start, width) = match self.layout {
+            Layout::Channels => (panel.start, panel.channels),
+            Layout::Padded | Layout::Panels => (panel.padded_start, panel.sums.len()),
+        };
+        let start = start.wrapping_add(self.moved);
+        start..start.wrapping_add(width)
     }
 
     /// Columns of adjacent rows: of whole rows, or, panel by panel, of one panel.
@@ -264,6 +274,8 @@ pub struct Product<'a, G> {
     pub lhs: Lhs<'a, G>,
     /// The weights.
     pub rhs: &'a Packed,
+    /// Groups of inputs that are multiplied: those of the weights, or the first of them.
+    pub groups: usize,
     /// Applied to every element of the result.
     pub activation: Option<Activation>,
 }
@@ -278,6 +290,7 @@ impl<'a> Product<'a, f32> {
                 rows: &[],
             },
             rhs,
+            groups: rhs.groups(),
             activation,
         }
     }
@@ -294,6 +307,7 @@ impl<'a> Product<'a, Pair> {
         let Self {
             lhs,
             rhs,
+            groups,
             activation,
         } = self;
         Product {
@@ -303,6 +317,7 @@ impl<'a> Product<'a, Pair> {
                 rows: lhs.rows,
             },
             rhs,
+            groups,
             activation,
         }
     }

@@ -181,7 +181,7 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const 
     let tiles = rows.len().div_ceil(MR);
     let (mut row, mut finished) = (rows.start, rows.start);
     let far = rows.len() > 1 && out.exceeds_l2();
-    let line = product.rhs.groups() * LINE;
+    let line = product.groups * LINE;
     for left in (1..=tiles).rev() {
         let height = (rows.end - row).div_ceil(left);
         // Each tile prefetches one line per group, until all of the next panel is fetched: no
@@ -312,7 +312,7 @@ unsafe fn tile<
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let groups = product.rhs.groups();
+    let groups = product.groups;
     // Slices of one length, so that one check of a group holds for all rows.
     let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
     let rows = two_bases(rows, product.lhs.groups, first_row, groups);
@@ -376,7 +376,7 @@ unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let groups = product.rhs.groups() / V::Group::GROUPS;
+    let groups = product.groups / V::Group::GROUPS;
     let weights = &panel.groups::<BYTES, NV>()[..groups];
     let channels = panel.channels::<LANES, NV>(0);
     let zeros = channels.map(|channels| vector.start(Row::PLAIN, channels));
@@ -469,7 +469,7 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let groups = product.rhs.groups();
+    let groups = product.groups;
     let rows = [product.lhs.groups(row, groups)];
     let weights = panels.map(|panel| &panel.groups::<BYTES, NV>()[..groups]);
     let mut acc = panels.map(|panel| {

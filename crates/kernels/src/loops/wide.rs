@@ -26,7 +26,7 @@ pub unsafe fn multiply<G: Copy, W: Copy>(
     widen: impl Fn(G) -> W,
     multiply: impl Fn(&Product<'_, W>, &Sink<'_>, Part),
 ) {
-    let groups = product.rhs.groups();
+    let groups = product.groups;
     let fitting = GROUPS / groups.max(1) / tile_rows * tile_rows;
     let mut near = [const { MaybeUninit::uninit() }; GROUPS];
     let mut far = Vec::new();
@@ -53,6 +53,7 @@ pub unsafe fn multiply<G: Copy, W: Copy>(
                 rows: lhs.rows,
             },
             rhs: product.rhs,
+            groups,
             activation: product.activation,
         };
         let part = Part {

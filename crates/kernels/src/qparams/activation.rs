@@ -35,6 +35,13 @@ pub struct DynamicConfig {
 }
 
 impl DynamicConfig {
+    /// 8 bits, a scale for each row, by PyTorch's formulas.
+    pub const PER_ROW: Self = Self {
+        granularity: Granularity::PerRow,
+        reduce_range: false,
+        arithmetic: Arithmetic::PyTorch,
+    };
+
     /// Scale and zero point of activations in `[min, max]`.
     #[inline]
     pub fn qparams(self, min: f32, max: f32) -> QParams {

@@ -1,7 +1,7 @@
 //! Attention against the oracle, with operands that are not finite.
 
 use super::{Pool, Random, same_bits, some};
-use crate::{Attention, Heads, Isa, Precision, attention, reference};
+use crate::{Attention, Heads, Isa, KeyValues, Precision, attend, attention, reference};
 
 /// The sizes of attention of one sequence, and its mask.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +104,7 @@ impl Case {
         let reference = match self.precision {
             Precision::Float32 => reference::attention,
             Precision::BFloat16 => reference::attention_bf16,
+            Precision::Int8 => reference::attention_int8,
         };
         let mut out = Vec::new();
         for query in 0..self.queries {
@@ -144,7 +145,7 @@ fn cases() -> impl Iterator<Item = Case> {
             precision,
         };
         let masks = [Mask::None, Mask::Causal, Mask::Keys, Mask::Own];
-        let precisions = [Precision::Float32, Precision::BFloat16];
+        let precisions = [Precision::Float32, Precision::BFloat16, Precision::Int8];
         let all = masks.map(|mask| precisions.map(|precision| of((mask, precision))));
         all.into_iter().flatten()
     })
@@ -215,6 +216,15 @@ fn what_is_not_finite_reaches_the_queries_that_see_its_key_and_no_others() {
                 &format!("{poison} in key {key}, {sides}"),
             );
             let with = case.expected(&of);
+            if case.precision == Precision::Int8 && !poison.is_finite() {
+                let precision = Precision::Float32;
+                let float = Case { precision, ..case }.expected(&of);
+                let mut both = float.iter().zip(&with);
+                assert!(
+                    both.all(|(float, got)| float.is_finite() || got.is_nan()),
+                    "{poison} in key {key}: {case:?}"
+                );
+            }
             let row = case.heads * case.value_dim;
             for query in 0..case.queries {
                 let mask = case.mask_of(&of, query);
@@ -260,4 +270,197 @@ fn an_excluded_key_leaves_no_sign() {
     for isa in Isa::available() {
         assert_eq!([bits(isa, &v), bits(isa, &other)], [expected; 2], "{isa}");
     }
+}
+
+/// One head of queries, keys and values of `dim` columns in 8 bits.
+fn int8<'a>(qkv: [&'a [f32]; 3], dim: usize, mask: Option<&'a [f32]>) -> Attention<'a> {
+    let one = Attention::one_head(qkv, dim);
+    let mask = mask.map(|values| Heads {
+        values,
+        strides: [0; 3],
+        rows: one.q.rows,
+        columns: one.k.rows,
+    });
+    Attention {
+        mask,
+        precision: Precision::Int8,
+        scale: 0.3,
+        ..one
+    }
+}
+
+#[test]
+fn codes_that_are_kept_give_what_those_of_a_call_give() {
+    let mut random = Random(3);
+    let cases = some(cases(), 12).filter(|case| case.precision == Precision::Int8);
+    for case in cases {
+        let of = case.draw(&mut random);
+        let operands = case.operands(&of);
+        let expected = case.expected(&of);
+        for isa in Isa::available() {
+            for (room, steps) in [(0, [1, 2, 200]), (1, [5, 64, 1]), (77, [130, 3, 3])] {
+                let mut kept = KeyValues::new(
+                    isa,
+                    [1, case.kv_heads],
+                    [case.dim, case.value_dim],
+                    case.keys + room,
+                );
+                for step in steps.into_iter().cycle() {
+                    let first = kept.len();
+                    let rows = step.min(case.keys - first);
+                    kept.append(
+                        rows_from(operands.k, first, rows),
+                        rows_from(operands.v, first, rows),
+                    );
+                    if kept.len() == case.keys {
+                        break;
+                    }
+                }
+                let got = attend(operands.queries(), &kept);
+                same_bits(&got, &expected, &format!("{isa}, room {room}: {case:?}"));
+            }
+        }
+    }
+}
+
+/// Some rows of heads.
+fn rows_from(of: Heads<'_>, first: usize, rows: usize) -> Heads<'_> {
+    let values = &of.values[first * of.strides[2]..];
+    Heads { values, rows, ..of }
+}
+
+#[test]
+fn keys_that_are_excluded_change_no_bit_in_8_bits() {
+    let (dim, keys) = (9, 70);
+    let mut random = Random(4);
+    let mut floats = |len| (0..len).map(|_| random.float()).collect::<Vec<f32>>();
+    let (q, k, v) = (floats(5 * dim), floats(keys * dim), floats(keys * dim));
+    let mask = floats(keys);
+    // The others come between and behind; their keys and values are greater, and not finite.
+    let (mut more_k, mut more_v, mut more_mask) = (Vec::new(), Vec::new(), Vec::new());
+    for (key, add) in mask.iter().enumerate() {
+        let row = key * dim..(key + 1) * dim;
+        more_k.extend_from_slice(&k[row.clone()]);
+        more_v.extend_from_slice(&v[row]);
+        more_mask.push(*add);
+        for other in 0..key % 4 {
+            let poison = [1e9, f32::NAN, f32::INFINITY][other];
+            more_k.extend(vec![poison; dim]);
+            more_v.extend(vec![-poison; dim]);
+            more_mask.push(f32::NEG_INFINITY);
+        }
+    }
+    for isa in Isa::available() {
+        let alone = attention(isa, int8([&q, &k, &v], dim, Some(&mask)));
+        let among = attention(isa, int8([&q, &more_k, &more_v], dim, Some(&more_mask)));
+        same_bits(&among, &alone, &format!("{isa}"));
+    }
+}
+
+/// The greatest code times the greatest code of as many keys as there may be.
+#[test]
+#[cfg_attr(miri, ignore = "takes hours")]
+fn sums_of_all_keys_that_there_may_be_are_exact() {
+    let (k, v) = (vec![1.; crate::MAX_TERMS], vec![2.; crate::MAX_TERMS]);
+    for isa in Isa::available() {
+        let got = attention(isa, int8([&[1.], &k, &v], 1, None));
+        let expected = reference::attention_int8(&[1.], &k, &v, &vec![0.; k.len()], 0.3);
+        same_bits(&got, &expected, &format!("{isa}"));
+        assert!((got[0] - 2.).abs() < 1e-6, "{isa}: {got:?}");
+    }
+    // More than one part of the sum of exponentials, which differ.
+    let mut random = Random(5);
+    let mut floats = |len| (0..len).map(|_| random.float() * 9.).collect::<Vec<f32>>();
+    let (q, k, v) = (floats(3 * 2), floats(5000 * 2), floats(5000 * 2));
+    for isa in Isa::available() {
+        let got = attention(isa, int8([&q, &k, &v], 2, None));
+        let of = |q: &[f32]| reference::attention_int8(q, &k, &v, &[0.; 5000], 0.3);
+        let expected: Vec<_> = q.chunks(2).flat_map(of).collect();
+        same_bits(&got, &expected, &format!("{isa}"));
+    }
+}
+
+/// What 8 bits do where they are few: stated, so that a change is noticed.
+#[test]
+fn hard_cases_of_8_bits_have_stated_results() {
+    let attend = |qkv: [&[f32]; 3], dim, mask: Option<&[f32]>, precision| {
+        let attention = |isa| {
+            attention(
+                isa,
+                Attention {
+                    precision,
+                    ..int8(qkv, dim, mask)
+                },
+            )
+        };
+        let mut all = Isa::available().into_iter().map(attention);
+        let first = all.next().expect("portable");
+        assert!(all.all(|other| other == first));
+        first
+    };
+    let close =
+        |a: &[f32], b: &[f32], bound: f32| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= bound);
+    let (dim, keys) = (4, 600);
+    let q = [0.5, -0.25, 1., 0.];
+    let mut random = Random(6);
+    let v: Vec<f32> = (0..keys * dim).map(|_| random.float()).collect();
+
+    // Equal keys: the mean of the values, within half a step of theirs and of the weights.
+    let equal = [0.3, 0.1, -0.9, 0.7].repeat(keys);
+    let [float, got] = [Precision::Float32, Precision::Int8]
+        .map(|precision| attend([&q, &equal, &v], dim, None, precision));
+    assert!(
+        close(&got, &float, 1. / 254.),
+        "{got:?}, expected {float:?}"
+    );
+
+    // One huge key takes all the weight: its value, within half a step.
+    let mut huge = equal.clone();
+    huge[7 * dim..][..dim].copy_from_slice(&[300., -100., 900., 5.]);
+    let got = attend([&q, &huge, &v], dim, None, Precision::Int8);
+    let value = &v[7 * dim..][..dim];
+    assert!(close(&got, value, 1. / 254.), "{got:?}, expected {value:?}");
+
+    // The scale of a key is its own: a huge one that is excluded changes nothing, as above; a huge
+    // element of a key leaves few bits for the others of this key, and for no other key.
+    let mut one = equal.clone();
+    one[7 * dim + 3] = 1000.;
+    let [float, got] = [Precision::Float32, Precision::Int8]
+        .map(|precision| attend([&q, &one, &v], dim, None, precision));
+    assert!(
+        close(&got, &float, 1. / 127.),
+        "{got:?}, expected {float:?}"
+    );
+
+    // Weights below 1/510 of the greatest are lost, though 599 of them are half of the sum: the
+    // result is that of the greatest alone, times its part.
+    let sink = vec![0.; keys * dim];
+    let mut mask = vec![-(1200f32.ln()); keys];
+    mask[0] = 0.;
+    let ones = vec![1.; keys * dim];
+    let got = attend([&q, &sink, &ones], dim, Some(&mask), Precision::Int8);
+    assert!(close(&got, &[1. / (1. + 599. / 1200.); 4], 5e-4), "{got:?}");
+
+    // No key, and values of zeros.
+    let none = vec![f32::NEG_INFINITY; keys];
+    let got = attend(
+        [&[f32::NAN; 4], &equal, &v],
+        dim,
+        Some(&none),
+        Precision::Int8,
+    );
+    assert_eq!(got, [0.; 4]);
+    assert_eq!(
+        attend([&q, &equal, &sink], dim, None, Precision::Int8),
+        [0.; 4]
+    );
+    // Small rows keep their bits down to 2^-111.
+    let small: Vec<f32> = v.iter().map(|x| x * 2f32.powi(-105)).collect();
+    let [at_one, at_small] =
+        [&v, &small].map(|v| attend([&q, &equal, v], dim, None, Precision::Int8));
+    let scaled: Vec<f32> = at_small.iter().map(|x| x * 2f32.powi(105)).collect();
+    assert!(
+        close(&scaled, &at_one, 1e-6),
+        "{scaled:?}, expected {at_one:?}"
+    );
 }

@@ -40,11 +40,7 @@ fn dynamic(granularity: Granularity, arithmetic: Arithmetic) -> DynamicConfig {
     }
 }
 
-const PER_ROW: DynamicConfig = DynamicConfig {
-    granularity: Granularity::PerRow,
-    reduce_range: false,
-    arithmetic: Arithmetic::PyTorch,
-};
+const PER_ROW: DynamicConfig = DynamicConfig::PER_ROW;
 
 fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
     let code = |i: usize, random: &mut Random| match codes {

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 
 use super::{PER_ROW, of};
 use crate::calls::attention;
+use crate::calls::attention_int8::{KeyValues, attend};
 use crate::calls::gemm::linear_f32;
 use crate::calls::linear::{linear, linear_each, linear_into};
 use crate::calls::lookup::{for_each_row, read_channel};
@@ -15,7 +16,7 @@ use crate::calls::quantize::Codes;
 use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::isa::Isa;
 use crate::loops::activation::Activation;
-use crate::loops::attention::{Attention, Heads, Precision};
+use crate::loops::attention::{Attention, Heads, Precision, Queries};
 use crate::loops::gates::Gates;
 use crate::loops::norm::Norm;
 use crate::loops::product::Product;
@@ -276,6 +277,73 @@ fn attention_stays_within_its_slices() {
     let nothing = heads(&[], [usize::MAX; 3], 2, 0);
     assert_eq!(attend(nothing, nothing, fine, None, 1, 2), values);
     assert!(attend(fine, fine, nothing, None, 1, 2).is_empty());
+}
+
+#[test]
+fn kept_codes_stay_within_their_room() {
+    let values = [1.; 8];
+    let one = heads(&values, [8, 4, 2], 2, 2);
+    let new = |heads, dims, capacity| KeyValues::new(isa(), heads, dims, capacity);
+    let two = || new([1, 2], [2, 2], 3);
+    let append = |k, v| {
+        let mut kept = two();
+        kept.append(k, v);
+        kept
+    };
+    assert_eq!(append(one, one).len(), 2);
+    refused(&["keys", "at most 1 more", "2"], || {
+        append(one, one).append(one, one)
+    });
+    let other = heads(&values, [8, 4, 1], 2, 1);
+    refused(&["k:", "2 columns"], || append(other, one));
+    refused(&["v:", "2 columns"], || append(one, other));
+    refused(&["one number"], || {
+        append(one, heads(&values, [8, 4, 2], 1, 2))
+    });
+    let short = heads(&values[..7], [8, 4, 2], 2, 2);
+    refused(&["k:", "within"], || append(short, one));
+    refused(&["v:", "within"], || append(one, short));
+    refused(&["keys", "65536"], || new([1, 1], [1, 1], 65_537));
+    refused(&["head_dim", "65536"], || new([1, 1], [65_537, 1], 1));
+    refused(&["at most"], || new([1 << 62, 4], [1, 1], 1));
+    refused(&["at most"], || {
+        new([1 << 40, 1 << 10], [1 << 8, 1 << 8], 1 << 8)
+    });
+
+    let queries = |q, batch, heads, kv_heads| Queries {
+        q,
+        mask: None,
+        causal: false,
+        scale: 1.,
+        batch,
+        heads,
+        kv_heads,
+    };
+    let kept = append(one, one);
+    assert_eq!(attend(queries(one, 1, 2, 2), &kept), values);
+    refused(&["keys and values", "1 heads", "2 of 1"], || {
+        attend(queries(one, 1, 2, 1), &kept)
+    });
+    refused(&["head_dim"], || attend(queries(other, 1, 2, 2), &kept));
+    refused(&["kv_heads"], || attend(queries(one, 1, 3, 2), &kept));
+    assert_eq!(attend(queries(one, 1, 2, 2), &two()), [0.; 8]);
+    // Keys in 8 bits of a call.
+    let long = heads(&values, [0; 3], 65_537, 2);
+    refused(&["keys", "65536"], || {
+        let attention = Attention {
+            q: one,
+            k: long,
+            v: long,
+            mask: None,
+            causal: false,
+            scale: 1.,
+            batch: 1,
+            heads: 2,
+            kv_heads: 1,
+            precision: Precision::Int8,
+        };
+        attention::attention(isa(), attention)
+    });
 }
 
 #[test]

@@ -50,6 +50,33 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
+    /// Writes arrays, each `stride` elements behind the one before, from `first` on.
+    ///
+    /// # Safety
+    /// No part that overlaps one of them is alive.
+    #[inline(always)]
+    pub unsafe fn scatter<const N: usize>(
+        self,
+        first: usize,
+        stride: usize,
+        arrays: impl ExactSizeIterator<Item = [T; N]>,
+    ) {
+        let count = arrays.len();
+        let last = count.saturating_sub(1).checked_mul(stride);
+        let end = last.and_then(|last| last.checked_add(first)?.checked_add(N));
+        assert!(count == 0 || end.is_some_and(|end| end <= self.len));
+        for (i, array) in arrays.take(count).enumerate() {
+            // SAFETY: by the assertion it is within the slice that is borrowed for `'a`; by the
+            // contract nothing aliases it.
+            unsafe {
+                self.start
+                    .add(first + i * stride)
+                    .cast::<[T; N]>()
+                    .write(array)
+            };
+        }
+    }
+
     /// A part to read.
     ///
     /// # Safety
@@ -77,6 +104,16 @@ mod tests {
         unsafe { shared.part(1..3) }.fill(7);
         // SAFETY: no part to write is alive.
         assert_eq!(unsafe { shared.read(0..4) }, [1, 7, 7, 4]);
+        // SAFETY: no part is alive.
+        unsafe { shared.scatter(0, 2, [[5], [6]].into_iter()) };
+        // SAFETY: no part to write is alive.
+        assert_eq!(unsafe { shared.read(0..4) }, [5, 7, 6, 4]);
+        for (first, stride) in [(3, 1), (0, 3), (usize::MAX, 1), (1, usize::MAX)] {
+            let arrays = [[0, 0], [0, 0]].into_iter();
+            // SAFETY: no part is alive.
+            let scatter = || unsafe { shared.scatter(first, stride, arrays) };
+            assert!(std::panic::catch_unwind(scatter).is_err());
+        }
         for range in [0..5, 3..2, 5..5] {
             // SAFETY: no part to write is alive.
             let read = std::panic::catch_unwind(|| _ = unsafe { shared.read(range.clone()) });

@@ -76,7 +76,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let lhs = product.lhs.of(part.rows.clone(), product.rhs.groups());
+    let lhs = product.lhs.of(part.rows.clone(), product.groups);
     let has_7_bits = || {
         let codes = lhs.groups.as_flattened().iter();
         codes.fold(0, |used, code| used | code) <= 127

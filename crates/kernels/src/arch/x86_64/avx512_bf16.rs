@@ -76,7 +76,9 @@ pub unsafe fn attend<const CAREFUL: bool>(
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe {
         match attention.precision {
-            Precision::Float32 => avx512_vnni::attend::<CAREFUL>(attention, block, out),
+            Precision::Float32 | Precision::Int8 => {
+                avx512_vnni::attend::<CAREFUL>(attention, block, out)
+            }
             Precision::BFloat16 => {
                 let factors = BFloat16s(register());
                 attention::attend::<16, 4, f32, _, CAREFUL>(attention, block, out, factors)

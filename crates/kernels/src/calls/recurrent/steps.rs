@@ -156,6 +156,7 @@ impl<G: Group, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
         let product = Product {
             lhs,
             rhs,
+            groups: rhs.groups(),
             activation: None,
         };
         let gates = self.hh.gates();

@@ -24,7 +24,9 @@ pub unsafe fn attend<const CAREFUL: bool>(
     // the task is done; blocks of attention are disjoint, and one thread computes each.
     unsafe {
         match attention.precision {
-            Precision::Float32 => avx512_vnni::attend::<CAREFUL>(attention, block, out),
+            Precision::Float32 | Precision::Int8 => {
+                avx512_vnni::attend::<CAREFUL>(attention, block, out)
+            }
             Precision::BFloat16 => {
                 let _configured = Configured::new(HEIGHT);
                 let factors = OnTiles::new(avx512_bf16::register());

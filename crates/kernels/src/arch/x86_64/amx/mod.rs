@@ -10,8 +10,9 @@
 //!     store the tiles in L1
 //! ```
 //!
-//! Packed weights are read as they are: 16 groups of 16 channels are a tile. Everything but the
-//! products of several rows, and attention in bfloat16, is AVX512-VNNI's, on the same weights.
+//! Packed weights are read as they are: 16 groups of 16 channels are a tile. So are the keys and
+//! values of attention in 8 bits. Everything but the products of several rows, and attention in
+//! bfloat16, is AVX512-VNNI's, on the same weights.
 //!
 //! Tiles have no type in Rust: they are named in `asm!` only, so the compiler cannot touch them
 //! between the first load of a block and its last store.

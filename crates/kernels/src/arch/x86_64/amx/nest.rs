@@ -290,7 +290,8 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
     activate: impl Fn(Activation, &mut [f32]) + Copy,
 ) {
     let Part { rows, panels, .. } = part;
-    let groups = product.rhs.groups();
+    let groups = product.groups;
+    assert!(groups <= product.rhs.groups(), "groups of the weights");
     // SAFETY: an `Isa` of AMX exists only where the CPU, or its emulation, has tiles.
     let _configured = unsafe { Configured::new(rows.len().min(HEIGHT)) };
     #[cfg(test)]

@@ -38,16 +38,19 @@ fn multiply(rows: usize) {
     assert_eq!(linear(operands), expected);
 }
 
-/// Attention of one query and key, too small to be shared with other threads.
-fn attend(precision: Precision) {
+/// Attention of some queries and one key, too small to be shared with other threads.
+fn attend(precision: Precision, queries: usize) {
     let one = Heads {
-        values: &[1., 2., 3.],
-        strides: [3; 3],
+        values: &[1., 2., 127.],
+        strides: [0; 3],
         rows: 1,
         columns: 3,
     };
     let operands = Attention {
-        q: one,
+        q: Heads {
+            rows: queries,
+            ..one
+        },
         k: one,
         v: one,
         mask: None,
@@ -58,7 +61,13 @@ fn attend(precision: Precision) {
         kv_heads: 1,
         precision,
     };
-    assert_eq!(attention(Isa(Kind::AmxInt8), operands), one.values);
+    let got = attention(Isa(Kind::AmxInt8), operands);
+    let mut pairs = got.iter().zip(one.values.iter().cycle());
+    assert_eq!(got.len(), 3 * queries);
+    assert!(
+        pairs.all(|(got, value)| (got - value).abs() < 1e-4),
+        "{got:?}"
+    );
 }
 
 /// Whether there are tiles: of this CPU, or by the handler, which is installed.
@@ -90,14 +99,20 @@ fn products_of_several_rows_are_computed_on_tiles() {
 }
 
 #[test]
-fn attention_in_bfloat16_is_computed_on_tiles() {
+fn attention_of_fewer_bits_is_computed_on_tiles() {
     if !available() {
         return;
     }
-    for (precision, parts) in [(Precision::Float32, 0), (Precision::BFloat16, 1)] {
+    for (precision, queries, parts) in [
+        (Precision::Float32, 16, 0),
+        (Precision::BFloat16, 1, 1),
+        // Both products.
+        (Precision::Int8, 16, 2),
+        (Precision::Int8, 15, 0),
+    ] {
         PARTS.set(0);
-        attend(precision);
-        assert_eq!(PARTS.get(), parts, "{precision:?}");
+        attend(precision, queries);
+        assert_eq!(PARTS.get(), parts, "{precision:?} {queries}");
     }
 }
 
@@ -112,12 +127,14 @@ fn configurations_of_others_are_left_as_they_were() {
             let others = Configuration::of_products(height);
             others.load();
             multiply(20);
-            attend(Precision::BFloat16);
+            attend(Precision::BFloat16, 1);
+            attend(Precision::Int8, 20);
             assert_eq!(Configuration::current(), others);
         }
         Configuration::NONE.load();
         multiply(20);
-        attend(Precision::BFloat16);
+        attend(Precision::BFloat16, 1);
+        attend(Precision::Int8, 20);
         assert_eq!(Configuration::current(), Configuration::NONE);
     }
 }

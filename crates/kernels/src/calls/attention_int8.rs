@@ -1,0 +1,582 @@
+//! Attention by products of codes: keys and values as codes, and the queries of all heads, cut into
+//! blocks.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use crate::arch::Group;
+use crate::arch::op::Op;
+use crate::isa::Isa;
+use crate::loops::attention::{Attention, Heads, Queries};
+use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS, ROWS, Rows};
+use crate::loops::buffer::{self, Aligned};
+use crate::loops::number::Number;
+use crate::loops::product::{Lhs, Part, Pass, Product, Row, Sink};
+use crate::loops::rows;
+use crate::packed::{Element, HeadsMut, Packed};
+use crate::qparams::activation::DynamicConfig;
+use crate::sizes;
+use crate::threads::{Shared, TASKS_PER_THREAD, Threads};
+
+/// Keys and values of attention as codes, with a scale a row: a cache, or those of one call.
+///
+/// A row becomes codes when it is appended, by
+/// [`quantize_symmetric_row`](crate::reference::quantize_symmetric_row), and is never touched
+/// again. There may be room for more rows than there are.
+#[derive(Debug)]
+pub struct KeyValues {
+    batch: usize,
+    kv_heads: usize,
+    /// Rows of each head.
+    len: usize,
+    capacity: usize,
+    /// Keys are channels.
+    keys: Packed,
+    /// Columns of the values are channels, rows their inputs.
+    values: Packed,
+    /// Scales of the rows of values, whole blocks of each head.
+    scales: Vec<f32>,
+}
+
+thread_local! {
+    static KEY_VALUES: Cell<Option<KeyValues>> = const { Cell::new(None) };
+    static ROOM: Cell<Room> = Cell::default();
+    static ALL_SCORES: Cell<Aligned> = Cell::default();
+}
+
+/// Max bytes of codes that a thread keeps from call to call.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// Max groups of a task's codes that are kept: 4 MiB.
+const KEPT_GROUPS: usize = 1 << 20;
+
+/// Keys that become codes together.
+const KEYS: usize = 64;
+
+/// Elements below which keys and values become codes on the caller's thread.
+const SERIAL_ELEMENTS: usize = 16_384;
+
+/// Multiply-adds below which the caller's thread computes alone.
+const SERIAL_MACS: usize = 200_000;
+
+/// Scores of a block of queries: they stay in a common L2 beside the codes of keys.
+const SCORES: usize = 16 << 10;
+
+impl KeyValues {
+    /// Room for `capacity` rows of each head, of which there are none yet.
+    ///
+    /// # Panics
+    /// If memory cannot hold them, or there are more rows or columns of keys than [`MAX_TERMS`].
+    pub fn new(
+        isa: Isa,
+        [batch, kv_heads]: [usize; 2],
+        [head_dim, value_dim]: [usize; 2],
+        capacity: usize,
+    ) -> Self {
+        let empty = || Packed::zeros(isa, Element::Int8(DynamicConfig::PER_ROW), 0, 1, &[]);
+        let empty = Self {
+            batch: 0,
+            kv_heads: 0,
+            len: 0,
+            capacity: 0,
+            keys: empty(),
+            values: empty(),
+            scales: Vec::new(),
+        };
+        empty.cleared(isa, [batch, kv_heads], [head_dim, value_dim], capacity)
+    }
+
+    /// [`new`](Self::new) in the memory of `self`.
+    fn cleared(
+        self,
+        isa: Isa,
+        [batch, kv_heads]: [usize; 2],
+        [head_dim, value_dim]: [usize; 2],
+        capacity: usize,
+    ) -> Self {
+        for (what, got) in [("keys", capacity), ("head_dim", head_dim)] {
+            assert!(
+                got <= MAX_TERMS,
+                "{what}: expected at most {MAX_TERMS}, got {got}"
+            );
+        }
+        let heads = sizes::length("heads", &[batch, kv_heads]);
+        let stride = capacity.next_multiple_of(BLOCK);
+        let keys = self.keys.of_heads(isa, heads, capacity, head_dim);
+        let values = self.values.of_heads(isa, heads, value_dim, capacity);
+        let mut scales = self.scales;
+        scales.resize(sizes::length("scales", &[heads, stride]), 0.);
+        Self {
+            batch,
+            kv_heads,
+            len: 0,
+            capacity,
+            keys,
+            values,
+            scales,
+        }
+    }
+
+    /// Rows of each head.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Rows of each head that there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes of codes and scales.
+    pub fn bytes(&self) -> usize {
+        self.keys.bytes() + self.values.bytes() + size_of_val(&*self.scales)
+    }
+
+    /// Scores of a query, padding included.
+    fn stride(&self) -> usize {
+        self.keys.padded(self.len).next_multiple_of(BLOCK)
+    }
+
+    /// Appends rows of keys, `[batch, kv_heads, rows, head_dim]`, and of values,
+    /// `[batch, kv_heads, rows, value_dim]`.
+    ///
+    /// # Panics
+    /// If the sizes of the operands do not agree, one exceeds its slice, or there is no room.
+    pub fn append(&mut self, k: Heads<'_>, v: Heads<'_>) {
+        let k = k.checked("k", self.batch, self.kv_heads);
+        let v = v.checked("v", self.batch, self.kv_heads);
+        let heads = self.batch * self.kv_heads;
+        let value_dim = self.values.n().checked_div(heads).unwrap_or(v.columns);
+        assert!(
+            k.columns == self.keys.k(),
+            "k: expected {} columns",
+            self.keys.k()
+        );
+        assert!(v.columns == value_dim, "v: expected {value_dim} columns");
+        assert!(k.rows == v.rows, "k and v: expected one number of keys");
+        let room = self.capacity - self.len;
+        assert!(
+            k.rows <= room,
+            "keys: expected at most {room} more, got {}",
+            k.rows
+        );
+        let all = self.len..self.len + k.rows;
+        if heads == 0 || all.is_empty() {
+            self.len = all.end;
+            return;
+        }
+
+        let (isa, groups) = (self.keys.isa(), self.keys.groups());
+        let stride = self.capacity.next_multiple_of(BLOCK);
+        let scales = Shared::new(&mut self.scales);
+        let (keys, values) = (self.keys.heads_mut(), self.values.heads_mut());
+        // Parts begin at the same keys whatever is appended: no two have a group of values.
+        let first = all.start / KEYS;
+        let parts = all.end.div_ceil(KEYS) - first;
+        let task = |index: usize| {
+            let (head, part) = (index / parts, first + index % parts);
+            let rows = all.start.max(part * KEYS)..all.end.min((part + 1) * KEYS);
+            let (sequence, kv_head) = (head / self.kv_heads, head % self.kv_heads);
+            let row = rows.start - all.start;
+            let at = head * stride;
+            let mut room = Room::take();
+            isa.run(Encode {
+                head,
+                // SAFETY: these rows of the head are this task's.
+                scales: unsafe { scales.part(at + rows.start..at + rows.end) },
+                first: rows.start,
+                k: rows_of(&k, [sequence, kv_head, row]),
+                v: rows_of(&v, [sequence, kv_head, row]),
+                keys,
+                values,
+                room: room.codes(groups, v.columns),
+            });
+            room.keep();
+        };
+        let elements = heads * all.len() * (k.columns + v.columns);
+        let threads = Threads::of_caller();
+        match threads.count() {
+            1 => (0..heads * parts).for_each(task),
+            _ if elements < SERIAL_ELEMENTS => (0..heads * parts).for_each(task),
+            _ => threads.for_each(heads * parts, false, task),
+        }
+        self.len = all.end;
+    }
+}
+
+/// The rows of a head of a sequence, from a row on.
+fn rows_of<'a>(heads: &Heads<'a>, [sequence, head, row]: [usize; 3]) -> Rows<'a> {
+    Rows {
+        values: heads.of(sequence, head, row),
+        stride: heads.strides[2],
+        columns: heads.columns,
+    }
+}
+
+/// Writes the codes of successive keys and values of a head, from `first` on.
+struct Encode<'a> {
+    head: usize,
+    first: usize,
+    /// Of the values, one a key.
+    scales: &'a mut [f32],
+    k: Rows<'a>,
+    v: Rows<'a>,
+    keys: HeadsMut<'a>,
+    values: HeadsMut<'a>,
+    room: (&'a mut [[u8; 4]], &'a mut [u8]),
+}
+
+impl Op for Encode<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        let (of_key, of_values) = self.room;
+        let (rows, to) = (self.scales.len(), [self.head, self.first]);
+        // SAFETY: these keys and values are the task's.
+        unsafe {
+            loops::keys::<N>(self.k, rows, to, of_key, self.keys);
+            loops::values::<N>(self.v, to, of_values, self.scales, self.values);
+        }
+    }
+}
+
+/// Codes of a task, kept from one to the next on its thread.
+#[derive(Default)]
+struct Room {
+    queries: Vec<[u8; 4]>,
+    weights: Vec<[u8; 4]>,
+    /// Of the queries, then of the weights.
+    rows: Vec<Row>,
+}
+
+impl Room {
+    fn take() -> Self {
+        buffer::take(&ROOM)
+    }
+
+    fn keep(self) {
+        if self.queries.len() + self.weights.len() <= KEPT_GROUPS {
+            buffer::keep(&ROOM, self);
+        }
+    }
+
+    /// Groups of four keys, and codes of four rows of values.
+    fn codes(&mut self, groups: usize, width: usize) -> (&mut [[u8; 4]], &mut [u8]) {
+        let (queries, weights) = (&mut self.queries, &mut self.weights);
+        grow(queries, 4 * groups);
+        grow(weights, width);
+        (
+            &mut queries[..4 * groups],
+            weights[..width].as_flattened_mut(),
+        )
+    }
+}
+
+fn grow(codes: &mut Vec<[u8; 4]>, len: usize) {
+    if codes.len() < len {
+        codes.resize(len, [0; 4]);
+    }
+}
+
+/// [`attention`](super::attention::attention) by codes of this call.
+pub(super) fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
+    let Attention { q, k, v, .. } = attention;
+    let heads = [attention.batch, attention.kv_heads];
+    let kept = buffer::take(&KEY_VALUES);
+    let columns = [q.columns, v.columns];
+    let mut kv = match kept {
+        Some(kept) => kept.cleared(isa, heads, columns, k.rows),
+        None => KeyValues::new(isa, heads, columns, k.rows),
+    };
+    kv.append(k, v);
+    let out = attend(attention.queries(), &kv);
+    if kv.bytes() <= KEPT_BYTES {
+        buffer::keep(&KEY_VALUES, Some(kv));
+    }
+    out
+}
+
+/// Attention of queries to keys and values that are codes already, laid out as
+/// `[batch, queries, heads, value_dim]`.
+///
+/// Each query has the result of [`reference::attention_int8`](crate::reference::attention_int8).
+///
+/// # Panics
+/// If the sizes of the operands do not agree, or one exceeds its slice.
+pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
+    let (batch, kv_heads, keys) = (queries.batch, queries.kv_heads, kv.len);
+    assert!(
+        (batch, kv_heads) == (kv.batch, kv.kv_heads),
+        "keys and values: expected {kv_heads} heads of {batch} sequences, got {} of {}",
+        kv.kv_heads,
+        kv.batch
+    );
+    let value_dim = kv.values.n().checked_div(batch * kv_heads).unwrap_or(0);
+    let queries = queries.checked(keys, kv.keys.k()).grouped();
+    let Queries {
+        q, batch, heads, ..
+    } = queries;
+    let len = sizes::length("out", &[batch, heads, q.rows, value_dim]);
+    if len == 0 || keys == 0 {
+        return vec![0.; len];
+    }
+
+    let work = [heads, q.rows, keys, q.columns.saturating_add(value_dim)];
+    let work = work.into_iter().fold(batch, usize::saturating_mul);
+    let threads = Threads::of_caller();
+    let count = if work < SERIAL_MACS {
+        1
+    } else {
+        threads.count()
+    };
+    // Whole tiles of queries for each task, of as many heads as there are.
+    let tile = kv.keys.isa().registers().tile_rows;
+    let tiles = q.rows.div_ceil(tile);
+    let wanted = TASKS_PER_THREAD * count;
+    let parts = match count {
+        1 => 1,
+        _ => wanted.div_ceil(batch * heads).clamp(1, tiles),
+    };
+    let tasks = batch * heads * parts;
+    // Threads count the tasks that they get in u32.
+    let share = tasks.div_ceil(u32::MAX as usize);
+    // SAFETY: the parts of all heads of all sequences are all rows and columns of the output, each
+    // once: they fill it, and do not overlap.
+    unsafe {
+        buffer::filled(len, |out| {
+            let out = Sink::channels(out, heads * value_dim);
+            let task = |index: usize| {
+                let (head, part) = (index / parts, index % parts);
+                let bound = |part: usize| q.rows.min(part * tiles / parts * tile);
+                let task = Task {
+                    queries: &queries,
+                    kv,
+                    sequence: head / heads,
+                    head: head % heads,
+                };
+                task.attend(bound(part)..bound(part + 1), value_dim, &out);
+            };
+            match count {
+                1 => (0..tasks).for_each(task),
+                _ => threads.for_each(tasks.div_ceil(share), false, |index| {
+                    (index * share..tasks.min((index + 1) * share)).for_each(task);
+                }),
+            }
+        })
+    }
+}
+
+/// A head of queries, and its keys and values.
+struct Task<'a> {
+    queries: &'a Queries<'a>,
+    kv: &'a KeyValues,
+    sequence: usize,
+    head: usize,
+}
+
+impl Task<'_> {
+    /// Computes some queries, block by block.
+    ///
+    /// # Safety
+    /// No other thread computes one of them.
+    unsafe fn attend(&self, all: Range<usize>, value_dim: usize, out: &Sink<'_>) {
+        let isa = self.kv.keys.isa();
+        let tile = isa.registers().tile_rows;
+        let stride = self.kv.stride();
+        let most = (SCORES / stride).max(1).next_multiple_of(tile);
+        let tiles = all.len().div_ceil(tile);
+        let blocks = all.len().div_ceil(most);
+        let mut room = Room::take();
+        for block in 0..blocks {
+            let bound = |block: usize| all.end.min(all.start + block * tiles / blocks * tile);
+            // SAFETY: the contract is the same.
+            unsafe { self.block(bound(block)..bound(block + 1), value_dim, out, &mut room) };
+        }
+        room.keep();
+    }
+
+    /// # Safety
+    /// No other thread computes one of these queries.
+    unsafe fn block(&self, rows: Range<usize>, value_dim: usize, out: &Sink<'_>, room: &mut Room) {
+        let Self {
+            queries,
+            kv,
+            sequence,
+            head,
+        } = *self;
+        let isa = kv.keys.isa();
+        let height = rows.len();
+        // No query sees the keys behind.
+        let keys = queries.seen(rows.end - 1, kv.len);
+        let stride = kv.stride();
+        let (of_key, of_weights) = (kv.keys.groups(), keys.div_ceil(4));
+        let kv_head = sequence * queries.kv_heads + head / (queries.heads / queries.kv_heads);
+        let Room {
+            queries: codes,
+            weights,
+            rows: of_rows,
+        } = room;
+        grow(codes, height * of_key);
+        grow(weights, height * of_weights);
+        of_rows.resize(height.max(of_rows.len()), Row::PLAIN);
+        let (codes, of_rows) = (&mut codes[..height * of_key], &mut of_rows[..height]);
+        let weights = &mut weights[..height * of_weights];
+        let mut all_scores = Aligned::take(&ALL_SCORES);
+        let [scores] = all_scores.split([height * stride]);
+
+        isa.run(EncodeQueries {
+            from: rows_of(&queries.q, [sequence, head, rows.start]),
+            scale: (queries.scale, kv.keys.has_zero_points()),
+            codes: (&mut *codes, of_key),
+            of_rows: &mut *of_rows,
+        });
+        let part = |panels| Part {
+            rows: 0..height,
+            panels,
+            pass: Pass::Once,
+        };
+        // SAFETY: the scores are this task's.
+        unsafe {
+            let padded = kv.keys.padded_n() / kv.keys.gates();
+            let sink = Sink::padded(buffer::as_uninit(scores), stride);
+            let sink = sink.moved(kv_head * padded, 0);
+            let product = product(codes, of_rows, &kv.keys);
+            Group::multiply(&product, &sink, part(kv.keys.panels_of(kv_head, keys)));
+        }
+        let of_scales = kv.capacity.next_multiple_of(BLOCK);
+        isa.run(Weigh {
+            queries,
+            of: [sequence, head, rows.start],
+            keys: kv.len,
+            scores: &mut *scores,
+            stride,
+            scales: &kv.scales[kv_head * of_scales..][..of_scales],
+            of_sum: kv.values.has_zero_points(),
+            groups: of_weights,
+            codes: weights,
+            of_rows,
+        });
+        // SAFETY: the contract is the same.
+        unsafe {
+            let first = sequence * queries.q.rows + rows.start;
+            let sink = out
+                .starting_at(first)
+                .moved(kv_head * value_dim, head * value_dim);
+            let product = product(weights, of_rows, &kv.values);
+            Group::multiply(
+                &product,
+                &sink,
+                part(kv.values.panels_of(kv_head, value_dim)),
+            );
+        }
+        all_scores.keep(&ALL_SCORES);
+    }
+}
+
+/// The product of rows of codes and the codes of heads, over as many groups as a row has.
+fn product<'a>(groups: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<'a, [u8; 4]> {
+    let m = rows.len();
+    Product {
+        lhs: Lhs { m, groups, rows },
+        rhs,
+        groups: groups.len() / m,
+        activation: None,
+    }
+}
+
+/// Writes the codes of queries.
+struct EncodeQueries<'a> {
+    from: Rows<'a>,
+    /// Of the scores; and whether sums of codes are asked for.
+    scale: (f32, bool),
+    /// So many groups for each.
+    codes: (&'a mut [[u8; 4]], usize),
+    of_rows: &'a mut [Row],
+}
+
+impl Op for EncodeQueries<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        loops::queries::<N>(self.from, self.scale, self.codes, self.of_rows);
+    }
+}
+
+/// Makes weights of the scores of queries, `[queries, stride]`.
+struct Weigh<'a> {
+    queries: &'a Queries<'a>,
+    /// The sequence, the head and the first query.
+    of: [usize; 3],
+    keys: usize,
+    scores: &'a mut [f32],
+    stride: usize,
+    scales: &'a [f32],
+    of_sum: bool,
+    groups: usize,
+    codes: &'a mut [[u8; 4]],
+    of_rows: &'a mut [Row],
+}
+
+impl Op for Weigh<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        let [sequence, head, first] = self.of;
+        let mask = self
+            .queries
+            .mask
+            .map(|mask| (mask.of(sequence, head, first), mask.strides[2]));
+        // The same for all queries, and mostly without padding.
+        let is_zero = |(mask, stride): &(&[f32], usize)| {
+            let bits = mask[..self.keys]
+                .iter()
+                .fold(0, |bits, x| bits | x.to_bits() << 1);
+            *stride == 0 && bits == 0
+        };
+        let mask = mask.filter(|mask| !is_zero(mask));
+        let (queries, stride) = (self.queries, self.stride);
+        let (first, all) = (self.of[2], self.of_rows.len());
+        for rows in (0..all).step_by(ROWS).map(|row| row..all.min(row + ROWS)) {
+            let (mut lens, mut origins) = ([0; ROWS], [0.; ROWS]);
+            for (i, row) in rows.clone().enumerate() {
+                let seen = queries.seen(first + row, self.keys);
+                lens[i] = seen.next_multiple_of(BLOCK);
+                let scores = &mut self.scores[row * stride..][..lens[i]];
+                if seen < scores.len() {
+                    scores[seen..].fill(f32::NEG_INFINITY);
+                }
+                if let Some((mask, stride)) = mask {
+                    loops::add_mask(&mut scores[..seen], &mask[row * stride..][..seen]);
+                }
+                origins[i] = loops::origin(scores);
+            }
+            let mut sums = [(0., 0.); ROWS];
+            for (i, row) in rows.clone().enumerate() {
+                let scores = &mut self.scores[row * stride..][..lens[i]];
+                sums[i] = loops::weigh::<N>(scores, origins[i], self.scales);
+            }
+            let factors = sums.map(|(z, greatest)| match greatest {
+                0. => (0., 0.),
+                greatest => (greatest / 255. / z, 255. / greatest),
+            });
+            for ((row, len), (scale, to_code)) in rows.zip(lens).zip(factors) {
+                let weights = &self.scores[row * stride..][..len];
+                let codes = self.codes[row * self.groups..][..self.groups].as_flattened_mut();
+                loops::encode_weights::<N>(weights, to_code, codes);
+                self.of_rows[row] = Row {
+                    scale,
+                    zero_point: 0,
+                    sum: if self.of_sum { rows::sum(codes) } else { 0 },
+                };
+            }
+        }
+    }
+}

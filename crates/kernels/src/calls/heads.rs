@@ -1,0 +1,96 @@
+//! The matrices of heads, and queries, checked.
+
+use crate::loops::attention::{Heads, Queries};
+
+impl Heads<'_> {
+    /// Itself, checked: all matrices are within `values`. Matrices without elements have no place.
+    ///
+    /// # Panics
+    /// If some are not.
+    pub(super) fn checked(self, what: &str, batch: usize, heads: usize) -> Self {
+        let sizes = [batch, heads, self.rows, self.columns];
+        if sizes.contains(&0) {
+            return Self {
+                values: &[],
+                strides: [0; 3],
+                ..self
+            };
+        }
+        let ends = sizes.into_iter().zip(self.strides.into_iter().chain([1]));
+        let last = ends
+            .map(|(size, stride)| (size - 1).checked_mul(stride))
+            .try_fold(0usize, |sum, offset| sum.checked_add(offset?));
+        assert!(
+            last.is_some_and(|last| last < self.values.len()),
+            "{what}: expected {sizes:?} at strides {:?} within {} elements",
+            self.strides,
+            self.values.len()
+        );
+        self
+    }
+}
+
+impl<'a> Heads<'a> {
+    /// Whether sequences follow each other as their heads do, so that both can be counted as one.
+    pub(super) fn follow(&self, batch: usize, heads: usize) -> bool {
+        let [of_batch, of_head, _] = self.strides;
+        batch == 1 || of_head.checked_mul(heads) == Some(of_batch)
+    }
+}
+
+impl<'a> Queries<'a> {
+    /// Itself, checked beside keys.
+    ///
+    /// # Panics
+    /// If the sizes of the operands do not agree, or one exceeds its slice.
+    pub(super) fn checked(self, keys: usize, head_dim: usize) -> Self {
+        let Self {
+            q, batch, heads, ..
+        } = self;
+        assert!(q.columns == head_dim, "q and k: expected one head_dim");
+        assert!(
+            heads.checked_rem(self.kv_heads).unwrap_or(heads) == 0,
+            "kv_heads: expected a divisor of heads"
+        );
+        let scores = (q.rows, keys);
+        assert!(
+            self.mask
+                .is_none_or(|mask| (mask.rows, mask.columns) == scores),
+            "mask: expected {scores:?}, the sizes of the scores"
+        );
+        Self {
+            q: q.checked("q", batch, heads),
+            mask: self.mask.map(|mask| mask.checked("mask", batch, heads)),
+            ..self
+        }
+    }
+
+    /// Single queries of heads that share k and v, as the queries of one head: keys are read once.
+    ///
+    /// `[batch * kv_heads, group, 1, value_dim]` has the layout of `[batch, 1, heads, value_dim]`.
+    pub(super) fn grouped(self) -> Self {
+        let group = self.heads.checked_div(self.kv_heads).unwrap_or(1);
+        if self.q.rows != 1 || group == 1 {
+            return self;
+        }
+        let mut all = std::iter::once(self.q).chain(self.mask);
+        if !all.all(|of| of.follow(self.batch, self.heads)) {
+            return self;
+        }
+        let queries = |of: Heads<'a>| Heads {
+            strides: [group * of.strides[1], 0, of.strides[1]],
+            rows: group,
+            ..of
+        };
+        Self {
+            q: queries(self.q),
+            mask: self.mask.map(queries),
+            // A single query is the last one, and sees all keys.
+            causal: false,
+            batch: self.batch * self.kv_heads,
+            heads: 1,
+            kv_heads: 1,
+            ..self
+        }
+    }
+}
