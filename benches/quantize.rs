@@ -16,7 +16,7 @@ use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
 use candle_dynquant_support::bench::{Args, interleaved, table};
 use serde::Serialize;
 
-const PRESETS: [&str; 4] = ["int8", "default", "onnxruntime", "float16"];
+const PRESETS: [&str; 4] = ["int8", "pytorch", "onnxruntime", "float16"];
 
 /// Medians of the time of a call.
 #[derive(Serialize)]

@@ -224,7 +224,7 @@ fn presets_give_what_they_say() {
     let cases = [
         ("int8", QConfig::int8(), 7),
         ("int8_reduce_range", QConfig::int8().reduce_range(), 7),
-        ("default", QConfig::pytorch(), 6),
+        ("pytorch", QConfig::pytorch(), 6),
         ("per_channel", QConfig::per_channel(), 6),
         ("float16", QConfig::float16(), 7),
         ("bfloat16", QConfig::bfloat16(), 7),
@@ -323,8 +323,8 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
             r#"unknown preset: expected one of int8, int8_reduce_range, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
         ),
         (
-            QConfig::preset("default_dynamc").map(|_| ()),
-            "did you mean `default_dynamic`?",
+            QConfig::preset("pytroch").map(|_| ()),
+            "did you mean `pytorch`?",
         ),
         (
             "Liner".parse::<LayerKind>().map(|_| ()),
