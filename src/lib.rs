@@ -100,7 +100,6 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
-mod codes;
 mod document;
 pub mod equalize;
 pub mod error;
@@ -116,15 +115,13 @@ pub mod observer;
 pub mod ops;
 mod qconfig;
 pub mod qparams;
-mod qtable;
 pub mod quantize;
-mod qweight;
 mod sizes;
-mod stored;
 mod tap;
 mod tensor;
 mod trace;
 pub mod tune;
+mod weight;
 mod words;
 
 #[doc = include_str!("module/derive.md")]
@@ -139,11 +136,9 @@ pub use kernels::Activation;
 pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
 pub use qconfig::{Arithmetic, DynamicConfig, Granularity, HalfType, OnnxRuntimeOptions, QConfig};
 pub use qparams::{QDType, QScheme};
-pub use qtable::QTable;
 pub use quantize::{
     FloatTensor, HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField,
     Outcome, Progress, QConfigSpec, Report, Target, quantize_dynamic, quantize_dynamic_with,
 };
-pub use qweight::QWeight;
-pub use stored::StoredWeight;
 pub use tune::{TuningConfig, TuningOutcome, tune};
+pub use weight::{QTable, QWeight, StoredWeight};

@@ -10,8 +10,8 @@ use candle_dynquant_kernels::qparams::activation as kernels;
 
 use crate::qconfig::{Arithmetic, DynamicConfig, Granularity};
 use crate::qparams::{Rounding, quantize};
-use crate::stored::Quantized;
 use crate::tensor::to_f32_vec;
+use crate::weight::Quantized;
 
 /// Codes of 8 bits.
 const CODES: usize = 256;

@@ -13,7 +13,7 @@ use crate::error::{Error, Fault, Result};
 use crate::module::{
     AnyLayer, LayerKind, Quantizable, Receiver, Replay, Visitor, Walk, WeightInfo,
 };
-use crate::stored::StoredWeight;
+use crate::weight::StoredWeight;
 
 /// How far a quantized model is from its float original; see [`inspect`].
 ///

@@ -9,8 +9,8 @@ use super::tied::LentWeight;
 use super::weight_info::WeightInfo;
 use crate::error::{Error, Fault, Result};
 use crate::qconfig::QConfig;
-use crate::stored::StoredWeight;
 use crate::tap::{Replay, Tap};
+use crate::weight::StoredWeight;
 
 /// A layer that can be quantized; implement it for your own layers.
 ///

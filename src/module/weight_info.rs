@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::tied::WeightId;
 use crate::halves::HalfType;
 use crate::qparams::QDType;
-use crate::stored::Origin;
+use crate::weight::Origin;
 
 /// How a weight is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

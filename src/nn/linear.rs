@@ -13,9 +13,9 @@ use crate::kernels::Activation;
 use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::stored::StoredWeight;
 use crate::tap::{Replay, Tap};
 use crate::trace;
+use crate::weight::StoredWeight;
 
 /// `y = x W^T + b`, call-compatible with [`candle_nn::Linear`].
 ///

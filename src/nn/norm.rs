@@ -10,10 +10,10 @@ use crate::error;
 use crate::module::{Affine, AnyNorm, Quantizable, SealedNorm, Walk, WalkMut};
 use crate::ops::Norm;
 use crate::sizes;
-use crate::stored::equalized;
 use crate::tap::{self, Tap};
 use crate::tensor::mismatch;
 use crate::trace;
+use crate::weight::equalized;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, call-compatible
 /// with [`candle_nn::LayerNorm`] and several times as fast on the CPU.

@@ -13,7 +13,7 @@ use crate::quantize::spec::with_hidden;
 use crate::quantize::survey::{Found, Survey};
 use crate::quantize::swap::{self, Replacements};
 use crate::quantize::{FloatTensor, LeftReason, Progress, QConfigSpec, float_tensors};
-use crate::stored::StoredWeight;
+use crate::weight::StoredWeight;
 
 pub(super) struct Candidates {
     pub units: Units,

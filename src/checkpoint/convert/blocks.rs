@@ -5,13 +5,13 @@ use std::ops::Range;
 use candle_core::{Device, Tensor};
 
 use crate::checkpoint::read::{self, Entry, Opened, Shard, invalid};
-use crate::codes::offset;
 use crate::error::{Error, Fault, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::QConfig;
-use crate::qtable::QTable;
-use crate::qweight::from_codes::check_sums;
 use crate::sizes;
+use crate::weight::QTable;
+use crate::weight::check_sums;
+use crate::weight::offset;
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
 pub const BLOCK: usize = 1 << 22;

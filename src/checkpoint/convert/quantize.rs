@@ -9,14 +9,14 @@ use crate::checkpoint::read::{Checkpoint, Entry, Opened};
 use crate::checkpoint::write::{
     Contents, Module, Output, Writer, entry, planned, rewrite, write_qparams,
 };
-use crate::codes::offset;
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::module::LayerKind;
 use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::QConfig;
 use crate::qparams::QScheme;
-use crate::qtable::QTable;
-use crate::stored::{Codes, Format, Zeros};
+use crate::weight::QTable;
+use crate::weight::offset;
+use crate::weight::{Codes, Format, Zeros};
 
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](crate::checkpoint::save).

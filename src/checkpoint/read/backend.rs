@@ -1,4 +1,4 @@
-//! A checkpoint as the backend of a `VarBuilder`: see the table in [`crate::stored`].
+//! A checkpoint as the backend of a `VarBuilder`: see the table in [`crate::weight`].
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::header::invalid;
 use super::opened::Opened;
 use super::weights::Kind;
 use crate::error::Result;
-use crate::stored::origin::{self, Source};
-use crate::stored::{FORMAT, Format, Written};
+use crate::weight::origin::{self, Source};
+use crate::weight::{FORMAT, Format, Written};
 
 pub struct Backend(pub Arc<Opened>);
 

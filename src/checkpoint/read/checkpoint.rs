@@ -11,7 +11,7 @@ use super::config::Quantization;
 use super::files::{CONFIG, Files};
 use super::opened::Opened;
 use crate::error::Result;
-use crate::stored::origin::Source;
+use crate::weight::origin::Source;
 
 /// Tensors in safetensors files, float or quantized, read when a layer asks for them.
 ///

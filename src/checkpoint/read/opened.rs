@@ -11,8 +11,8 @@ use super::scheme::matrix;
 use super::shard::Shard;
 use super::weights::{self, Kind, Views, Weights};
 use crate::error::{Error, Result};
-use crate::stored::Format;
-use crate::stored::origin::{Part, Parts, Source};
+use crate::weight::Format;
+use crate::weight::origin::{Part, Parts, Source};
 
 /// The tensors of a checkpoint, and which of them are quantized weights.
 #[derive(Debug)]

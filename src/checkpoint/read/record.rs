@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::header::parse;
 use crate::error::{Error, Fault, Result};
-use crate::stored::origin::Part;
-use crate::stored::{Format, Written};
+use crate::weight::origin::Part;
+use crate::weight::{Format, Written};
 use crate::words::brief;
 
 /// The key of the metadata.

@@ -14,10 +14,10 @@ use super::shard::{Shard, is_float};
 use crate::error::Result;
 use crate::observer::ZeroPoints;
 use crate::qparams::{QDType, QScheme};
-use crate::qtable::QTable;
-use crate::qweight::from_codes::RawCodes;
-use crate::stored::origin::{Part, Values};
-use crate::stored::{Codes, Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
+use crate::weight::Coded;
+use crate::weight::QTable;
+use crate::weight::origin::{Part, Values};
+use crate::weight::{Codes, Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 use crate::words::brief;
 
 /// The quantized weights of a checkpoint by name.
@@ -287,12 +287,12 @@ pub fn contents(files: &Files, name: &str, format: Format, rows: Range<usize>) -
         _ => {
             let mut zeros = zeros(files, name, scales.len())?;
             for zero in &mut zeros {
-                *zero += crate::codes::offset(dtype);
+                *zero += crate::weight::offset(dtype);
             }
             ZeroPoints::Int(of_rows(zeros, qscheme, &rows))
         }
     };
-    Ok(Values::Codes(RawCodes {
+    Ok(Values::Codes(Coded {
         dtype,
         qscheme,
         codes: shard.codes(entry, elements)?,

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use crate::error::Result;
 use crate::module::{Affine, AnyLayer, AnyNorm, LayerKind, Visitor, WeightInfo};
-use crate::stored::{Origin, Quantized, Value};
+use crate::weight::{Origin, Quantized, Value};
 
 /// A weight and the names that its tensor may have.
 pub struct Held<W = Quantized> {

@@ -11,7 +11,7 @@ use crate::checkpoint::read::{ENTRY, METHOD, OLD_ENTRY, Opened};
 use crate::error::{Error, Fault, Result};
 use crate::qconfig::Granularity;
 use crate::qparams::QScheme;
-use crate::stored::Format;
+use crate::weight::Format;
 use crate::words::brief;
 
 /// A module whose weight is quantized, for the config of a folder.

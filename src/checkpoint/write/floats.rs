@@ -14,9 +14,9 @@ use super::writer::{Planned, Writer};
 use crate::checkpoint::read::{Entry, Files, Opened, invalid, is_float, matrix};
 use crate::error::Result;
 use crate::module::Affine;
-use crate::stored::origin::{Part, Source, equals};
-use crate::stored::{EQUALIZED, RESIDUAL};
 use crate::tensor::bits;
+use crate::weight::origin::{Part, Source, equals};
+use crate::weight::{EQUALIZED, RESIDUAL};
 
 /// Tensors with their names, by the name of the source's tensor that they stand for.
 #[derive(Default)]

@@ -8,8 +8,8 @@ use super::errors::{contested, missing};
 use crate::checkpoint::read::{Entry, Opened, invalid, is_float, matrix};
 use crate::error::{Error, Fault, Result};
 use crate::module::LayerKind;
-use crate::stored::origin::Part;
-use crate::stored::{Format, Quantized, SCALE, ZERO_POINT};
+use crate::weight::origin::Part;
+use crate::weight::{Format, Quantized, SCALE, ZERO_POINT};
 
 /// The weights by the tensors of the source.
 #[derive(Default)]
@@ -343,7 +343,7 @@ fn view_name(of: &str, part: Part, source: &Opened) -> String {
     name
 }
 
-fn is_at(origin: &crate::stored::Origin, name: &str, part: Part) -> bool {
+fn is_at(origin: &crate::weight::Origin, name: &str, part: Part) -> bool {
     *origin.name == *name && origin.part == part
 }
 

@@ -16,7 +16,7 @@ use crate::checkpoint::read::{
     CONFIG, Entry, INDEX, MAX_CONFIG, Opened, Shard, View, is_of_model, read_small, record,
 };
 use crate::error::{Error, Fault, Result};
-use crate::stored::Format;
+use crate::weight::Format;
 
 /// How deep the folders are from which files are copied.
 const MAX_DEPTH: usize = 8;

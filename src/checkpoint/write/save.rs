@@ -16,7 +16,7 @@ use super::weight::weight;
 use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, View, belongs, owners};
 use crate::error::Result;
 use crate::module::{LayerKind, Quantizable, Walk};
-use crate::stored::Format;
+use crate::weight::Format;
 
 /// Writes a quantized model as the checkpoint `source`, from which it was loaded, with its
 /// quantized weights in the place of the float ones.

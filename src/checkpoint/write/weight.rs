@@ -5,7 +5,7 @@ use safetensors::Dtype;
 use super::rewrite::Output;
 use super::writer::{Planned, Writer};
 use crate::error::Result;
-use crate::stored::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros};
+use crate::weight::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros};
 
 /// A weight of these rows, one after the other.
 pub fn weight<'a>(

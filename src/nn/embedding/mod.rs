@@ -13,13 +13,13 @@ use crate::module::{
     Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightId, WeightInfo,
 };
 use crate::qconfig::QConfig;
-use crate::qtable::QTable;
-use crate::qweight::QWeight;
 use crate::sizes;
-use crate::stored::{Origin, Quantized as StoredRows, StoredWeight, Value, find, origin};
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{Elements, mismatch, readable, unrepeated};
 use crate::trace;
+use crate::weight::QTable;
+use crate::weight::QWeight;
+use crate::weight::{Origin, Quantized as StoredRows, StoredWeight, Value, find, origin};
 use quantized::{Quantized, Rows};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].

@@ -10,10 +10,10 @@ use crate::kernels;
 use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::nn::projection;
 use crate::qconfig::QConfig;
-use crate::qtable::QTable;
-use crate::qweight::QWeight;
-use crate::stored::Origin;
 use crate::tensor::Indexes;
+use crate::weight::Origin;
+use crate::weight::QTable;
+use crate::weight::QWeight;
 
 /// A quantized table, and the tensor it dequantizes to.
 #[derive(Debug)]

@@ -6,12 +6,12 @@ use super::{Projection, Weight};
 use crate::error::Result;
 use crate::kernels::{self, Codes, Product};
 use crate::ops;
-use crate::qweight::QWeight;
 use crate::sizes;
 use crate::tap;
 use crate::tensor::{
     Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
 };
+use crate::weight::QWeight;
 
 impl Projection {
     /// [`forward`](Module::forward) with this crate's error.

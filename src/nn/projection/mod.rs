@@ -14,10 +14,10 @@ use crate::error::{Error, Fault, Result};
 use crate::kernels::Activation;
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
-use crate::qweight::QWeight;
-use crate::stored::Origin;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{mismatch, to_f32_vec};
+use crate::weight::Origin;
+use crate::weight::QWeight;
 
 /// `y = x W^T + b`, where `W` is float or quantized.
 ///

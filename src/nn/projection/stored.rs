@@ -7,8 +7,8 @@ use candle_nn::VarBuilder;
 
 use super::{Projection, Weight};
 use crate::error::Result;
-use crate::qweight::QWeight;
-use crate::stored::{Origin, Quantized, StoredWeight, Value, find, origin};
+use crate::weight::QWeight;
+use crate::weight::{Origin, Quantized, StoredWeight, Value, find, origin};
 
 impl Projection {
     /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where

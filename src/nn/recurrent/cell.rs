@@ -20,12 +20,12 @@ use crate::nn::prefix::prefix_of;
 use crate::nn::projection::Projection;
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::stored::StoredWeight;
 use crate::tap::{self, Tap};
 use crate::tensor::{
     Elements, as_f32, check_cpu_float, check_float, from_f32_vec, mismatch, without_gradient,
 };
 use crate::trace;
+use crate::weight::StoredWeight;
 
 /// The weights of a cell.
 #[derive(Clone, Debug)]

@@ -44,7 +44,7 @@ macro_rules! recurrent_layer {
                 })
             }
 
-            fn stored(&self) -> $crate::error::Result<Vec<$crate::stored::StoredWeight>> {
+            fn stored(&self) -> $crate::error::Result<Vec<$crate::weight::StoredWeight>> {
                 Ok(self.$inner.stored())
             }
 

@@ -16,9 +16,9 @@ use crate::nn::prefix::prefix_of;
 use crate::nn::projection::Projection;
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::stored::StoredWeight;
 use crate::tap::{self, Tap};
 use crate::tensor::{check_cpu_float, check_float, mismatch};
+use crate::weight::StoredWeight;
 
 /// The weights of all layers and directions.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use crate::module::WeightInfo;
 use crate::nn::projection::Projection;
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::stored::StoredWeight;
 use crate::tensor::mismatch;
+use crate::weight::StoredWeight;
 
 /// The weights of one direction of one layer.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 /// A name, and beginnings of the paths of its files; `-` before one leaves files out.
 pub const ROOMS: [(&str, &[&str]); 20] = [
     ("checkpoint", &["src/checkpoint/"]),
-    ("stored", &["src/stored/"]),
+    ("weight", &["src/weight/"]),
     ("tune", &["src/tune/"]),
     ("ops", &["src/ops/"]),
     ("nn", &["src/nn/", "-src/nn/recurrent/schedule.rs"]),

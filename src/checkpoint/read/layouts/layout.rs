@@ -5,7 +5,7 @@ use super::super::header::Entry;
 use super::super::scheme::scheme;
 use crate::error::{Error, Fault, Result};
 use crate::qconfig::DynamicConfig;
-use crate::stored::{SCALE, ZERO_POINT};
+use crate::weight::{SCALE, ZERO_POINT};
 use crate::words::brief;
 
 /// The weights in a layout and what else it has.

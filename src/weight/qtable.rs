@@ -5,7 +5,6 @@ mod from_codes;
 use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 
-use crate::codes::{observe, offset};
 use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::reference::Affine;
@@ -15,6 +14,8 @@ use crate::qconfig::QConfig;
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{self, as_f32, from_f32_vec};
+use crate::weight::coded::{Coded, offset};
+use crate::weight::codes::observe;
 
 /// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16
 /// or bfloat16.
@@ -44,14 +45,8 @@ pub struct QTable {
 
 #[derive(Debug)]
 enum Elements {
-    Int8 {
-        dtype: QDType,
-        qscheme: QScheme,
-        /// Codes of qint8 are moved up by 128.
-        codes: Vec<u8>,
-        scales: Vec<f32>,
-        zero_points: ZeroPoints,
-    },
+    /// Codes of qint8 are moved up by 128.
+    Int8(Coded<u8, ZeroPoints>),
     Halves {
         halves: Halves,
         out_of_range: OutOfRange,
@@ -135,29 +130,21 @@ impl QTable {
 
     /// The dtype of the codes; `None` of float16 and bfloat16.
     pub fn dtype(&self) -> Option<QDType> {
-        match self.elements {
-            Elements::Int8 { dtype, .. } => Some(dtype),
-            Elements::Halves { .. } => None,
-        }
+        self.coded().map(|coded| coded.dtype)
     }
 
     /// Over how much of the table one scale stretches; `None` of float16 and bfloat16.
     pub fn qscheme(&self) -> Option<QScheme> {
-        match self.elements {
-            Elements::Int8 { qscheme, .. } => Some(qscheme),
-            Elements::Halves { .. } => None,
-        }
+        self.coded().map(|coded| coded.qscheme)
     }
 
     /// The codes in row order; none of float16 and bfloat16.
     pub fn codes(&self) -> Vec<i32> {
-        match &self.elements {
-            Elements::Int8 { dtype, codes, .. } => {
-                let moved = moved(*dtype);
-                codes.iter().map(|code| i32::from(*code) - moved).collect()
-            }
-            Elements::Halves { .. } => Vec::new(),
-        }
+        let Some(Coded { dtype, codes, .. }) = self.coded() else {
+            return Vec::new();
+        };
+        let moved = moved(*dtype);
+        codes.iter().map(|code| i32::from(*code) - moved).collect()
     }
 
     /// The float16 elements in row order; none of int8 and bfloat16.
@@ -179,8 +166,15 @@ impl QTable {
     /// The elements of either kind; `None` of int8.
     pub(crate) fn stored_halves(&self) -> Option<&Halves> {
         match &self.elements {
-            Elements::Int8 { .. } => None,
+            Elements::Int8(_) => None,
             Elements::Halves { halves, .. } => Some(halves),
+        }
+    }
+
+    fn coded(&self) -> Option<&Coded<u8, ZeroPoints>> {
+        match &self.elements {
+            Elements::Int8(coded) => Some(coded),
+            Elements::Halves { .. } => None,
         }
     }
 
@@ -191,18 +185,12 @@ impl QTable {
 
     /// The scale of the table, or of each row; none of float16 and bfloat16.
     pub fn scales(&self) -> &[f32] {
-        match &self.elements {
-            Elements::Int8 { scales, .. } => scales,
-            Elements::Halves { .. } => &[],
-        }
+        self.coded().map_or(&[], |coded| &coded.scales)
     }
 
     /// A zero point for each scale; `None` for float16 and bfloat16.
     pub fn zero_points(&self) -> Option<&ZeroPoints> {
-        match &self.elements {
-            Elements::Int8 { zero_points, .. } => Some(zero_points),
-            Elements::Halves { .. } => None,
-        }
+        self.coded().map(|coded| &coded.zero_points)
     }
 
     /// How many elements were beyond the range of float16 or bfloat16.
@@ -219,7 +207,7 @@ impl QTable {
 
     fn out_of_range(&self) -> OutOfRange {
         match self.elements {
-            Elements::Int8 { .. } => OutOfRange::default(),
+            Elements::Int8(_) => OutOfRange::default(),
             Elements::Halves { out_of_range, .. } => out_of_range,
         }
     }
@@ -228,7 +216,7 @@ impl QTable {
     pub fn bytes(&self) -> usize {
         match &self.elements {
             // Zero points take four bytes either way.
-            Elements::Int8 { codes, scales, .. } => codes.len() + 2 * size_of_val(&**scales),
+            Elements::Int8(Coded { codes, scales, .. }) => codes.len() + 2 * size_of_val(&**scales),
             Elements::Halves { halves, .. } => 2 * halves.len(),
         }
     }
@@ -249,13 +237,13 @@ impl QTable {
     pub(crate) fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
         match &self.elements {
             Elements::Halves { halves, .. } => halves.read_row(self.isa, self.k, row, sink),
-            Elements::Int8 {
+            Elements::Int8(Coded {
                 dtype,
                 codes,
                 scales,
                 zero_points,
                 ..
-            } => {
+            }) => {
                 let index = if scales.len() == 1 { 0 } else { row };
                 let scale = scales[index];
                 let (shift, offset) = match zero_points {
@@ -295,13 +283,13 @@ fn int8(
     }
     let (_, k) = table.dims2()?;
     let coding = |row| qparams.coding(row).moved(moved(dtype));
-    Ok(Elements::Int8 {
+    Ok(Elements::Int8(Coded {
         dtype,
         qscheme: config.qscheme,
         codes: kernels::encode_rows(isa, k, values, coding),
         scales: qparams.scales().to_vec(),
         zero_points: zero_points.clone(),
-    })
+    }))
 }
 
 /// The difference between the stored u8 and the code.

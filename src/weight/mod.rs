@@ -1,4 +1,5 @@
-//! Quantized weights between layers and checkpoints.
+//! Weights that became codes or halves: packed to be multiplied, or tables; and between layers and
+//! checkpoints.
 //!
 //! A layer reads its weights from an ordinary `VarBuilder`, through which only names and dtypes
 //! pass. One that belongs to a checkpoint of quantized weights answers for a weight `weight`
@@ -16,15 +17,22 @@
 //! A norm that multiplies its residual is stored as `equalized.weight`, `equalized.bias` and
 //! `equalized.residual_weight`: a loader that knows no such factors finds no `weight`, and fails.
 
+mod coded;
+mod codes;
 mod format;
 pub(crate) mod origin;
+mod qtable;
+mod qweight;
 mod read;
-mod weight;
+mod stored;
 
+pub(crate) use coded::{Coded, check_sums, offset};
 pub(crate) use format::{
     Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
 };
 pub(crate) use origin::Origin;
+pub use qtable::QTable;
+pub use qweight::QWeight;
 pub(crate) use read::{equalized, find};
-pub use weight::StoredWeight;
-pub(crate) use weight::{Quantized, Value, Zeros};
+pub use stored::StoredWeight;
+pub(crate) use stored::{Quantized, Value, Zeros};

@@ -8,6 +8,7 @@ use crate::kernels::{self, Channels, Coding, Extent, Isa};
 use crate::observer::{ObserverConfig, ObserverKind, RangeFormula, WeightQParams, ZeroPoints};
 use crate::qparams::{QDType, QScheme};
 use crate::tensor::Elements;
+use crate::weight::coded::offset;
 
 /// The parameters of a weight, whose rows are `channels`, that an observer chooses.
 ///
@@ -118,13 +119,4 @@ fn check_axis(channels: &str, config: &ObserverConfig) -> Result<()> {
 
 fn unsupported(expected: String, got: String) -> Error {
     Error::from(Fault::UnsupportedQConfig { expected, got })
-}
-
-/// The difference between a code and the stored i8: u8 codes are shifted, with their zero points,
-/// which changes no product.
-pub(crate) fn offset(dtype: QDType) -> i32 {
-    match dtype {
-        QDType::QInt8 => 0,
-        QDType::QUInt8 => 128,
-    }
 }

@@ -7,16 +7,16 @@ use super::format::{
     Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
 };
 use super::origin::{self, Origin};
-use crate::codes::offset;
 use crate::error::Result;
 use crate::halves::{HalfType, Halves};
 use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
 use crate::qparams::QScheme;
-use crate::qtable::QTable;
-use crate::qweight::QWeight;
-use crate::qweight::from_codes::RawCodes;
 use crate::tensor::{Elements, check_float_dtype};
+use crate::weight::coded::Coded;
+use crate::weight::coded::offset;
+use crate::weight::qtable::QTable;
+use crate::weight::qweight::QWeight;
 
 /// A quantized weight that a checkpoint has.
 pub(crate) struct Found<'a> {
@@ -123,13 +123,13 @@ impl Found<'_> {
         codes: Codes,
         shape: [usize; 2],
         zero_points: impl Fn(&Self, Codes, usize) -> Result<Z>,
-    ) -> Result<RawCodes<Z>> {
+    ) -> Result<Coded<i8, Z>> {
         let scales = self.f32s(SCALE)?;
         let zero_points = zero_points(self, codes, scales.len())?;
         let bits = self.weight(shape, DType::U8)?;
         let bits = Elements::of(&bits);
         let bits = bits.as_slice::<u8>()?.iter();
-        Ok(RawCodes {
+        Ok(Coded {
             dtype: codes.dtype,
             qscheme: codes.qscheme,
             codes: bits.map(|bits| bits.cast_signed()).collect(),

@@ -8,8 +8,8 @@ use super::format::{Codes, Format};
 use crate::halves::{HalfType, Halves};
 use crate::observer::ZeroPoints;
 use crate::qparams::QScheme;
-use crate::qtable::QTable;
-use crate::qweight::QWeight;
+use crate::weight::qtable::QTable;
+use crate::weight::qweight::QWeight;
 
 /// A weight of a layer, to be saved; see [`Layer::stored`](crate::Layer::stored).
 #[derive(Clone, Debug)]
@@ -158,7 +158,7 @@ impl Quantized {
 
     pub fn zero_points(&self) -> Zeros {
         let offset = self.format().codes().map(|codes| codes.dtype);
-        let offset = offset.map_or(0, crate::codes::offset);
+        let offset = offset.map_or(0, crate::weight::coded::offset);
         let (zero_points, qscheme) = match self {
             Self::Weight { weight, .. } => (weight.zero_points(), weight.qscheme()),
             Self::Table(table) => match table.zero_points() {

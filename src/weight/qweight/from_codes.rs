@@ -1,29 +1,15 @@
 //! Weights of codes or halves that were made before.
 
 use super::{Format, QWeight};
-use crate::codes::offset;
 use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::Int8;
 use crate::kernels::{self, OutOfRange};
 use crate::qconfig::DynamicConfig;
 use crate::qparams::{QDType, QScheme};
-use crate::sizes;
 use crate::tensor::{mismatch, to_f32_vec};
+use crate::weight::coded::{Coded, check_codes, check_halves, check_sums, less_offset, offset};
 use candle_core::Tensor;
-
-/// Codes with their scales, `[rows, k]` in row order, not yet checked.
-#[derive(Clone, Debug)]
-pub(crate) struct RawCodes<Z> {
-    pub dtype: QDType,
-    pub qscheme: QScheme,
-    /// Each less the [`offset`] of its dtype.
-    pub codes: Vec<i8>,
-    /// One, or one for each row.
-    pub scales: Vec<f32>,
-    /// One for each scale.
-    pub zero_points: Z,
-}
 
 impl QWeight {
     /// A weight of codes `[out_features, in_features]` in row order, as
@@ -55,7 +41,7 @@ impl QWeight {
         qscheme: QScheme,
     ) -> Result<Self> {
         check_codes("zero point", dtype, zero_points)?;
-        let raw = RawCodes {
+        let raw = Coded {
             dtype,
             qscheme,
             codes: less_offset(dtype, codes)?,
@@ -70,7 +56,7 @@ impl QWeight {
     pub(crate) fn of_codes(
         gates: usize,
         shape: [usize; 2],
-        raw: RawCodes<Vec<i32>>,
+        raw: Coded<i8, Vec<i32>>,
         activation: DynamicConfig,
         bias: Option<&Tensor>,
     ) -> Result<Self> {
@@ -113,7 +99,7 @@ impl QWeight {
                 activation,
             } => {
                 let zero_points = self.zero_points().into_iter();
-                let raw = RawCodes {
+                let raw = Coded {
                     dtype,
                     qscheme,
                     codes: self.packed.codes(),
@@ -151,81 +137,6 @@ impl QWeight {
     }
 }
 
-impl<Z> RawCodes<Z> {
-    /// Checks the counts, and that scales are finite and positive.
-    pub fn check(&self, [rows, k]: [usize; 2], zero_points: usize) -> Result<()> {
-        let count = |what, expected: usize, got: usize| {
-            if expected == got {
-                Ok(())
-            } else {
-                Err(Error::from(Fault::InvalidArgument {
-                    what,
-                    expected: expected.to_string(),
-                    got: got.to_string(),
-                }))
-            }
-        };
-        let elements = sizes::weight("codes", [rows, k])?;
-        count("number of codes", elements, self.codes.len())?;
-        let scales = if self.qscheme.is_per_channel() {
-            rows
-        } else {
-            rows.min(1)
-        };
-        count("number of scales", scales, self.scales.len())?;
-        count("number of zero points", scales, zero_points)?;
-        let wrong = |scale: f32| !(scale.is_finite() && scale > 0.);
-        match self.scales.iter().position(|scale| wrong(*scale)) {
-            None => Ok(()),
-            Some(index) => Err(Error::from(Fault::InvalidArgument {
-                what: "scale",
-                expected: "a finite positive number".into(),
-                got: format!("{} at index {index}", self.scales[index]),
-            })),
-        }
-    }
-}
-
-/// Checks that numbers are codes of `dtype`.
-pub(crate) fn check_codes(what: &'static str, dtype: QDType, codes: &[i32]) -> Result<()> {
-    let [min, max] = dtype.codes();
-    match codes.iter().position(|code| !(min..=max).contains(code)) {
-        None => Ok(()),
-        Some(index) => Err(Error::from(Fault::InvalidArgument {
-            what,
-            expected: format!("{min} to {max}"),
-            got: format!("{} at index {index}", codes[index]),
-        })),
-    }
-}
-
-/// Codes as they are stored.
-pub(crate) fn less_offset(dtype: QDType, codes: &[i32]) -> Result<Vec<i8>> {
-    check_codes("code", dtype, codes)?;
-    Ok((codes.iter())
-        .map(|code| (code - offset(dtype)) as i8)
-        .collect())
-}
-
-/// Checks that the elements are finite, and that their number suits the shape.
-pub(crate) fn check_halves(shape: [usize; 2], halves: &Halves) -> Result<()> {
-    let elements = sizes::weight("halves", shape)?;
-    if halves.len() != elements {
-        return Err(Error::from(Fault::InvalidArgument {
-            what: "number of elements",
-            expected: elements.to_string(),
-            got: halves.len().to_string(),
-        }));
-    }
-    match halves.non_finite() {
-        None => Ok(()),
-        Some((at, value)) => Err(Error::from(Fault::NonFiniteWeight {
-            index: vec![at / shape[1], at % shape[1]],
-            value,
-        })),
-    }
-}
-
 fn check_shape(gates: usize, shape: [usize; 2]) -> Result<[usize; 2]> {
     if gates > 0 && shape[0].is_multiple_of(gates) {
         Ok(shape)
@@ -253,23 +164,4 @@ fn finite_bias(bias: Option<&Tensor>, n: usize) -> Result<Vec<f32>> {
             value: bias[index],
         })),
     }
-}
-
-/// Checks that the sums of products of `k` inputs stay within an i32.
-pub(crate) fn check_sums(codes: &[i8], k: usize, zero_points: &[i32]) -> Result<()> {
-    for (channel, zero_point) in zero_points.iter().enumerate() {
-        // Few inputs need no look at the codes.
-        let furthest = zero_point.abs_diff(-128).max(zero_point.abs_diff(127));
-        let most = (k as u64).saturating_mul(255 * u64::from(furthest));
-        if most <= i32::MAX as u64 {
-            continue;
-        }
-        let codes = codes[channel * k..][..k].iter();
-        let distances = codes.map(|code| i64::from(i32::from(*code).abs_diff(*zero_point)));
-        let got = 255 * distances.sum::<i64>();
-        if got > i32::MAX.into() {
-            return Err(Error::from(Fault::AccumulatorOverflow { channel, got }));
-        }
-    }
-    Ok(())
 }

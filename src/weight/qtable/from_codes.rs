@@ -6,7 +6,7 @@ use crate::halves::Halves;
 use crate::kernels::{self, OutOfRange};
 use crate::observer::ZeroPoints;
 use crate::qparams::{QDType, QScheme};
-use crate::qweight::from_codes::{RawCodes, check_codes, check_halves, less_offset};
+use crate::weight::coded::{Coded, check_codes, check_halves, less_offset};
 
 impl QTable {
     /// A table of codes `[rows, row length]` in row order, as [`codes`](Self::codes),
@@ -36,7 +36,7 @@ impl QTable {
         dtype: QDType,
         qscheme: QScheme,
     ) -> Result<Self> {
-        let raw = RawCodes {
+        let raw = Coded {
             dtype,
             qscheme,
             codes: less_offset(dtype, codes)?,
@@ -47,7 +47,7 @@ impl QTable {
     }
 
     /// [`from_codes`](Self::from_codes) of codes less their offset.
-    pub(crate) fn of_codes(shape: [usize; 2], raw: RawCodes<ZeroPoints>) -> Result<Self> {
+    pub(crate) fn of_codes(shape: [usize; 2], raw: Coded<i8, ZeroPoints>) -> Result<Self> {
         let isa = kernels::active()?;
         let is_float = raw.qscheme == QScheme::PerChannelAffineFloatQParams;
         let count = match &raw.zero_points {
@@ -80,7 +80,7 @@ impl QTable {
             isa,
             rows: shape[0],
             k: shape[1],
-            elements: Elements::Int8 {
+            elements: Elements::Int8(Coded {
                 dtype: raw.dtype,
                 qscheme: raw.qscheme,
                 codes: (raw.codes.into_iter())
@@ -88,7 +88,7 @@ impl QTable {
                     .collect(),
                 scales: raw.scales,
                 zero_points: raw.zero_points,
-            },
+            }),
         })
     }
 
@@ -114,7 +114,7 @@ impl QTable {
     /// The codes in row order, each less the offset of its dtype.
     pub(crate) fn stored_codes(&self) -> impl Iterator<Item = i8> {
         let codes: &[u8] = match &self.elements {
-            Elements::Int8 { codes, .. } => codes,
+            Elements::Int8(coded) => &coded.codes,
             Elements::Halves { .. } => &[],
         };
         codes.iter().map(|code| (code ^ 128).cast_signed())

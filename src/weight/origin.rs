@@ -13,15 +13,15 @@ use candle_core::{Device, Layout, Tensor, TensorId};
 use serde::{Deserialize, Serialize};
 
 use super::format::Format;
-use crate::codes::offset;
 use crate::error::Result;
 use crate::halves::Halves;
 use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
-use crate::qtable::QTable;
-use crate::qweight::QWeight;
-use crate::qweight::from_codes::RawCodes;
 use crate::tensor::{MemoryId, bits};
+use crate::weight::coded::Coded;
+use crate::weight::coded::offset;
+use crate::weight::qtable::QTable;
+use crate::weight::qweight::QWeight;
 
 /// Elements of a tensor as a matrix: `[i, j]` is that at `offset + i * strides[0] + j * strides[1]`
 /// in row order. The stride of an axis of one element is 0.
@@ -55,7 +55,7 @@ pub(crate) struct Parts {
 /// In row order.
 pub(crate) enum Values {
     /// With zero points of the dtype.
-    Codes(RawCodes<ZeroPoints>),
+    Codes(Coded<i8, ZeroPoints>),
     Halves(Halves),
 }
 
@@ -322,7 +322,7 @@ impl Parts {
                 QWeight::of_halves(gates, self.shape, &halves, out_of_range, bias)?
             }
             Values::Codes(raw) => {
-                let RawCodes {
+                let Coded {
                     dtype,
                     qscheme,
                     codes,
@@ -334,7 +334,7 @@ impl Parts {
                     // A format with activations has integers.
                     ZeroPoints::Float(_) => return Ok(None),
                 };
-                let raw = RawCodes {
+                let raw = Coded {
                     dtype,
                     qscheme,
                     codes,

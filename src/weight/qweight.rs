@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 
-use crate::codes::{Parameters, offset};
 use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::{self, Channels, Element, Factor, Isa, OutOfRange, Packed};
@@ -16,6 +15,8 @@ use crate::qconfig::{DynamicConfig, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
+use crate::weight::coded::offset;
+use crate::weight::codes::Parameters;
 
 /// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, or
 /// as float16 or bfloat16.
