@@ -12,7 +12,8 @@ use crate::qconfig::QConfig;
 use crate::stored::StoredWeight;
 use crate::tap::{Replay, Tap};
 
-/// A layer that can be quantized; implement it for your own layers.
+/// A layer that can be quantized. For a struct around [`Projection`](crate::nn::Projection)s it is
+/// derived, by `#[quantizable(layer = "Kind")]`: see [`Quantizable`](macro@crate::Quantizable).
 ///
 /// This is the answer to PyTorch's `mapping`: where PyTorch maps a type to its quantized
 /// twin, here the type itself defines its quantized form. The layer keeps its type, so a model's
@@ -22,7 +23,7 @@ use crate::tap::{Replay, Tap};
 /// use candle_core::{Device, Module, Tensor};
 /// use candle_dynquant::{nn, quantize_dynamic, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, WeightInfo};
 ///
-/// /// A 1x1 convolution over `[batch, channels, length]`: a projection of the channels.
+/// // By hand: a 1x1 convolution over `[batch, channels, length]`, a projection of the channels.
 /// #[derive(Quantizable, Clone)]
 /// #[quantizable(layer)]
 /// struct PointwiseConv {
@@ -58,7 +59,8 @@ use crate::tap::{Replay, Tap};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a layer",
-    note = "`#[quantizable(layer)]` makes it a leaf of the tree: implement `Layer` for it"
+    note = "`#[quantizable(layer)]` makes it a leaf of the tree: implement `Layer` for it",
+    note = "for a struct around `nn::Projection`s, `#[quantizable(layer = \"Kind\")]` does it"
 )]
 pub trait Layer: Sized + 'static {
     /// The kind of layer.
@@ -144,7 +146,7 @@ pub trait Layer: Sized + 'static {
     }
 }
 
-/// [`Layer`] as an object; implemented for every layer, not to be implemented by hand.
+/// [`Layer`] as an object, as a [`Visitor`](super::Visitor) sees it; every layer is one.
 pub trait AnyLayer: sealed::Sealed + Any {
     /// [`Layer::kind`].
     fn kind(&self) -> LayerKind;
@@ -156,10 +158,13 @@ pub trait AnyLayer: sealed::Sealed + Any {
     ///
     /// # Errors
     /// As [`Layer::quantize`].
+    #[doc(hidden)]
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>>;
     /// [`Layer::lend`].
+    #[doc(hidden)]
     fn lend(&self, name: &str) -> Option<LentWeight>;
     /// [`Layer::quantize_sharing`], the result in a box.
+    #[doc(hidden)]
     fn quantize_sharing_boxed(
         &self,
         qconfig: &QConfig,
@@ -169,6 +174,7 @@ pub trait AnyLayer: sealed::Sealed + Any {
     ///
     /// # Errors
     /// As [`Layer::stored`].
+    #[doc(hidden)]
     fn stored(&self) -> Result<Vec<StoredWeight>>;
     /// [`Layer::values`].
     ///
@@ -179,17 +185,22 @@ pub trait AnyLayer: sealed::Sealed + Any {
     ///
     /// # Errors
     /// As [`Layer::fold_input`].
+    #[doc(hidden)]
     fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn AnyLayer>>>;
     /// [`Layer::attach`].
+    #[doc(hidden)]
     fn attach(&mut self, tap: Option<Tap>) -> bool;
     /// [`Layer::replay`].
+    #[doc(hidden)]
     fn replay(&self) -> Option<Replay>;
     /// Whether `replacement` is of the same type, so that it can be installed.
+    #[doc(hidden)]
     fn accepts(&self, replacement: &dyn AnyLayer) -> bool;
     /// Puts `replacement` in the place of `self`, which is returned.
     ///
     /// # Errors
     /// [`Error::InconsistentWalk`] if it is of another type; `self` is then unchanged.
+    #[doc(hidden)]
     fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<Box<dyn AnyLayer>>;
 }
 
