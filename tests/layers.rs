@@ -49,10 +49,8 @@ fn gated(gate: Tensor, up: Tensor) -> Gated<String> {
     Gated(gate, up, "ffn", PhantomData, Some("kept".into()))
 }
 
-fn rules() -> QConfigSpec {
-    QConfigSpec::new()
-        .kind(LayerKind::custom("Head"), QConfig::int8())
-        .kind(LayerKind::custom("GatedUnit"), QConfig::int8())
+fn rule(kind: &'static str) -> QConfigSpec {
+    QConfigSpec::new().kind(LayerKind::custom(kind), QConfig::int8())
 }
 
 #[test]
@@ -91,7 +89,7 @@ fn a_derived_layer_of_several_weights_names_each() -> TestResult {
         random(&[3, 4]),
         Tensor::full(f32::NAN, (5, 4), &Device::Cpu)?,
     )];
-    let error = quantize_dynamic(&mut broken, &rules()).expect_err("a NaN");
+    let error = quantize_dynamic(&mut broken, &rule("GatedUnit")).expect_err("a NaN");
     assert!(error.to_string().contains("0.up"), "{error}");
     Ok(())
 }
@@ -116,7 +114,10 @@ fn a_derived_layer_lends_saves_and_is_measured() -> TestResult {
         original.0.clone(),
         gated(original.1.0.weight().clone(), original.1.1.weight().clone()),
     );
-    let report = quantize_dynamic(&mut model, &rules())?;
+    let report = quantize_dynamic(
+        &mut model,
+        &rule("Head").kind(LayerKind::custom("GatedUnit"), QConfig::int8()),
+    )?;
     assert!(
         report
             .layers
@@ -150,7 +151,7 @@ fn a_derived_layer_lends_saves_and_is_measured() -> TestResult {
     assert_eq!(saved?.to_vec2::<f32>()?, own?.to_vec2::<f32>()?);
 
     let mut tied = (nn::Embedding::new(table.clone(), 64), head(table));
-    let spec = rules().embeddings();
+    let spec = rule("Head").embeddings();
     let report = quantize_dynamic(&mut tied, &spec)?;
     assert_eq!(
         report.layers[0].outcome,

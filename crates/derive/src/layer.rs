@@ -27,7 +27,6 @@ pub fn implementation(
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
 
     let (qconfig, name, tap) = (local("__qconfig"), local("__name"), local("__tap"));
-    let private = quote!(#krate::nn::__private);
     let (mut names, mut projections) = (Vec::new(), Vec::new());
     let (mut quantized, mut checkpoint_name, mut measured) = (Vec::new(), None, None);
     for field in fields {
@@ -35,7 +34,7 @@ pub fn implementation(
         // Mistakes in a field's type are shown there.
         let span = Span::call_site().located_at(field.ty.span());
         if field.attrs.name.is_some() {
-            let own_name = quote_spanned!(span=> #private::Name::name(&self.#member));
+            let own_name = quote_spanned!(span=> __Name::name(&self.#member));
             checkpoint_name = Some(quote! {
                 fn checkpoint_name(&self) -> ::core::option::Option<&str> {
                     #own_name
@@ -47,11 +46,9 @@ pub fn implementation(
             quantized.push(quote!(#member: #cloned));
             continue;
         };
-        let projection = quote_spanned!(span=> #private::Weight::projection(&self.#member));
-        let projection_mut =
-            quote_spanned!(span=> #private::Weight::projection_mut(&mut self.#member));
-        let twin =
-            quote_spanned!(span=> #private::Weight::quantize(&self.#member, #weight, #qconfig)?);
+        let projection = quote_spanned!(span=> __Weight::projection(&self.#member));
+        let projection_mut = quote_spanned!(span=> __Weight::projection_mut(&mut self.#member));
+        let twin = quote_spanned!(span=> __Weight::quantize(&self.#member, #weight, #qconfig)?);
         // The calls of several projections are not those of one function.
         measured = projections.is_empty().then(|| {
             quote! {
@@ -69,40 +66,45 @@ pub fn implementation(
         projections.push(projection);
     }
     quote! {
-        #[allow(deprecated)]
-        #[automatically_derived]
-        impl #impl_generics #krate::Layer for #ident #ty_generics #where_clause {
-            fn kind(&self) -> #krate::LayerKind {
-                #krate::LayerKind::custom(#kind)
-            }
+        const _: () = {
+            #[allow(unused_imports)]
+            use #krate::nn::__private::{Name as __Name, Weight as __Weight};
 
-            #checkpoint_name
-
-            fn weights(&self) -> ::std::vec::Vec<#krate::WeightInfo> {
-                ::std::vec![#(#projections.info(#names)),*]
-            }
-
-            fn quantize(&self, #qconfig: &#krate::QConfig) -> #krate::Result<Self> {
-                ::core::result::Result::Ok(Self { #(#quantized),* })
-            }
-
-            fn lend(&self, #name: &str) -> ::core::option::Option<#krate::LentWeight> {
-                match #name {
-                    #(#names => #projections.lend(),)*
-                    _ => ::core::option::Option::None,
+            #[allow(deprecated)]
+            #[automatically_derived]
+            impl #impl_generics #krate::Layer for #ident #ty_generics #where_clause {
+                fn kind(&self) -> #krate::LayerKind {
+                    #krate::LayerKind::custom(#kind)
                 }
-            }
 
-            fn stored(&self) -> #krate::Result<::std::vec::Vec<#krate::StoredWeight>> {
-                ::core::result::Result::Ok(::std::vec![#(#projections.stored(#names)),*])
-            }
+                #checkpoint_name
 
-            fn values(&self) -> #krate::Result<::std::vec::Vec<#krate::candle_core::Tensor>> {
-                ::core::result::Result::Ok(::std::vec![#(#projections.value()?),*])
-            }
+                fn weights(&self) -> ::std::vec::Vec<#krate::WeightInfo> {
+                    ::std::vec![#(#projections.info(#names)),*]
+                }
 
-            #measured
-        }
+                fn quantize(&self, #qconfig: &#krate::QConfig) -> #krate::Result<Self> {
+                    ::core::result::Result::Ok(Self { #(#quantized),* })
+                }
+
+                fn lend(&self, #name: &str) -> ::core::option::Option<#krate::LentWeight> {
+                    match #name {
+                        #(#names => #projections.lend(),)*
+                        _ => ::core::option::Option::None,
+                    }
+                }
+
+                fn stored(&self) -> #krate::Result<::std::vec::Vec<#krate::StoredWeight>> {
+                    ::core::result::Result::Ok(::std::vec![#(#projections.stored(#names)),*])
+                }
+
+                fn values(&self) -> #krate::Result<::std::vec::Vec<#krate::candle_core::Tensor>> {
+                    ::core::result::Result::Ok(::std::vec![#(#projections.value()?),*])
+                }
+
+                #measured
+            }
+        };
     }
 }
 
