@@ -58,14 +58,14 @@ fn a_derived_layer_says_what_its_projection_says() -> TestResult {
     let mut own = head(random(&[3, 4]));
     assert_eq!(own.kind(), LayerKind::custom("Head"));
     assert_eq!(own.checkpoint_name(), Some("lm.head"));
-    assert_eq!(own.weights(), [own.projection.info("decoder")]);
+    assert_eq!(own.weight_infos(), [own.projection.info("decoder")]);
     assert_eq!(own.stored()?.len(), 1);
     assert!(own.attach(None) && own.replay().is_some());
     assert!(own.lend("decoder").is_none(), "it is float");
 
     let int8 = own.quantize(&QConfig::int8())?;
-    assert!(int8.weights()[0].quantized && !own.weights()[0].quantized);
-    assert_eq!(int8.values()?[0].dims(), [3, 4]);
+    assert!(int8.weight_infos()[0].quantized && !own.weight_infos()[0].quantized);
+    assert_eq!(int8.weights()?[0].dims(), [3, 4]);
     assert!(int8.lend("decoder").is_some() && int8.lend("weight").is_none());
     assert_eq!((int8.name, int8.scale), (own.name, own.scale));
     Ok(())
@@ -75,9 +75,9 @@ fn a_derived_layer_says_what_its_projection_says() -> TestResult {
 fn a_derived_layer_of_several_weights_names_each() -> TestResult {
     let own = gated(random(&[3, 4]), random(&[5, 4]));
     assert_eq!(own.checkpoint_name(), Some("ffn"));
-    assert_eq!(own.weights(), [own.0.info("gate"), own.1.info("up")]);
+    assert_eq!(own.weight_infos(), [own.0.info("gate"), own.1.info("up")]);
     let int8 = own.quantize(&QConfig::int8())?;
-    let shapes: Vec<_> = int8.values()?.iter().map(|w| w.dims().to_vec()).collect();
+    let shapes: Vec<_> = int8.weights()?.iter().map(|w| w.dims().to_vec()).collect();
     assert_eq!(shapes, [[3, 4], [5, 4]]);
     assert_eq!(int8.stored()?.len(), 2);
     assert!(int8.lend("gate").is_some() && int8.lend("up").is_some());

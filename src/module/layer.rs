@@ -13,7 +13,10 @@ use crate::stored::StoredWeight;
 use crate::tap::{Replay, Tap};
 
 /// A layer that can be quantized. For a struct around [`Projection`](crate::nn::Projection)s it is
-/// derived, by `#[quantizable(layer = "Kind")]`: see [`Quantizable`](macro@crate::Quantizable).
+/// derived, by `#[quantizable(layer = "Kind")]`: see [`Quantizable`](macro@crate::Quantizable). By
+/// hand, most methods pass on a projection's: [`info`](crate::nn::Projection::info),
+/// [`quantize`](crate::nn::Projection::quantize), [`stored`](crate::nn::Projection::stored) and so
+/// on.
 ///
 /// This is the answer to PyTorch's `mapping`: where PyTorch maps a type to its quantized
 /// twin, here the type itself defines its quantized form. The layer keeps its type, so a model's
@@ -23,7 +26,7 @@ use crate::tap::{Replay, Tap};
 /// use candle_core::{Device, Module, Tensor};
 /// use candle_dynquant::{nn, quantize_dynamic, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, WeightInfo};
 ///
-/// // By hand: a 1x1 convolution over `[batch, channels, length]`, a projection of the channels.
+/// /// By hand: a 1x1 convolution over `[batch, channels, length]`, a projection of the channels.
 /// #[derive(Quantizable, Clone)]
 /// #[quantizable(layer)]
 /// struct PointwiseConv {
@@ -34,7 +37,7 @@ use crate::tap::{Replay, Tap};
 ///     fn kind(&self) -> LayerKind {
 ///         LayerKind::custom("PointwiseConv")
 ///     }
-///     fn weights(&self) -> Vec<WeightInfo> {
+///     fn weight_infos(&self) -> Vec<WeightInfo> {
 ///         vec![self.projection.info("weight")]
 ///     }
 ///     fn quantize(&self, qconfig: &QConfig) -> candle_dynquant::Result<Self> {
@@ -72,7 +75,7 @@ pub trait Layer: Sized + 'static {
     }
 
     /// Its weights as they are now.
-    fn weights(&self) -> Vec<WeightInfo>;
+    fn weight_infos(&self) -> Vec<WeightInfo>;
 
     /// The same layer with quantized weights; `self` stays as it is.
     ///
@@ -81,8 +84,7 @@ pub trait Layer: Sized + 'static {
     fn quantize(&self, qconfig: &QConfig) -> Result<Self>;
 
     /// The quantized weight of that name, for other layers that held the same float matrix and
-    /// are quantized in the same call; a layer of your own passes on
-    /// [`Projection::lend`](crate::nn::Projection::lend).
+    /// are quantized in the same call.
     fn lend(&self, name: &str) -> Option<LentWeight> {
         let _ = name;
         None
@@ -96,13 +98,16 @@ pub trait Layer: Sized + 'static {
     }
 
     /// Its weights as they are now, each under its name within the layer, to be saved: quantized
-    /// ones, and float ones of an equalized model. All others are copied from there. A layer of
-    /// your own passes on [`Projection::stored`](crate::nn::Projection::stored).
+    /// ones, and float ones of an equalized model. All others are copied from there.
     ///
     /// # Errors
     /// When the layer cannot give them; by default, when it has any.
     fn stored(&self) -> Result<Vec<StoredWeight>> {
-        match self.weights().into_iter().find(|weight| weight.quantized) {
+        match self
+            .weight_infos()
+            .into_iter()
+            .find(|weight| weight.quantized)
+        {
             None => Ok(Vec::new()),
             Some(weight) => Err(Error::Unsavable {
                 expected: "one that implements `Layer::stored`".into(),
@@ -111,13 +116,13 @@ pub trait Layer: Sized + 'static {
         }
     }
 
-    /// Its weights as float tensors of the shapes of [`weights`](Self::weights), in that order,
-    /// dequantized where they are quantized: to be measured by [`inspect`](crate::inspect). None by
-    /// default; a layer of your own passes on [`Projection::value`](crate::nn::Projection::value).
+    /// Its weights as float tensors of the shapes of [`weight_infos`](Self::weight_infos), in that
+    /// order, dequantized where they are quantized: to be measured by [`inspect`](crate::inspect).
+    /// None by default.
     ///
     /// # Errors
     /// When a weight cannot be read.
-    fn values(&self) -> Result<Vec<Tensor>> {
+    fn weights(&self) -> Result<Vec<Tensor>> {
         Ok(Vec::new())
     }
 
@@ -132,15 +137,13 @@ pub trait Layer: Sized + 'static {
     }
 
     /// Makes each forward call report its inputs and output to `tap`, or to nothing; returns
-    /// whether the layer can. Without it, a layer is not measured by [`inspect`](crate::inspect); a
-    /// layer of your own passes on [`Projection::attach`](crate::nn::Projection::attach).
+    /// whether the layer can. Without it, a layer is not measured by [`inspect`](crate::inspect).
     fn attach(&mut self, tap: Option<Tap>) -> bool {
         let _ = tap;
         false
     }
 
-    /// The layer as a function of the inputs that it reports; `None` if it reports none. A layer of
-    /// your own passes on [`Projection::replay`](crate::nn::Projection::replay).
+    /// The layer as a function of the inputs that it reports; `None` if it reports none.
     fn replay(&self) -> Option<Replay> {
         None
     }
@@ -152,8 +155,8 @@ pub trait AnyLayer: sealed::Sealed + Any {
     fn kind(&self) -> LayerKind;
     /// [`Layer::checkpoint_name`].
     fn checkpoint_name(&self) -> Option<&str>;
-    /// [`Layer::weights`].
-    fn weights(&self) -> Vec<WeightInfo>;
+    /// [`Layer::weight_infos`].
+    fn weight_infos(&self) -> Vec<WeightInfo>;
     /// [`Layer::quantize`], the result in a box.
     ///
     /// # Errors
@@ -176,11 +179,11 @@ pub trait AnyLayer: sealed::Sealed + Any {
     /// As [`Layer::stored`].
     #[doc(hidden)]
     fn stored(&self) -> Result<Vec<StoredWeight>>;
-    /// [`Layer::values`].
+    /// [`Layer::weights`].
     ///
     /// # Errors
-    /// As [`Layer::values`].
-    fn values(&self) -> Result<Vec<Tensor>>;
+    /// As [`Layer::weights`].
+    fn weights(&self) -> Result<Vec<Tensor>>;
     /// [`Layer::fold_input`], the result in a box.
     ///
     /// # Errors
@@ -218,8 +221,8 @@ impl<L: Layer> AnyLayer for L {
         Layer::checkpoint_name(self)
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
-        Layer::weights(self)
+    fn weight_infos(&self) -> Vec<WeightInfo> {
+        Layer::weight_infos(self)
     }
 
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>> {
@@ -242,8 +245,8 @@ impl<L: Layer> AnyLayer for L {
         Layer::stored(self)
     }
 
-    fn values(&self) -> Result<Vec<Tensor>> {
-        Layer::values(self)
+    fn weights(&self) -> Result<Vec<Tensor>> {
+        Layer::weights(self)
     }
 
     fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn AnyLayer>>> {

@@ -43,7 +43,7 @@ impl Weight for Projection {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a name",
     label = "this field cannot be the name",
-    note = "a name is a `String`, an `Arc<str>`, a `Box<str>` or a `&'static str`, or an `Option` of one"
+    note = "a name is a `String`, `Arc<str>`, `Box<str>`, `&'static str` or an `Option` of one"
 )]
 pub trait Name {
     /// The name, if there is one.

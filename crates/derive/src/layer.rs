@@ -79,7 +79,7 @@ pub fn implementation(
 
                 #checkpoint_name
 
-                fn weights(&self) -> ::std::vec::Vec<#krate::WeightInfo> {
+                fn weight_infos(&self) -> ::std::vec::Vec<#krate::WeightInfo> {
                     ::std::vec![#(#projections.info(#names)),*]
                 }
 
@@ -98,7 +98,7 @@ pub fn implementation(
                     ::core::result::Result::Ok(::std::vec![#(#projections.stored(#names)),*])
                 }
 
-                fn values(&self) -> #krate::Result<::std::vec::Vec<#krate::candle_core::Tensor>> {
+                fn weights(&self) -> #krate::Result<::std::vec::Vec<#krate::candle_core::Tensor>> {
                     ::core::result::Result::Ok(::std::vec![#(#projections.value()?),*])
                 }
 
