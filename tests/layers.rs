@@ -32,6 +32,18 @@ struct Gated<T>(
     Option<T>,
 );
 
+macro_rules! layer_of {
+    ($name:ident, $kind:literal, $field:ident: $Projection:ty) => {
+        #[derive(Quantizable, Clone)]
+        #[quantizable(layer = $kind)]
+        struct $name {
+            #[quantizable(weight)]
+            $field: $Projection,
+        }
+    };
+}
+layer_of!(OfMacro, "OfMacro", inner: nn::Projection);
+
 fn random(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1., shape, &Device::Cpu).expect("a tensor")
 }
@@ -68,6 +80,18 @@ fn a_derived_layer_says_what_its_projection_says() -> TestResult {
     assert_eq!(int8.weights()?[0].dims(), [3, 4]);
     assert!(int8.lend("decoder").is_some() && int8.lend("weight").is_none());
     assert_eq!((int8.name, int8.scale), (own.name, own.scale));
+    Ok(())
+}
+
+#[test]
+fn a_layer_that_a_macro_declares_is_derived() -> TestResult {
+    let mut model = vec![OfMacro {
+        inner: nn::Projection::new(random(&[3, 4]), None),
+    }];
+    let report = quantize_dynamic(&mut model, &rule("OfMacro"))?;
+    assert_eq!(report.swapped().count(), 1);
+    assert_eq!(report.layers[0].weights[0].name, "weight");
+    assert!(model[0].inner.qweight().is_some() && model[0].checkpoint_name().is_none());
     Ok(())
 }
 
