@@ -90,7 +90,7 @@ fn a_layer_that_a_macro_declares_is_derived() -> TestResult {
     }];
     let report = quantize_dynamic(&mut model, &rule("OfMacro"))?;
     assert_eq!(report.swapped().count(), 1);
-    assert_eq!(report.layers[0].weights[0].name, "weight");
+    assert_eq!(model[0].weight_infos()[0].name, "weight");
     assert!(model[0].inner.qweight().is_some() && model[0].checkpoint_name().is_none());
     Ok(())
 }
