@@ -315,9 +315,9 @@ mod leaves {
         fn kind(&self) -> LayerKind {
             LayerKind::custom("Either")
         }
-        fn weights(&self) -> Vec<WeightInfo> {
+        fn weight_infos(&self) -> Vec<WeightInfo> {
             let (Self::A(toy) | Self::B { toy, .. }) = self;
-            toy.weights()
+            toy.weight_infos()
         }
         fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
             Ok(match self {
@@ -335,8 +335,8 @@ mod leaves {
         fn kind(&self) -> LayerKind {
             LayerKind::custom("Wrapped")
         }
-        fn weights(&self) -> Vec<WeightInfo> {
-            self.0.weights()
+        fn weight_infos(&self) -> Vec<WeightInfo> {
+            self.0.weight_infos()
         }
         fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
             Ok(Self(self.0.quantize(qconfig)?))

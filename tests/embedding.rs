@@ -159,7 +159,7 @@ fn errors_of_quantized_tables_are_within_their_steps() -> Result<()> {
         let error = pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs()));
         assert!((1e-5..bound).contains(&error), "{qconfig}: {error}");
         let qtable = quantized.qtable().expect("a quantized table");
-        let (info, elements) = (&quantized.weights()[0], 40 * 65);
+        let (info, elements) = (&quantized.weight_infos()[0], 40 * 65);
         let (dtype, bytes) = match qconfig {
             QConfig::Half(HalfType::Float16) => (WeightDType::F16, 2 * elements),
             _ if qtable.dtype() == Some(QDType::QInt8) => {
@@ -198,7 +198,7 @@ fn halves_beyond_their_range_saturate_and_are_counted() -> Result<()> {
     let float = Tensor::new(&[[1e6f32, -1e9], [65_504., 3.]], CPU)?;
     let layer = nn::Embedding::new(float, 2).quantize(&QConfig::float16())?;
     assert_eq!(values(layer.embeddings()), [65_504., -65_504., 65_504., 3.]);
-    assert_eq!(layer.weights()[0].saturated, 2);
+    assert_eq!(layer.weight_infos()[0].saturated, 2);
     // The dtype of the output holds what the halves held.
     let tiny = Tensor::new(&[[f16::from_f32(0.1)], [f16::MIN_POSITIVE_SUBNORMAL]], CPU)?;
     let layer = nn::Embedding::new(tiny.clone(), 1).quantize(&QConfig::float16())?;
@@ -208,7 +208,7 @@ fn halves_beyond_their_range_saturate_and_are_counted() -> Result<()> {
     );
     let wide = Tensor::new(&[[bf16::from_f32(3.)], [bf16::MAX]], CPU)?;
     let layer = nn::Embedding::new(wide, 1).quantize(&QConfig::float16())?;
-    assert_eq!(layer.weights()[0].saturated, 1);
+    assert_eq!(layer.weight_infos()[0].saturated, 1);
     Ok(())
 }
 
@@ -472,7 +472,11 @@ fn a_tied_table_is_kept_once() -> Result<()> {
         let head_alone = quantize_dynamic(&mut alone, &spec)?;
         assert_eq!(bytes(&report, "head"), bytes(&head_alone, ""), "{case}");
         assert_eq!(bytes(&report, "embedding"), (0, 0), "{case}");
-        assert_eq!(model.embedding.weights(), model.head.weights(), "{case}");
+        assert_eq!(
+            model.embedding.weight_infos(),
+            model.head.weight_infos(),
+            "{case}"
+        );
         assert!(model.embedding.qtable().is_none(), "{case}");
 
         // Its rows are the head's channels, also after a clone, and without the bias.
@@ -629,7 +633,7 @@ fn an_error_leaves_a_tied_model_as_it_was() -> Result<()> {
     let spec = with_embeddings(QConfigSpec::int8());
     let error = quantize_dynamic(&mut model, &spec).expect_err("not finite");
     assert!(error.to_string().starts_with("hidden: "), "{error}");
-    let infos = [model.embedding.weights(), model.head.weights()];
+    let infos = [model.embedding.weight_infos(), model.head.weight_infos()];
     assert!(infos.iter().flatten().all(|info| !info.quantized));
     // A qconfig that a table refuses is refused of a tied one too.
     let spec = QConfigSpec::int8().name("embedding", QConfig::int8());
@@ -641,7 +645,7 @@ fn an_error_leaves_a_tied_model_as_it_was() -> Result<()> {
             .starts_with("embedding: unsupported qconfig"),
         "{error}"
     );
-    assert!(!model.head.weights()[0].quantized);
+    assert!(!model.head.weight_infos()[0].quantized);
     Ok(())
 }
 
@@ -685,7 +689,7 @@ impl Layer for Head {
         LayerKind::custom("Head")
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         vec![self.projection.info("decoder")]
     }
 

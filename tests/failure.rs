@@ -83,11 +83,11 @@ impl Layer for Trap {
         None
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         infallible();
         match &self.inner {
-            Inner::Linear(inner) => inner.weights(),
-            Inner::Table(inner) => inner.weights(),
+            Inner::Linear(inner) => inner.weight_infos(),
+            Inner::Table(inner) => inner.weight_infos(),
         }
     }
 
@@ -213,8 +213,8 @@ fn state(model: &Model) -> (Vec<(usize, Vec<u32>)>, [*const (); 4]) {
     ];
     let weights = traps.map(|trap| {
         let (quantized, weight) = match &trap.inner {
-            Inner::Linear(inner) => (inner.weights()[0].quantized, inner.weight()),
-            Inner::Table(inner) => (inner.weights()[0].quantized, inner.embeddings()),
+            Inner::Linear(inner) => (inner.weight_infos()[0].quantized, inner.weight()),
+            Inner::Table(inner) => (inner.weight_infos()[0].quantized, inner.embeddings()),
         };
         assert!(!quantized, "layer {} was quantized", trap.number);
         let (storage, _) = weight.storage_and_layout();

@@ -443,7 +443,7 @@ fn a_strict_type_refuses_what_a_report_would_name() {
          body.0.weight: f32 [20, 100], 8.0 kB; hold a weight in a candle_dynquant::nn::Linear or a \
          layer of your own, or mark the field #[quantizable(skip)]"
     );
-    let weights = Layer::weights(&refused.head);
+    let weights = Layer::weight_infos(&refused.head);
     assert!(!weights[0].quantized, "the model is as it was");
 
     // Beside a strict type, nothing is refused.

@@ -279,7 +279,7 @@ impl Layer for Copied {
         LayerKind::Linear
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         vec![WeightInfo::new("weight", &[2, 2], WeightDType::F32, 16)]
     }
 

@@ -35,9 +35,9 @@ impl Model {
         let tables = self
             .tables
             .iter()
-            .map(|t| (t.weights(), t.embeddings(), None));
+            .map(|t| (t.weight_infos(), t.embeddings(), None));
         let linears = self.linears.iter();
-        let linears = linears.map(|l| (l.weights(), l.weight(), l.bias()));
+        let linears = linears.map(|l| (l.weight_infos(), l.weight(), l.bias()));
         let mut memories = HashMap::new();
         for (infos, weight, bias) in tables.chain(linears) {
             let weight = (!infos[0].quantized).then_some(weight);
@@ -53,8 +53,8 @@ impl Model {
     }
 
     fn quantized_bytes(&self) -> usize {
-        let tables = self.tables.iter().flat_map(Layer::weights);
-        let weights = tables.chain(self.linears.iter().flat_map(Layer::weights));
+        let tables = self.tables.iter().flat_map(Layer::weight_infos);
+        let weights = tables.chain(self.linears.iter().flat_map(Layer::weight_infos));
         let mut seen = HashSet::new();
         let quantized = weights.filter(|info| info.quantized && seen.insert(info.id.clone()));
         quantized.map(|info| info.bytes).sum()

@@ -164,8 +164,8 @@ impl candle_dynquant::Layer for Other {
     fn kind(&self) -> LayerKind {
         LayerKind::Linear
     }
-    fn weights(&self) -> Vec<candle_dynquant::WeightInfo> {
-        self.0.weights()
+    fn weight_infos(&self) -> Vec<candle_dynquant::WeightInfo> {
+        self.0.weight_infos()
     }
     fn quantize(&self, qconfig: &candle_dynquant::QConfig) -> Result<Self> {
         Ok(Self(self.0.quantize(qconfig)?))

@@ -27,7 +27,7 @@ impl Layer for Leaf {
         self.checkpoint_name.as_deref()
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         let dtype = if self.quantized {
             WeightDType::QInt8
         } else {

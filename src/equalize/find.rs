@@ -53,7 +53,7 @@ impl Visitor for Probed {
         if layer.kind() == LayerKind::Embedding {
             return Ok(());
         }
-        let weights = layer.weights();
+        let weights = layer.weight_infos();
         self.places.push(Place {
             path: path.to_owned(),
             is_norm: false,

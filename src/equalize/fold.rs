@@ -26,7 +26,7 @@ impl Fold {
         impl Visitor for Read<'_> {
             fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
                 if self.pair.layers.iter().any(|own| own == path) {
-                    self.weights.extend(layer.values()?);
+                    self.weights.extend(layer.weights()?);
                 }
                 Ok(())
             }

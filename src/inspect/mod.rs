@@ -18,5 +18,6 @@ pub use measure::Deviation;
 pub(crate) use observe::tapped;
 pub use observe::{Observed, observe, replays};
 #[cfg(feature = "page")]
+#[doc(hidden)]
 pub use page::PagePoint;
 pub use run::{Inspection, LayerInspection, inspect};

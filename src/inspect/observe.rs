@@ -105,7 +105,7 @@ pub fn replays<M: Quantizable + ?Sized>(model: &M) -> Result<BTreeMap<String, Re
 
     impl Visitor for Collect {
         fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
-            let quantized = layer.weights().iter().any(|weight| weight.quantized);
+            let quantized = layer.weight_infos().iter().any(|weight| weight.quantized);
             if let Some(replay) = layer.replay().filter(|_| quantized) {
                 self.0.insert(path.to_owned(), replay);
             }

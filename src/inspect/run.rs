@@ -170,8 +170,8 @@ impl Visitor for Sides {
         self.0.push(Side {
             path: path.to_owned(),
             kind: layer.kind(),
-            infos: layer.weights(),
-            values: layer.values()?,
+            infos: layer.weight_infos(),
+            values: layer.weights()?,
             // A layer of a user's own that cannot be saved has none to show.
             stored: layer.stored().unwrap_or_default(),
             replay: layer.replay(),

@@ -30,7 +30,10 @@ impl<T: Quantizable + ?Sized> Quantizable for Box<T> {
     }
 }
 
-/// Visited once, however many pointers lead to it; see [`WalkMut::shared`].
+/// Visited once, however many pointers lead to it.
+///
+/// If a layer below is changed, the pointer is replaced by a changed copy wherever the tree holds
+/// it; pointers held outside the tree keep the old value.
 impl<T: Quantizable + Clone + 'static> Quantizable for Arc<T> {
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
         walk.shared(self)

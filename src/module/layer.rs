@@ -12,7 +12,11 @@ use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
 use crate::weight::StoredWeight;
 
-/// A layer that can be quantized; implement it for your own layers.
+/// A layer that can be quantized. For a struct around [`Projection`](crate::nn::Projection)s it is
+/// derived, by `#[quantizable(layer = "Kind")]`: see [`Quantizable`](macro@crate::Quantizable). By
+/// hand, most methods pass on a projection's: [`info`](crate::nn::Projection::info),
+/// [`quantize`](crate::nn::Projection::quantize), [`stored`](crate::nn::Projection::stored) and so
+/// on.
 ///
 /// This is the answer to PyTorch's `mapping`: where PyTorch maps a type to its quantized
 /// twin, here the type itself defines its quantized form. The layer keeps its type, so a model's
@@ -22,7 +26,7 @@ use crate::weight::StoredWeight;
 /// use candle_core::{Device, Module, Tensor};
 /// use candle_dynquant::{nn, quantize_dynamic, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, WeightInfo};
 ///
-/// /// A 1x1 convolution over `[batch, channels, length]`: a projection of the channels.
+/// /// By hand: a 1x1 convolution over `[batch, channels, length]`, a projection of the channels.
 /// #[derive(Quantizable, Clone)]
 /// #[quantizable(layer)]
 /// struct PointwiseConv {
@@ -33,7 +37,7 @@ use crate::weight::StoredWeight;
 ///     fn kind(&self) -> LayerKind {
 ///         LayerKind::custom("PointwiseConv")
 ///     }
-///     fn weights(&self) -> Vec<WeightInfo> {
+///     fn weight_infos(&self) -> Vec<WeightInfo> {
 ///         vec![self.projection.info("weight")]
 ///     }
 ///     fn quantize(&self, qconfig: &QConfig) -> candle_dynquant::Result<Self> {
@@ -58,7 +62,8 @@ use crate::weight::StoredWeight;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a layer",
-    note = "`#[quantizable(layer)]` makes it a leaf of the tree: implement `Layer` for it"
+    note = "`#[quantizable(layer)]` makes it a leaf of the tree: implement `Layer` for it",
+    note = "for a struct around `nn::Projection`s, `#[quantizable(layer = \"Kind\")]` does it"
 )]
 pub trait Layer: Sized + 'static {
     /// The kind of layer.
@@ -70,7 +75,7 @@ pub trait Layer: Sized + 'static {
     }
 
     /// Its weights as they are now.
-    fn weights(&self) -> Vec<WeightInfo>;
+    fn weight_infos(&self) -> Vec<WeightInfo>;
 
     /// The same layer with quantized weights; `self` stays as it is.
     ///
@@ -79,8 +84,7 @@ pub trait Layer: Sized + 'static {
     fn quantize(&self, qconfig: &QConfig) -> Result<Self>;
 
     /// The quantized weight of that name, for other layers that held the same float matrix and
-    /// are quantized in the same call; a layer of your own passes on
-    /// [`Projection::lend`](crate::nn::Projection::lend).
+    /// are quantized in the same call.
     fn lend(&self, name: &str) -> Option<LentWeight> {
         let _ = name;
         None
@@ -94,13 +98,16 @@ pub trait Layer: Sized + 'static {
     }
 
     /// Its weights as they are now, each under its name within the layer, to be saved: quantized
-    /// ones, and float ones of an equalized model. All others are copied from there. A layer of
-    /// your own passes on [`Projection::stored`](crate::nn::Projection::stored).
+    /// ones, and float ones of an equalized model. All others are copied from there.
     ///
     /// # Errors
     /// When the layer cannot give them; by default, when it has any.
     fn stored(&self) -> Result<Vec<StoredWeight>> {
-        match self.weights().into_iter().find(|weight| weight.quantized) {
+        match self
+            .weight_infos()
+            .into_iter()
+            .find(|weight| weight.quantized)
+        {
             None => Ok(Vec::new()),
             Some(weight) => Err(Error::from(Fault::Unsavable {
                 expected: "one that implements `Layer::stored`".into(),
@@ -109,13 +116,13 @@ pub trait Layer: Sized + 'static {
         }
     }
 
-    /// Its weights as float tensors of the shapes of [`weights`](Self::weights), in that order,
-    /// dequantized where they are quantized: to be measured by [`inspect`](crate::inspect). None by
-    /// default; a layer of your own passes on [`Projection::value`](crate::nn::Projection::value).
+    /// Its weights as float tensors of the shapes of [`weight_infos`](Self::weight_infos), in that
+    /// order, dequantized where they are quantized: to be measured by [`inspect`](crate::inspect).
+    /// None by default.
     ///
     /// # Errors
     /// When a weight cannot be read.
-    fn values(&self) -> Result<Vec<Tensor>> {
+    fn weights(&self) -> Result<Vec<Tensor>> {
         Ok(Vec::new())
     }
 
@@ -130,36 +137,37 @@ pub trait Layer: Sized + 'static {
     }
 
     /// Makes each forward call report its inputs and output to `tap`, or to nothing; returns
-    /// whether the layer can. Without it, a layer is not measured by [`inspect`](crate::inspect); a
-    /// layer of your own passes on [`Projection::attach`](crate::nn::Projection::attach).
+    /// whether the layer can. Without it, a layer is not measured by [`inspect`](crate::inspect).
     fn attach(&mut self, tap: Option<Tap>) -> bool {
         let _ = tap;
         false
     }
 
-    /// The layer as a function of the inputs that it reports; `None` if it reports none. A layer of
-    /// your own passes on [`Projection::replay`](crate::nn::Projection::replay).
+    /// The layer as a function of the inputs that it reports; `None` if it reports none.
     fn replay(&self) -> Option<Replay> {
         None
     }
 }
 
-/// [`Layer`] as an object; implemented for every layer, not to be implemented by hand.
+/// [`Layer`] as an object, as a [`Visitor`](super::Visitor) sees it; every layer is one.
 pub trait AnyLayer: sealed::Sealed + Any {
     /// [`Layer::kind`].
     fn kind(&self) -> LayerKind;
     /// [`Layer::checkpoint_name`].
     fn checkpoint_name(&self) -> Option<&str>;
-    /// [`Layer::weights`].
-    fn weights(&self) -> Vec<WeightInfo>;
+    /// [`Layer::weight_infos`].
+    fn weight_infos(&self) -> Vec<WeightInfo>;
     /// [`Layer::quantize`], the result in a box.
     ///
     /// # Errors
     /// As [`Layer::quantize`].
+    #[doc(hidden)]
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>>;
     /// [`Layer::lend`].
+    #[doc(hidden)]
     fn lend(&self, name: &str) -> Option<LentWeight>;
     /// [`Layer::quantize_sharing`], the result in a box.
+    #[doc(hidden)]
     fn quantize_sharing_boxed(
         &self,
         qconfig: &QConfig,
@@ -169,27 +177,34 @@ pub trait AnyLayer: sealed::Sealed + Any {
     ///
     /// # Errors
     /// As [`Layer::stored`].
+    #[doc(hidden)]
     fn stored(&self) -> Result<Vec<StoredWeight>>;
-    /// [`Layer::values`].
+    /// [`Layer::weights`].
     ///
     /// # Errors
-    /// As [`Layer::values`].
-    fn values(&self) -> Result<Vec<Tensor>>;
+    /// As [`Layer::weights`].
+    fn weights(&self) -> Result<Vec<Tensor>>;
     /// [`Layer::fold_input`], the result in a box.
     ///
     /// # Errors
     /// As [`Layer::fold_input`].
+    #[doc(hidden)]
     fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn AnyLayer>>>;
     /// [`Layer::attach`].
+    #[doc(hidden)]
     fn attach(&mut self, tap: Option<Tap>) -> bool;
     /// [`Layer::replay`].
+    #[doc(hidden)]
     fn replay(&self) -> Option<Replay>;
     /// Whether `replacement` is of the same type, so that it can be installed.
+    #[doc(hidden)]
     fn accepts(&self, replacement: &dyn AnyLayer) -> bool;
     /// Puts `replacement` in the place of `self`, which is returned.
     ///
     /// # Errors
-    /// [`ErrorKind::InconsistentWalk`](crate::ErrorKind::InconsistentWalk) if it is of another type; `self` is then unchanged.
+    /// [`ErrorKind::InconsistentWalk`](crate::ErrorKind::InconsistentWalk) if it is of another type;
+    /// `self` is then unchanged.
+    #[doc(hidden)]
     fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<Box<dyn AnyLayer>>;
 }
 
@@ -207,8 +222,8 @@ impl<L: Layer> AnyLayer for L {
         Layer::checkpoint_name(self)
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
-        Layer::weights(self)
+    fn weight_infos(&self) -> Vec<WeightInfo> {
+        Layer::weight_infos(self)
     }
 
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>> {
@@ -231,8 +246,8 @@ impl<L: Layer> AnyLayer for L {
         Layer::stored(self)
     }
 
-    fn values(&self) -> Result<Vec<Tensor>> {
-        Layer::values(self)
+    fn weights(&self) -> Result<Vec<Tensor>> {
+        Layer::weights(self)
     }
 
     fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn AnyLayer>>> {

@@ -65,7 +65,7 @@ impl WeightId {
     }
 
     /// The id of a quantized weight behind a pointer.
-    pub fn of_shared<T: Any + Send + Sync>(shared: &Arc<T>) -> Self {
+    pub(crate) fn of_shared<T: Any + Send + Sync>(shared: &Arc<T>) -> Self {
         Self {
             memory: MemoryId::of(&**shared),
             bytes: None,
@@ -126,12 +126,12 @@ pub struct LentWeight(Arc<dyn Any + Send + Sync>);
 
 impl LentWeight {
     /// Lends what `weight` points to.
-    pub fn new<T: Any + Send + Sync>(weight: Arc<T>) -> Self {
+    pub(crate) fn new<T: Any + Send + Sync>(weight: Arc<T>) -> Self {
         Self(weight)
     }
 
     /// The lent weight, if it is a `T`.
-    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+    pub(crate) fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(&self.0).downcast().ok()
     }
 }

@@ -75,12 +75,14 @@ pub trait Visitor {
     ///
     /// # Errors
     /// An error ends the walk.
+    #[doc(hidden)]
     fn norm(&mut self, path: &str, norm: &dyn AnyNorm) -> Result<()> {
         let _ = (path, norm);
         Ok(())
     }
 
     /// A tensor at `path` that no layer holds.
+    #[doc(hidden)]
     fn tensor(&mut self, path: &str, tensor: TensorField<'_>) {
         let _ = (path, tensor);
     }
@@ -91,6 +93,7 @@ pub trait Visitor {
     }
 
     /// An opaque field at `path` whose type is `Copy`, as no type is that owns a layer.
+    #[doc(hidden)]
     fn opaque_copy(&mut self, path: &str, type_name: &'static str) {
         self.opaque(path, type_name);
     }
@@ -102,6 +105,7 @@ pub trait Visitor {
 }
 
 /// Visits the layers of a tree and may change them.
+#[doc(hidden)]
 pub trait VisitorMut {
     /// A layer at `path`; returns whether it was changed.
     ///
@@ -113,6 +117,7 @@ pub trait VisitorMut {
     ///
     /// # Errors
     /// An error ends the walk.
+    #[doc(hidden)]
     fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
         let _ = (path, norm);
         Ok(false)
@@ -141,8 +146,8 @@ impl ModulePath {
     }
 }
 
-/// A shared pointer to a module tree, `Arc` or `Rc`; not to be implemented for others.
-pub trait Pointer: Deref<Target: Quantizable + Sized> + Clone + sealed::Sealed + 'static {
+/// A shared pointer to a module tree.
+pub(super) trait Pointer: Deref<Target: Quantizable + Sized> + Clone + 'static {
     /// A new pointer to `value`.
     fn to(value: Self::Target) -> Self;
 }
@@ -157,12 +162,6 @@ impl<T: Quantizable + 'static> Pointer for Rc<T> {
     fn to(value: T) -> Self {
         Self::new(value)
     }
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl<T> Sealed for std::sync::Arc<T> {}
-    impl<T> Sealed for std::rc::Rc<T> {}
 }
 
 type SharedKey = (*const (), TypeId);
@@ -364,7 +363,7 @@ impl<'v> Walk<'v> {
     ///
     /// # Errors
     /// As [`Quantizable::visit`].
-    pub fn shared<P: Pointer>(&mut self, shared: &P) -> Result<()> {
+    pub(super) fn shared<P: Pointer>(&mut self, shared: &P) -> Result<()> {
         let Some(met) = self.shared.get_mut(&shared_key(shared)) else {
             let path = self.path.dotted.clone();
             let strict = self.strict;
@@ -429,6 +428,7 @@ impl<'v> WalkMut<'v> {
     ///
     /// # Errors
     /// The first error of the visitor.
+    #[doc(hidden)]
     pub fn over<M: Quantizable + ?Sized>(
         root: &mut M,
         visitor: &'v mut dyn VisitorMut,
@@ -550,7 +550,7 @@ impl<'v> WalkMut<'v> {
     ///
     /// # Errors
     /// As [`Quantizable::visit_mut`].
-    pub fn shared<P: Pointer<Target: Clone>>(&mut self, shared: &mut P) -> Result<()> {
+    pub(super) fn shared<P: Pointer<Target: Clone>>(&mut self, shared: &mut P) -> Result<()> {
         let key = shared_key(shared);
         let (replaced, put_back) = match &self.shared {
             Pointers::Visited(visited) => (visited.get(&key).map(|r| &r.new), false),

@@ -135,7 +135,7 @@ impl WeightInfo {
 
     /// This weight with elements whose channels are below the normal range.
     #[must_use]
-    pub fn with_underflowed(self, underflowed: usize) -> Self {
+    pub(crate) fn with_underflowed(self, underflowed: usize) -> Self {
         Self {
             underflowed,
             ..self

@@ -196,7 +196,7 @@ impl Layer for Linear {
         self.name.as_deref()
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         vec![self.projection.info("weight")]
     }
 
@@ -215,7 +215,7 @@ impl Layer for Linear {
         Ok(vec![self.projection.stored("weight")])
     }
 
-    fn values(&self) -> Result<Vec<Tensor>> {
+    fn weights(&self) -> Result<Vec<Tensor>> {
         Ok(vec![self.projection.value()?])
     }
 

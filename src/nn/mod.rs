@@ -15,9 +15,16 @@ mod embedding;
 mod linear;
 mod norm;
 mod prefix;
+mod private;
 mod projection;
 mod recurrent;
 mod sequential;
+
+/// For the code that the derive writes.
+#[doc(hidden)]
+pub mod __private {
+    pub use super::private::{Name, Weight};
+}
 
 pub use crate::ops;
 pub use activation::Activation;

@@ -94,6 +94,7 @@ impl WeightQParams {
     ///
     /// # Errors
     /// When the range holds fewer than two codes, or leaves the dtype's range.
+    #[doc(hidden)]
     pub fn with_quant_range(self, quant_range: [i32; 2]) -> Result<Self> {
         check_quant_range(self.dtype, quant_range)?;
         Ok(Self {
@@ -103,6 +104,7 @@ impl WeightQParams {
     }
 
     /// The same with another way to make codes.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_rounding(self, rounding: Rounding) -> Self {
         Self { rounding, ..self }

@@ -86,7 +86,7 @@ impl Visitor for Survey {
             checkpoint_name: layer.checkpoint_name().map(str::to_owned),
             kind: layer.kind(),
             shared_as: Vec::new(),
-            weights: layer.weights(),
+            weights: layer.weight_infos(),
         });
         Ok(())
     }

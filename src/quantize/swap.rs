@@ -80,7 +80,7 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
             if embedding != self.embeddings || self.reporter.is_cancelled() {
                 return Ok(());
             }
-            let weights = layer.weights();
+            let weights = layer.weight_infos();
             trace::quantize_layer!(path, layer, weights, qconfig);
             let lent = weights.iter().find_map(|w| self.lent.get(w.id.as_ref()?));
             let sharing = lent.and_then(|(lender, weight)| {

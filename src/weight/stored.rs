@@ -66,7 +66,7 @@ impl StoredWeight {
     }
 
     /// Its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 

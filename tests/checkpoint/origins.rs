@@ -985,6 +985,6 @@ fn layers_of_one_tensor_have_equal_descriptions() -> Result<()> {
     let vb = Checkpoint::open(&float)?.var_builder(DType::F32, &Device::Cpu);
     let weight = vb.get((6, 8), "w.weight")?;
     let layers = [0; 2].map(|_| nn::Linear::new(weight.clone(), None));
-    assert_eq!(layers[0].weights(), layers[1].weights());
+    assert_eq!(layers[0].weight_infos(), layers[1].weight_infos());
     Ok(())
 }

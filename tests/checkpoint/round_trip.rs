@@ -230,7 +230,7 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
         fn kind(&self) -> LayerKind {
             LayerKind::custom("Own")
         }
-        fn weights(&self) -> Vec<WeightInfo> {
+        fn weight_infos(&self) -> Vec<WeightInfo> {
             vec![self.projection.info("kernel")]
         }
         fn quantize(&self, qconfig: &QConfig) -> candle_dynquant::Result<Self> {
@@ -355,8 +355,8 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
             let ids = |model: &Tied| {
                 use candle_dynquant::Layer;
                 [
-                    model.embed.weights()[0].id.clone(),
-                    model.head.weights()[0].id.clone(),
+                    model.embed.weight_infos()[0].id.clone(),
+                    model.head.weight_infos()[0].id.clone(),
                 ]
             };
             let [embed, head] = ids(&again);
@@ -372,7 +372,7 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
     let embed = Tied::load(&vb, "tied")?.embed;
     let is_tied = |weight: &Tensor| {
         use candle_dynquant::Layer;
-        nn::Linear::new(weight.clone(), None).weights()[0].quantized
+        nn::Linear::new(weight.clone(), None).weight_infos()[0].quantized
     };
     let table = embed.embeddings().clone();
     assert!(is_tied(&table));

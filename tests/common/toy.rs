@@ -58,7 +58,7 @@ impl Layer for Toy {
         self.checkpoint_name.as_deref()
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         let (dtype, bytes) = match self.quantized {
             None => (WeightDType::F32, 16),
             Some(_) => (WeightDType::QInt8, 4),

@@ -152,7 +152,7 @@ impl Layer for Own {
     fn kind(&self) -> LayerKind {
         LayerKind::custom("Own")
     }
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         vec![self.projection.info("weight")]
     }
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {

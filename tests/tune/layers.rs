@@ -305,7 +305,7 @@ impl Layer for Noisy {
         LayerKind::Linear
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         let info = WeightInfo::new("weight", &[self.channels, 1], WeightDType::F32, 4);
         vec![if self.is_quantized {
             info.quantized(0)

@@ -62,7 +62,7 @@ impl Layer for Lossy {
         self.kind.clone()
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         let (dtype, bytes) = match self.is() {
             "float" => (self.float, 4 * self.elements),
             "float16" => (WeightDType::F16, 2 * self.elements),

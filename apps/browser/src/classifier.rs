@@ -146,7 +146,7 @@ struct Layers(Vec<LayerState>);
 
 impl Visitor for Layers {
     fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
-        for weight in layer.weights() {
+        for weight in layer.weight_infos() {
             let dtype = serde_json::to_value(weight.dtype);
             self.0.push(LayerState {
                 path: path.to_owned(),

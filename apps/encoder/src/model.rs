@@ -184,7 +184,7 @@ struct FloatProducts(usize);
 impl Visitor for FloatProducts {
     fn layer(&mut self, _: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
         if layer.kind() != LayerKind::Embedding {
-            let weights = layer.weights();
+            let weights = layer.weight_infos();
             self.0 += weights.iter().filter(|weight| !weight.quantized).count();
         }
         Ok(())

@@ -15,8 +15,14 @@ pub struct ContainerAttrs {
     pub crate_path: Option<Path>,
     /// `strict`: every field is a module tree or skipped.
     pub strict: Option<Span>,
-    /// `layer`: the type is a leaf.
-    pub layer: Option<Span>,
+    /// `layer` or `layer = "Kind"`: the type is a leaf.
+    pub layer: Option<LayerAttr>,
+}
+
+pub struct LayerAttr {
+    pub span: Span,
+    /// The kind of a layer whose `Layer` is derived too.
+    pub kind: Option<LitStr>,
 }
 
 /// Attributes of a field.
@@ -28,16 +34,21 @@ pub struct FieldAttrs {
     pub flatten: Option<Span>,
     /// `rename = "name"`: visited under another name.
     pub rename: Option<LitStr>,
+    /// `weight` or `weight = "name"`: a projection of a derived layer, under that name.
+    pub weight: Option<LitStr>,
+    /// `name`: the name that a derived layer was loaded under.
+    pub name: Option<Span>,
 }
 
 impl FieldAttrs {
     /// Where each attribute is written, by its name.
     pub fn spans(&self) -> impl Iterator<Item = (&'static str, Span)> {
-        let rename = self.rename.as_ref().map(LitStr::span);
         [
             ("skip", self.skip),
             ("flatten", self.flatten),
-            ("rename", rename),
+            ("rename", self.rename.as_ref().map(LitStr::span)),
+            ("weight", self.weight.as_ref().map(LitStr::span)),
+            ("name", self.name),
         ]
         .into_iter()
         .filter_map(|(name, span)| Some((name, span?)))
@@ -45,14 +56,19 @@ impl FieldAttrs {
 }
 
 const ON_TYPE: [&str; 3] = ["crate", "layer", "strict"];
-const ON_FIELD: [&str; 3] = ["flatten", "rename", "skip"];
+const ON_FIELD: [&str; 5] = ["flatten", "name", "rename", "skip", "weight"];
 
 pub fn container(attrs: &[Attribute], errors: &mut Errors) -> ContainerAttrs {
     let mut found = ContainerAttrs::default();
     for entry in entries(attrs, errors) {
         match entry.key.to_string().as_str() {
             "strict" => entry.flag(&mut found.strict, errors),
-            "layer" => entry.flag(&mut found.layer, errors),
+            "layer" => {
+                let span = entry.key.span();
+                let kind = entry.optional_string("Kind", errors);
+                let layer = kind.map(|kind| LayerAttr { span, kind });
+                entry.value(layer, &mut found.layer, errors);
+            }
             "crate" => {
                 let value = entry.string("path::to::candle_dynquant", errors);
                 let path = value.and_then(|path| {
@@ -71,7 +87,8 @@ pub fn container(attrs: &[Attribute], errors: &mut Errors) -> ContainerAttrs {
             name => errors.at(
                 entry.key.span(),
                 format!(
-                    "unknown attribute `{name}`: a type takes `strict`, `layer` or `crate = \"..\"`"
+                    "unknown attribute `{name}`: a type takes `strict`, `layer`, `layer = \"..\"` or \
+                     `crate = \"..\"`"
                 ),
             ),
         }
@@ -89,6 +106,13 @@ pub fn field(attrs: &[Attribute], errors: &mut Errors) -> FieldAttrs {
                 let name = entry.string("name", errors);
                 entry.value(name, &mut found.rename, errors);
             }
+            "weight" => {
+                let name = entry.optional_string("name", errors);
+                let name = name
+                    .map(|name| name.unwrap_or_else(|| LitStr::new("weight", entry.key.span())));
+                entry.value(name, &mut found.weight, errors);
+            }
+            "name" => entry.flag(&mut found.name, errors),
             name if ON_TYPE.contains(&name) => errors.at(
                 entry.key.span(),
                 format!("`{name}` belongs on the type, not on a field"),
@@ -96,7 +120,8 @@ pub fn field(attrs: &[Attribute], errors: &mut Errors) -> FieldAttrs {
             name => errors.at(
                 entry.key.span(),
                 format!(
-                    "unknown attribute `{name}`: a field takes `skip`, `flatten` or `rename = \"..\"`"
+                    "unknown attribute `{name}`: a field takes `skip`, `flatten` or \
+                     `rename = \"..\"`, of a layer `weight`, `weight = \"..\"` or `name`"
                 ),
             ),
         }
@@ -157,6 +182,14 @@ impl Entry {
             ));
         }
         self.value(Some(self.key.span()), slot, errors);
+    }
+
+    /// The string in `key = "string"`, or none in `key`; `None` after a mistake.
+    fn optional_string(&self, example: &str, errors: &mut Errors) -> Option<Option<LitStr>> {
+        if self.rest.is_empty() {
+            return Some(None);
+        }
+        self.string(example, errors).map(Some)
     }
 
     /// The string in `key = "string"`.

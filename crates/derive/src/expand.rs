@@ -6,15 +6,21 @@ use syn::visit::Visit;
 use syn::{Generics, TypeMacro, TypePath, WherePredicate, parse_quote};
 
 use crate::ast::{Data, Field, Input, Place};
+use crate::attr::LayerAttr;
+use crate::layer;
 
-/// The impl of `Quantizable`.
+/// The impl of `Quantizable`, and of `Layer` where its kind is given.
 pub fn implementation(input: &Input<'_>) -> TokenStream {
     let krate = crate_path(input);
     let mut generics = input.generics.clone();
-    let (visit, visit_mut) = if let Some(span) = input.attrs.layer {
+    let mut layer = TokenStream::new();
+    let (visit, visit_mut) = if let Some(LayerAttr { span, kind }) = &input.attrs.layer {
+        if let (Some(kind), Data::Struct(fields)) = (kind, &input.data) {
+            layer = layer::implementation(input, &krate, kind, fields);
+        }
         let where_clause = generics.make_where_clause();
         // The bounds of the `Layer` impl on type parameters are repeated here.
-        let is_layer = quote_spanned!(span=> Self: #krate::Layer);
+        let is_layer = quote_spanned!(*span=> Self: #krate::Layer);
         where_clause.predicates.push(parse_quote!(#is_layer));
         let walk = walk_ident();
         let body = quote!(#walk.layer(self));
@@ -26,7 +32,8 @@ pub fn implementation(input: &Input<'_>) -> TokenStream {
             body(input, &krate, Access::Mutable),
         )
     };
-    wrap(input, &krate, &generics, &visit, &visit_mut)
+    let quantizable = wrap(input, &krate, &generics, &visit, &visit_mut);
+    quote!(#quantizable #layer)
 }
 
 /// An impl that does nothing, for inputs with mistakes, so that uses of the type cause no further

@@ -1,13 +1,15 @@
 //! `#[derive(Quantizable)]` for `candle-dynquant`, which re-exports it and documents it.
 //!
-//! A derive goes through four rooms in order: `attr` reads the `#[quantizable(..)]`
+//! A derive goes through its rooms in order: `attr` reads the `#[quantizable(..)]`
 //! attributes, `ast` gives every field its place and its name, `valid` rejects contradictions,
-//! `expand` writes the code. Every mistake is collected, so that one compilation shows all of them,
-//! and a stub replaces the impl, so that none is followed by a "`Quantizable` is not implemented".
+//! `expand` writes the impl of `Quantizable`, `layer` that of `Layer`. Every mistake is collected,
+//! so that one compilation shows all of them, and a stub replaces the impl, so that none is followed
+//! by a "`Quantizable` is not implemented".
 
 mod ast;
 mod attr;
 mod expand;
+mod layer;
 mod valid;
 
 use proc_macro::TokenStream;

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use syn::LitStr;
+
 use crate::Errors;
 use crate::ast::{Data, Field, Input, Place};
 
@@ -12,9 +14,7 @@ pub fn check(input: &Input<'_>, errors: &mut Errors) {
             "a union cannot be `Quantizable`: which of its fields is valid is not known",
         );
     }
-    if input.attrs.layer.is_some() {
-        check_layer(input, errors);
-    }
+    check_layer(input, errors);
     for fields in input.field_lists() {
         for field in fields {
             check_combination(field, errors);
@@ -24,23 +24,72 @@ pub fn check(input: &Input<'_>, errors: &mut Errors) {
     }
 }
 
-/// A leaf shows itself to the walk and nothing below, so nothing can be said of its fields.
+/// A leaf shows itself to the walk and nothing below, so nothing can be said of its fields but what
+/// its own weights and name are.
 fn check_layer(input: &Input<'_>, errors: &mut Errors) {
-    if let Some(span) = input.attrs.strict {
+    let layer = input.attrs.layer.as_ref();
+    if let (Some(_), Some(span)) = (layer, input.attrs.strict) {
         errors.at(
             span,
             "`strict` and `layer` exclude each other: a layer's fields are not visited",
         );
     }
-    for (name, span) in input
-        .field_lists()
-        .flatten()
-        .flat_map(|f| f.attrs.spans().collect::<Vec<_>>())
-    {
+    let kind = layer.and_then(|layer| layer.kind.as_ref());
+    if let Some(kind) = kind {
+        check_derived(input, kind, errors);
+    }
+    for field in input.field_lists().flatten() {
+        for (name, span) in field.attrs.spans() {
+            match (layer, name) {
+                (None, "weight" | "name") => errors.at(
+                    span,
+                    format!("`{name}` belongs in a layer: write `layer = \"Kind\"` on the type"),
+                ),
+                (Some(_), "weight" | "name") if kind.is_none() => errors.at(
+                    span,
+                    format!(
+                        "`{name}` has no effect here: `layer` leaves `impl Layer` to you, \
+                         `layer = \"Kind\"` derives it"
+                    ),
+                ),
+                (Some(_), "skip" | "flatten" | "rename") => errors.at(
+                    span,
+                    format!("`{name}` has no effect here: a `layer`'s fields are not visited"),
+                ),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A layer that is derived is a struct with one weight or more, each under its own name.
+fn check_derived(input: &Input<'_>, kind: &LitStr, errors: &mut Errors) {
+    if kind.value().is_empty() {
+        errors.at(kind.span(), "empty kind: expected a name, as of the type");
+    }
+    let Data::Struct(fields) = &input.data else {
         errors.at(
-            span,
-            format!("`{name}` has no effect here: a `layer`'s fields are not visited"),
+            kind.span(),
+            "only a struct can be such a layer: write `layer` and implement `Layer`",
         );
+        return;
+    };
+    let mut seen = HashSet::new();
+    for weight in fields.iter().filter_map(|f| f.attrs.weight.as_ref()) {
+        check_name(weight, "expected one as in a checkpoint", errors);
+        if !seen.insert(weight.value()) {
+            let message = format!("another weight is named {:?} too", weight.value());
+            errors.at(weight.span(), message);
+        }
+    }
+    if seen.is_empty() {
+        errors.at(
+            kind.span(),
+            "no field is a weight: mark each `nn::Projection` with `#[quantizable(weight)]`",
+        );
+    }
+    for span in fields.iter().filter_map(|f| f.attrs.name).skip(1) {
+        errors.at(span, "another field is the name");
     }
 }
 
@@ -54,25 +103,27 @@ fn check_combination(field: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-/// A name is one or more path segments with dots between.
 fn check_rename(field: &Field<'_>, errors: &mut Errors) {
-    let Some(rename) = &field.attrs.rename else {
-        return;
-    };
-    let name = rename.value();
-    if name.is_empty() {
-        errors.at(
-            rename.span(),
-            "empty name: use `flatten` to visit a field without a name of its own",
-        );
-    } else if name
+    if let Some(rename) = &field.attrs.rename {
+        let advice = "use `flatten` to visit a field without a name of its own";
+        check_name(rename, advice, errors);
+    }
+}
+
+/// A name is one or more path segments with dots between.
+fn check_name(name: &LitStr, if_empty: &str, errors: &mut Errors) {
+    let (value, span) = (name.value(), name.span());
+    if value.is_empty() {
+        errors.at(span, format!("empty name: {if_empty}"));
+    } else if value
         .split('.')
         .any(|s| s.is_empty() || s.contains(char::is_whitespace))
     {
         errors.at(
-            rename.span(),
+            span,
             format!(
-                "malformed name {name:?}: expected segments without spaces, and one dot between two of them"
+                "malformed name {value:?}: expected segments without spaces, and one dot between \
+                 two of them"
             ),
         );
     }

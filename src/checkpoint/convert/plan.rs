@@ -413,7 +413,7 @@ impl Layer for Leaf {
         self.layer.kind.clone()
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         let dtype = match self.layer.qconfig {
             None => WeightDType::F32,
             Some(_) => WeightDType::QInt8,

@@ -96,7 +96,7 @@ impl Visitor for Collect {
             }
             _ => {}
         }
-        let infos = layer.weights();
+        let infos = layer.weight_infos();
         if layer.kind() == LayerKind::Embedding {
             let origins = infos.iter().filter_map(|info| info.origin.as_ref());
             let modules = origins.filter_map(|origin| origin.name.strip_suffix(".weight"));

@@ -239,7 +239,7 @@ impl Layer for Embedding {
         self.name.as_deref()
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         vec![
             match &self.table {
                 Table::Quantized(quantized) => quantized.info(),
@@ -292,7 +292,7 @@ impl Layer for Embedding {
         Ok(vec![StoredWeight::new("weight", value)])
     }
 
-    fn values(&self) -> Result<Vec<Tensor>> {
+    fn weights(&self) -> Result<Vec<Tensor>> {
         Ok(vec![match &self.table {
             Table::Float(table) => table.clone(),
             Table::Quantized(quantized) => quantized.dequantize()?,

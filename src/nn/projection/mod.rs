@@ -175,7 +175,7 @@ impl Projection {
     }
 
     /// The weight as a float tensor, `[out_features, in_features]`, which is not kept: for
-    /// [`Layer::values`](crate::Layer::values) of a layer of your own.
+    /// [`Layer::weights`](crate::Layer::weights).
     ///
     /// # Errors
     /// When a quantized weight is too large to be dequantized.
@@ -209,15 +209,14 @@ impl Projection {
     }
 
     /// Makes each [`forward`](candle_core::Module::forward) report its input and output to `tap`,
-    /// or to nothing: for [`Layer::attach`](crate::Layer::attach) of a layer of your own. Returns
-    /// true.
+    /// or to nothing: for [`Layer::attach`](crate::Layer::attach). Returns true.
     pub fn attach(&mut self, tap: Option<Tap>) -> bool {
         self.tap = tap;
         true
     }
 
     /// [`try_forward`](Self::try_forward) as a function, which reports to no tap: for
-    /// [`Layer::replay`](crate::Layer::replay) of a layer of your own.
+    /// [`Layer::replay`](crate::Layer::replay).
     pub fn replay(&self) -> Option<Replay> {
         let own = self.clone();
         Some(Arc::new(move |inputs| match inputs {

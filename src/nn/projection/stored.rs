@@ -75,8 +75,7 @@ impl Projection {
         Ok(Self::of(Weight::Quantized(weight), bias, 1, None))
     }
 
-    /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored) of a
-    /// layer of your own.
+    /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored).
     pub fn stored(&self, name: &str) -> StoredWeight {
         let value = match &self.weight {
             Weight::Float(weight) => Value::Float {

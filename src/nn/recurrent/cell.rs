@@ -73,7 +73,7 @@ impl<K: Kind> Cell<K> {
         [&self.ih, &self.hh].into_iter()
     }
 
-    fn weights(&self) -> Vec<WeightInfo> {
+    fn weight_infos(&self) -> Vec<WeightInfo> {
         vec![self.ih.info("weight_ih"), self.hh.info("weight_hh")]
     }
 

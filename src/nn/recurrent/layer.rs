@@ -34,8 +34,8 @@ macro_rules! recurrent_layer {
                 self.$inner.name()
             }
 
-            fn weights(&self) -> Vec<$crate::module::WeightInfo> {
-                self.$inner.weights()
+            fn weight_infos(&self) -> Vec<$crate::module::WeightInfo> {
+                self.$inner.weight_infos()
             }
 
             fn quantize(&self, qconfig: &$crate::qconfig::QConfig) -> $crate::error::Result<Self> {
@@ -48,7 +48,7 @@ macro_rules! recurrent_layer {
                 Ok(self.$inner.stored())
             }
 
-            fn values(&self) -> $crate::error::Result<Vec<candle_core::Tensor>> {
+            fn weights(&self) -> $crate::error::Result<Vec<candle_core::Tensor>> {
                 self.$inner.projections().map($crate::nn::projection::Projection::value).collect()
             }
 

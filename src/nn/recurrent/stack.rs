@@ -190,10 +190,10 @@ impl<K: Kind> Stack<K> {
         self.direction_count() * self.state_size()
     }
 
-    pub fn weights(&self) -> Vec<WeightInfo> {
+    pub fn weight_infos(&self) -> Vec<WeightInfo> {
         self.directions
             .iter()
-            .flat_map(Direction::weights)
+            .flat_map(Direction::weight_infos)
             .collect()
     }
 

@@ -114,7 +114,7 @@ impl Direction {
         [&self.ih, &self.hh].into_iter().chain(&self.hr)
     }
 
-    pub fn weights(&self) -> Vec<WeightInfo> {
+    pub fn weight_infos(&self) -> Vec<WeightInfo> {
         let named = self.named();
         named
             .map(|(name, projection)| projection.info(&name))

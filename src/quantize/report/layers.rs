@@ -96,7 +96,7 @@ impl Report {
             Held {
                 swapped: replacement.is_some(),
                 holder: Holder::of(&l.kind),
-                weights: replacement.map_or_else(|| l.weights.clone(), |r| r.weights()),
+                weights: replacement.map_or_else(|| l.weights.clone(), |r| r.weight_infos()),
             }
         });
         let after = Owners::of(after.collect());

@@ -1,7 +1,7 @@
 use candle_dynquant::{Quantizable, nn};
 
 #[derive(Quantizable)]
-#[quantizable(skip, flatten, rename = "model")]
+#[quantizable(skip, flatten, rename = "model", weight, name)]
 struct Model {
     #[quantizable(strict)]
     strict: nn::Linear,

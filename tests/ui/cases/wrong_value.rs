@@ -25,7 +25,12 @@ struct Model {
 struct Elsewhere;
 
 #[derive(Quantizable)]
-#[quantizable(layer = "yes")]
-struct Layer;
+#[quantizable(layer = yes)]
+struct Layer {
+    #[quantizable(weight = 1)]
+    projection: nn::Projection,
+    #[quantizable(name = "conv")]
+    name: String,
+}
 
 fn main() {}
