@@ -52,7 +52,7 @@
 //! # Which preset
 //! - [`QConfigSpec::int8`]: a weight scale per output channel, an 8-bit activation scale per
 //!   row. The most accurate, the same speed, and a row's result does not depend on its batch.
-//! - [`QConfigSpec::default`]: PyTorch's `quantize_dynamic(model)`, bit-equal to torch 2.9.1.
+//! - [`QConfigSpec::pytorch`]: PyTorch's `quantize_dynamic(model)`, bit-equal to torch 2.9.1.
 //! - [`QConfigSpec::embeddings`] adds embeddings, which are off by default: PyTorch's weight-only
 //!   quantization, also bit-equal. A table that is also the output projection is kept once; see
 //!   [`nn::Embedding`].

@@ -60,7 +60,8 @@ pub enum LeftReason {
         /// The minimum for quantization.
         min_params: usize,
     },
-    /// Its products could leave the range of an i32: see [`ErrorKind::AccumulatorOverflow`].
+    /// Its products could leave the range of an i32: see
+    /// [`ErrorKind::AccumulatorOverflow`](crate::ErrorKind::AccumulatorOverflow).
     AccumulatorOverflow {
         /// The first such output channel.
         channel: usize,

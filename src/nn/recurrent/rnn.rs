@@ -27,7 +27,7 @@ leaves! { Nonlinearity }
 /// Shapes, dtypes, gradients, names of weights and quantization are as in [`LSTM`](super::LSTM),
 /// with a state of `h` alone, `[num_layers * directions, batch, hidden_size]`.
 ///
-/// PyTorch has no quantized form of it: [`QConfigSpec::default`](crate::QConfigSpec::default)
+/// PyTorch has no quantized form of it: [`QConfigSpec::pytorch`](crate::QConfigSpec::pytorch)
 /// leaves it float, [`QConfigSpec::int8`](crate::QConfigSpec::int8) does not.
 ///
 /// ```
