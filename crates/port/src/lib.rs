@@ -41,6 +41,7 @@ mod source;
 mod sums;
 mod syntax;
 mod table;
+mod tied;
 mod types;
 mod unit;
 mod untied;
@@ -132,6 +133,7 @@ fn pass(
     let names = names::find(&unit);
     attention::rewrite(&unit, &mut draft, &names.house);
     heads::rewrite(&unit, &mut draft, &names.house);
+    tied::rewrite(&unit, &mut draft);
     wrappers::rewrite(&unit, &mut draft);
     let held = layers::rewrite(&unit, &mut draft, &names.house);
     weights::list(&unit, &mut draft, &held);
