@@ -1,6 +1,7 @@
 use crate::models::with_tracing::{linear_no_bias, Embedding as Traced, Linear};
 use candle::{Result, Tensor};
 use candle_nn::{embedding, Embedding, Module, VarBuilder};
+use std::sync::Arc;
 
 pub struct Llama {
     wte: Embedding,
@@ -92,6 +93,28 @@ pub fn variables(vb: VarBuilder) -> anyhow::Result<[candle_nn::Linear; 2]> {
     ])
 }
 
+/// Of a table that others hold, too.
+pub struct Shared {
+    shared: Arc<Embedding>,
+    head: candle_nn::Linear,
+}
+
+impl Shared {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let shared = embedding(10, 4, vb.pp("shared"))?;
+        let shared = Arc::new(shared);
+        let head = candle_nn::Linear::new(shared.embeddings().clone(), None);
+        Ok(Self { shared, head })
+    }
+
+    pub fn of(shared: &Arc<Embedding>) -> Self {
+        Self {
+            head: candle_nn::Linear::new(shared.embeddings().clone(), None),
+            shared: shared.clone(),
+        }
+    }
+}
+
 /// What makes its table is not seen here; its field says what it is.
 pub struct Given {
     embed: Embedding,
@@ -151,12 +174,22 @@ impl Left {
     }
 }
 
-/// Which of two variables of a name is meant is not looked at.
-pub fn two(lookup: &Lookup, vb: VarBuilder) -> Result<[candle_nn::Linear; 2]> {
+/// The variable that is read is the last of its name; that of a pattern is not known.
+pub fn shadowed(lookup: &Lookup, vb: VarBuilder) -> Result<Vec<candle_nn::Linear>> {
     let table = embedding(10, 4, vb.pp("words"))?;
-    let first = candle_nn::Linear::new(table.embeddings().clone(), None);
-    let table = lookup.clone();
-    Ok([first, candle_nn::Linear::new(table.embeddings().clone(), None)])
+    let mut heads = vec![];
+    heads.push(candle_nn::Linear::new(table.embeddings().clone(), None));
+    if let Some(table) = Some(lookup) {
+        heads.push(candle_nn::Linear::new(table.embeddings().clone(), None));
+    }
+    Ok(heads)
+}
+
+pub fn again(lookup: &Lookup, vb: VarBuilder) -> Result<[candle_nn::Linear; 2]> {
+    let words = embedding(10, 4, vb.pp("words"))?;
+    let first = candle_nn::Linear::new(words.embeddings().clone(), None);
+    let words = lookup.clone();
+    Ok([first, candle_nn::Linear::new(words.embeddings().clone(), None)])
 }
 
 pub struct Taken {

@@ -2,6 +2,7 @@ use candle::{Result, Tensor};
 use candle_dynquant::nn::{embedding, linear_no_bias, Embedding as Traced, Embedding, Linear};
 use candle_dynquant::{nn, Quantizable};
 use candle_nn::{Module, VarBuilder};
+use std::sync::Arc;
 
 #[derive(Quantizable)]
 pub struct Llama {
@@ -96,6 +97,29 @@ pub fn variables(vb: VarBuilder) -> anyhow::Result<[nn::Linear; 2]> {
     ])
 }
 
+/// Of a table that others hold, too.
+#[derive(Quantizable)]
+pub struct Shared {
+    shared: Arc<Embedding>,
+    head: nn::Linear,
+}
+
+impl Shared {
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        let shared = embedding(10, 4, vb.pp("shared"))?;
+        let shared = Arc::new(shared);
+        let head = nn::Linear::tied(&shared, None);
+        Ok(Self { shared, head })
+    }
+
+    pub fn of(shared: &Arc<Embedding>) -> Self {
+        Self {
+            head: nn::Linear::tied(shared, None),
+            shared: shared.clone(),
+        }
+    }
+}
+
 /// What makes its table is not seen here; its field says what it is.
 #[derive(Quantizable)]
 pub struct Given {
@@ -158,12 +182,22 @@ impl Left {
     }
 }
 
-/// Which of two variables of a name is meant is not looked at.
-pub fn two(lookup: &Lookup, vb: VarBuilder) -> Result<[nn::Linear; 2]> {
+/// The variable that is read is the last of its name; that of a pattern is not known.
+pub fn shadowed(lookup: &Lookup, vb: VarBuilder) -> Result<Vec<nn::Linear>> {
     let table = embedding(10, 4, vb.pp("words"))?;
-    let first = nn::Linear::new(table.embeddings().clone(), None);
-    let table = lookup.clone();
-    Ok([first, nn::Linear::new(table.embeddings().clone(), None)])
+    let mut heads = vec![];
+    heads.push(nn::Linear::new(table.embeddings().clone(), None));
+    if let Some(table) = Some(lookup) {
+        heads.push(nn::Linear::new(table.embeddings().clone(), None));
+    }
+    Ok(heads)
+}
+
+pub fn again(lookup: &Lookup, vb: VarBuilder) -> Result<[nn::Linear; 2]> {
+    let words = embedding(10, 4, vb.pp("words"))?;
+    let first = nn::Linear::tied(&words, None);
+    let words = lookup.clone();
+    Ok([first, nn::Linear::new(words.embeddings().clone(), None)])
 }
 
 #[derive(Quantizable)]
