@@ -158,9 +158,10 @@ impl Heads<'_, '_, '_> {
     /// The type that a constructor makes.
     fn made(&self, constructor: &Path) -> Option<Origin> {
         match self.resolve(constructor)? {
-            Origin::Ours(made) if made == ["nn", "embedding"] => Some(ours(&["Embedding"])),
-            Origin::Ours(made) if made.starts_with(&["nn".into(), "Embedding".into()]) => {
-                Some(ours(&["Embedding"]))
+            Origin::Ours(made) => {
+                let path: Vec<_> = made.iter().map(String::as_str).collect();
+                let is_it = matches!(path[..], ["nn", "embedding"] | ["nn", "Embedding", _]);
+                is_it.then(|| ours(&["Embedding"]))
             }
             Origin::Local(module, of) => {
                 let name = &constructor.segments.last()?.ident;

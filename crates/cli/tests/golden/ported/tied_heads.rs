@@ -1,7 +1,7 @@
 use candle::{Result, Tensor};
 use candle_dynquant::nn::{embedding, linear_no_bias, Embedding as Traced, Embedding, Linear};
 use candle_dynquant::{nn, Quantizable};
-use candle_nn::{Module, VarBuilder};
+use candle_nn::VarBuilder;
 use std::sync::Arc;
 
 #[derive(Quantizable)]
@@ -171,7 +171,7 @@ impl Left {
         self.heads.push(nn::Linear::new(table.embeddings().clone(), None));
         let words = embedding(10, 4, vb.pp("words"))?;
         // dynquant: keep
-        self.heads.push(candle_nn::Linear::new(words.embeddings().clone(), None));
+        let _own = Linear::from_weights(words.embeddings().clone(), None);
         self.heads.push(nn::Linear::new(
             words
                 .embeddings() // the table
