@@ -8,6 +8,7 @@ use syn::{GenericArgument, Item, PathArguments, Type};
 use super::draft::{Draft, Todo};
 use super::scopes::{Module, Origin};
 use super::source::Source;
+use super::syntax::segments;
 use super::table;
 use super::types::{Declared, Types, last_name};
 use super::unit::Unit;
@@ -120,20 +121,6 @@ pub fn arguments(ty: &Type) -> Vec<&Type> {
     types.collect()
 }
 
-fn resolve(unit: &Unit<'_>, module: &[String], ty: &Type) -> Option<Origin> {
-    let Type::Path(path) = ty else { return None };
-    let segments = path
-        .path
-        .segments
-        .iter()
-        .map(|segment| segment.ident.to_string());
-    Some(
-        unit.types
-            .scopes
-            .resolve(module, &segments.collect::<Vec<_>>()),
-    )
-}
-
 /// The derives that a field needs of its type and of the types in it.
 fn field_type(
     unit: &Unit<'_>,
@@ -182,7 +169,7 @@ fn field_type(
     // Beside a layer in one container everything has to be a tree.
     let mut stack = vec![ty];
     while let Some(ty) = stack.pop() {
-        if let Some(Origin::Local(module, name)) = resolve(unit, module, ty) {
+        if let Some(Origin::Local(module, name)) = unit.origin(module, ty) {
             plan.quantizable.insert((module, name));
         }
         stack.extend(arguments(ty));
@@ -341,7 +328,7 @@ fn above(unit: &Unit<'_>, plan: &mut Plan, module: &[String], name: &str) -> boo
         return true;
     }
     let types = unit.types.impls.iter().filter(|(_, of, _)| of == name);
-    let types = types.map(|(at, _, ty)| match resolve(unit, at, ty) {
+    let types = types.map(|(at, _, ty)| match unit.origin(at, ty) {
         Some(Origin::Local(module, name)) => {
             let mut declared = unit
                 .types
@@ -386,12 +373,7 @@ fn macros(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
     let mut fields = one.fields.iter();
     let holds = fields.any(|field| holds(unit, &one.module, &field.ty) || has_object(&field.ty));
     for attr in one.attrs().iter().filter(|_| holds) {
-        let segments = attr
-            .path()
-            .segments
-            .iter()
-            .map(|segment| segment.ident.to_string());
-        let path = segments.collect::<Vec<_>>().join("::");
+        let path = segments(attr.path()).join("::");
         let at = unit.source.range(attr).start;
         let tool = path.starts_with("rustfmt::") || path.starts_with("clippy::");
         if tool || table::PLAIN_ATTRIBUTES.contains(&path.as_str()) || unit.source.is_kept(at) {
@@ -466,9 +448,7 @@ impl Look<'_> {
             Type::Path(path) if path.qself.is_none() => {
                 let arguments = arguments(ty).into_iter();
                 let inner = any(arguments.map(|ty| self.plain(file, owner, ty)))?;
-                let segments = path.path.segments.iter();
-                let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
-                let own = match file.1.scopes.resolve(&owner.module, &segments) {
+                let own = match file.1.scopes.resolve(&owner.module, &segments(&path.path)) {
                     Origin::Local(module, name) => {
                         let declared = file.1.declared.get(&(module, name))?;
                         self.declared(file, declared)?
@@ -556,7 +536,7 @@ fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &str)
 
 /// Lists a type with layers that another file declares and that is not ported with this one.
 fn elsewhere(unit: &Unit<'_>, draft: &mut Draft, module: &[String], ty: &Type, at: usize) {
-    let Some(Origin::Crate(segments)) = resolve(unit, module, ty) else {
+    let Some(Origin::Crate(segments)) = unit.origin(module, ty) else {
         return;
     };
     let Some((file, declared)) = unit.world.elsewhere(unit.path, module, &segments) else {
@@ -576,7 +556,7 @@ fn elsewhere(unit: &Unit<'_>, draft: &mut Draft, module: &[String], ty: &Type, a
 
 /// An `Arc` is walked where its content is `Clone`, and so all that is in it.
 fn want_clone(unit: &Unit<'_>, plan: &mut Plan, module: &[String], ty: &Type, at: usize) {
-    if let Some(Origin::Local(module, name)) = resolve(unit, module, ty) {
+    if let Some(Origin::Local(module, name)) = unit.origin(module, ty) {
         let key = (module, name);
         if plan.clone.insert(key.clone(), at).is_some() {
             return;
@@ -706,8 +686,9 @@ fn flatten(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
         return;
     };
     let inner = field.ident.as_ref().is_some_and(|ident| ident == "inner");
-    let layer =
-        resolve(unit, &one.module, &field.ty).is_some_and(|origin| origin.layer().is_some());
+    let layer = unit
+        .origin(&one.module, &field.ty)
+        .is_some_and(|origin| origin.layer().is_some());
     let marked = field
         .attrs
         .iter()
@@ -719,7 +700,8 @@ fn flatten(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
 
 fn uses_sequential(unit: &Unit<'_>, one: &Declared) -> bool {
     fn any(unit: &Unit<'_>, module: &[String], ty: &Type) -> bool {
-        resolve(unit, module, ty).is_some_and(|origin| origin.layer() == Some("Sequential"))
+        unit.origin(module, ty)
+            .is_some_and(|origin| origin.layer() == Some("Sequential"))
             || arguments(ty).into_iter().any(|ty| any(unit, module, ty))
     }
     one.fields
@@ -731,7 +713,7 @@ fn uses_sequential(unit: &Unit<'_>, one: &Declared) -> bool {
 fn modules(unit: &Unit<'_>, plan: &mut Plan) {
     for (module, name, ty) in &unit.types.impls {
         if (name == "Module" || name == "ModuleT")
-            && let Some(Origin::Local(module, name)) = resolve(unit, module, ty)
+            && let Some(Origin::Local(module, name)) = unit.origin(module, ty)
         {
             plan.quantizable.insert((module, name));
         }

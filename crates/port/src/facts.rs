@@ -170,16 +170,18 @@ impl<'f, 'u> Facts<'f, 'u> {
     }
 
     /// The type of a parameter.
-    fn parameter(&self, name: &str) -> Option<&'f str> {
+    pub fn type_of_parameter(&self, name: &str) -> Option<&'f syn::Type> {
         self.signature.inputs.iter().find_map(|input| match input {
-            syn::FnArg::Typed(input) => {
-                binds(&input.pat, name).then(|| self.unit.source.slice(&input.ty))
-            }
+            syn::FnArg::Typed(input) => binds(&input.pat, name).then_some(&*input.ty),
             syn::FnArg::Receiver(_) => None,
         })
     }
 
-    /// A tensor, or a reference to one, as an expression of type `&Tensor`.
+    fn parameter(&self, name: &str) -> Option<&'f str> {
+        Some(self.unit.source.slice(self.type_of_parameter(name)?))
+    }
+
+    /// A value, or a reference to one, as a reference.
     pub fn borrowed(&self, expr: &Expr) -> String {
         let text = self.unit.source.slice(expr);
         match expr {

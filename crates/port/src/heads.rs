@@ -46,9 +46,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
         draft.todos.push(unit.todo(
             range.start,
             "an embedding's table is transposed for a product that is no layer".into(),
-            "hold a `Linear::new(embedding.embeddings().clone(), None)` where the product is, and \
-             call it"
-                .into(),
+            "hold a `Linear::tied(&embedding, None)` where the product is, and call it".into(),
         ));
     }
     for head in heads {
@@ -78,17 +76,15 @@ fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> Res
         return untied::rewrite(unit, draft, declared, head, linear).ok_or_else(|| {
             let advice = format!(
                 "make `{own}` a `Linear`: `{own}.unwrap_or_else(|| \
-                 Linear::new(embedding.embeddings().clone(), None))`; else put \
-                 `// dynquant: keep` here"
+                 Linear::tied(&embedding, None))`; else put `// dynquant: keep` here"
             );
             list(unit, draft, head, advice)
         });
     }
     let field = head.field.as_ref();
     let Some(edits) = field.and_then(|field| edits(unit, head, field, linear)) else {
-        let advice = "if it is the head, hold a \
-                      `Linear::new(embedding.embeddings().clone(), None)` and call it, so that the \
-                      table is quantized and kept once; else put `// dynquant: keep` here";
+        let advice = "if it is the head, hold a `Linear::tied(&embedding, None)` and call it, so \
+                      that the table is quantized and kept once; else put `// dynquant: keep` here";
         return Err(list(unit, draft, head, advice.into()));
     };
     for (at, text) in edits {
@@ -346,6 +342,7 @@ fn edits(
         } else {
             " ".to_owned()
         };
+        // `tied` writes it as a tied one where it is certain that the name is an embedding.
         edits.push((
             at,
             format!("{FIELD}: {linear}::new({name}.embeddings().clone(), None),{gap}"),

@@ -42,6 +42,7 @@ mod source;
 mod sums;
 mod syntax;
 mod table;
+mod tied;
 mod types;
 mod unit;
 mod untied;

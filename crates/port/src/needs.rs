@@ -6,7 +6,7 @@ use syn::visit::{self, Visit};
 
 use super::draft::Draft;
 use super::scopes::{Module, leaves};
-use super::syntax::words;
+use super::syntax::{segments, words};
 use super::unit::Unit;
 
 /// Crates that models of candle use, and their lines in a Cargo.toml.
@@ -111,11 +111,7 @@ impl<'a> Visit<'a> for Find<'_, '_> {
 
     fn visit_path(&mut self, path: &'a syn::Path) {
         let at = self.unit.source.range(path).start;
-        let segments = path
-            .segments
-            .iter()
-            .map(|segment| segment.ident.to_string());
-        self.path(at, segments.collect());
+        self.path(at, segments(path));
         visit::visit_path(self, path);
     }
 }

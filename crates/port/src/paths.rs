@@ -10,7 +10,7 @@ use syn::{Expr, ExprCall, ExprMethodCall, ExprTry, ItemMod, Path, Token};
 
 use super::draft::Todo;
 use super::scopes::{Module, Origin};
-use super::syntax::without;
+use super::syntax::{segments, without};
 use super::table::{self, Home, Shared};
 use super::unit::Unit;
 
@@ -260,9 +260,8 @@ impl<'a> Visit<'a> for Find<'a, '_> {
 
     fn visit_expr_call(&mut self, call: &'a ExprCall) {
         if let Expr::Path(function) = &*call.func {
-            let segments = function.path.segments.iter();
-            let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
-            let origin = self.unit.types.scopes.resolve(&self.module, &segments);
+            let scopes = &self.unit.types.scopes;
+            let origin = scopes.resolve(&self.module, &segments(&function.path));
             let loader = match &origin {
                 Origin::Traced(path) => table::loader(path, call.args.len()),
                 Origin::Nn(path) => table::constructor(path, call.args.len()),

@@ -125,12 +125,7 @@ pub fn returns_candle(unit: &Unit<'_>, module: &[String], signature: &syn::Signa
     let syn::ReturnType::Type(_, ty) = &signature.output else {
         return false;
     };
-    let syn::Type::Path(path) = &**ty else {
-        return false;
-    };
-    let segments = path.path.segments.iter();
-    let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
-    let Origin::Other(origin) = unit.types.scopes.resolve(module, &segments) else {
+    let Some(Origin::Other(origin)) = unit.origin(module, ty) else {
         return false;
     };
     let origin: Vec<_> = origin.iter().map(String::as_str).collect();

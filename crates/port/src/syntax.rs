@@ -22,6 +22,12 @@ pub fn ident(expr: &Expr) -> Option<String> {
     }
 }
 
+/// The names of a path.
+pub fn segments(path: &syn::Path) -> Vec<String> {
+    let segments = path.segments.iter();
+    segments.map(|one| one.ident.to_string()).collect()
+}
+
 /// Without calls of these methods at its end.
 pub fn without<'x>(expr: &'x Expr, methods: &[&str]) -> &'x Expr {
     match strip(expr) {

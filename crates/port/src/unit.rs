@@ -10,6 +10,7 @@ use super::draft::Todo;
 use super::features;
 use super::scopes::Origin;
 use super::source::Source;
+use super::syntax::segments;
 use super::types::Types;
 use super::world::World;
 
@@ -65,6 +66,26 @@ impl<'u> Unit<'u> {
         self.left_out.iter().any(|range| range.contains(&at))
     }
 
+    /// The type of a field, where a struct of the file has one of this name.
+    pub fn field(&self, module: &[String], of: &str, field: &str) -> Option<&'u Type> {
+        let declared = self.types.declared.get(&(module.to_vec(), of.to_owned()))?;
+        let [declared] = declared.as_slice() else {
+            return None;
+        };
+        let named = |one: &&syn::Field| one.ident.as_ref().is_some_and(|ident| ident == field);
+        let fields: Vec<_> = declared.fields.iter().filter(named).collect();
+        match fields[..] {
+            [one] => Some(&one.ty),
+            _ => None,
+        }
+    }
+
+    /// Where a type leads that is a path.
+    pub fn origin(&self, module: &[String], ty: &Type) -> Option<Origin> {
+        let Type::Path(path) = ty else { return None };
+        Some(self.types.scopes.resolve(module, &segments(&path.path)))
+    }
+
     /// Whether a name is a parameter `&Tensor` here.
     pub fn is_borrowed(&self, ident: &syn::Ident) -> bool {
         let at = self.source.range(ident).start;
@@ -82,20 +103,9 @@ pub fn is_ours(
     field: &str,
     layer: &str,
 ) -> Option<String> {
-    let declared = unit.types.declared.get(&(module.to_vec(), of.to_owned()))?;
-    let [declared] = declared.as_slice() else {
-        return None;
-    };
-    let mut fields = declared.fields.iter();
-    let ty = &fields
-        .find(|one| one.ident.as_ref().is_some_and(|ident| ident == field))?
-        .ty;
-    let Type::Path(path) = ty else { return None };
-    let segments = path.path.segments.iter();
-    let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
-    let origin = unit.types.scopes.resolve(module, &segments);
-    (origin == Origin::Ours(vec!["nn".into(), layer.into()]))
-        .then(|| unit.source.slice(ty).to_owned())
+    let ty = unit.field(module, of, field)?;
+    let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
+    (unit.origin(module, ty)? == ours).then(|| unit.source.slice(ty).to_owned())
 }
 
 /// Parameters of type `&Tensor` that their function does not bind anew.

@@ -142,12 +142,7 @@ fn layer<'t>(unit: &Unit<'_>, one: &Declared, ty: &'t syn::Type) -> Option<&'t s
     let [inner] = arguments(ty).into_iter().collect::<Vec<_>>()[..] else {
         return None;
     };
-    let syn::Type::Path(path) = inner else {
-        return None;
-    };
-    let segments = path.path.segments.iter();
-    let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
-    let origin = unit.types.scopes.resolve(&one.module, &segments);
+    let origin = unit.origin(&one.module, inner)?;
     (option && origin.layer() == Some("Linear")).then_some(inner)
 }
 

@@ -13,7 +13,7 @@ use super::facts::Facts;
 use super::functions::{self, Function};
 use super::literals::Literals;
 use super::source::Source;
-use super::syntax::{ident, member, some_name, strip};
+use super::syntax::{ident, member, segments, some_name, strip};
 use super::table::is_codebook;
 use super::types::last_name;
 use super::unit::Unit;
@@ -140,8 +140,7 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         let Expr::Path(path) = &*call.func else {
             return;
         };
-        let segments = path.path.segments.iter();
-        let segments: Vec<_> = segments.map(|one| one.ident.to_string()).collect();
+        let segments = segments(&path.path);
         let Some(name) = segments.last() else { return };
         let known = segments.iter().any(|one| MAKERS.contains(&one.as_str()));
         let at = self.facts.unit.source.range(path).start;

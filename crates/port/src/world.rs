@@ -11,7 +11,7 @@ use super::features;
 use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
-use super::syntax::mentions;
+use super::syntax::{mentions, segments};
 use super::types::{Declared, Types};
 use crate::files;
 
@@ -310,9 +310,7 @@ impl World {
                         return true;
                     }
                 }
-                let segments = path_type.path.segments.iter();
-                let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
-                let origin = types.scopes.resolve(module, &segments);
+                let origin = types.scopes.resolve(module, &segments(&path_type.path));
                 origin.layer().is_some() || self.search_at(search, path, types, module, &origin)
             }
             _ => false,

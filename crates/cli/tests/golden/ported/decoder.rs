@@ -93,7 +93,7 @@ impl Model {
         let blocks = vec![];
         let _ = norms;
         Ok(Self {
-            tied_head: Linear::new(embed.embeddings().clone(), None),
+            tied_head: Linear::tied(&embed, None),
             embed,
             blocks,
             shared: Arc::new(attention),

@@ -17,7 +17,7 @@ impl Matched {
         } else {
             Some(linear_no_bias(4, 10, vb.pp("lm_head"))?)
         };
-        let lm_head = lm_head.unwrap_or_else(|| Linear::new(embed.embeddings().clone(), None));
+        let lm_head = lm_head.unwrap_or_else(|| Linear::tied(&embed, None));
         Ok(Self { embed, lm_head })
     }
 
@@ -39,7 +39,7 @@ pub struct Chosen {
 impl Chosen {
     pub fn load(head: Option<Linear>, vb: VarBuilder) -> Result<Self> {
         let embed = embedding(10, 4, vb.pp("embed"))?;
-        let head = head.unwrap_or_else(|| Linear::new(embed.embeddings().clone(), None));
+        let head = head.unwrap_or_else(|| Linear::tied(&embed, None));
         Ok(Self {
             embed,
             head,

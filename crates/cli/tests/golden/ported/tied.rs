@@ -15,7 +15,7 @@ impl Decoder {
         let embed = embedding(10, 4, vb.pp("embed"))?;
         let proj = nn::linear(4, 4, vb.pp("proj"))?;
         Ok(Self {
-            tied_head: Linear::new(embed.embeddings().clone(), None),
+            tied_head: Linear::tied(&embed, None),
             embed,
             proj,
         })

@@ -1,0 +1,288 @@
+//! A `Linear` of an embedding's table becomes a tied one: both hold one weight, quantized or not.
+
+use syn::visit::{self, Visit};
+use syn::{
+    Expr, ExprCall, ExprStruct, FnArg, Ident, Item, Pat, PatIdent, Path, ReturnType, Signature,
+    Stmt, Type,
+};
+
+use super::derives::arguments;
+use super::draft::Draft;
+use super::facts::Facts;
+use super::functions::{self, Function};
+use super::scopes::Origin;
+use super::syntax::{assigned, member, mentions, segments, strip, without};
+use super::table;
+use super::types::last_name;
+use super::unit::Unit;
+
+/// As deep as a value is followed through the variables of a function.
+const DEPTH: usize = 8;
+
+/// Methods that give a value of the same type, beside errors.
+const SAME: &[&str] = &[
+    "clone",
+    "context",
+    "expect",
+    "map_err",
+    "unwrap",
+    "with_context",
+];
+
+/// Rewrites `Linear::new(embedding.embeddings().clone(), bias)` and `from_weights`, where the layer
+/// and the embedding are ours for certain: an earlier round makes them so.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
+    let functions = functions::of(unit.file);
+    for function in &functions {
+        let mut heads = Heads {
+            unit,
+            draft,
+            functions: &functions,
+            function,
+        };
+        heads.visit_block(function.block);
+    }
+}
+
+struct Heads<'a, 'u, 'd> {
+    unit: &'a Unit<'u>,
+    draft: &'d mut Draft,
+    functions: &'a [Function<'a>],
+    function: &'a Function<'a>,
+}
+
+impl<'a> Visit<'a> for Heads<'a, '_, '_> {
+    fn visit_expr_call(&mut self, call: &'a ExprCall) {
+        self.head(call);
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_item(&mut self, _: &'a Item) {}
+}
+
+impl Heads<'_, '_, '_> {
+    fn head(&mut self, call: &ExprCall) -> Option<()> {
+        let [weight, bias] = call.args.iter().collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        let embedding = receiver(receiver(weight, "clone")?, "embeddings")?;
+        let path = called(call)?;
+        let linear = self.resolve(path)?;
+        let constructors = ["new", "from_weights"].map(|name| ours(&["Linear", name]));
+        let source = self.unit.source;
+        let text = source.slice(weight);
+        let has_comment = text.contains("//") || text.contains("/*");
+        // The embedding is borrowed while the bias is computed.
+        let is_read = mentions(source.slice(bias), &root(embedding)?) > 0;
+        let is_left = has_comment || is_read || source.is_kept(source.range(call).start);
+        let is_ours = constructors.contains(&linear) && !is_left;
+        if !is_ours || self.origin(embedding, DEPTH)? != ours(&["Embedding"]) {
+            return None;
+        }
+        let constructor = source.range(&path.segments.last()?.ident);
+        let borrowed = Facts::of(self.unit, self.function).borrowed(embedding);
+        self.draft.edits.replace(constructor, "tied");
+        self.draft.edits.replace(source.range(weight), borrowed);
+        Some(())
+    }
+
+    /// The type of a value, or of what it points to.
+    fn origin(&self, expr: &Expr, depth: usize) -> Option<Origin> {
+        let depth = depth.checked_sub(1)?;
+        let own = &self.unit.types.methods;
+        let same = |name: &&str| *name == "clone" || !own.contains(*name);
+        let same: Vec<_> = SAME.iter().copied().filter(same).collect();
+        match strip(without(expr, &same)) {
+            Expr::Field(field) => {
+                let of = self.origin(&field.base, depth)?;
+                self.field(of, &member(&field.member))
+            }
+            Expr::Path(path) if path.path.is_ident("self") => {
+                let of = self.function.of.clone()?;
+                Some(self.unit.types.scopes.resolve(&self.function.module, &[of]))
+            }
+            Expr::Path(path) => self.variable(path.path.get_ident()?, depth),
+            Expr::Call(call) => {
+                let path = called(call)?;
+                let pointer = path.segments.iter().rev().nth(1);
+                match call.args.first() {
+                    Some(inner) if pointer.is_some_and(|one| is_pointer(&one.ident)) => {
+                        self.origin(inner, depth)
+                    }
+                    _ => self.made(path),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The type of a variable, by the definition that is read or by the field that it becomes.
+    fn variable(&self, name: &Ident, depth: usize) -> Option<Origin> {
+        let (function, at) = (self.function, self.unit.source.range(name).start);
+        let name = name.to_string();
+        let mut bindings = Bindings::new(&name);
+        bindings.visit_signature(function.signature);
+        bindings.visit_block(function.block);
+        let facts = Facts::of(self.unit, function);
+        let parameter = facts.type_of_parameter(&name);
+        let by_definition = || match facts.definitions(&name, at).first() {
+            Some(value) => self.origin(value, depth),
+            None => self.pointee(&function.module, parameter?),
+        };
+        let is_known = bindings.all == bindings.plain && facts.assignments(&name) == 0;
+        let found = is_known.then(by_definition).flatten();
+        found.or_else(|| {
+            let mut fields = bindings.fields.iter().filter(|_| bindings.all == 1);
+            fields.find_map(|(path, field)| self.field(self.resolve(path)?, field))
+        })
+    }
+
+    fn field(&self, of: Origin, name: &str) -> Option<Origin> {
+        let Origin::Local(module, of) = of else {
+            return None;
+        };
+        self.pointee(&module, self.unit.field(&module, &of, name)?)
+    }
+
+    /// A type, or the one that it points to.
+    fn pointee(&self, module: &[String], ty: &Type) -> Option<Origin> {
+        match ty {
+            Type::Reference(reference) => self.pointee(module, &reference.elem),
+            Type::Path(path) if is_pointer(&path.path.segments.last()?.ident) => {
+                self.pointee(module, arguments(ty).first()?)
+            }
+            _ => self.unit.origin(module, ty),
+        }
+    }
+
+    /// The type that a constructor makes.
+    fn made(&self, constructor: &Path) -> Option<Origin> {
+        match self.resolve(constructor)? {
+            Origin::Ours(made) => {
+                let path: Vec<_> = made.iter().map(String::as_str).collect();
+                let is_it = matches!(path[..], ["nn", "embedding"] | ["nn", "Embedding", _]);
+                is_it.then(|| ours(&["Embedding"]))
+            }
+            Origin::Local(module, of) => {
+                let name = &constructor.segments.last()?.ident;
+                let own = |one: &&Function<'_>| {
+                    one.of.as_ref() == Some(&of) && one.signature.ident == *name
+                };
+                let all: Vec<_> = self.functions.iter().filter(own).collect();
+                let makes = |one: &&Function<'_>| returns(one.signature, &of);
+                (!all.is_empty() && all.iter().all(makes)).then_some(Origin::Local(module, of))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where a path leads that is written in the function.
+    fn resolve(&self, path: &Path) -> Option<Origin> {
+        let mut segments = segments(path);
+        if segments[0] == "Self" {
+            segments[0].clone_from(self.function.of.as_ref()?);
+        }
+        let scopes = &self.unit.types.scopes;
+        Some(scopes.resolve(&self.function.module, &segments))
+    }
+}
+
+/// Where a function binds a name and what becomes of it.
+struct Bindings<'a, 'n> {
+    name: &'n str,
+    all: usize,
+    /// Those by a `let` or a parameter that is the name.
+    plain: usize,
+    /// The fields that it becomes, each with the path of the struct.
+    fields: Vec<(&'a Path, String)>,
+}
+
+impl<'n> Bindings<'_, 'n> {
+    fn new(name: &'n str) -> Self {
+        Self {
+            name,
+            all: 0,
+            plain: 0,
+            fields: Vec::new(),
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Bindings<'a, '_> {
+    fn visit_pat_ident(&mut self, pat: &'a PatIdent) {
+        self.all += usize::from(pat.ident == self.name);
+        visit::visit_pat_ident(self, pat);
+    }
+
+    fn visit_stmt(&mut self, stmt: &'a Stmt) {
+        let is_let = matches!(stmt, Stmt::Local(_));
+        let is_it = assigned(stmt).is_some_and(|(name, _)| name == self.name);
+        self.plain += usize::from(is_let && is_it);
+        visit::visit_stmt(self, stmt);
+    }
+
+    fn visit_fn_arg(&mut self, input: &'a FnArg) {
+        let is_it = matches!(input, FnArg::Typed(typed)
+            if matches!(&*typed.pat, Pat::Ident(pat) if pat.ident == self.name));
+        self.plain += usize::from(is_it);
+        visit::visit_fn_arg(self, input);
+    }
+
+    fn visit_expr_struct(&mut self, literal: &'a ExprStruct) {
+        for given in &literal.fields {
+            if matches!(&given.expr, Expr::Path(path) if path.path.is_ident(self.name)) {
+                self.fields.push((&literal.path, member(&given.member)));
+            }
+        }
+        visit::visit_expr_struct(self, literal);
+    }
+
+    fn visit_item(&mut self, _: &'a Item) {}
+}
+
+fn ours(path: &[&str]) -> Origin {
+    let path = ["nn"].iter().chain(path);
+    Origin::Ours(path.map(|segment| (*segment).to_owned()).collect())
+}
+
+/// The path of the function that is called.
+fn called(call: &ExprCall) -> Option<&Path> {
+    match &*call.func {
+        Expr::Path(function) if function.qself.is_none() => Some(&function.path),
+        _ => None,
+    }
+}
+
+/// Whether a reference to this type is taken for one to what it points to.
+fn is_pointer(name: &Ident) -> bool {
+    table::SHARING.iter().any(|pointer| name == pointer)
+}
+
+/// The receiver of a method without arguments.
+fn receiver<'x>(expr: &'x Expr, method: &str) -> Option<&'x Expr> {
+    match expr {
+        Expr::MethodCall(call) if call.method == method && call.args.is_empty() => {
+            Some(&call.receiver)
+        }
+        _ => None,
+    }
+}
+
+/// The variable in `variable.field.field`.
+fn root(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Field(field) => root(&field.base),
+        Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
+        _ => None,
+    }
+}
+
+/// Whether a function of a type makes one, or a `Result` of one.
+fn returns(signature: &Signature, of: &str) -> bool {
+    let ReturnType::Type(_, ty) = &signature.output else {
+        return false;
+    };
+    let is_it = |ty: &Type| last_name(ty).is_some_and(|name| name == "Self" || name == of);
+    let is_result = last_name(ty).is_some_and(|name| name == "Result");
+    is_it(ty) || is_result && arguments(ty).first().is_some_and(|ty| is_it(ty))
+}
