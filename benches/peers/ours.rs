@@ -45,13 +45,18 @@ fn specs() -> Result<Vec<(&'static str, QConfigSpec)>> {
     Ok(specs)
 }
 
-/// Whether attention is faster in bfloat16: `int8()` with it is a contender then.
-fn multiplies_bf16() -> Result<bool> {
-    Ok(Isa::active()?.to_string() == "avx512_bf16")
+/// The attention that is a contender with `int8()`; in bfloat16 only where that is faster.
+fn attentions() -> Result<Vec<(&'static str, ops::Precision)>> {
+    let mut attentions = vec![("our int8 attention", ops::Precision::Int8)];
+    if Isa::active()?.to_string() == "avx512_bf16" {
+        attentions.push(("our bf16 attention", ops::Precision::BFloat16));
+    }
+    Ok(attentions)
 }
 
 struct Ours {
-    /// The folder that was read last, and its model in float, then by each of the specs.
+    /// The folder that was read last, and its model in float, by each of the specs, and by `int8()`
+    /// with each of the attentions.
     bert: Option<(String, Arc<[Bert]>)>,
 }
 
@@ -88,9 +93,9 @@ impl Ours {
             for (_, spec) in specs()? {
                 models.push(quantized(&models[0], spec)?);
             }
-            if multiplies_bf16()? {
+            for (_, precision) in attentions()? {
                 let mut model = models[1].clone();
-                model.set_attention(ops::Precision::BFloat16);
+                model.set_attention(precision);
                 models.push(model);
             }
             self.bert = Some((folder.to_owned(), models.into()));
@@ -105,7 +110,7 @@ impl Ours {
             contender(move || Ok(models[model].hidden(&batch)?))
         };
         let names = specs()?.into_iter().map(|(name, _)| name);
-        let names = names.chain(multiplies_bf16()?.then_some("our bf16 attention"));
+        let names = names.chain(attentions()?.into_iter().map(|(name, _)| name));
         Ok(Case {
             contenders: (1..)
                 .zip(names)

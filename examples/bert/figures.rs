@@ -11,6 +11,7 @@ use candle_dynquant_support::bert::texts::Text;
 use candle_dynquant_support::table::{Table, megabytes, percent};
 use serde::Serialize;
 
+use crate::Attention;
 use crate::profile::Stage;
 
 /// The JSON object.
@@ -22,8 +23,8 @@ pub struct Figures {
     pub embeddings: bool,
     /// Whether layer norms were equalized before.
     pub equalized: bool,
-    /// Whether the quantized model's attention multiplies in bfloat16.
-    pub bf16_attention: bool,
+    /// What the quantized model's attention multiplies.
+    pub attention: Attention,
     /// Instruction set of the quantized layers.
     pub isa: String,
     pub threads: usize,
@@ -76,7 +77,8 @@ impl Figures {
     pub fn new(
         model: String,
         preset: String,
-        [embeddings, equalized, bf16_attention]: [bool; 3],
+        [embeddings, equalized]: [bool; 2],
+        attention: Attention,
         measured: &Measured<'_>,
     ) -> Self {
         let report = measured.report;
@@ -88,7 +90,7 @@ impl Figures {
             preset,
             embeddings,
             equalized,
-            bf16_attention,
+            attention,
             isa: report.isa.clone(),
             threads: candle_core::utils::get_num_threads(),
             float: Side::new(measured, float, before, total, None),

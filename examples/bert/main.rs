@@ -11,9 +11,9 @@
 //!
 //! `--embeddings` also quantizes the embedding tables, which are off by default; `--equalize` moves
 //! range from the outputs of layer norms to the weights that multiply them, before they are
-//! quantized; `--bf16-attention` has the attention of the quantized model multiply in bfloat16;
-//! `--page` writes a page with pictures, and `--profile` prints the time of each stage. The first
-//! command prints, with the times and the instruction set of your machine:
+//! quantized; `--attention bfloat16` or `int8` has the attention of the quantized model multiply in
+//! that precision; `--page` writes a page with pictures, and `--profile` prints the time of each
+//! stage. The first command prints, with the times and the instruction set of your machine:
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
@@ -55,8 +55,9 @@ use candle_dynquant_support::bert::texts::{self, Text};
 use candle_dynquant_support::bert::{Batch, Folder, measure};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
 use candle_dynquant_support::repository;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use mimalloc::MiMalloc;
+use serde::Serialize;
 
 use figures::{Figures, LoadedFigures, Measured};
 
@@ -94,9 +95,10 @@ struct Args {
     #[arg(long)]
     equalize: bool,
 
-    /// Have the quantized model's attention multiply in bfloat16, too: faster with AVX512-BF16
-    #[arg(long)]
-    bf16_attention: bool,
+    /// Precision of the factors in the quantized model's attention: bfloat16 is faster with
+    /// AVX512-BF16, int8 with VNNI
+    #[arg(long, value_name = "NAME", default_value = "f32")]
+    attention: Attention,
 
     /// Also write a page with pictures of what quantization did, measured on the first batch
     #[arg(long, value_name = "FILE")]
@@ -126,6 +128,26 @@ struct Args {
     common: Common,
 }
 
+/// The names of [`Precision`].
+#[derive(ValueEnum, Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lowercase")]
+enum Attention {
+    F32,
+    BFloat16,
+    Int8,
+}
+
+impl From<Attention> for Precision {
+    fn from(name: Attention) -> Self {
+        match name {
+            Attention::F32 => Self::Float32,
+            Attention::BFloat16 => Self::BFloat16,
+            Attention::Int8 => Self::Int8,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     cli::main::<Args>()
 }
@@ -142,7 +164,7 @@ impl Arguments for Args {
         } else {
             spec
         };
-        let folder = Folder::read(&self.dir()?)?;
+        let mut folder = Folder::read(&self.dir()?)?;
         let texts = self.texts(&folder)?;
         let batches = {
             let strings: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
@@ -156,6 +178,7 @@ impl Arguments for Args {
                 !self.equalize && !self.profile && self.page.is_none() && self.save.is_none(),
                 "--equalize, --page, --profile and --save need a float model"
             );
+            folder.model.set_attention(self.attention.into());
             return self.answer(&folder, &texts, &batches);
         }
         let float = folder.model.clone();
@@ -166,9 +189,7 @@ impl Arguments for Args {
                 print::note(equalized);
             }
         }
-        if self.bf16_attention {
-            quantized.set_attention(Precision::BFloat16);
-        }
+        quantized.set_attention(self.attention.into());
         // The float model whose layers are quantized, with the same answers.
         let mut before = quantized.clone();
         let mut progress = Progress::of("layers quantized");
@@ -197,8 +218,9 @@ impl Arguments for Args {
             is_classifier: float.is_classifier(),
         };
         let preset = self.common.name();
-        let options = [self.embeddings, self.equalize, self.bf16_attention];
-        let mut figures = Figures::new(self.model_name(), preset, options, &measured);
+        let options = [self.embeddings, self.equalize];
+        let name = self.model_name();
+        let mut figures = Figures::new(name, preset, options, self.attention, &measured);
         if self.profile {
             figures.stages = profile::stages(&float, &quantized, &batches)?;
         }

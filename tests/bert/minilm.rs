@@ -21,19 +21,19 @@ const BATCH: usize = 16;
 const ALONE: usize = 8;
 
 /// The fixture, the model, and the fixture's sentences in tokens and batches of ours.
-struct Setup {
+pub(super) struct Setup {
     reference: HashMap<String, Tensor>,
     /// SQNR of PyTorch's own quantized embeddings against its float ones, by fixture tensor.
     torch_db: HashMap<&'static str, f64>,
-    model: Bert,
+    pub(super) model: Bert,
     pad: u32,
     tokens: Vec<Vec<u32>>,
-    batches: Vec<Batch>,
+    pub(super) batches: Vec<Batch>,
 }
 
 impl Setup {
     /// `None`, and a line that says how to get the model, where it is not there.
-    fn new() -> Result<Option<Self>> {
+    pub(super) fn new() -> Result<Option<Self>> {
         let Some(dir) = std::env::var_os("DYNQUANT_MINILM") else {
             println!(
                 "skipped: set DYNQUANT_MINILM to the folder that scripts/fetch_minilm.sh makes"

@@ -1,0 +1,111 @@
+//! What attention with factors of fewer bits loses, by itself and beside `int8()`.
+//!
+//! With `--nocapture` the tests print the figures of docs/presets.md, with `DYNQUANT_LONG=1` for
+//! all held-out texts of `assets/bert`; MiniLM is that of `tests/bert/minilm.rs`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use candle_dynquant::ops::Precision;
+use candle_dynquant::{QConfigSpec, quantize_dynamic};
+use candle_dynquant_support::bert::measure::{class, sqnr_db};
+use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
+
+use super::minilm::Setup;
+
+const PRECISIONS: [Precision; 3] = [Precision::Float32, Precision::BFloat16, Precision::Int8];
+
+/// One text in so many is taken, unless the test runs long: the kernels of a debug build are slow.
+const STEP: usize = 8;
+
+type Answers = Vec<Vec<f32>>;
+
+/// Answers of the float model and of `int8()`, each with attention in every one of `PRECISIONS`.
+fn answers(float: &Bert, batches: &[Batch]) -> Result<[[Answers; 3]; 2]> {
+    let mut int8 = float.clone();
+    quantize_dynamic(&mut int8, &QConfigSpec::int8())?;
+    let mut answers = [const { [const { Vec::new() }; 3] }; 2];
+    for (model, of_model) in [float, &int8].into_iter().zip(&mut answers) {
+        for (attention, rows) in PRECISIONS.into_iter().zip(of_model) {
+            let mut model = model.clone();
+            model.set_attention(attention);
+            for batch in batches {
+                rows.extend(model.forward(batch)?.to_vec2::<f32>()?);
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// SQNR in dB against the float model with attention in f32.
+fn decibels(answers: &[[Answers; 3]; 2]) -> [[f64; 3]; 2] {
+    let exact = &answers[0][0];
+    answers
+        .each_ref()
+        .map(|of_model| of_model.each_ref().map(|rows| sqnr_db(exact, rows)))
+}
+
+/// SQNR of two noises that do not depend on each other.
+fn sum_of_noise(a: f64, b: f64) -> f64 {
+    let noise = |db: f64| 10f64.powf(-db / 10.);
+    -10. * (noise(a) + noise(b)).log10()
+}
+
+fn print(name: &str, [float, int8]: [[impl std::fmt::Display; 3]; 2]) {
+    for (attention, (float, int8)) in PRECISIONS.iter().zip(float.iter().zip(&int8)) {
+        println!("{name}, attention {attention:?}: {float:.2} float, {int8:.2} int8()");
+    }
+}
+
+#[test]
+fn minilm_loses_little_by_attention_in_8_bits() -> Result<()> {
+    let Some(setup) = Setup::new()? else {
+        return Ok(());
+    };
+    let db = decibels(&answers(&setup.model, &setup.batches)?);
+    print("SQNR of MiniLM", db);
+    let [[_, _, alone], [int8, _, both]] = db;
+    assert!(
+        (43. ..f64::INFINITY).contains(&alone),
+        "by itself {alone} dB"
+    );
+    assert!(both >= int8 - 0.2, "int8() {int8} dB, with it {both} dB");
+    Ok(())
+}
+
+#[test]
+fn the_embedded_bert_loses_little_by_attention_in_8_bits() -> Result<()> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("assets/bert");
+    let folder = Folder::read(&dir)?;
+    let texts = texts::read(&dir.join("heldout.tsv"), &folder.config.labels, true)?;
+    let step = std::env::var_os("DYNQUANT_LONG").map_or(STEP, |_| 1);
+    let texts: Vec<_> = texts.into_iter().step_by(step).collect();
+    let strings: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
+    let tokens = texts::tokenize(&folder.tokenizer, &folder.config, &strings, None)?;
+    let batches = texts::batches(&tokens, 32, folder.config.pad_token_id)?;
+    let answers = answers(&folder.model, &batches)?;
+    let db = decibels(&answers);
+    print("SQNR of assets/bert", db);
+    let [[_, _, alone], [int8, _, both]] = db;
+    assert!(
+        (55. ..f64::INFINITY).contains(&alone),
+        "by itself {alone} dB"
+    );
+    let sum = sum_of_noise(int8, alone);
+    assert!(
+        both >= sum - 0.2,
+        "int8() {int8} dB, with it {both} dB, as sum {sum} dB"
+    );
+    let accuracy = answers.each_ref().map(|of_model| {
+        of_model.each_ref().map(|rows| {
+            let pairs = texts.iter().zip(rows);
+            let right = pairs.filter(|(text, row)| Some(class(row).0) == text.label);
+            100. * right.count() as f64 / texts.len() as f64
+        })
+    });
+    print("accuracy of assets/bert in %", accuracy);
+    for [in_f32, _, in_int8] in accuracy {
+        assert!(in_int8 >= in_f32 - 0.3, "{in_f32} % in f32, {in_int8} %");
+    }
+    Ok(())
+}
