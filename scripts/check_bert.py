@@ -11,7 +11,7 @@ import sys
 LOSS = {
     "int8": 0.3,
     "int8_reduce_range": 0.4,
-    "default": 0.5,
+    "pytorch": 0.5,
     "per_channel": 0.5,
     "onnxruntime": 0.5,
     "float16": 0.05,

@@ -11,7 +11,7 @@ import sys
 RISE = {
     "int8": 0.003,
     "int8_reduce_range": 0.003,
-    "default": 0.003,
+    "pytorch": 0.003,
     "per_channel": 0.003,
     "onnxruntime": 0.003,
     "float16": 0.0001,
