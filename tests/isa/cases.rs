@@ -234,6 +234,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("nn::GRUState", "tensors"),
     ("nn::LSTMState", "tensors"),
     ("nn::WeightError", "a report in f64"),
+    ("nn::Name", "a name, for the derive"),
+    ("nn::Weight", "a projection, for the derive"),
 ];
 
 const ROWS: usize = 37;
