@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::collect::Held;
 use super::errors::{contested, missing};
-use crate::checkpoint::read::{Entry, Opened, invalid, is_float, matrix};
+use crate::checkpoint::read::{Entry, Kind, Opened, invalid, is_float, matrix};
 use crate::error::{Error, Fault, Result};
 use crate::module::LayerKind;
 use crate::weight::origin::Part;
@@ -316,6 +316,10 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
         .is_none_or(|codes| codes.qscheme.is_per_channel());
     for (_, held) in &rows[1..] {
         format = format.joined(held.weight.format())?;
+    }
+    // Rows of a quantized tensor do not know which of its elements were clamped.
+    if let Some(Kind::Whole(own)) = source.weights.get(name) {
+        format = own.joined(format)?;
     }
     per_row.then(|| (first.kind.clone(), format))
 }
