@@ -20,7 +20,7 @@ pub const ROOMS: [(&str, &[&str]); 20] = [
     ("schedule", &["src/nn/recurrent/schedule.rs"]),
     ("calls", &["crates/kernels/src/calls/"]),
     ("loops", &["crates/kernels/src/loops/"]),
-    ("packed", &["crates/kernels/src/packed.rs"]),
+    ("packed", &["crates/kernels/src/packed"]),
     (
         "threads",
         &[

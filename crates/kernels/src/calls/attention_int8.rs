@@ -13,8 +13,8 @@ use crate::loops::buffer::{self, Aligned};
 use crate::loops::number::Number;
 use crate::loops::product::{Lhs, Part, Pass, Product, Row, Sink};
 use crate::loops::rows;
-use crate::packed::{Element, HeadsMut, Packed};
-use crate::qparams::activation::DynamicConfig;
+use crate::packed::Packed;
+use crate::packed::heads::{HEADS, HeadsMut};
 use crate::sizes;
 use crate::threads::{Shared, TASKS_PER_THREAD, Threads};
 
@@ -73,7 +73,7 @@ impl KeyValues {
         [head_dim, value_dim]: [usize; 2],
         capacity: usize,
     ) -> Self {
-        let empty = || Packed::zeros(isa, Element::Int8(DynamicConfig::PER_ROW), 0, 1, &[]);
+        let empty = || Packed::zeros(isa, HEADS, 0, 1, &[]);
         let empty = Self {
             batch: 0,
             kv_heads: 0,

@@ -20,7 +20,7 @@ use std::ops::Range;
 use super::number::{Formula, Number};
 use super::product::Row;
 use super::rows::{self, ROUND};
-use crate::packed::HeadsMut;
+use crate::packed::heads::HeadsMut;
 use crate::qparams::symmetric_row;
 
 /// Products of codes that a sum in i32 has room for: `65,536 * 255 * 127 < 2^31`.

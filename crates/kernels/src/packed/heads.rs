@@ -1,0 +1,205 @@
+//! Keys and values of attention as packed codes: the channels of each head have panels of their
+//! own, one head behind the other.
+
+use std::ops::Range;
+
+use super::{ALIGN, Cut, Element, Packed, Place};
+use crate::isa::Isa;
+use crate::qparams::activation::DynamicConfig;
+use crate::sizes;
+use crate::threads::Shared;
+
+/// Keys and values of attention: rows by scales of their own, as their queries are.
+pub const HEADS: Element = Element::Int8(DynamicConfig::PER_ROW);
+
+impl Packed {
+    /// Codes of `heads` matrices, of `n` channels and `k` inputs each, in the memory of `self`; what
+    /// they are is left from before, and to be written. Scales are 1, zero points and biases 0.
+    ///
+    /// # Panics
+    /// If memory cannot hold the codes.
+    #[must_use]
+    pub fn of_heads(self, isa: Isa, heads: usize, n: usize, k: usize) -> Self {
+        let channels = sizes::length("channels of heads", &[heads, n]);
+        let groups = HEADS.groups(isa, k);
+        let cut = Cut::new(isa, n);
+        let width = sizes::length("padded heads", &[heads, cut.registers, cut.lanes]);
+        let bytes = sizes::length("packed heads", &[width, groups, 4]) + ALIGN;
+        let same = self.isa == isa && self.gates == heads && self.n == channels;
+        let places = if same {
+            self.places
+        } else {
+            let all = (0..heads).flat_map(|head| (0..cut.panels).map(move |panel| (head, panel)));
+            all.map(|(head, panel)| cut.place(head, panel)).collect()
+        };
+        let mut weights = self.weights;
+        if weights.len() < bytes {
+            // Keys become more step by step: memory for a few steps at once.
+            weights = vec![0; bytes.max(weights.len() + weights.len() / 4)];
+        }
+        let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
+        let shift = i32::from(isa.registers().shift);
+        let (mut sums, mut scales, mut bias) = (self.sums, self.scales, self.bias);
+        let mut zero_points = self.zero_points;
+        sums.resize(width, 0);
+        bias.resize(width, 0.);
+        scales.clear();
+        scales.resize(width, 1.);
+        zero_points.clear();
+        if shift != 0 {
+            zero_points.resize(width, shift);
+        }
+        Self {
+            isa,
+            element: HEADS,
+            n: channels,
+            k,
+            groups,
+            gates: heads,
+            places,
+            weights,
+            aligned,
+            sums,
+            zero_points,
+            scales,
+            bias,
+            reduced_range: false,
+            backwards: self.backwards,
+        }
+    }
+
+    /// The heads, to be written by several threads.
+    pub fn heads_mut(&mut self) -> HeadsMut<'_> {
+        HeadsMut {
+            groups: self.groups,
+            panels: self.panels_of_head(),
+            shift: self.isa.registers().shift,
+            weights: Shared::new(self.weights[self.aligned..].as_chunks_mut().0),
+            sums: Shared::new(&mut self.sums),
+            scales: Shared::new(&mut self.scales),
+            places: &self.places,
+        }
+    }
+
+    /// Panels of each head of [`of_heads`](Self::of_heads).
+    pub fn panels_of_head(&self) -> usize {
+        self.places.len().checked_div(self.gates).unwrap_or(0)
+    }
+
+    /// The panels of the first `count` channels of a head.
+    pub fn panels_of(&self, head: usize, count: usize) -> Range<usize> {
+        let first = head * self.panels_of_head();
+        let panels = &self.places[first..first + self.panels_of_head()];
+        let start = panels.first().map_or(0, |place| place.start);
+        let used = panels.partition_point(|place| place.start - start < count);
+        first..first + used
+    }
+
+    /// Channels of the panels of the first `count` channels of a head, padding included.
+    pub fn padded(&self, count: usize) -> usize {
+        let panels = self.panels_of(0, count);
+        let last = panels.last().map(|panel| &self.places[panel]);
+        last.map_or(0, |place| place.at + place.width)
+    }
+}
+
+/// The codes of heads, of which several threads write different channels or inputs.
+#[derive(Clone, Copy)]
+pub struct HeadsMut<'a> {
+    /// Groups of a channel.
+    groups: usize,
+    /// Added to the codes, for the instruction set.
+    pub shift: u8,
+    /// By groups.
+    weights: Shared<'a, [u8; 4]>,
+    sums: Shared<'a, i32>,
+    scales: Shared<'a, f32>,
+    /// Of each head, one behind the other.
+    places: &'a [Place],
+    panels: usize,
+}
+
+impl HeadsMut<'_> {
+    /// The panels of a head, and its first channel.
+    #[inline(always)]
+    fn places(&self, head: usize) -> (&[Place], usize) {
+        let places = &self.places[head * self.panels..][..self.panels];
+        (places, places.first().map_or(0, |place| place.start))
+    }
+
+    /// Writes the groups of up to four neighbouring channels of a head, which begin at a multiple of
+    /// four, the sums of their codes, and their scales.
+    ///
+    /// # Safety
+    /// No other thread writes these channels, and none reads them.
+    #[inline(always)]
+    pub unsafe fn put_channels(
+        self,
+        [head, channel]: [usize; 2],
+        rows: &[&[[u8; 4]]],
+        (sums, scales): ([i32; 4], [f32; 4]),
+    ) {
+        let (places, start) = self.places(head);
+        let after = places.partition_point(|place| place.start - start <= channel);
+        let place = places[after - 1];
+        let (lane, count) = (channel - (place.start - start), rows.len());
+        assert!(lane + count <= place.channels && rows.iter().all(|row| row.len() <= self.groups));
+        let at = place.at + lane;
+        let first = place.at * self.groups + lane;
+        // SAFETY: what there is of these channels is this thread's.
+        unsafe {
+            self.sums
+                .part(at..at + count)
+                .copy_from_slice(&sums[..count]);
+            self.scales
+                .part(at..at + count)
+                .copy_from_slice(&scales[..count]);
+            if let [a, b, c, d] = rows {
+                let rows = a.iter().zip(*b).zip(c.iter().zip(*d));
+                let groups = rows.map(|((a, b), (c, d))| [*a, *b, *c, *d]);
+                return self.weights.scatter(first, place.width, groups);
+            }
+            for (i, row) in rows.iter().enumerate() {
+                let groups = row.iter().map(|group| [*group]);
+                self.weights.scatter(first + i, place.width, groups);
+            }
+        }
+    }
+
+    /// Writes the inputs of a group of all channels of a head, in a row each.
+    ///
+    /// # Safety
+    /// No other thread writes this group, and none reads it.
+    #[inline(always)]
+    pub unsafe fn put_group(self, head: usize, group: usize, rows: [&[u8]; 4]) {
+        let (places, start) = self.places(head);
+        assert!(group < self.groups, "a group");
+        for place in places {
+            let at = place.at * self.groups + group * place.width;
+            // SAFETY: this group is this thread's.
+            let to = unsafe { self.weights.part(at..at + place.channels) };
+            let [a, b, c, d] = rows.map(|row| &row[place.start - start..][..place.channels]);
+            for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                *to = [*a, *b, *c, *d];
+            }
+        }
+    }
+
+    /// Writes one input of all channels of a head.
+    ///
+    /// # Safety
+    /// No other thread writes its group, and none reads it.
+    #[inline(always)]
+    pub unsafe fn put_input(self, head: usize, input: usize, row: &[u8]) {
+        let (places, start) = self.places(head);
+        assert!(input / 4 < self.groups, "an input");
+        for place in places {
+            let at = place.at * self.groups + input / 4 * place.width;
+            // SAFETY: this group is this thread's.
+            let to = unsafe { self.weights.part(at..at + place.channels) };
+            for (to, code) in to.iter_mut().zip(&row[place.start - start..]) {
+                to[input % 4] = *code;
+            }
+        }
+    }
+}
