@@ -9,6 +9,7 @@ use super::survey::Survey;
 use crate::error::{Error, Fault, Result};
 use crate::module::{
     AnyLayer, LayerKind, LentWeight, Quantizable, Visitor, VisitorMut, Walk, WalkMut, WeightId,
+    WeightInfo,
 };
 use crate::qconfig::QConfig;
 use crate::trace;
@@ -59,68 +60,6 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
     decisions: &[Decision],
     reporter: Reporter<'_>,
 ) -> Result<Quantized> {
-    struct Quantize<'a, 'r> {
-        /// By path, with what follows from an error.
-        qconfigs: BTreeMap<&'a str, (&'a QConfig, Refusal)>,
-        /// Whether this walk is for the embeddings.
-        embeddings: bool,
-        /// Weights lent by quantized layers, with their paths, by the float matrix they were made
-        /// from.
-        lent: HashMap<WeightId, (String, LentWeight)>,
-        done: Quantized,
-        reporter: Reporter<'r>,
-    }
-
-    impl Visitor for Quantize<'_, '_> {
-        fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
-            let Some(&(qconfig, refusal)) = self.qconfigs.get(path) else {
-                return Ok(());
-            };
-            let embedding = layer.kind() == LayerKind::Embedding;
-            if embedding != self.embeddings || self.reporter.is_cancelled() {
-                return Ok(());
-            }
-            let weights = layer.weight_infos();
-            trace::quantize_layer!(path, layer, weights, qconfig);
-            let lent = weights.iter().find_map(|w| self.lent.get(w.id.as_ref()?));
-            let sharing = lent.and_then(|(lender, weight)| {
-                let quantized = layer.quantize_sharing_boxed(qconfig, weight)?;
-                Some((lender.clone(), quantized))
-            });
-            let quantized = match sharing {
-                Some((lender, quantized)) => {
-                    self.done.sharing.insert(path.to_owned(), lender);
-                    quantized
-                }
-                None => {
-                    let leaves = |error: &Error| match refusal {
-                        Refusal::Fails => false,
-                        Refusal::LeavesAtLimit => LeftReason::of_limit(error).is_some(),
-                        Refusal::Leaves => true,
-                    };
-                    let quantized = match layer.quantize_boxed(qconfig) {
-                        Err(error) if leaves(&error) => {
-                            self.done.refused.insert(path.to_owned(), error);
-                            self.reporter.advance(path, &weights);
-                            return Ok(());
-                        }
-                        quantized => quantized?,
-                    };
-                    for weight in &weights {
-                        if let (Some(id), Some(lent)) = (&weight.id, quantized.lend(&weight.name)) {
-                            let lender = || (path.to_owned(), lent);
-                            self.lent.entry(id.clone()).or_insert_with(lender);
-                        }
-                    }
-                    quantized
-                }
-            };
-            self.done.replacements.insert(path.to_owned(), quantized);
-            self.reporter.advance(path, &weights);
-            Ok(())
-        }
-    }
-
     let mut visitor = Quantize {
         qconfigs: survey
             .layers
@@ -143,6 +82,82 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
     Walk::over(model, &mut visitor)?;
     visitor.reporter.finish()?;
     Ok(visitor.done)
+}
+
+/// The visitor that quantizes the layers of one pass.
+struct Quantize<'a, 'r> {
+    /// By path, with what follows from an error.
+    qconfigs: BTreeMap<&'a str, (&'a QConfig, Refusal)>,
+    /// Whether this walk is for the embeddings.
+    embeddings: bool,
+    /// Weights lent by quantized layers, with their paths, by the float matrix they were made
+    /// from.
+    lent: HashMap<WeightId, (String, LentWeight)>,
+    done: Quantized,
+    reporter: Reporter<'r>,
+}
+
+impl Visitor for Quantize<'_, '_> {
+    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+        let Some(&(qconfig, refusal)) = self.qconfigs.get(path) else {
+            return Ok(());
+        };
+        let embedding = layer.kind() == LayerKind::Embedding;
+        if embedding != self.embeddings || self.reporter.is_cancelled() {
+            return Ok(());
+        }
+        let weights = layer.weight_infos();
+        trace::quantize_layer!(path, layer, weights, qconfig);
+        let lent = weights.iter().find_map(|w| self.lent.get(w.id.as_ref()?));
+        let sharing = lent.and_then(|(lender, weight)| {
+            let quantized = layer.quantize_sharing_boxed(qconfig, weight)?;
+            Some((lender.clone(), quantized))
+        });
+        let quantized = match sharing {
+            Some((lender, quantized)) => {
+                self.done.sharing.insert(path.to_owned(), lender);
+                quantized
+            }
+            None => match layer.quantize_boxed(qconfig) {
+                Err(error) if refusal.leaves(&error) => {
+                    self.done.refused.insert(path.to_owned(), error);
+                    self.reporter.advance(path, &weights);
+                    return Ok(());
+                }
+                quantized => {
+                    let quantized = quantized?;
+                    self.lend(path, &weights, &*quantized);
+                    quantized
+                }
+            },
+        };
+        self.done.replacements.insert(path.to_owned(), quantized);
+        self.reporter.advance(path, &weights);
+        Ok(())
+    }
+}
+
+impl Refusal {
+    /// Whether the layer of an error is left.
+    fn leaves(self, error: &Error) -> bool {
+        match self {
+            Self::Fails => false,
+            Self::LeavesAtLimit => LeftReason::of_limit(error).is_some(),
+            Self::Leaves => true,
+        }
+    }
+}
+
+impl Quantize<'_, '_> {
+    /// Lends the weights of a quantized layer to those that share the matrices they were made from.
+    fn lend(&mut self, path: &str, weights: &[WeightInfo], quantized: &dyn AnyLayer) {
+        for weight in weights {
+            if let (Some(id), Some(lent)) = (&weight.id, quantized.lend(&weight.name)) {
+                let lender = || (path.to_owned(), lent);
+                self.lent.entry(id.clone()).or_insert_with(lender);
+            }
+        }
+    }
 }
 
 /// Checks that every replacement will find its place, without changing anything.

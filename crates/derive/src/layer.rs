@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{LitStr, WherePredicate, parse_quote};
+use syn::{Generics, LitStr, WherePredicate, parse_quote};
 
 use crate::ast::{Field, Input};
 
@@ -14,57 +14,17 @@ pub fn implementation(
     fields: &[Field<'_>],
 ) -> TokenStream {
     let ident = input.ident;
-    let generics = {
-        let mut generics = input.generics.clone();
-        let clone = quote!(::core::clone::Clone);
-        let params = input.generics.type_params().map(|param| &param.ident);
-        let predicates = &mut generics.make_where_clause().predicates;
-        predicates.extend(params.map(|param| -> WherePredicate { parse_quote!(#param: #clone) }));
-        // As `Layer` asks.
-        predicates.push(parse_quote!(Self: 'static));
-        generics
-    };
+    let generics = generics(input);
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
 
-    let (qconfig, name, tap) = (local("__qconfig"), local("__name"), local("__tap"));
-    let (mut names, mut projections) = (Vec::new(), Vec::new());
-    let (mut quantized, mut checkpoint_name, mut measured) = (Vec::new(), None, None);
-    for field in fields {
-        let member = &field.member;
-        // Mistakes in a field's type are shown there.
-        let span = Span::call_site().located_at(field.ty.span());
-        if field.attrs.name.is_some() {
-            let own_name = quote_spanned!(span=> __Name::name(&self.#member));
-            checkpoint_name = Some(quote! {
-                fn checkpoint_name(&self) -> ::core::option::Option<&str> {
-                    #own_name
-                }
-            });
-        }
-        let Some(weight) = &field.attrs.weight else {
-            let cloned = quote_spanned!(span=> ::core::clone::Clone::clone(&self.#member));
-            quantized.push(quote!(#member: #cloned));
-            continue;
-        };
-        let projection = quote_spanned!(span=> __Weight::projection(&self.#member));
-        let projection_mut = quote_spanned!(span=> __Weight::projection_mut(&mut self.#member));
-        let twin = quote_spanned!(span=> __Weight::quantize(&self.#member, #weight, #qconfig)?);
-        // The calls of several projections are not those of one function.
-        measured = projections.is_empty().then(|| {
-            quote! {
-                fn attach(&mut self, #tap: ::core::option::Option<#krate::module::Tap>) -> bool {
-                    #projection_mut.attach(#tap)
-                }
-
-                fn replay(&self) -> ::core::option::Option<#krate::module::Replay> {
-                    #projection.replay()
-                }
-            }
-        });
-        quantized.push(quote!(#member: #twin));
-        names.push(weight);
-        projections.push(projection);
-    }
+    let (qconfig, name) = (local("__qconfig"), local("__name"));
+    let Parts {
+        names,
+        projections,
+        quantized,
+        checkpoint_name,
+        measured,
+    } = Parts::of(fields, krate, &qconfig);
     quote! {
         const _: () = {
             #[allow(unused_imports)]
@@ -105,6 +65,81 @@ pub fn implementation(
                 #measured
             }
         };
+    }
+}
+
+/// The generics of the impl: what the struct has, with the bounds of `Layer`.
+fn generics(input: &Input<'_>) -> Generics {
+    let mut generics = input.generics.clone();
+    let clone = quote!(::core::clone::Clone);
+    let params = input.generics.type_params().map(|param| &param.ident);
+    let predicates = &mut generics.make_where_clause().predicates;
+    predicates.extend(params.map(|param| -> WherePredicate { parse_quote!(#param: #clone) }));
+    predicates.push(parse_quote!(Self: 'static));
+    generics
+}
+
+/// The parts of the impl that fields give.
+#[derive(Default)]
+struct Parts<'f> {
+    /// Of the weights.
+    names: Vec<&'f LitStr>,
+    projections: Vec<TokenStream>,
+    /// The fields of the quantized twin.
+    quantized: Vec<TokenStream>,
+    checkpoint_name: Option<TokenStream>,
+    /// The methods that report calls and replay them.
+    measured: Option<TokenStream>,
+}
+
+impl<'f> Parts<'f> {
+    fn of(fields: &'f [Field<'_>], krate: &TokenStream, qconfig: &Ident) -> Self {
+        let mut parts = Self::default();
+        for field in fields {
+            let member = &field.member;
+            // Mistakes in a field's type are shown there.
+            let span = Span::call_site().located_at(field.ty.span());
+            if field.attrs.name.is_some() {
+                let own_name = quote_spanned!(span=> __Name::name(&self.#member));
+                parts.checkpoint_name = Some(quote! {
+                    fn checkpoint_name(&self) -> ::core::option::Option<&str> {
+                        #own_name
+                    }
+                });
+            }
+            let Some(weight) = &field.attrs.weight else {
+                let cloned = quote_spanned!(span=> ::core::clone::Clone::clone(&self.#member));
+                parts.quantized.push(quote!(#member: #cloned));
+                continue;
+            };
+            let projection = quote_spanned!(span=> __Weight::projection(&self.#member));
+            let projection_mut = quote_spanned!(span=> __Weight::projection_mut(&mut self.#member));
+            let twin = quote_spanned!(span=> __Weight::quantize(&self.#member, #weight, #qconfig)?);
+            // Several projections are called one by one: no call is the layer's.
+            let is_first = parts.projections.is_empty();
+            parts.measured = is_first.then(|| measured(&projection, &projection_mut, krate));
+            parts.quantized.push(quote!(#member: #twin));
+            parts.names.push(weight);
+            parts.projections.push(projection);
+        }
+        parts
+    }
+}
+
+fn measured(
+    projection: &TokenStream,
+    projection_mut: &TokenStream,
+    krate: &TokenStream,
+) -> TokenStream {
+    let tap = local("__tap");
+    quote! {
+        fn attach(&mut self, #tap: ::core::option::Option<#krate::module::Tap>) -> bool {
+            #projection_mut.attach(#tap)
+        }
+
+        fn replay(&self) -> ::core::option::Option<#krate::module::Replay> {
+            #projection.replay()
+        }
     }
 }
 
