@@ -99,10 +99,10 @@ fn largest_difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     // A NaN anywhere is as far as can be.
     pairs.fold(0., |most, (a, b)| {
         let difference = (a - b).abs();
-        match difference <= most {
-            true => most,
-            false if difference.is_nan() => f32::INFINITY,
-            false => difference,
+        if difference.is_nan() {
+            f32::INFINITY
+        } else {
+            difference.max(most)
         }
     })
 }

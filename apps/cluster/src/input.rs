@@ -70,10 +70,11 @@ impl Input {
         };
         let url =
             url.map_err(|()| anyhow::anyhow!("--input {shown}: expected an absolute path"))?;
-        let extension = match is_dir {
-            true => format!(".{EXTENSION}"),
-            // Whatever the name of a single file is.
-            false => String::new(),
+        // A single file may have any name.
+        let extension = if is_dir {
+            format!(".{EXTENSION}")
+        } else {
+            String::new()
         };
         let options = ParquetReadOptions::default();
         let options = ParquetReadOptions {

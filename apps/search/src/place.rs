@@ -48,13 +48,15 @@ impl Place {
     pub fn named(path: &Path) -> Self {
         let is = |path: &Path, name: &str| path.file_name().is_some_and(|it| it == name);
         let in_folder = |path: &Path| path.parent().is_some_and(|parent| is(parent, FOLDER));
-        match path.is_dir() {
-            true if is(path, FOLDER) => Self::named(&path.join(FILE)),
-            true => Self::inside(path),
-            false => Self {
+        if !path.is_dir() {
+            Self {
                 file: path.to_owned(),
                 inside: is(path, FILE) && in_folder(path),
-            },
+            }
+        } else if is(path, FOLDER) {
+            Self::named(&path.join(FILE))
+        } else {
+            Self::inside(path)
         }
     }
 
