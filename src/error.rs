@@ -36,7 +36,7 @@ enum Place {
     File(PathBuf),
 }
 
-/// What is at fault.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -240,7 +240,7 @@ impl Error {
         Self::from(Fault::Custom { kind, message })
     }
 
-    /// What is at fault.
+    /// The kind of a fault.
     pub fn kind(&self) -> ErrorKind {
         self.0.fault.kind()
     }

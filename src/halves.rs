@@ -37,7 +37,7 @@ impl HalfType {
         }
     }
 
-    /// What the activations of a product with such weights are.
+    /// The word for the activations of a product with such weights.
     pub(crate) fn activations(self) -> &'static str {
         match self {
             Self::Float16 => "float",

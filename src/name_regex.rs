@@ -10,7 +10,7 @@ use crate::words::brief;
 const MAX_COMPILED: usize = 1 << 18;
 /// Bytes that a search may keep besides, to be faster than without.
 const MAX_CACHED: usize = 1 << 18;
-/// The same limit for all regexes of a file, which are searched for together.
+/// The limit for all regexes of a file, which are searched for together.
 const MAX_SET_CACHED: usize = 1 << 22;
 
 /// Regexes of one file or spec, and bytes of their patterns together: each of these takes up to a

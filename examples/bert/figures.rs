@@ -23,7 +23,7 @@ pub struct Figures {
     pub embeddings: bool,
     /// Whether layer norms were equalized before.
     pub equalized: bool,
-    /// What the quantized model's attention multiplies.
+    /// The precision of the quantized model's attention.
     pub attention: Attention,
     /// Instruction set of the quantized layers.
     pub isa: String,

@@ -30,7 +30,7 @@
 //! target/tune/checkpoint: loads to the same sqnr, 47.34633
 //! ```
 //!
-//! `metric` evaluates; the model and the readers are those of `examples/bert`, in `crates/support`.
+//! `metric` evaluates; it shares the model and the readers of `examples/bert`, in `crates/support`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod metric;

@@ -1,4 +1,4 @@
-//! What is fuzzed: functions of bytes that panic where something is wrong.
+//! Fuzz targets: functions of bytes that panic where something is wrong.
 #![allow(missing_docs, reason = "each module has one function")]
 
 pub mod checkpoint;

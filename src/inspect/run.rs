@@ -39,7 +39,7 @@ pub struct LayerInspection {
     pub quantized: bool,
     /// Bytes of its weights before, each memory counted once.
     pub bytes_before: usize,
-    /// The same after.
+    /// Its state afterwards.
     pub bytes_after: usize,
     /// Its quantized weights.
     pub weights: Vec<WeightInspection>,

@@ -77,7 +77,7 @@ pub trait Layer: Sized + 'static {
     /// Its weights as they are now.
     fn weight_infos(&self) -> Vec<WeightInfo>;
 
-    /// The same layer with quantized weights; `self` stays as it is.
+    /// This layer with quantized weights; `self` stays as it is.
     ///
     /// # Errors
     /// When a weight cannot be quantized with `qconfig`.
@@ -90,7 +90,7 @@ pub trait Layer: Sized + 'static {
         None
     }
 
-    /// The same layer with the quantized weight of another layer, made from the matrix that this
+    /// This layer with the quantized weight of another layer, made from the matrix that this
     /// layer holds too; `None` if it cannot use it, in which case it is quantized on its own.
     fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
         let _ = (qconfig, lent);
@@ -126,7 +126,7 @@ pub trait Layer: Sized + 'static {
         Ok(Vec::new())
     }
 
-    /// The same function of inputs that were divided by `factors`, `[in_features]`: for
+    /// The function of this layer on inputs that were divided by `factors`, `[in_features]`: for
     /// [`equalize`](crate::equalize()). `None` if the layer has no such form, as by default.
     ///
     /// # Errors

@@ -55,12 +55,12 @@ impl LayerNorm {
         candle_nn::LayerNorm::new(weight, bias, eps).into()
     }
 
-    /// The same without a bias.
+    /// A norm without a bias.
     pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
         candle_nn::LayerNorm::new_no_bias(weight, eps).into()
     }
 
-    /// The same without a bias that does not subtract the mean: an [`RmsNorm`].
+    /// A norm without a bias that does not subtract the mean: an [`RmsNorm`].
     pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
         candle_nn::LayerNorm::rms_norm(weight, eps).into()
     }

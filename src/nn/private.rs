@@ -1,4 +1,4 @@
-//! What the `Layer` that the derive writes calls; not part of the public API.
+//! Traits that a derived `Layer` calls; not part of the public API.
 
 use super::projection::Projection;
 use crate::error::Result;

@@ -41,7 +41,7 @@ impl ObserverConfig {
         }))
     }
 
-    /// What an observer makes of the ranges that it keeps; `None` if it keeps something else.
+    /// The formula for the ranges that an observer keeps; `None` if it keeps something else.
     fn formula(&self) -> Result<Option<Formula>> {
         if let Some(constant) = self.averaging_constant()
             && !(constant > 0. && constant <= 1.)

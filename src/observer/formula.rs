@@ -26,8 +26,8 @@ impl Formula {
         OnnxRuntime::new(config).map(Self::OnnxRuntime)
     }
 
-    /// The parameters of each range; of no range, before the first tensor, those of a weight of
-    /// zeros.
+    /// The parameters of each range; without a range, before the first tensor, as for a weight
+    /// of zeros.
     pub fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
         match self {
             Self::PyTorch(formula) => formula.calculate_qparams(ranges),

@@ -103,7 +103,7 @@ impl WeightQParams {
         })
     }
 
-    /// The same with another way to make codes.
+    /// These parameters with another way to make codes.
     #[doc(hidden)]
     #[must_use]
     pub fn with_rounding(self, rounding: Rounding) -> Self {

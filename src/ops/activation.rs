@@ -51,7 +51,7 @@ fn name(activation: Activation) -> &'static str {
     }
 }
 
-/// The same by candle's own operations.
+/// The function by candle's own operations.
 fn composite(xs: &Tensor, activation: Activation) -> Result<Tensor> {
     match activation {
         Activation::Relu => xs.relu(),

@@ -1,4 +1,4 @@
-//! What became of a layer.
+//! The outcome for a layer.
 
 use std::fmt;
 

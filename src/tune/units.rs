@@ -77,7 +77,7 @@ impl Units {
         self.0.len()
     }
 
-    /// The same for all, as far as they can.
+    /// One precision for all, as far as they can.
     pub fn uniform(&self, precision: Precision) -> Assignment {
         Assignment(self.0.iter().map(|unit| unit.at(precision)).collect())
     }

@@ -210,7 +210,7 @@ impl QWeight {
         }
     }
 
-    /// Whether its products do to activations what those of the other do.
+    /// Whether both quantize activations alike.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.packed.element() == other.packed.element()
     }

@@ -123,7 +123,7 @@ impl Quantized {
                 activation,
             },
             None => Format::Half {
-                // What is no code is a half.
+                // Elements are codes or halves.
                 half: half.unwrap_or(HalfType::Float16),
                 saturated,
                 multiplied,

@@ -1,7 +1,7 @@
-//! What attention with factors of fewer bits loses, by itself and beside `int8()`.
+//! The loss by attention with factors of fewer bits, by itself and beside `int8()`.
 //!
 //! With `--nocapture` the tests print the figures of docs/presets.md, with `DYNQUANT_LONG=1` for
-//! all held-out texts of `assets/bert`; MiniLM is that of `tests/bert/minilm.rs`.
+//! all held-out texts of `assets/bert`; MiniLM is read as in `tests/bert/minilm.rs`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Checkpoints that are quantized without a model equal those of a model: tensors and
+//! Checkpoints that are quantized without a model equal a model's: tensors and
 //! `config.json`.
 
 use std::collections::HashMap;

@@ -9,6 +9,7 @@ mod foreign;
 mod hostile;
 mod isa;
 mod layouts;
+mod mixed;
 mod model;
 mod origins;
 mod real_files;

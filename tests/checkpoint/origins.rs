@@ -718,7 +718,7 @@ fn two_heads_of_a_float_table_are_saved_once_if_they_multiply_alike() -> Result<
         m.heads.iter().collect()
     })?;
     assert_eq!(beside.beside.len(), 1);
-    // The same codes, but another treatment of activations.
+    // Equal codes, but another treatment of activations.
     let mut per_row = per_channel.clone();
     if let QConfig::Int8 { activation, .. } = &mut per_row {
         activation.granularity = Granularity::PerRow;
@@ -770,7 +770,7 @@ fn a_layer_whose_path_is_another_layers_tensor_is_refused() -> Result<()> {
         error.starts_with("w: ") && error.contains("a float dtype"),
         "{error}"
     );
-    // The same codes in another shape are another weight.
+    // Equal codes in another shape are another weight.
     let load = |vb: VarBuilder<'static>| {
         let first = nn::linear_no_bias(8, 6, vb.pp("first"))?;
         let w = first.weight().copy()?.reshape((8, 6))?;
@@ -894,7 +894,7 @@ fn weights_of_one_row_or_one_column_are_found() -> Result<()> {
     Ok(())
 }
 
-/// The register of tensors drops those of closed checkpoints, at the latest after a thousand.
+/// The register drops tensors of closed checkpoints, at the latest after a thousand.
 #[test]
 fn a_tensor_keeps_its_origin_among_thousands() -> Result<()> {
     let dir = tempfile::tempdir()?;

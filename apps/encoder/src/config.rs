@@ -8,7 +8,7 @@ use candle_dynquant_support::bert;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// The parameters of a model: those of its BERT, and what follows them.
+/// The parameters of a model: its BERT's, and the rest.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The parameters in `config.json`.

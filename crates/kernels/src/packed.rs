@@ -649,7 +649,7 @@ impl Cut {
         }
     }
 
-    /// A panel of one of several ranges, whose memory follows that of the range before.
+    /// A panel of one of several ranges, which follow one another in memory.
     fn place(self, range: usize, panel: usize) -> Place {
         let bound = |panel: usize| self.registers * panel / self.panels * self.lanes;
         let (first, end) = (bound(panel), bound(panel + 1));

@@ -1,4 +1,4 @@
-//! What the passes ask for: changes, and places that are left.
+//! The changes that passes ask for, and the places that they leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 

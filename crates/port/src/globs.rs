@@ -39,7 +39,7 @@ pub fn expand(world: &World, path: &Path, types: &mut Types) {
     }
 }
 
-/// The names that a file's own module has, those of its globs too.
+/// The names that a file's own module has, by globs too.
 fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> Names {
     let mut names = Names::new();
     if !seen.insert(file.to_path_buf()) {

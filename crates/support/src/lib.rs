@@ -1,4 +1,4 @@
-//! What the examples, tests, benchmarks and programs of this repository share: models of the
+//! Code that the examples, tests, benchmarks and programs of this repository share: models of the
 //! examples, readers of their files, and the frames of command lines and benchmarks.
 #![allow(
     missing_docs,

@@ -33,7 +33,7 @@ pub fn dequantize(
     rewrite(&contents, out.as_ref(), progress)
 }
 
-/// What is written of a tensor of the source.
+/// The output for a tensor of the source.
 fn outputs<'a>(source: &'a Opened, name: &'a str, entry: &'a Entry) -> Vec<Output<'a>> {
     // The tensor has the elements of a view.
     let is_view = source.is_view(name);

@@ -191,7 +191,7 @@ fn reading(error: std::io::Error) -> Error {
     Error::from(Fault::Io { action, error })
 }
 
-/// What a header has under a name.
+/// A value of a header.
 enum Raw {
     Tensor(RawEntry),
     Metadata(BTreeMap<String, String>),

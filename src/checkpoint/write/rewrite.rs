@@ -21,7 +21,7 @@ use crate::weight::Format;
 /// How deep the folders are from which files are copied.
 const MAX_DEPTH: usize = 8;
 
-/// What is written in the place of a checkpoint.
+/// The contents of the new checkpoint.
 pub struct Contents<'a> {
     pub source: &'a Opened,
     /// In the place of each tensor of the source, in the file that has it: of one that is left out

@@ -187,7 +187,7 @@ impl<'a> Save<'a> {
         }
     }
 
-    /// What is written of a tensor of the source.
+    /// The output for a tensor of the source.
     fn outputs(&self, name: &str, entry: &Entry) -> Vec<Output<'_>> {
         let replaced = self.replaced(name, entry);
         let mut outputs = replaced.unwrap_or_else(|| vec![Output::Copied]);

@@ -77,7 +77,7 @@ impl Projection {
         Self::of_gates(weight, bias, 1)
     }
 
-    /// The same with a function applied to every element of the output; quantized, while it is
+    /// This projection with a function applied to every element of the output; quantized, while it is
     /// in the cache.
     #[must_use]
     pub fn with_activation(self, activation: Activation) -> Self {
@@ -92,7 +92,7 @@ impl Projection {
         self.activation
     }
 
-    /// The same projection with its weight quantized; `self` stays as it is.
+    /// This projection with its weight quantized; `self` stays as it is.
     ///
     /// # Errors
     /// As [`QWeight::from_float`], and when the weight is quantized already.
@@ -186,7 +186,7 @@ impl Projection {
         }
     }
 
-    /// The same function of inputs that were divided by `factors`, `[in_features]`; `None` if it is
+    /// This projection for inputs that were divided by `factors`, `[in_features]`; `None` if it is
     /// quantized.
     ///
     /// # Errors

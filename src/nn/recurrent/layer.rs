@@ -1,4 +1,4 @@
-//! What all recurrent layers have, written once.
+//! The common part of all recurrent layers.
 
 /// The constructor and the implementations that all layers around a [`Stack`](super::stack::Stack) or a cell share.
 ///

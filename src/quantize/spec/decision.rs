@@ -1,4 +1,4 @@
-//! What a spec decides for a layer.
+//! The decision of a spec for a layer.
 
 use crate::qconfig::QConfig;
 use crate::quantize::outcome::LeftReason;

@@ -1,4 +1,4 @@
-//! What a strategy asks for.
+//! Trials, as a strategy asks for them.
 
 use std::cmp::Ordering;
 

@@ -50,7 +50,7 @@ fn send(stream: &mut TcpStream, request: &str) {
     let _ = stream.write_all(request.as_bytes());
 }
 
-/// What others got during an attack.
+/// The answers that others got during an attack.
 struct Seen {
     /// The times of the answers, in order.
     answers: Vec<Duration>,

@@ -1,4 +1,4 @@
-//! What the commands are told.
+//! Arguments of the commands.
 
 use std::path::PathBuf;
 

@@ -18,7 +18,7 @@ use crate::packed::heads::{HEADS, HeadsMut};
 use crate::sizes;
 use crate::threads::{Shared, TASKS_PER_THREAD, Threads};
 
-/// Keys and values of attention as codes, with a scale a row: a cache, or those of one call.
+/// Keys and values of attention as codes, with a scale a row: a cache, or the operands of one call.
 ///
 /// A row becomes codes when it is appended, by
 /// [`quantize_symmetric_row`](crate::reference::quantize_symmetric_row), and is never touched

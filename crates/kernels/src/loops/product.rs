@@ -274,7 +274,7 @@ pub struct Product<'a, G> {
     pub lhs: Lhs<'a, G>,
     /// The weights.
     pub rhs: &'a Packed,
-    /// Groups of inputs that are multiplied: those of the weights, or the first of them.
+    /// The number of groups of inputs that are multiplied: all groups of the weights, or the first.
     pub groups: usize,
     /// Applied to every element of the result.
     pub activation: Option<Activation>,

@@ -380,7 +380,7 @@ fn sums_of_all_keys_that_there_may_be_are_exact() {
     }
 }
 
-/// What 8 bits do where they are few: stated, so that a change is noticed.
+/// Hard cases for 8 bits, with their results: a change is noticed.
 #[test]
 fn hard_cases_of_8_bits_have_stated_results() {
     let attend = |qkv: [&[f32]; 3], dim, mask: Option<&[f32]>, precision| {
@@ -433,7 +433,7 @@ fn hard_cases_of_8_bits_have_stated_results() {
     );
 
     // Weights below 1/510 of the greatest are lost, though 599 of them are half of the sum: the
-    // result is that of the greatest alone, times its part.
+    // result is the greatest's alone, times its part.
     let sink = vec![0.; keys * dim];
     let mut mask = vec![-(1200f32.ln()); keys];
     mask[0] = 0.;

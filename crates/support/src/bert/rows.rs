@@ -1,5 +1,5 @@
 //! The BERT on texts of different lengths without padding: all tokens of a call are rows of one
-//! matrix, `[tokens, hidden]`. Only attention sees texts, and takes those of one length at a time.
+//! matrix, `[tokens, hidden]`. Only attention sees texts, and takes texts of one length at a time.
 
 use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;

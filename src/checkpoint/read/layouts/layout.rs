@@ -1,4 +1,4 @@
-//! What every layout has: weights by the names of their tensors.
+//! The common part of all layouts: weights by the names of their tensors.
 
 use super::super::files::Files;
 use super::super::header::Entry;

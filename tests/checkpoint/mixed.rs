@@ -1,0 +1,79 @@
+//! Recurrent layers whose weights come from layers that are quantized otherwise.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::nn::{self, RecurrentConfig};
+use candle_dynquant::{Checkpoint, QConfig, QConfigSpec, checkpoint, quantize_dynamic};
+use candle_nn::VarBuilder;
+
+const INPUT: usize = 5;
+const HIDDEN: usize = 8;
+
+fn lstm(vb: VarBuilder<'_>) -> Result<nn::LSTM> {
+    let config = RecurrentConfig {
+        bidirectional: true,
+        ..Default::default()
+    };
+    Ok(nn::LSTM::new(INPUT, HIDDEN, config, vb)?)
+}
+
+#[test]
+fn each_direction_may_be_quantized_otherwise() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    let mut tensors = HashMap::new();
+    let shapes: [(&str, &[usize]); 4] = [
+        ("weight_ih", &[4 * HIDDEN, INPUT]),
+        ("weight_hh", &[4 * HIDDEN, HIDDEN]),
+        ("bias_ih", &[4 * HIDDEN]),
+        ("bias_hh", &[4 * HIDDEN]),
+    ];
+    for (name, shape) in shapes {
+        for end in ["l0", "l0_reverse"] {
+            let tensor = Tensor::randn(0f32, 0.3, shape, &Device::Cpu)?;
+            for layer in ["a", "b"] {
+                tensors.insert(format!("{layer}.{name}_{end}"), tensor.copy()?);
+            }
+        }
+    }
+    candle_core::safetensors::save(&tensors, &float)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut both = HashMap::from([
+        ("a".to_owned(), lstm(vb.pp("a"))?),
+        ("b".to_owned(), lstm(vb.pp("b"))?),
+    ]);
+    let spec = QConfigSpec::int8().min_params(0);
+    quantize_dynamic(&mut both, &spec.name("b", QConfig::float16()))?;
+    checkpoint::save(&both, &source, &out)?;
+
+    let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
+    let xs = Tensor::randn(0f32, 1., (7, 2, INPUT), &Device::Cpu)?;
+    let half = |ys: &Tensor, direction: usize| -> Result<Vec<f32>> {
+        let half = ys.narrow(2, direction * HIDDEN, HIDDEN)?;
+        Ok(half.flatten_all()?.to_vec1()?)
+    };
+    let [a, b] = ["a", "b"].map(|name| both[name].forward(&xs, None));
+    let ((a, _), (b, _)) = (a?, b?);
+    let directions = vb.clone().rename_f(|name| {
+        let of = if name.contains("_reverse") { "b" } else { "a" };
+        name.replace("mixed", of)
+    });
+    let (ys, _) = lstm(directions.pp("mixed"))?.forward(&xs, None)?;
+    assert_eq!(half(&ys, 0)?, half(&a, 0)?);
+    assert_eq!(half(&ys, 1)?, half(&b, 1)?);
+
+    // Input and state of one direction, too.
+    let products = vb.rename_f(|name| {
+        let of = if name.contains("_hh_") { "b" } else { "a" };
+        name.replace("mixed", of)
+    });
+    let (ys, _) = lstm(products.pp("mixed"))?.forward(&xs, None)?;
+    for (name, alone) in [("int8", a), ("float16", b)] {
+        let error = (&ys - alone)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert!((1e-7..0.02).contains(&error), "{name}: {error}");
+    }
+    Ok(())
+}
