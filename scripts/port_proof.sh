@@ -204,6 +204,7 @@ if [ -n "$patterns" ]; then
 fi
 [ "$patterns" != only ] || exit 0
 : >"$scratch/check.json"
+status=""
 if [ -n "$compile" ]; then
     status=0
     cargo_there check --package all --message-format=json \
@@ -222,13 +223,13 @@ if [ -n "$run" ]; then
     cargo_there run $profile --quiet --package proof -- --size "$size" $only >"$scratch/run.jsonl"
 fi
 
-python3 - "$scratch" "$form" <<'PY'
+python3 - "$scratch" "$status" "$form" <<'PY'
 import collections
 import json
 import os
 import sys
 
-scratch, options = sys.argv[1], sys.argv[2:]
+scratch, status, options = sys.argv[1], sys.argv[2], sys.argv[3:]
 source = os.path.join(scratch, "all", "src")
 errors, warnings = collections.Counter(), collections.Counter()
 kinds = collections.Counter()
@@ -249,6 +250,11 @@ for line in open(os.path.join(scratch, "check.json")):
         kinds[f"{code} {message['message']}"] += 1
     elif message["level"] == "warning" and spans:
         warnings[name] += 1
+
+if status not in ("", "0") and not errors:
+    # Such as a full disk: an error without a place.
+    log = open(os.path.join(scratch, "check.log")).read()
+    sys.exit(f"{log[-2000:]}\nport_proof.sh: cargo check ended with {status}, without an error in a ported file")
 
 runs = [json.loads(line) for line in open(os.path.join(scratch, "run.jsonl"))]
 runs = {run["model"]: run for run in runs}
@@ -306,7 +312,7 @@ else:
         "+": lambda row: row["lines_added"],
         "-": lambda row: row["lines_removed"],
         "left": lambda row: row["left"],
-        "compiles": lambda row: f"{row['errors']} errors" if row["errors"] else "yes",
+        "compiles": lambda row: f"{row['errors']} errors" if row["errors"] else "yes" if status else "",
         "found": lambda row: row["error"] or number("found", "")(row),
         "swapped": number("swapped", ""),
         "named": number("named", ""),
@@ -320,8 +326,11 @@ else:
             f"{row['int8_ms'] / row['by_hand_ms']:.2f}" if row["by_hand_ms"] else ""),
     })
 good = sum(not row["errors"] for row in rows)
-print(f"{good} of {len(rows)} ported files without an error, {sum(errors.values())} errors, "
-      f"{sum(warnings.values())} warnings", file=sys.stderr)
+if status:
+    print(f"{good} of {len(rows)} ported files without an error, {sum(errors.values())} errors, "
+          f"{sum(warnings.values())} warnings", file=sys.stderr)
+else:
+    print(f"{len(rows)} ported files, not compiled", file=sys.stderr)
 for kind, count in kinds.most_common(30):
     print(f"{count:4} {kind}", file=sys.stderr)
 
