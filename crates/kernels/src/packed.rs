@@ -16,15 +16,18 @@
 //! channel: the sum of its codes less their zero point (for the activations' zero point), its zero
 //! point, its scale and its bias. Nothing outside this room indexes weights.
 //!
-//! Keys and values of attention are packed as well: see [`heads`].
+//! Weights in blocks of inputs with a scale each have a layout of their own, see [`blocks`], and so
+//! have keys and values of attention: see [`heads`].
 //!
 //! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
 //! are shifted by 128; sums, which are of their differences, are not.
 
+pub mod blocks;
 pub mod heads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use blocks::Blocks;
 use half::{bf16, f16};
 
 use super::isa::{Isa, Pairs, Registers};
@@ -45,6 +48,9 @@ pub enum Element {
     Float16,
     /// bf16; activations are rounded to it.
     BFloat16,
+    /// Codes with a scale for each 32 inputs; activations become i8, with a scale for each of the
+    /// same.
+    Blocks(Blocks),
 }
 
 impl Element {
@@ -54,13 +60,27 @@ impl Element {
             Self::Int8(_) => 4,
             Self::Float16 => 1,
             Self::BFloat16 => 2,
+            Self::Blocks(_) => blocks::INPUTS,
         }
     }
 
-    fn bytes(self) -> usize {
+    /// Bytes of a channel in a group.
+    fn group_bytes(self) -> usize {
         match self {
-            Self::Int8(_) => 1,
-            Self::Float16 | Self::BFloat16 => 2,
+            Self::Int8(_) | Self::BFloat16 => 4,
+            Self::Float16 => 2,
+            Self::Blocks(format) => format.bytes(),
+        }
+    }
+
+    /// Channels of a full panel: a tile of blocks has a sum in f32 beside each in i32.
+    fn panel_width(self, isa: Isa) -> usize {
+        let Registers {
+            lanes, panel_width, ..
+        } = isa.registers();
+        match self {
+            Self::Blocks(_) => 2 * lanes,
+            _ => panel_width,
         }
     }
 
@@ -68,7 +88,7 @@ impl Element {
     fn pairs(self, isa: Isa) -> Pairs {
         match self {
             Self::BFloat16 => isa.registers().pairs,
-            Self::Int8(_) | Self::Float16 => Pairs::Adjacent,
+            Self::Int8(_) | Self::Float16 | Self::Blocks(_) => Pairs::Adjacent,
         }
     }
 
@@ -269,16 +289,16 @@ impl Packed {
     /// If `n` is no multiple of `gates`, or memory cannot hold the weights.
     pub fn zeros(isa: Isa, element: Element, k: usize, gates: usize, bias: &[f32]) -> Self {
         let n = bias.len();
-        let places = places(isa, n, gates);
+        let places = places(isa, element.panel_width(isa), n, gates);
         let width = places.iter().map(|place| place.width).sum::<usize>();
         let groups = element.groups(isa, k);
-        let sizes = [width, groups, element.group(), element.bytes()];
+        let sizes = [width, groups, element.group_bytes()];
         let weights = vec![0; sizes::length("packed weights", &sizes) + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
-        // Halves have neither scales nor zero points.
+        // Halves have neither scales nor zero points, and blocks their own.
         let (scale, zero_points) = match element {
             Element::Int8(_) => (0., width),
-            Element::Float16 | Element::BFloat16 => (1., 0),
+            Element::Float16 | Element::BFloat16 | Element::Blocks(_) => (1., 0),
         };
         let mut packed = Self {
             isa,
@@ -347,7 +367,7 @@ impl Packed {
 
     /// Bytes of the weights of a place.
     fn row_bytes(&self) -> usize {
-        self.groups() * self.element.group() * self.element.bytes()
+        self.groups() * self.element.group_bytes()
     }
 
     /// An output channel.
@@ -397,7 +417,7 @@ impl Packed {
             Element::Int8(_) => {
                 self.unpack(|[byte]| byte.wrapping_sub(self.isa.registers().shift).cast_signed())
             }
-            Element::Float16 | Element::BFloat16 => Vec::new(),
+            Element::Float16 | Element::BFloat16 | Element::Blocks(_) => Vec::new(),
         }
     }
 
@@ -405,7 +425,7 @@ impl Packed {
     pub fn halves(&self) -> Vec<f16> {
         match self.element {
             Element::Float16 => self.unpack(f16::from_le_bytes),
-            Element::Int8(_) | Element::BFloat16 => Vec::new(),
+            Element::Int8(_) | Element::BFloat16 | Element::Blocks(_) => Vec::new(),
         }
     }
 
@@ -413,7 +433,7 @@ impl Packed {
     pub fn bfloats(&self) -> Vec<bf16> {
         match self.element {
             Element::BFloat16 => self.unpack(bf16::from_le_bytes),
-            Element::Int8(_) | Element::Float16 => Vec::new(),
+            Element::Int8(_) | Element::Float16 | Element::Blocks(_) => Vec::new(),
         }
     }
 
@@ -606,12 +626,12 @@ impl Channel<'_> {
 ///
 /// # Panics
 /// If there are channels that belong to no gate: no panel would have them.
-fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
+fn places(isa: Isa, panel_width: usize, n: usize, gates: usize) -> Vec<Place> {
     assert!(
         gates > 0 && n.is_multiple_of(gates),
         "gates: expected some that divide the {n} channels, got {gates}"
     );
-    let cut = Cut::new(isa, n / gates);
+    let cut = Cut::new(isa, panel_width, n / gates);
     let places = (0..cut.panels).flat_map(|panel| (0..gates).map(move |gate| (gate, panel)));
     let place = |(gate, panel)| {
         let place = cut.place(gate, panel);
@@ -634,10 +654,8 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(isa: Isa, units: usize) -> Self {
-        let Registers {
-            lanes, panel_width, ..
-        } = isa.registers();
+    fn new(isa: Isa, panel_width: usize, units: usize) -> Self {
+        let lanes = isa.registers().lanes;
         let registers = units.div_ceil(lanes);
         let panels = registers.div_ceil(panel_width / lanes);
         sizes::length("registers by panels", &[registers, panels]);

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use crate::packed::blocks::{BlockScale, Blocks, INPUTS};
 use crate::qparams::activation::Arithmetic;
 use crate::qparams::{QParams, symmetric_row};
 
@@ -83,6 +84,73 @@ pub fn linear(lhs: &[Row], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
         }
     }
     out
+}
+
+/// Weights in row order, `[n, k]`, whose blocks of 32 inputs have scales of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct InBlocks<'a> {
+    /// What codes stand for.
+    pub format: Blocks,
+    /// Codes, `[n, k]`.
+    pub codes: &'a [u8],
+    /// `[n, blocks]`; the last block of a channel may have fewer inputs.
+    pub scales: &'a [BlockScale],
+    /// By which all values of a channel are multiplied, `[n]`.
+    pub factors: &'a [f32],
+}
+
+/// `out[m, n] = fma(sum, factor[n], bias[n])` of activations whose blocks become codes by
+/// [`quantize_symmetric_row`], a scale each.
+///
+/// The sum begins with 0 and takes one `fma(total, scale_w * scale_x, sum)` a block in the order of
+/// inputs, where `total` is `sum x (code - middle)`, exact in i32. With offsets, a second follows
+/// it: `fma(sum x, addend * scale_x, sum)`, where the addend is `-(scale_w * zero_point)` or the
+/// minimum. `lhs` is `[m, k]`.
+pub fn linear_blocks(lhs: &[f32], m: usize, rhs: InBlocks<'_>, bias: &[f32]) -> Vec<f32> {
+    let k = lhs.len().checked_div(m).unwrap_or(0);
+    let (blocks, format) = (k.div_ceil(INPUTS), rhs.format);
+    let mut out = Vec::with_capacity(m * bias.len());
+    for m in 0..m {
+        let xs = lhs[m * k..][..k].chunks(INPUTS);
+        let xs: Vec<_> = xs.map(quantize_symmetric_row).collect();
+        for (n, bias) in bias.iter().enumerate() {
+            let codes = rhs.codes[n * k..][..k].chunks(INPUTS);
+            let mut sum = 0f32;
+            for ((xs, codes), scale) in xs.iter().zip(codes).zip(&rhs.scales[n * blocks..]) {
+                let (step, offset) = (scale.scale.to_f32(), scale.offset.to_f32());
+                let pairs = xs.codes.iter().zip(codes);
+                let product =
+                    |(x, code): (&i8, &u8)| i32::from(*x) * (i32::from(*code) - format.middle());
+                let total: i32 = pairs.map(product).sum();
+                sum = (total as f32).mul_add(step * xs.scale, sum);
+                if format.has_offsets() {
+                    let of_xs: i32 = xs.codes.iter().map(|x| i32::from(*x)).sum();
+                    let addend = format.addend(step, offset);
+                    sum = (of_xs as f32).mul_add(addend * xs.scale, sum);
+                }
+            }
+            out.push(sum.mul_add(rhs.factors[n], *bias));
+        }
+    }
+    out
+}
+
+/// `(scale * (code - middle) + addend) * factor` of each code of a channel, by the format of its
+/// blocks.
+pub fn dequantize_blocks(
+    format: Blocks,
+    codes: &[u8],
+    scales: &[BlockScale],
+    factor: f32,
+) -> Vec<f32> {
+    let mut values = Vec::with_capacity(codes.len());
+    for (codes, scale) in codes.chunks(INPUTS).zip(scales) {
+        let (step, offset) = (scale.scale.to_f32(), scale.offset.to_f32());
+        let code = |code: &u8| (i32::from(*code) - format.middle()) as f32;
+        let value = |c: &u8| (step * code(c) + format.addend(step, offset)) * factor;
+        values.extend(codes.iter().map(value));
+    }
+    values
 }
 
 /// `fma(code - shift, scale, offset)` of each code of a row.

@@ -1,7 +1,7 @@
 //! The instruction sets: a file each, and the only place that chooses between them.
 //!
 //! A file has `run`, the door through which every [`Op`] is compiled with the instruction set's
-//! features, and the loops that need its registers by name: three products, attention and the
+//! features, and the loops that need its registers by name: four products, attention and the
 //! widening of halves.
 
 #[cfg(target_arch = "aarch64")]
@@ -18,7 +18,9 @@ use op::Op;
 
 use super::isa::{Isa, Kind, instruction_sets};
 use super::loops::attention::{Attention, Block};
+use super::loops::blocks::RowBlock;
 use super::loops::product::{Pair, Part, Product, Sink};
+use super::packed::Element;
 
 /// A method for each function that the modules of all instruction sets have; products are chosen by
 /// their [`Group`].
@@ -98,6 +100,24 @@ macro_rules! doors {
             }
         }
 
+        impl Group for RowBlock {
+            const ZERO: Self = [[0; 4]; _];
+
+            unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
+                let Element::Blocks(format) = product.rhs.element() else {
+                    unreachable!("blocks of activations are for weights in blocks");
+                };
+                // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
+                // of a `Grid` are disjoint, and one thread computes each.
+                unsafe {
+                    match product.rhs.isa().0 {
+                        $(#[cfg($where)]
+                        Kind::$kind => $($module)::+::multiply_blocks(product, format, out, part),)*
+                    }
+                }
+            }
+        }
+
         impl Group for f32 {
             const ZERO: Self = 0.;
 
@@ -116,8 +136,8 @@ macro_rules! doors {
 }
 instruction_sets!(doors);
 
-/// The activations of a row that one step of a product reads: four u8 codes, one f32 or two
-/// bfloat16.
+/// The activations of a row that one step of a product reads: four u8 codes, one f32, two bfloat16
+/// or a block of i8 codes.
 pub trait Group: Copy + Send + Sync {
     const ZERO: Self;
 

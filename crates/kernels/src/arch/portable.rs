@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use super::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
+use crate::loops::blocks::{self, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector;
 use crate::loops::number::fma_by_f64;
@@ -14,6 +15,7 @@ use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
+use crate::packed::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[inline(never)]
@@ -179,13 +181,20 @@ pub unsafe fn attend<const CAREFUL: bool>(
     block: Block,
     out: &Sink<'_>,
 ) -> bool {
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register()) }
+}
+
+/// A register of `LANES` f32.
+#[inline(always)]
+fn register<const LANES: usize>() -> impl float_vector::Register<LANES, V = [f32; LANES]> {
     // By an instruction where the CPU surely has it: the C library's is a call for each element.
     let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
-    let register = float_vector::Closures {
-        load: |from: &[f32; 8]| *from,
-        splat: |value| [value; 8],
-        add: |left: [f32; 8], right: [f32; 8]| std::array::from_fn(|i| left[i] + right[i]),
-        fma: |a: [f32; 8], b: [f32; 8], acc: [f32; 8]| {
+    float_vector::Closures {
+        load: |from: &[f32; LANES]| *from,
+        splat: |value| [value; LANES],
+        add: |left: [f32; LANES], right: [f32; LANES]| std::array::from_fn(|i| left[i] + right[i]),
+        fma: move |a: [f32; LANES], b: [f32; LANES], acc: [f32; LANES]| {
             std::array::from_fn(|i| {
                 if has_fma {
                     a[i].mul_add(b[i], acc[i])
@@ -194,11 +203,68 @@ pub unsafe fn attend<const CAREFUL: bool>(
                 }
             })
         },
-        store: |values, to: &mut [f32; 8]| *to = values,
+        store: |values, to: &mut [f32; LANES]| *to = values,
         transpose: |square| transpose(square),
-    };
-    // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register) }
+    }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_blocks(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_blocks_by::<8, 32>(product, format, out, part) }
+}
+
+/// [`multiply_blocks`] by registers of `LANES` lanes and `BYTES` bytes.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_blocks_by<const LANES: usize, const BYTES: usize>(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    macro_rules! vector {
+        ($load:expr) => {
+            blocks::Closures {
+                start: |correction: i32| [correction; LANES],
+                load: $load,
+                dot: |mut acc: [i32; LANES], codes: [u8; BYTES], xs: [u8; 4]| {
+                    for (lane, acc) in acc.iter_mut().enumerate() {
+                        for (i, x) in xs.into_iter().enumerate() {
+                            let code = i32::from(codes[4 * lane + i]);
+                            *acc = acc.wrapping_add(i32::from(x.cast_signed()) * code);
+                        }
+                    }
+                    acc
+                },
+                float: |acc: [i32; LANES], _| acc.map(|sum| sum as f32),
+                widen: |halves: &[[u8; 2]; LANES]| {
+                    halves.map(|half| f16::from_le_bytes(half).to_f32())
+                },
+                floats: register::<LANES>(),
+                activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+            }
+        };
+    }
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe {
+        if format.bits() == 4 {
+            let halves =
+                |codes: &[u8; BYTES]| [codes.map(|code| code & 15), codes.map(|code| code >> 4)];
+            let vector = vector!(halves);
+            blocks::multiply::<LANES, BYTES, 2, 2, _>(product, format, out, part, vector)
+        } else {
+            let vector = vector!(|codes: &[u8; BYTES]| [*codes]);
+            blocks::multiply::<LANES, BYTES, 1, 2, _>(product, format, out, part, vector)
+        }
+    }
 }
 
 /// Rows become columns.

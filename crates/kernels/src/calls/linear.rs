@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::quantize::{Codes, CodesMut, Encode, Round};
+use super::quantize::{BLOCK_GROUPS, Codes, CodesMut, Encode, Round, blocks};
 use crate::arch::Group;
 use crate::isa::Isa;
 use crate::loops::buffer;
@@ -96,14 +96,23 @@ fn linear_uninit<const N: usize>(
             let products = rounded(&threads, products, room(&products, codes));
             multiply(&threads, &products, &outs);
         }
+        Element::Blocks(_) => {
+            let room = room(&products, codes).blocks();
+            let make = |p: &Product<'_, f32>, room| blocks(&threads, p.rhs, p.lhs.groups, room);
+            multiply(&threads, &each_lhs(products, room, make), &outs);
+        }
     }
 }
 
 /// Room for the rows of all products.
 fn room<'a>(products: &[Product<'_, f32>], codes: &'a mut Codes) -> CodesMut<'a> {
+    let groups = |p: &Product<'_, f32>| match p.rhs.element() {
+        Element::Blocks(_) => BLOCK_GROUPS * p.rhs.groups(),
+        _ => p.rhs.groups(),
+    };
     codes.room(
         products.iter().map(|p| p.lhs.m).sum(),
-        products.iter().map(|p| p.lhs.m * p.rhs.groups()).sum(),
+        products.iter().map(|p| p.lhs.m * groups(p)).sum(),
     )
 }
 

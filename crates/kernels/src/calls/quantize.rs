@@ -7,6 +7,7 @@ use std::ops::Range;
 use crate::arch::Group;
 use crate::arch::op::{Extents, Op};
 use crate::isa::{Isa, Pairs};
+use crate::loops::blocks::{self, RowBlock};
 use crate::loops::number::Number;
 use crate::loops::product::{Lhs, Pair, Row};
 use crate::loops::rows::{self, Extent};
@@ -177,7 +178,20 @@ impl<'a> CodesMut<'a> {
             extents: self.extents,
         }
     }
+
+    /// This room, for blocks, each in the place of [`BLOCK_GROUPS`] groups.
+    pub fn blocks(self) -> CodesMut<'a, RowBlock> {
+        let (groups, _) = self.groups.as_chunks_mut();
+        CodesMut {
+            groups,
+            rows: self.rows,
+            extents: self.extents,
+        }
+    }
 }
+
+/// Groups in whose place a block is.
+pub const BLOCK_GROUPS: usize = size_of::<RowBlock>() / size_of::<[u8; 4]>();
 
 impl<'a, G> SharedCodes<'a, G> {
     /// Room of some rows, of `width` groups each, to write.
@@ -438,6 +452,55 @@ impl<'a> Round<'a> {
         });
         room.rows.fill(Row::PLAIN);
         room.into_lhs()
+    }
+}
+
+/// The rows of `lhs` as blocks for products with some weights, made on several threads if that is
+/// faster.
+pub fn blocks<'a>(
+    threads: &Threads,
+    rhs: &Packed,
+    lhs: &[f32],
+    room: CodesMut<'a, RowBlock>,
+) -> Lhs<'a, RowBlock> {
+    let (isa, k, width, m) = (rhs.isa(), rhs.k(), rhs.groups(), room.rows.len());
+    if lhs.len() < SERIAL_ELEMENTS || k == 0 {
+        return blocks_alone(rhs, lhs, room);
+    }
+    let tasks = m.min(TASKS_PER_THREAD * threads.count());
+    let height = m.div_ceil(tasks.max(1)).max(1);
+    let parts = lhs.chunks(height * k);
+    let parts = parts.zip(room.groups.chunks_mut(height * width));
+    threads.for_each_item(parts, |(rows, blocks)| {
+        isa.run(EncodeBlocks { k, rows, blocks });
+    });
+    room.into_lhs()
+}
+
+/// [`blocks`] on this thread.
+pub fn blocks_alone<'a>(
+    rhs: &Packed,
+    rows: &[f32],
+    room: CodesMut<'a, RowBlock>,
+) -> Lhs<'a, RowBlock> {
+    let (k, blocks) = (rhs.k(), &mut *room.groups);
+    rhs.isa().run(EncodeBlocks { k, rows, blocks });
+    room.into_lhs()
+}
+
+/// Codes with a scale for each block of a row.
+struct EncodeBlocks<'a> {
+    k: usize,
+    rows: &'a [f32],
+    blocks: &'a mut [RowBlock],
+}
+
+impl Op for EncodeBlocks<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        blocks::encode_rows::<N>(self.k, self.rows, self.blocks);
     }
 }
 

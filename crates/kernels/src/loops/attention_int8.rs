@@ -81,7 +81,7 @@ impl<'a> Rows<'a> {
 
 /// Writes the integer next to each value times a factor, plus `shift`, in a byte.
 #[inline(always)]
-fn encode<N: Number>(values: &[f32], factor: f32, shift: u8, codes: &mut [u8]) {
+pub fn encode<N: Number>(values: &[f32], factor: f32, shift: u8, codes: &mut [u8]) {
     let take = |values: &[f32; BLOCK], codes: &mut [u8; BLOCK]| {
         let rounded = N::fma_each(*values, [factor; BLOCK], [ROUND + f32::from(shift); BLOCK]);
         for (code, rounded) in codes.iter_mut().zip(rounded) {

@@ -4,12 +4,14 @@
 pub mod activation;
 pub mod attention;
 pub mod attention_int8;
+pub mod blocks;
 pub mod buffer;
 pub mod convert;
 pub mod dequantize;
 pub mod encode;
 pub mod factors;
 pub mod fetch;
+pub mod fit;
 pub mod float_tile;
 pub mod float_vector;
 pub mod gates;

@@ -1,6 +1,7 @@
 //! Every instruction set against the oracle, at the seams of sizes and of codes.
 
 mod attention;
+mod blocks;
 mod convert;
 mod layout;
 mod lookup;

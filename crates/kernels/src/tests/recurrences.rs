@@ -5,12 +5,13 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, PER_ROW, of, same_bits, some, weights};
+use super::{Codes, PER_ROW, blocks, of, same_bits, some, weights};
 use crate::calls::linear::linear;
 use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::isa::Isa;
 use crate::loops::gates::Gates;
 use crate::packed::Packed;
+use crate::packed::blocks::Blocks;
 use crate::qparams::activation::{DynamicConfig, Granularity};
 use crate::reference::Int8;
 
@@ -120,6 +121,7 @@ struct Weights {
     halves: Vec<f16>,
     bfloats: Vec<bf16>,
     bias: Vec<f32>,
+    blocks: blocks::Weight,
 }
 
 impl Weights {
@@ -138,6 +140,7 @@ impl Weights {
             scales: vec![0.01; n],
             zero_points: (0..n).map(|i| (i % 3) as i32 - 1).collect(),
             bias: (0..n).map(|_| random.float()).collect(),
+            blocks: blocks::Weight::new(Blocks::Int4, n, k, random),
         }
     }
 
@@ -159,6 +162,10 @@ impl Weights {
 
     fn float16(&self, isa: Isa, gates: Gates) -> Packed {
         Packed::float16(isa, self.k, gates.count(), &self.halves, &self.bias)
+    }
+
+    fn in_blocks(&self, isa: Isa, gates: Gates) -> Packed {
+        self.blocks.packed(isa, gates.count())
     }
 
     fn bfloat16(&self, isa: Isa, gates: Gates) -> Packed {
@@ -185,10 +192,11 @@ fn steps_together_equal_steps_one_by_one() {
     // Each with whether all instruction sets give the same bits. If so, the fastest one computes
     // the expected result.
     type Pack = fn(&Weights, Isa, Gates) -> Packed;
-    let formats: [(_, Pack, _); 4] = [
+    let formats: [(_, Pack, _); 5] = [
         ("per row", Weights::int8, true),
         ("per tensor", Weights::int8_per_tensor, true),
         ("float16", Weights::float16, true),
+        ("blocks", Weights::in_blocks, true),
         ("bfloat16", Weights::bfloat16, false),
     ];
     // More products of the input than are computed at once, where there are four gates.

@@ -11,10 +11,12 @@ use std::marker::PhantomData;
 use super::neon;
 use crate::arch::op::Activate;
 use crate::loops::activation::Activation;
+use crate::loops::blocks::RowBlock;
 use crate::loops::product::{Part, Product, Row, Sink};
 use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
+use crate::packed::blocks::Blocks;
 
 pub use super::neon::{attend, multiply_bf16, multiply_f16, run, widen};
 
@@ -62,4 +64,32 @@ fn dot(acc: uint32x4_t, codes: f32, weights: uint8x16_t) -> uint32x4_t {
         );
     }
     acc
+}
+
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "neon,dotprod")]
+pub unsafe fn multiply_blocks(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    let dot = |acc: int32x4_t, codes: int8x16_t, xs: [u8; 4]| {
+        let mut acc = acc;
+        let xs = f32::from_bits(u32::from_le_bytes(xs));
+        // SAFETY: the instruction reads and writes these registers and nothing else.
+        unsafe {
+            asm!(
+                "sdot {acc:v}.4s, {codes:v}.16b, {xs:v}.4b[0]",
+                acc = inout(vreg) acc,
+                codes = in(vreg) codes,
+                xs = in(vreg) xs,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        acc
+    };
+    // SAFETY: the contract is the same.
+    unsafe { neon::multiply_blocks_by(product, format, out, part, dot) }
 }

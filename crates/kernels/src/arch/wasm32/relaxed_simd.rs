@@ -1,11 +1,15 @@
 //! Relaxed SIMD where its `madd` is fused: all of simd128 with an `fma` of one instruction.
 
 use super::lanes::Relaxed;
-use super::simd128::{attend_by, multiply_bf16_by, multiply_by, multiply_f16_by, run_by};
+use super::simd128::{
+    attend_by, multiply_bf16_by, multiply_blocks_by, multiply_by, multiply_f16_by, run_by,
+};
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{Attention, Block};
+use crate::loops::blocks::RowBlock;
 use crate::loops::product::{Pair, Part, Product, Sink};
+use crate::packed::blocks::Blocks;
 
 pub use super::simd128::widen;
 
@@ -49,4 +53,16 @@ pub unsafe fn attend<const CAREFUL: bool>(
 ) -> bool {
     // SAFETY: the contract is the same.
     unsafe { attend_by::<Relaxed, CAREFUL>(attention, block, out) }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_blocks(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_blocks_by::<Relaxed>(product, format, out, part, activate) }
 }

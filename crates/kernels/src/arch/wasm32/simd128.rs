@@ -10,6 +10,7 @@ use crate::arch::op::{Activate, Op};
 use crate::arch::portable;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
+use crate::loops::blocks::{self, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector;
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
@@ -17,6 +18,7 @@ use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes, Order, Ordered};
 use crate::loops::wide;
 use crate::packed::Channels;
+use crate::packed::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[inline(never)]
@@ -242,16 +244,88 @@ pub unsafe fn attend_by<F: Fma, const CAREFUL: bool>(
     block: Block,
     out: &Sink<'_>,
 ) -> bool {
-    let register = float_vector::Closures {
+    let register = register::<F>();
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    unsafe {
+        attention::attend_by::<4, 2, lanes::Lanes<F>, _, CAREFUL>(attention, block, out, register)
+    }
+}
+
+#[inline(always)]
+fn register<F: Fma>() -> impl float_vector::Register<4, V = v128> {
+    float_vector::Closures {
         load: |from: &[f32; 4]| lanes::load(from),
         splat: |value| f32x4_splat(value),
         add: |left, right| f32x4_add(left, right),
         fma: |a, b, acc| F::fma(a, b, acc),
         store: |values, to: &mut [f32; 4]| lanes::store(values, to),
         transpose: |square| portable::transpose(square),
-    };
-    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_blocks(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    // SAFETY: the contract is the same.
+    unsafe { multiply_blocks_by::<Exact>(product, format, out, part, activate) }
+}
+
+/// A tile of 2 x 8: 4 sums in i32 and 4 in f32, 4 of codes of the 16 registers.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+#[inline(always)]
+pub unsafe fn multiply_blocks_by<F: Fma>(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+    activate: impl Fn(Activation, &mut [f32]) + Copy,
+) {
+    // SAFETY: the array is 16 bytes to read; no alignment is asked.
+    let load = |codes: &[u8; 16]| unsafe { v128_load(codes.as_ptr().cast()) };
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        attention::attend_by::<4, 2, lanes::Lanes<F>, _, CAREFUL>(attention, block, out, register)
+        if format.bits() == 4 {
+            let halves = |codes: &[u8; 16]| {
+                let codes = load(codes);
+                [v128_and(codes, u8x16_splat(15)), u8x16_shr(codes, 4)]
+            };
+            let vector = of_blocks::<F, 2>(halves, activate);
+            blocks::multiply::<4, 16, 2, 2, _>(product, format, out, part, vector)
+        } else {
+            let vector = of_blocks::<F, 1>(|codes| [load(codes)], activate);
+            blocks::multiply::<4, 16, 1, 2, _>(product, format, out, part, vector)
+        }
+    }
+}
+
+/// A register of 4 sums of blocks.
+#[inline(always)]
+fn of_blocks<F: Fma, const PER: usize>(
+    load: impl Fn(&[u8; 16]) -> [v128; PER] + Copy,
+    activate: impl Fn(Activation, &mut [f32]) + Copy,
+) -> impl blocks::Vector<4, 16, PER> {
+    blocks::Closures {
+        start: |correction| i32x4_splat(correction),
+        load,
+        dot: |acc, codes, xs: [u8; 4]| {
+            let xs = i16x8_extend_low_i8x16(i32x4_splat(i32::from_le_bytes(xs)));
+            let low = i32x4_dot_i16x8(i16x8_extend_low_u8x16(codes), xs);
+            let high = i32x4_dot_i16x8(i16x8_extend_high_u8x16(codes), xs);
+            let even = i32x4_shuffle::<0, 2, 4, 6>(low, high);
+            i32x4_add(acc, i32x4_add(even, i32x4_shuffle::<1, 3, 5, 7>(low, high)))
+        },
+        float: |acc, _| f32x4_convert_i32x4(acc),
+        widen: |halves: &[[u8; 2]; 4]| {
+            lanes::load(&halves.map(|half| f16::from_le_bytes(half).to_f32()))
+        },
+        floats: register::<F>(),
+        activate,
     }
 }

@@ -13,6 +13,7 @@ use half::f16;
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
+use crate::loops::blocks::{self, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector;
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
@@ -20,6 +21,7 @@ use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes, Order, Ordered, Vector};
 use crate::loops::wide;
 use crate::packed::Channels;
+use crate::packed::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "avx2,fma")]
@@ -282,6 +284,91 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<8, 32, 2, 2, _>(product, out, part, vector) }
+}
+
+/// By `maddubs`, which is exact: 8 products of two codes of 4 bits and of activations add up to at
+/// most `16 * 15 * 127 < 2^15`, and two of 8 bits, by their absolute values, to `2 * 128 * 127`.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub unsafe fn multiply_blocks(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    let ones = _mm256_set1_epi16(1);
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe {
+        if format.bits() == 4 {
+            let vector = of_blocks(
+                |_| _mm256_setzero_si256(),
+                |codes| nibbles(codes),
+                |acc, codes, xs| _mm256_add_epi16(acc, _mm256_maddubs_epi16(codes, xs)),
+                |acc, correction| {
+                    let sums = _mm256_madd_epi16(acc, ones);
+                    _mm256_add_epi32(sums, _mm256_set1_epi32(correction))
+                },
+            );
+            blocks::multiply::<8, 32, 2, 4, _>(product, format, out, part, vector)
+        } else {
+            let vector = of_blocks(
+                |_| _mm256_setzero_si256(),
+                |codes| {
+                    let codes = _mm256_xor_si256(load(codes), _mm256_set1_epi8(i8::MIN));
+                    [(_mm256_abs_epi8(codes), codes)]
+                },
+                |acc, codes: (__m256i, __m256i), xs| {
+                    let pairs = _mm256_maddubs_epi16(codes.0, _mm256_sign_epi8(xs, codes.1));
+                    _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
+                },
+                |acc, _| acc,
+            );
+            blocks::multiply::<8, 32, 1, 2, _>(product, format, out, part, vector)
+        }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub fn load(bytes: &[u8; 32]) -> __m256i {
+    // SAFETY: the array is 32 bytes to read; no alignment is asked.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// Codes of 4 bits, the low ones and the high ones.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub fn nibbles(codes: &[u8; 32]) -> [__m256i; 2] {
+    let (codes, low) = (load(codes), _mm256_set1_epi8(15));
+    let high = _mm256_srli_epi16::<4>(codes);
+    [_mm256_and_si256(codes, low), _mm256_and_si256(high, low)]
+}
+
+/// A register of 8 sums of blocks, in which instruction sets differ by how they multiply.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub fn of_blocks<B: Copy, const PER: usize>(
+    start: impl Fn(i32) -> __m256i + Copy,
+    load: impl Fn(&[u8; 32]) -> [B; PER] + Copy,
+    dot: impl Fn(__m256i, B, __m256i) -> __m256i + Copy,
+    total: impl Fn(__m256i, i32) -> __m256i + Copy,
+) -> impl blocks::Vector<8, 32, PER> {
+    blocks::Closures {
+        start,
+        load,
+        dot: move |acc, codes, xs: [u8; 4]| {
+            dot(acc, codes, _mm256_set1_epi32(i32::from_le_bytes(xs)))
+        },
+        float: move |acc, correction| _mm256_cvtepi32_ps(total(acc, correction)),
+        widen: |halves: &[[u8; 2]; 8]| {
+            // SAFETY: the array is 16 bytes to read; no alignment is asked.
+            _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })
+        },
+        floats: register(),
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+    }
 }
 
 /// Rows become columns: pairs of rows, of pairs, and of halves are interleaved.

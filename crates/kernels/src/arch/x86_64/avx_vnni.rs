@@ -3,8 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::avx2;
+use crate::loops::blocks::{self, RowBlock};
 use crate::loops::product::{Part, Product, Sink};
 use crate::loops::tile::{self, MAX_ROWS};
+use crate::packed::blocks::Blocks;
 
 pub use super::avx2::{attend, multiply_bf16, multiply_f16, run, widen};
 
@@ -22,4 +24,29 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     );
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<8, 32, 2, MAX_ROWS, _>(product, out, part, vector) }
+}
+
+/// A tile of 2 x 16: 4 sums in i32 and 4 in f32, 4 of codes and a broadcast of the 16 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub unsafe fn multiply_blocks(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    let start = |correction| _mm256_set1_epi32(correction);
+    let dot = |acc, codes, xs| _mm256_dpbusd_avx_epi32(acc, codes, xs);
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe {
+        if format.bits() == 4 {
+            let vector = avx2::of_blocks(start, |codes| avx2::nibbles(codes), dot, |acc, _| acc);
+            blocks::multiply::<8, 32, 2, 4, _>(product, format, out, part, vector)
+        } else {
+            let vector = avx2::of_blocks(start, |codes| [avx2::load(codes)], dot, |acc, _| acc);
+            blocks::multiply::<8, 32, 1, 4, _>(product, format, out, part, vector)
+        }
+    }
 }

@@ -32,7 +32,7 @@ mod steps;
 pub use operands::Recurrence;
 pub use step::{Step, update_state};
 
-use super::quantize::{Codes, Encode, Round};
+use super::quantize::{self, BLOCK_GROUPS, Codes, Encode, Round};
 use crate::loops::product::Lhs;
 use crate::packed::Element;
 use crate::qparams::activation::{DynamicConfig, Granularity};
@@ -57,6 +57,7 @@ pub fn recur(xs: &[f32], directions: Vec<Recurrence<'_>>) {
         Element::Int8(config) => dynamic(xs, directions, config),
         Element::Float16 => float(xs, directions),
         Element::BFloat16 => bfloat(xs, directions),
+        Element::Blocks(_) => blocks(xs, directions),
     }
 }
 
@@ -94,6 +95,24 @@ fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
         let [_, hh] = direction.weights;
         run(&threads, direction, inputs, true, |h, room| {
             Round::new(hh, h, room).round_alone();
+        });
+    }
+    codes.keep();
+}
+
+fn blocks(xs: &[f32], directions: Vec<Recurrence<'_>>) {
+    let Some(first) = directions.first() else {
+        return;
+    };
+    let threads = Threads::of_caller();
+    let mut codes = Codes::take();
+    let (rows, [ih, _]) = (first.rows(), first.weights);
+    let room = codes.room(rows, rows * ih.groups() * BLOCK_GROUPS);
+    let inputs = quantize::blocks(&threads, ih, xs, room.blocks());
+    for direction in directions {
+        let [_, hh] = direction.weights;
+        run(&threads, direction, inputs, true, |h, room| {
+            quantize::blocks_alone(hh, h, room);
         });
     }
     codes.keep();

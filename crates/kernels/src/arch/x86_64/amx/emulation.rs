@@ -20,11 +20,13 @@ use crate::arch::x86_64::{avx2, avx512_vnni};
 use crate::isa::cpu;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block, Precision};
+use crate::loops::blocks::RowBlock;
 use crate::loops::buffer::RowsMut;
 use crate::loops::factors;
 use crate::loops::float_vector::{OfPairs, Register};
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::packed::Channels;
+use crate::packed::blocks::Blocks;
 
 /// Calls a function of the best instruction set that this CPU has.
 macro_rules! on_best {
@@ -123,6 +125,24 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
             avx512_vnni::multiply_f16(product, out, part)
         } else {
             portable::multiply_f16_by::<LINE, 32, 4>(product, out, part)
+        }
+    }
+}
+
+/// # Safety
+/// No other thread computes a part that overlaps.
+pub unsafe fn multiply_blocks(
+    product: &Product<'_, RowBlock>,
+    format: Blocks,
+    out: &Sink<'_>,
+    part: Part,
+) {
+    // SAFETY: `cpu` found the features; the contract is the same.
+    unsafe {
+        if cpu::avx512_vnni() {
+            avx512_vnni::multiply_blocks(product, format, out, part)
+        } else {
+            portable::multiply_blocks_by::<LINE, 64>(product, format, out, part)
         }
     }
 }

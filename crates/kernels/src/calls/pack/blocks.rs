@@ -1,0 +1,146 @@
+//! Weights in blocks, from floats or from codes.
+
+use std::ops::Range;
+
+use super::{Channels, each_panel};
+use crate::arch::op::Op;
+use crate::error::{Error, Result};
+use crate::isa::Isa;
+use crate::loops::fit;
+use crate::loops::number::Number;
+use crate::packed::blocks::{BlockCodes, Blocks, INPUTS};
+use crate::packed::{Element, Packed, PanelMut};
+use crate::reference::InBlocks;
+use crate::sizes;
+
+/// Packs `values`, `[n, k]`, in blocks, with a bias per channel. Groups of `group` inputs, a
+/// multiple of 32 or all, share a scale, the one that leaves the least squares of errors. Channels
+/// are `gates` stretches of one length.
+///
+/// Channels of very small or very large values have a factor, a power of two, which scales in
+/// f16 have no room for.
+///
+/// # Errors
+/// When a value is NaN or infinite.
+///
+/// # Panics
+/// If there are no `n * k` values, `group` is no multiple of 32, or `gates` do not divide `n`.
+pub fn pack_blocks(
+    isa: Isa,
+    k: usize,
+    gates: usize,
+    values: &[f32],
+    bias: &[f32],
+    (format, group): (Blocks, usize),
+) -> Result<Packed> {
+    sizes::check("values, [n, k]", values, &[bias.len(), k]);
+    assert!(
+        group > 0 && group.is_multiple_of(INPUTS),
+        "group: expected a multiple of {INPUTS}, got {group}"
+    );
+    let mut packed = Packed::zeros(isa, Element::Blocks(format), k, gates, bias);
+    each_panel(&mut packed, values, |range, values, mut panel| {
+        let channels = Channels {
+            range,
+            isa,
+            k,
+            values,
+        };
+        let extents = channels.extents()?;
+        for (channel, extent) in extents.iter().enumerate() {
+            panel.scales[channel] = factor(extent.min.abs().max(extent.max.abs()));
+        }
+        isa.run(Fit {
+            format,
+            k,
+            group,
+            values,
+            panel: &mut panel,
+        });
+        Ok::<_, Error>(())
+    })?;
+    Ok(packed.written())
+}
+
+/// The factor of a channel whose greatest value that is: 1 where f16 has room for its scales.
+fn factor(max: f32) -> f32 {
+    const EXPONENT: u32 = 0xff << 23;
+    if (2f32.powi(-7)..2f32.powi(14)).contains(&max) || max < f32::MIN_POSITIVE {
+        return 1.;
+    }
+    f32::from_bits(max.to_bits() & EXPONENT)
+}
+
+/// Finds the scales of a panel's channels and writes their codes.
+struct Fit<'a, 'b> {
+    format: Blocks,
+    k: usize,
+    group: usize,
+    values: &'a [f32],
+    panel: &'a mut PanelMut<'b>,
+}
+
+impl Op for Fit<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        let Self {
+            format,
+            k,
+            group,
+            values,
+            panel,
+        } = self;
+        let mut scaled = Vec::with_capacity(k);
+        for (channel, values) in values.chunks_exact(k.max(1)).enumerate() {
+            // A power of two has an exact inverse.
+            let inverse = 1. / panel.scales[channel];
+            scaled.clear();
+            scaled.extend(values.iter().map(|x| x * inverse));
+            for (group_index, values) in scaled.chunks(group).enumerate() {
+                let scale = fit::scale::<N>(format, values);
+                for (block, values) in values.chunks(INPUTS).enumerate() {
+                    let codes = fit::codes::<N>(format, values, scale);
+                    let block = group_index * (group / INPUTS) + block;
+                    panel.put_block(format, [block, channel], &codes, scale);
+                }
+            }
+        }
+    }
+}
+
+/// Packs codes in blocks, in row order, with a bias per channel. Channels are `gates` stretches of
+/// one length.
+///
+/// # Panics
+/// If there are no `n * k` codes, not a scale for each block or not `n` factors, or `gates` do not
+/// divide `n`.
+pub fn pack_block_codes(
+    isa: Isa,
+    k: usize,
+    gates: usize,
+    rhs: InBlocks<'_>,
+    bias: &[f32],
+) -> Packed {
+    let (n, blocks) = (bias.len(), k.div_ceil(INPUTS));
+    sizes::check("codes, [n, k]", rhs.codes, &[n, k]);
+    sizes::check("scales, [n, blocks]", rhs.scales, &[n, blocks]);
+    sizes::check("factors, [n]", rhs.factors, &[n]);
+    let mut packed = Packed::zeros(isa, Element::Blocks(rhs.format), k, gates, bias);
+    let write = |range: Range<usize>, codes: &[u8], mut panel: PanelMut<'_>| {
+        let channels = codes.chunks_exact(k.max(1)).zip(range).enumerate();
+        for (lane, (codes, channel)) in channels {
+            panel.scales[lane] = rhs.factors[channel];
+            let scales = &rhs.scales[channel * blocks..];
+            for (block, (codes, scale)) in codes.chunks(INPUTS).zip(scales).enumerate() {
+                let mut of_block: BlockCodes = [0; INPUTS];
+                of_block[..codes.len()].copy_from_slice(codes);
+                panel.put_block(rhs.format, [block, lane], &of_block, *scale);
+            }
+        }
+        Ok::<_, std::convert::Infallible>(())
+    };
+    let Ok(()) = each_panel(&mut packed, rhs.codes, write);
+    packed.written()
+}
