@@ -73,17 +73,6 @@ impl Element {
         }
     }
 
-    /// Channels of a full panel: a tile of blocks has a sum in f32 beside each in i32.
-    fn panel_width(self, isa: Isa) -> usize {
-        let Registers {
-            lanes, panel_width, ..
-        } = isa.registers();
-        match self {
-            Self::Blocks(_) => 2 * lanes,
-            _ => panel_width,
-        }
-    }
-
     /// How inputs are paired, where they are.
     fn pairs(self, isa: Isa) -> Pairs {
         match self {
@@ -289,7 +278,7 @@ impl Packed {
     /// If `n` is no multiple of `gates`, or memory cannot hold the weights.
     pub fn zeros(isa: Isa, element: Element, k: usize, gates: usize, bias: &[f32]) -> Self {
         let n = bias.len();
-        let places = places(isa, element.panel_width(isa), n, gates);
+        let places = places(isa, n, gates);
         let width = places.iter().map(|place| place.width).sum::<usize>();
         let groups = element.groups(isa, k);
         let sizes = [width, groups, element.group_bytes()];
@@ -626,12 +615,12 @@ impl Channel<'_> {
 ///
 /// # Panics
 /// If there are channels that belong to no gate: no panel would have them.
-fn places(isa: Isa, panel_width: usize, n: usize, gates: usize) -> Vec<Place> {
+fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
     assert!(
         gates > 0 && n.is_multiple_of(gates),
         "gates: expected some that divide the {n} channels, got {gates}"
     );
-    let cut = Cut::new(isa, panel_width, n / gates);
+    let cut = Cut::new(isa, n / gates);
     let places = (0..cut.panels).flat_map(|panel| (0..gates).map(move |gate| (gate, panel)));
     let place = |(gate, panel)| {
         let place = cut.place(gate, panel);
@@ -654,8 +643,10 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(isa: Isa, panel_width: usize, units: usize) -> Self {
-        let lanes = isa.registers().lanes;
+    fn new(isa: Isa, units: usize) -> Self {
+        let Registers {
+            lanes, panel_width, ..
+        } = isa.registers();
         let registers = units.div_ceil(lanes);
         let panels = registers.div_ceil(panel_width / lanes);
         sizes::length("registers by panels", &[registers, panels]);

@@ -230,10 +230,11 @@ pub unsafe fn multiply_blocks_by<const LANES: usize, const BYTES: usize>(
     out: &Sink<'_>,
     part: Part,
 ) {
+    let middle = format.middle();
     macro_rules! vector {
         ($load:expr) => {
             blocks::Closures {
-                start: |correction: i32| [correction; LANES],
+                start: |less: i32| [less.wrapping_mul(middle); LANES],
                 load: $load,
                 dot: |mut acc: [i32; LANES], codes: [u8; BYTES], xs: [u8; 4]| {
                     for (lane, acc) in acc.iter_mut().enumerate() {

@@ -12,12 +12,13 @@
 //!     for each row: fma by the channel's factor and the bias, store
 //! ```
 
+use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activation::Activation;
 use super::attention_int8::encode;
-use super::fetch::{Cache, LINE, prefetch};
+use super::fetch::claim;
 use super::float_vector::Register;
 use super::number::Number;
 use super::product::{Part, Product, Sink};
@@ -29,7 +30,7 @@ use crate::qparams::symmetric_row;
 pub const GROUPS: usize = INPUTS / 4;
 
 /// 32 activations of a row, `scale * code`: i8 codes within +-127, then the scale, NaN where an
-/// activation is not finite, and the sum of the codes. As bytes, so that they take the room that
+/// activation is not finite, and the sum of the codes, negated. As bytes, so that they take the room that
 /// other codes take.
 pub type RowBlock = [[u8; 4]; GROUPS + 2];
 
@@ -38,8 +39,9 @@ fn scale(block: &RowBlock) -> f32 {
     f32::from_le_bytes(block[GROUPS])
 }
 
+/// The sum of the codes, negated.
 #[inline(always)]
-fn sum(block: &RowBlock) -> i32 {
+fn less(block: &RowBlock) -> i32 {
     i32::from_le_bytes(block[GROUPS + 1])
 }
 
@@ -66,9 +68,9 @@ fn block<N: Number>(xs: &[f32]) -> RowBlock {
     let codes = block[..GROUPS].as_flattened_mut();
     encode::<N>(xs, 1. / scale, 0, codes);
     let code = |code: &u8| i32::from(code.cast_signed());
-    let sum = codes.iter().map(code).sum::<i32>();
+    let less = -codes.iter().map(code).sum::<i32>();
     block[GROUPS] = scale.to_le_bytes();
-    block[GROUPS + 1] = sum.to_le_bytes();
+    block[GROUPS + 1] = less.to_le_bytes();
     block
 }
 
@@ -92,13 +94,13 @@ pub trait Vector<const LANES: usize, const BYTES: usize, const PER: usize>: Copy
     type Int: Copy;
     type Codes: Copy;
     type Float: Register<LANES>;
-    /// The value that the sums of a block begin with: the correction, unless [`float`](Self::float)
-    /// adds it, or codes are multiplied less their middle.
-    fn start(self, correction: i32) -> Self::Int;
+    /// The value that the sums of a block begin with: this times the middle of codes, unless
+    /// [`float`](Self::float) adds it or codes are multiplied less their middle.
+    fn start(self, less: i32) -> Self::Int;
     fn load(self, codes: &[u8; BYTES]) -> [Self::Codes; PER];
     /// `acc` plus the products of a group of activations and of codes in each lane: exact.
     fn dot(self, acc: Self::Int, codes: Self::Codes, xs: [u8; 4]) -> Self::Int;
-    fn float(self, acc: Self::Int, correction: i32) -> V<LANES, Self::Float>;
+    fn float(self, acc: Self::Int, less: i32) -> V<LANES, Self::Float>;
     fn widen(self, halves: &[[u8; 2]; LANES]) -> V<LANES, Self::Float>;
     fn floats(self) -> Self::Float;
     /// Applies an activation function, out of line.
@@ -149,8 +151,8 @@ where
     type Float = R;
 
     #[inline(always)]
-    fn start(self, correction: i32) -> Int {
-        (self.start)(correction)
+    fn start(self, less: i32) -> Int {
+        (self.start)(less)
     }
 
     #[inline(always)]
@@ -164,8 +166,8 @@ where
     }
 
     #[inline(always)]
-    fn float(self, acc: Int, correction: i32) -> R::V {
-        (self.float)(acc, correction)
+    fn float(self, acc: Int, less: i32) -> R::V {
+        (self.float)(acc, less)
     }
 
     #[inline(always)]
@@ -184,8 +186,9 @@ where
     }
 }
 
-/// Computes a part of a product of weights in that format, in tiles of at most `MR` rows, at most
-/// [`MAX_ROWS`](super::tile::MAX_ROWS).
+/// Computes a part of a product of weights in that format, in tiles of at most `MR` rows by two
+/// registers, `MR` at most [`MAX_ROWS`](super::tile::MAX_ROWS), or of one row by all registers of a
+/// panel.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
@@ -200,90 +203,108 @@ pub unsafe fn multiply<
     product: &Product<'_, RowBlock>,
     format: Blocks,
     out: &Sink<'_>,
-    part: Part,
+    Part { rows, panels, .. }: Part,
     vector: X,
 ) where
     X: Vector<LANES, BYTES, PER>,
 {
-    for index in part.panels {
+    let offsets = format.has_offsets();
+    for index in panels {
         let panel = product.rhs.panel(index);
-        // SAFETY: the rows and the panel are in the part that this thread alone computes.
-        unsafe {
-            match panel.sums.len() / LANES {
-                2 => column::<LANES, BYTES, PER, 2, MR, X>(
-                    product,
-                    (panel, format),
-                    out,
-                    part.rows.clone(),
-                    vector,
-                ),
-                _ => column::<LANES, BYTES, PER, 1, MR, X>(
-                    product,
-                    (panel, format),
-                    out,
-                    part.rows.clone(),
-                    vector,
-                ),
+        let registers = panel.sums.len() / LANES;
+        let mut register = 0;
+        while register < registers {
+            let (of, rows) = ((panel, format, register), rows.clone());
+            // SAFETY: the rows and the panel are in the part that this thread alone computes.
+            unsafe {
+                register += match (registers - register, rows.len()) {
+                    (4, 1) if !offsets => {
+                        tiles::<LANES, BYTES, PER, 4, 1, false, X>(product, of, out, rows, vector)
+                    }
+                    (3, 1) if !offsets => {
+                        tiles::<LANES, BYTES, PER, 3, 1, false, X>(product, of, out, rows, vector)
+                    }
+                    (2.., _) if const { PER == 2 } && offsets => {
+                        tiles::<LANES, BYTES, PER, 2, MR, true, X>(product, of, out, rows, vector)
+                    }
+                    (_, _) if const { PER == 2 } && offsets => {
+                        tiles::<LANES, BYTES, PER, 1, MR, true, X>(product, of, out, rows, vector)
+                    }
+                    (2.., _) => {
+                        tiles::<LANES, BYTES, PER, 2, MR, false, X>(product, of, out, rows, vector)
+                    }
+                    _ => {
+                        tiles::<LANES, BYTES, PER, 1, MR, false, X>(product, of, out, rows, vector)
+                    }
+                };
             }
         }
+        let apply = |activation: Activation, xs: &mut [f32]| vector.activate(activation, xs);
+        // SAFETY: the rows of the panel are written, and in the part that this thread alone
+        // computes.
+        unsafe { product.activate(out, panel, &rows, apply) };
     }
 }
 
-/// All tiles of one panel of `NV` registers.
+/// All tiles of `NV` registers of a panel, from a register on; returns `NV`.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
 #[inline(always)]
-unsafe fn column<
+unsafe fn tiles<
     const LANES: usize,
     const BYTES: usize,
     const PER: usize,
     const NV: usize,
     const MR: usize,
+    const OFFSETS: bool,
     X,
 >(
     product: &Product<'_, RowBlock>,
-    of: (Panel<'_>, Blocks),
+    of: (Panel<'_>, Blocks, usize),
     out: &Sink<'_>,
     rows: Range<usize>,
     vector: X,
-) where
+) -> usize
+where
     X: Vector<LANES, BYTES, PER>,
 {
     let tiles = rows.len().div_ceil(MR);
+    let far = rows.len() > 1 && out.exceeds_l2();
     let mut row = rows.start;
     for left in (1..=tiles).rev() {
         let height = (rows.end - row).div_ceil(left);
         // SAFETY: the rows of a tile are among these, and the panel is in the part that this thread
         // alone computes.
         unsafe {
+            if far && of.2 == 0 {
+                claim(out, of.0, row..row + height);
+            }
             match height {
                 6 if const { MR >= 6 } => {
-                    tile::<LANES, BYTES, PER, NV, 6, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 6, OFFSETS, X>(product, of, out, row, vector);
                 }
                 5 if const { MR >= 5 } => {
-                    tile::<LANES, BYTES, PER, NV, 5, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 5, OFFSETS, X>(product, of, out, row, vector);
                 }
                 4 if const { MR >= 4 } => {
-                    tile::<LANES, BYTES, PER, NV, 4, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 4, OFFSETS, X>(product, of, out, row, vector);
                 }
                 3 if const { MR >= 3 } => {
-                    tile::<LANES, BYTES, PER, NV, 3, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 3, OFFSETS, X>(product, of, out, row, vector);
                 }
-                2 => tile::<LANES, BYTES, PER, NV, 2, X>(product, of, out, row, vector),
-                _ => tile::<LANES, BYTES, PER, NV, 1, X>(product, of, out, row, vector),
+                2 if const { MR >= 2 } => {
+                    tile::<LANES, BYTES, PER, NV, 2, OFFSETS, X>(product, of, out, row, vector);
+                }
+                _ => tile::<LANES, BYTES, PER, NV, 1, OFFSETS, X>(product, of, out, row, vector),
             }
-            let apply = |activation: Activation, xs: &mut [f32]| vector.activate(activation, xs);
-            product.activate(out, of.0, &(row..row + height), apply);
         }
         row += height;
     }
+    NV
 }
 
-/// Bytes of weights between those that a single row uses and those that are fetched for it.
-const DISTANCE: usize = 4_096;
-
-/// `MR` rows by `NV` registers.
+/// `MR` rows by `NV` registers of a panel, from a register on.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.
@@ -297,10 +318,11 @@ unsafe fn tile<
     const PER: usize,
     const NV: usize,
     const MR: usize,
+    const OFFSETS: bool,
     X,
 >(
     product: &Product<'_, RowBlock>,
-    (panel, format): (Panel<'_>, Blocks),
+    (panel, format, register): (Panel<'_>, Blocks, usize),
     out: &Sink<'_>,
     first_row: usize,
     vector: X,
@@ -310,55 +332,67 @@ unsafe fn tile<
     let (float, blocks) = (vector.floats(), product.groups);
     let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, blocks));
     let mut acc = [[float.splat(0.); NV]; MR];
-    let of_blocks = panel.blocks::<LANES, BYTES, NV>(format);
-    for (block, weights) in of_blocks.take(blocks).enumerate() {
-        if MR == 1 {
-            for line in (0..size_of_val(weights.codes)).step_by(LINE) {
-                let codes = weights.codes.as_flattened().as_flattened();
-                prefetch(Cache::L1, codes, DISTANCE + line);
-            }
-        }
+    // Told its number, the compiler unrolls the loop, for which there are too few registers.
+    let steps = match MR {
+        1 => GROUPS / PER,
+        _ => black_box(GROUPS / PER),
+    };
+    for (block, weights) in panel
+        .blocks::<LANES, BYTES>(format)
+        .take(blocks)
+        .enumerate()
+    {
+        debug_assert_eq!(weights.codes.len(), steps * weights.registers);
         // SAFETY: each row has as many blocks.
         let of_rows = rows.map(|row| unsafe { row.get_unchecked(block) });
-        let corrections = of_rows.map(|row| sum(row).wrapping_mul(-format.middle()));
-        let mut sums = corrections.map(|correction| [vector.start(correction); NV]);
-        // Told its number, the compiler unrolls the rows.
-        assert!(weights.codes.len() == GROUPS / PER);
-        for i in 0..GROUPS / PER {
-            let codes: [_; NV] = std::array::from_fn(|v| vector.load(&weights.codes[i][v]));
+        let less = |r: usize| if OFFSETS { 0 } else { less(of_rows[r]) };
+        let mut sums = [[vector.start(0); NV]; MR];
+        for r in 0..MR {
+            for v in 0..NV {
+                sums[r][v] = vector.start(less(r));
+            }
+        }
+        for i in 0..steps {
+            let codes: [_; NV] = std::array::from_fn(|v| {
+                let at = i * weights.registers + register + v;
+                // SAFETY: a block has as many rows of codes, each of all registers.
+                vector.load(unsafe { weights.codes.get_unchecked(at) })
+            });
             for p in 0..PER {
                 for r in 0..MR {
+                    // SAFETY: all rows of codes together have as many groups.
+                    let xs = unsafe { *of_rows[r].get_unchecked(i * PER + p) };
                     for v in 0..NV {
-                        let xs = of_rows[r][i * PER + p];
                         sums[r][v] = vector.dot(sums[r][v], codes[v][p], xs);
                     }
                 }
             }
         }
         for v in 0..NV {
-            let scale = vector.widen(&weights.scales[v]);
+            let scale = vector.widen(&weights.scales[register + v]);
             for r in 0..MR {
-                let total = vector.float(sums[r][v], corrections[r]);
+                let total = vector.float(sums[r][v], less(r));
                 let scale = multiplied(float, scale, self::scale(of_rows[r]));
                 acc[r][v] = float.fma(total, scale, acc[r][v]);
             }
-            let Some(offsets) = weights.offsets else {
+            if !OFFSETS {
                 continue;
-            };
-            let mut addend = vector.widen(&offsets[v]);
-            if format == Blocks::Int4ZeroPoint {
-                let negative = multiplied(float, scale, -1.);
-                addend = float.fma(negative, addend, float.splat(-0.));
             }
+            // Less the addend, for less the sum.
+            let offset = vector.widen(&weights.offsets[register + v]);
+            let addend = match format {
+                Blocks::Int4ZeroPoint => float.fma(scale, offset, float.splat(-0.)),
+                _ => multiplied(float, offset, -1.),
+            };
             for r in 0..MR {
                 let addend = multiplied(float, addend, self::scale(of_rows[r]));
-                let codes = float.splat(self::sum(of_rows[r]) as f32);
-                acc[r][v] = float.fma(codes, addend, acc[r][v]);
+                let less = float.splat(self::less(of_rows[r]) as f32);
+                acc[r][v] = float.fma(less, addend, acc[r][v]);
             }
         }
     }
     // SAFETY: the tile is in the part that this thread alone computes.
-    unsafe { store(out, panel, first_row, acc, float) };
+    unsafe { store(out, (panel, register), first_row, acc, float) };
 }
 
 /// The products of a register and a number, signs of zeros included.
@@ -374,26 +408,24 @@ fn multiplied<const LANES: usize, R: Register<LANES>>(float: R, a: R::V, b: f32)
 #[inline(always)]
 unsafe fn store<const LANES: usize, const NV: usize, const MR: usize, R: Register<LANES>>(
     out: &Sink<'_>,
-    panel: Panel<'_>,
+    (panel, register): (Panel<'_>, usize),
     first_row: usize,
     acc: [[R::V; NV]; MR],
     float: R,
 ) {
-    let channels = panel.channels::<LANES, NV>(0);
-    let columns = out.columns(panel);
-    // SAFETY: the tile is in the part that this thread alone computes.
-    let mut out = unsafe { out.rows(first_row..first_row + MR, columns) };
+    let channels = panel.channels::<LANES, NV>(register * LANES);
+    // SAFETY: the panel's rows are in the part that this thread alone computes.
+    let mut out = unsafe { out.rows(first_row..first_row + MR, out.columns(panel)) };
     for (r, acc) in acc.into_iter().enumerate() {
+        // SAFETY: there are `MR` rows.
+        let out = &mut unsafe { out.row(r) }[register * LANES..];
         let mut values = [[0.; LANES]; NV];
         for (v, acc) in acc.into_iter().enumerate() {
             let (factor, bias) = (float.load(channels[v].scales), float.load(channels[v].bias));
             float.store(float.fma(acc, factor, bias), &mut values[v]);
         }
-        // SAFETY: there are `MR` rows.
-        let out = unsafe { out.row(r) };
-        let values = values.as_flattened();
         // Padding channels are computed like the others and not stored.
-        for (out, value) in out.iter_mut().zip(values) {
+        for (out, value) in out.iter_mut().zip(values.as_flattened()) {
             *out = MaybeUninit::new(*value);
         }
     }

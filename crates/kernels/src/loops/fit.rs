@@ -26,51 +26,54 @@ struct Grid {
 }
 
 impl Grid {
-    /// The code of each value.
+    /// The code of a value, less zero; `inverse` is that of the scale.
     #[inline(always)]
-    fn codes(self, xs: &[f32; INPUTS]) -> [f32; INPUTS] {
-        let factor = if self.scale == 0. {
+    fn step(self, x: f32, inverse: f32) -> f32 {
+        let code = (x * inverse + self.zero).within(0., self.max);
+        (code + ROUND) - ROUND - self.zero
+    }
+
+    #[inline(always)]
+    fn inverse(self) -> f32 {
+        if self.scale == 0. {
             0.
         } else {
             1. / self.scale
-        };
-        xs.map(|x| {
-            let code = (x * factor + self.zero).within(0., self.max);
-            (code + ROUND) - ROUND
-        })
-    }
-}
-
-/// Sums of squares over the values of a group.
-#[derive(Clone, Copy)]
-struct Sums {
-    /// Of errors.
-    error: f32,
-    /// Of values by codes less zero, and of the squares of these.
-    product: f32,
-    square: f32,
-}
-
-/// The sums of a group by a grid.
-#[inline(always)]
-fn sums(values: &[f32], grid: Grid) -> Sums {
-    let mut lanes = [[0f32; INPUTS]; 3];
-    let mut take = |xs: &[f32; INPUTS]| {
-        let codes = grid.codes(xs);
-        for i in 0..INPUTS {
-            let code = codes[i] - grid.zero;
-            let error = xs[i] - code * grid.scale;
-            lanes[0][i] += error * error;
-            lanes[1][i] += xs[i] * code;
-            lanes[2][i] += code * code;
         }
-    };
-    each_block(values, &mut take);
-    let [error, product, square] = lanes.map(together);
-    Sums {
-        error,
-        product,
-        square,
+    }
+
+    /// The sum of the squares of errors.
+    #[inline(always)]
+    fn error(self, values: &[f32]) -> f32 {
+        let inverse = self.inverse();
+        let mut squares = [0f32; INPUTS];
+        each_block(values, |xs| {
+            for (square, x) in squares.iter_mut().zip(xs) {
+                let error = x - self.step(*x, inverse) * self.scale;
+                *square += error * error;
+            }
+        });
+        together(squares)
+    }
+
+    /// The best scale for the codes that values have by this one.
+    #[inline(always)]
+    fn fitted(self, values: &[f32]) -> f32 {
+        let inverse = self.inverse();
+        let (mut products, mut squares) = ([0f32; INPUTS], [0f32; INPUTS]);
+        each_block(values, |xs| {
+            for i in 0..INPUTS {
+                let step = self.step(xs[i], inverse);
+                products[i] += xs[i] * step;
+                squares[i] += step * step;
+            }
+        });
+        let square = together(squares);
+        if square > 0. {
+            together(products) / square
+        } else {
+            self.scale
+        }
     }
 }
 
@@ -100,7 +103,7 @@ fn together(mut lanes: [f32; INPUTS]) -> f32 {
 
 /// The scale of a group of values in that format; 0 where all are.
 #[inline(always)]
-pub fn scale<N: Number>(format: Blocks, values: &[f32]) -> BlockScale {
+pub fn scale(format: Blocks, values: &[f32]) -> BlockScale {
     match format {
         Blocks::Int8 => {
             let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
@@ -114,33 +117,21 @@ pub fn scale<N: Number>(format: Blocks, values: &[f32]) -> BlockScale {
     }
 }
 
-/// The extreme becomes the first code or, with a negative scale, so does the other side's.
+/// The extreme becomes the first code or, with a negative scale, the other side's does.
 #[inline(always)]
 fn symmetric(values: &[f32]) -> BlockScale {
     let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
-    let (mut best, mut least) = (0., f32::INFINITY);
-    for scale in SHARES
+    let scales = SHARES
         .iter()
-        .flat_map(|share| [max / 8. * share, max / -8. * share])
-    {
-        let grid = Grid {
-            scale,
-            zero: 8.,
-            max: 15.,
-        };
-        let Sums {
-            error,
-            product,
-            square,
-        } = sums(values, grid);
-        if error < least {
-            // The best scale for these codes.
-            let fitted = product / square;
-            (best, least) = (if square > 0. { fitted } else { scale }, error);
-        }
-    }
+        .flat_map(|share| [max / 8. * share, max / -8. * share]);
+    let grids = scales.map(|scale| Grid {
+        scale,
+        zero: 8.,
+        max: 15.,
+    });
+    let best = best(grids, values);
     BlockScale {
-        scale: f16::from_f32(best),
+        scale: f16::from_f32(best.fitted(values)),
         offset: f16::ZERO,
     }
 }
@@ -151,50 +142,56 @@ fn symmetric(values: &[f32]) -> BlockScale {
 fn affine(values: &[f32]) -> BlockScale {
     let min = values.iter().fold(0f32, |min, x| min.min(*x));
     let max = values.iter().fold(0f32, |max, x| max.max(*x));
-    let (mut best, mut least) = ((0., 0.), f32::INFINITY);
-    for low in ENDS {
-        for high in ENDS {
-            let scale = (max * high - min * low) / 15.;
-            let zero = if scale > 0. {
-                (-min * low / scale).round_ties_even()
-            } else {
-                0.
-            };
-            let grid = Grid {
-                scale,
-                zero,
-                max: 15.,
-            };
-            let Sums {
-                error,
-                product,
-                square,
-            } = sums(values, grid);
-            if error < least {
-                let fitted = if square > 0. { product / square } else { scale };
-                (best, least) = ((fitted, zero), error);
-            }
+    let ends = ENDS
+        .iter()
+        .flat_map(|low| ENDS.map(|high| (min * low, max * high)));
+    let grids = ends.map(|(min, max)| {
+        let scale = (max - min) / 15.;
+        let zero = if scale > 0. { -min / scale } else { 0. };
+        Grid {
+            scale,
+            zero: (zero + ROUND) - ROUND,
+            max: 15.,
+        }
+    });
+    let best = best(grids, values);
+    BlockScale {
+        scale: f16::from_f32(best.fitted(values)),
+        offset: f16::from_f32(best.zero),
+    }
+}
+
+/// The first grid of the least error.
+#[inline(always)]
+fn best(grids: impl Iterator<Item = Grid>, values: &[f32]) -> Grid {
+    let none = Grid {
+        scale: 0.,
+        zero: 0.,
+        max: 0.,
+    };
+    let mut best = (none, f32::INFINITY);
+    for grid in grids {
+        let error = grid.error(values);
+        if error < best.1 {
+            best = (grid, error);
         }
     }
-    BlockScale {
-        scale: f16::from_f32(best.0),
-        offset: f16::from_f32(best.1),
-    }
+    best.0
 }
 
 /// The codes of up to 32 values by a scale of that format.
 #[inline(always)]
-pub fn codes<N: Number>(format: Blocks, values: &[f32], scale: BlockScale) -> [u8; INPUTS] {
-    let offset = scale.offset.to_f32();
+pub fn codes(format: Blocks, values: &[f32], scale: BlockScale) -> [u8; INPUTS] {
     let grid = Grid {
         scale: scale.scale.to_f32(),
         zero: match format {
-            Blocks::Int4ZeroPoint | Blocks::Int4Minimum => offset,
+            Blocks::Int4ZeroPoint | Blocks::Int4Minimum => scale.offset.to_f32(),
             Blocks::Int4 | Blocks::Int8 => format.middle() as f32,
         },
         max: if format.bits() == 4 { 15. } else { 255. },
     };
+    let inverse = grid.inverse();
     let mut block = [0.; INPUTS];
     block[..values.len()].copy_from_slice(values);
-    grid.codes(&block).map(|code| code as u8)
+    block.map(|x| (grid.step(x, inverse) + grid.zero) as u8)
 }

@@ -98,32 +98,37 @@ pub struct BlockScale {
     pub offset: f16,
 }
 
-/// A block of `NV` registers of channels.
+/// A block of the channels of a panel.
 #[derive(Clone, Copy)]
-pub struct Block<'a, const LANES: usize, const BYTES: usize, const NV: usize> {
-    /// In rows.
-    pub codes: &'a [[[u8; BYTES]; NV]],
-    pub scales: &'a [[[u8; 2]; LANES]; NV],
-    pub offsets: Option<&'a [[[u8; 2]; LANES]; NV]>,
+pub struct Block<'a, const LANES: usize, const BYTES: usize> {
+    /// Row after row of codes, a register each `LANES` channels.
+    pub codes: &'a [[u8; BYTES]],
+    /// Registers of a row.
+    pub registers: usize,
+    /// Of each register.
+    pub scales: &'a [[[u8; 2]; LANES]],
+    /// Of each register, or empty.
+    pub offsets: &'a [[[u8; 2]; LANES]],
 }
 
 impl<'a> Panel<'a> {
-    /// Its blocks, where it is `NV` registers wide: `BYTES` are the codes of a row in a register.
+    /// Its blocks: `BYTES` are the codes of a row in a register.
     #[inline(always)]
-    pub fn blocks<const LANES: usize, const BYTES: usize, const NV: usize>(
+    pub fn blocks<const LANES: usize, const BYTES: usize>(
         self,
         format: Blocks,
-    ) -> impl Iterator<Item = Block<'a, LANES, BYTES, NV>> {
-        let width = NV * LANES;
+    ) -> impl Iterator<Item = Block<'a, LANES, BYTES>> {
+        let width = self.sums.len();
         let of_blocks = self.weights.chunks_exact(width * format.bytes());
         of_blocks.map(move |block| {
             let (codes, parameters) = block.split_at(width * format.code_bytes());
-            let (parameters, _) = parameters.as_chunks::<2>().0.as_chunks::<LANES>();
-            let (parameters, _) = parameters.as_chunks::<NV>();
+            let (parameters, _) = parameters.as_chunks::<2>().0.as_chunks();
+            let (scales, offsets) = parameters.split_at(width / LANES);
             Block {
-                codes: codes.as_chunks::<BYTES>().0.as_chunks::<NV>().0,
-                scales: &parameters[0],
-                offsets: parameters.get(1),
+                codes: codes.as_chunks().0,
+                registers: width / LANES,
+                scales,
+                offsets,
             }
         })
     }

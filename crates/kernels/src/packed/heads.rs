@@ -22,7 +22,7 @@ impl Packed {
     pub fn of_heads(self, isa: Isa, heads: usize, n: usize, k: usize) -> Self {
         let channels = sizes::length("channels of heads", &[heads, n]);
         let groups = HEADS.groups(isa, k);
-        let cut = Cut::new(isa, HEADS.panel_width(isa), n);
+        let cut = Cut::new(isa, n);
         let width = sizes::length("padded heads", &[heads, cut.registers, cut.lanes]);
         let bytes = sizes::length("packed heads", &[width, groups, 4]) + ALIGN;
         let same = self.isa == isa && self.gates == heads && self.n == channels;

@@ -298,7 +298,7 @@ pub unsafe fn multiply_blocks_by(
                 let halves = [vandq_u8(codes, vdupq_n_u8(15)), vshrq_n_u8::<4>(codes)];
                 halves.map(|half| vreinterpretq_s8_u8(half))
             };
-            let vector = of_blocks(|correction| vdupq_n_s32(correction), halves, dot);
+            let vector = of_blocks(|less| vshlq_n_s32::<3>(vdupq_n_s32(less)), halves, dot);
             blocks::multiply::<4, 16, 2, MAX_ROWS, _>(product, format, out, part, vector)
         } else {
             // Less their middle, as i8.

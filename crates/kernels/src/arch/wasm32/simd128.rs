@@ -312,7 +312,7 @@ fn of_blocks<F: Fma, const PER: usize>(
     activate: impl Fn(Activation, &mut [f32]) + Copy,
 ) -> impl blocks::Vector<4, 16, PER> {
     blocks::Closures {
-        start: |correction| i32x4_splat(correction),
+        start: |less| i32x4_shl(i32x4_splat(less), if const { PER == 2 } { 3 } else { 7 }),
         load,
         dot: |acc, codes, xs: [u8; 4]| {
             let xs = i16x8_extend_low_i8x16(i32x4_splat(i32::from_le_bytes(xs)));

@@ -306,9 +306,9 @@ pub unsafe fn multiply_blocks(
                 |_| _mm256_setzero_si256(),
                 |codes| nibbles(codes),
                 |acc, codes, xs| _mm256_add_epi16(acc, _mm256_maddubs_epi16(codes, xs)),
-                |acc, correction| {
+                |acc, less| {
                     let sums = _mm256_madd_epi16(acc, ones);
-                    _mm256_add_epi32(sums, _mm256_set1_epi32(correction))
+                    _mm256_add_epi32(sums, _mm256_slli_epi32::<3>(_mm256_set1_epi32(less)))
                 },
             );
             blocks::multiply::<8, 32, 2, 4, _>(product, format, out, part, vector)
@@ -361,7 +361,7 @@ pub fn of_blocks<B: Copy, const PER: usize>(
         dot: move |acc, codes, xs: [u8; 4]| {
             dot(acc, codes, _mm256_set1_epi32(i32::from_le_bytes(xs)))
         },
-        float: move |acc, correction| _mm256_cvtepi32_ps(total(acc, correction)),
+        float: move |acc, less| _mm256_cvtepi32_ps(total(acc, less)),
         widen: |halves: &[[u8; 2]; 8]| {
             // SAFETY: the array is 16 bytes to read; no alignment is asked.
             _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })

@@ -244,7 +244,14 @@ fn of_blocks<const PER: usize>(
     load: impl Fn(&[u8; 64]) -> [__m512i; PER] + Copy,
 ) -> impl blocks::Vector<16, 64, PER> {
     blocks::Closures {
-        start: |correction| _mm512_set1_epi32(correction),
+        start: |less| {
+            let less = _mm512_set1_epi32(less);
+            if const { PER == 2 } {
+                _mm512_slli_epi32::<3>(less)
+            } else {
+                _mm512_slli_epi32::<7>(less)
+            }
+        },
         load,
         dot: |acc, codes, xs: [u8; 4]| {
             _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(i32::from_le_bytes(xs)))

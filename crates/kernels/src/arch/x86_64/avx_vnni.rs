@@ -37,14 +37,15 @@ pub unsafe fn multiply_blocks(
     out: &Sink<'_>,
     part: Part,
 ) {
-    let start = |correction| _mm256_set1_epi32(correction);
     let dot = |acc, codes, xs| _mm256_dpbusd_avx_epi32(acc, codes, xs);
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
         if format.bits() == 4 {
+            let start = |less| _mm256_slli_epi32::<3>(_mm256_set1_epi32(less));
             let vector = avx2::of_blocks(start, |codes| avx2::nibbles(codes), dot, |acc, _| acc);
             blocks::multiply::<8, 32, 2, 4, _>(product, format, out, part, vector)
         } else {
+            let start = |less| _mm256_slli_epi32::<7>(_mm256_set1_epi32(less));
             let vector = avx2::of_blocks(start, |codes| [avx2::load(codes)], dot, |acc, _| acc);
             blocks::multiply::<8, 32, 1, 4, _>(product, format, out, part, vector)
         }

@@ -99,9 +99,9 @@ impl Op for Fit<'_, '_> {
             scaled.clear();
             scaled.extend(values.iter().map(|x| x * inverse));
             for (group_index, values) in scaled.chunks(group).enumerate() {
-                let scale = fit::scale::<N>(format, values);
+                let scale = fit::scale(format, values);
                 for (block, values) in values.chunks(INPUTS).enumerate() {
-                    let codes = fit::codes::<N>(format, values, scale);
+                    let codes = fit::codes(format, values, scale);
                     let block = group_index * (group / INPUTS) + block;
                     panel.put_block(format, [block, channel], &codes, scale);
                 }
