@@ -134,7 +134,10 @@ pub use equalize::{Equalization, EqualizeReport, equalize};
 pub use error::{Error, ErrorKind, Result};
 pub use kernels::Activation;
 pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
-pub use qconfig::{Arithmetic, DynamicConfig, Granularity, HalfType, OnnxRuntimeOptions, QConfig};
+pub use qconfig::{
+    Arithmetic, DynamicConfig, Granularity, GroupConfig, GroupScheme, HalfType, IntType,
+    OnnxRuntimeOptions, QConfig,
+};
 pub use qparams::{QDType, QScheme};
 pub use quantize::{
     FloatTensor, HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField,

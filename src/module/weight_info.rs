@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tied::WeightId;
 use crate::halves::HalfType;
+use crate::qconfig::IntType;
 use crate::qparams::QDType;
 use crate::weight::Origin;
 
@@ -24,11 +25,23 @@ pub enum WeightDType {
     QInt8,
     /// Unsigned 8-bit codes with scales and zero points, PyTorch's `quint8`.
     QUInt8,
+    /// 4-bit integers in groups of inputs with scales.
+    Int4,
+    /// 8-bit integers in groups of inputs with scales.
+    Int8,
     /// Anything else.
     Other,
 }
 
 impl WeightDType {
+    /// The dtype of integers in groups.
+    pub(crate) fn of_groups(dtype: IntType) -> Self {
+        match dtype {
+            IntType::Int4 => Self::Int4,
+            IntType::Int8 => Self::Int8,
+        }
+    }
+
     /// The dtype of codes, or else of halves.
     pub(crate) fn of_quantized(codes: Option<QDType>, half: Option<HalfType>) -> Self {
         match (codes, half) {
@@ -45,7 +58,7 @@ impl WeightDType {
 
     /// Whether these are codes.
     pub fn is_quantized(self) -> bool {
-        matches!(self, Self::QInt8 | Self::QUInt8)
+        matches!(self, Self::QInt8 | Self::QUInt8 | Self::Int4 | Self::Int8)
     }
 }
 

@@ -4,8 +4,9 @@
 //! weight: {observer: HistogramObserver, dtype: qint8, qscheme: per_tensor_symmetric, bins: 2048}
 //! activation: {granularity: per_row, reduce_range: false, arithmetic: pytorch}
 //! ```
-//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}` or
-//! `{dtype: bfloat16}`, `activation` may be `float` or `bfloat16`. Missing keys are as in PyTorch's
+//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}`, `{dtype: bfloat16}` or
+//! `{dtype: int4, group_size: 128, scheme: affine}`, and `activation` accordingly `float`, `bfloat16`
+//! or `per_group`. Missing keys are as in PyTorch's
 //! default observers for weights: signed codes are symmetric and unsigned ones affine, and
 //! activations follow from the weight.
 
@@ -15,7 +16,8 @@ use std::fmt;
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeMap, Serializer};
 
-use super::{Arithmetic, DynamicConfig, Granularity, HalfType, QConfig};
+use super::groups::BLOCK;
+use super::{Arithmetic, DynamicConfig, Granularity, GroupConfig, HalfType, QConfig};
 use crate::document::{Map, Node, Read, Value, deserialize_by_read};
 use crate::error::Result;
 use crate::observer::{ObserverConfig, ObserverKind};
@@ -42,25 +44,42 @@ const OBSERVER: [&str; 9] = [
     OWN_ARGUMENTS[1],
 ];
 
-deserialize_by_read!(QConfig, ObserverConfig, DynamicConfig, Activations);
+deserialize_by_read!(
+    QConfig,
+    ObserverConfig,
+    DynamicConfig,
+    GroupConfig,
+    Activations
+);
 
 /// Activations as they are written beside a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Activations {
     Dynamic(DynamicConfig),
-    /// By the word of a [`HalfType`]'s [`activations`](HalfType::activations).
+    /// By the word of a [`HalfType`]'s [`activations`](HalfType::activations), or of groups.
     Word(&'static str),
 }
 
 impl Activations {
     /// With float16 weights, and of tables.
     pub const FLOAT: Self = Self::Word("float");
+    /// With weights in groups.
+    pub const PER_GROUP: Self = Self::Word("per_group");
+
+    /// The word, if it is one.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Word(word) => word,
+            Self::Dynamic(_) => "",
+        }
+    }
 }
 
 /// A weight as it is written.
 enum Weight {
     Codes(ObserverConfig),
     Half(HalfType),
+    Groups(GroupConfig),
 }
 
 impl Read for QConfig {
@@ -82,6 +101,10 @@ impl Read for QConfig {
                     fault(&expected, got)
                 }
                 _ => Ok(Self::Half(half)),
+            },
+            Weight::Groups(groups) => match activation {
+                None | Some(Activations::PER_GROUP) => Ok(Self::Groups(groups)),
+                Some(got) => fault("per_group activations for weights in groups", got),
             },
             Weight::Codes(weight) => {
                 let is_table = weight.qscheme == QScheme::PerChannelAffineFloatQParams;
@@ -106,12 +129,10 @@ impl Read for Activations {
     fn read(node: &Node) -> Result<Self> {
         match &node.value {
             Value::Text(_) => node.word("an activation", |word| {
-                let words = [HalfType::Float16, HalfType::BFloat16].map(HalfType::activations);
-                lookup(
-                    "activation",
-                    word,
-                    words.map(|word| (word, Self::Word(word))),
-                )
+                let halves = [HalfType::Float16, HalfType::BFloat16];
+                let [float, bfloat] = halves.map(|half| Self::Word(half.activations()));
+                let words = [float, bfloat, Self::PER_GROUP];
+                lookup("activation", word, words.map(|own| (own.word(), own)))
             }),
             _ => DynamicConfig::read(node).map(Self::Dynamic),
         }
@@ -138,24 +159,61 @@ impl Read for DynamicConfig {
 
 impl Read for Weight {
     fn read(node: &Node) -> Result<Self> {
-        let map = node.map("a weight", &OBSERVER)?;
-        let half = |word: &str| {
+        let keys = [&OBSERVER[..], &GROUPS].concat();
+        let map = node.map("a weight", &keys)?;
+        let other = |word: &str| {
             let word = word.strip_prefix("torch.").unwrap_or(word);
+            let half = |half, what| Some((Self::Half(half), what));
+            let groups = |what| Some((Self::Groups(GroupConfig::INT4), what));
             let words = [
                 ("qint8", None),
                 ("quint8", None),
-                ("float16", Some((HalfType::Float16, "dtype float16"))),
-                ("bfloat16", Some((HalfType::BFloat16, "dtype bfloat16"))),
+                ("float16", half(HalfType::Float16, "dtype float16")),
+                ("bfloat16", half(HalfType::BFloat16, "dtype bfloat16")),
+                ("int4", groups("dtype int4")),
+                ("int8", groups("dtype int8")),
             ];
             lookup("dtype", word, words)
         };
-        match map.read("dtype", |n| n.word("a dtype", half))?.flatten() {
-            Some((half, what)) => {
+        match map.read("dtype", |n| n.word("a dtype", other))?.flatten() {
+            Some((Self::Groups(_), what)) => {
+                map.refuse(what, |key| key != "dtype" && !GROUPS.contains(&key))?;
+                GroupConfig::read(node).map(Self::Groups)
+            }
+            Some((weight, what)) => {
                 map.refuse(what, |key| key != "dtype")?;
-                Ok(Self::Half(half))
+                Ok(weight)
             }
             None => ObserverConfig::read(node).map(Self::Codes),
         }
+    }
+}
+
+/// The keys of weights in groups beside their dtype.
+const GROUPS: [&str; 2] = ["group_size", "scheme"];
+
+impl Read for GroupConfig {
+    fn read(node: &Node) -> Result<Self> {
+        let map = node.map("groups", &["dtype", GROUPS[0], GROUPS[1]])?;
+        let mut groups = Self::INT4;
+        if let Some(dtype) = map.read("dtype", |n| n.word("a dtype", str::parse))? {
+            groups.dtype = dtype;
+        }
+        if let Some(node) = map.get("group_size") {
+            let expected = format!("channel or a multiple of {BLOCK}");
+            groups.group_size = match &node.value {
+                Value::Text(word) if word == "channel" => None,
+                _ => {
+                    let valid = |size: &usize| *size > 0 && size.is_multiple_of(BLOCK);
+                    Some(node.integer(&expected, valid)?)
+                }
+            };
+        }
+        if let Some(node) = map.get("scheme") {
+            groups.scheme = node.word("a scheme", str::parse)?;
+            groups.blocks().map_err(|e| node.fault(e.to_string()))?;
+        }
+        Ok(groups)
     }
 }
 
@@ -327,6 +385,19 @@ impl Serialize for Activations {
     }
 }
 
+impl Serialize for GroupConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("dtype", &self.dtype)?;
+        match self.group_size {
+            Some(size) => map.serialize_entry("group_size", &size)?,
+            None => map.serialize_entry("group_size", "channel")?,
+        }
+        map.serialize_entry("scheme", &self.scheme)?;
+        map.end()
+    }
+}
+
 /// An error for a custom observer: nothing could read it back.
 impl Serialize for QConfig {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -343,6 +414,7 @@ fn serialize<'a, W: Serialize + 'a, S: Serializer>(
     let activation = match qconfig {
         QConfig::Int8 { activation, .. } => Activations::Dynamic(*activation),
         QConfig::Half(half) => Activations::Word(half.activations()),
+        QConfig::Groups(_) => Activations::PER_GROUP,
         QConfig::Table(_) => Activations::FLOAT,
     };
     let mut map = to.serialize_map(Some(2))?;
@@ -354,6 +426,7 @@ fn serialize<'a, W: Serialize + 'a, S: Serializer>(
         QConfig::Half(half) => {
             map.serialize_entry("weight", &BTreeMap::from([("dtype", half)]))?;
         }
+        QConfig::Groups(groups) => map.serialize_entry("weight", groups)?,
     }
     map.end()
 }

@@ -2,6 +2,7 @@
 
 mod activation;
 pub(crate) mod file;
+mod groups;
 
 use std::fmt;
 
@@ -12,6 +13,8 @@ use crate::words::unknown_name;
 
 pub use crate::halves::HalfType;
 pub use activation::{Arithmetic, DynamicConfig, Granularity};
+pub(crate) use groups::BLOCK;
+pub use groups::{GroupConfig, GroupScheme, IntType};
 
 /// How one layer is quantized; PyTorch's `QConfig`.
 ///
@@ -33,6 +36,8 @@ pub enum QConfig {
     /// Half-precision weights: float16 ones are multiplied with f32 activations, bfloat16 ones
     /// with activations that are rounded to bfloat16.
     Half(HalfType),
+    /// Integer weights in groups of inputs, multiplied with 8-bit activations in groups.
+    Groups(GroupConfig),
     /// A table of 8-bit codes that is looked up and never multiplied, for embeddings.
     Table(ObserverConfig),
 }
@@ -68,8 +73,10 @@ impl Default for OnnxRuntimeOptions {
 
 impl QConfig {
     /// The presets by the names that [`preset`](Self::preset) knows.
-    pub const PRESETS: [&'static str; 7] = [
+    pub const PRESETS: [&'static str; 9] = [
         "int8",
+        "int8_groups",
+        "int4",
         "pytorch",
         "per_channel",
         "float16",
@@ -85,6 +92,8 @@ impl QConfig {
     pub fn preset(name: &str) -> Result<Self> {
         match name.strip_suffix("_qconfig").unwrap_or(name) {
             "int8" => Ok(Self::int8()),
+            "int8_groups" => Ok(Self::int8_groups()),
+            "int4" => Ok(Self::int4()),
             "pytorch" | "default_dynamic" => Ok(Self::pytorch()),
             "per_channel" | "per_channel_dynamic" => Ok(Self::per_channel()),
             "float16" | "float16_dynamic" => Ok(Self::float16()),
@@ -173,6 +182,18 @@ impl QConfig {
         self
     }
 
+    /// 4-bit weights, symmetric, in groups of 32 inputs: 4.5 bits a weight. Of 8-bit activations,
+    /// each 32 inputs of a row have a scale.
+    pub const fn int4() -> Self {
+        Self::Groups(GroupConfig::INT4)
+    }
+
+    /// 8-bit weights, symmetric, in groups of 32 inputs: 8.5 bits a weight, about five decibels
+    /// better than [`int8`](Self::int8), in up to 1.4 times its time.
+    pub const fn int8_groups() -> Self {
+        Self::Groups(GroupConfig::INT8)
+    }
+
     /// PyTorch's `float16_dynamic_qconfig`: half-precision weights, float activations.
     pub const fn float16() -> Self {
         Self::Half(HalfType::Float16)
@@ -234,18 +255,18 @@ impl QConfig {
         }
     }
 
-    /// The observer of codes; `None` of halves.
+    /// The observer of codes; `None` of halves and of groups.
     pub(crate) const fn observer(&self) -> Option<&ObserverConfig> {
         match self {
             Self::Int8 { weight, .. } | Self::Table(weight) => Some(weight),
-            Self::Half(_) => None,
+            Self::Half(_) | Self::Groups(_) => None,
         }
     }
 
     const fn observer_mut(&mut self) -> Option<&mut ObserverConfig> {
         match self {
             Self::Int8 { weight, .. } | Self::Table(weight) => Some(weight),
-            Self::Half(_) => None,
+            Self::Half(_) | Self::Groups(_) => None,
         }
     }
 }
@@ -263,6 +284,7 @@ impl fmt::Display for QConfig {
                 f.write_str(", float activations")
             }
             Self::Half(half) => write!(f, "{half}, {} activations", half.activations()),
+            Self::Groups(groups) => write!(f, "{groups}, s8 in groups of {BLOCK}"),
         }
     }
 }

@@ -4,14 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Fault, Result};
 use crate::halves::HalfType;
-use crate::qconfig::DynamicConfig;
 use crate::qconfig::file::Activations;
+use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
 
 /// Suffixes of the tensors that belong to a quantized weight.
 pub(crate) const SCALE: &str = "_scale";
 pub(crate) const ZERO_POINT: &str = "_zero_point";
 pub(crate) const UNSIGNED_ZERO_POINT: &str = "_zero_point_unsigned";
+/// Those of a weight of 4 bits, which has none of its own name: eight codes an i32, and its shape.
+pub(crate) const PACKED: &str = "_packed";
+pub(crate) const SHAPE: &str = "_shape";
 /// The prefix of the parameters of a norm that multiplies its residual, and the name of the
 /// factors.
 pub(crate) const EQUALIZED: &str = "equalized";
@@ -31,6 +34,11 @@ pub(crate) enum Format {
         half: HalfType,
         /// Elements that were clamped when they became halves.
         saturated: usize,
+        /// Whether it is no table.
+        multiplied: bool,
+    },
+    Groups {
+        groups: GroupConfig,
         /// Whether it is no table.
         multiplied: bool,
     },
@@ -56,6 +64,9 @@ pub(crate) struct Written {
     /// Activations in products; `None` of a table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     activation: Option<Activations>,
+    /// `None` of weights that have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    groups: Option<GroupConfig>,
     #[serde(default, skip_serializing_if = "is_zero")]
     saturated: usize,
 }
@@ -67,19 +78,37 @@ fn is_zero(n: &usize) -> bool {
 }
 
 impl Format {
-    /// The codes; `None` of halves.
+    /// The codes of observers; `None` of others.
     pub fn codes(self) -> Option<Codes> {
         match self {
             Self::Int8 { codes, .. } => Some(codes),
-            Self::Half { .. } => None,
+            Self::Half { .. } | Self::Groups { .. } => None,
         }
     }
 
-    /// How activations become codes in products; `None` of halves and of a table.
+    /// The groups that share a scale; `None` of weights that have none.
+    pub fn groups(self) -> Option<GroupConfig> {
+        match self {
+            Self::Groups { groups, .. } => Some(groups),
+            Self::Int8 { .. } | Self::Half { .. } => None,
+        }
+    }
+
+    /// What is stored, however it is used.
+    pub fn elements(self) -> (Option<Codes>, Option<GroupConfig>) {
+        (self.codes(), self.groups())
+    }
+
+    /// Whether it is one of integers, which other libraries read.
+    pub fn has_integers(self) -> bool {
+        !matches!(self, Self::Half { .. })
+    }
+
+    /// How activations become codes in products; `None` of all but int8, and of a table.
     pub fn activation(self) -> Option<DynamicConfig> {
         match self {
             Self::Int8 { activation, .. } => activation,
-            Self::Half { .. } => None,
+            Self::Half { .. } | Self::Groups { .. } => None,
         }
     }
 
@@ -87,14 +116,14 @@ impl Format {
     pub fn is_multiplied(self) -> bool {
         match self {
             Self::Int8 { activation, .. } => activation.is_some(),
-            Self::Half { multiplied, .. } => multiplied,
+            Self::Half { multiplied, .. } | Self::Groups { multiplied, .. } => multiplied,
         }
     }
 
     /// Elements that were clamped when they became halves.
     pub fn saturated(self) -> usize {
         match self {
-            Self::Int8 { .. } => 0,
+            Self::Int8 { .. } | Self::Groups { .. } => 0,
             Self::Half { saturated, .. } => saturated,
         }
     }
@@ -131,11 +160,13 @@ impl From<Format> for Written {
             Format::Half {
                 half, multiplied, ..
             } => multiplied.then(|| Activations::Word(half.activations())),
+            Format::Groups { multiplied, .. } => multiplied.then_some(Activations::PER_GROUP),
         };
         Self {
             codes: format.codes(),
             bfloat16: matches!(format, Format::Half { half, .. } if half == HalfType::BFloat16),
             activation,
+            groups: format.groups(),
             saturated: format.saturated(),
         }
     }
@@ -152,20 +183,40 @@ impl TryFrom<Written> for Format {
             HalfType::Float16
         };
         let own = Activations::Word(half.activations());
+        if let Some(groups) = written.groups
+            && written.codes.is_none()
+            && !written.bfloat16
+            && written.saturated == 0
+            && written
+                .activation
+                .is_none_or(|own| own == Activations::PER_GROUP)
+        {
+            groups.blocks()?;
+            return Ok(Self::Groups {
+                groups,
+                multiplied: written.activation.is_some(),
+            });
+        }
         match (written.codes, written.activation) {
-            (None, activation) if activation.is_none_or(|activation| activation == own) => {
+            (None, activation)
+                if written.groups.is_none()
+                    && activation.is_none_or(|activation| activation == own) =>
+            {
                 Ok(Self::Half {
                     half,
                     saturated: written.saturated,
                     multiplied: activation.is_some(),
                 })
             }
-            (Some(codes), None) if !written.bfloat16 => Ok(Self::Int8 {
-                codes,
-                activation: None,
-            }),
+            (Some(codes), None) if !written.bfloat16 && written.groups.is_none() => {
+                Ok(Self::Int8 {
+                    codes,
+                    activation: None,
+                })
+            }
             (Some(codes), Some(Activations::Dynamic(activation)))
                 if written.saturated == 0
+                    && written.groups.is_none()
                     && !written.bfloat16
                     && codes.qscheme != QScheme::PerChannelAffineFloatQParams =>
             {
@@ -177,8 +228,8 @@ impl TryFrom<Written> for Format {
             _ => Err(Error::from(Fault::UnsupportedCheckpoint {
                 what: "weight",
                 expected: "codes with dynamic activations and integer zero points, float16 with \
-                       float activations, bfloat16 with bfloat16 activations, or a table \
-                       without activations"
+                       float activations, bfloat16 with bfloat16 activations, groups with \
+                       per_group activations, or a table without activations"
                     .into(),
                 got: serde_json::to_string(&written).unwrap_or_default(),
             })),

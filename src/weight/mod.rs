@@ -6,10 +6,10 @@
 //!
 //! | name | dtype | tensor |
 //! |---|---|---|
-//! | `weight` | u8 | the bits of the codes, `[out_features, in_features]`, less the dtype's offset |
+//! | `weight` | u8 | the bits of the codes, `[out_features, in_features]`, less the dtype's offset, or 8 |
 //! | `weight` | f16, bf16 | the elements of a float16 or bfloat16 weight |
 //! | `weight` | any other float | the dequantized weight, for layers that are not this crate's |
-//! | `weight_scale` | f32 | one for the tensor, or one for each output channel |
+//! | `weight_scale` | f32 | one for the tensor, one for each output channel, or `[out_features, groups]` |
 //! | `weight_zero_point` | i64 | one for each scale, less the dtype's offset; missing where all are 0 |
 //! | `weight_zero_point_unsigned` | f32 | float zero points, among the codes from 0 to 255 |
 //! | `weight_dynquant` | u8 | a [`Format`] as JSON: its presence is what marks a quantized weight |
@@ -20,6 +20,7 @@
 mod coded;
 mod codes;
 mod format;
+mod groups;
 pub(crate) mod origin;
 mod qtable;
 mod qweight;
@@ -28,8 +29,10 @@ mod stored;
 
 pub(crate) use coded::{Coded, check_sums, offset};
 pub(crate) use format::{
-    Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
+    Codes, EQUALIZED, FORMAT, Format, PACKED, RESIDUAL, SCALE, SHAPE, UNSIGNED_ZERO_POINT, Written,
+    ZERO_POINT,
 };
+pub(crate) use groups::Grouped;
 pub(crate) use origin::Origin;
 pub use qtable::QTable;
 pub use qweight::QWeight;

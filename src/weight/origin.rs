@@ -13,7 +13,8 @@ use candle_core::{Device, Layout, Tensor, TensorId};
 use serde::{Deserialize, Serialize};
 
 use super::format::Format;
-use crate::error::Result;
+use super::groups::Grouped;
+use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
@@ -57,6 +58,7 @@ pub(crate) enum Values {
     /// With zero points of the dtype.
     Codes(Coded<i8, ZeroPoints>),
     Halves(Halves),
+    Groups(Grouped),
 }
 
 /// Where a weight is in a checkpoint.
@@ -308,12 +310,13 @@ impl std::fmt::Debug for Origin {
 }
 
 impl Parts {
-    /// The weight, packed to be multiplied; `None` for a table.
+    /// The weight, packed to be multiplied; `None` for a table that is not in groups.
     pub fn qweight(self, gates: usize, bias: Option<&Tensor>) -> Result<Option<QWeight>> {
-        if !self.format.is_multiplied() {
+        if !self.format.is_multiplied() && self.format.groups().is_none() {
             return Ok(None);
         }
         Ok(Some(match self.values {
+            Values::Groups(own) => own.qweight(gates, self.shape, bias)?,
             Values::Halves(halves) => {
                 let out_of_range = OutOfRange {
                     saturated: self.format.saturated(),
@@ -348,8 +351,15 @@ impl Parts {
     }
 
     /// The weight as a table.
+    ///
+    /// # Errors
+    /// When it is in groups, which no table has, or its numbers do not fit.
     pub fn qtable(self) -> Result<QTable> {
         match self.values {
+            Values::Groups(own) => Err(Error::from(Fault::UnsupportedQConfig {
+                expected: "a table".into(),
+                got: own.groups.to_string(),
+            })),
             Values::Codes(raw) => QTable::of_codes(self.shape, raw),
             Values::Halves(halves) => {
                 QTable::of_halves(self.shape, halves, self.format.saturated())

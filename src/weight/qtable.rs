@@ -63,7 +63,7 @@ impl QTable {
     /// When the shape or dtype is wrong, the tensor is not on the CPU, an element is NaN or
     /// infinite, `DYNQUANT_ISA` is wrong, or the observer does not support its arguments.
     pub fn from_float(table: &Tensor, config: &QConfig) -> Result<Self> {
-        if let QConfig::Int8 { .. } = config {
+        if let QConfig::Int8 { .. } | QConfig::Groups(_) = config {
             return Err(Error::from(Fault::UnsupportedQConfig {
                 expected: "a weight-only qconfig, for a table that multiplies nothing: \
                            QConfig::table()"
@@ -97,6 +97,7 @@ impl QTable {
             QConfig::Table(config) | QConfig::Int8 { weight: config, .. } => {
                 int8(isa, &table, values, config, observed)?
             }
+            QConfig::Groups(_) => return Self::from_float(&table, config),
             QConfig::Half(half) => {
                 kernels::check_finite(isa, k, values)?;
                 let (halves, out_of_range) = match half {

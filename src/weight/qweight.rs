@@ -11,15 +11,15 @@ use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::{self, Channels, Element, Factor, Isa, OutOfRange, Packed};
 use crate::observer::ObserverConfig;
-use crate::qconfig::{DynamicConfig, QConfig};
+use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
 use crate::weight::coded::offset;
 use crate::weight::codes::Parameters;
 
-/// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, or
-/// as float16 or bfloat16.
+/// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, as
+/// integers in groups of inputs, or as float16 or bfloat16.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -50,6 +50,7 @@ enum Format {
         activation: DynamicConfig,
     },
     Halves(OutOfRange),
+    Groups(GroupConfig),
 }
 
 impl QWeight {
@@ -113,9 +114,10 @@ impl QWeight {
             } => Self::int8(isa, gates, weight, &bias, observer, *activation),
             QConfig::Half(HalfType::Float16) => Self::half::<f16>(isa, gates, weight, &bias),
             QConfig::Half(HalfType::BFloat16) => Self::half::<bf16>(isa, gates, weight, &bias),
+            QConfig::Groups(groups) => Self::in_groups(isa, gates, weight, &bias, *groups),
             QConfig::Table(_) => Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "int8 with dynamic activations, or half precision, for a weight that is \
-                           multiplied"
+                expected: "int8 with dynamic activations, half precision or integers in groups, \
+                           for a weight that is multiplied"
                     .into(),
                 got: config.to_string(),
             })),
@@ -145,6 +147,28 @@ impl QWeight {
         Ok(Self::new(packed, format))
     }
 
+    fn in_groups(
+        isa: Isa,
+        gates: usize,
+        weight: &Tensor,
+        bias: &[f32],
+        groups: GroupConfig,
+    ) -> Result<Self> {
+        let format = groups.blocks()?;
+        if groups.scheme == GroupScheme::Minimum {
+            return Err(Error::from(Fault::UnsupportedQConfig {
+                expected: "symmetric or affine groups".into(),
+                got: format!("{groups}, which only files have"),
+            }));
+        }
+        let weight = as_f32(weight, "quantize weight")?;
+        let (_, k) = weight.dims2()?;
+        let elements = Elements::of(&weight);
+        let (values, of_groups) = (elements.as_slice()?, (format, groups.inputs(k)));
+        let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups)?;
+        Ok(Self::new(packed, Format::Groups(groups)))
+    }
+
     fn half<H: Factor>(isa: Isa, gates: usize, weight: &Tensor, bias: &[f32]) -> Result<Self> {
         let weight = as_f32(weight, "quantize weight")?;
         let (_, k) = weight.dims2()?;
@@ -167,24 +191,37 @@ impl QWeight {
         [self.packed.n(), self.packed.k()]
     }
 
-    /// The dtype of the codes; `None` of float16 and bfloat16.
+    /// The dtype of the codes; `None` of others than int8.
     pub fn dtype(&self) -> Option<QDType> {
         match self.format {
             Format::Int8 { dtype, .. } => Some(dtype),
-            Format::Halves(_) => None,
+            Format::Halves(_) | Format::Groups(_) => None,
         }
     }
 
-    /// Over how much of the weight one scale stretches; `None` of float16 and bfloat16.
+    /// The groups of inputs that share a scale; `None` of weights that have none.
+    pub fn groups(&self) -> Option<GroupConfig> {
+        match self.format {
+            Format::Groups(groups) => Some(groups),
+            Format::Int8 { .. } | Format::Halves(_) => None,
+        }
+    }
+
+    /// Over how much of the weight one scale stretches; `None` of others than int8.
     pub fn qscheme(&self) -> Option<QScheme> {
         match self.format {
             Format::Int8 { qscheme, .. } => Some(qscheme),
-            Format::Halves(_) => None,
+            Format::Halves(_) | Format::Groups(_) => None,
         }
     }
 
     /// The codes in row order, `[out_features, in_features]`; none of float16 and bfloat16.
     pub fn codes(&self) -> Vec<i32> {
+        if let Element::Blocks(format) = self.packed.element() {
+            let (codes, _) = self.packed.blocks();
+            let code = |code| i32::from(code) - format.middle();
+            return codes.into_iter().map(code).collect();
+        }
         let Some(dtype) = self.dtype() else {
             return Vec::new();
         };
@@ -202,11 +239,11 @@ impl QWeight {
         self.packed.bfloats()
     }
 
-    /// How activations become codes in products; `None` of float16 and bfloat16.
+    /// How activations become codes in products; `None` of others than int8.
     pub fn activation(&self) -> Option<DynamicConfig> {
         match self.format {
             Format::Int8 { activation, .. } => Some(activation),
-            Format::Halves(_) => None,
+            Format::Halves(_) | Format::Groups(_) => None,
         }
     }
 
@@ -215,10 +252,10 @@ impl QWeight {
         self.packed.element() == other.packed.element()
     }
 
-    /// The type of the elements; `None` of int8.
+    /// The type of the elements; `None` of codes.
     pub(crate) fn half_type(&self) -> Option<HalfType> {
         match self.packed.element() {
-            Element::Int8(_) => None,
+            Element::Int8(_) | Element::Blocks(_) => None,
             Element::Float16 => Some(HalfType::Float16),
             Element::BFloat16 => Some(HalfType::BFloat16),
         }
@@ -232,23 +269,39 @@ impl QWeight {
         })
     }
 
-    /// The scale of the weight, or of each output channel; none of float16 and bfloat16.
+    /// The scale of the weight, of each output channel or of each of its groups, channel by channel;
+    /// none of float16 and bfloat16.
     pub fn scales(&self) -> Vec<f32> {
         match self.qscheme() {
-            None => Vec::new(),
+            None => self.grouped().map_or_else(Vec::new, |own| own.scales),
             Some(qscheme) => (0..self.qparams(qscheme))
                 .map(|i| self.packed.scale(i))
                 .collect(),
         }
     }
 
-    /// The zero point of the weight, or of each output channel; none of float16 and bfloat16.
+    /// The zero point of the weight, of each output channel or of each of its groups, channel by
+    /// channel; none of float16 and bfloat16, and of groups that have a minimum.
     pub fn zero_points(&self) -> Vec<i32> {
-        let Format::Int8 { dtype, qscheme, .. } = self.format else {
-            return Vec::new();
+        let (dtype, qscheme) = match self.format {
+            Format::Int8 { dtype, qscheme, .. } => (dtype, qscheme),
+            Format::Halves(_) => return Vec::new(),
+            Format::Groups(_) => return self.group_zero_points(),
         };
         let zero_points = (0..self.qparams(qscheme)).map(|i| self.packed.zero_point(i));
         zero_points.map(|zero| zero + offset(dtype)).collect()
+    }
+
+    /// Among the codes that [`codes`](Self::codes) gives.
+    fn group_zero_points(&self) -> Vec<i32> {
+        let Some(own) = self.grouped() else {
+            return Vec::new();
+        };
+        match own.groups.scheme {
+            GroupScheme::Symmetric => vec![0; own.scales.len()],
+            GroupScheme::Affine => own.zero_points.iter().map(|z| i32::from(*z) + 8).collect(),
+            GroupScheme::Minimum => Vec::new(),
+        }
     }
 
     /// How many scales there are.
@@ -274,7 +327,7 @@ impl QWeight {
 
     fn out_of_range(&self) -> OutOfRange {
         match self.format {
-            Format::Int8 { .. } => OutOfRange::default(),
+            Format::Int8 { .. } | Format::Groups(_) => OutOfRange::default(),
             Format::Halves(out_of_range) => out_of_range,
         }
     }

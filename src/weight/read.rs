@@ -6,11 +6,13 @@ use candle_nn::{Init, VarBuilder};
 use super::format::{
     Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
 };
+use super::groups::Grouped;
 use super::origin::{self, Origin};
-use crate::error::Result;
+use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::OutOfRange;
 use crate::observer::ZeroPoints;
+use crate::qconfig::{GroupConfig, GroupScheme};
 use crate::qparams::QScheme;
 use crate::tensor::{Elements, check_float_dtype};
 use crate::weight::coded::Coded;
@@ -67,6 +69,9 @@ impl Found<'_> {
         bias: Option<&Tensor>,
     ) -> Result<QWeight> {
         let read = || match self.format {
+            Format::Groups { groups, .. } => {
+                self.groups(groups, shape)?.qweight(gates, shape, bias)
+            }
             Format::Int8 { codes, activation } => {
                 let raw = self.codes(codes, shape, Self::zero_points)?;
                 QWeight::of_codes(gates, shape, raw, activation.unwrap_or_default(), bias)
@@ -88,6 +93,10 @@ impl Found<'_> {
     /// The weight as a table.
     pub fn qtable(&self, shape: [usize; 2]) -> Result<QTable> {
         let read = || match self.format {
+            Format::Groups { groups, .. } => Err(Error::from(Fault::UnsupportedQConfig {
+                expected: "a table".into(),
+                got: groups.to_string(),
+            })),
             Format::Int8 { codes, .. } => {
                 let raw = self.codes(codes, shape, |found, codes, count| {
                     if codes.qscheme == QScheme::PerChannelAffineFloatQParams {
@@ -134,6 +143,31 @@ impl Found<'_> {
             qscheme: codes.qscheme,
             codes: bits.map(|bits| bits.cast_signed()).collect(),
             scales,
+            zero_points,
+        })
+    }
+
+    fn groups(&self, groups: GroupConfig, shape: [usize; 2]) -> Result<Grouped> {
+        let bits = self.weight(shape, DType::U8)?;
+        let bits = Elements::of(&bits);
+        let zero_points = match groups.scheme {
+            GroupScheme::Symmetric => Vec::new(),
+            GroupScheme::Affine | GroupScheme::Minimum => {
+                let name = format!("{}{ZERO_POINT}", self.name);
+                let zeros = self.vb.get_unchecked_dtype(&name, DType::I64)?;
+                let zeros = zeros.flatten_all()?.to_vec1::<i64>()?;
+                zeros
+                    .into_iter()
+                    .map(|z| z.clamp(-128, 127) as i8)
+                    .collect()
+            }
+        };
+        Ok(Grouped {
+            groups,
+            codes: (bits.as_slice::<u8>()?.iter())
+                .map(|bits| bits.cast_signed())
+                .collect(),
+            scales: self.f32s(SCALE)?,
             zero_points,
         })
     }

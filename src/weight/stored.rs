@@ -5,8 +5,10 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::format::{Codes, Format};
+use super::groups::Grouped;
 use crate::halves::{HalfType, Halves};
 use crate::observer::ZeroPoints;
+use crate::qconfig::GroupConfig;
 use crate::qparams::QScheme;
 use crate::weight::qtable::QTable;
 use crate::weight::qweight::QWeight;
@@ -117,6 +119,9 @@ impl Quantized {
                 false,
             ),
         };
+        if let Some(groups) = self.groups() {
+            return Format::Groups { groups, multiplied };
+        }
         match codes {
             Some((dtype, qscheme)) => Format::Int8 {
                 codes: Codes { dtype, qscheme },
@@ -131,7 +136,31 @@ impl Quantized {
         }
     }
 
-    /// In row order, each less the offset of the dtype; none of halves.
+    /// The groups of a weight in groups.
+    fn groups(&self) -> Option<GroupConfig> {
+        match self {
+            Self::Weight { weight, .. } => weight.groups(),
+            Self::Table(_) => None,
+        }
+    }
+
+    /// Whether scales of groups are not float16.
+    pub fn has_factors(&self) -> bool {
+        match self {
+            Self::Weight { weight, .. } => weight.has_factors(),
+            Self::Table(_) => false,
+        }
+    }
+
+    /// The codes of a weight in groups.
+    pub fn grouped(&self) -> Option<Grouped> {
+        match self {
+            Self::Weight { weight, .. } => weight.grouped(),
+            Self::Table(_) => None,
+        }
+    }
+
+    /// In row order, each less the offset of the dtype; none of halves and of groups.
     pub fn codes(&self) -> Vec<i8> {
         match self {
             Self::Weight { weight, .. } => weight.packed().codes(),

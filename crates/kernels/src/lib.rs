@@ -33,8 +33,8 @@ pub use calls::linear::{linear, linear_each, linear_into};
 pub use calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};
 pub use calls::norm::{layer_norm, softmax};
 pub use calls::pack::{
-    Channels, Factor, OutOfRange, PART, check_finite, encode_rows, extents, halve_rows,
-    pack_block_codes, pack_blocks, pack_codes, pack_floats, pack_halves, pack_int8,
+    Channels, Factor, OutOfRange, PART, block_factor, check_finite, encode_rows, extents,
+    halve_rows, pack_block_codes, pack_blocks, pack_codes, pack_floats, pack_halves, pack_int8,
 };
 pub use calls::quantize::Codes;
 pub use calls::recurrent::{Recurrence, Step, recur, update_state};

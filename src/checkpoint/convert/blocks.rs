@@ -53,7 +53,7 @@ pub fn blocks(
 }
 
 /// A block of rows.
-fn block(values: Vec<f32>, rows: &Range<usize>, k: usize) -> Result<Tensor> {
+pub fn block(values: Vec<f32>, rows: &Range<usize>, k: usize) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, (rows.len(), k), &Device::Cpu)?)
 }
 

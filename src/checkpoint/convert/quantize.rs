@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::blocks::{blocks, check_block, matrix, quantized_blocks, rows_of_block};
+use super::blocks::{block, blocks, check_block, matrix, quantized_blocks, rows_of_block};
 use super::plan::Plan;
 use crate::checkpoint::read::{Checkpoint, Entry, Opened};
 use crate::checkpoint::write::{
-    Contents, Module, Output, Writer, entry, planned, rewrite, write_qparams,
+    Contents, GroupsWriter, Module, Output, Writer, entry, planned, rewrite, write_qparams,
 };
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::kernels;
 use crate::module::LayerKind;
 use crate::observer::{ObserverConfig, ZeroPoints};
-use crate::qconfig::QConfig;
+use crate::qconfig::{GroupConfig, QConfig};
 use crate::qparams::QScheme;
 use crate::weight::QTable;
+use crate::weight::QWeight;
 use crate::weight::offset;
 use crate::weight::{Codes, Format, Zeros};
 
@@ -63,7 +65,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
             } else if is_module && layer.kind == LayerKind::Embedding {
                 tables.push(module());
             }
-            if is_module && format.codes().is_none() && layer.is_linear() {
+            if is_module && !format.has_integers() && layer.is_linear() {
                 ignore.push(name());
             }
             weights.insert(&**tensor, (qconfig, format));
@@ -95,6 +97,9 @@ fn weight<'a>(
     config: &'a QConfig,
     format: Format,
 ) -> Output<'a> {
+    if let Some(groups) = format.groups() {
+        return in_groups(source, name, entry, (config, groups));
+    }
     let zeros = match format.codes().map(|codes| codes.qscheme) {
         Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
         Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
@@ -107,6 +112,45 @@ fn weight<'a>(
         written.map_err(|error| fault(error, source, name))
     };
     Output::New(planned(name, &entry.shape, format, &zeros), Box::new(write))
+}
+
+/// A weight in groups that is quantized when it is written.
+fn in_groups<'a>(
+    source: &'a Opened,
+    name: &'a str,
+    entry: &Entry,
+    (config, groups): (&'a QConfig, GroupConfig),
+) -> Output<'a> {
+    let shape = || matrix(source, name).map(|(_, _, shape)| shape);
+    let halves = || {
+        let mut halves = true;
+        blocks(source, name, rows_of_block(shape()?[1]), |rows, values| {
+            let rows = values.chunks(values.len().div_ceil(rows.len().max(1)).max(1));
+            let max = |row: &[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
+            halves &= rows
+                .into_iter()
+                .all(|row| kernels::block_factor(max(row)) == 1.);
+            Ok(())
+        })?;
+        Ok(halves)
+    };
+    // A weight that cannot be read is an error when it is written.
+    let halves = halves().unwrap_or_else(|_: Error| true);
+    let shape = shape().unwrap_or_default();
+    let tensors = GroupsWriter::new(name, groups, shape, halves).planned(&entry.shape);
+    let write = move |to: &mut Writer<'_>| {
+        let mut writer = GroupsWriter::new(name, groups, shape, halves);
+        let written = blocks(source, name, rows_of_block(shape[1]), |rows, values| {
+            let block = block(values, &rows, shape[1])?;
+            match QWeight::from_float(&block, None, config)?.grouped() {
+                Some(rows) => writer.rows(rows, to),
+                None => Ok(()),
+            }
+        });
+        let written = written.and_then(|()| writer.finish(to));
+        written.map_err(|error| fault(error, source, name))
+    };
+    Output::New(tensors, Box::new(write))
 }
 
 fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
@@ -130,6 +174,13 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
             codes: codes(weight),
             activation: (!is_table).then_some(*activation),
         }),
+        QConfig::Groups(groups) => {
+            groups.blocks()?;
+            Ok(Format::Groups {
+                groups: *groups,
+                multiplied: !is_table,
+            })
+        }
         QConfig::Half(half) => {
             let max = half.max();
             let mut saturated = 0;

@@ -44,7 +44,8 @@ impl Backend {
         let read = || match dtype {
             _ if halves => shard.tensor(name, entry),
             DType::U8 => {
-                let bytes = shard.bytes(entry)?;
+                let codes = shard.codes(entry, 0..entry.elements())?.into_iter();
+                let bytes: Vec<_> = codes.map(i8::cast_unsigned).collect();
                 Ok(Tensor::from_vec(bytes, &entry.shape[..], &Device::Cpu)?)
             }
             _ => {

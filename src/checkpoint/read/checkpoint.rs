@@ -9,6 +9,7 @@ use candle_nn::VarBuilder;
 use super::backend::Backend;
 use super::config::Quantization;
 use super::files::{CONFIG, Files};
+use super::header::Encoding;
 use super::opened::Opened;
 use crate::error::Result;
 use crate::weight::origin::Source;
@@ -113,7 +114,10 @@ impl Checkpoint {
         let Opened { files, weights, .. } = &*self.opened;
         files.tensors().map(|(name, _, entry)| TensorInfo {
             name: name.to_owned(),
-            dtype: entry.dtype.to_string(),
+            dtype: match entry.encoding {
+                Encoding::Packed(_) => "I4".into(),
+                Encoding::Plain | Encoding::Absmax => entry.dtype.to_string(),
+            },
             shape: entry.shape.clone(),
             bytes: entry.bytes,
             quantized: weights.contains_key(name),

@@ -31,7 +31,13 @@ const WITH_HEADS: [&str; 6] = [
 ];
 /// Models of images alone that have a `vocab_size`.
 const IMAGE_CODES: [&str; 2] = ["beit", "data2vec-vision"];
-const FORMATS: [&str; 3] = ["int-quantized", "naive-quantized", "dense"];
+const FORMATS: [&str; 5] = [
+    "int-quantized",
+    "naive-quantized",
+    "pack-quantized",
+    "mixed-precision",
+    "dense",
+];
 
 /// How a folder that others wrote is quantized.
 #[derive(Debug, Default)]

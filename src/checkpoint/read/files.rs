@@ -9,7 +9,7 @@ use candle_dynquant_io::{Unexpected, format, input, output::folder_of};
 use serde::Deserialize;
 use serde::de::{Error as _, MapAccess};
 
-use super::header::{Entry, invalid, parse_file};
+use super::header::{Encoding, Entry, invalid, parse_file};
 use super::shard::Shard;
 use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Fault, Result};
@@ -139,7 +139,24 @@ impl Files {
     ///
     /// # Errors
     /// When there is another tensor of that name.
-    pub fn rename(&mut self, from: &str, to: &str, absmax: bool) -> Result<()> {
+    pub fn rename(&mut self, from: &str, to: &str, encoding: Encoding) -> Result<()> {
+        match self.find(from) {
+            Some((_, entry)) => {
+                let entry = Entry {
+                    encoding,
+                    ..entry.clone()
+                };
+                self.replace(from, to, entry)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a tensor another name and entry.
+    ///
+    /// # Errors
+    /// When there is another tensor of that name.
+    pub fn replace(&mut self, from: &str, to: &str, entry: Entry) -> Result<()> {
         if from != to && self.tensors.contains_key(to) {
             return Err(invalid(
                 from,
@@ -148,9 +165,8 @@ impl Files {
             ));
         }
         if let Some(number) = self.tensors.remove(from)
-            && let Some(entry) = self.shards[number].header.tensors.remove(from)
+            && self.shards[number].header.tensors.remove(from).is_some()
         {
-            let entry = Entry { absmax, ..entry };
             self.shards[number]
                 .header
                 .tensors

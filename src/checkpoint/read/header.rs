@@ -36,8 +36,25 @@ pub struct Entry {
     /// Offset from the beginning of the file.
     pub start: u64,
     pub bytes: u64,
-    /// Whether its elements, f32, are the largest magnitudes of rows: 127 times their scales.
-    pub absmax: bool,
+    pub encoding: Encoding,
+}
+
+/// How the elements of a tensor are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Plain,
+    /// f32, the largest magnitudes of rows: 127 times their scales.
+    Absmax,
+    /// Codes of 4 bits of a matrix, each plus 8, eight to an i32 along an axis; dtype and shape are
+    /// those of the codes.
+    Packed(Axis),
+}
+
+/// An axis of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    Rows,
+    Columns,
 }
 
 impl Entry {
@@ -115,7 +132,7 @@ impl Header {
                 shape: tensor.shape.0,
                 start: start + begin,
                 bytes,
-                absmax: false,
+                encoding: Encoding::Plain,
             };
             tensors.insert(name, entry);
         }

@@ -10,7 +10,7 @@ use candle_dynquant_io::input;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::header::{Entry, Header, invalid};
+use super::header::{Axis, Encoding, Entry, Header, invalid};
 use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 
@@ -145,7 +145,42 @@ impl Shard {
 
     /// Elements `range` of a tensor of codes.
     pub fn codes(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<i8>> {
+        if let Encoding::Packed(axis) = entry.encoding {
+            return self.packed(entry, axis, range);
+        }
         self.elements(entry, range, |[byte]: [u8; 1]| byte.cast_signed())
+    }
+
+    /// Elements `range` of a matrix of codes that are packed along an axis.
+    fn packed(&self, entry: &Entry, axis: Axis, range: std::ops::Range<usize>) -> Result<Vec<i8>> {
+        let &[_, k] = &entry.shape[..] else {
+            return Ok(Vec::new());
+        };
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = range.start / k..range.end.div_ceil(k);
+        // The rows of numbers that hold them, and how many numbers a row has.
+        let (words, width) = match axis {
+            Axis::Columns => (rows.clone(), k.div_ceil(8)),
+            Axis::Rows => (rows.start / 8..rows.end.div_ceil(8), k),
+        };
+        let of_words = Entry {
+            dtype: Dtype::I32,
+            encoding: Encoding::Plain,
+            ..entry.clone()
+        };
+        let all = words.start * width..words.end * width;
+        let read: Vec<u32> = self.elements(&of_words, all, u32::from_le_bytes)?;
+        let code = |at: usize| {
+            let (row, column) = (at / k, at % k);
+            let (word, nibble) = match axis {
+                Axis::Columns => ((row - words.start) * width + column / 8, column % 8),
+                Axis::Rows => ((row / 8 - words.start) * width + column, row % 8),
+            };
+            (read[word] >> (4 * nibble) & 15) as i8 - 8
+        };
+        Ok(range.map(code).collect())
     }
 
     /// Elements `range` of a tensor of float16 or bfloat16.
@@ -171,7 +206,7 @@ impl Shard {
 
     /// Elements `range` of an f32 tensor.
     fn f32s(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<f32>> {
-        if entry.absmax {
+        if entry.encoding == Encoding::Absmax {
             self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX)
         } else {
             self.elements(entry, range, f32::from_le_bytes)
@@ -180,7 +215,7 @@ impl Shard {
 
     /// Calls `sink` with the bytes of a tensor, chunk by chunk.
     pub fn copy(&self, entry: &Entry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        if !entry.absmax {
+        if entry.encoding != Encoding::Absmax {
             return self.read(entry.start, entry.bytes, sink);
         }
         let bytes: Vec<u8> = (self.f32s(entry, 0..entry.elements())?.iter())
@@ -209,7 +244,10 @@ impl Shard {
     pub fn tensor(&self, name: &str, entry: &Entry) -> Result<Tensor> {
         match entry.dtype {
             Dtype::U8 | Dtype::BOOL => Self::of(entry, self.bytes(entry)?),
-            Dtype::I8 => self.of_elements(entry, |[byte]| i64::from(byte.cast_signed())),
+            Dtype::I8 => {
+                let codes = self.codes(entry, 0..entry.elements())?;
+                Self::of(entry, codes.into_iter().map(i64::from).collect())
+            }
             Dtype::I16 => self.of_elements(entry, i16::from_le_bytes),
             Dtype::U16 => self.of_elements(entry, |b| u32::from(u16::from_le_bytes(b))),
             Dtype::I32 => self.of_elements(entry, i32::from_le_bytes),

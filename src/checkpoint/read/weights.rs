@@ -7,16 +7,17 @@ use safetensors::Dtype;
 
 use super::config::Quantization;
 use super::files::Files;
-use super::header::{Entry, invalid};
+use super::header::{Encoding, Entry, invalid};
 use super::record::{self, View};
 use super::scheme::{Scheme, matrix, scheme};
 use super::shard::{Shard, is_float};
 use crate::error::Result;
 use crate::observer::ZeroPoints;
+use crate::qconfig::{BLOCK, GroupConfig, GroupScheme, IntType};
 use crate::qparams::{QDType, QScheme};
-use crate::weight::Coded;
 use crate::weight::QTable;
 use crate::weight::origin::{Part, Values};
+use crate::weight::{Coded, Grouped};
 use crate::weight::{Codes, Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 use crate::words::brief;
 
@@ -128,12 +129,15 @@ pub fn belongs(weights: &Weights, name: &str) -> bool {
 fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     let (_, entry) = files.get(name, "the weight that the metadata names")?;
     let expected = match format {
-        Format::Int8 { .. } => Dtype::I8,
+        Format::Int8 { .. } | Format::Groups { .. } => Dtype::I8,
         Format::Half { half, .. } => half.dtype().into(),
     };
     let [n, _] = matrix(name, entry)?;
     if entry.dtype != expected {
         return Err(invalid(name, expected.to_string(), entry.dtype.to_string()));
+    }
+    if let Some(groups) = format.groups() {
+        return check_groups(files, name, entry, groups);
     }
     let Some(codes) = format.codes() else {
         return Ok(());
@@ -159,6 +163,23 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
         companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count)?;
     }
     Ok(())
+}
+
+/// Checks the tensors of a weight in groups.
+fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -> Result<()> {
+    let [n, k] = matrix(name, entry)?;
+    let packed = matches!(entry.encoding, Encoding::Packed(_));
+    if packed != (groups.dtype == IntType::Int4) {
+        let got = if packed { IntType::Int4 } else { IntType::Int8 };
+        return Err(invalid(name, groups.dtype.to_string(), got.to_string()));
+    }
+    let count = n.checked_mul(groups.count(k));
+    let count = count.ok_or_else(|| invalid(name, "groups that can be counted", "more"))?;
+    companion(files, name, SCALE, is_float, "a float dtype", count)?;
+    match groups.scheme {
+        GroupScheme::Symmetric => Ok(()),
+        _ => companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count),
+    }
 }
 
 /// The scales or zero points of a weight, `count` of them.
@@ -197,6 +218,9 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     let zeros = files
         .find(&zero_point)
         .map(|(_, zeros)| (&*zero_point, zeros));
+    if let Encoding::Packed(_) = entry.encoding {
+        return packed(name, entry, (&scale, scales), zeros.is_some());
+    }
     let Scheme::Whole(qscheme) = scheme(name, entry, (&scale, scales), zeros)? else {
         let [_, k] = matrix(name, entry)?;
         return Ok(Kind::Groups(k / scales.shape[1]));
@@ -206,6 +230,50 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         codes: Codes { dtype, qscheme },
         activation: config.activation(name),
     }))
+}
+
+/// A weight of 4 bits that others wrote.
+fn packed(
+    name: &str,
+    entry: &Entry,
+    (scale, scales): (&str, &Entry),
+    is_affine: bool,
+) -> Result<Kind> {
+    let [n, k] = matrix(name, entry)?;
+    let count = match scales.shape[..] {
+        [rows, count] if rows == n && count > 0 => count,
+        ref got => {
+            let expected = format!("[{n}, groups of {k} inputs]");
+            return Err(invalid(scale, expected, format!("{got:?}")));
+        }
+    };
+    let scheme = if is_affine {
+        GroupScheme::Affine
+    } else {
+        GroupScheme::Symmetric
+    };
+    let groups = |group_size| {
+        let mut groups = GroupConfig::INT4;
+        (groups.group_size, groups.scheme) = (group_size, scheme);
+        Kind::Whole(Format::Groups {
+            groups,
+            multiplied: true,
+        })
+    };
+    if count == 1 {
+        return Ok(groups(None));
+    }
+    if !k.is_multiple_of(count) {
+        let expected = format!("groups of equally many of {k} inputs");
+        return Err(invalid(scale, expected, format!("{count}")));
+    }
+    let size = k / count;
+    // Layers get others dequantized.
+    Ok(if size.is_multiple_of(BLOCK) {
+        groups(Some(size))
+    } else {
+        Kind::Groups(size)
+    })
 }
 
 /// The error of a scale whose weight is not int8.
@@ -242,10 +310,13 @@ impl Kind {
         let within = range.start - rows.start * k..range.end - rows.start * k;
         let values = match self {
             Self::Whole(Format::Half { .. }) => return shard.floats(name, entry, range),
+            Self::Whole(Format::Groups { groups, .. }) => {
+                grouped(files, name, groups, rows)?.dequantize(k)
+            }
             Self::Whole(format) => {
                 let shape = [rows.len(), k];
                 let Values::Codes(raw) = contents(files, name, format, rows)? else {
-                    return Err(invalid(name, "codes", "halves"));
+                    return Err(invalid(name, "codes", "others"));
                 };
                 let table = QTable::of_codes(shape, raw).map_err(|e| e.at(name))?;
                 table.dequantize()?.flatten_all()?.to_vec1()?
@@ -274,6 +345,9 @@ impl Kind {
 pub fn contents(files: &Files, name: &str, format: Format, rows: Range<usize>) -> Result<Values> {
     let (shard, entry, [_, k]) = weight(files, name)?;
     let elements = rows.start * k..rows.end * k;
+    if let Some(groups) = format.groups() {
+        return grouped(files, name, groups, rows).map(Values::Groups);
+    }
     let Some(Codes { dtype, qscheme }) = format.codes() else {
         return Ok(Values::Halves(shard.halves(entry, elements)?));
     };
@@ -299,6 +373,32 @@ pub fn contents(files: &Files, name: &str, format: Format, rows: Range<usize>) -
         scales: of_rows(scales, qscheme, &rows),
         zero_points,
     }))
+}
+
+/// Rows of a weight in groups.
+fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -> Result<Grouped> {
+    let (shard, entry, [_, k]) = weight(files, name)?;
+    let count = groups.count(k);
+    let of_rows = rows.start * count..rows.end * count;
+    let scale = format!("{name}{SCALE}");
+    let (scales, of_scales) = files.get(&scale, "a tensor")?;
+    let zero_points = match groups.scheme {
+        GroupScheme::Symmetric => Vec::new(),
+        _ => {
+            let (zeros, entry) = files.get(&format!("{name}{ZERO_POINT}"), "a tensor")?;
+            zeros.codes(entry, of_rows.clone())?
+        }
+    };
+    let scales = scales.floats(&scale, of_scales, of_rows)?;
+    if let Some(got) = scales.iter().find(|scale| !scale.is_finite()) {
+        return Err(invalid(&scale, "finite numbers", got.to_string()));
+    }
+    Ok(Grouped {
+        groups,
+        codes: shard.codes(entry, rows.start * k..rows.end * k)?,
+        scales,
+        zero_points,
+    })
 }
 
 /// The scales or zero points of some rows.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::targets::targets;
 use crate::checkpoint::read::{ENTRY, METHOD, OLD_ENTRY, Opened};
 use crate::error::{Error, Fault, Result};
-use crate::qconfig::Granularity;
+use crate::qconfig::{Granularity, GroupScheme, IntType};
 use crate::qparams::QScheme;
 use crate::weight::Format;
 use crate::words::brief;
@@ -37,7 +37,7 @@ pub fn entry(
     let mut formats: Vec<(bool, Format)> = Vec::new();
     let mut groups: Vec<BTreeSet<&str>> = Vec::new();
     for (modules, is_linear) in [(linears, true), (embeddings, false)] {
-        for module in modules.iter().filter(|m| m.format.codes().is_some()) {
+        for module in modules.iter().filter(|m| m.format.has_integers()) {
             let key = (is_linear, module.format);
             let number = formats.iter().position(|format| *format == key);
             let number = number.unwrap_or_else(|| {
@@ -61,6 +61,15 @@ pub fn entry(
         targets[0] = BTreeSet::from(["Linear".to_owned()]);
         ignored = ignore.into_iter().map(str::to_owned).collect();
     }
+    let mut names: Vec<_> = formats
+        .iter()
+        .map(|(_, format)| stored_as(*format))
+        .collect();
+    names.dedup();
+    let format = match names[..] {
+        [one] => one,
+        _ => "mixed-precision",
+    };
     let groups = formats.iter().zip(&targets).enumerate();
     let groups: serde_json::Map<_, _> = groups
         .map(|(i, ((_, format), targets))| (format!("group_{i}"), group(targets, *format)))
@@ -68,7 +77,7 @@ pub fn entry(
     (!groups.is_empty()).then(|| {
         json!({
             "config_groups": groups,
-            "format": "int-quantized",
+            "format": format,
             "global_compression_ratio": null,
             "ignore": ignored,
             "kv_cache_scheme": null,
@@ -113,6 +122,14 @@ pub fn with_entry(text: &[u8], entry: Option<&Value>) -> Result<Vec<u8>> {
     Ok(new)
 }
 
+/// compressed-tensors' name for how a weight is stored.
+fn stored_as(format: Format) -> &'static str {
+    match format.groups() {
+        Some(groups) if groups.dtype == IntType::Int4 => "pack-quantized",
+        _ => "int-quantized",
+    }
+}
+
 fn group(targets: &BTreeSet<String>, format: Format) -> Value {
     let args = |dynamic: bool, strategy: &str, symmetric: bool, observer: Value| {
         json!({
@@ -139,9 +156,18 @@ fn group(targets: &BTreeSet<String>, format: Format) -> Value {
     if qscheme == Some(QScheme::PerChannelAffineFloatQParams) {
         weights["zp_dtype"] = "torch.float32".into();
     }
+    if let Some(groups) = format.groups() {
+        let strategy = groups.group_size.map_or("channel", |_| "group");
+        let symmetric = groups.scheme == GroupScheme::Symmetric;
+        weights = args(false, strategy, symmetric, "minmax".into());
+        weights["group_size"] = groups.group_size.into();
+        if groups.dtype == IntType::Int4 {
+            weights["num_bits"] = 4.into();
+        }
+    }
     json!({
         // In each group, because newer readers take weights without activations for packed ones.
-        "format": "int-quantized",
+        "format": stored_as(format),
         "input_activations": activations,
         "output_activations": null,
         "targets": targets,

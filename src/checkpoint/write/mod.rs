@@ -4,6 +4,7 @@ mod collect;
 mod entry;
 mod errors;
 mod floats;
+mod groups;
 mod placing;
 mod rewrite;
 mod save;
@@ -12,6 +13,7 @@ mod weight;
 mod writer;
 
 pub use entry::{Module, entry};
+pub use groups::GroupsWriter;
 pub use rewrite::{Contents, Output, rewrite};
 pub use save::{Beside, Saved, save};
 pub use targets::own_name;

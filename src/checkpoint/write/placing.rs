@@ -9,7 +9,7 @@ use crate::checkpoint::read::{Entry, Kind, Opened, invalid, is_float, matrix};
 use crate::error::{Error, Fault, Result};
 use crate::module::LayerKind;
 use crate::weight::origin::Part;
-use crate::weight::{Format, Quantized, SCALE, ZERO_POINT};
+use crate::weight::{Format, PACKED, Quantized, SCALE, ZERO_POINT};
 
 /// The weights by the tensors of the source.
 #[derive(Default)]
@@ -206,7 +206,7 @@ impl Placed {
         // If layers share a weight, one that multiplies knows the configuration of activations.
         let both = known.format.is_multiplied() && format.is_multiplied();
         let agree = !both || known.format.activation() == format.activation();
-        if !(same && agree && known.format.codes() == format.codes()) {
+        if !(same && agree && known.format.elements() == format.elements()) {
             let is_found = !known.format.is_multiplied() || !held.by_name;
             return if held.origin.is_some() && is_found && format.is_multiplied() {
                 self.view(name, part, held, source)
@@ -338,7 +338,7 @@ fn view_name(of: &str, part: Part, source: &Opened) -> String {
         format!("{of}.quantized_{offset}_{n}x{k}_{down}x{across}")
     };
     let is_taken = |name: &str| {
-        let mut suffixes = ["", SCALE, ZERO_POINT].iter();
+        let mut suffixes = ["", PACKED, SCALE, ZERO_POINT].iter();
         suffixes.any(|suffix| source.files.find(&format!("{name}{suffix}")).is_some())
     };
     while is_taken(&name) {
@@ -363,10 +363,10 @@ impl<W> Held<W> {
 
 /// Whether the codes or halves of two weights are the same.
 fn equals(a: &Quantized, b: &Quantized) -> bool {
-    let parts = |w: &Quantized| (w.codes(), w.halves(), w.scales());
+    let parts = |w: &Quantized| (w.codes(), w.grouped(), w.halves(), w.scales());
     a.memory() == b.memory()
         || (a.shape() == b.shape()
-            && a.format().codes() == b.format().codes()
+            && a.format().elements() == b.format().elements()
             && parts(a) == parts(b)
             && a.zero_points() == b.zero_points())
 }

@@ -8,15 +8,17 @@ use std::path::{Path, PathBuf};
 
 use candle_dynquant_io::input;
 use candle_dynquant_io::output::{NewFile, NewFolder};
+use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::entry::with_entry;
 use super::writer::{Planned, Writer, writing};
 use crate::checkpoint::read::{
-    CONFIG, Entry, INDEX, MAX_CONFIG, Opened, Shard, View, is_of_model, read_small, record,
+    Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Shard, View, is_of_model, read_small,
+    record,
 };
 use crate::error::{Error, Fault, Result};
-use crate::weight::Format;
+use crate::weight::{Format, PACKED, SHAPE};
 
 /// How deep the folders are from which files are copied.
 const MAX_DEPTH: usize = 8;
@@ -133,7 +135,7 @@ fn write_shard(
     for (name, entry) in tensors() {
         for output in &contents.tensors[&**name] {
             match output {
-                Output::Copied => planned.push(Planned::new(name, entry.dtype, &entry.shape)),
+                Output::Copied => planned.extend(copied(name, entry)),
                 Output::New(tensors, _) => planned.extend(tensors.iter().cloned()),
             }
         }
@@ -145,9 +147,14 @@ fn write_shard(
     let formats = &contents.formats;
     let here = planned
         .iter()
-        .filter_map(|p| Some((&*p.name, *formats.get(&p.name)?)));
+        .filter_map(|p| {
+            let name = p.name.strip_suffix(PACKED).unwrap_or(&p.name);
+            formats.get_key_value(name)
+        })
+        .map(|(name, format)| (&**name, *format));
     let mut views = contents.views.clone();
-    views.retain(|name, _| planned.iter().any(|own| own.name == *name));
+    let is_planned = |name: &str| planned.iter().any(|own| own.name == name);
+    views.retain(|name, _| is_planned(name) || is_planned(&format!("{name}{PACKED}")));
     let record = record::write(here, views);
     if formats.is_empty() {
         metadata.remove(record::KEY)
@@ -162,7 +169,7 @@ fn write_shard(
     for (name, entry) in tensors() {
         for output in &contents.tensors[&**name] {
             match output {
-                Output::Copied => shard.copy(entry, |chunk| writer.write(name, chunk))?,
+                Output::Copied => copy(shard, (name, entry), &mut writer)?,
                 Output::New(_, write) => write(&mut writer)?,
             }
         }
@@ -170,6 +177,34 @@ fn write_shard(
     }
     writer.finish()?;
     Ok(sizes)
+}
+
+/// The tensors of the file that a tensor of the source stands for.
+fn copied(name: &str, entry: &Entry) -> Vec<Planned> {
+    let (Encoding::Packed(axis), &[n, k]) = (entry.encoding, &entry.shape[..]) else {
+        return vec![Planned::new(name, entry.dtype, &entry.shape)];
+    };
+    match axis {
+        Axis::Columns => vec![
+            Planned::new(&format!("{name}{PACKED}"), Dtype::I32, &[n, k.div_ceil(8)]),
+            Planned::new(&format!("{name}{SHAPE}"), Dtype::I64, &[2]),
+        ],
+        Axis::Rows => vec![Planned::new(name, Dtype::I32, &[n.div_ceil(8), k])],
+    }
+}
+
+/// Writes them as they are.
+fn copy(shard: &Shard, (name, entry): (&str, &Entry), to: &mut Writer<'_>) -> Result<()> {
+    let Encoding::Packed(Axis::Columns) = entry.encoding else {
+        return shard.copy(entry, |chunk| to.write(name, chunk));
+    };
+    let sizes = entry
+        .shape
+        .iter()
+        .flat_map(|size| (*size as i64).to_le_bytes());
+    to.write(&format!("{name}{SHAPE}"), &sizes.collect::<Vec<_>>())?;
+    let packed = format!("{name}{PACKED}");
+    shard.copy(entry, |chunk| to.write(&packed, chunk))
 }
 
 /// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones and the

@@ -273,7 +273,7 @@ fn config(
             LayerKind::Linear => &mut linears,
             _ => continue,
         };
-        if format.codes().is_none() {
+        if !format.has_integers() {
             ignore.push(module.to_owned());
         }
         to.push(Module {

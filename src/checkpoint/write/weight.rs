@@ -2,9 +2,11 @@
 
 use safetensors::Dtype;
 
+use super::groups::GroupsWriter;
 use super::rewrite::Output;
 use super::writer::{Planned, Writer};
 use crate::error::Result;
+use crate::qconfig::GroupConfig;
 use crate::weight::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros};
 
 /// A weight of these rows, one after the other.
@@ -14,6 +16,9 @@ pub fn weight<'a>(
     format: Format,
     pieces: &'a [Quantized],
 ) -> Output<'a> {
+    if let Some(groups) = format.groups() {
+        return in_groups(name, shape, groups, pieces);
+    }
     let zeros = zero_points(pieces);
     let tensors = planned(name, shape, format, &zeros);
     let name = name.to_owned();
@@ -33,6 +38,30 @@ pub fn weight<'a>(
             write_qparams(&name, &scales, &zeros, to)?;
         }
         Ok(())
+    };
+    Output::New(tensors, Box::new(write))
+}
+
+/// A weight in groups of these rows, one after the other.
+fn in_groups<'a>(
+    name: &str,
+    shape: &[usize],
+    groups: GroupConfig,
+    pieces: &'a [Quantized],
+) -> Output<'a> {
+    let halves = !pieces.iter().any(Quantized::has_factors);
+    let (n, k) = match shape {
+        [rows @ .., k] => (rows.iter().product(), *k),
+        [] => (1, 1),
+    };
+    let name = name.to_owned();
+    let tensors = GroupsWriter::new(&name, groups, [n, k], halves).planned(shape);
+    let write = move |to: &mut Writer<'_>| {
+        let mut writer = GroupsWriter::new(&name, groups, [n, k], halves);
+        for rows in pieces.iter().filter_map(Quantized::grouped) {
+            writer.rows(rows, to)?;
+        }
+        writer.finish(to)
     };
     Output::New(tensors, Box::new(write))
 }
@@ -67,6 +96,8 @@ pub fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros) -> Ve
     let codes = match format {
         Format::Int8 { codes, .. } => codes,
         Format::Half { half, .. } => return vec![tensor("", half.dtype().into(), shape)],
+        // They have a writer of their own.
+        Format::Groups { .. } => return Vec::new(),
     };
     let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
     let of_scales = if codes.qscheme.is_per_channel() {

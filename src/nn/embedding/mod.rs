@@ -74,10 +74,11 @@ impl Embedding {
         let origin = origin::find(&embeddings);
         let quantized = origin.as_ref().and_then(|origin| {
             let found = origin.table().ok()??;
-            let rows = if found.format.is_multiplied() {
+            let tied = found.format.is_multiplied();
+            let rows = if tied || found.format.groups().is_some() {
                 Rows::Lent {
                     weight: Arc::new(found.qweight(1, None).ok()??),
-                    tied: true,
+                    tied,
                 }
             } else {
                 Rows::Own {
@@ -261,9 +262,15 @@ impl Layer for Embedding {
             }));
         };
         self.rows()?;
-        let rows = Rows::Own {
-            table: Arc::new(QTable::from_float(table, qconfig)?),
-            qconfig: Some(qconfig.clone()),
+        let rows = match qconfig {
+            QConfig::Groups(_) => Rows::Lent {
+                weight: Arc::new(QWeight::from_float(table, None, qconfig)?),
+                tied: false,
+            },
+            _ => Rows::Own {
+                table: Arc::new(QTable::from_float(table, qconfig)?),
+                qconfig: Some(qconfig.clone()),
+            },
         };
         Ok(self.reading(Arc::new(Quantized::new(rows, table.dtype(), None))))
     }
@@ -381,10 +388,11 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
         }
         Some(found) => {
             let origin = found.origin(shape);
-            let rows = if found.format.is_multiplied() {
+            let tied = found.format.is_multiplied();
+            let rows = if tied || found.format.groups().is_some() {
                 Rows::Lent {
                     weight: Arc::new(found.qweight(1, shape, None)?),
-                    tied: true,
+                    tied,
                 }
             } else {
                 Rows::Own {

@@ -281,7 +281,10 @@ impl Projection {
 
 /// The description of a quantized weight for the layer that holds it, under the name it gives it.
 pub(super) fn weight_info(weight: &Arc<QWeight>, name: &str) -> WeightInfo {
-    let dtype = WeightDType::of_quantized(weight.dtype(), weight.half_type());
+    let dtype = match weight.groups() {
+        Some(groups) => WeightDType::of_groups(groups.dtype),
+        None => WeightDType::of_quantized(weight.dtype(), weight.half_type()),
+    };
     WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
         .quantized(weight.saturated())
         .with_underflowed(weight.underflowed())

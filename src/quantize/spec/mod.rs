@@ -60,9 +60,11 @@ const WORTHWHILE: usize = 1_000;
 
 impl QConfigSpec {
     /// The presets by the names that [`preset`](Self::preset) knows.
-    pub const PRESETS: [&'static str; 7] = [
+    pub const PRESETS: [&'static str; 9] = [
         "int8",
         "int8_reduce_range",
+        "int8_groups",
+        "int4",
         "pytorch",
         "per_channel",
         "float16",
@@ -93,6 +95,20 @@ impl QConfigSpec {
     /// [`min_params(0)`](Self::min_params) quantizes them too.
     pub fn int8() -> Self {
         Self::all_kinds(QConfig::int8()).min_params(WORTHWHILE)
+    }
+
+    /// [`QConfig::int4`] for every kind that multiplies: weights of 4.5 bits.
+    ///
+    /// Layers of fewer than 1,000 weight elements stay float, as in [`int8`](Self::int8).
+    pub fn int4() -> Self {
+        Self::all_kinds(QConfig::int4()).min_params(WORTHWHILE)
+    }
+
+    /// [`QConfig::int8_groups`] for every kind that multiplies: weights of 8.5 bits.
+    ///
+    /// Layers of fewer than 1,000 weight elements stay float, as in [`int8`](Self::int8).
+    pub fn int8_groups() -> Self {
+        Self::all_kinds(QConfig::int8_groups()).min_params(WORTHWHILE)
     }
 
     /// PyTorch's `qconfig_spec=None`: six kinds with [`QConfig::pytorch`].
@@ -156,8 +172,7 @@ impl QConfigSpec {
         })
     }
 
-    /// The preset of that name: `int8`, `int8_reduce_range`, `pytorch`, `per_channel`, `float16`,
-    /// `bfloat16` or `onnxruntime`.
+    /// The preset of that name: one of [`PRESETS`](Self::PRESETS).
     ///
     /// # Errors
     /// [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName) for any other name, with the nearest of these.
@@ -165,6 +180,8 @@ impl QConfigSpec {
         match name {
             "int8" => Ok(Self::int8()),
             "int8_reduce_range" => Ok(Self::int8_reduce_range()),
+            "int8_groups" => Ok(Self::int8_groups()),
+            "int4" => Ok(Self::int4()),
             "pytorch" | "default" => Ok(Self::pytorch()),
             "per_channel" => Ok(Self::default_kinds(QConfig::per_channel())),
             "float16" => Ok(Self::float16()),

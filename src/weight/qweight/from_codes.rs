@@ -3,9 +3,9 @@
 use super::{Format, QWeight};
 use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
-use crate::kernels::reference::Int8;
-use crate::kernels::{self, OutOfRange};
-use crate::qconfig::DynamicConfig;
+use crate::kernels::reference::{InBlocks, Int8};
+use crate::kernels::{self, BlockScale, OutOfRange};
+use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::tensor::{mismatch, to_f32_vec};
 use crate::weight::coded::{Coded, check_codes, check_halves, check_sums, less_offset, offset};
@@ -108,6 +108,19 @@ impl QWeight {
                 };
                 Self::of_codes(1, self.shape(), raw, activation, Some(bias))
             }
+            Format::Groups(groups) => {
+                let (codes, scales) = self.packed.blocks();
+                let [n, _] = self.shape();
+                let factors: Vec<_> = (0..n).map(|channel| self.packed.scale(channel)).collect();
+                Self::of_groups(
+                    1,
+                    self.shape(),
+                    groups,
+                    &codes,
+                    (&scales, &factors),
+                    Some(bias),
+                )
+            }
             Format::Halves(out_of_range) => {
                 // A format of halves has halves.
                 let halves = self.stored_halves();
@@ -115,6 +128,29 @@ impl QWeight {
                 Self::of_halves(1, self.shape(), &halves, out_of_range, Some(bias))
             }
         }
+    }
+
+    /// A weight in groups, its codes in row order, with the scale of each block and the factor of
+    /// each channel.
+    pub(crate) fn of_groups(
+        gates: usize,
+        shape: [usize; 2],
+        groups: GroupConfig,
+        codes: &[u8],
+        (scales, factors): (&[BlockScale], &[f32]),
+        bias: Option<&Tensor>,
+    ) -> Result<Self> {
+        let isa = kernels::active()?;
+        let [n, k] = check_shape(gates, shape)?;
+        let bias = finite_bias(bias, n)?;
+        let rhs = InBlocks {
+            format: groups.blocks()?,
+            codes,
+            scales,
+            factors,
+        };
+        let packed = kernels::pack_block_codes(isa, k, gates, rhs, &bias);
+        Ok(Self::new(packed, Format::Groups(groups)))
     }
 
     /// A weight of halves in row order, some of which were out of range when they were made.

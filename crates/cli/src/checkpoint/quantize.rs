@@ -227,6 +227,10 @@ fn bytes_after(layer: &PlannedLayer, info: &TensorInfo) -> u64 {
                         _ => 5,
                     }
         }
+        Some(QConfig::Groups(groups)) => match info.shape[..] {
+            [ref rows @ .., k] => groups.bytes([rows.iter().product(), k]) as u64,
+            [] => elements,
+        },
         Some(_) => 2 * elements,
     }
 }

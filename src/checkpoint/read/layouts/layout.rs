@@ -1,7 +1,7 @@
 //! The common part of all layouts: weights by the names of their tensors.
 
 use super::super::files::Files;
-use super::super::header::Entry;
+use super::super::header::{Encoding, Entry};
 use super::super::scheme::scheme;
 use crate::error::{Error, Fault, Result};
 use crate::qconfig::DynamicConfig;
@@ -38,12 +38,20 @@ impl Weight {
         let zero_points = self.zero_points.as_deref();
         let zero_points = zero_points.map(|name| Ok::<_, Error>((name, tensor(files, name)?)));
         scheme(&self.codes, codes, scales, zero_points.transpose()?)?;
-        files.rename(&self.codes, &self.name, false)?;
+        files.rename(&self.codes, &self.name, Encoding::Plain)?;
         let scale = format!("{}{SCALE}", self.name);
-        files.rename(&self.scales, &scale, self.absmax)?;
+        let encoding = if self.absmax {
+            Encoding::Absmax
+        } else {
+            Encoding::Plain
+        };
+        files.rename(&self.scales, &scale, encoding)?;
         match &self.zero_points {
             None => Ok(()),
-            Some(own) => files.rename(own, &format!("{}{ZERO_POINT}", self.name), false),
+            Some(own) => {
+                let zero_point = format!("{}{ZERO_POINT}", self.name);
+                files.rename(own, &zero_point, Encoding::Plain)
+            }
         }
     }
 }

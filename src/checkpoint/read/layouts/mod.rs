@@ -3,6 +3,7 @@
 
 mod bitsandbytes;
 mod layout;
+mod packed;
 mod quanto;
 mod torchao;
 
@@ -58,5 +59,5 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
         settings.iter().for_each(|name| files.remove(name));
         metadata.iter().for_each(|key| files.forget(key));
     }
-    Ok(())
+    packed::translate(files).map_err(|e| e.in_file(files.path()))
 }

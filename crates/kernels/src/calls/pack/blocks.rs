@@ -48,7 +48,7 @@ pub fn pack_blocks(
         };
         let extents = channels.extents()?;
         for (channel, extent) in extents.iter().enumerate() {
-            panel.scales[channel] = factor(extent.min.abs().max(extent.max.abs()));
+            panel.scales[channel] = block_factor(extent.min.abs().max(extent.max.abs()));
         }
         isa.run(Fit {
             format,
@@ -63,7 +63,7 @@ pub fn pack_blocks(
 }
 
 /// The factor of a channel whose greatest value that is: 1 where f16 has room for its scales.
-fn factor(max: f32) -> f32 {
+pub fn block_factor(max: f32) -> f32 {
     const EXPONENT: u32 = 0xff << 23;
     if (2f32.powi(-7)..2f32.powi(14)).contains(&max) || max < f32::MIN_POSITIVE {
         return 1.;

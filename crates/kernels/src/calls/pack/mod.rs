@@ -27,7 +27,7 @@ use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
-pub use blocks::{pack_block_codes, pack_blocks};
+pub use blocks::{block_factor, pack_block_codes, pack_blocks};
 use ops::{AsTheyAre, Codes, Codings, Distances, EncodeRow, Halved, Pack, Source};
 
 /// Values whose extent is taken together where rows do not matter.

@@ -1,0 +1,108 @@
+//! compressed-tensors' `pack-quantized`: `weight_packed` I32, eight codes of 4 bits a number, the
+//! first in the lowest bits, `weight_scale`, `weight_shape`, and `weight_zero_point` packed alike
+//! along the rows.
+
+use safetensors::Dtype;
+
+use super::super::files::Files;
+use super::super::header::{Axis, Encoding, Entry, invalid};
+use super::super::shard::is_float;
+use super::layout::{tensor, unsupported};
+use crate::error::Result;
+use crate::weight::{PACKED, SCALE, SHAPE, ZERO_POINT};
+
+/// Codes in a number.
+const CODES: usize = 8;
+const FORMAT: &str = "format of packed weights";
+
+/// Gives packed weights the names and shapes that others have.
+///
+/// # Errors
+/// When a weight lacks a tensor, or is none of 4 bits in the order of its inputs.
+pub fn translate(files: &mut Files) -> Result<()> {
+    let names = files.tensors().filter_map(|(name, _, entry)| {
+        let weight = name.strip_suffix(PACKED)?;
+        // Others have tensors of that name, too.
+        let is_weight = files.find(&format!("{weight}{SCALE}")).is_some();
+        (is_weight || entry.dtype == Dtype::I32).then(|| weight.to_owned())
+    });
+    for weight in names.collect::<Vec<_>>() {
+        translate_weight(files, &weight)?;
+    }
+    Ok(())
+}
+
+fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
+    let of = |suffix: &str| format!("{weight}{suffix}");
+    let (packed, scale, zero_point) = (of(PACKED), of(SCALE), of(ZERO_POINT));
+    let shape = shape(files, &of(SHAPE))?;
+    let [n, k] = shape;
+    let entry = tensor(files, &packed)?;
+    let words = [n, k.div_ceil(CODES)];
+    if entry.dtype != Dtype::I32 || entry.shape != words {
+        let (dtype, got) = (entry.dtype, &entry.shape);
+        if dtype == Dtype::I32 && got[..] == [n, k.div_ceil(4)] {
+            return Err(unsupported(FORMAT, "4 bits", weight, "8 bits"));
+        }
+        let expected = format!("I32 {words:?}, for {shape:?}");
+        return Err(invalid(&packed, expected, format!("{dtype} {got:?}")));
+    }
+    if files.find(&of("_g_idx")).is_some() {
+        let got = "inputs in another order, by weight_g_idx";
+        return Err(unsupported(FORMAT, "inputs in order", weight, got));
+    }
+    let scales = tensor(files, &scale)?;
+    if !is_float(scales.dtype) {
+        return Err(invalid(&scale, "a float dtype", scales.dtype.to_string()));
+    }
+    let &[_, groups] = &scales.shape[..] else {
+        let expected = format!("[{n}, groups]");
+        return Err(invalid(&scale, expected, format!("{:?}", scales.shape)));
+    };
+    pack(files, (&packed, weight), Axis::Columns, shape)?;
+    if let Some((_, zeros)) = files.find(&zero_point) {
+        let words = [n.div_ceil(CODES), groups];
+        if zeros.dtype != Dtype::I32 || zeros.shape != words {
+            let got = format!("{} {:?}", zeros.dtype, zeros.shape);
+            return Err(invalid(&zero_point, format!("I32 {words:?}"), got));
+        }
+        pack(files, (&zero_point, &zero_point), Axis::Rows, [n, groups])?;
+    }
+    files.remove(&of(SHAPE));
+    Ok(())
+}
+
+fn pack(files: &mut Files, (from, to): (&str, &str), axis: Axis, shape: [usize; 2]) -> Result<()> {
+    let entry = tensor(files, from)?;
+    let new = Entry {
+        dtype: Dtype::I8,
+        shape: shape.to_vec(),
+        encoding: Encoding::Packed(axis),
+        ..entry.clone()
+    };
+    files.replace(from, to, new)
+}
+
+/// The shape of a weight, which is a tensor of two numbers.
+fn shape(files: &Files, name: &str) -> Result<[usize; 2]> {
+    let (shard, entry) = files.get(name, "the shape of a packed weight")?;
+    let is_shape = matches!(entry.dtype, Dtype::I64 | Dtype::I32) && entry.shape == [2];
+    let sizes = if is_shape {
+        let sizes = shard.tensor(name, entry)?;
+        sizes.to_dtype(candle_core::DType::I64)?.to_vec1::<i64>()?
+    } else {
+        Vec::new()
+    };
+    let sizes: Vec<_> = sizes
+        .iter()
+        .filter_map(|size| usize::try_from(*size).ok())
+        .collect();
+    match sizes[..] {
+        // The numbers of a weight that is there can be counted.
+        [n, k] if n.checked_mul(k.max(1)).is_some() => Ok([n, k]),
+        _ => {
+            let got = format!("{} {:?}, {sizes:?}", entry.dtype, entry.shape);
+            Err(invalid(name, "I64 [2], out_features and in_features", got))
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Codes in groups of inputs, as files and layers exchange them.
+
+use candle_core::Tensor;
+use half::f16;
+
+use super::qweight::QWeight;
+use crate::error::{Error, Fault, Result};
+use crate::kernels::BlockScale;
+use crate::qconfig::{BLOCK, GroupConfig, GroupScheme, IntType};
+use crate::sizes;
+
+/// A weight in groups, `[out_features, in_features]` in row order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Grouped {
+    pub groups: GroupConfig,
+    /// Signed: of 4 bits less 8.
+    pub codes: Vec<i8>,
+    /// One for each group, channel by channel.
+    pub scales: Vec<f32>,
+    /// One for each scale, less 8; empty where codes are symmetric.
+    pub zero_points: Vec<i8>,
+}
+
+/// What a stored code is less than a packed one.
+fn offset(dtype: IntType) -> i32 {
+    match dtype {
+        IntType::Int4 => 8,
+        IntType::Int8 => 128,
+    }
+}
+
+impl Grouped {
+    /// The weight, packed to be multiplied; its channels are `gates` gates. A scale is rounded to
+    /// float16, at most by 2^-11 of itself, where it is none.
+    ///
+    /// # Errors
+    /// When there are other numbers of codes, scales or zero points, a code or zero point is out of
+    /// range, or a scale is not finite.
+    pub fn qweight(
+        &self,
+        gates: usize,
+        shape: [usize; 2],
+        bias: Option<&Tensor>,
+    ) -> Result<QWeight> {
+        self.check(shape)?;
+        let (groups, [_, k]) = (self.groups, shape);
+        let offset = offset(groups.dtype);
+        let (count, blocks) = (groups.count(k), k.div_ceil(BLOCK));
+        let of_channels = self.scales.chunks(count.max(1));
+        let factors: Vec<_> = of_channels.map(factor).collect();
+        let scale = |i: usize| {
+            let (channel, block) = (i / blocks, i % blocks);
+            let at = channel * count + block * BLOCK / groups.inputs(k);
+            let zero = self
+                .zero_points
+                .get(at)
+                .map_or(0, |z| i32::from(*z) + offset);
+            BlockScale {
+                scale: f16::from_f32(self.scales[at] / factors[channel]),
+                offset: f16::from_f32(zero as f32),
+            }
+        };
+        let scales: Vec<_> = (0..shape[0] * blocks).map(scale).collect();
+        let codes: Vec<_> = (self.codes.iter())
+            .map(|code| (i32::from(*code) + offset) as u8)
+            .collect();
+        QWeight::of_groups(gates, shape, groups, &codes, (&scales, &factors), bias)
+    }
+
+    /// The values, of rows of `k`.
+    pub fn dequantize(&self, k: usize) -> Vec<f32> {
+        let (inputs, count) = (self.groups.inputs(k), self.groups.count(k));
+        let value = |(i, code): (usize, &i8)| {
+            let at = i / k * count + i % k / inputs;
+            let zero = self.zero_points.get(at).copied().unwrap_or(0);
+            (i32::from(*code) - i32::from(zero)) as f32 * self.scales[at]
+        };
+        self.codes.iter().enumerate().map(value).collect()
+    }
+
+    fn check(&self, [n, k]: [usize; 2]) -> Result<()> {
+        let GroupConfig { dtype, scheme, .. } = self.groups;
+        self.groups.blocks()?;
+        let elements = sizes::weight("codes", [n, k])?;
+        let scales = n * self.groups.count(k);
+        let zeros = if scheme == GroupScheme::Symmetric {
+            0
+        } else {
+            scales
+        };
+        for (what, expected, got) in [
+            ("number of codes", elements, self.codes.len()),
+            ("number of scales", scales, self.scales.len()),
+            ("number of zero points", zeros, self.zero_points.len()),
+        ] {
+            if expected != got {
+                return Err(Error::from(Fault::InvalidArgument {
+                    what,
+                    expected: expected.to_string(),
+                    got: got.to_string(),
+                }));
+            }
+        }
+        if dtype == IntType::Int4 {
+            for code in self.codes.iter().chain(&self.zero_points) {
+                if !(-8..8).contains(code) {
+                    return Err(Error::from(Fault::InvalidArgument {
+                        what: "code of 4 bits",
+                        expected: "-8 to 7".into(),
+                        got: code.to_string(),
+                    }));
+                }
+            }
+        }
+        match self.scales.iter().position(|scale| !scale.is_finite()) {
+            None => Ok(()),
+            Some(index) => Err(Error::from(Fault::InvalidArgument {
+                what: "scale",
+                expected: "a finite number".into(),
+                got: format!("{} at index {index}", self.scales[index]),
+            })),
+        }
+    }
+}
+
+/// By what the scales of a channel are divided to be float16: 1 where all have room there.
+fn factor(scales: &[f32]) -> f32 {
+    let is_exact = |x: &f32| f16::from_f32(*x).to_f32() == *x;
+    let max = scales.iter().fold(0f32, |max, x| max.max(x.abs()));
+    let has_room = (2f32.powi(-10)..2f32.powi(15)).contains(&max);
+    if has_room || max < f32::MIN_POSITIVE || scales.iter().all(is_exact) {
+        return 1.;
+    }
+    // Its power of two.
+    f32::from_bits(max.to_bits() & 0xff << 23)
+}
+
+impl QWeight {
+    /// Whether channels have factors beside the scales of their groups.
+    pub(crate) fn has_factors(&self) -> bool {
+        let [n, _] = self.shape();
+        self.groups().is_some() && (0..n).any(|channel| self.packed().scale(channel) != 1.)
+    }
+
+    /// Its codes and scales, if it is in groups.
+    pub(crate) fn grouped(&self) -> Option<Grouped> {
+        let groups = self.groups()?;
+        let [_, k] = self.shape();
+        let (codes, scales) = self.packed().blocks();
+        let (count, blocks) = (groups.count(k), k.div_ceil(BLOCK).max(1));
+        let offset = offset(groups.dtype);
+        let firsts = (0..scales.len()).filter(|i| {
+            let block = i % blocks;
+            block.is_multiple_of(groups.inputs(k) / BLOCK)
+        });
+        let of_groups: Vec<_> = firsts.map(|i| scales[i]).collect();
+        let zero_points = of_groups
+            .iter()
+            .map(|own| (own.offset.to_f32() as i32 - offset) as i8);
+        let factors = (0..of_groups.len()).map(|i| self.packed().scale(i / count.max(1)));
+        let pairs = of_groups.iter().zip(factors);
+        Some(Grouped {
+            groups,
+            codes: codes
+                .iter()
+                .map(|code| (i32::from(*code) - offset) as i8)
+                .collect(),
+            scales: pairs
+                .map(|(own, factor)| own.scale.to_f32() * factor)
+                .collect(),
+            zero_points: match groups.scheme {
+                GroupScheme::Symmetric => Vec::new(),
+                GroupScheme::Affine | GroupScheme::Minimum => zero_points.collect(),
+            },
+        })
+    }
+}
