@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PRESETS = ["int8", "int8_reduce_range", "pytorch", "per_channel", "onnxruntime", "float16", "bfloat16"]
+PRESETS = ["int8", "int8_groups", "int4", "int8_reduce_range", "pytorch", "per_channel", "onnxruntime", "float16", "bfloat16"]
 
 
 def example(name, *options):

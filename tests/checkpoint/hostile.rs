@@ -729,8 +729,8 @@ fn folders_that_lie_are_refused() -> Result<()> {
         ("{".repeat(100_000), "object"),
         (config(json!({"quant_method": "gptq"})), "gptq"),
         (
-            config(json!({"quant_method": "compressed-tensors", "format": "pack-quantized"})),
-            "pack-quantized",
+            config(json!({"quant_method": "compressed-tensors", "format": "float-quantized"})),
+            "float-quantized",
         ),
         (config(group("num_bits", json!(4))), "4 bits"),
         (config(group("type", json!("float"))), "float"),

@@ -7,6 +7,7 @@ mod contested;
 mod convert;
 mod files;
 mod foreign;
+mod groups;
 mod hostile;
 mod isa;
 mod layouts;

@@ -97,7 +97,14 @@ pub fn write_float(dir: &Path) -> Result<PathBuf> {
 
 /// All specs that a checkpoint is to survive.
 pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
-    use candle_dynquant::{OnnxRuntimeOptions, QConfig, QDType};
+    use candle_dynquant::{
+        GroupConfig, GroupScheme, LayerKind, OnnxRuntimeOptions, QConfig, QDType,
+    };
+    let groups = |group_size, scheme| {
+        let mut groups = GroupConfig::INT4;
+        (groups.group_size, groups.scheme) = (group_size, scheme);
+        QConfigSpec::all_kinds(QConfig::Groups(groups))
+    };
     let onnx = |weight_type, per_channel, weight_symmetric| {
         QConfigSpec::all_kinds(QConfig::onnxruntime(OnnxRuntimeOptions {
             weight_type,
@@ -113,6 +120,14 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
             QConfigSpec::int8().min_params(0).embeddings(),
         ),
         ("default", QConfigSpec::pytorch().embeddings()),
+        ("int4", QConfigSpec::int4().min_params(0)),
+        ("int4 with a table", {
+            let spec = QConfigSpec::int4().min_params(0);
+            spec.kind(LayerKind::Embedding, QConfig::int4())
+        }),
+        ("int4 affine", groups(Some(64), GroupScheme::Affine)),
+        ("int4 per channel", groups(None, GroupScheme::Affine)),
+        ("int8 in groups", QConfigSpec::int8_groups().min_params(0)),
         ("float16", QConfigSpec::float16()),
         ("bfloat16", QConfigSpec::bfloat16()),
         ("onnx", onnx(QDType::QInt8, false, None)),

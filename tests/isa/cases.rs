@@ -328,6 +328,8 @@ fn each_made<L: Quantizable>(
         QConfig::int8(),
         QConfig::float16(),
         QConfig::bfloat16(),
+        QConfig::int4(),
+        QConfig::int8_groups(),
         QConfig::onnxruntime(Default::default()),
     ] {
         let mut layer = make()?;

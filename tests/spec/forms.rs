@@ -224,6 +224,8 @@ fn presets_give_what_they_say() {
     let cases = [
         ("int8", QConfig::int8(), 7),
         ("int8_reduce_range", QConfig::int8().reduce_range(), 7),
+        ("int8_groups", QConfig::int8_groups(), 7),
+        ("int4", QConfig::int4(), 7),
         ("pytorch", QConfig::pytorch(), 6),
         ("per_channel", QConfig::per_channel(), 6),
         ("float16", QConfig::float16(), 7),
@@ -240,7 +242,7 @@ fn presets_give_what_they_say() {
     );
     for (name, qconfig, kinds) in cases {
         let spec = QConfigSpec::preset(name).expect(name);
-        let minimum = usize::from(name.starts_with("int8"));
+        let minimum = usize::from(name.starts_with("int"));
         assert_eq!(spec.to_string().lines().count(), kinds + minimum, "{name}");
         let spec = spec.min_params(0);
         assert_eq!(to(&spec, "head"), swapped_to(qconfig), "{name}");
@@ -320,7 +322,7 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
     let errors = [
         (
             QConfigSpec::preset("in8").map(|_| ()),
-            r#"unknown preset: expected one of int8, int8_reduce_range, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
+            r#"unknown preset: expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
         ),
         (
             QConfig::preset("pytroch").map(|_| ()),

@@ -12,7 +12,7 @@ fn mistakes_are_told_where_they_are() {
     let kinds = "Linear, LSTM, GRU, RNN, LSTMCell, RNNCell, GRUCell, Embedding, Custom(name)";
     let observer = "observer, dtype, qscheme, ch_axis, reduce_range, quant_range, eps, averaging_constant, bins";
     let cases: Vec<(&str, String)> = vec![
-        ("preset: in8", r#"line 1, column 9, preset: unknown preset: expected one of int8, int8_reduce_range, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#.into()),
+        ("preset: in8", r#"line 1, column 9, preset: unknown preset: expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#.into()),
         ("\npresets: int8", "line 2, column 1, presets: unknown key `presets`: expected one of preset, kinds, embeddings, min_params, exclude, rules; did you mean `preset`?".into()),
         ("preset: int8\nwhatever: 1", "line 2, column 1, whatever: unknown key `whatever`: expected one of preset, kinds, embeddings, min_params, exclude, rules".into()),
         ("preset: int8\nembeddings: yes", r#"line 2, column 13, embeddings: expected true or false, got "yes""#.into()),

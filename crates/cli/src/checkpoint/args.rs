@@ -15,7 +15,8 @@ pub struct QuantizeArgs {
     /// A spec in YAML or JSON.
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
     pub spec: Option<PathBuf>,
-    /// int8, int8_reduce_range, pytorch, per_channel, float16, bfloat16 or onnxruntime.
+    /// int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16 or
+    /// onnxruntime.
     #[arg(long, value_name = "NAME", default_value = "int8")]
     pub preset: String,
     /// Quantizes embeddings too.

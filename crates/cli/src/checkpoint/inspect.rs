@@ -28,8 +28,8 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     let count = tensors.len();
     let shown = weights(tensors).into_iter().map(|tensor| {
         let scale = format!("{}_scale", tensor.name);
-        let is_int8 = tensor.quantized && tensor.dtype == "I8";
-        let scales = is_int8.then(|| checkpoint.floats(&scale)).transpose()?;
+        let has_scales = tensor.quantized && ["I4", "I8"].contains(&&*tensor.dtype);
+        let scales = has_scales.then(|| checkpoint.floats(&scale)).transpose()?;
         let scales = scales.filter(|scales| !scales.is_empty()).map(|scales| {
             let fold = |of: fn(f32, f32) -> f32| scales.iter().copied().fold(scales[0], of);
             [fold(f32::min), fold(f32::max)]

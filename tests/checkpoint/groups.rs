@@ -1,0 +1,271 @@
+//! Weights in groups: a folder that compressed-tensors wrote, see
+//! assets/reference/pack_quantized.py, and files that lie.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::{
+    Checkpoint, GroupConfig, GroupScheme, QConfig, QWeight, checkpoint, nn, quantize_dynamic,
+};
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/reference/pack_quantized")
+}
+
+/// The greatest difference, as a share of the greatest element.
+fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
+    let max = |tensor: &Tensor| tensor.abs()?.max_all()?.to_scalar::<f32>();
+    Ok(max(&(a - b)?)? / max(b)?)
+}
+
+#[test]
+fn packed_linears_are_built_from_their_codes() -> Result<()> {
+    let expected = folder().join("expected.safetensors");
+    let expected = candle_core::safetensors::load(expected, &Device::Cpu)?;
+    let checkpoint = Checkpoint::open(folder())?;
+    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    let up = nn::linear(96, 128, vb.pp("up"))?;
+    let down = nn::linear_no_bias(128, 37, vb.pp("down"))?;
+    let out = nn::linear(37, 10, vb.pp("out"))?;
+    let head = nn::linear(10, 3, vb.pp("head"))?;
+    let symmetric = GroupScheme::Symmetric;
+    for (name, layer, size, scheme) in [
+        ("up", &up, Some(32), symmetric),
+        ("down", &down, Some(64), GroupScheme::Affine),
+        ("out", &out, None, symmetric),
+    ] {
+        let groups = layer.projection().qweight().and_then(QWeight::groups);
+        let groups = groups.map(|groups| (groups.group_size, groups.scheme));
+        assert_eq!(groups, Some((size, scheme)), "{name}");
+        // Layers round the scales, which are f32 here, to float16; others get them as they are.
+        let weight = &expected[&format!("{name}.weight")];
+        let own = difference(layer.weight(), weight)?;
+        assert!(own < 2f32.powi(-11), "{name}: {own}");
+        let float = candle_nn::linear_no_bias(weight.dim(1)?, weight.dim(0)?, vb.pp(name))?;
+        assert_eq!(difference(float.weight(), weight)?, 0., "{name}");
+    }
+    assert!(head.projection().qweight().is_none());
+    let ys = up.forward(&expected["input"])?.relu()?;
+    let ys = head.forward(&out.forward(&down.forward(&ys)?)?)?;
+    let error = difference(&ys, &expected["output"])?;
+    assert!(error < 0.01, "{error}");
+    Ok(())
+}
+
+/// The tensors of a file, by name: dtype, shape, bytes.
+type Raw = HashMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)>;
+
+fn write(tensors: &Raw, metadata: Option<HashMap<String, String>>, path: &Path) -> Result<()> {
+    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+        Ok((name, TensorView::new(*dtype, shape.clone(), bytes)?))
+    });
+    let views = views.collect::<Result<Vec<_>>>()?;
+    Ok(safetensors::serialize_to_file(views, metadata, path)?)
+}
+
+fn raw(path: &Path) -> Result<Raw> {
+    let bytes = fs::read(path)?;
+    let file = SafeTensors::deserialize(&bytes)?;
+    let tensors = file.iter().map(|(name, view)| {
+        let own = (view.dtype(), view.shape().to_vec(), view.data().to_vec());
+        (name.to_owned(), own)
+    });
+    Ok(tensors.collect())
+}
+
+#[test]
+fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
+    use safetensors::Dtype::{F32, I8, I32, I64};
+    let sizes = |sizes: [i64; 2]| sizes.map(i64::to_le_bytes).concat();
+    let zeros = |dtype: safetensors::Dtype, shape: &[usize]| {
+        let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        (dtype, shape.to_vec(), vec![0; bytes])
+    };
+    type Change<'a> = (
+        &'a str,
+        Option<(safetensors::Dtype, Vec<usize>, Vec<u8>)>,
+        &'a str,
+    );
+    let mut nan = zeros(F32, &[128, 3]);
+    nan.2[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let changes: [Change<'_>; 12] = [
+        ("up.weight_shape", None, "the shape of a packed weight"),
+        (
+            "up.weight_shape",
+            Some((I64, vec![2], sizes([128, 97]))),
+            "[128, 13]",
+        ),
+        (
+            "up.weight_shape",
+            Some((I64, vec![2], sizes([-1, 96]))),
+            "out_features and in_features",
+        ),
+        (
+            "up.weight_shape",
+            Some((I64, vec![2], sizes([i64::MAX, i64::MAX]))),
+            "out_features",
+        ),
+        ("up.weight_shape", Some(zeros(I32, &[3])), "I64 [2]"),
+        (
+            "up.weight_packed",
+            Some(zeros(I32, &[128, 24])),
+            "got 8 bits",
+        ),
+        (
+            "up.weight_packed",
+            Some(zeros(I64, &[128, 12])),
+            "I32 [128, 12]",
+        ),
+        ("up.weight_scale", None, "up.weight_scale"),
+        (
+            "up.weight_scale",
+            Some(zeros(F32, &[128, 5])),
+            "groups of equally many",
+        ),
+        (
+            "up.weight_scale",
+            Some(zeros(I8, &[128, 3])),
+            "a float dtype",
+        ),
+        ("up.weight_scale", Some(nan), "NaN"),
+        (
+            "down.weight_zero_point",
+            Some(zeros(I32, &[37, 2])),
+            "I32 [5, 2]",
+        ),
+    ];
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    let whole = raw(&folder().join("model.safetensors"))?;
+    for (name, to, expected) in changes {
+        let mut tensors = whole.clone();
+        match to {
+            Some(to) => tensors.insert(name.into(), to),
+            None => tensors.remove(name),
+        };
+        write(&tensors, None, &path)?;
+        let read = || {
+            let checkpoint = Checkpoint::open(&path)?;
+            for tensor in checkpoint.tensors() {
+                checkpoint.floats(&tensor.name)?;
+            }
+            Ok::<_, candle_dynquant::Error>(())
+        };
+        let error = read().expect_err(name).to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+    let mut tensors = whole.clone();
+    tensors.insert("up.weight_g_idx".into(), zeros(I32, &[96]));
+    write(&tensors, None, &path)?;
+    let error = Checkpoint::open(&path)
+        .expect_err("another order")
+        .to_string();
+    assert!(error.contains("weight_g_idx"), "{error}");
+    Ok(())
+}
+
+/// Groups that are no multiples of 32 reach layers as floats.
+#[test]
+fn groups_of_other_sizes_are_dequantized() -> Result<()> {
+    use safetensors::Dtype::{F32, I32, I64};
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    let scales: Vec<_> = [1f32, 2., 4., 8.]
+        .iter()
+        .flat_map(|x| x.to_le_bytes())
+        .collect();
+    let codes = 0x7654_3210u32.to_le_bytes().repeat(8);
+    let tensors = HashMap::from([
+        ("a.weight_packed".to_owned(), (I32, vec![2, 4], codes)),
+        ("a.weight_scale".to_owned(), (F32, vec![2, 2], scales)),
+        (
+            "a.weight_shape".to_owned(),
+            (I64, vec![2], [2i64, 32].map(i64::to_le_bytes).concat()),
+        ),
+    ]);
+    write(&tensors, None, &path)?;
+    let checkpoint = Checkpoint::open(&path)?;
+    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    let linear = nn::linear_no_bias(32, 2, vb.pp("a"))?;
+    assert!(linear.projection().qweight().is_none());
+    let values = linear.weight().to_vec2::<f32>()?;
+    assert_eq!(
+        (values[0][1], values[0][17], values[1][31]),
+        (-7., -14., -8.)
+    );
+    Ok(())
+}
+
+/// What float16 has no room for is stored in f32.
+#[test]
+fn small_weights_stay_as_they_are() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (float, int4) = (
+        dir.path().join("a.safetensors"),
+        dir.path().join("b.safetensors"),
+    );
+    let weight = (Tensor::randn(0f32, 1., (40, 70), &Device::Cpu)? * 1e-9)?;
+    candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut linear = vec![nn::linear_no_bias(70, 40, vb.pp("a"))?];
+    let before = linear.clone();
+    quantize_dynamic(&mut linear, &candle_dynquant::QConfigSpec::int4())?;
+    let (a, b) = (&before[0], &linear[0]);
+    let error = b.projection().weight_error(a.projection())?;
+    assert!(error.sqnr_db > 20., "{error:?}");
+    checkpoint::save(&linear, &source, &int4)?;
+    assert_eq!(raw(&int4)?["a.weight_scale"].0, safetensors::Dtype::F32);
+    let again = Checkpoint::open(&int4)?;
+    let again = nn::linear_no_bias(70, 40, again.var_builder(DType::F32, &Device::Cpu).pp("a"))?;
+    let xs = Tensor::randn(0f32, 1., (3, 70), &Device::Cpu)?;
+    assert_eq!(
+        again.forward(&xs)?.to_vec2::<f32>()?,
+        b.forward(&xs)?.to_vec2::<f32>()?
+    );
+    Ok(())
+}
+
+#[test]
+fn bytes_are_those_of_the_file() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (float, out) = (
+        dir.path().join("a.safetensors"),
+        dir.path().join("b.safetensors"),
+    );
+    let weight = Tensor::randn(0f32, 1., (37, 200), &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let linear = nn::linear_no_bias(200, 37, vb.pp("a"))?;
+    for (group_size, scheme) in [
+        (Some(32), GroupScheme::Symmetric),
+        (Some(64), GroupScheme::Affine),
+        (None, GroupScheme::Affine),
+    ] {
+        for mut groups in [GroupConfig::INT4, GroupConfig::INT8] {
+            (groups.group_size, groups.scheme) = (group_size, scheme);
+            let mut model = vec![linear.clone()];
+            let qconfig = QConfig::Groups(groups);
+            let spec = candle_dynquant::QConfigSpec::all_kinds(qconfig);
+            let report = quantize_dynamic(&mut model, &spec);
+            if groups.dtype == candle_dynquant::IntType::Int8 && scheme != GroupScheme::Symmetric {
+                let error = report.expect_err("no such format").to_string();
+                assert!(error.contains("symmetric groups of int8"), "{error}");
+                continue;
+            }
+            report?;
+            checkpoint::save(&model, &source, &out)?;
+            let own = raw(&out)?;
+            let bytes = own.iter().filter(|(name, _)| !name.ends_with("_shape"));
+            let bytes: usize = bytes.map(|(_, (_, _, bytes))| bytes.len()).sum();
+            assert_eq!(bytes, groups.bytes([37, 200]), "{groups}");
+        }
+    }
+    Ok(())
+}
