@@ -72,6 +72,8 @@ tsan() {
 miri() {
     nightly miri rust-src
     export MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation"
+    # Bits are compared, also of functions that Miri rounds otherwise at each call.
+    MIRIFLAGS+=" -Zmiri-deterministic-floats"
     each 600 none cargo +nightly miri test --target-dir target/miri "${kernels[@]}"
 }
 

@@ -291,6 +291,16 @@ fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
         nn::LSTM::new(7, 9, with(|c| c.proj_size = 9), vb.clone()),
         &["proj_size", "less than"],
     );
+    // candle's interface has no sequence without a batch, whatever the state.
+    let (xs, h) = (randn(&[5, 7])?, randn(&[9])?);
+    let named = ["one", "[batch, steps, 7]", "[5, 7]"];
+    let one = nn::LSTM::new(7, 9, Default::default(), vb.pp("one"))?;
+    fails(
+        one.seq_init(&xs, &LSTMState::new(h.clone(), h.clone())),
+        &named,
+    );
+    let one = nn::GRU::new(7, 9, Default::default(), vb.pp("one_gru"))?;
+    fails(one.seq_init(&xs, &nn::GRUState { h }), &named);
     let two = nn::LSTM::new(7, 9, with(|c| c.num_layers = 2), vb.pp("two"))?;
     fails(two.zero_state(1), &["two", "one layer in one direction"]);
 

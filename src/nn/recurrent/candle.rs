@@ -8,10 +8,11 @@ use candle_nn::{RNN, VarBuilder};
 use super::gru::{GRU, Gru};
 use super::kind::Kind;
 use super::lstm::{LSTM, Lstm};
-use super::stack::{Axes, Stack};
+use super::stack::{Axes, Input, Stack};
 use super::weights::{Direction, Inits, Shape};
 use crate::error::{Error, Fault, Result};
 use crate::sizes;
+use crate::tensor::mismatch;
 use crate::trace;
 
 /// One layer in one direction, as [`candle_nn::lstm`] makes it; use it through
@@ -87,7 +88,7 @@ impl RNN for LSTM {
         trace::forward!("lstm", self.stack.name());
         let (h, c) = (state.h.unsqueeze(0)?, state.c.unsqueeze(0)?);
         let (ys, cs) = on_single(&self.stack, "LSTM", |stack| {
-            let xs = stack.input(input, Axes::BatchFirst, None)?;
+            let xs = sequences(stack, input)?;
             stack.run_each(&xs, Some(&h), Some(&c))
         })?;
         let state = |step| Ok(LSTMState::new(row(&ys, step)?, cs.i(step)?));
@@ -117,7 +118,7 @@ impl RNN for GRU {
         trace::forward!("gru", self.stack.name());
         let h = state.h.unsqueeze(0)?;
         let ys = on_single(&self.stack, "GRU", |stack| {
-            let xs = stack.input(input, Axes::BatchFirst, None)?;
+            let xs = sequences(stack, input)?;
             Ok(stack.run_each(&xs, Some(&h), None)?.0)
         })?;
         let state = |step| Ok(GRUState { h: row(&ys, step)? });
@@ -128,6 +129,15 @@ impl RNN for GRU {
     fn states_to_tensor(&self, states: &[GRUState]) -> CandleResult<Tensor> {
         together(states.iter().map(|state| &state.h))
     }
+}
+
+/// The checked input, `[batch, steps, features]`.
+fn sequences<'a, K: Kind>(stack: &Stack<K>, input: &'a Tensor) -> Result<Input<'a>> {
+    let [_, _, _] = *input.dims() else {
+        let expected = format!("[batch, steps, {}]", stack.shape.input);
+        return Err(mismatch("forward", expected, input));
+    };
+    stack.input(input, Axes::BatchFirst, None)
 }
 
 /// Calls `f` with a stack of one layer and one direction, and names the layer in an error.

@@ -320,7 +320,7 @@ impl<K: Kind> Stack<K> {
             return Ok(());
         };
         let own_axes = |tensor: &Tensor| {
-            if input.axes == self.axes() || tensor.rank() < 3 {
+            if input.axes == self.axes() {
                 Ok(tensor.clone())
             } else {
                 tensor.transpose(0, 1)

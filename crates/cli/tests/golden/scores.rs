@@ -414,3 +414,13 @@ pub fn masked_around_a_cast(q: &Tensor, mask: &Tensor, other: &Tensor) -> Result
     let scores = scores.to_dtype(DType::F32)?.broadcast_add(other)?;
     softmax_last_dim(&scores)?.matmul(q)
 }
+
+// A shape that is read from the scores goes with them.
+pub fn apart_by_scores(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let (b, h, len, d) = q.dims4()?;
+    let q = q.reshape((b * h, len, d))?;
+    let scores = q.matmul(&q.transpose(1, 2)?)?;
+    let scores = scores.reshape((scores.dim(0)? / h, h, len, len))?.broadcast_add(mask)?;
+    let scores = scores.reshape((b * h, len, len))?;
+    softmax_last_dim(&scores)?.matmul(&q)
+}

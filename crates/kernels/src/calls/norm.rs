@@ -210,7 +210,7 @@ mod tests {
             (400, 100),
             (2, 5_000),
         ];
-        for (rows, columns) in sizes.into_iter().take(if cfg!(miri) { 5 } else { 8 }) {
+        for (rows, columns) in sizes.into_iter().take(if cfg!(miri) { 3 } else { 8 }) {
             let mut xs = values(rows * columns, 50.);
             // Differences of up to 90 in every other case.
             let stretch = if columns % 2 == 0 { 18.1 } else { 1. };

@@ -127,12 +127,13 @@ fn cases() -> impl Iterator<Item = Case> {
     let sizes = [
         [1, 1, 1, 1, 1, 1],
         [2, 2, 5, 7, 3, 4],
+        [1, 1, 9, 9, 8, 9],
         [4, 2, 1, 40, 8, 5],
         [1, 1, 33, 33, 33, 17],
         [2, 1, 70, 200, 8, 6],
         [1, 1, 130, 131, 7, 40],
     ];
-    let sizes = some(sizes, 4);
+    let sizes = some(sizes, &[2]);
     sizes.flat_map(|[heads, kv_heads, queries, keys, dim, value_dim]| {
         let of = move |(mask, precision)| Case {
             heads,
@@ -168,7 +169,7 @@ fn check(case: &Case, of: &Operands, pools: &[Pool], what: &str) {
 
 #[test]
 fn attention_is_that_of_the_oracle() {
-    let pools = [1, 2, 7].map(Pool::new);
+    let pools: Vec<_> = some([1, 2, 7], &[1]).map(Pool::new).collect();
     let mut random = Random(1);
     for case in cases() {
         check(&case, &case.draw(&mut random), &pools, "finite");
@@ -177,16 +178,17 @@ fn attention_is_that_of_the_oracle() {
 
 #[test]
 fn what_is_not_finite_reaches_the_queries_that_see_its_key_and_no_others() {
-    let pools = [1, 2].map(Pool::new);
+    let pools: Vec<_> = some([1, 2], &[1]).map(Pool::new).collect();
     let mut random = Random(2);
     // The last one is not finite in bfloat16.
     let poisons = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::MAX];
-    for (index, case) in cases().enumerate() {
+    // Under Miri: no mask in f32, causal in bfloat16, and a mask for each query in 8 bits.
+    for (index, case) in some(cases().enumerate(), &[0, 4, 11]) {
         let clean = case.draw(&mut random);
         let without = case.expected(&clean);
         // In k, in v, or in both; of large cases one.
         let all = poisons.into_iter().flat_map(|x| [(x, 1), (x, 2), (x, 3)]);
-        let (first, step) = if case.queries * case.keys < 2_000 {
+        let (first, step) = if case.queries * case.keys < 2_000 && !cfg!(miri) {
             (0, 1)
         } else {
             ((index + index / 8) % 12, 12)
@@ -292,7 +294,7 @@ fn int8<'a>(qkv: [&'a [f32]; 3], dim: usize, mask: Option<&'a [f32]>) -> Attenti
 #[test]
 fn codes_that_are_kept_give_what_those_of_a_call_give() {
     let mut random = Random(3);
-    let cases = some(cases(), 12).filter(|case| case.precision == Precision::Int8);
+    let cases = some(cases(), &[2, 11]).filter(|case| case.precision == Precision::Int8);
     for case in cases {
         let of = case.draw(&mut random);
         let operands = case.operands(&of);
@@ -331,7 +333,7 @@ fn rows_from(of: Heads<'_>, first: usize, rows: usize) -> Heads<'_> {
 
 #[test]
 fn keys_that_are_excluded_change_no_bit_in_8_bits() {
-    let (dim, keys) = (9, 70);
+    let (dim, keys) = (9, if cfg!(miri) { 9 } else { 70 });
     let mut random = Random(4);
     let mut floats = |len| (0..len).map(|_| random.float()).collect::<Vec<f32>>();
     let (q, k, v) = (floats(5 * dim), floats(keys * dim), floats(keys * dim));
@@ -382,6 +384,7 @@ fn sums_of_all_keys_that_there_may_be_are_exact() {
 
 /// Hard cases for 8 bits, with their results: a change is noticed.
 #[test]
+#[cfg_attr(miri, ignore = "as others, but for sizes that take minutes")]
 fn hard_cases_of_8_bits_have_stated_results() {
     let attend = |qkv: [&[f32]; 3], dim, mask: Option<&[f32]>, precision| {
         let attention = |isa| {

@@ -2,14 +2,12 @@
 
 use half::{bf16, f16};
 
-use super::some;
-
 use crate::calls::convert::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 use crate::isa::Isa;
 
 #[test]
 fn every_half_is_widened_and_every_kind_of_float_is_narrowed_as_half_does_it() {
-    let patterns = some(0..=u16::MAX, 251).collect::<Vec<_>>().into_iter();
+    let patterns = (0..=u16::MAX).step_by(if cfg!(miri) { 1_251 } else { 1 });
     let bf16s: Vec<_> = patterns.clone().map(bf16::from_bits).collect();
     let f16s: Vec<_> = patterns.clone().map(f16::from_bits).collect();
     // Each bf16, and what lies around the ties above it.

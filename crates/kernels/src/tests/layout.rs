@@ -163,7 +163,7 @@ impl Parts {
 fn cases() -> impl Iterator<Item = (Isa, [usize; 3], String)> {
     let shapes = SHAPES
         .into_iter()
-        .take(if cfg!(miri) { 7 } else { SHAPES.len() });
+        .take(if cfg!(miri) { 4 } else { SHAPES.len() });
     let of = move |isa| {
         shapes
             .clone()

@@ -83,8 +83,8 @@ fn assert_same(got: &Packed, expected: &Packed, of: &str) {
 
 #[test]
 fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads() {
-    let pools = THREADS.map(Pool::new);
-    for [n, k, gates] in some(SHAPES, 16) {
+    let pools: Vec<_> = some(THREADS, &[1]).map(Pool::new).collect();
+    for [n, k, gates] in some(SHAPES, &[3, 6]) {
         let mut random = Random((n * 1_009 + k) as u64);
         let values = values(n * k, &mut random);
         let codings: Vec<_> = (0..n).map(|_| coding(&mut random)).collect();

@@ -401,6 +401,16 @@ pub fn masked_around_a_cast(q: &Tensor, mask: &Tensor, other: &Tensor) -> Result
     let scores = scores.to_dtype(DType::F32)?.broadcast_add(other)?;
     softmax_last_dim(&scores)?.matmul(q)
 }
+
+// A shape that is read from the scores goes with them.
+pub fn apart_by_scores(q: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let (b, h, len, d) = q.dims4()?;
+    let q = q.reshape((b * h, len, d))?;
+    let scores = q.matmul(&q.transpose(1, 2)?)?;
+    let scores = scores.reshape((scores.dim(0)? / h, h, len, len))?.broadcast_add(mask)?;
+    let scores = scores.reshape((b * h, len, len))?;
+    softmax_last_dim(&scores)?.matmul(&q)
+}
 // left: line 147: attention of a form that is not certain
 // left: line 156: attention of a form that is not certain
 // left: line 165: attention of a form that is not certain
@@ -432,3 +442,4 @@ pub fn masked_around_a_cast(q: &Tensor, mask: &Tensor, other: &Tensor) -> Result
 // left: line 388: attention of a form that is not certain
 // left: line 396: attention of a form that is not certain
 // left: line 415: attention of a form that is not certain
+// left: line 425: attention of a form that is not certain

@@ -10,7 +10,7 @@ use crate::threads::{Phase, TASKS_PER_THREAD};
 const SERIAL_MACS: usize = 100_000;
 
 /// Min elements of the hidden state that one task quantizes.
-const CODES_PER_TASK: usize = 2_048;
+const CODES_PER_TASK: usize = if cfg!(miri) { 4 } else { 2_048 };
 
 /// Bytes of the input's products that are computed at once: they stay in the caches until their
 /// steps have used them. From 0.5 to 4 MB the size makes no difference.
