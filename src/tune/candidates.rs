@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use super::units::{Assignment, Precision, Unit, Units};
 use crate::error::{Error, Fault, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
-use crate::qconfig::QConfig;
+use crate::qconfig::{IntType, QConfig};
 use crate::quantize::progress::Reporter;
 use crate::quantize::spec::decision::{Decision, Refusal};
 use crate::quantize::spec::with_hidden;
@@ -40,7 +40,12 @@ impl Candidates {
         let mut waiting = BTreeMap::new();
         let mut sharing = BTreeMap::new();
         let mut refused = BTreeMap::new();
-        for precision in [Precision::Int8, Precision::Int8PerRow, Precision::Float16] {
+        for precision in [
+            Precision::Int4,
+            Precision::Int8,
+            Precision::Int8PerRow,
+            Precision::Float16,
+        ] {
             let own = decisions.iter().zip(&survey.layers);
             let decisions: Vec<_> = own
                 .map(|(own, layer)| in_precision(own, &layer.kind, precision))
@@ -137,7 +142,10 @@ fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decis
     let halves = matches!(own, QConfig::Half(_));
     let per_row = QConfig::int8();
     let multiplies = matches!(own, QConfig::Int8 { .. });
+    let is_int4 = matches!(own, QConfig::Groups(groups) if groups.dtype == IntType::Int4);
     let qconfig = match precision {
+        Precision::Int4 => is_int4.then(|| own.clone()),
+        Precision::Int8 if is_int4 => Some(per_row),
         Precision::Int8 => (!halves).then(|| own.clone()),
         Precision::Int8PerRow => {
             let other = multiplies && *own != per_row;

@@ -14,7 +14,7 @@ use super::units::Precision;
 use crate::error::Result;
 #[cfg(feature = "page")]
 use crate::inspect::PagePoint;
-use crate::module::{LayerKind, Quantizable};
+use crate::module::{LayerKind, Quantizable, WeightDType};
 use crate::quantize::report::fold::fold;
 use crate::quantize::report::{fmt_float_tensors, fmt_hidden};
 use crate::quantize::survey::{Found, Survey};
@@ -156,6 +156,8 @@ fn precision_of(layer: &Found) -> Precision {
         Precision::Float
     } else if layer.weights.iter().all(|w| w.dtype.is_half()) {
         Precision::Float16
+    } else if layer.weights.iter().any(|w| w.dtype == WeightDType::Int4) {
+        Precision::Int4
     } else {
         Precision::Int8
     }
@@ -230,7 +232,8 @@ impl TuningOutcome {
     /// Layers by kind and precision, without precisions that no layer has.
     fn mixed_precision(&self) -> Table {
         type Column = (&'static str, fn(Precision) -> bool);
-        let columns: [Column; 3] = [
+        let columns: [Column; 4] = [
+            ("INT4", |precision| precision == Precision::Int4),
             ("INT8", Precision::is_int8),
             ("FP16", |precision| precision == Precision::Float16),
             ("FP32", |precision| precision == Precision::Float),

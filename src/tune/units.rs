@@ -9,7 +9,10 @@ use crate::words::words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Precision {
-    /// 8-bit codes, as the spec says.
+    /// 4-bit integers in groups, where the spec says so.
+    Int4,
+    /// 8-bit codes, as the spec says, or by [`QConfig::int8`](crate::QConfig::int8) where it says 4
+    /// bits.
     Int8,
     /// 8-bit codes by [`QConfig::int8`](crate::QConfig::int8), where the spec
     /// says otherwise.
@@ -21,7 +24,7 @@ pub enum Precision {
 }
 
 words!(Precision, "precision", prefix "", {
-    Int8 => "int8", Int8PerRow => "int8_per_row", Float16 => "float16", Float => "float",
+    Int4 => "int4", Int8 => "int8", Int8PerRow => "int8_per_row", Float16 => "float16", Float => "float",
 });
 
 impl Precision {
@@ -55,12 +58,12 @@ impl Unit {
 
     /// Bytes of its weights without scales and padding, which depend on the instruction set.
     fn bytes(&self, precision: Precision) -> usize {
-        let of_element = match precision {
-            Precision::Int8 | Precision::Int8PerRow => 1,
-            Precision::Float16 => 2,
-            Precision::Float => self.float_bytes,
-        };
-        self.parameters * of_element
+        match precision {
+            Precision::Int4 => self.parameters.div_ceil(2),
+            Precision::Int8 | Precision::Int8PerRow => self.parameters,
+            Precision::Float16 => 2 * self.parameters,
+            Precision::Float => self.float_bytes * self.parameters,
+        }
     }
 }
 
@@ -97,14 +100,13 @@ impl Units {
         units.map(|(unit, precision)| unit.bytes(*precision)).sum()
     }
 
-    /// The precisions that a search begins with: int8, or else the first of each.
+    /// The precisions that a search begins with: those of 4 bits, or else of 8, or else the first of
+    /// each.
     pub fn starts(&self) -> Vec<Precision> {
         let all = self.precisions();
-        let int8: Vec<_> = all.iter().copied().filter(|p| p.is_int8()).collect();
-        if int8.is_empty() {
-            all.into_iter().take(1).collect()
-        } else {
-            int8
+        match all.first() {
+            Some(first) if first.is_int8() => all.iter().copied().filter(|p| p.is_int8()).collect(),
+            first => first.copied().into_iter().collect(),
         }
     }
 

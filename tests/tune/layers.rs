@@ -9,7 +9,7 @@ use candle_dynquant::module::{Replay, Tap};
 use candle_dynquant::tune::{Precision, Strategy, Trial};
 use candle_dynquant::{
     Checkpoint, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Result, TuningOutcome,
-    WeightDType, WeightInfo, checkpoint, nn, tune,
+    WeightDType, WeightInfo, checkpoint, nn, quantize_dynamic, tune,
 };
 
 use crate::common::{lstm, tensor};
@@ -185,6 +185,35 @@ impl Tied {
             .head
             .forward(&self.inner.forward(&self.words.forward(ids)?)?)?)
     }
+}
+
+/// From 4 bits, the layers that lose most fall back to 8: a smaller mix than all of 8.
+#[test]
+fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
+    let mut model = Deep::new()?;
+    let xs = tensor(&[9, 24], 3)?;
+    let expected = model.forward(&xs)?;
+    let mut in_8_bits = model.clone();
+    quantize_dynamic(&mut in_8_bits, &QConfigSpec::int8().min_params(0))?;
+    let mut in_4_bits = model.clone();
+    quantize_dynamic(&mut in_4_bits, &QConfigSpec::int4().min_params(0))?;
+    let [best, worst] = [&in_8_bits, &in_4_bits].map(|model| sqnr(&expected, &model.forward(&xs)?));
+    let goal = worst? + 1.;
+    assert!(best? > goal + 3.);
+    let eval = |model: &Deep| sqnr(&expected, &model.forward(&xs)?);
+    let config = crate::config()
+        .absolute(100. - goal)
+        .spec(QConfigSpec::int4().min_params(0));
+    let outcome = tune(&mut model, &config, eval)?;
+    assert!(outcome.met, "{outcome}");
+    let count = |precision| {
+        let layers = outcome.layers.iter();
+        layers.filter(|layer| layer.precision == precision).count()
+    };
+    let [four, eight] = [Precision::Int4, Precision::Int8].map(count);
+    assert!(four > 0 && eight > 0, "{outcome}");
+    assert!(outcome.to_string().contains("INT4"), "{outcome}");
+    Ok(())
 }
 
 /// A table and the head that is tied to it change together, and so can be saved.
