@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{QConfigSpec, quantize_dynamic};
+use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
 use candle_dynquant_support::bert::measure::{class, sqnr_db};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
 
@@ -28,7 +28,10 @@ fn answers(float: &Bert, batches: &[Batch]) -> Result<[[Answers; 3]; 2]> {
     for (model, of_model) in [float, &int8].into_iter().zip(&mut answers) {
         for (attention, rows) in PRECISIONS.into_iter().zip(of_model) {
             let mut model = model.clone();
-            model.set_attention(attention);
+            if attention != Precision::Float32 {
+                let spec = QConfigSpec::new().kind(LayerKind::Attention, attention);
+                quantize_dynamic(&mut model, &spec)?;
+            }
             for batch in batches {
                 rows.extend(model.forward(batch)?.to_vec2::<f32>()?);
             }

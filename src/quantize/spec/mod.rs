@@ -129,7 +129,8 @@ impl QConfigSpec {
         Self::new().presets(LayerKind::DEFAULT, &qconfig)
     }
 
-    /// The seven kinds that multiply, all with `qconfig`; embeddings do not.
+    /// The seven kinds that multiply by weights, all with `qconfig`: neither embeddings nor
+    /// attention.
     pub fn all_kinds(qconfig: QConfig) -> Self {
         Self::new().presets(LayerKind::MULTIPLYING, &qconfig)
     }
@@ -181,6 +182,31 @@ impl QConfigSpec {
         self.presets([LayerKind::Embedding], &Self::tables())
     }
 
+    /// Adds attention, [`nn::Attention`](crate::nn::Attention), which is off by default: in bfloat16
+    /// where the preset has half-precision weights, else in 8 bits; the model need not have any.
+    ///
+    /// ```
+    /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec};
+    ///
+    /// let spec = QConfigSpec::int8().attention().exclude("encoder.layer.0");
+    /// let bfloat16 = QConfigSpec::int8().kind(LayerKind::Attention, QConfig::bfloat16());
+    /// ```
+    #[must_use]
+    pub fn attention(self) -> Self {
+        let qconfig = self.of_attention();
+        self.presets([LayerKind::Attention], &qconfig)
+    }
+
+    /// The configuration of [`attention`](Self::attention).
+    fn of_attention(&self) -> QConfig {
+        let mut own = self.presets.values();
+        if own.any(|qconfig| matches!(qconfig, QConfig::Half(_))) {
+            QConfig::bfloat16()
+        } else {
+            QConfig::int8()
+        }
+    }
+
     /// The configuration of [`embeddings`](Self::embeddings).
     const fn tables() -> QConfig {
         QConfig::table().eps(QConfig::MIN_EPS)
@@ -223,7 +249,8 @@ impl QConfigSpec {
         self.targets(targets.items(), &None)
     }
 
-    /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none. A
+    /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none.
+    /// Attention, which has none, is not concerned. A
     /// layer that a rule matches by its exact name is swapped regardless.
     #[must_use]
     pub fn min_params(mut self, elements: usize) -> Self {
@@ -297,6 +324,15 @@ impl QConfigSpec {
             .max_by_key(|(_, rank)| *rank);
         let (qconfig, exact) = match best {
             Some((rule, rank)) => match &rule.qconfig {
+                // A rule for a part of the model is one for its weights, too.
+                Some(qconfig)
+                    if layer.precision.is_some()
+                        && matches!(rank, Rank::Ancestor(_) | Rank::Regex)
+                        && qconfig.precision().is_err() =>
+                {
+                    let qconfig = qconfig.to_string();
+                    return Decision::Leave(LeftReason::NoPrecision { qconfig });
+                }
                 Some(qconfig) => (qconfig, rank == Rank::Exact),
                 None => {
                     let rule = rule.pattern.to_string();
@@ -306,7 +342,10 @@ impl QConfigSpec {
             None => match self.presets.get(&layer.kind) {
                 Some(qconfig) => (qconfig, false),
                 None if layer.kind == LayerKind::Embedding => {
-                    return Decision::Leave(LeftReason::OffByDefault);
+                    return Decision::Leave(LeftReason::OffByDefault { by: "embeddings" });
+                }
+                None if layer.kind == LayerKind::Attention => {
+                    return Decision::Leave(LeftReason::OffByDefault { by: "attention" });
                 }
                 None => return Decision::Leave(LeftReason::NoRule),
             },
@@ -314,7 +353,7 @@ impl QConfigSpec {
         let parameters = layer.parameters();
         if layer.is_quantized() {
             Decision::Leave(LeftReason::AlreadyQuantized)
-        } else if parameters < self.min_params && !exact {
+        } else if layer.precision.is_none() && parameters < self.min_params && !exact {
             Decision::Leave(LeftReason::TooSmall {
                 parameters,
                 min_params: self.min_params,
