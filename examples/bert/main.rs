@@ -17,7 +17,7 @@
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
-//! 26 of 32 layers swapped (int8)
+//! 26 of 33 layers swapped (int8)
 //!
 //! text                                                          float               quantized           label
 //! "The Hammer of Thursagan" official campaign for Wesnoth (br…  games 0.93          games 0.93          games
