@@ -64,7 +64,7 @@ struct Kept {
 enum Rows {
     Floats([Vec<f32>; 2]),
     Halves([Vec<bf16>; 2]),
-    Codes(KeyValues),
+    Codes(Box<KeyValues>),
 }
 
 const APPEND: &str = "append to a KvCache";
@@ -354,33 +354,11 @@ impl Kept {
         if capacity == self.capacity {
             return;
         }
-        let heads = self.batch * self.heads;
-        let [old, len] = [self.capacity, self.len];
-        fn grown<T: Copy + Default>(
-            from: &[T],
-            heads: usize,
-            [old, new, len, columns]: [usize; 4],
-        ) -> Vec<T> {
-            let mut to = vec![T::default(); heads * new * columns];
-            for head in 0..heads {
-                let own = &from[head * old * columns..][..len * columns];
-                to[head * new * columns..][..len * columns].copy_from_slice(own);
-            }
-            to
-        }
-        let dims = self.dims;
+        let sizes = [self.batch * self.heads, self.capacity, capacity];
         match &mut self.rows {
-            Rows::Codes(codes) => *codes = codes.with_capacity(capacity),
-            Rows::Floats(all) => {
-                for (rows, columns) in all.iter_mut().zip(dims) {
-                    *rows = grown(rows, heads, [old, capacity, len, columns]);
-                }
-            }
-            Rows::Halves(all) => {
-                for (rows, columns) in all.iter_mut().zip(dims) {
-                    *rows = grown(rows, heads, [old, capacity, len, columns]);
-                }
-            }
+            Rows::Codes(codes) => **codes = codes.with_capacity(capacity),
+            Rows::Floats(all) => grow(all, self.dims, sizes, self.len),
+            Rows::Halves(all) => grow(all, self.dims, sizes, self.len),
         }
         self.capacity = capacity;
     }
@@ -404,7 +382,10 @@ impl Rows {
         match precision {
             Precision::Float32 => Self::Floats([Vec::new(), Vec::new()]),
             Precision::BFloat16 => Self::Halves([Vec::new(), Vec::new()]),
-            Precision::Int8 => Self::Codes(KeyValues::new(isa, [of.batch, of.heads], of.dims, 0)),
+            Precision::Int8 => {
+                let empty = KeyValues::new(isa, [of.batch, of.heads], of.dims, 0);
+                Self::Codes(Box::new(empty))
+            }
         }
     }
 }
@@ -419,6 +400,24 @@ fn check_kernel_float(tensor: &Tensor, op: &'static str) -> Result<()> {
             got,
         })),
         _ => Ok(()),
+    }
+}
+
+/// Makes room for `new` rows of each head where there was room for `old`, and copies the first
+/// `len` of each.
+fn grow<T: Copy + Default>(
+    all: &mut [Vec<T>; 2],
+    dims: [usize; 2],
+    [heads, old, new]: [usize; 3],
+    len: usize,
+) {
+    for (rows, columns) in all.iter_mut().zip(dims) {
+        let mut grown = vec![T::default(); heads * new * columns];
+        for head in 0..heads {
+            let own = &rows[head * old * columns..][..len * columns];
+            grown[head * new * columns..][..len * columns].copy_from_slice(own);
+        }
+        *rows = grown;
     }
 }
 
