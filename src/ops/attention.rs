@@ -47,9 +47,10 @@ use crate::trace;
 /// assert_eq!(merged.dims(), projected.dims());
 ///
 /// // One more token of a decoder: two heads of keys, 9 of which came before.
-/// let (q, cache) = (q.narrow(2, 0, 1)?, Tensor::randn(0f32, 1., (batch, 2, 10, head_dim),
-/// &Device::Cpu)?); let context = ops::scaled_dot_product_attention(&q, &cache, &cache,
-/// Mask::Causal, 0.5)?; assert_eq!(context.dims(), [batch, heads, 1, head_dim]);
+/// let (q, shape) = (q.narrow(2, 0, 1)?, (batch, 2, 10, head_dim));
+/// let cache = Tensor::randn(0f32, 1., shape, &Device::Cpu)?;
+/// let context = ops::scaled_dot_product_attention(&q, &cache, &cache, Mask::Causal, 0.5)?;
+/// assert_eq!(context.dims(), [batch, heads, 1, head_dim]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
@@ -90,7 +91,9 @@ pub fn scaled_dot_product_attention<'a>(
 /// each has less than 1/510 of the greatest. A row of `q`, `k` or `v` that holds a NaN or an
 /// infinity makes NaN of all results of the query, or of each query that sees the key.
 ///
-/// f64, other devices and gradients keep their precision.
+/// f64, other devices and gradients keep their precision. [`nn::Attention`](crate::nn::Attention) is
+/// this function as a layer, whose precision a spec chooses, and
+/// [`nn::KvCache`](crate::nn::KvCache) keeps keys and values in it.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -189,6 +189,17 @@ fn it_is_off_by_default_and_asked_for_by_preset_kind_and_name() -> Result<()> {
 }
 
 #[test]
+fn a_spec_says_its_precision() {
+    let spec = QConfigSpec::new()
+        .attention()
+        .kind(LayerKind::Attention, BFloat16);
+    assert_eq!(
+        spec.to_string(),
+        "kind Attention: int8\nkind Attention: bfloat16\n"
+    );
+}
+
+#[test]
 fn files_ask_for_it() -> Result<()> {
     let cases = [
         (

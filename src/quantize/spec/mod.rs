@@ -373,12 +373,21 @@ impl QConfigSpec {
 /// One rule a line.
 impl fmt::Display for QConfigSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Attention has no weight that a configuration would describe.
+        let words = |kind: Option<&LayerKind>, qconfig: &QConfig| match qconfig.precision() {
+            Ok(precision) if kind == Some(&LayerKind::Attention) => precision.to_string(),
+            _ => qconfig.to_string(),
+        };
         for (kind, qconfig) in &self.presets {
-            writeln!(f, "kind {kind}: {qconfig}")?;
+            writeln!(f, "kind {kind}: {}", words(Some(kind), qconfig))?;
         }
         for rule in &self.rules {
+            let kind = match &rule.pattern {
+                Pattern::Kind(kind) => Some(kind),
+                _ => None,
+            };
             match &rule.qconfig {
-                Some(qconfig) => writeln!(f, "{}: {qconfig}", rule.pattern)?,
+                Some(qconfig) => writeln!(f, "{}: {}", rule.pattern, words(kind, qconfig))?,
                 None => writeln!(f, "{}: keep float", rule.pattern)?,
             }
         }
