@@ -137,17 +137,7 @@ impl Arguments for Args {
     }
 
     fn run(&self) -> Result<()> {
-        let spec = self.common.spec()?;
-        let spec = if self.embeddings {
-            spec.embeddings()
-        } else {
-            spec
-        };
-        let in_attention = (self.attention != Precision::Float32).then_some(self.attention);
-        let spec = match in_attention {
-            Some(precision) => spec.kind(LayerKind::Attention, precision),
-            None => spec,
-        };
+        let spec = self.spec()?;
         let mut folder = Folder::read(&self.dir()?)?;
         let texts = self.texts(&folder)?;
         let batches = {
@@ -162,12 +152,13 @@ impl Arguments for Args {
                 !self.equalize && !self.profile && self.page.is_none() && self.save.is_none(),
                 "--equalize, --page, --profile and --save need a float model"
             );
-            if let Some(precision) = in_attention {
-                let spec = QConfigSpec::new().kind(LayerKind::Attention, precision);
+            if self.attention != Precision::Float32 {
+                let spec = QConfigSpec::new().kind(LayerKind::Attention, self.attention);
                 let report = quantize_dynamic(&mut folder.model, &spec)?;
                 ensure!(
                     report.swapped().count() > 0,
-                    "--attention {precision}: the folder's attention has fewer bits already"
+                    "--attention {}: the folder's attention has fewer bits already",
+                    self.attention
                 );
             }
             return self.answer(&folder, &texts, &batches);
@@ -221,6 +212,18 @@ impl Arguments for Args {
 }
 
 impl Args {
+    /// The preset or the file, with what is asked for besides.
+    fn spec(&self) -> Result<QConfigSpec> {
+        let mut spec = self.common.spec()?;
+        if self.embeddings {
+            spec = spec.embeddings();
+        }
+        if self.attention != Precision::Float32 {
+            spec = spec.kind(LayerKind::Attention, self.attention);
+        }
+        Ok(spec)
+    }
+
     /// The answers of a model that was loaded from a quantized folder; there is no other beside it.
     fn answer(&self, folder: &Folder, texts: &[Text], batches: &[Batch]) -> Result<()> {
         let mut answers = Vec::new();

@@ -150,7 +150,7 @@ impl KvCache {
         };
         if len.max(new.dims[0]) > most {
             let expected = format!(
-                "k of at most {MAX_TERMS} inputs and keys, with the {} before, for factors in 8 bits",
+                "k of at most {MAX_TERMS} inputs and keys, with the {} before, for codes of 8 bits",
                 self.len()
             );
             return Err(mismatch(APPEND, expected, k));

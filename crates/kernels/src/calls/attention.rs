@@ -202,8 +202,8 @@ pub fn attention_to_bf16(
     } else {
         threads.count()
     };
-    // SAFETY: the heads of all sequences are all columns of the output, each once: they fill it, and
-    // do not overlap.
+    // SAFETY: the heads of all sequences are all columns of the output, each once: they fill it,
+    // and do not overlap.
     unsafe {
         buffer::filled(len, |out| {
             let out = Sink::channels(out, attention.heads * v.columns);
