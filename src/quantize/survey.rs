@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::found_tensor::FoundTensor;
 use super::hidden::{HiddenField, OpaqueField};
 use crate::error::{Error, Fault, Result};
+use crate::kernels::Precision;
 use crate::module::{AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightInfo};
 
 /// One layer of the model.
@@ -15,6 +16,8 @@ pub(crate) struct Found {
     /// Other paths that lead to the same layer through a shared pointer.
     pub shared_as: Vec<String>,
     pub weights: Vec<WeightInfo>,
+    /// Of a layer without weights.
+    pub precision: Option<Precision>,
 }
 
 impl Found {
@@ -31,7 +34,8 @@ impl Found {
     }
 
     pub fn is_quantized(&self) -> bool {
-        !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
+        self.precision.is_some_and(Precision::is_reduced)
+            || !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
     }
 
     /// Elements of its weights.
@@ -87,6 +91,7 @@ impl Visitor for Survey {
             kind: layer.kind(),
             shared_as: Vec::new(),
             weights: layer.weight_infos(),
+            precision: layer.precision(),
         });
         Ok(())
     }

@@ -81,6 +81,32 @@ pub const CASES: &[Case] = &[
     ("ops::Precision", "b95b462a5722628b", || {
         attention(Precision::Int8)
     }),
+    ("nn::Attention", "4b26670a919d4bbe", || {
+        let layer = nn::Attention::new(0.2);
+        let (q, k) = (tensor(&[2, 4, 70, 33], 1)?, tensor(&[2, 2, 200, 33], 2)?);
+        let mut ys = vec![layer.forward(&q, &k, &k, Mask::Causal)?];
+        for qconfig in [QConfig::bfloat16(), QConfig::int8()] {
+            let layer = layer.quantize(&qconfig)?;
+            ys.push(layer.forward(&q, &k, &k, Mask::Causal)?);
+        }
+        Ok(ys)
+    }),
+    ("nn::KvCache", "ad2822891e63c6e0", || {
+        let rows = |heads, rows, columns, seed| tensor(&[2, heads, rows, columns], seed);
+        let mut ys = Vec::new();
+        for precision in [Precision::Float32, Precision::BFloat16, Precision::Int8] {
+            let mut cache = nn::KvCache::new(precision);
+            for (seed, step) in [(1, 70), (2, 1), (3, 1), (4, 130)] {
+                cache.append(&rows(2, step, 33, seed)?, &rows(2, step, 18, seed + 9)?)?;
+                cache.truncate(150);
+                for queries in [1, 5] {
+                    let q = rows(4, queries, 33, seed)?;
+                    ys.push(cache.attend(&q, Mask::Causal, 0.2)?);
+                }
+            }
+        }
+        Ok(ys)
+    }),
     ("nn::Activation", "5ac67e581e87bb27", || {
         use nn::Activation::*;
         let all = [

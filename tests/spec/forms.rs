@@ -246,7 +246,11 @@ fn presets_give_what_they_say() {
         assert_eq!(spec.to_string().lines().count(), kinds + minimum, "{name}");
         let spec = spec.min_params(0);
         assert_eq!(to(&spec, "head"), swapped_to(qconfig), "{name}");
-        assert_eq!(to(&spec, "table"), left(LeftReason::OffByDefault), "{name}");
+        assert_eq!(
+            to(&spec, "table"),
+            left(LeftReason::OffByDefault { by: "embeddings" }),
+            "{name}"
+        );
         let table = swapped_to(QConfig::table().eps(QConfig::MIN_EPS));
         assert_eq!(to(&spec.embeddings(), "table"), table, "{name}");
     }
@@ -334,7 +338,7 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
         ),
         (
             "Conv1d".parse::<LayerKind>().map(|_| ()),
-            r#"GRUCell, Embedding, Custom(name), got "Conv1d""#,
+            r#"GRUCell, Embedding, Attention, Custom(name), got "Conv1d""#,
         ),
         ("Custom()".parse::<LayerKind>().map(|_| ()), "unknown kind"),
         (

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::module::{Replay, Tap};
-use candle_dynquant::tune::{Precision, Strategy, Trial};
+use candle_dynquant::tune::{LayerPrecision, Strategy, Trial};
 use candle_dynquant::{
     Checkpoint, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Result, TuningOutcome,
     WeightDType, WeightInfo, checkpoint, nn, quantize_dynamic, tune,
@@ -133,7 +133,7 @@ fn layers_are_ranked_by_what_quantizing_them_does() -> Result<()> {
     let fallen = outcome
         .layers
         .iter()
-        .filter(|l| l.precision != Precision::Int8)
+        .filter(|l| l.precision != LayerPrecision::Int8)
         .count();
     assert!((1..10).contains(&fallen), "{outcome}");
     assert!(Arc::ptr_eq(&model.first, &model.last));
@@ -154,7 +154,7 @@ fn float_is_what_it_was_after_any_number_of_trials() -> Result<()> {
             outcome
                 .layers
                 .iter()
-                .all(|layer| layer.precision == Precision::Float)
+                .all(|layer| layer.precision == LayerPrecision::Float)
         );
         assert_eq!(
             model.forward(&xs)?.to_vec2::<f32>()?,
@@ -210,7 +210,7 @@ fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
         let layers = outcome.layers.iter();
         layers.filter(|layer| layer.precision == precision).count()
     };
-    let [four, eight] = [Precision::Int4, Precision::Int8].map(count);
+    let [four, eight] = [LayerPrecision::Int4, LayerPrecision::Int8].map(count);
     assert!(four > 0 && eight > 0, "{outcome}");
     assert!(outcome.to_string().contains("INT4"), "{outcome}");
     Ok(())
@@ -232,9 +232,9 @@ fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
     let source = Checkpoint::open(&float)?;
     let ids = Tensor::arange(0u32, 32, &Device::Cpu)?;
     for (goal, tied) in [
-        (80., Precision::Int8),
-        (50., Precision::Float16),
-        (0., Precision::Float),
+        (80., LayerPrecision::Int8),
+        (50., LayerPrecision::Float16),
+        (0., LayerPrecision::Float),
     ] {
         let mut model = Tied::load(&source)?;
         let expected = model.forward(&ids)?;
@@ -250,7 +250,7 @@ fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
         assert_eq!((words.precision, head.precision), (tied, tied), "{outcome}");
         let best = eval(&model)?;
         assert_eq!(best, outcome.best().expect("a trial").value);
-        if tied != Precision::Float {
+        if tied != LayerPrecision::Float {
             checkpoint::save(&model, &source, &tuned)?;
             let again = Tied::load(&Checkpoint::open(&tuned)?)?;
             assert_eq!(eval(&again)?, best);
@@ -290,14 +290,17 @@ fn tied_layers_have_the_precisions_that_both_have() -> Result<()> {
     let mut inner = Vec::new();
     for trial in &outcome.trials {
         let [words, head] = ["words", "head"].map(|path| of(trial, path));
-        assert!(words == head && head != Precision::Int8PerRow, "{trial}");
+        assert!(
+            words == head && head != LayerPrecision::Int8PerRow,
+            "{trial}"
+        );
         inner.push((of(trial, "inner"), head));
     }
     assert!(inner.iter().any(|(inner, head)| inner != head));
     assert!(
         inner
             .iter()
-            .any(|(inner, _)| *inner == Precision::Int8PerRow)
+            .any(|(inner, _)| *inner == LayerPrecision::Int8PerRow)
     );
     Ok(())
 }
@@ -387,7 +390,7 @@ fn noise_in_many_rows_counts_for_less() -> Result<()> {
         let config = crate::config().strategy(Strategy::Sensitivity);
         let outcome = tune(&mut model, &config, eval)?;
         // After all in int8, the worst falls back alone.
-        assert_eq!(outcome.trials[1].layers[&Precision::Float16], ["1"]);
+        assert_eq!(outcome.trials[1].layers[&LayerPrecision::Float16], ["1"]);
     }
     Ok(())
 }

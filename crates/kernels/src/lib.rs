@@ -25,7 +25,7 @@ pub use loops::activation::Activation;
 pub use loops::attention::Precision;
 
 pub use calls::activation::activate;
-pub use calls::attention::attention;
+pub use calls::attention::{attention, attention_to_bf16};
 pub use calls::attention_int8::{KeyValues, attend};
 pub use calls::convert::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 pub use calls::gemm::linear_f32;

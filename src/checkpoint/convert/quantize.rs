@@ -85,6 +85,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
         tensors: tensors.collect(),
         formats: formats.collect(),
         views: BTreeMap::new(),
+        attention: source.attention.clone(),
         config: entry(&linears, &tables, &ignore, source),
     })
 }

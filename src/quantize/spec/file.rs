@@ -22,6 +22,7 @@ impl QConfigSpec {
     /// let spec = QConfigSpec::from_yaml(r"
     /// preset: int8                       # optional, as all keys are
     /// embeddings: true
+    /// attention: true
     /// min_params: 1000
     /// exclude: [classifier, encoder.layer.0]
     /// rules:                             # a later one wins among equals
@@ -109,6 +110,7 @@ impl Read for QConfigSpec {
             "preset",
             "kinds",
             "embeddings",
+            "attention",
             "min_params",
             "exclude",
             "rules",
@@ -118,6 +120,9 @@ impl Read for QConfigSpec {
         let mut spec = preset.unwrap_or_else(Self::new);
         if map.read("embeddings", Node::bool)? == Some(true) {
             spec = spec.embeddings();
+        }
+        if map.read("attention", Node::bool)? == Some(true) {
+            spec = spec.attention();
         }
         if let Some(kinds) = map.get("kinds") {
             for (kind, qconfig) in kinds.entries("a map from kinds to qconfigs")? {
@@ -186,6 +191,8 @@ struct Written<'a> {
     kinds: BTreeMap<&'a LayerKind, Brief<'a>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     embeddings: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    attention: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_params: Option<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -231,6 +238,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
         let mut preset = None;
         let mut min_params = 0;
+        let mut of_attention = QConfigSpec::new().of_attention();
         for name in QConfigSpec::PRESETS {
             let Ok(named) = QConfigSpec::preset(name) else {
                 continue;
@@ -243,6 +251,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
                 kinds.retain(|kind, _| !named.presets.contains_key(kind));
                 preset = Some(name);
                 min_params = named.min_params;
+                of_attention = named.of_attention();
                 break;
             }
         }
@@ -250,6 +259,10 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         let embeddings = kinds.get(&LayerKind::Embedding) == Some(&&tables);
         if embeddings {
             kinds.remove(&LayerKind::Embedding);
+        }
+        let attention = kinds.get(&LayerKind::Attention) == Some(&&of_attention);
+        if attention {
+            kinds.remove(&LayerKind::Attention);
         }
         // Rules at the head that only exclude read better as a list.
         let excluded = |rule: &'a Rule| match (&rule.pattern, &rule.qconfig) {
@@ -268,6 +281,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         Self {
             preset,
             embeddings,
+            attention,
             min_params: (spec.min_params != min_params).then_some(spec.min_params),
             kinds: kinds.into_iter().map(|(k, q)| (k, q.into())).collect(),
             rules: rules.collect(),

@@ -145,7 +145,8 @@ impl QConfigSpec {
         Self::new().presets(LayerKind::DEFAULT, &qconfig)
     }
 
-    /// The seven kinds that multiply, all with `qconfig`; embeddings do not.
+    /// The seven kinds that multiply by weights, all with `qconfig`: neither embeddings nor
+    /// attention.
     pub fn all_kinds(qconfig: QConfig) -> Self {
         Self::new().presets(LayerKind::MULTIPLYING, &qconfig)
     }
@@ -198,6 +199,31 @@ impl QConfigSpec {
         self.presets([LayerKind::Embedding], &Self::tables())
     }
 
+    /// Adds attention, [`nn::Attention`](crate::nn::Attention), which is off by default: in bfloat16
+    /// where the preset has half-precision weights, else in 8 bits; the model need not have any.
+    ///
+    /// ```
+    /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec};
+    ///
+    /// let spec = QConfigSpec::int8().attention().exclude("encoder.layer.0");
+    /// let bfloat16 = QConfigSpec::int8().kind(LayerKind::Attention, QConfig::bfloat16());
+    /// ```
+    #[must_use]
+    pub fn attention(self) -> Self {
+        let qconfig = self.of_attention();
+        self.presets([LayerKind::Attention], &qconfig)
+    }
+
+    /// The configuration of [`attention`](Self::attention).
+    fn of_attention(&self) -> QConfig {
+        let mut own = self.presets.values();
+        if own.any(|qconfig| matches!(qconfig, QConfig::Half(_))) {
+            QConfig::bfloat16()
+        } else {
+            QConfig::int8()
+        }
+    }
+
     /// The configuration of [`embeddings`](Self::embeddings).
     const fn tables() -> QConfig {
         QConfig::table().eps(QConfig::MIN_EPS)
@@ -240,7 +266,8 @@ impl QConfigSpec {
         self.targets(targets.items(), &None)
     }
 
-    /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none. A
+    /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none.
+    /// Attention, which has none, is not concerned. A
     /// layer that a rule matches by its exact name is swapped regardless.
     #[must_use]
     pub fn min_params(mut self, elements: usize) -> Self {
@@ -314,6 +341,15 @@ impl QConfigSpec {
             .max_by_key(|(_, rank)| *rank);
         let (qconfig, exact) = match best {
             Some((rule, rank)) => match &rule.qconfig {
+                // A rule for a part of the model is one for its weights, too.
+                Some(qconfig)
+                    if layer.precision.is_some()
+                        && matches!(rank, Rank::Ancestor(_) | Rank::Regex)
+                        && qconfig.precision().is_err() =>
+                {
+                    let qconfig = qconfig.to_string();
+                    return Decision::Leave(LeftReason::NoPrecision { qconfig });
+                }
                 Some(qconfig) => (qconfig, rank == Rank::Exact),
                 None => {
                     let rule = rule.pattern.to_string();
@@ -323,7 +359,10 @@ impl QConfigSpec {
             None => match self.presets.get(&layer.kind) {
                 Some(qconfig) => (qconfig, false),
                 None if layer.kind == LayerKind::Embedding => {
-                    return Decision::Leave(LeftReason::OffByDefault);
+                    return Decision::Leave(LeftReason::OffByDefault { by: "embeddings" });
+                }
+                None if layer.kind == LayerKind::Attention => {
+                    return Decision::Leave(LeftReason::OffByDefault { by: "attention" });
                 }
                 None => return Decision::Leave(LeftReason::NoRule),
             },
@@ -331,7 +370,7 @@ impl QConfigSpec {
         let parameters = layer.parameters();
         if layer.is_quantized() {
             Decision::Leave(LeftReason::AlreadyQuantized)
-        } else if parameters < self.min_params && !exact {
+        } else if layer.precision.is_none() && parameters < self.min_params && !exact {
             Decision::Leave(LeftReason::TooSmall {
                 parameters,
                 min_params: self.min_params,
@@ -351,12 +390,21 @@ impl QConfigSpec {
 /// One rule a line.
 impl fmt::Display for QConfigSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Attention has no weight that a configuration would describe.
+        let words = |kind: Option<&LayerKind>, qconfig: &QConfig| match qconfig.precision() {
+            Ok(precision) if kind == Some(&LayerKind::Attention) => precision.to_string(),
+            _ => qconfig.to_string(),
+        };
         for (kind, qconfig) in &self.presets {
-            writeln!(f, "kind {kind}: {qconfig}")?;
+            writeln!(f, "kind {kind}: {}", words(Some(kind), qconfig))?;
         }
         for rule in &self.rules {
+            let kind = match &rule.pattern {
+                Pattern::Kind(kind) => Some(kind),
+                _ => None,
+            };
             match &rule.qconfig {
-                Some(qconfig) => writeln!(f, "{}: {qconfig}", rule.pattern)?,
+                Some(qconfig) => writeln!(f, "{}: {}", rule.pattern, words(kind, qconfig))?,
                 None => writeln!(f, "{}: keep float", rule.pattern)?,
             }
         }
