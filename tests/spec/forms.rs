@@ -261,6 +261,24 @@ fn presets_give_what_they_say() {
 }
 
 #[test]
+fn groups_are_written_and_read() -> candle_dynquant::Result<()> {
+    for yaml in [
+        "{dtype: int4}",
+        "{dtype: int4, group_size: 128, scheme: affine}",
+        "{dtype: torch.int4, group_size: channel}",
+        "{dtype: int8, group_size: 64}",
+    ] {
+        let text = format!("kinds: {{Linear: {{weight: {yaml}}}}}");
+        let spec = QConfigSpec::from_yaml(&text)?;
+        assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec, "{yaml}");
+        assert_eq!(QConfigSpec::from_json(&spec.to_json()?)?, spec, "{yaml}");
+    }
+    let spec = QConfigSpec::from_yaml("kinds: {Linear: {weight: {dtype: int4}}}")?;
+    assert_eq!(spec.to_yaml()?.trim(), "kinds:\n  Linear: int4");
+    Ok(())
+}
+
+#[test]
 fn onnxruntimes_options_are_its_own() {
     let cases = [
         (QDType::QInt8, None, false, QScheme::PerTensorSymmetric),
