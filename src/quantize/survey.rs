@@ -6,7 +6,12 @@ use super::found_tensor::FoundTensor;
 use super::hidden::{HiddenField, OpaqueField};
 use crate::error::{Error, Fault, Result};
 use crate::kernels::Precision;
-use crate::module::{AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightInfo};
+use crate::module::{
+    AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightId, WeightInfo,
+};
+
+/// The last part of the names of output projections.
+const HEADS: [&str; 2] = ["lm_head", "embed_out"];
 
 /// One layer of the model.
 pub(crate) struct Found {
@@ -75,6 +80,20 @@ impl Survey {
             }
         }
         Ok(survey)
+    }
+
+    /// Whether a layer is an output projection, by its name or because it shares the matrix of an
+    /// embedding.
+    pub fn is_head(&self, layer: &Found) -> bool {
+        let is_named = |name: &str| HEADS.contains(&name.rsplit('.').next().unwrap_or(name));
+        fn id(layer: &Found) -> Option<&WeightId> {
+            layer.weights.first()?.id.as_ref()
+        }
+        let own = id(layer);
+        let mut embeddings = (self.layers.iter()).filter(|l| l.kind == LayerKind::Embedding);
+        layer.kind == LayerKind::Linear
+            && (layer.names().any(is_named)
+                || own.is_some() && embeddings.any(|embedding| id(embedding) == own))
     }
 
     /// The opaque fields that may hold layers.

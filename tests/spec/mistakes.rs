@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use candle_dynquant::{ErrorKind, QConfigSpec};
 
-const SPEC: &str = "expected a spec: a map with keys preset, kinds, embeddings, attention, min_params, exclude, rules";
+const SPEC: &str = "expected a spec: a map with keys preset, kinds, embeddings, attention, head, min_params, exclude, rules";
 
 #[test]
 fn mistakes_are_told_where_they_are() {
@@ -13,8 +13,8 @@ fn mistakes_are_told_where_they_are() {
     let observer = "observer, dtype, qscheme, ch_axis, reduce_range, quant_range, eps, averaging_constant, bins";
     let cases: Vec<(&str, String)> = vec![
         ("preset: in8", r#"line 1, column 9, preset: unknown preset: expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#.into()),
-        ("\npresets: int8", "line 2, column 1, presets: unknown key `presets`: expected one of preset, kinds, embeddings, attention, min_params, exclude, rules; did you mean `preset`?".into()),
-        ("preset: int8\nwhatever: 1", "line 2, column 1, whatever: unknown key `whatever`: expected one of preset, kinds, embeddings, attention, min_params, exclude, rules".into()),
+        ("\npresets: int8", "line 2, column 1, presets: unknown key `presets`: expected one of preset, kinds, embeddings, attention, head, min_params, exclude, rules; did you mean `preset`?".into()),
+        ("preset: int8\nwhatever: 1", "line 2, column 1, whatever: unknown key `whatever`: expected one of preset, kinds, embeddings, attention, head, min_params, exclude, rules".into()),
         ("preset: int8\nembeddings: yes", r#"line 2, column 13, embeddings: expected true or false, got "yes""#.into()),
         ("preset: int8\nmin_params: -1", "line 2, column 13, min_params: expected a whole number, 0 or more, got -1".into()),
         ("min_params: 1.5", "line 1, column 13, min_params: expected a whole number, 0 or more, got 1.5".into()),

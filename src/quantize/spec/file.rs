@@ -111,6 +111,7 @@ impl Read for QConfigSpec {
             "kinds",
             "embeddings",
             "attention",
+            "head",
             "min_params",
             "exclude",
             "rules",
@@ -129,6 +130,12 @@ impl Read for QConfigSpec {
                 let kind = kind.word("a kind", str::parse)?;
                 spec = spec.presets([kind], &QConfig::read(qconfig)?);
             }
+        }
+        if let Some(head) = map.get("head") {
+            spec = spec.head(match head.value {
+                Value::Null => None,
+                _ => Some(QConfig::read(head)?),
+            });
         }
         let whole = "a whole number, 0 or more";
         if let Some(elements) = map.read("min_params", |n| n.integer(whole, |_| true))? {
@@ -193,6 +200,9 @@ struct Written<'a> {
     embeddings: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     attention: bool,
+    /// Where it is not that of the preset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    head: Option<Option<Brief<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_params: Option<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -237,7 +247,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         // The shortest form that names allow.
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
         let mut preset = None;
-        let mut min_params = 0;
+        let (mut min_params, mut head) = (0, None);
         let mut of_attention = QConfigSpec::new().of_attention();
         for name in QConfigSpec::PRESETS {
             let Ok(named) = QConfigSpec::preset(name) else {
@@ -250,7 +260,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
             {
                 kinds.retain(|kind, _| !named.presets.contains_key(kind));
                 preset = Some(name);
-                min_params = named.min_params;
+                (min_params, head) = (named.min_params, named.head.clone());
                 of_attention = named.of_attention();
                 break;
             }
@@ -282,6 +292,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
             preset,
             embeddings,
             attention,
+            head: (spec.head != head).then(|| spec.head.as_ref().map(Brief::from)),
             min_params: (spec.min_params != min_params).then_some(spec.min_params),
             kinds: kinds.into_iter().map(|(k, q)| (k, q.into())).collect(),
             rules: rules.collect(),

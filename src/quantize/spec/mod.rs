@@ -49,6 +49,8 @@ pub struct QConfigSpec {
     rules: Vec<Rule>,
     regexes: RegexTotals,
     min_params: usize,
+    /// The configuration of output projections, where it is not that of their kind in a preset.
+    head: Option<QConfig>,
 }
 
 /// How many rules a spec may have; each is compared with every name of the model.
@@ -84,6 +86,7 @@ impl QConfigSpec {
             rules: Vec::new(),
             regexes: RegexTotals::default(),
             min_params: 0,
+            head: None,
         }
     }
 
@@ -97,11 +100,13 @@ impl QConfigSpec {
         Self::all_kinds(QConfig::int8()).min_params(WORTHWHILE)
     }
 
-    /// [`QConfig::int4`] for every kind that multiplies: weights of 4.5 bits.
+    /// [`QConfig::int4`] for every kind that multiplies: weights of 4.5 bits; of the output
+    /// [projection](Self::head), which costs most accuracy, [`QConfig::int8`].
     ///
     /// Layers of fewer than 1,000 weight elements stay float, as in [`int8`](Self::int8).
     pub fn int4() -> Self {
-        Self::all_kinds(QConfig::int4()).min_params(WORTHWHILE)
+        let spec = Self::all_kinds(QConfig::int4()).min_params(WORTHWHILE);
+        spec.head(QConfig::int8())
     }
 
     /// [`QConfig::int8_groups`] for every kind that multiplies: weights of 8.5 bits.
@@ -266,6 +271,15 @@ impl QConfigSpec {
         self.targets(targets.items(), &None)
     }
 
+    /// Gives the output projection of a language model another configuration than a preset gives to
+    /// Linears: one whose name is or ends in `lm_head` or `embed_out`, or that shares the matrix of an
+    /// embedding. A rule by kind or name comes before; `None` treats it as any Linear.
+    #[must_use]
+    pub fn head(mut self, qconfig: impl Into<Option<QConfig>>) -> Self {
+        self.head = qconfig.into();
+        self
+    }
+
     /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none.
     /// Attention, which has none, is not concerned. A
     /// layer that a rule matches by its exact name is swapped regardless.
@@ -320,7 +334,7 @@ impl QConfigSpec {
         let decisions: Vec<_> = survey
             .layers
             .iter()
-            .map(|layer| self.decide(&matchers, layer))
+            .map(|layer| self.decide(&matchers, layer, survey))
             .collect();
         if decisions.iter().any(Decision::is_quantized) {
             Ok(decisions)
@@ -331,7 +345,16 @@ impl QConfigSpec {
         }
     }
 
-    fn decide(&self, matchers: &[Matcher<'_>], layer: &Found) -> Decision {
+    /// The configuration of a layer that no rule matches.
+    fn preset_of(&self, layer: &Found, survey: &Survey) -> Option<&QConfig> {
+        let of_kind = self.presets.get(&layer.kind)?;
+        match &self.head {
+            Some(head) if survey.is_head(layer) => Some(head),
+            _ => Some(of_kind),
+        }
+    }
+
+    fn decide(&self, matchers: &[Matcher<'_>], layer: &Found, survey: &Survey) -> Decision {
         // `max_by_key` keeps the last of equals: a later rule of the same rank wins.
         let best = self
             .rules
@@ -356,7 +379,7 @@ impl QConfigSpec {
                     return Decision::Leave(LeftReason::KeptFloat { rule });
                 }
             },
-            None => match self.presets.get(&layer.kind) {
+            None => match self.preset_of(layer, survey) {
                 Some(qconfig) => (qconfig, false),
                 None if layer.kind == LayerKind::Embedding => {
                     return Decision::Leave(LeftReason::OffByDefault { by: "embeddings" });
@@ -397,6 +420,9 @@ impl fmt::Display for QConfigSpec {
         };
         for (kind, qconfig) in &self.presets {
             writeln!(f, "kind {kind}: {}", words(Some(kind), qconfig))?;
+        }
+        if let Some(head) = &self.head {
+            writeln!(f, "output projection: {head}")?;
         }
         for rule in &self.rules {
             let kind = match &rule.pattern {

@@ -6,12 +6,12 @@ use super::random::Random;
 use super::{Pool, same_bits, some};
 use crate::calls::linear::{linear, linear_each};
 use crate::calls::lookup::read_channel;
-use crate::calls::pack::{pack_block_codes, pack_blocks};
+use crate::calls::pack::blocks::{pack_block_codes, pack_blocks};
 use crate::error::Error;
 use crate::isa::Isa;
 use crate::loops::activation::{self, Activation};
 use crate::loops::product::Product;
-use crate::packed::blocks::{BlockScale, Blocks, INPUTS};
+use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 use crate::reference::{self, InBlocks};
 
 pub const FORMATS: [Blocks; 4] = [
