@@ -11,6 +11,8 @@ import sys
 LOSS = {
     "int8": 0.3,
     "int8_reduce_range": 0.4,
+    "int8_groups": 0.1,
+    "int4": 0.3,
     "pytorch": 0.5,
     "per_channel": 0.5,
     "onnxruntime": 0.5,
@@ -19,7 +21,7 @@ LOSS = {
 }
 
 # Greatest share of float's bytes: codes or halves, scales and padding.
-SHARE = {"float16": 0.52, "bfloat16": 0.52}
+SHARE = {"float16": 0.52, "bfloat16": 0.52, "int8_groups": 0.29, "int4": 0.18}
 
 
 def main():

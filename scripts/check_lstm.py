@@ -11,6 +11,8 @@ import sys
 RISE = {
     "int8": 0.003,
     "int8_reduce_range": 0.003,
+    "int8_groups": 0.001,
+    "int4": 0.015,
     "pytorch": 0.003,
     "per_channel": 0.003,
     "onnxruntime": 0.003,
@@ -19,7 +21,7 @@ RISE = {
 }
 
 # Greatest share of float's bytes: codes or halves, scales and padding.
-SHARE = {"float16": 0.52, "bfloat16": 0.52}
+SHARE = {"float16": 0.52, "bfloat16": 0.52, "int8_groups": 0.29, "int4": 0.18}
 
 
 def main():
