@@ -73,16 +73,17 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
     }
     let tensors = source.files.tensors().map(|(name, _, entry)| {
         let output = match weights.get(name) {
-            Some((qconfig, format)) => weight(source, name, entry, qconfig, *format),
+            Some((qconfig, format)) => weight(source, name, entry, qconfig, *format)
+                .map_err(|error| fault(error, source, name))?,
             None => Output::Copied,
         };
-        (name, vec![output])
+        Ok((name, vec![output]))
     });
     let formats = weights.iter();
     let formats = formats.map(|(name, (_, format))| ((*name).to_owned(), *format));
     Ok(Contents {
         source,
-        tensors: tensors.collect(),
+        tensors: tensors.collect::<Result<_>>()?,
         formats: formats.collect(),
         views: BTreeMap::new(),
         attention: source.attention.clone(),
@@ -97,7 +98,7 @@ fn weight<'a>(
     entry: &Entry,
     config: &'a QConfig,
     format: Format,
-) -> Output<'a> {
+) -> Result<Output<'a>> {
     if let Some(groups) = format.groups() {
         return in_groups(source, name, entry, (config, groups));
     }
@@ -112,7 +113,8 @@ fn weight<'a>(
         });
         written.map_err(|error| fault(error, source, name))
     };
-    Output::New(planned(name, &entry.shape, format, &zeros), Box::new(write))
+    let tensors = planned(name, &entry.shape, format, &zeros);
+    Ok(Output::New(tensors, Box::new(write)))
 }
 
 /// A weight in groups that is quantized when it is written.
@@ -121,23 +123,15 @@ fn in_groups<'a>(
     name: &'a str,
     entry: &Entry,
     (config, groups): (&'a QConfig, GroupConfig),
-) -> Output<'a> {
-    let shape = || matrix(source, name).map(|(_, _, shape)| shape);
-    let halves = || {
-        let mut halves = true;
-        blocks(source, name, rows_of_block(shape()?[1]), |rows, values| {
-            let rows = values.chunks(values.len().div_ceil(rows.len().max(1)).max(1));
-            let max = |row: &[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
-            halves &= rows
-                .into_iter()
-                .all(|row| kernels::block_factor(max(row)) == 1.);
-            Ok(())
-        })?;
-        Ok(halves)
-    };
-    // A weight that cannot be read is an error when it is written.
-    let halves = halves().unwrap_or_else(|_: Error| true);
-    let shape = shape().unwrap_or_default();
+) -> Result<Output<'a>> {
+    let (_, _, shape) = matrix(source, name)?;
+    let mut halves = true;
+    blocks(source, name, rows_of_block(shape[1]), |_, values| {
+        let max = |row: &[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
+        let mut rows = values.chunks(shape[1].max(1));
+        halves &= rows.all(|row| kernels::block_factor(max(row)) == 1.);
+        Ok(())
+    })?;
     let tensors = GroupsWriter::new(name, groups, shape, halves).planned(&entry.shape);
     let write = move |to: &mut Writer<'_>| {
         let mut writer = GroupsWriter::new(name, groups, shape, halves);
@@ -151,7 +145,7 @@ fn in_groups<'a>(
         let written = written.and_then(|()| writer.finish(to));
         written.map_err(|error| fault(error, source, name))
     };
-    Output::New(tensors, Box::new(write))
+    Ok(Output::New(tensors, Box::new(write)))
 }
 
 fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
