@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::checkpoint::Plan;
 use candle_dynquant::{
-    Checkpoint, GroupConfig, GroupScheme, QConfig, QWeight, checkpoint, nn, quantize_dynamic,
+    Checkpoint, GroupConfig, GroupScheme, QConfig, QConfigSpec, QWeight, checkpoint, nn,
+    quantize_dynamic,
 };
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -267,5 +269,56 @@ fn bytes_are_those_of_the_file() -> Result<()> {
             assert_eq!(bytes, groups.bytes([37, 200]), "{groups}");
         }
     }
+    Ok(())
+}
+
+/// Experts in one tensor are packed one by one, beside it: packed weights are matrices.
+#[test]
+fn experts_in_one_tensor_keep_their_bits() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (float, out) = (
+        dir.path().join("a.safetensors"),
+        dir.path().join("b.safetensors"),
+    );
+    let experts = Tensor::randn(0f32, 1., (3, 64, 96), &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("experts", experts)]), &float)?;
+    let load = |path: &Path| -> Result<(Checkpoint, Vec<nn::Linear>)> {
+        let checkpoint = Checkpoint::open(path)?;
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        let experts = vb.get((3, 64, 96), "experts")?;
+        let experts = (0..3).map(|i| Ok(nn::Linear::new(experts.get(i)?, None)));
+        let experts = experts.collect::<Result<_>>()?;
+        Ok((checkpoint, experts))
+    };
+    let xs = Tensor::randn(0f32, 1., (2, 96), &Device::Cpu)?;
+    for spec in [QConfigSpec::int4(), QConfigSpec::int8_groups()] {
+        let (source, mut model) = load(&float)?;
+        quantize_dynamic(&mut model, &spec)?;
+        checkpoint::save(&model, &source, &out)?;
+        let (_, again) = load(&out)?;
+        for (a, b) in model.iter().zip(&again) {
+            assert!(b.projection().qweight().is_some());
+            let [a, b] = [a, b].map(|linear| linear.forward(&xs)?.to_vec2::<f32>());
+            assert_eq!(a?, b?);
+        }
+    }
+    let source = Checkpoint::open(&float)?;
+    let names = ["experts".to_owned()];
+    let plan = Plan::new(&source, &QConfigSpec::int4(), &names, &[])?;
+    let error = checkpoint::quantize(&source, &plan, &out, |_| ()).expect_err("no matrix");
+    assert!(
+        error
+            .to_string()
+            .contains("8 bits, for a tensor of several layers"),
+        "{error}"
+    );
+    let plan = Plan::new(&source, &QConfigSpec::int8_groups(), &names, &[])?;
+    checkpoint::quantize(&source, &plan, &out, |_| ())?;
+    let (_, again) = load(&out)?;
+    assert!(
+        again
+            .iter()
+            .all(|linear| linear.projection().qweight().is_some())
+    );
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::kernels;
 use crate::module::LayerKind;
 use crate::observer::{ObserverConfig, ZeroPoints};
-use crate::qconfig::{GroupConfig, QConfig};
+use crate::qconfig::{GroupConfig, IntType, QConfig};
 use crate::qparams::QScheme;
 use crate::weight::QTable;
 use crate::weight::QWeight;
@@ -155,7 +155,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
     };
     let is_table = *kind == LayerKind::Embedding;
     // A weight that cannot be quantized is an error before anything is written.
-    let (_, _, [_, k]) = matrix(source, tensor)?;
+    let (_, entry, [_, k]) = matrix(source, tensor)?;
     match qconfig {
         QConfig::Table(weight) if is_table => Ok(Format::Int8 {
             codes: codes(weight),
@@ -171,6 +171,12 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
         }),
         QConfig::Groups(groups) => {
             groups.blocks()?;
+            if groups.dtype == IntType::Int4 && entry.shape.len() > 2 {
+                return Err(Error::from(Fault::UnsupportedQConfig {
+                    expected: "8 bits, for a tensor of several layers".into(),
+                    got: groups.to_string(),
+                }));
+            }
             Ok(Format::Groups {
                 groups: *groups,
                 multiplied: !is_table,

@@ -8,6 +8,7 @@ use super::errors::{contested, missing};
 use crate::checkpoint::read::{Entry, Kind, Opened, invalid, is_float, matrix};
 use crate::error::{Error, Fault, Result};
 use crate::module::LayerKind;
+use crate::qconfig::IntType;
 use crate::weight::origin::Part;
 use crate::weight::{Format, PACKED, Quantized, SCALE, ZERO_POINT};
 
@@ -321,7 +322,11 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
     if let Some(Kind::Whole(own)) = source.weights.get(name) {
         format = own.joined(format)?;
     }
-    per_row.then(|| (first.kind.clone(), format))
+    // Packed weights are matrices.
+    let is_packed = format
+        .groups()
+        .is_some_and(|own| own.dtype == IntType::Int4);
+    (per_row && (!is_packed || entry.shape.len() == 2)).then(|| (first.kind.clone(), format))
 }
 
 /// A name that is not in the source.
