@@ -29,8 +29,8 @@ mod stored;
 
 pub(crate) use coded::{Coded, check_sums, offset};
 pub(crate) use format::{
-    Codes, EQUALIZED, FORMAT, Format, PACKED, RESIDUAL, SCALE, SHAPE, UNSIGNED_ZERO_POINT, Written,
-    ZERO_POINT,
+    Codes, EQUALIZED, FORMAT, Format, G_IDX, PACKED, RESIDUAL, SCALE, SHAPE, UNSIGNED_ZERO_POINT,
+    Written, ZERO_POINT,
 };
 pub(crate) use groups::Grouped;
 pub(crate) use origin::Origin;

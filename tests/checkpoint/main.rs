@@ -14,6 +14,7 @@ mod layouts;
 mod mixed;
 mod model;
 mod origins;
+mod qweight;
 mod real_files;
 mod round_trip;
 #[cfg(unix)]

@@ -116,7 +116,7 @@ impl Checkpoint {
             name: name.to_owned(),
             dtype: match entry.encoding {
                 Encoding::Packed(_) => "I4".into(),
-                Encoding::Plain | Encoding::Absmax => entry.dtype.to_string(),
+                _ => entry.dtype.to_string(),
             },
             shape: entry.shape.clone(),
             bytes: entry.bytes,

@@ -45,9 +45,23 @@ pub enum Encoding {
     Plain,
     /// f32, the largest magnitudes of rows: 127 times their scales.
     Absmax,
-    /// Codes of 4 bits of a matrix, each plus 8, eight to an i32 along an axis; dtype and shape are
-    /// those of the codes.
-    Packed(Axis),
+    /// A matrix of which the file has the transposed one.
+    Transposed,
+    /// Codes of 4 bits of a matrix; dtype and shape are those of the codes.
+    Packed(Packing),
+}
+
+/// How codes of 4 bits are stored, eight to an i32, the first in the lowest bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// The axis along which eight codes are in one number.
+    pub axis: Axis,
+    /// Whether the file has the matrix of numbers transposed.
+    pub transposed: bool,
+    /// Whether codes of even places come before those of odd ones in a number.
+    pub interleaved: bool,
+    /// What a stored code is more than its value.
+    pub offset: i8,
 }
 
 /// An axis of a matrix.
@@ -55,6 +69,28 @@ pub enum Encoding {
 pub enum Axis {
     Rows,
     Columns,
+}
+
+impl Packing {
+    /// compressed-tensors'.
+    pub fn plain(axis: Axis) -> Self {
+        Self {
+            axis,
+            transposed: false,
+            interleaved: false,
+            offset: 8,
+        }
+    }
+
+    /// The bits of a number by which the code of a place is shifted.
+    pub fn shift(self, place: usize) -> usize {
+        let place = if self.interleaved {
+            place / 2 + place % 2 * 4
+        } else {
+            place
+        };
+        4 * place
+    }
 }
 
 impl Entry {

@@ -16,7 +16,7 @@ mod weights;
 pub use checkpoint::{Checkpoint, TensorInfo};
 pub use config::{ENTRY, MAX_CONFIG, METHOD, OLD_ENTRY};
 pub use files::{CONFIG, Files, INDEX, is_of_model, read_small};
-pub use header::{Axis, Encoding, Entry, LENGTH, invalid};
+pub use header::{Axis, Encoding, Entry, LENGTH, Packing, invalid};
 pub use opened::Opened;
 pub use record::View;
 pub use scheme::matrix;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +11,7 @@ use candle_dynquant_io::input;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::header::{Axis, Encoding, Entry, Header, invalid};
+use super::header::{Axis, Encoding, Entry, Header, Packing, invalid};
 use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 
@@ -115,20 +116,48 @@ impl Shard {
     }
 
     /// Elements `range` of a tensor, each made of `B` bytes.
-    fn elements<const B: usize, T>(
+    fn elements<const B: usize, T: Copy>(
         &self,
         entry: &Entry,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         of: impl Fn([u8; B]) -> T,
     ) -> Result<Vec<T>> {
         let mut values = Vec::with_capacity(range.len());
+        match (entry.encoding, &entry.shape[..]) {
+            (Encoding::Transposed, &[n, k]) if !range.is_empty() => {
+                let rows = range.start / k..range.end.div_ceil(k);
+                if rows == (0..n) {
+                    self.successive(entry, 0..n * k, of, &mut values)?;
+                } else {
+                    for column in 0..k {
+                        let own = column * n + rows.start..column * n + rows.end;
+                        self.successive(entry, own, &of, &mut values)?;
+                    }
+                }
+                let at = |i: usize| values[i % k * rows.len() + i / k - rows.start];
+                Ok(range.map(at).collect())
+            }
+            _ => {
+                self.successive(entry, range, of, &mut values)?;
+                Ok(values)
+            }
+        }
+    }
+
+    /// Elements `range` in the order of the file.
+    fn successive<const B: usize, T>(
+        &self,
+        entry: &Entry,
+        range: Range<usize>,
+        of: impl Fn([u8; B]) -> T,
+        to: &mut Vec<T>,
+    ) -> Result<()> {
         let (start, bytes) = (entry.start + (range.start * B) as u64, range.len() * B);
         self.read(start, bytes as u64, |chunk| {
             let (chunk, _) = chunk.as_chunks::<B>();
-            values.extend(chunk.iter().map(|bytes| of(*bytes)));
+            to.extend(chunk.iter().map(|bytes| of(*bytes)));
             Ok(())
-        })?;
-        Ok(values)
+        })
     }
 
     /// The elements of a tensor that are bytes.
@@ -144,47 +173,57 @@ impl Shard {
     }
 
     /// Elements `range` of a tensor of codes.
-    pub fn codes(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<i8>> {
-        if let Encoding::Packed(axis) = entry.encoding {
-            return self.packed(entry, axis, range);
+    pub fn codes(&self, entry: &Entry, range: Range<usize>) -> Result<Vec<i8>> {
+        if let Encoding::Packed(packing) = entry.encoding {
+            return self.packed(entry, packing, range);
         }
         self.elements(entry, range, |[byte]: [u8; 1]| byte.cast_signed())
     }
 
-    /// Elements `range` of a matrix of codes that are packed along an axis.
-    fn packed(&self, entry: &Entry, axis: Axis, range: std::ops::Range<usize>) -> Result<Vec<i8>> {
-        let &[_, k] = &entry.shape[..] else {
+    /// The elements of an i32 tensor.
+    pub fn numbers(&self, entry: &Entry) -> Result<Vec<i32>> {
+        self.elements(entry, 0..entry.elements(), i32::from_le_bytes)
+    }
+
+    /// Elements `range` of a matrix of packed codes.
+    fn packed(&self, entry: &Entry, packing: Packing, range: Range<usize>) -> Result<Vec<i8>> {
+        let &[n, k] = &entry.shape[..] else {
             return Ok(Vec::new());
         };
         if range.is_empty() {
             return Ok(Vec::new());
         }
         let rows = range.start / k..range.end.div_ceil(k);
-        // The rows of numbers that hold them, and how many numbers a row has.
-        let (words, width) = match axis {
-            Axis::Columns => (rows.clone(), k.div_ceil(8)),
-            Axis::Rows => (rows.start / 8..rows.end.div_ceil(8), k),
+        // The rows of numbers that hold them, and the shape of all numbers.
+        let (words, [height, width]) = match packing.axis {
+            Axis::Columns => (rows.clone(), [n, k.div_ceil(8)]),
+            Axis::Rows => (rows.start / 8..rows.end.div_ceil(8), [n.div_ceil(8), k]),
         };
         let of_words = Entry {
             dtype: Dtype::I32,
-            encoding: Encoding::Plain,
+            shape: vec![height, width],
+            encoding: if packing.transposed {
+                Encoding::Transposed
+            } else {
+                Encoding::Plain
+            },
             ..entry.clone()
         };
         let all = words.start * width..words.end * width;
         let read: Vec<u32> = self.elements(&of_words, all, u32::from_le_bytes)?;
         let code = |at: usize| {
             let (row, column) = (at / k, at % k);
-            let (word, nibble) = match axis {
+            let (word, place) = match packing.axis {
                 Axis::Columns => ((row - words.start) * width + column / 8, column % 8),
                 Axis::Rows => ((row / 8 - words.start) * width + column, row % 8),
             };
-            (read[word] >> (4 * nibble) & 15) as i8 - 8
+            (read[word] >> packing.shift(place) & 15) as i8 - packing.offset
         };
         Ok(range.map(code).collect())
     }
 
     /// Elements `range` of a tensor of float16 or bfloat16.
-    pub fn halves(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Halves> {
+    pub fn halves(&self, entry: &Entry, range: Range<usize>) -> Result<Halves> {
         Ok(match entry.dtype {
             Dtype::BF16 => Halves::BFloat16(self.elements(entry, range, bf16::from_le_bytes)?),
             _ => Halves::Float16(self.elements(entry, range, f16::from_le_bytes)?),
@@ -205,7 +244,7 @@ impl Shard {
     }
 
     /// Elements `range` of an f32 tensor.
-    fn f32s(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<f32>> {
+    fn f32s(&self, entry: &Entry, range: Range<usize>) -> Result<Vec<f32>> {
         if entry.encoding == Encoding::Absmax {
             self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX)
         } else {
@@ -213,24 +252,29 @@ impl Shard {
         }
     }
 
-    /// Calls `sink` with the bytes of a tensor, chunk by chunk.
+    /// Calls `sink` with the bytes of a tensor, of packed codes as they are stored, chunk by chunk.
     pub fn copy(&self, entry: &Entry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        if entry.encoding != Encoding::Absmax {
-            return self.read(entry.start, entry.bytes, sink);
+        let all = 0..entry.elements();
+        match (entry.encoding, entry.dtype.bitsize()) {
+            (Encoding::Absmax, _) => {
+                let scales = self.f32s(entry, all)?.into_iter();
+                sink(&scales.flat_map(f32::to_le_bytes).collect::<Vec<_>>())
+            }
+            (Encoding::Transposed, 16) => {
+                sink(self.elements(entry, all, |b: [u8; 2]| b)?.as_flattened())
+            }
+            (Encoding::Transposed, 32) => {
+                sink(self.elements(entry, all, |b: [u8; 4]| b)?.as_flattened())
+            }
+            (Encoding::Transposed, 64) => {
+                sink(self.elements(entry, all, |b: [u8; 8]| b)?.as_flattened())
+            }
+            _ => self.read(entry.start, entry.bytes, sink),
         }
-        let bytes: Vec<u8> = (self.f32s(entry, 0..entry.elements())?.iter())
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
-        sink(&bytes)
     }
 
     /// Elements `range` of a float tensor.
-    pub fn floats(
-        &self,
-        name: &str,
-        entry: &Entry,
-        range: std::ops::Range<usize>,
-    ) -> Result<Vec<f32>> {
+    pub fn floats(&self, name: &str, entry: &Entry, range: Range<usize>) -> Result<Vec<f32>> {
         match entry.dtype {
             Dtype::F32 => self.f32s(entry, range),
             Dtype::F16 => self.elements(entry, range, |b| f16::from_le_bytes(b).to_f32()),

@@ -9,7 +9,7 @@ use super::config::Quantization;
 use super::files::Files;
 use super::header::{Encoding, Entry, invalid};
 use super::record::{self, View};
-use super::scheme::{Scheme, matrix, scheme};
+use super::scheme::{Scheme, is_in_order, matrix, scheme};
 use super::shard::{Shard, is_float};
 use crate::error::Result;
 use crate::observer::ZeroPoints;
@@ -18,7 +18,7 @@ use crate::qparams::{QDType, QScheme};
 use crate::weight::QTable;
 use crate::weight::origin::{Part, Values};
 use crate::weight::{Coded, Grouped};
-use crate::weight::{Codes, Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
+use crate::weight::{Codes, Format, G_IDX, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 use crate::words::brief;
 
 /// The quantized weights of a checkpoint by name.
@@ -33,7 +33,8 @@ pub type Views = BTreeMap<String, BTreeMap<Part, String>>;
 pub enum Kind {
     /// As this crate's layers compute with it.
     Whole(Format),
-    /// With a scale for each group of this many inputs: layers get it dequantized.
+    /// With a scale for each group of this many inputs, which may be in any order: layers get it
+    /// dequantized.
     Groups(usize),
 }
 
@@ -114,9 +115,9 @@ fn check_view(
     }
 }
 
-/// The weights whose scale or zero point a tensor is by its name.
+/// The weights of whose scales or zero points a tensor is by its name.
 pub fn owners(name: &str) -> impl Iterator<Item = &str> {
-    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT].into_iter();
+    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT, G_IDX].into_iter();
     suffixes.filter_map(|suffix| name.strip_suffix(suffix))
 }
 
@@ -173,6 +174,11 @@ fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -
         let got = if packed { IntType::Int4 } else { IntType::Int8 };
         return Err(invalid(name, groups.dtype.to_string(), got.to_string()));
     }
+    let order = format!("{name}{G_IDX}");
+    if files.find(&order).is_some() {
+        let expected = "none beside a weight whose groups are in order";
+        return Err(invalid(&order, expected, "inputs in another order"));
+    }
     let count = n.checked_mul(groups.count(k));
     let count = count.ok_or_else(|| invalid(name, "groups that can be counted", "more"))?;
     companion(files, name, SCALE, is_float, "a float dtype", count)?;
@@ -219,11 +225,15 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         .find(&zero_point)
         .map(|(_, zeros)| (&*zero_point, zeros));
     if let Encoding::Packed(_) = entry.encoding {
-        return packed(name, entry, (&scale, scales), zeros.is_some());
+        return packed(files, (name, entry), (&scale, scales), zeros.is_some());
     }
     let Scheme::Whole(qscheme) = scheme(name, entry, (&scale, scales), zeros)? else {
         let [_, k] = matrix(name, entry)?;
-        return Ok(Kind::Groups(k / scales.shape[1]));
+        let (groups, order) = (scales.shape[1], format!("{name}{G_IDX}"));
+        if files.find(&order).is_some() {
+            is_in_order(files, &order, groups, k)?;
+        }
+        return Ok(Kind::Groups(k / groups));
     };
     let dtype = QDType::QInt8;
     Ok(Kind::Whole(Format::Int8 {
@@ -234,8 +244,8 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
 
 /// A weight of 4 bits that others wrote.
 fn packed(
-    name: &str,
-    entry: &Entry,
+    files: &Files,
+    (name, entry): (&str, &Entry),
     (scale, scales): (&str, &Entry),
     is_affine: bool,
 ) -> Result<Kind> {
@@ -268,8 +278,9 @@ fn packed(
         return Err(invalid(scale, expected, format!("{count}")));
     }
     let size = k / count;
+    let in_order = files.find(&format!("{name}{G_IDX}")).is_none();
     // Layers get others dequantized.
-    Ok(if size.is_multiple_of(BLOCK) {
+    Ok(if in_order && size.is_multiple_of(BLOCK) {
         groups(Some(size))
     } else {
         Kind::Groups(size)
@@ -324,13 +335,13 @@ impl Kind {
             Self::Groups(size) => {
                 let scales = positive_scales(files, name)?;
                 let zeros = zeros(files, name, scales.len())?;
-                let first = rows.start * k;
-                let codes = shard.codes(entry, first..rows.end * k)?;
-                let group = |(i, code): (usize, &i8)| {
-                    let group = (first + i) / size;
+                let codes = shard.codes(entry, rows.start * k..rows.end * k)?;
+                let of_inputs = groups_of_inputs(files, name, [k, size])?;
+                let value = |(i, code): (usize, &i8)| {
+                    let group = (rows.start + i / k) * (k / size) + of_inputs[i % k];
                     (i32::from(*code) - zeros[group]) as f32 * scales[group]
                 };
-                codes.iter().enumerate().map(group).collect()
+                codes.iter().enumerate().map(value).collect()
             }
         };
         Ok(if within == (0..values.len()) {
@@ -407,6 +418,19 @@ fn of_rows<T: Clone>(values: Vec<T>, qscheme: QScheme, rows: &Range<usize>) -> V
         values[rows.clone()].to_vec()
     } else {
         values
+    }
+}
+
+/// The group of each of `k` inputs; the numbers of another order were checked.
+fn groups_of_inputs(files: &Files, name: &str, [k, size]: [usize; 2]) -> Result<Vec<usize>> {
+    match files.find(&format!("{name}{G_IDX}")) {
+        None => Ok((0..k).map(|input| input / size).collect()),
+        Some((shard, entry)) => {
+            let numbers = shard.numbers(entry)?.into_iter();
+            Ok(numbers
+                .map(|number| number.cast_unsigned() as usize)
+                .collect())
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use half::f16;
 use safetensors::Dtype;
 
 use super::writer::{Planned, Writer};
+use crate::checkpoint::read::Axis;
 use crate::error::Result;
 use crate::qconfig::{GroupConfig, GroupScheme, IntType};
 use crate::weight::{Grouped, PACKED, SCALE, SHAPE, ZERO_POINT};
@@ -64,10 +65,8 @@ impl<'a> GroupsWriter<'a> {
                 to.write(self.name, &bytes)?;
             }
             IntType::Int4 => {
-                let rows = rows.codes.chunks(k.max(1));
-                let bytes: Vec<_> = rows
-                    .flat_map(|row| row.chunks(CODES).flat_map(word))
-                    .collect();
+                let shape = [rows.codes.len().checked_div(k).unwrap_or(0), k];
+                let bytes = packed(&rows.codes, shape, Axis::Columns);
                 to.write(&format!("{}{PACKED}", self.name), &bytes)?;
             }
         }
@@ -96,26 +95,28 @@ impl<'a> GroupsWriter<'a> {
         if self.groups.scheme == GroupScheme::Symmetric {
             return Ok(());
         }
-        let count = self.groups.count(k);
-        let zero = |row: usize, group: usize| self.zero_points.get(row * count + group).copied();
-        let words = (0..n.div_ceil(CODES)).flat_map(|eight| {
-            (0..count)
-                .map(move |group| (8 * eight..8 * eight + 8).map_while(move |row| zero(row, group)))
-        });
-        let bytes: Vec<_> = words
-            .flat_map(|zeros| word(&zeros.collect::<Vec<_>>()))
-            .collect();
+        let bytes = packed(&self.zero_points, [n, self.groups.count(k)], Axis::Rows);
         to.write(&format!("{}{ZERO_POINT}", self.name), &bytes)
     }
 }
 
-/// Up to eight codes, each plus 8, the first in the lowest bits.
-fn word(codes: &[i8]) -> [u8; 4] {
-    let nibble = |(i, code): (usize, &i8)| ((code + 8) as u32 & 15) << (4 * i);
-    codes
-        .iter()
-        .enumerate()
-        .map(nibble)
-        .sum::<u32>()
-        .to_le_bytes()
+/// A matrix of codes, each plus 8, eight to an i32 along an axis, the first in the lowest bits.
+pub fn packed(codes: &[i8], [n, k]: [usize; 2], axis: Axis) -> Vec<u8> {
+    let (height, width) = match axis {
+        Axis::Columns => (n, k.div_ceil(CODES)),
+        Axis::Rows => (n.div_ceil(CODES), k),
+    };
+    let word = |at: usize| {
+        let nibble = |place: usize| {
+            let (row, column) = match axis {
+                Axis::Columns => (at / width, at % width * CODES + place),
+                Axis::Rows => (at / width * CODES + place, at % width),
+            };
+            let is_within = row < n && column < k;
+            let code = is_within.then(|| codes[row * k + column] + 8);
+            (code.unwrap_or(0) as u32 & 15) << (4 * place)
+        };
+        (0..CODES).map(nibble).sum::<u32>().to_le_bytes()
+    };
+    (0..height * width).flat_map(word).collect()
 }
