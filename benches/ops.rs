@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
-use candle_dynquant::ops;
+use candle_dynquant::{nn, ops};
 use candle_dynquant_support::bench::{Args, candle_attention::attention, interleaved, table};
 use candle_nn::attention::{AttnMask, flash_attn};
 use serde::Serialize;
@@ -63,10 +63,13 @@ const ATTENTION: [[usize; 5]; 7] = [
     [1, 12, 1, 4096, 64],
 ];
 
+/// Batch, heads, heads of keys, cached keys and head dimension of one token of a decoder.
+const CACHES: [[usize; 5]; 2] = [[1, 12, 12, 4096, 64], [1, 32, 8, 4096, 128]];
+
 impl table::Row for Row {
     fn header(_: &Args) -> String {
         format!(
-            "{:>16} {:>14} {:>9} {:>9} {:>9} {:>10} {:>8} {:>9} {:>10}",
+            "{:>16} {:>18} {:>9} {:>9} {:>9} {:>10} {:>8} {:>9} {:>10}",
             "op",
             "shape",
             "ours us",
@@ -83,7 +86,7 @@ impl table::Row for Row {
         let [flash, bf16, int8] = [self.candle_flash_us, self.bf16_us, self.int8_us]
             .map(|us| us.map_or_else(|| "-".into(), |us| format!("{us:.1}")));
         format!(
-            "{:>16} {:>14} {:>9.1} {bf16:>9} {int8:>9} {:>10.1} {:>8.2} {flash:>9} {:>10.1e}",
+            "{:>16} {:>18} {:>9.1} {bf16:>9} {int8:>9} {:>10.1} {:>8.2} {flash:>9} {:>10.1e}",
             self.op, self.shape, self.ours_us, self.candle_us, self.ratio, self.difference
         )
     }
@@ -96,6 +99,9 @@ fn main() -> Result<ExitCode> {
         let mut cases = row_cases()?;
         for shape in ATTENTION {
             cases.push(attention_case(shape)?);
+        }
+        for shape in CACHES {
+            cases.push(cache_case(shape)?);
         }
         for case in cases.iter().filter(|case| !args.quick || !case.large) {
             show(measure(case, args.rounds())?);
@@ -209,6 +215,45 @@ fn attention_case([batch, heads, queries, keys, head_dim]: [usize; 5]) -> Result
         int8: Some(ours(ops::Precision::Int8)),
         candle: Box::new(move || merged(attention(&q, &k, &v, Some(&mask), scale)?)),
         flash,
+    })
+}
+
+/// A token's queries over a cache of keys and values, in each of its precisions.
+fn cache_case([batch, heads, kv_heads, keys, head_dim]: [usize; 5]) -> Result<Case> {
+    let rows = |heads, rows| randn(&[batch, heads, rows, head_dim]);
+    let (q, k, v) = (
+        rows(heads, 1)?,
+        rows(kv_heads, keys)?,
+        rows(kv_heads, keys)?,
+    );
+    let scale = 1. / (head_dim as f32).sqrt();
+    let merged = move |ys: Tensor| ys.transpose(1, 2)?.reshape((batch, 1, heads * head_dim));
+    let ours = |precision| -> Result<Way> {
+        let mut cache = nn::KvCache::new(precision);
+        cache.append(&k, &v)?;
+        let q = q.clone();
+        Ok(Box::new(move || {
+            merged(cache.attend(&q, ops::Mask::Causal, scale)?)
+        }))
+    };
+    let repeated = |t: &Tensor| -> CandleResult<Tensor> {
+        let groups = (batch, kv_heads, heads / kv_heads, keys, head_dim);
+        let each = t.unsqueeze(2)?.broadcast_as(groups)?.contiguous()?;
+        each.reshape((batch, heads, keys, head_dim))
+    };
+    let (own_k, own_v) = (repeated(&k)?, repeated(&v)?);
+    Ok(Case {
+        op: "KvCache",
+        shape: format!("{batch}x{heads}/{kv_heads}x1/{keys}x{head_dim}"),
+        large: false,
+        ours: ours(ops::Precision::Float32)?,
+        bf16: Some(ours(ops::Precision::BFloat16)?),
+        int8: Some(ours(ops::Precision::Int8)?),
+        candle: {
+            let q = q.clone();
+            Box::new(move || merged(attention(&q, &own_k, &own_v, None, scale)?))
+        },
+        flash: None,
     })
 }
 

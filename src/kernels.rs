@@ -7,12 +7,12 @@
 //! ```
 
 #[doc(inline)]
-pub use candle_dynquant_kernels::{Isa, Precision, reference};
+pub use candle_dynquant_kernels::{Isa, reference};
 
 pub(crate) use candle_dynquant_kernels::*;
 
 use crate::error::{self, Error, Fault};
-use crate::words::unknown_name;
+use crate::words::{unknown_name, words};
 
 /// An activation function, under PyTorch's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,40 @@ impl From<Activation> for candle_dynquant_kernels::Activation {
             Activation::Silu => Self::Silu,
             Activation::Tanh => Self::Tanh,
             Activation::Sigmoid => Self::Sigmoid,
+        }
+    }
+}
+
+/// The precision of the factors that attention multiplies: queries by keys, weights by values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Precision {
+    /// f32.
+    #[default]
+    Float32,
+    /// bfloat16, with sums in f32.
+    BFloat16,
+    /// Codes of 8 bits with a scale a row, with sums in i32.
+    Int8,
+}
+
+words!(Precision, "precision", prefix "", {
+    Float32 => "float32", BFloat16 => "bfloat16", Int8 => "int8",
+});
+
+impl Precision {
+    /// Whether it has fewer bits than f32.
+    pub(crate) fn is_reduced(self) -> bool {
+        self != Self::Float32
+    }
+}
+
+impl From<Precision> for candle_dynquant_kernels::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::Float32 => Self::Float32,
+            Precision::BFloat16 => Self::BFloat16,
+            Precision::Int8 => Self::Int8,
         }
     }
 }

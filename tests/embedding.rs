@@ -579,7 +579,7 @@ fn a_float_tensor_that_stays_is_counted_where_it_stays() -> Result<()> {
     let mut head_only = model(false, DType::F32);
     let report = quantize_dynamic(&mut head_only, &QConfigSpec::int8())?;
     let left = Outcome::Left {
-        reason: LeftReason::OffByDefault,
+        reason: LeftReason::OffByDefault { by: "embeddings" },
     };
     assert_eq!(outcome(&report, "embedding"), &left);
     assert_eq!(bytes(&report, "embedding"), (TABLE_BYTES, TABLE_BYTES));

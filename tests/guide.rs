@@ -494,6 +494,8 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
         done: nn::Linear,
         wide: nn::Linear,
         embed: nn::Embedding,
+        attention: nn::Attention,
+        halved: nn::Attention,
         _namesake: candle_nn::Linear,
         _dynamic: Option<Box<dyn Block>>,
         _borrowed: &'a nn::Linear,
@@ -510,6 +512,8 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
         done,
         wide: nn::Linear::new(Tensor::ones((1, 70_000), DType::F32, &Device::Cpu)?, None),
         embed: nn::Embedding::new(tensor(&[10, 8], 2)?, 8),
+        attention: nn::Attention::new(1.),
+        halved: nn::Attention::new(1.),
         _namesake: candle_nn::Linear::new(tensor(&[2, 2], 1)?, None),
         _dynamic: None,
         _borrowed: &borrowed,
@@ -519,10 +523,11 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
     let spec = QConfigSpec::int8()
         .min_params(0)
         .exclude("kept")
+        .regex("^halved$", QConfig::float16())
         .min_params(10);
     let report = quantize_dynamic(&mut model, &spec)?;
     println!("{report}");
-    assert_eq!(report.left().count(), 5);
+    assert_eq!(report.left().count(), 7);
     let reasons = report.left().map(|layer| layer.outcome.to_string());
     let mut two = Model::new();
     let one_rule = QConfigSpec::new().name("head", QConfig::int8());

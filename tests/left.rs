@@ -3,7 +3,7 @@
 mod common;
 
 use candle_core::{DType, Device, Tensor};
-use candle_dynquant::tune::Precision;
+use candle_dynquant::tune::LayerPrecision;
 use candle_dynquant::{
     ErrorKind, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Report, Result,
     TuningConfig, nn, quantize_dynamic, tune,
@@ -120,10 +120,10 @@ fn tuning_gives_a_layer_the_precisions_that_it_can_have() -> Result<()> {
     let int8 = outcome
         .trials
         .iter()
-        .filter_map(|trial| trial.layers.get(&Precision::Int8));
+        .filter_map(|trial| trial.layers.get(&LayerPrecision::Int8));
     assert!(int8.flatten().all(|path| path == "head"), "{outcome}");
     assert!(
-        outcome.met && outcome.layers[2].precision == Precision::Int8,
+        outcome.met && outcome.layers[2].precision == LayerPrecision::Int8,
         "{outcome}"
     );
     Ok(())

@@ -4,7 +4,7 @@
 mod common;
 
 use candle_core::{Module, Tensor};
-use candle_dynquant::tune::{Precision, Stopped};
+use candle_dynquant::tune::{LayerPrecision, Stopped};
 use candle_dynquant::{
     LayerKind, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, Result, TuningConfig,
     nn, quantize_dynamic, tune,
@@ -123,7 +123,7 @@ fn every_route_leads_to_int8() -> Result<()> {
         outcome
             .layers
             .iter()
-            .any(|layer| layer.precision == Precision::Int8),
+            .any(|layer| layer.precision == LayerPrecision::Int8),
         "{outcome}"
     );
     let ignored: Vec<_> = outcome.ignored.iter().map(|key| key.line).collect();

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
-use candle_dynquant::{QConfigSpec, Quantizable, kernels::Isa, ops, quantize_dynamic};
+use candle_dynquant::{LayerKind, QConfigSpec, Quantizable, kernels::Isa, ops, quantize_dynamic};
 use candle_dynquant_support::bench::candle_attention::attention;
 use candle_dynquant_support::bert::{Batch, Bert, Config};
 use candle_nn::attention::{AttnMask, flash_attn};
@@ -94,9 +94,8 @@ impl Ours {
                 models.push(quantized(&models[0], spec)?);
             }
             for (_, precision) in attentions()? {
-                let mut model = models[1].clone();
-                model.set_attention(precision);
-                models.push(model);
+                let spec = QConfigSpec::new().kind(LayerKind::Attention, precision);
+                models.push(quantized(&models[1], spec)?);
             }
             self.bert = Some((folder.to_owned(), models.into()));
         }

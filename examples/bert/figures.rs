@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use candle_dynquant::Report;
+use candle_dynquant::ops::Precision;
 use candle_dynquant_support::bert::Folder;
 use candle_dynquant_support::bert::measure::{
     Run, class, cosines, nearest, percentile_ms, sqnr_db,
@@ -11,7 +12,6 @@ use candle_dynquant_support::bert::texts::Text;
 use candle_dynquant_support::table::{Table, megabytes, percent};
 use serde::Serialize;
 
-use crate::Attention;
 use crate::profile::Stage;
 
 /// The JSON object.
@@ -24,7 +24,7 @@ pub struct Figures {
     /// Whether layer norms were equalized before.
     pub equalized: bool,
     /// The precision of the quantized model's attention.
-    pub attention: Attention,
+    pub attention: Precision,
     /// Instruction set of the quantized layers.
     pub isa: String,
     pub threads: usize,
@@ -78,7 +78,7 @@ impl Figures {
         model: String,
         preset: String,
         [embeddings, equalized]: [bool; 2],
-        attention: Attention,
+        attention: Precision,
         measured: &Measured<'_>,
     ) -> Self {
         let report = measured.report;

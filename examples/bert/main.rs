@@ -17,7 +17,7 @@
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
-//! 26 of 29 layers swapped (int8)
+//! 26 of 33 layers swapped (int8)
 //!
 //! text                                                          float               quantized           label
 //! "The Hammer of Thursagan" official campaign for Wesnoth (br…  games 0.93          games 0.93          games
@@ -49,15 +49,14 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use candle_dynquant::ops::Precision;
-use candle_dynquant::quantize_dynamic_with;
+use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic, quantize_dynamic_with};
 use candle_dynquant_io::print;
 use candle_dynquant_support::bert::texts::{self, Text};
 use candle_dynquant_support::bert::{Batch, Folder, measure};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
 use candle_dynquant_support::repository;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use mimalloc::MiMalloc;
-use serde::Serialize;
 
 use figures::{Figures, LoadedFigures, Measured};
 
@@ -95,10 +94,10 @@ struct Args {
     #[arg(long)]
     equalize: bool,
 
-    /// Precision of the factors in the quantized model's attention: bfloat16 is faster with
-    /// AVX512-BF16, int8 with VNNI
-    #[arg(long, value_name = "NAME", default_value = "f32")]
-    attention: Attention,
+    /// Precision of the factors in the quantized model's attention, where the spec leaves float32:
+    /// bfloat16 is faster with AVX512-BF16, int8 with VNNI
+    #[arg(long, value_name = "NAME", default_value_t)]
+    attention: Precision,
 
     /// Also write a page with pictures of what quantization did, measured on the first batch
     #[arg(long, value_name = "FILE")]
@@ -128,26 +127,6 @@ struct Args {
     common: Common,
 }
 
-/// The names of [`Precision`].
-#[derive(ValueEnum, Serialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-#[value(rename_all = "lowercase")]
-enum Attention {
-    F32,
-    BFloat16,
-    Int8,
-}
-
-impl From<Attention> for Precision {
-    fn from(name: Attention) -> Self {
-        match name {
-            Attention::F32 => Self::Float32,
-            Attention::BFloat16 => Self::BFloat16,
-            Attention::Int8 => Self::Int8,
-        }
-    }
-}
-
 fn main() -> ExitCode {
     cli::main::<Args>()
 }
@@ -158,12 +137,7 @@ impl Arguments for Args {
     }
 
     fn run(&self) -> Result<()> {
-        let spec = self.common.spec()?;
-        let spec = if self.embeddings {
-            spec.embeddings()
-        } else {
-            spec
-        };
+        let spec = self.spec()?;
         let mut folder = Folder::read(&self.dir()?)?;
         let texts = self.texts(&folder)?;
         let batches = {
@@ -178,7 +152,15 @@ impl Arguments for Args {
                 !self.equalize && !self.profile && self.page.is_none() && self.save.is_none(),
                 "--equalize, --page, --profile and --save need a float model"
             );
-            folder.model.set_attention(self.attention.into());
+            if self.attention != Precision::Float32 {
+                let spec = QConfigSpec::new().kind(LayerKind::Attention, self.attention);
+                let report = quantize_dynamic(&mut folder.model, &spec)?;
+                ensure!(
+                    report.swapped().count() > 0,
+                    "--attention {}: the folder's attention has fewer bits already",
+                    self.attention
+                );
+            }
             return self.answer(&folder, &texts, &batches);
         }
         let float = folder.model.clone();
@@ -189,7 +171,6 @@ impl Arguments for Args {
                 print::note(equalized);
             }
         }
-        quantized.set_attention(self.attention.into());
         // The float model whose layers are quantized, with the same answers.
         let mut before = quantized.clone();
         let mut progress = Progress::of("layers quantized");
@@ -231,6 +212,18 @@ impl Arguments for Args {
 }
 
 impl Args {
+    /// The preset or the file, with what is asked for besides.
+    fn spec(&self) -> Result<QConfigSpec> {
+        let mut spec = self.common.spec()?;
+        if self.embeddings {
+            spec = spec.embeddings();
+        }
+        if self.attention != Precision::Float32 {
+            spec = spec.kind(LayerKind::Attention, self.attention);
+        }
+        Ok(spec)
+    }
+
     /// The answers of a model that was loaded from a quantized folder; there is no other beside it.
     fn answer(&self, folder: &Folder, texts: &[Text], batches: &[Batch]) -> Result<()> {
         let mut answers = Vec::new();

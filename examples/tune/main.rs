@@ -14,7 +14,7 @@
 //! `target/tune/checkpoint`, loaded again, and evaluated once more:
 //!
 //! ```text
-//! |*******Mixed Precision Statistics*******|
+//! |*******Mixed LayerPrecision Statistics*******|
 //! +-----------+-------+------+------+------+
 //! |  Op Type  | Total | INT8 | FP16 | FP32 |
 //! +-----------+-------+------+------+------+
@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::inspect;
-use candle_dynquant::tune::{Precision, Stopped, Strategy, tune_with};
+use candle_dynquant::tune::{LayerPrecision, Stopped, Strategy, tune_with};
 use candle_dynquant::{Checkpoint, TuningConfig, TuningOutcome};
 use candle_dynquant_io::{output, print};
 use candle_dynquant_support::bert::Folder;
@@ -132,7 +132,7 @@ struct Figures<'a> {
     page: &'a Path,
     checkpoint: &'a Path,
     /// How many layers became what.
-    layers: BTreeMap<Precision, usize>,
+    layers: BTreeMap<LayerPrecision, usize>,
 }
 
 impl Arguments for Args {

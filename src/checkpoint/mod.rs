@@ -25,7 +25,8 @@
 //! Recurrent layers have the same suffixes behind their own names: `weight_ih_l0_scale`. All other
 //! tensors are as they were. The metadata of a safetensors file has the rest, as JSON with a
 //! version under `candle_dynquant`: the dtype of the codes, the qscheme, and how activations are
-//! quantized. Int8 weights of files without it get u8 activations per row, or what `config.json`
+//! quantized; and the precision of attention of fewer bits than float32, by the name that it was
+//! loaded under, with version 3 then. Int8 weights of files without it get u8 activations per row, or what `config.json`
 //! says.
 //!
 //! # Other layouts

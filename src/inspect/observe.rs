@@ -7,6 +7,7 @@ use candle_core::Tensor;
 
 use super::measure::Deviation;
 use crate::error::Result;
+use crate::kernels::Precision;
 use crate::module::{
     AnyLayer, AnyNorm, Quantizable, Receiver, Replay, Tap, Visitor, VisitorMut, Walk, WalkMut,
 };
@@ -105,7 +106,8 @@ pub fn replays<M: Quantizable + ?Sized>(model: &M) -> Result<BTreeMap<String, Re
 
     impl Visitor for Collect {
         fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
-            let quantized = layer.weight_infos().iter().any(|weight| weight.quantized);
+            let quantized = layer.precision().is_some_and(Precision::is_reduced)
+                || layer.weight_infos().iter().any(|weight| weight.quantized);
             if let Some(replay) = layer.replay().filter(|_| quantized) {
                 self.0.insert(path.to_owned(), replay);
             }

@@ -10,6 +10,7 @@ use super::codes::{ActivationInspection, Activations, WeightInspection};
 use super::measure::Deviation;
 use super::observe::tapped;
 use crate::error::{Error, Fault, Result};
+use crate::kernels::Precision;
 use crate::module::{
     AnyLayer, LayerKind, Quantizable, Receiver, Replay, Visitor, Walk, WeightInfo,
 };
@@ -143,6 +144,7 @@ struct Side {
     path: String,
     kind: LayerKind,
     infos: Vec<WeightInfo>,
+    precision: Option<Precision>,
     values: Vec<Tensor>,
     stored: Vec<StoredWeight>,
     replay: Option<Replay>,
@@ -150,7 +152,8 @@ struct Side {
 
 impl Side {
     fn is_quantized(&self) -> bool {
-        self.infos.iter().any(|info| info.quantized)
+        self.precision.is_some_and(Precision::is_reduced)
+            || self.infos.iter().any(|info| info.quantized)
     }
 }
 
@@ -171,6 +174,7 @@ impl Visitor for Sides {
             path: path.to_owned(),
             kind: layer.kind(),
             infos: layer.weight_infos(),
+            precision: layer.precision(),
             values: layer.weights()?,
             // A layer of a user's own that cannot be saved has none to show.
             stored: layer.stored().unwrap_or_default(),
@@ -208,6 +212,8 @@ fn weights(before: &Side, after: &Side) -> Result<Vec<WeightInspection>> {
 struct Probe {
     /// The quantized layer, if it is one.
     other: Option<Replay>,
+    /// How many of its inputs it multiplies, the first ones.
+    multiplied: usize,
     state: Mutex<Result<Measured>>,
 }
 
@@ -223,14 +229,19 @@ struct Measured {
 
 impl Probe {
     fn new(after: &Side) -> Arc<Self> {
-        // Indexes are no activations.
-        let multiplies = after.kind != LayerKind::Embedding;
+        // Indexes are no activations, and of attention three operands are some.
+        let multiplied = match after.kind {
+            LayerKind::Embedding => 0,
+            LayerKind::Attention => 3,
+            _ => 1,
+        };
         let mut quantized = after.stored.iter().filter_map(StoredWeight::quantized);
         let config = quantized.find_map(|own| own.format().activation());
         Arc::new(Self {
             other: after.replay.clone().filter(|_| after.is_quantized()),
+            multiplied,
             state: Mutex::new(Ok(Measured {
-                activations: multiplies.then(|| Activations::new(config)),
+                activations: (multiplied > 0).then(|| Activations::new(config)),
                 ..Default::default()
             })),
         })
@@ -248,8 +259,9 @@ impl Probe {
 
     fn of_float(&self, inputs: &[&Tensor], output: &Tensor) {
         self.update(|measured| {
-            if let (Some(activations), Some(input)) = (&mut measured.activations, inputs.first()) {
-                activations.add(input)?;
+            if let Some(activations) = &mut measured.activations {
+                let mut inputs = inputs.iter().take(self.multiplied);
+                inputs.try_for_each(|input| activations.add(input))?;
             }
             if let Some(other) = &self.other {
                 let sums = measured.output.get_or_insert_default();

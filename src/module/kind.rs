@@ -39,6 +39,8 @@ pub enum LayerKind {
     GRUCell,
     /// A table of vectors.
     Embedding,
+    /// Attention: it multiplies, and has no weights.
+    Attention,
     /// A user's own layer, by the name it chose.
     Custom(Cow<'static, str>),
 }
@@ -54,7 +56,7 @@ impl LayerKind {
         Self::GRUCell,
     ];
 
-    /// The seven kinds that multiply: PyTorch's six and [`RNN`](Self::RNN).
+    /// The seven kinds that multiply by weights: PyTorch's six and [`RNN`](Self::RNN).
     pub const MULTIPLYING: [Self; 7] = [
         Self::Linear,
         Self::LSTM,
@@ -82,6 +84,7 @@ impl fmt::Display for LayerKind {
             Self::RNNCell => "RNNCell",
             Self::GRUCell => "GRUCell",
             Self::Embedding => "Embedding",
+            Self::Attention => "Attention",
             Self::Custom(name) => return f.pad(&format!("Custom({name})")),
         })
     }
@@ -106,6 +109,7 @@ impl FromStr for LayerKind {
             ("RNNCell", Self::RNNCell),
             ("GRUCell", Self::GRUCell),
             ("Embedding", Self::Embedding),
+            ("Attention", Self::Attention),
             // Read above; here for the list of what there is.
             ("Custom(name)", Self::custom("name")),
         ];

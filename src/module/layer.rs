@@ -8,6 +8,7 @@ use super::kind::LayerKind;
 use super::tied::LentWeight;
 use super::weight_info::WeightInfo;
 use crate::error::{Error, Fault, Result};
+use crate::kernels::Precision;
 use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
 use crate::weight::StoredWeight;
@@ -76,6 +77,13 @@ pub trait Layer: Sized + 'static {
 
     /// Its weights as they are now.
     fn weight_infos(&self) -> Vec<WeightInfo>;
+
+    /// The precision of the factors that it multiplies, of a layer that has no weights, as
+    /// [`nn::Attention`](crate::nn::Attention): one in fewer bits than float32 is quantized. `None`
+    /// by default.
+    fn precision(&self) -> Option<Precision> {
+        None
+    }
 
     /// This layer with quantized weights; `self` stays as it is.
     ///
@@ -157,6 +165,8 @@ pub trait AnyLayer: sealed::Sealed + Any {
     fn checkpoint_name(&self) -> Option<&str>;
     /// [`Layer::weight_infos`].
     fn weight_infos(&self) -> Vec<WeightInfo>;
+    /// [`Layer::precision`].
+    fn precision(&self) -> Option<Precision>;
     /// [`Layer::quantize`], the result in a box.
     ///
     /// # Errors
@@ -224,6 +234,10 @@ impl<L: Layer> AnyLayer for L {
 
     fn weight_infos(&self) -> Vec<WeightInfo> {
         Layer::weight_infos(self)
+    }
+
+    fn precision(&self) -> Option<Precision> {
+        Layer::precision(self)
     }
 
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>> {

@@ -61,7 +61,8 @@ leaves! {
 }
 
 leaves! {
-    TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType, crate::kernels::Activation, crate::kernels::Precision,
+    TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType,
+    crate::kernels::Activation, crate::kernels::Precision, crate::ops::kv_cache::KvCache,
 }
 
 leaves! {

@@ -11,6 +11,7 @@
 //! [`rms_norm`].
 
 mod activation;
+mod attend;
 mod embedding;
 mod linear;
 mod norm;
@@ -27,7 +28,9 @@ pub mod __private {
 }
 
 pub use crate::ops;
+pub use crate::ops::kv_cache::KvCache;
 pub use activation::Activation;
+pub use attend::Attention;
 pub use embedding::{Embedding, embedding};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};

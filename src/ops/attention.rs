@@ -5,7 +5,7 @@ use candle_core::{D, DType, Result, Tensor};
 use super::mask::{Mask, causal};
 use super::ours::is_ours;
 use crate::error;
-use crate::kernels::{self, Attention, Heads, MAX_TERMS, Precision};
+use crate::kernels::{self, Attention, Heads, Isa, MAX_TERMS, Precision, Queries};
 use crate::sizes;
 use crate::tensor::{Elements, from_f32_vec, mismatch, readable, to_f32};
 use crate::trace;
@@ -47,9 +47,10 @@ use crate::trace;
 /// assert_eq!(merged.dims(), projected.dims());
 ///
 /// // One more token of a decoder: two heads of keys, 9 of which came before.
-/// let (q, cache) = (q.narrow(2, 0, 1)?, Tensor::randn(0f32, 1., (batch, 2, 10, head_dim),
-/// &Device::Cpu)?); let context = ops::scaled_dot_product_attention(&q, &cache, &cache,
-/// Mask::Causal, 0.5)?; assert_eq!(context.dims(), [batch, heads, 1, head_dim]);
+/// let (q, shape) = (q.narrow(2, 0, 1)?, (batch, 2, 10, head_dim));
+/// let cache = Tensor::randn(0f32, 1., shape, &Device::Cpu)?;
+/// let context = ops::scaled_dot_product_attention(&q, &cache, &cache, Mask::Causal, 0.5)?;
+/// assert_eq!(context.dims(), [batch, heads, 1, head_dim]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
@@ -90,7 +91,9 @@ pub fn scaled_dot_product_attention<'a>(
 /// each has less than 1/510 of the greatest. A row of `q`, `k` or `v` that holds a NaN or an
 /// infinity makes NaN of all results of the query, or of each query that sees the key.
 ///
-/// f64, other devices and gradients keep their precision.
+/// f64, other devices and gradients keep their precision. [`nn::Attention`](crate::nn::Attention) is
+/// this function as a layer, whose precision a spec chooses, and
+/// [`nn::KvCache`](crate::nn::KvCache) keeps keys and values in it.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -121,7 +124,8 @@ pub fn scaled_dot_product_attention_with<'a>(
 
 const OP: &str = "scaled_dot_product_attention";
 
-fn attend(
+/// As [`scaled_dot_product_attention_with`].
+pub(crate) fn attend(
     [q, k, v]: [&Tensor; 3],
     mask: Mask<'_>,
     scale: f64,
@@ -129,70 +133,106 @@ fn attend(
 ) -> error::Result<Tensor> {
     trace::forward!("attention");
     let sizes = Sizes::of(q, k, v)?;
-    let Sizes {
-        batch,
-        heads,
-        queries,
-        keys,
-        value_dim,
-        ..
-    } = sizes;
-    let causal = matches!(mask, Mask::Causal);
-    let added = mask.added(OP, &[batch, heads, queries, keys])?;
-
+    let added = mask.added(OP, &sizes.scores())?;
     let operands: Vec<_> = [q, k, v].into_iter().chain(&added).collect();
     let ours = is_ours(OP, &operands)?;
-    let of_queries = q.elem_count();
-    sizes::computed(OP, &[batch, queries, heads, value_dim], of_queries)?;
-    if [batch, heads, queries, keys, value_dim].contains(&0) {
-        let zeros = Tensor::zeros((batch, queries, heads, value_dim), q.dtype(), q.device())?;
-        return Ok(zeros.transpose(1, 2)?);
+    let call = Call {
+        op: OP,
+        sizes,
+        q,
+        added,
+        causal: matches!(mask, Mask::Causal),
+        scale,
+    };
+    if !ours && !call.is_empty()? {
+        return Ok(composite(call, k, v)?);
     }
-    if !ours {
-        return Ok(composite(sizes, [q, k, v], (added, causal), scale)?);
-    }
-    if precision == Precision::Int8 && keys.max(sizes.head_dim) > MAX_TERMS {
-        let expected = format!("k of at most {MAX_TERMS} keys and inputs, for factors in 8 bits");
-        return Err(mismatch(OP, expected, k));
-    }
-    let isa = kernels::active()?;
-    let [q_rows, k, v] = [q, k, v].map(with_rows);
-    let (q_rows, k, v) = (q_rows?, k?, v?);
-    let (q_rows, k, v) = (Elements::of(&q_rows), Elements::of(&k), Elements::of(&v));
-    let added = added.map(|added| with_rows(&added)).transpose()?;
-    let added = added.as_ref().map(Elements::of);
-    let ys = kernels::attention(
-        isa,
-        Attention {
-            q: heads_of(&q_rows)?,
-            k: heads_of(&k)?,
-            v: heads_of(&v)?,
-            mask: added.as_ref().map(heads_of).transpose()?,
-            causal,
-            scale: scale as f32,
+    call.by_kernels(|isa, queries| {
+        if precision == Precision::Int8 && sizes.keys.max(sizes.head_dim) > MAX_TERMS {
+            let expected =
+                format!("k of at most {MAX_TERMS} keys and inputs, for factors in 8 bits");
+            return Err(mismatch(OP, expected, k));
+        }
+        let (k, v) = (with_rows(k)?, with_rows(v)?);
+        let (k, v) = (Elements::of(&k), Elements::of(&v));
+        let attention = Attention::new(queries, heads_of(&k)?, heads_of(&v)?, precision.into());
+        Ok(kernels::attention(isa, attention))
+    })
+}
+
+/// A call, of which the keys and values are anywhere.
+pub(super) struct Call<'a> {
+    pub op: &'static str,
+    pub sizes: Sizes,
+    pub q: &'a Tensor,
+    /// The mask as a tensor to add.
+    pub added: Option<Tensor>,
+    pub causal: bool,
+    pub scale: f64,
+}
+
+impl Call<'_> {
+    /// Whether the result is zeros, or nothing.
+    fn is_empty(&self) -> error::Result<bool> {
+        let Sizes {
             batch,
             heads,
+            queries,
+            keys,
+            value_dim,
+            ..
+        } = self.sizes;
+        let shape = [batch, queries, heads, value_dim];
+        sizes::computed(self.op, &shape, self.q.elem_count())?;
+        Ok([batch, heads, queries, keys, value_dim].contains(&0))
+    }
+
+    /// The result, if `run` computes the elements `[batch, queries, heads, value_dim]`.
+    pub(super) fn by_kernels(
+        &self,
+        run: impl FnOnce(Isa, Queries<'_>) -> error::Result<Vec<f32>>,
+    ) -> error::Result<Tensor> {
+        let (sizes, q) = (self.sizes, self.q);
+        let shape = [sizes.batch, sizes.queries, sizes.heads, sizes.value_dim];
+        if self.is_empty()? {
+            return Ok(Tensor::zeros(&shape[..], q.dtype(), q.device())?.transpose(1, 2)?);
+        }
+        let rows = with_rows(q)?;
+        let rows = Elements::of(&rows);
+        let added = self.added.as_ref().map(with_rows).transpose()?;
+        let added = added.as_ref().map(Elements::of);
+        let queries = Queries {
+            q: heads_of(&rows)?,
+            mask: added.as_ref().map(heads_of).transpose()?,
+            causal: self.causal,
+            scale: self.scale as f32,
+            batch: sizes.batch,
+            heads: sizes.heads,
             kv_heads: sizes.kv_heads,
-            precision,
-        },
-    );
-    let shape = [batch, queries, heads, value_dim];
-    Ok(from_f32_vec(ys, &shape, q.dtype())?.transpose(1, 2)?)
+        };
+        let ys = run(kernels::active()?, queries)?;
+        Ok(from_f32_vec(ys, &shape, q.dtype())?.transpose(1, 2)?)
+    }
 }
 
 /// The sizes of operands that agree.
 #[derive(Clone, Copy)]
-struct Sizes {
-    batch: usize,
-    heads: usize,
-    kv_heads: usize,
-    queries: usize,
-    keys: usize,
-    head_dim: usize,
-    value_dim: usize,
+pub(super) struct Sizes {
+    pub batch: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub head_dim: usize,
+    pub value_dim: usize,
 }
 
 impl Sizes {
+    /// The shape of the scores.
+    pub fn scores(self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.keys]
+    }
+
     fn of(q: &Tensor, k: &Tensor, v: &Tensor) -> error::Result<Self> {
         let &[batch, heads, queries, head_dim] = q.dims() else {
             return Err(mismatch(OP, "q of [batch, heads, queries, head_dim]", q));
@@ -229,7 +269,7 @@ impl Sizes {
 }
 
 /// The tensor in f32, with the elements of a row side by side.
-fn with_rows(tensor: &Tensor) -> error::Result<Tensor> {
+pub(super) fn with_rows(tensor: &Tensor) -> error::Result<Tensor> {
     let tensor = to_f32(tensor, OP)?;
     match (tensor.dims(), tensor.stride()) {
         ([.., 0 | 1], _) | (_, [.., 1]) => Ok(tensor),
@@ -237,7 +277,7 @@ fn with_rows(tensor: &Tensor) -> error::Result<Tensor> {
     }
 }
 
-fn heads_of<'a>(elements: &'a Elements<'_>) -> error::Result<Heads<'a>> {
+pub(super) fn heads_of<'a>(elements: &'a Elements<'_>) -> error::Result<Heads<'a>> {
     let (_, _, rows, columns) = elements.layout().shape().dims4()?;
     let strides = elements.layout().stride();
     Ok(Heads {
@@ -249,12 +289,15 @@ fn heads_of<'a>(elements: &'a Elements<'_>) -> error::Result<Heads<'a>> {
 }
 
 /// Attention by candle's own operations; half precision in f32.
-fn composite(
-    sizes: Sizes,
-    [q, k, v]: [&Tensor; 3],
-    (added, is_causal): (Option<Tensor>, bool),
-    scale: f64,
-) -> Result<Tensor> {
+fn composite(call: Call<'_>, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let Call {
+        sizes,
+        q,
+        added,
+        causal: is_causal,
+        scale,
+        ..
+    } = call;
     let Sizes {
         batch,
         heads,

@@ -53,6 +53,16 @@ impl<'a> From<Option<&'a Tensor>> for Mask<'a> {
 }
 
 impl Mask<'_> {
+    /// The tensor to add to the scores of these queries and keys, if some key is excluded or has a
+    /// term.
+    pub(crate) fn to_add(self, q: &Tensor, k: &Tensor) -> error::Result<Option<Tensor>> {
+        let ((batch, heads, queries, _), keys) = (q.dims4()?, k.dim(2)?);
+        match self {
+            Self::Causal => Ok(Some(causal(queries, keys, q.device())?)),
+            other => other.added("mask", &[batch, heads, queries, keys]),
+        }
+    }
+
     /// The tensor to add to scores of this shape, with that shape, if there is one.
     pub(super) fn added(
         self,

@@ -25,8 +25,9 @@
 //! `cargo bench --bench ops` measures them against candle's own.
 
 mod activation;
-mod attention;
+pub(crate) mod attention;
 mod gather;
+pub(crate) mod kv_cache;
 mod mask;
 mod norm;
 mod ours;

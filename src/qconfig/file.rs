@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::ser::{Error as _, SerializeMap, Serializer};
 
 use super::groups::BLOCK;
-use super::{Arithmetic, DynamicConfig, Granularity, GroupConfig, HalfType, QConfig};
+use super::{Arithmetic, DynamicConfig, Granularity, GroupConfig, HalfType, IntType, QConfig};
 use crate::document::{Map, Node, Read, Value, deserialize_by_read};
 use crate::error::Result;
 use crate::observer::{ObserverConfig, ObserverKind};
@@ -208,6 +208,11 @@ impl Read for GroupConfig {
                     Some(node.integer(&expected, valid)?)
                 }
             };
+        }
+        // Others call qint8 so.
+        if groups.dtype == IntType::Int8 && map.get("group_size").is_none() {
+            let expected = "expected group_size beside dtype int8, or dtype qint8";
+            return Err(node.fault(expected));
         }
         if let Some(node) = map.get("scheme") {
             groups.scheme = node.word("a scheme", str::parse)?;

@@ -6,7 +6,8 @@ mod groups;
 
 use std::fmt;
 
-use crate::error::Result;
+use crate::error::{Error, Fault, Result};
+use crate::kernels::Precision;
 use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
 use crate::words::unknown_name;
@@ -255,6 +256,25 @@ impl QConfig {
         }
     }
 
+    /// The precision of attention that it asks for.
+    ///
+    /// # Errors
+    /// When attention has no such one.
+    pub(crate) fn precision(&self) -> Result<Precision> {
+        match self {
+            Self::Int8 { activation, .. } if *activation == DynamicConfig::default() => {
+                Ok(Precision::Int8)
+            }
+            Self::Half(HalfType::BFloat16) => Ok(Precision::BFloat16),
+            _ => Err(Error::from(Fault::UnsupportedQConfig {
+                expected: "int8 with activations of 8 bits per row, or bfloat16, for attention, \
+                           which has no weights"
+                    .into(),
+                got: self.to_string(),
+            })),
+        }
+    }
+
     /// The observer of codes; `None` of halves and of groups.
     pub(crate) const fn observer(&self) -> Option<&ObserverConfig> {
         match self {
@@ -267,6 +287,24 @@ impl QConfig {
         match self {
             Self::Int8 { weight, .. } | Self::Table(weight) => Some(weight),
             Self::Half(_) | Self::Groups(_) => None,
+        }
+    }
+}
+
+/// What asks for attention of that precision; none for float32, which keeps it float.
+///
+/// ```
+/// use candle_dynquant::{LayerKind, QConfig, QConfigSpec, ops::Precision};
+///
+/// let spec = QConfigSpec::int8().kind(LayerKind::Attention, Precision::BFloat16);
+/// assert_eq!(spec, QConfigSpec::int8().kind(LayerKind::Attention, QConfig::bfloat16()));
+/// ```
+impl From<Precision> for Option<QConfig> {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::Float32 => None,
+            Precision::BFloat16 => Some(QConfig::bfloat16()),
+            Precision::Int8 => Some(QConfig::int8()),
         }
     }
 }

@@ -43,9 +43,19 @@ pub enum LeftReason {
     },
     /// No rule matches it.
     NoRule,
-    /// It is an embedding, and no rule matches it: presets leave embeddings unless
-    /// [`embeddings`](crate::QConfigSpec::embeddings) adds them.
-    OffByDefault,
+    /// It is an embedding or attention, and no rule matches it: presets leave them unless
+    /// [`embeddings`](crate::QConfigSpec::embeddings) or
+    /// [`attention`](crate::QConfigSpec::attention) adds them.
+    OffByDefault {
+        /// The method that adds them.
+        by: &'static str,
+    },
+    /// It is attention, and the rule for the part of the model around it asks for what has no
+    /// meaning for factors that are no weights.
+    NoPrecision {
+        /// The configuration, in words.
+        qconfig: String,
+    },
     /// It is a matrix of a checkpoint that is multiplied as no Linear is, or not at all.
     Kind {
         /// The kind of matrix, in words.
@@ -97,7 +107,11 @@ impl fmt::Display for LeftReason {
         match self {
             Self::KeptFloat { rule } => write!(f, "left: kept float by {rule}"),
             Self::NoRule => f.write_str("left: no rule matches"),
-            Self::OffByDefault => f.write_str("left: off by default, see `.embeddings()`"),
+            Self::OffByDefault { by } => write!(f, "left: off by default, see `.{by}()`"),
+            Self::NoPrecision { qconfig } => write!(
+                f,
+                "left: attention is float32, bfloat16 or int8 per row, not {qconfig}"
+            ),
             Self::Kind { why } => write!(f, "left: {why}"),
             Self::AlreadyQuantized => f.write_str("left: already quantized"),
             Self::TooSmall {

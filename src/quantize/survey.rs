@@ -5,7 +5,13 @@ use std::collections::HashMap;
 use super::found_tensor::FoundTensor;
 use super::hidden::{HiddenField, OpaqueField};
 use crate::error::{Error, Fault, Result};
-use crate::module::{AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightInfo};
+use crate::kernels::Precision;
+use crate::module::{
+    AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightId, WeightInfo,
+};
+
+/// The last part of the names of output projections.
+const HEADS: [&str; 2] = ["lm_head", "embed_out"];
 
 /// One layer of the model.
 pub(crate) struct Found {
@@ -15,6 +21,8 @@ pub(crate) struct Found {
     /// Other paths that lead to the same layer through a shared pointer.
     pub shared_as: Vec<String>,
     pub weights: Vec<WeightInfo>,
+    /// Of a layer without weights.
+    pub precision: Option<Precision>,
 }
 
 impl Found {
@@ -31,7 +39,8 @@ impl Found {
     }
 
     pub fn is_quantized(&self) -> bool {
-        !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
+        self.precision.is_some_and(Precision::is_reduced)
+            || !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
     }
 
     /// Elements of its weights.
@@ -73,6 +82,20 @@ impl Survey {
         Ok(survey)
     }
 
+    /// Whether a layer is an output projection, by its name or because it shares the matrix of an
+    /// embedding.
+    pub fn is_head(&self, layer: &Found) -> bool {
+        let is_named = |name: &str| HEADS.contains(&name.rsplit('.').next().unwrap_or(name));
+        fn id(layer: &Found) -> Option<&WeightId> {
+            layer.weights.first()?.id.as_ref()
+        }
+        let own = id(layer);
+        let mut embeddings = (self.layers.iter()).filter(|l| l.kind == LayerKind::Embedding);
+        layer.kind == LayerKind::Linear
+            && (layer.names().any(is_named)
+                || own.is_some() && embeddings.any(|embedding| id(embedding) == own))
+    }
+
     /// The opaque fields that may hold layers.
     pub fn hidden(&self) -> Vec<HiddenField> {
         self.opaque.iter().filter_map(HiddenField::of).collect()
@@ -87,6 +110,7 @@ impl Visitor for Survey {
             kind: layer.kind(),
             shared_as: Vec::new(),
             weights: layer.weight_infos(),
+            precision: layer.precision(),
         });
         Ok(())
     }

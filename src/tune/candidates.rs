@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use super::units::{Assignment, Precision, Unit, Units};
+use super::units::{Assignment, LayerPrecision, Unit, Units};
 use crate::error::{Error, Fault, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
-use crate::qconfig::QConfig;
+use crate::qconfig::{HalfType, IntType, QConfig};
 use crate::quantize::progress::Reporter;
 use crate::quantize::spec::decision::{Decision, Refusal};
 use crate::quantize::spec::with_hidden;
@@ -22,7 +22,7 @@ pub(super) struct Candidates {
     /// Tensors that stay float whatever is decided.
     pub float_tensors: Vec<FloatTensor>,
     /// The layers that are not in the model, by precision.
-    waiting: BTreeMap<Precision, Replacements>,
+    waiting: BTreeMap<LayerPrecision, Replacements>,
     installed: Assignment,
 }
 
@@ -40,7 +40,13 @@ impl Candidates {
         let mut waiting = BTreeMap::new();
         let mut sharing = BTreeMap::new();
         let mut refused = BTreeMap::new();
-        for precision in [Precision::Int8, Precision::Int8PerRow, Precision::Float16] {
+        for precision in [
+            LayerPrecision::Int4,
+            LayerPrecision::Int8,
+            LayerPrecision::Int8PerRow,
+            LayerPrecision::BFloat16,
+            LayerPrecision::Float16,
+        ] {
             let own = decisions.iter().zip(&survey.layers);
             let decisions: Vec<_> = own
                 .map(|(own, layer)| in_precision(own, &layer.kind, precision))
@@ -63,7 +69,7 @@ impl Candidates {
         }
         Ok(Self {
             fingerprint: fingerprint(&survey, &waiting),
-            installed: units.uniform(Precision::Float),
+            installed: units.uniform(LayerPrecision::Float),
             units,
             waiting,
             float_tensors,
@@ -111,7 +117,7 @@ impl Candidates {
             }
         }
         for (path, layer) in swap::install(model, replacements)? {
-            let precision = leaving.get(&path).copied().unwrap_or(Precision::Float);
+            let precision = leaving.get(&path).copied().unwrap_or(LayerPrecision::Float);
             self.waiting
                 .entry(precision)
                 .or_default()
@@ -124,7 +130,7 @@ impl Candidates {
 
 /// The decision for a layer in a precision, where `own` is the spec's. The layer may refuse another
 /// configuration than its own: then it does not have that precision.
-fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decision {
+fn in_precision(own: &Decision, kind: &LayerKind, precision: LayerPrecision) -> Decision {
     // Nothing reads the reason.
     let left = Decision::Leave(LeftReason::NoRule);
     let Decision::Swap {
@@ -134,18 +140,29 @@ fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decis
     else {
         return left;
     };
-    let halves = matches!(own, QConfig::Half(_));
+    let half = match own {
+        QConfig::Half(half) => Some(*half),
+        _ => None,
+    };
+    let attention = *kind == LayerKind::Attention;
     let per_row = QConfig::int8();
     let multiplies = matches!(own, QConfig::Int8 { .. });
+    let is_int4 = matches!(own, QConfig::Groups(groups) if groups.dtype == IntType::Int4);
     let qconfig = match precision {
-        Precision::Int8 => (!halves).then(|| own.clone()),
-        Precision::Int8PerRow => {
+        LayerPrecision::Int4 => is_int4.then(|| own.clone()),
+        LayerPrecision::Int8 if is_int4 => Some(per_row),
+        LayerPrecision::Int8 => half.is_none().then(|| own.clone()),
+        LayerPrecision::Int8PerRow => {
             let other = multiplies && *own != per_row;
-            (other && *kind != LayerKind::Embedding).then_some(per_row)
+            (other && !attention && *kind != LayerKind::Embedding).then_some(per_row)
         }
-        Precision::Float16 if halves => Some(own.clone()),
-        Precision::Float16 => Some(QConfig::float16()),
-        Precision::Float => None,
+        LayerPrecision::BFloat16 => {
+            (attention || half == Some(HalfType::BFloat16)).then(QConfig::bfloat16)
+        }
+        LayerPrecision::Float16 => {
+            (!attention && half != Some(HalfType::BFloat16)).then(QConfig::float16)
+        }
+        LayerPrecision::Float => None,
     };
     qconfig.map_or(left, |qconfig| Decision::Swap {
         refusal: if qconfig == *own {
@@ -161,7 +178,7 @@ fn in_precision(own: &Decision, kind: &LayerKind, precision: Precision) -> Decis
 fn units(
     survey: &Survey,
     sharing: &BTreeMap<String, String>,
-    waiting: &BTreeMap<Precision, Replacements>,
+    waiting: &BTreeMap<LayerPrecision, Replacements>,
 ) -> Units {
     let mut units: Vec<Unit> = Vec::new();
     let has = |path: &str| {
@@ -177,11 +194,11 @@ fn units(
         if precisions.is_empty() || sharing.contains_key(&layer.path) {
             continue;
         }
-        precisions.insert(Precision::Float);
+        precisions.insert(LayerPrecision::Float);
         let others = sharing.iter().filter(|(_, lender)| **lender == layer.path);
         let others: Vec<String> = others.map(|(path, _)| path.clone()).collect();
         for other in &others {
-            precisions.retain(|p| *p == Precision::Float || has(other).contains(p));
+            precisions.retain(|p| *p == LayerPrecision::Float || has(other).contains(p));
         }
         units.push(Unit {
             paths: [layer.path.clone()].into_iter().chain(others).collect(),
@@ -214,7 +231,7 @@ fn float_bytes(layer: &Found) -> usize {
 }
 
 /// FNV-1a of what a history depends on.
-fn fingerprint(survey: &Survey, waiting: &BTreeMap<Precision, Replacements>) -> String {
+fn fingerprint(survey: &Survey, waiting: &BTreeMap<LayerPrecision, Replacements>) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
         for byte in bytes {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::trial::Trial;
-use super::units::{Assignment, Precision, Units};
+use super::units::{Assignment, LayerPrecision, Units};
 use crate::error::{Error, Fault, Result};
 use crate::words::brief;
 
@@ -39,7 +39,7 @@ struct Line {
     value: Box<RawValue>,
     passed: bool,
     seconds: f64,
-    layers: BTreeMap<Precision, Vec<String>>,
+    layers: BTreeMap<LayerPrecision, Vec<String>>,
 }
 
 /// The measurements before the first trial.
@@ -271,7 +271,7 @@ impl<'a> Layers<'a> {
     fn assignment(
         &self,
         line: usize,
-        layers: &BTreeMap<Precision, Vec<String>>,
+        layers: &BTreeMap<LayerPrecision, Vec<String>>,
     ) -> Result<Assignment> {
         let mut precisions = vec![None; self.units.len()];
         let mut seen = HashSet::new();

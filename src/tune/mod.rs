@@ -39,7 +39,7 @@ pub use outcome::{TunedLayer, TuningOutcome};
 pub use stop::Stopped;
 pub use strategy::Strategy;
 pub use trial::{Trial, TuningProgress};
-pub use units::Precision;
+pub use units::LayerPrecision;
 
 use crate::error::{Error, Fault, Result};
 use crate::inspect::{self, Deviation};
@@ -115,7 +115,7 @@ where
 ///     eprintln!("{progress}"); // [====    ] trial 1/4, .. best .., baseline .., at most 3 s left
 ///     ControlFlow::Continue(())
 /// })?;
-/// assert!(outcome.met && outcome.layers[0].precision == tune::Precision::Int8);
+/// assert!(outcome.met && outcome.layers[0].precision == tune::LayerPrecision::Int8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -169,7 +169,9 @@ where
         Err(Halt::Error(error)) => return Err(error),
     };
     let best = search.best.map(|best| search.trials[best].0.clone());
-    if let Some(best) = best.or_else(|| Some(search.candidates.units.uniform(Precision::Float))) {
+    if let Some(best) =
+        best.or_else(|| Some(search.candidates.units.uniform(LayerPrecision::Float)))
+    {
         search.candidates.install(search.model, &best)?;
     }
     TuningOutcome::of(search, stopped)

@@ -10,11 +10,12 @@ use super::config::IgnoredKey;
 use super::search::Search;
 use super::stop::Stopped;
 use super::trial::Trial;
-use super::units::Precision;
+use super::units::LayerPrecision;
 use crate::error::Result;
 #[cfg(feature = "page")]
 use crate::inspect::PagePoint;
-use crate::module::{LayerKind, Quantizable};
+use crate::kernels::Precision;
+use crate::module::{LayerKind, Quantizable, WeightDType};
 use crate::quantize::report::fold::fold;
 use crate::quantize::report::{fmt_float_tensors, fmt_hidden};
 use crate::quantize::survey::{Found, Survey};
@@ -68,7 +69,7 @@ pub struct TunedLayer {
     /// The kind of layer.
     pub kind: LayerKind,
     /// Its precision now.
-    pub precision: Precision,
+    pub precision: LayerPrecision,
     /// Elements of its weights.
     pub parameters: usize,
     /// SQNR of its output with an int8 weight, on its inputs in the float model, in dB: where the
@@ -144,20 +145,23 @@ impl TuningOutcome {
     }
 }
 
-fn precision_in(trial: &Trial, path: &str) -> Option<Precision> {
+fn precision_in(trial: &Trial, path: &str) -> Option<LayerPrecision> {
     let mut layers = trial.layers.iter();
     let found = layers.find(|(_, paths)| paths.iter().any(|own| own == path));
     found.map(|(precision, _)| *precision)
 }
 
 /// The precision of a layer that was not tuned.
-fn precision_of(layer: &Found) -> Precision {
-    if !layer.is_quantized() {
-        Precision::Float
-    } else if layer.weights.iter().all(|w| w.dtype.is_half()) {
-        Precision::Float16
-    } else {
-        Precision::Int8
+fn precision_of(layer: &Found) -> LayerPrecision {
+    let all = |dtype| layer.weights.iter().all(|weight| weight.dtype == dtype);
+    match layer.precision {
+        _ if !layer.is_quantized() => LayerPrecision::Float,
+        Some(Precision::BFloat16) => LayerPrecision::BFloat16,
+        Some(_) => LayerPrecision::Int8,
+        None if all(WeightDType::BF16) => LayerPrecision::BFloat16,
+        None if all(WeightDType::F16) => LayerPrecision::Float16,
+        None if all(WeightDType::Int4) => LayerPrecision::Int4,
+        None => LayerPrecision::Int8,
     }
 }
 
@@ -168,7 +172,11 @@ impl fmt::Display for TuningOutcome {
         }
         fmt_table(f, "Mixed Precision Statistics", &self.mixed_precision())?;
         fmt_table(f, "Tune Result Statistics", &self.tune_result())?;
-        for precision in [Precision::Float16, Precision::Float] {
+        for precision in [
+            LayerPrecision::BFloat16,
+            LayerPrecision::Float16,
+            LayerPrecision::Float,
+        ] {
             let fell_back = self
                 .layers
                 .iter()
@@ -229,13 +237,15 @@ fn centred(mut table: Table) -> Table {
 impl TuningOutcome {
     /// Layers by kind and precision, without precisions that no layer has.
     fn mixed_precision(&self) -> Table {
-        type Column = (&'static str, fn(Precision) -> bool);
-        let columns: [Column; 3] = [
-            ("INT8", Precision::is_int8),
-            ("FP16", |precision| precision == Precision::Float16),
-            ("FP32", |precision| precision == Precision::Float),
+        type Column = (&'static str, fn(LayerPrecision) -> bool);
+        let columns: [Column; 5] = [
+            ("INT4", |precision| precision == LayerPrecision::Int4),
+            ("INT8", LayerPrecision::is_int8),
+            ("BF16", |precision| precision == LayerPrecision::BFloat16),
+            ("FP16", |precision| precision == LayerPrecision::Float16),
+            ("FP32", |precision| precision == LayerPrecision::Float),
         ];
-        let count = |kind: Option<&LayerKind>, is: &dyn Fn(Precision) -> bool| {
+        let count = |kind: Option<&LayerKind>, is: &dyn Fn(LayerPrecision) -> bool| {
             let layers = self.layers.iter();
             let layers = layers.filter(|layer| kind.is_none_or(|kind| layer.kind == *kind));
             layers.filter(|layer| is(layer.precision)).count()

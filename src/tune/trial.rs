@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::criterion::compare;
-use super::units::{Assignment, Precision, Units};
+use super::units::{Assignment, LayerPrecision, Units};
 
 /// One mix of precisions and its accuracy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -17,13 +17,13 @@ pub struct Trial {
     pub value: f64,
     /// Whether it meets the criterion.
     pub passed: bool,
-    /// Bytes of the weights that were tuned, without scales and padding: a trial with fewer counts
-    /// as the faster one.
+    /// Bytes of the weights that were tuned, without scales and padding, and for each attention,
+    /// which has none, those of one factor: a trial with fewer counts as the faster one.
     pub bytes: usize,
     /// The time of the evaluation, in the earlier run where a history was resumed.
     pub seconds: f64,
     /// Paths of the layers by what they were.
-    pub layers: BTreeMap<Precision, Vec<String>>,
+    pub layers: BTreeMap<LayerPrecision, Vec<String>>,
 }
 
 impl Trial {
@@ -33,7 +33,7 @@ impl Trial {
         (value, seconds): (f64, f64),
         passed: bool,
     ) -> Self {
-        let mut layers: BTreeMap<Precision, Vec<String>> = BTreeMap::new();
+        let mut layers: BTreeMap<LayerPrecision, Vec<String>> = BTreeMap::new();
         for (unit, precision) in units.0.iter().zip(&assignment.0) {
             layers
                 .entry(*precision)

@@ -8,23 +8,29 @@ use crate::words::words;
 /// The precision of a layer, in the order in which layers fall back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Precision {
-    /// 8-bit codes, as the spec says.
+pub enum LayerPrecision {
+    /// 4-bit integers in groups, where the spec says so.
+    Int4,
+    /// 8-bit codes, as the spec says, or by [`QConfig::int8`](crate::QConfig::int8) where it says 4
+    /// bits.
     Int8,
     /// 8-bit codes by [`QConfig::int8`](crate::QConfig::int8), where the spec
     /// says otherwise.
     Int8PerRow,
-    /// Half-precision weights, or bfloat16 where the spec says so.
+    /// bfloat16: of attention, and of weights where the spec says so.
+    BFloat16,
+    /// float16 weights.
     Float16,
     /// As it was.
     Float,
 }
 
-words!(Precision, "precision", prefix "", {
-    Int8 => "int8", Int8PerRow => "int8_per_row", Float16 => "float16", Float => "float",
+words!(LayerPrecision, "precision", prefix "", {
+    Int4 => "int4", Int8 => "int8", Int8PerRow => "int8_per_row", BFloat16 => "bfloat16",
+    Float16 => "float16", Float => "float",
 });
 
-impl Precision {
+impl LayerPrecision {
     pub(super) fn is_int8(self) -> bool {
         matches!(self, Self::Int8 | Self::Int8PerRow)
     }
@@ -43,30 +49,32 @@ pub(super) struct Unit {
     /// Bytes of an element of the float weight.
     pub float_bytes: usize,
     /// Its possible precisions, the last of which is `Float`.
-    pub precisions: BTreeSet<Precision>,
+    pub precisions: BTreeSet<LayerPrecision>,
 }
 
 impl Unit {
     /// Its own precision that comes first from `wanted` on.
-    fn at(&self, wanted: Precision) -> Precision {
+    fn at(&self, wanted: LayerPrecision) -> LayerPrecision {
         let mut from = self.precisions.range(wanted..);
-        from.next().copied().unwrap_or(Precision::Float)
+        from.next().copied().unwrap_or(LayerPrecision::Float)
     }
 
-    /// Bytes of its weights without scales and padding, which depend on the instruction set.
-    fn bytes(&self, precision: Precision) -> usize {
-        let of_element = match precision {
-            Precision::Int8 | Precision::Int8PerRow => 1,
-            Precision::Float16 => 2,
-            Precision::Float => self.float_bytes,
-        };
-        self.parameters * of_element
+    /// Bytes of its weights without scales and padding, which depend on the instruction set; of
+    /// attention, which has none, those of a factor.
+    fn bytes(&self, precision: LayerPrecision) -> usize {
+        let elements = self.parameters.max(1);
+        match precision {
+            LayerPrecision::Int4 => elements.div_ceil(2),
+            LayerPrecision::Int8 | LayerPrecision::Int8PerRow => elements,
+            LayerPrecision::BFloat16 | LayerPrecision::Float16 => 2 * elements,
+            LayerPrecision::Float => self.float_bytes * elements,
+        }
     }
 }
 
 /// A precision for each unit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Assignment(pub Vec<Precision>);
+pub(super) struct Assignment(pub Vec<LayerPrecision>);
 
 /// All units of a model, in the order of the walk.
 #[derive(Clone, Debug)]
@@ -78,12 +86,17 @@ impl Units {
     }
 
     /// One precision for all, as far as they can.
-    pub fn uniform(&self, precision: Precision) -> Assignment {
+    pub fn uniform(&self, precision: LayerPrecision) -> Assignment {
         Assignment(self.0.iter().map(|unit| unit.at(precision)).collect())
     }
 
     /// `base` with another precision for some of the units.
-    pub fn with(&self, base: &Assignment, units: &[usize], precision: Precision) -> Assignment {
+    pub fn with(
+        &self,
+        base: &Assignment,
+        units: &[usize],
+        precision: LayerPrecision,
+    ) -> Assignment {
         let mut changed = base.clone();
         for &unit in units {
             changed.0[unit] = self.0[unit].at(precision);
@@ -97,25 +110,24 @@ impl Units {
         units.map(|(unit, precision)| unit.bytes(*precision)).sum()
     }
 
-    /// The precisions that a search begins with: int8, or else the first of each.
-    pub fn starts(&self) -> Vec<Precision> {
+    /// The precisions that a search begins with: those of 4 bits, or else of 8, or else the first of
+    /// each.
+    pub fn starts(&self) -> Vec<LayerPrecision> {
         let all = self.precisions();
-        let int8: Vec<_> = all.iter().copied().filter(|p| p.is_int8()).collect();
-        if int8.is_empty() {
-            all.into_iter().take(1).collect()
-        } else {
-            int8
+        match all.first() {
+            Some(first) if first.is_int8() => all.iter().copied().filter(|p| p.is_int8()).collect(),
+            first => first.copied().into_iter().collect(),
         }
     }
 
     /// The precisions that layers fall back to, in turn.
-    pub fn fallbacks(&self) -> Vec<Precision> {
+    pub fn fallbacks(&self) -> Vec<LayerPrecision> {
         let starts = self.starts();
         let all = self.precisions().into_iter();
         all.filter(|p| !starts.contains(p)).collect()
     }
 
-    fn precisions(&self) -> BTreeSet<Precision> {
+    fn precisions(&self) -> BTreeSet<LayerPrecision> {
         self.0
             .iter()
             .flat_map(|unit| unit.precisions.iter().copied())

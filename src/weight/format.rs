@@ -23,6 +23,9 @@ pub(crate) const EQUALIZED: &str = "equalized";
 pub(crate) const RESIDUAL: &str = "residual_weight";
 /// The suffix under which a backend describes the weight; no tensor of a file.
 pub(crate) const FORMAT: &str = "_dynquant";
+/// The name under which a backend gives the word for the precision of attention; no tensor of a
+/// file.
+pub(crate) const ATTENTION: &str = "attention_dynquant";
 
 /// The tensors say the rest: shape, codes or halves, scales, zero points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,9 @@
 //! | `weight_zero_point_unsigned` | f32 | float zero points, among the codes from 0 to 255 |
 //! | `weight_dynquant` | u8 | a [`Format`] as JSON: its presence is what marks a quantized weight |
 //!
+//! For attention of fewer bits than float32 it answers `attention_dynquant`, u8, with the bytes of
+//! the word for its precision.
+//!
 //! A norm that multiplies its residual is stored as `equalized.weight`, `equalized.bias` and
 //! `equalized.residual_weight`: a loader that knows no such factors finds no `weight`, and fails.
 
@@ -29,8 +32,8 @@ mod stored;
 
 pub(crate) use coded::{Coded, check_sums, offset};
 pub(crate) use format::{
-    Codes, EQUALIZED, FORMAT, Format, G_IDX, PACKED, RESIDUAL, SCALE, SHAPE, UNSIGNED_ZERO_POINT,
-    Written, ZERO_POINT,
+    ATTENTION, Codes, EQUALIZED, FORMAT, Format, G_IDX, PACKED, RESIDUAL, SCALE, SHAPE,
+    UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
 };
 pub(crate) use groups::Grouped;
 pub(crate) use origin::Origin;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{QConfigSpec, quantize_dynamic};
+use candle_dynquant::{Checkpoint, LayerKind, QConfigSpec, checkpoint, quantize_dynamic};
 use candle_dynquant_support::bert::measure::{class, sqnr_db};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
 
@@ -28,7 +28,10 @@ fn answers(float: &Bert, batches: &[Batch]) -> Result<[[Answers; 3]; 2]> {
     for (model, of_model) in [float, &int8].into_iter().zip(&mut answers) {
         for (attention, rows) in PRECISIONS.into_iter().zip(of_model) {
             let mut model = model.clone();
-            model.set_attention(attention);
+            if attention != Precision::Float32 {
+                let spec = QConfigSpec::new().kind(LayerKind::Attention, attention);
+                quantize_dynamic(&mut model, &spec)?;
+            }
             for batch in batches {
                 rows.extend(model.forward(batch)?.to_vec2::<f32>()?);
             }
@@ -70,6 +73,38 @@ fn minilm_loses_little_by_attention_in_8_bits() -> Result<()> {
         "by itself {alone} dB"
     );
     assert!(both >= int8 - 0.2, "int8() {int8} dB, with it {both} dB");
+    Ok(())
+}
+
+/// A folder keeps the precision of attention, also where nothing else is quantized.
+#[test]
+fn a_saved_folder_answers_as_before() -> Result<()> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("assets/bert");
+    let folder = Folder::read(&dir)?;
+    let texts = ["a game of chess", "a paint program for children, and more"];
+    let tokens = texts::tokenize(&folder.tokenizer, &folder.config, &texts, None)?;
+    let batches = texts::batches(&tokens, 2, folder.config.pad_token_id)?;
+    let answer = |model: &Bert| -> Result<Answers> { Ok(model.forward(&batches[0])?.to_vec2()?) };
+    let out = tempfile::tempdir()?;
+    for (i, spec) in [
+        QConfigSpec::int8().attention(),
+        QConfigSpec::bfloat16().attention(),
+        QConfigSpec::new().attention(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut model = folder.model.clone();
+        let report = quantize_dynamic(&mut model, &spec)?;
+        let layers = report.swapped().filter(|l| l.kind == LayerKind::Attention);
+        assert_eq!(layers.count(), 4, "{report}");
+        let out = out.path().join(i.to_string());
+        checkpoint::save(&model, &Checkpoint::open(&dir)?, &out)?;
+        let again = Folder::read(&out)?;
+        assert!(again.is_quantized, "{spec}");
+        assert_eq!(answer(&again.model)?, answer(&model)?, "{spec}");
+        assert_ne!(answer(&model)?, answer(&folder.model)?, "{spec}");
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use candle_dynquant::tune::{Precision, Strategy};
+use candle_dynquant::tune::{LayerPrecision, Strategy};
 use candle_dynquant::{Checkpoint, QConfigSpec, TuningConfig, quantize_dynamic, tune};
 use candle_dynquant_support::bert::measure::sqnr_db;
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
@@ -78,7 +78,7 @@ fn check(dir: &Path, texts: &Path, labelled: bool) -> Result<()> {
                 .iter()
                 .all(|trial| !trial.passed || best.bytes <= trial.bytes)
         );
-        let int8 = best.layers.get(&Precision::Int8).map_or(0, Vec::len);
+        let int8 = best.layers.get(&LayerPrecision::Int8).map_or(0, Vec::len);
         assert!(int8 >= 1, "a mix: {best}");
         evals.push(outcome.evals);
 

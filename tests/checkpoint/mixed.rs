@@ -73,7 +73,7 @@ fn each_direction_may_be_quantized_otherwise() -> Result<()> {
     let (ys, _) = lstm(products.pp("mixed"))?.forward(&xs, None)?;
     for (name, alone) in [("int8", a), ("float16", b)] {
         let error = (&ys - alone)?.abs()?.max_all()?.to_scalar::<f32>()?;
-        assert!((1e-7..0.02).contains(&error), "{name}: {error}");
+        assert!((1e-7..0.05).contains(&error), "{name}: {error}");
     }
     Ok(())
 }

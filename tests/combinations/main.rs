@@ -105,8 +105,7 @@ fn qconfigs() -> Vec<QConfig> {
 /// Why a combination is refused, in the words of the error up to what it got; `None` if it is
 /// not. Where several reasons hold, the first is told.
 fn refusal(qconfig: &QConfig) -> Option<&'static str> {
-    const TABLE: &str =
-        "int8 with dynamic activations, or half precision, for a weight that is multiplied, got ";
+    const TABLE: &str = "int8 with dynamic activations, half precision or integers in groups, for a weight that is multiplied, got ";
     let config = match qconfig {
         QConfig::Int8 { weight, .. } => weight,
         QConfig::Table(_) => return Some(TABLE),

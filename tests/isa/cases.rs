@@ -81,6 +81,32 @@ pub const CASES: &[Case] = &[
     ("ops::Precision", "b95b462a5722628b", || {
         attention(Precision::Int8)
     }),
+    ("nn::Attention", "4b26670a919d4bbe", || {
+        let layer = nn::Attention::new(0.2);
+        let (q, k) = (tensor(&[2, 4, 70, 33], 1)?, tensor(&[2, 2, 200, 33], 2)?);
+        let mut ys = vec![layer.forward(&q, &k, &k, Mask::Causal)?];
+        for qconfig in [QConfig::bfloat16(), QConfig::int8()] {
+            let layer = layer.quantize(&qconfig)?;
+            ys.push(layer.forward(&q, &k, &k, Mask::Causal)?);
+        }
+        Ok(ys)
+    }),
+    ("nn::KvCache", "ad2822891e63c6e0", || {
+        let rows = |heads, rows, columns, seed| tensor(&[2, heads, rows, columns], seed);
+        let mut ys = Vec::new();
+        for precision in [Precision::Float32, Precision::BFloat16, Precision::Int8] {
+            let mut cache = nn::KvCache::new(precision);
+            for (seed, step) in [(1, 70), (2, 1), (3, 1), (4, 130)] {
+                cache.append(&rows(2, step, 33, seed)?, &rows(2, step, 18, seed + 9)?)?;
+                cache.truncate(150);
+                for queries in [1, 5] {
+                    let q = rows(4, queries, 33, seed)?;
+                    ys.push(cache.attend(&q, Mask::Causal, 0.2)?);
+                }
+            }
+        }
+        Ok(ys)
+    }),
     ("nn::Activation", "5ac67e581e87bb27", || {
         use nn::Activation::*;
         let all = [
@@ -120,7 +146,7 @@ pub const CASES: &[Case] = &[
     }),
     (
         "nn::Linear nn::linear nn::linear_b nn::linear_no_bias nn::Projection",
-        "dc27cec70b62e2e1",
+        "cdde9f06ec8d3c9a",
         || {
             let vb = of_tensors(&[("weight", &[131, COLUMNS]), ("bias", &[131])])?;
             let biased = nn::linear_b(COLUMNS, 131, true, vb.clone())?;
@@ -143,7 +169,7 @@ pub const CASES: &[Case] = &[
             })
         },
     ),
-    ("nn::Embedding nn::embedding", "a48f23ed484cf41c", || {
+    ("nn::Embedding nn::embedding", "9be39539f20189c1", || {
         let table = nn::embedding(50, 131, of_tensors(&[("weight", &[50, 131])])?)?;
         let indexes = Tensor::from_iter((0..70u32).map(|i| i * 7 % 50), &Device::Cpu)?;
         let mut ys = vec![table.forward(&indexes)?];
@@ -157,7 +183,7 @@ pub const CASES: &[Case] = &[
         })
         .map(|tied| [ys, tied].concat())
     }),
-    ("nn::Sequential nn::seq", "0dec0fd7dee785e3", || {
+    ("nn::Sequential nn::seq", "d82eb543ca28e630", || {
         let linear = || {
             let shapes: [(&str, &[usize]); 2] =
                 [("weight", &[COLUMNS, COLUMNS]), ("bias", &[COLUMNS])];
@@ -170,7 +196,7 @@ pub const CASES: &[Case] = &[
         let xs = integers(&[ROWS, COLUMNS])?;
         each_made(layers, |layers| layers.forward_all(&xs))
     }),
-    ("nn::LSTM nn::lstm", "ee703efbdca80aed", || {
+    ("nn::LSTM nn::lstm", "f3d134f434a08693", || {
         let layer = nn::LSTM::new(INPUTS, HIDDEN, BOTH, recurrent(4)?)?;
         let single = nn::lstm(INPUTS, HIDDEN, Default::default(), recurrent(4)?)?;
         let xs = integers(&[4, 9, INPUTS])?;
@@ -181,7 +207,7 @@ pub const CASES: &[Case] = &[
             Ok(vec![ys, state.h, state.c, of_lengths, states])
         })
     }),
-    ("nn::GRU nn::gru", "0a64b08e1c30cc9a", || {
+    ("nn::GRU nn::gru", "921fb700d4f5c4e8", || {
         let layer = nn::GRU::new(INPUTS, HIDDEN, BOTH, recurrent(3)?)?;
         let single = nn::gru(INPUTS, HIDDEN, Default::default(), recurrent(3)?)?;
         let xs = integers(&[4, 9, INPUTS])?;
@@ -192,7 +218,7 @@ pub const CASES: &[Case] = &[
             Ok(vec![ys, h, of_lengths, states])
         })
     }),
-    ("nn::RNN", "a48e5e4c6397852f", || {
+    ("nn::RNN", "ee6158c53d8ded9d", || {
         let layer = |of| nn::RNN::new(INPUTS, HIDDEN, of, BOTH, recurrent(1)?);
         let tanh = layer(nn::Nonlinearity::Tanh).map_err(candle_core::Error::wrap)?;
         let relu = layer(nn::Nonlinearity::Relu).map_err(candle_core::Error::wrap)?;
@@ -204,7 +230,7 @@ pub const CASES: &[Case] = &[
     }),
     (
         "nn::LSTMCell nn::GRUCell nn::RNNCell",
-        "2d512aacee0204f8",
+        "bac7d8f2c761cbd0",
         || {
             let relu = nn::Nonlinearity::Relu;
             let cells = (

@@ -1,10 +1,12 @@
 //! The forms of a spec: precedence pair by pair, lists, sizes, presets, words.
 
 use crate::common::toy::Toy;
+use candle_core::{DType, Device, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
     Arithmetic, DynamicConfig, ErrorKind, Granularity, LayerKind, LeftReason, OnnxRuntimeOptions,
-    Outcome, QConfig, QConfigSpec, QDType, QScheme, Quantizable, Report, Target, quantize_dynamic,
+    Outcome, QConfig, QConfigSpec, QDType, QScheme, Quantizable, Report, Target, nn,
+    quantize_dynamic,
 };
 
 #[derive(Quantizable, Clone)]
@@ -246,7 +248,11 @@ fn presets_give_what_they_say() {
         assert_eq!(spec.to_string().lines().count(), kinds + minimum, "{name}");
         let spec = spec.min_params(0);
         assert_eq!(to(&spec, "head"), swapped_to(qconfig), "{name}");
-        assert_eq!(to(&spec, "table"), left(LeftReason::OffByDefault), "{name}");
+        assert_eq!(
+            to(&spec, "table"),
+            left(LeftReason::OffByDefault { by: "embeddings" }),
+            "{name}"
+        );
         let table = swapped_to(QConfig::table().eps(QConfig::MIN_EPS));
         assert_eq!(to(&spec.embeddings(), "table"), table, "{name}");
     }
@@ -254,6 +260,24 @@ fn presets_give_what_they_say() {
         to(&QConfigSpec::new().embeddings(), "head"),
         left(LeftReason::NoRule)
     );
+}
+
+#[test]
+fn groups_are_written_and_read() -> candle_dynquant::Result<()> {
+    for yaml in [
+        "{dtype: int4}",
+        "{dtype: int4, group_size: 128, scheme: affine}",
+        "{dtype: torch.int4, group_size: channel}",
+        "{dtype: int8, group_size: 64}",
+    ] {
+        let text = format!("kinds: {{Linear: {{weight: {yaml}}}}}");
+        let spec = QConfigSpec::from_yaml(&text)?;
+        assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec, "{yaml}");
+        assert_eq!(QConfigSpec::from_json(&spec.to_json()?)?, spec, "{yaml}");
+    }
+    let spec = QConfigSpec::from_yaml("kinds: {Linear: {weight: {dtype: int4}}}")?;
+    assert_eq!(spec.to_yaml()?.trim(), "kinds:\n  Linear: int4");
+    Ok(())
 }
 
 #[test]
@@ -334,7 +358,7 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
         ),
         (
             "Conv1d".parse::<LayerKind>().map(|_| ()),
-            r#"GRUCell, Embedding, Custom(name), got "Conv1d""#,
+            r#"GRUCell, Embedding, Attention, Custom(name), got "Conv1d""#,
         ),
         ("Custom()".parse::<LayerKind>().map(|_| ()), "unknown kind"),
         (
@@ -425,4 +449,51 @@ fn rules_take_one_or_many() {
     for (got, expected) in pairs {
         assert_eq!(got, expected);
     }
+}
+
+#[derive(Quantizable, Clone)]
+struct Decoder {
+    embed: nn::Embedding,
+    inner: nn::Linear,
+    lm_head: nn::Linear,
+    tied: nn::Linear,
+}
+
+/// The output projection, by its name or by its matrix, is of 8 bits beside layers of 4.
+#[test]
+fn heads_have_a_configuration_of_their_own() -> candle_dynquant::Result<()> {
+    let matrix = |rows: usize| Tensor::ones((rows, 64), DType::F32, &Device::Cpu);
+    let table = matrix(100)?;
+    let model = Decoder {
+        embed: nn::Embedding::new(table.clone(), 64),
+        inner: nn::Linear::new(matrix(64)?, None),
+        lm_head: nn::Linear::new(matrix(90)?, None),
+        tied: nn::Linear::new(table, None),
+    };
+    let to = |spec: &QConfigSpec, path: &str| {
+        let report = quantize_dynamic(&mut model.clone(), spec)?;
+        Ok::<_, candle_dynquant::Error>(outcome(&report, path))
+    };
+    let (int4, int8) = (QConfigSpec::int4(), QConfig::int8());
+    let swapped_to = |to: QConfig| Outcome::Swapped { to };
+    assert_eq!(to(&int4, "inner")?, swapped_to(QConfig::int4()));
+    for path in ["lm_head", "tied"] {
+        assert_eq!(to(&int4, path)?, swapped_to(int8.clone()), "{path}");
+        let spec = int4.clone().head(None);
+        assert_eq!(to(&spec, path)?, swapped_to(QConfig::int4()), "{path}");
+        let spec = int4.clone().name(path, QConfig::float16());
+        assert_eq!(to(&spec, path)?, swapped_to(QConfig::float16()), "{path}");
+    }
+    for (spec, text) in [
+        (int4.clone(), "preset: int4"),
+        (int4.clone().head(None), "preset: int4\nhead: null"),
+        (
+            QConfigSpec::int8().head(QConfig::float16()),
+            "preset: int8\nhead: float16",
+        ),
+    ] {
+        assert_eq!(spec.to_yaml()?.trim(), text);
+        assert_eq!(QConfigSpec::from_yaml(text)?, spec);
+    }
+    Ok(())
 }

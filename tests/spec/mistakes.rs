@@ -4,17 +4,17 @@ use std::fmt::Write as _;
 
 use candle_dynquant::{ErrorKind, QConfigSpec};
 
-const SPEC: &str =
-    "expected a spec: a map with keys preset, kinds, embeddings, min_params, exclude, rules";
+const SPEC: &str = "expected a spec: a map with keys preset, kinds, embeddings, attention, head, min_params, exclude, rules";
 
 #[test]
 fn mistakes_are_told_where_they_are() {
-    let kinds = "Linear, LSTM, GRU, RNN, LSTMCell, RNNCell, GRUCell, Embedding, Custom(name)";
+    let kinds =
+        "Linear, LSTM, GRU, RNN, LSTMCell, RNNCell, GRUCell, Embedding, Attention, Custom(name)";
     let observer = "observer, dtype, qscheme, ch_axis, reduce_range, quant_range, eps, averaging_constant, bins";
     let cases: Vec<(&str, String)> = vec![
         ("preset: in8", r#"line 1, column 9, preset: unknown preset: expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#.into()),
-        ("\npresets: int8", "line 2, column 1, presets: unknown key `presets`: expected one of preset, kinds, embeddings, min_params, exclude, rules; did you mean `preset`?".into()),
-        ("preset: int8\nwhatever: 1", "line 2, column 1, whatever: unknown key `whatever`: expected one of preset, kinds, embeddings, min_params, exclude, rules".into()),
+        ("\npresets: int8", "line 2, column 1, presets: unknown key `presets`: expected one of preset, kinds, embeddings, attention, head, min_params, exclude, rules; did you mean `preset`?".into()),
+        ("preset: int8\nwhatever: 1", "line 2, column 1, whatever: unknown key `whatever`: expected one of preset, kinds, embeddings, attention, head, min_params, exclude, rules".into()),
         ("preset: int8\nembeddings: yes", r#"line 2, column 13, embeddings: expected true or false, got "yes""#.into()),
         ("preset: int8\nmin_params: -1", "line 2, column 13, min_params: expected a whole number, 0 or more, got -1".into()),
         ("min_params: 1.5", "line 1, column 13, min_params: expected a whole number, 0 or more, got 1.5".into()),
@@ -23,7 +23,7 @@ fn mistakes_are_told_where_they_are() {
         ("exclude: [a, 1.10]", "line 1, column 14, exclude[1]: expected a name, in quotes, got 1.1".into()),
         ("exclude: [~]", "line 1, column 11, exclude[0]: expected a name, got null".into()),
         ("kinds: {Liner: int8}", format!(r#"line 1, column 9, kinds.Liner: unknown kind: expected one of {kinds}, got "Liner"; did you mean `Linear`?"#)),
-        ("kinds: {Linear: int9}", r#"line 1, column 17, kinds.Linear: unknown qconfig: expected one of int8, pytorch, per_channel, float16, bfloat16, table, onnxruntime, got "int9"; did you mean `int8`?"#.into()),
+        ("kinds: {Linear: int9}", r#"line 1, column 17, kinds.Linear: unknown qconfig: expected one of int8, int8_groups, int4, pytorch, per_channel, float16, bfloat16, table, onnxruntime, got "int9"; did you mean `int4`?"#.into()),
         ("kinds: {Linear: null}", "line 1, column 17, kinds.Linear: expected a preset's name or a qconfig: a map with keys weight, activation, got null".into()),
         ("rules:\n  - kind: LSMT\n    qconfig: null", format!(r#"line 2, column 11, rules[0].kind: unknown kind: expected one of {kinds}, got "LSMT"; did you mean `LSTM`?"#)),
         ("rules: {kind: LSTM}", "line 1, column 8, rules: expected a list of rules, got a map".into()),
@@ -37,7 +37,14 @@ fn mistakes_are_told_where_they_are() {
             "rules:\n  - name: a\n    qconfig:\n      weight:\n        observer: HistogrmObserver",
             r#"line 5, column 19, rules[0].qconfig.weight.observer: unknown observer: expected one of MinMaxObserver, PerChannelMinMaxObserver, MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver, HistogramObserver, OnnxRuntimeObserver, PlaceholderObserver, got "HistogrmObserver"; did you mean `HistogramObserver`?"#.into(),
         ),
-        ("rules: [{name: a, qconfig: {weight: {dtype: int8}}}]", r#"line 1, column 45, rules[0].qconfig.weight.dtype: unknown dtype: expected one of qint8, quint8, float16, bfloat16, got "int8"; did you mean `qint8`?"#.into()),
+        ("rules: [{name: a, qconfig: {weight: {dtype: int9}}}]", r#"line 1, column 45, rules[0].qconfig.weight.dtype: unknown dtype: expected one of qint8, quint8, float16, bfloat16, int4, int8, got "int9"; did you mean"#.into()),
+        ("rules: [{name: a, qconfig: {weight: {dtype: int8}}}]", "expected group_size beside dtype int8, or dtype qint8".into()),
+        ("kinds: {Linear: {weight: {dtype: int4, group_size: 48}}}", "group_size: expected channel or a multiple of 32, got 48".into()),
+        ("kinds: {Linear: {weight: {dtype: int4, group_size: all}}}", r#"group_size: expected channel or a multiple of 32, got "all""#.into()),
+        ("kinds: {Linear: {weight: {dtype: int4, scheme: signed}}}", "unknown scheme of groups: expected one of symmetric, affine, minimum".into()),
+        ("kinds: {Linear: {weight: {dtype: int8, group_size: 32, scheme: affine}}}", "expected symmetric groups of int8".into()),
+        ("kinds: {Linear: {weight: {dtype: int4, observer: MinMaxObserver}}}", "`observer` does not apply to dtype int4".into()),
+        ("kinds: {Linear: {weight: {dtype: int4}, activation: {granularity: per_row}}}", "expected per_group activations for weights in groups".into()),
         ("rules: [{name: a, qconfig: {weight: {qscheme: per_tensor_sym}}}]", r#"did you mean `per_tensor_symmetric`?"#.into()),
         ("rules: [{name: a, qconfig: {weight: {scheme: x}}}]", format!("line 1, column 38, rules[0].qconfig.weight.scheme: unknown key `scheme`: expected one of {observer}; did you mean `qscheme`?")),
         ("rules: [{name: a, qconfig: {weight: {bins: 5}}}]", "line 1, column 38, rules[0].qconfig.weight.bins: `bins` does not apply to MinMaxObserver".into()),
@@ -58,7 +65,7 @@ fn mistakes_are_told_where_they_are() {
         ("rules: [{name: a, qconfig: {weight: {quant_range: [-300, 127]}}}]", "line 1, column 52, rules[0].qconfig.weight.quant_range[0]: expected [min, max] within -128 to 127, with 0 in it, for qint8, got -300".into()),
         ("rules: [{name: a, qconfig: {weight: {quant_range: [5, 7]}}}]", "with 0 in it, for qint8, got [5, 7]".into()),
         ("rules: [{name: a, qconfig: {weight: {quant_range: [0]}}}]", "got 1 items".into()),
-        ("rules: [{name: a, qconfig: {activation: flaot}}]", r#"line 1, column 41, rules[0].qconfig.activation: unknown activation: expected one of float, bfloat16, got "flaot"; did you mean `float`?"#.into()),
+        ("rules: [{name: a, qconfig: {activation: flaot}}]", r#"line 1, column 41, rules[0].qconfig.activation: unknown activation: expected one of float, bfloat16, per_group, got "flaot"; did you mean `float`?"#.into()),
         ("rules: [{name: a, qconfig: {activation: {granularity: per_token}}}]", r#"unknown granularity: expected one of per_tensor, per_row, got "per_token""#.into()),
         ("rules: [{name: a, qconfig: {activation: {reduce_range: 1}}}]", "expected true or false, got 1".into()),
         ("rules: [{name: a, qconfig: [weight]}]", "expected a preset's name or a qconfig: a map with keys weight, activation, got a list".into()),

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::module::{Replay, Tap};
-use candle_dynquant::tune::{Precision, Strategy, Trial};
+use candle_dynquant::tune::{LayerPrecision, Strategy, Trial};
 use candle_dynquant::{
     Checkpoint, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Result, TuningOutcome,
-    WeightDType, WeightInfo, checkpoint, nn, tune,
+    WeightDType, WeightInfo, checkpoint, nn, quantize_dynamic, tune,
 };
 
 use crate::common::{lstm, tensor};
@@ -133,7 +133,7 @@ fn layers_are_ranked_by_what_quantizing_them_does() -> Result<()> {
     let fallen = outcome
         .layers
         .iter()
-        .filter(|l| l.precision != Precision::Int8)
+        .filter(|l| l.precision != LayerPrecision::Int8)
         .count();
     assert!((1..10).contains(&fallen), "{outcome}");
     assert!(Arc::ptr_eq(&model.first, &model.last));
@@ -154,7 +154,7 @@ fn float_is_what_it_was_after_any_number_of_trials() -> Result<()> {
             outcome
                 .layers
                 .iter()
-                .all(|layer| layer.precision == Precision::Float)
+                .all(|layer| layer.precision == LayerPrecision::Float)
         );
         assert_eq!(
             model.forward(&xs)?.to_vec2::<f32>()?,
@@ -187,6 +187,35 @@ impl Tied {
     }
 }
 
+/// From 4 bits, the layers that lose most fall back to 8: a smaller mix than all of 8.
+#[test]
+fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
+    let mut model = Deep::new()?;
+    let xs = tensor(&[9, 24], 3)?;
+    let expected = model.forward(&xs)?;
+    let mut in_8_bits = model.clone();
+    quantize_dynamic(&mut in_8_bits, &QConfigSpec::int8().min_params(0))?;
+    let mut in_4_bits = model.clone();
+    quantize_dynamic(&mut in_4_bits, &QConfigSpec::int4().min_params(0))?;
+    let [best, worst] = [&in_8_bits, &in_4_bits].map(|model| sqnr(&expected, &model.forward(&xs)?));
+    let goal = worst? + 1.;
+    assert!(best? > goal + 3.);
+    let eval = |model: &Deep| sqnr(&expected, &model.forward(&xs)?);
+    let config = crate::config()
+        .absolute(100. - goal)
+        .spec(QConfigSpec::int4().min_params(0));
+    let outcome = tune(&mut model, &config, eval)?;
+    assert!(outcome.met, "{outcome}");
+    let count = |precision| {
+        let layers = outcome.layers.iter();
+        layers.filter(|layer| layer.precision == precision).count()
+    };
+    let [four, eight] = [LayerPrecision::Int4, LayerPrecision::Int8].map(count);
+    assert!(four > 0 && eight > 0, "{outcome}");
+    assert!(outcome.to_string().contains("INT4"), "{outcome}");
+    Ok(())
+}
+
 /// A table and the head that is tied to it change together, and so can be saved.
 #[test]
 fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
@@ -203,9 +232,9 @@ fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
     let source = Checkpoint::open(&float)?;
     let ids = Tensor::arange(0u32, 32, &Device::Cpu)?;
     for (goal, tied) in [
-        (80., Precision::Int8),
-        (50., Precision::Float16),
-        (0., Precision::Float),
+        (80., LayerPrecision::Int8),
+        (50., LayerPrecision::Float16),
+        (0., LayerPrecision::Float),
     ] {
         let mut model = Tied::load(&source)?;
         let expected = model.forward(&ids)?;
@@ -221,7 +250,7 @@ fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
         assert_eq!((words.precision, head.precision), (tied, tied), "{outcome}");
         let best = eval(&model)?;
         assert_eq!(best, outcome.best().expect("a trial").value);
-        if tied != Precision::Float {
+        if tied != LayerPrecision::Float {
             checkpoint::save(&model, &source, &tuned)?;
             let again = Tied::load(&Checkpoint::open(&tuned)?)?;
             assert_eq!(eval(&again)?, best);
@@ -261,14 +290,17 @@ fn tied_layers_have_the_precisions_that_both_have() -> Result<()> {
     let mut inner = Vec::new();
     for trial in &outcome.trials {
         let [words, head] = ["words", "head"].map(|path| of(trial, path));
-        assert!(words == head && head != Precision::Int8PerRow, "{trial}");
+        assert!(
+            words == head && head != LayerPrecision::Int8PerRow,
+            "{trial}"
+        );
         inner.push((of(trial, "inner"), head));
     }
     assert!(inner.iter().any(|(inner, head)| inner != head));
     assert!(
         inner
             .iter()
-            .any(|(inner, _)| *inner == Precision::Int8PerRow)
+            .any(|(inner, _)| *inner == LayerPrecision::Int8PerRow)
     );
     Ok(())
 }
@@ -358,7 +390,7 @@ fn noise_in_many_rows_counts_for_less() -> Result<()> {
         let config = crate::config().strategy(Strategy::Sensitivity);
         let outcome = tune(&mut model, &config, eval)?;
         // After all in int8, the worst falls back alone.
-        assert_eq!(outcome.trials[1].layers[&Precision::Float16], ["1"]);
+        assert_eq!(outcome.trials[1].layers[&LayerPrecision::Float16], ["1"]);
     }
     Ok(())
 }

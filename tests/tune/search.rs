@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use candle_dynquant::tune::{Precision, Stopped, Strategy, tune_with};
+use candle_dynquant::tune::{LayerPrecision, Stopped, Strategy, tune_with};
 use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, WeightDType};
 use candle_dynquant_support::random::Random;
 
@@ -135,7 +135,7 @@ fn per_row_is_tried_where_the_spec_has_another_int8() -> Result<()> {
         let (outcome, seen) = search(&mut model, &config)?;
         assert_eq!(seen, ["ff", "ii", "ii"]);
         let layers = outcome.layers.iter().map(|layer| layer.precision);
-        assert_eq!(layers.collect::<Vec<_>>(), [Precision::Int8PerRow; 2]);
+        assert_eq!(layers.collect::<Vec<_>>(), [LayerPrecision::Int8PerRow; 2]);
         assert_eq!(model[0].to, Some(QConfig::int8()));
     }
     Ok(())
@@ -147,7 +147,7 @@ fn layers_that_the_spec_leaves_are_left() -> Result<()> {
     let config = crate::config().spec(QConfigSpec::int8().min_params(0).exclude("1"));
     let (outcome, seen) = search(&mut model, &config)?;
     assert!(seen.iter().all(|trial| &trial[1..2] == "f"), "{seen:?}");
-    assert_eq!(outcome.layers[1].precision, Precision::Float);
+    assert_eq!(outcome.layers[1].precision, LayerPrecision::Float);
     Ok(())
 }
 
@@ -167,7 +167,11 @@ fn layers_that_were_quantized_before_are_told_as_they_are() -> Result<()> {
     let (outcome, seen) = search(&mut model, &crate::config())?;
     assert_eq!(seen, ["hif", "hii"]);
     let layers = outcome.layers.iter().map(|layer| layer.precision);
-    let expected = [Precision::Float16, Precision::Int8, Precision::Int8];
+    let expected = [
+        LayerPrecision::Float16,
+        LayerPrecision::Int8,
+        LayerPrecision::Int8,
+    ];
     assert_eq!(layers.collect::<Vec<_>>(), expected);
     Ok(())
 }
@@ -184,9 +188,9 @@ fn bytes_of_a_float_layer_are_those_of_its_dtype() -> Result<()> {
         let layers =
             layers.flat_map(|(precision, paths)| paths.iter().map(move |p| (precision, p)));
         let bytes = layers.map(|(precision, path)| match (precision, path.as_str()) {
-            (Precision::Int8, _) => 100,
-            (Precision::Float, "0") => 800,
-            (Precision::Float, "1") => 400,
+            (LayerPrecision::Int8, _) => 100,
+            (LayerPrecision::Float, "0") => 800,
+            (LayerPrecision::Float, "1") => 400,
             _ => 200,
         });
         assert_eq!(trial.bytes, bytes.sum::<usize>(), "{trial}");

@@ -25,16 +25,17 @@ pub use loops::activation::Activation;
 pub use loops::attention::Precision;
 
 pub use calls::activation::activate;
-pub use calls::attention::attention;
+pub use calls::attention::{attention, attention_to_bf16};
 pub use calls::attention_int8::{KeyValues, attend};
 pub use calls::convert::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 pub use calls::gemm::linear_f32;
 pub use calls::linear::{linear, linear_each, linear_into};
 pub use calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};
 pub use calls::norm::{layer_norm, softmax};
+pub use calls::pack::blocks::{block_factor, pack_block_codes, pack_blocks};
 pub use calls::pack::{
-    Channels, Factor, OutOfRange, PART, block_factor, check_finite, encode_rows, extents,
-    halve_rows, pack_block_codes, pack_blocks, pack_codes, pack_floats, pack_halves, pack_int8,
+    Channels, Factor, OutOfRange, PART, check_finite, encode_rows, extents, halve_rows, pack_codes,
+    pack_floats, pack_halves, pack_int8,
 };
 pub use calls::quantize::Codes;
 pub use calls::recurrent::{Recurrence, Step, recur, update_state};
@@ -45,8 +46,8 @@ pub use loops::gates::Gates;
 pub use loops::norm::Norm;
 pub use loops::product::Product;
 pub use loops::rows::Extent;
-pub use packed::blocks::{BlockScale, Blocks};
 pub use packed::{Element, Packed};
+pub use qparams::blocks::{BlockScale, Blocks};
 pub use threads::{set_default as set_default_threads, threads};
 
 #[cfg(test)]

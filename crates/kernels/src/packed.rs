@@ -27,13 +27,13 @@ pub mod heads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use blocks::Blocks;
 use half::{bf16, f16};
 
 use super::isa::{Isa, Pairs, Registers};
 use super::reference::Affine;
 use super::threads::Line;
 use crate::qparams::activation::DynamicConfig;
+use crate::qparams::blocks::{Blocks, INPUTS};
 use crate::sizes;
 
 /// Cache line, and the widest vector register.
@@ -60,7 +60,7 @@ impl Element {
             Self::Int8(_) => 4,
             Self::Float16 => 1,
             Self::BFloat16 => 2,
-            Self::Blocks(_) => blocks::INPUTS,
+            Self::Blocks(_) => INPUTS,
         }
     }
 

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-use crate::packed::blocks::{BlockScale, Blocks, INPUTS};
 use crate::qparams::activation::Arithmetic;
+use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 use crate::qparams::{QParams, symmetric_row};
 
 /// int8 weights in row order, `[n, k]`, and what their codes stand for, `[n]` each.

@@ -10,7 +10,8 @@ use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, belongs};
 use crate::checkpoint::write::{Contents, Output, Planned, Writer, rewrite};
 use crate::error::Result;
 
-/// Writes `source` with its quantized weights as f32, which any loader reads.
+/// Writes `source` with its quantized weights as f32, which any loader reads; attention is in
+/// float32 then, too.
 ///
 /// # Errors
 /// When a scale is not finite and positive, or `out` cannot be written, is the source, or is a
@@ -28,6 +29,7 @@ pub fn dequantize(
         tensors: tensors.collect(),
         formats: BTreeMap::new(),
         views: BTreeMap::new(),
+        attention: BTreeMap::new(),
         config: None,
     };
     rewrite(&contents, out.as_ref(), progress)

@@ -85,6 +85,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
         tensors: tensors.collect(),
         formats: formats.collect(),
         views: BTreeMap::new(),
+        attention: source.attention.clone(),
         config: entry(&linears, &tables, &ignore, source),
     })
 }
@@ -132,10 +133,10 @@ fn in_groups<'a>(
                 .all(|row| kernels::block_factor(max(row)) == 1.);
             Ok(())
         })?;
-        Ok(halves)
+        Ok::<_, Error>(halves)
     };
     // A weight that cannot be read is an error when it is written.
-    let halves = halves().unwrap_or_else(|_: Error| true);
+    let halves = halves().unwrap_or(true);
     let shape = shape().unwrap_or_default();
     let tensors = GroupsWriter::new(name, groups, shape, halves).planned(&entry.shape);
     let write = move |to: &mut Writer<'_>| {

@@ -10,8 +10,9 @@ use super::header::invalid;
 use super::opened::Opened;
 use super::weights::Kind;
 use crate::error::Result;
+use crate::kernels::Precision;
 use crate::weight::origin::{self, Source};
-use crate::weight::{FORMAT, Format, Written};
+use crate::weight::{ATTENTION, FORMAT, Format, Written};
 
 pub struct Backend(pub Arc<Opened>);
 
@@ -24,7 +25,18 @@ impl Backend {
         }
     }
 
+    /// The precision of the attention whose word this is the name of.
+    fn attention(&self, name: &str) -> Option<Precision> {
+        let own = name.strip_suffix(ATTENTION)?.strip_suffix('.')?;
+        self.0.attention.get(own).copied()
+    }
+
     fn read(&self, name: &str, dtype: DType) -> Result<Option<Tensor>> {
+        if let Some(precision) = self.attention(name) {
+            let word = precision.to_string().into_bytes();
+            let length = word.len();
+            return Ok(Some(Tensor::from_vec(word, length, &Device::Cpu)?));
+        }
         if let Some(format) = self.format(name) {
             // Numbers and words only.
             let json = serde_json::to_vec(&Written::from(format)).unwrap_or_default();
@@ -95,6 +107,7 @@ impl SimpleBackend for Backend {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.0.files.find(name).is_some() || self.format(name).is_some()
+        let said = self.format(name).is_some() || self.attention(name).is_some();
+        said || self.0.files.find(name).is_some()
     }
 }

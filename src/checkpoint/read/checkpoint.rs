@@ -109,6 +109,12 @@ impl Checkpoint {
         self.opened.elements(name, 0..entry.elements())
     }
 
+    /// Whether layers are read from it quantized: it has quantized weights, or attention of fewer
+    /// bits than float32.
+    pub fn is_quantized(&self) -> bool {
+        !(self.opened.weights.is_empty() && self.opened.attention.is_empty())
+    }
+
     /// All tensors, by name.
     pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
         let Opened { files, weights, .. } = &*self.opened;

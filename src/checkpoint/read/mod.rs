@@ -21,4 +21,4 @@ pub use opened::Opened;
 pub use record::View;
 pub use scheme::matrix;
 pub use shard::{Shard, is_float};
-pub use weights::{Kind, belongs, owners};
+pub use weights::{Kind, Precisions, belongs, owners};

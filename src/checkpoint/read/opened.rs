@@ -9,7 +9,7 @@ use super::header::{Entry, invalid};
 use super::layouts;
 use super::scheme::matrix;
 use super::shard::Shard;
-use super::weights::{self, Kind, Views, Weights};
+use super::weights::{self, Kind, Precisions, Views, Weights};
 use crate::error::{Error, Result};
 use crate::weight::Format;
 use crate::weight::origin::{Part, Parts, Source};
@@ -20,6 +20,7 @@ pub struct Opened {
     pub files: Files,
     pub weights: Weights,
     pub views: Views,
+    pub attention: Precisions,
     /// The tensors of which these are parts.
     pub viewed: HashMap<String, String>,
     /// Whether `config.json` says of a part of the model how many words it knows.
@@ -32,7 +33,7 @@ pub struct Opened {
 impl Opened {
     pub fn new(mut files: Files, mut config: Quantization) -> Result<Self> {
         layouts::translate(&mut files, &mut config)?;
-        let (weights, views) = weights::find(&files, &config)?;
+        let (weights, views, attention) = weights::find(&files, &config)?;
         let viewed = views.iter().flat_map(|(of, views)| {
             let names = views.values();
             names.map(move |name| (name.clone(), of.clone()))
@@ -44,6 +45,7 @@ impl Opened {
             files,
             weights,
             views,
+            attention,
         })
     }
 

@@ -6,14 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use super::header::parse;
 use crate::error::{Error, Fault, Result};
+use crate::kernels::Precision;
 use crate::weight::origin::Part;
 use crate::weight::{Format, Written};
 use crate::words::brief;
 
 /// The key of the metadata.
 pub const KEY: &str = "candle_dynquant";
-/// The versions that are read: the second has views, and is written if there are any.
-const VERSIONS: [u64; 2] = [1, 2];
+/// The versions that are read: the second has views, the third attention or groups, and each is
+/// written if there are any.
+const VERSIONS: [u64; 3] = [1, 2, 3];
 
 /// The quantized weights of a file.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,6 +29,9 @@ struct Record {
     /// The weights that are parts of tensors.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     views: BTreeMap<String, View>,
+    /// The precision of attention by its name, where it is not float32.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    attention: BTreeMap<String, Precision>,
 }
 
 /// A quantized weight beside the tensor that has the same part, in floats or otherwise quantized,
@@ -38,11 +43,12 @@ pub struct View {
     pub part: Part,
 }
 
-/// The record of a file's weights, by their names.
+/// The record of a file's weights and attention, by their names.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     pub weights: BTreeMap<String, Format>,
     pub views: BTreeMap<String, View>,
+    pub attention: BTreeMap<String, Precision>,
 }
 
 #[derive(Deserialize)]
@@ -82,21 +88,32 @@ pub fn read(json: &str) -> Result<Recorded> {
         .into_iter()
         .map(format)
         .collect::<Result<_>>()?;
-    let views = record.views;
-    Ok(Recorded { weights, views })
+    Ok(Recorded {
+        weights,
+        views: record.views,
+        attention: record.attention,
+    })
 }
 
-/// The metadata for these weights.
+/// The metadata for these weights and this attention.
 pub fn write<'a>(
     weights: impl IntoIterator<Item = (&'a str, Format)>,
     views: BTreeMap<String, View>,
+    attention: BTreeMap<String, Precision>,
 ) -> String {
     let mut record = Record {
         version: VERSIONS[usize::from(!views.is_empty())],
         views,
         ..Default::default()
     };
+    if !attention.is_empty() {
+        record.version = VERSIONS[2];
+        record.attention = attention;
+    }
     for (name, format) in weights {
+        if format.groups().is_some() {
+            record.version = VERSIONS[2];
+        }
         let format = Written::from(format);
         let known = record.formats.iter().position(|own| *own == format);
         let number = known.unwrap_or_else(|| {

@@ -12,6 +12,7 @@ use super::record::{self, View};
 use super::scheme::{Scheme, is_in_order, matrix, scheme};
 use super::shard::{Shard, is_float};
 use crate::error::Result;
+use crate::kernels::Precision;
 use crate::observer::ZeroPoints;
 use crate::qconfig::{BLOCK, GroupConfig, GroupScheme, IntType};
 use crate::qparams::{QDType, QScheme};
@@ -28,6 +29,9 @@ pub type Weights = BTreeMap<String, Kind>;
 /// them.
 pub type Views = BTreeMap<String, BTreeMap<Part, String>>;
 
+/// The precision of attention by its name, where it is not float32.
+pub type Precisions = BTreeMap<String, Precision>;
+
 /// How a weight is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -38,17 +42,25 @@ pub enum Kind {
     Groups(usize),
 }
 
-/// Finds the quantized weights: those that the metadata names, and int8 weights with scales.
+/// Finds the quantized weights, those that the metadata names and int8 weights with scales; and
+/// attention of fewer bits.
 ///
 /// # Errors
 /// When a tensor that belongs to one is missing, or has another dtype or shape.
-pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views)> {
+pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Precisions)> {
     let (mut weights, mut views) = (Weights::new(), Views::new());
+    let mut attention = Precisions::new();
     for shard in &files.shards {
         let Some(json) = shard.header.metadata.get(record::KEY) else {
             continue;
         };
         let recorded = record::read(json).map_err(|e| e.in_file(&shard.path))?;
+        for (name, precision) in recorded.attention {
+            if *attention.entry(name.clone()).or_insert(precision) != precision {
+                let expected = "one precision of attention in the metadata of all files";
+                return Err(invalid(&name, expected, "two").in_file(&shard.path));
+            }
+        }
         for (name, view) in recorded.views {
             let checked = check_view(files, &name, &view, &recorded.weights);
             checked.map_err(|e| e.in_file(&shard.path))?;
@@ -84,7 +96,7 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views)> {
             weights.insert(name.to_owned(), kind);
         }
     }
-    Ok((weights, views))
+    Ok((weights, views, attention))
 }
 
 /// Checks that a view is a weight of the shape of a part of a tensor.

@@ -3,6 +3,7 @@
 use candle_core::Tensor;
 
 use crate::error::Result;
+use crate::kernels::Precision;
 use crate::module::{Affine, AnyLayer, AnyNorm, LayerKind, Visitor, WeightInfo};
 use crate::weight::{Origin, Quantized, Value};
 
@@ -43,6 +44,13 @@ pub struct HeldNorm {
     pub folded: bool,
 }
 
+/// Attention, and the name it was loaded under.
+pub struct HeldAttention {
+    pub path: String,
+    pub name: Option<String>,
+    pub precision: Precision,
+}
+
 /// The layers and norms of the model.
 #[derive(Default)]
 pub struct Collect {
@@ -52,6 +60,7 @@ pub struct Collect {
     /// Weights that layers do not hand out: the checkpoint has them.
     pub kept: Vec<Held<()>>,
     pub norms: Vec<HeldNorm>,
+    pub attention: Vec<HeldAttention>,
     pub embeddings: Vec<String>,
     /// Linears without quantized weights: a tied head has no tensor that tells of it.
     pub float_linears: Vec<String>,
@@ -89,6 +98,12 @@ impl Visitor for Collect {
         let own = [layer.checkpoint_name(), Some(path)];
         let own: Vec<&str> = own.into_iter().flatten().collect();
         let stored = layer.stored()?;
+        self.attention
+            .extend(layer.precision().map(|precision| HeldAttention {
+                path: path.to_owned(),
+                name: layer.checkpoint_name().map(str::to_owned),
+                precision,
+            }));
         match layer.kind() {
             LayerKind::Embedding => self.embeddings.extend(own.iter().map(|n| (*n).to_owned())),
             LayerKind::Linear if stored.iter().all(|weight| weight.quantized().is_none()) => {

@@ -15,8 +15,8 @@ use super::entry::with_entry;
 use super::groups::packed;
 use super::writer::{Planned, Writer, writing};
 use crate::checkpoint::read::{
-    Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Packing, Shard, View, is_of_model,
-    read_small, record,
+    Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Packing, Precisions, Shard, View,
+    is_of_model, read_small, record,
 };
 use crate::error::{Error, Fault, Result};
 use crate::weight::{Format, PACKED, SHAPE};
@@ -34,6 +34,8 @@ pub struct Contents<'a> {
     pub formats: BTreeMap<String, Format>,
     /// The weights that are parts of tensors, by name; those that are not written are none.
     pub views: BTreeMap<String, View>,
+    /// Attention of fewer bits than float32, by name.
+    pub attention: Precisions,
     /// The entry `quantization_config`.
     pub config: Option<Value>,
 }
@@ -156,8 +158,14 @@ fn write_shard(
     let mut views = contents.views.clone();
     let is_planned = |name: &str| planned.iter().any(|own| own.name == name);
     views.retain(|name, _| is_planned(name) || is_planned(&format!("{name}{PACKED}")));
-    let record = record::write(here, views);
-    if formats.is_empty() {
+    // The first file has what is in none.
+    let attention = match number {
+        0 => contents.attention.clone(),
+        _ => Precisions::new(),
+    };
+    let is_empty = formats.is_empty() && attention.is_empty();
+    let record = record::write(here, views, attention);
+    if is_empty {
         metadata.remove(record::KEY)
     } else {
         metadata.insert(record::KEY.into(), record)

@@ -6,15 +6,15 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::collect::Collect;
+use super::collect::{Collect, HeldAttention};
 use super::entry::{Module, entry};
 use super::errors::contested;
 use super::floats::Floats;
 use super::placing::{Placed, Replacement, SavedView};
 use super::rewrite::{Contents, Output, rewrite};
 use super::weight::weight;
-use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, View, belongs, owners};
-use crate::error::Result;
+use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, Precisions, View, belongs, owners};
+use crate::error::{Error, Fault, Result};
 use crate::module::{LayerKind, Quantizable, Walk};
 use crate::weight::Format;
 
@@ -64,7 +64,7 @@ use crate::weight::Format;
 ///
 /// # Errors
 /// When a quantized layer has no tensor in the source, or one of another shape; when a layer cannot
-/// be saved; when `out` cannot be written, is the source, is a device, fifo or socket, or a folder
+/// be saved, as attention of fewer bits that was not [loaded](crate::nn::Attention::load); when `out` cannot be written, is the source, is a device, fifo or socket, or a folder
 /// with other files. Then nothing is changed.
 pub fn save<M>(model: &M, source: &Checkpoint, out: impl AsRef<Path>) -> Result<Saved>
 where
@@ -147,12 +147,14 @@ struct Save<'a> {
     source: &'a Opened,
     placed: Placed,
     floats: Floats,
+    attention: Precisions,
     config: Option<Value>,
     unsaved: Vec<String>,
 }
 
 impl<'a> Save<'a> {
     fn new(collect: Collect, source: &'a Opened) -> Result<Self> {
+        let attention = attention(&collect.attention, source)?;
         let (floats, unsaved) = Floats::new(&collect, source)?;
         // A float layer needs its tensor.
         let needed = collect.floats.iter().map(|held| held.with(()));
@@ -170,6 +172,7 @@ impl<'a> Save<'a> {
             source,
             placed,
             floats,
+            attention,
             config,
             unsaved,
         })
@@ -183,6 +186,7 @@ impl<'a> Save<'a> {
             tensors: tensors.collect(),
             formats: self.formats(),
             views: self.views(),
+            attention: self.attention.clone(),
             config: self.config.clone(),
         }
     }
@@ -255,6 +259,37 @@ impl<'a> Save<'a> {
         });
         all.collect()
     }
+}
+
+/// The attention of fewer bits than float32 that there is then, by name.
+fn attention(held: &[HeldAttention], source: &Opened) -> Result<Precisions> {
+    let mut all = source.attention.clone();
+    let mut own = Precisions::new();
+    for held in held {
+        let HeldAttention {
+            path, precision, ..
+        } = held;
+        let Some(name) = &held.name else {
+            if !precision.is_reduced() {
+                continue;
+            }
+            let error = Error::from(Fault::Unsavable {
+                expected: "attention that remembers a name, by `nn::Attention::load`".into(),
+                got: format!("one in {precision} without a name"),
+            });
+            return Err(error.at(path));
+        };
+        if *own.entry(name.clone()).or_insert(*precision) != *precision {
+            let error = Error::from(Fault::Unsavable {
+                expected: format!("one precision of attention for the name {name:?}"),
+                got: "two layers with different ones".into(),
+            });
+            return Err(error.at(path));
+        }
+    }
+    all.extend(own);
+    all.retain(|_, precision| precision.is_reduced());
+    Ok(all)
 }
 
 fn config(

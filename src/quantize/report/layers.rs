@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::kernels::Isa;
+use crate::kernels::{Isa, Precision};
 use crate::module::LayerKind;
 use crate::quantize::float_tensors::{self, FloatTensor};
 use crate::quantize::hidden::{HiddenField, OpaqueField};
@@ -52,6 +52,9 @@ pub struct LayerReport {
     /// Swapped, or why not.
     #[serde(flatten)]
     pub outcome: Outcome,
+    /// The precision of its factors now, of a layer without weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
     /// Elements of its weights.
     pub parameters: usize,
     /// Bytes of its weights before quantization. Memory shared with the layer in
@@ -111,6 +114,10 @@ impl Report {
                 tied_to: before.other(index).map(|owner| paths[owner].clone()),
                 saturated: count(|info| info.saturated),
                 underflowed: count(|info| info.underflowed),
+                precision: match quantized.replacements.get(&found.path) {
+                    Some(replacement) => replacement.precision(),
+                    None => found.precision,
+                },
                 outcome: match (decision, quantized.sharing.get(&found.path)) {
                     (_, Some(lender)) => Outcome::Shared {
                         with: lender.clone(),

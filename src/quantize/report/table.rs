@@ -47,6 +47,10 @@ fn table(rows: &[Row<'_>]) -> Table {
     table.load_style(RULED);
     table.set_header(["layer", "", "kind", "now", "before", "after"]);
     for Row { name, first, count } in rows {
+        let bytes = |bytes| match first.precision {
+            Some(_) => "-".to_owned(),
+            None => human_bytes(bytes),
+        };
         table.add_row([
             name.clone(),
             match count {
@@ -54,9 +58,12 @@ fn table(rows: &[Row<'_>]) -> Table {
                 count => format!("x{count}"),
             },
             first.kind.to_string(),
-            first.outcome.to_string(),
-            human_bytes(count * first.bytes_before),
-            human_bytes(count * first.bytes_after),
+            match (&first.outcome, first.precision) {
+                (Outcome::Swapped { .. }, Some(precision)) => precision.to_string(),
+                (outcome, _) => outcome.to_string(),
+            },
+            bytes(count * first.bytes_before),
+            bytes(count * first.bytes_after),
         ]);
     }
     for column in [1, 4, 5] {

@@ -22,6 +22,7 @@ impl QConfigSpec {
     /// let spec = QConfigSpec::from_yaml(r"
     /// preset: int8                       # optional, as all keys are
     /// embeddings: true
+    /// attention: true
     /// min_params: 1000
     /// exclude: [classifier, encoder.layer.0]
     /// rules:                             # a later one wins among equals
@@ -109,6 +110,8 @@ impl Read for QConfigSpec {
             "preset",
             "kinds",
             "embeddings",
+            "attention",
+            "head",
             "min_params",
             "exclude",
             "rules",
@@ -119,11 +122,20 @@ impl Read for QConfigSpec {
         if map.read("embeddings", Node::bool)? == Some(true) {
             spec = spec.embeddings();
         }
+        if map.read("attention", Node::bool)? == Some(true) {
+            spec = spec.attention();
+        }
         if let Some(kinds) = map.get("kinds") {
             for (kind, qconfig) in kinds.entries("a map from kinds to qconfigs")? {
                 let kind = kind.word("a kind", str::parse)?;
                 spec = spec.presets([kind], &QConfig::read(qconfig)?);
             }
+        }
+        if let Some(head) = map.get("head") {
+            spec = spec.head(match head.value {
+                Value::Null => None,
+                _ => Some(QConfig::read(head)?),
+            });
         }
         let whole = "a whole number, 0 or more";
         if let Some(elements) = map.read("min_params", |n| n.integer(whole, |_| true))? {
@@ -186,6 +198,11 @@ struct Written<'a> {
     kinds: BTreeMap<&'a LayerKind, Brief<'a>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     embeddings: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    attention: bool,
+    /// Where it is not that of the preset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    head: Option<Option<Brief<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_params: Option<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -230,7 +247,8 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         // The shortest form that names allow.
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
         let mut preset = None;
-        let mut min_params = 0;
+        let (mut min_params, mut head) = (0, None);
+        let mut of_attention = QConfigSpec::new().of_attention();
         for name in QConfigSpec::PRESETS {
             let Ok(named) = QConfigSpec::preset(name) else {
                 continue;
@@ -242,7 +260,8 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
             {
                 kinds.retain(|kind, _| !named.presets.contains_key(kind));
                 preset = Some(name);
-                min_params = named.min_params;
+                (min_params, head) = (named.min_params, named.head.clone());
+                of_attention = named.of_attention();
                 break;
             }
         }
@@ -250,6 +269,10 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         let embeddings = kinds.get(&LayerKind::Embedding) == Some(&&tables);
         if embeddings {
             kinds.remove(&LayerKind::Embedding);
+        }
+        let attention = kinds.get(&LayerKind::Attention) == Some(&&of_attention);
+        if attention {
+            kinds.remove(&LayerKind::Attention);
         }
         // Rules at the head that only exclude read better as a list.
         let excluded = |rule: &'a Rule| match (&rule.pattern, &rule.qconfig) {
@@ -268,6 +291,8 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         Self {
             preset,
             embeddings,
+            attention,
+            head: (spec.head != head).then(|| spec.head.as_ref().map(Brief::from)),
             min_params: (spec.min_params != min_params).then_some(spec.min_params),
             kinds: kinds.into_iter().map(|(k, q)| (k, q.into())).collect(),
             rules: rules.collect(),

@@ -49,6 +49,8 @@ pub struct QConfigSpec {
     rules: Vec<Rule>,
     regexes: RegexTotals,
     min_params: usize,
+    /// The configuration of output projections, where it is not that of their kind in a preset.
+    head: Option<QConfig>,
 }
 
 /// How many rules a spec may have; each is compared with every name of the model.
@@ -84,6 +86,7 @@ impl QConfigSpec {
             rules: Vec::new(),
             regexes: RegexTotals::default(),
             min_params: 0,
+            head: None,
         }
     }
 
@@ -97,11 +100,13 @@ impl QConfigSpec {
         Self::all_kinds(QConfig::int8()).min_params(WORTHWHILE)
     }
 
-    /// [`QConfig::int4`] for every kind that multiplies: weights of 4.5 bits.
+    /// [`QConfig::int4`] for every kind that multiplies: weights of 4.5 bits; of the output
+    /// [projection](Self::head), which costs most accuracy, [`QConfig::int8`].
     ///
     /// Layers of fewer than 1,000 weight elements stay float, as in [`int8`](Self::int8).
     pub fn int4() -> Self {
-        Self::all_kinds(QConfig::int4()).min_params(WORTHWHILE)
+        let spec = Self::all_kinds(QConfig::int4()).min_params(WORTHWHILE);
+        spec.head(QConfig::int8())
     }
 
     /// [`QConfig::int8_groups`] for every kind that multiplies: weights of 8.5 bits.
@@ -145,7 +150,8 @@ impl QConfigSpec {
         Self::new().presets(LayerKind::DEFAULT, &qconfig)
     }
 
-    /// The seven kinds that multiply, all with `qconfig`; embeddings do not.
+    /// The seven kinds that multiply by weights, all with `qconfig`: neither embeddings nor
+    /// attention.
     pub fn all_kinds(qconfig: QConfig) -> Self {
         Self::new().presets(LayerKind::MULTIPLYING, &qconfig)
     }
@@ -198,6 +204,31 @@ impl QConfigSpec {
         self.presets([LayerKind::Embedding], &Self::tables())
     }
 
+    /// Adds attention, [`nn::Attention`](crate::nn::Attention), which is off by default: in bfloat16
+    /// where the preset has half-precision weights, else in 8 bits; the model need not have any.
+    ///
+    /// ```
+    /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec};
+    ///
+    /// let spec = QConfigSpec::int8().attention().exclude("encoder.layer.0");
+    /// let bfloat16 = QConfigSpec::int8().kind(LayerKind::Attention, QConfig::bfloat16());
+    /// ```
+    #[must_use]
+    pub fn attention(self) -> Self {
+        let qconfig = self.of_attention();
+        self.presets([LayerKind::Attention], &qconfig)
+    }
+
+    /// The configuration of [`attention`](Self::attention).
+    fn of_attention(&self) -> QConfig {
+        let mut own = self.presets.values();
+        if own.any(|qconfig| matches!(qconfig, QConfig::Half(_))) {
+            QConfig::bfloat16()
+        } else {
+            QConfig::int8()
+        }
+    }
+
     /// The configuration of [`embeddings`](Self::embeddings).
     const fn tables() -> QConfig {
         QConfig::table().eps(QConfig::MIN_EPS)
@@ -240,7 +271,17 @@ impl QConfigSpec {
         self.targets(targets.items(), &None)
     }
 
-    /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none. A
+    /// Gives the output projection of a language model another configuration than a preset gives to
+    /// Linears: one whose name is or ends in `lm_head` or `embed_out`, or that shares the matrix of an
+    /// embedding. A rule by kind or name comes before; `None` treats it as any Linear.
+    #[must_use]
+    pub fn head(mut self, qconfig: impl Into<Option<QConfig>>) -> Self {
+        self.head = qconfig.into();
+        self
+    }
+
+    /// Leaves layers with fewer weight elements than this, not counting biases; 0 leaves none.
+    /// Attention, which has none, is not concerned. A
     /// layer that a rule matches by its exact name is swapped regardless.
     #[must_use]
     pub fn min_params(mut self, elements: usize) -> Self {
@@ -293,7 +334,7 @@ impl QConfigSpec {
         let decisions: Vec<_> = survey
             .layers
             .iter()
-            .map(|layer| self.decide(&matchers, layer))
+            .map(|layer| self.decide(&matchers, layer, survey))
             .collect();
         if decisions.iter().any(Decision::is_quantized) {
             Ok(decisions)
@@ -304,7 +345,16 @@ impl QConfigSpec {
         }
     }
 
-    fn decide(&self, matchers: &[Matcher<'_>], layer: &Found) -> Decision {
+    /// The configuration of a layer that no rule matches.
+    fn preset_of(&self, layer: &Found, survey: &Survey) -> Option<&QConfig> {
+        let of_kind = self.presets.get(&layer.kind)?;
+        match &self.head {
+            Some(head) if survey.is_head(layer) => Some(head),
+            _ => Some(of_kind),
+        }
+    }
+
+    fn decide(&self, matchers: &[Matcher<'_>], layer: &Found, survey: &Survey) -> Decision {
         // `max_by_key` keeps the last of equals: a later rule of the same rank wins.
         let best = self
             .rules
@@ -314,16 +364,28 @@ impl QConfigSpec {
             .max_by_key(|(_, rank)| *rank);
         let (qconfig, exact) = match best {
             Some((rule, rank)) => match &rule.qconfig {
+                // A rule for a part of the model is one for its weights, too.
+                Some(qconfig)
+                    if layer.precision.is_some()
+                        && matches!(rank, Rank::Ancestor(_) | Rank::Regex)
+                        && qconfig.precision().is_err() =>
+                {
+                    let qconfig = qconfig.to_string();
+                    return Decision::Leave(LeftReason::NoPrecision { qconfig });
+                }
                 Some(qconfig) => (qconfig, rank == Rank::Exact),
                 None => {
                     let rule = rule.pattern.to_string();
                     return Decision::Leave(LeftReason::KeptFloat { rule });
                 }
             },
-            None => match self.presets.get(&layer.kind) {
+            None => match self.preset_of(layer, survey) {
                 Some(qconfig) => (qconfig, false),
                 None if layer.kind == LayerKind::Embedding => {
-                    return Decision::Leave(LeftReason::OffByDefault);
+                    return Decision::Leave(LeftReason::OffByDefault { by: "embeddings" });
+                }
+                None if layer.kind == LayerKind::Attention => {
+                    return Decision::Leave(LeftReason::OffByDefault { by: "attention" });
                 }
                 None => return Decision::Leave(LeftReason::NoRule),
             },
@@ -331,7 +393,7 @@ impl QConfigSpec {
         let parameters = layer.parameters();
         if layer.is_quantized() {
             Decision::Leave(LeftReason::AlreadyQuantized)
-        } else if parameters < self.min_params && !exact {
+        } else if layer.precision.is_none() && parameters < self.min_params && !exact {
             Decision::Leave(LeftReason::TooSmall {
                 parameters,
                 min_params: self.min_params,
@@ -351,12 +413,24 @@ impl QConfigSpec {
 /// One rule a line.
 impl fmt::Display for QConfigSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Attention has no weight that a configuration would describe.
+        let words = |kind: Option<&LayerKind>, qconfig: &QConfig| match qconfig.precision() {
+            Ok(precision) if kind == Some(&LayerKind::Attention) => precision.to_string(),
+            _ => qconfig.to_string(),
+        };
         for (kind, qconfig) in &self.presets {
-            writeln!(f, "kind {kind}: {qconfig}")?;
+            writeln!(f, "kind {kind}: {}", words(Some(kind), qconfig))?;
+        }
+        if let Some(head) = &self.head {
+            writeln!(f, "output projection: {head}")?;
         }
         for rule in &self.rules {
+            let kind = match &rule.pattern {
+                Pattern::Kind(kind) => Some(kind),
+                _ => None,
+            };
             match &rule.qconfig {
-                Some(qconfig) => writeln!(f, "{}: {qconfig}", rule.pattern)?,
+                Some(qconfig) => writeln!(f, "{}: {}", rule.pattern, words(kind, qconfig))?,
                 None => writeln!(f, "{}: keep float", rule.pattern)?,
             }
         }

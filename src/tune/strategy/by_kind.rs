@@ -2,7 +2,7 @@
 
 use super::trials::{Trials, start};
 use crate::tune::stop::Step;
-use crate::tune::units::{Precision, Units};
+use crate::tune::units::{LayerPrecision, Units};
 
 /// All int8; if that fails, float, to which kinds are added, the largest first, each in the first
 /// precision with which the criterion holds.
@@ -11,10 +11,10 @@ pub(super) fn run(units: &Units, trials: &mut dyn Trials) -> Step {
         return Ok(());
     }
     let precisions = [units.starts(), units.fallbacks()].concat();
-    let mut kept = units.uniform(Precision::Float);
+    let mut kept = units.uniform(LayerPrecision::Float);
     let mut any = false;
     for (_, of_kind) in units.kinds() {
-        for &precision in precisions.iter().filter(|p| **p != Precision::Float) {
+        for &precision in precisions.iter().filter(|p| **p != LayerPrecision::Float) {
             let added = units.with(&kept, &of_kind, precision);
             if trials.probe(&added)?.passed {
                 (kept, any) = (added, true);

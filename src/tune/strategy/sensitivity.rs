@@ -2,7 +2,7 @@
 
 use super::trials::{Trials, start};
 use crate::tune::stop::Step;
-use crate::tune::units::{Assignment, Precision, Units};
+use crate::tune::units::{Assignment, LayerPrecision, Units};
 
 /// Evaluations, the float model's included, within which the first fallback is bisected.
 pub(super) fn budget(units: usize) -> usize {
@@ -53,7 +53,7 @@ fn give_back(
         if trials.stops_at_first() && trials.evals() >= budget(units.len()) {
             break;
         }
-        let precision: Precision = base.0[unit];
+        let precision: LayerPrecision = base.0[unit];
         let given = units.with(&fallen, &[unit], precision);
         if trials.probe(&given)?.passed {
             fallen = given;

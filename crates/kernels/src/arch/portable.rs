@@ -15,7 +15,7 @@ use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
-use crate::packed::blocks::Blocks;
+use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[inline(never)]

@@ -1,9 +1,14 @@
 //! Attention of all heads, cut into blocks of queries.
 
+use std::cell::Cell;
+
+use half::bf16;
+
 use super::attention_int8;
+use super::convert::WidenBf16;
 use crate::isa::Isa;
 use crate::loops::attention::{Attention, Block, Heads, Precision, Queries};
-use crate::loops::buffer;
+use crate::loops::buffer::{self, Aligned};
 use crate::loops::float_tile::COLUMNS;
 use crate::loops::product::Sink;
 use crate::sizes;
@@ -18,15 +23,13 @@ impl<'a> Attention<'a> {
         let Self { k, v, .. } = self;
         let queries = self.queries().checked(k.rows, k.columns);
         assert!(k.rows == v.rows, "k and v: expected one number of keys");
-        Self {
-            k: k.checked("k", self.batch, self.kv_heads),
-            v: v.checked("v", self.batch, self.kv_heads),
-            ..self.of(queries)
-        }
+        let k = k.checked("k", self.batch, self.kv_heads);
+        let v = v.checked("v", self.batch, self.kv_heads);
+        Self::new(queries, k, v, self.precision)
     }
 
-    /// Itself, with other queries.
-    fn of(self, queries: Queries<'a>) -> Self {
+    /// Attention of queries to these keys and values.
+    pub fn new(queries: Queries<'a>, k: Heads<'a>, v: Heads<'a>, precision: Precision) -> Self {
         let Queries {
             q,
             mask,
@@ -38,13 +41,15 @@ impl<'a> Attention<'a> {
         } = queries;
         Self {
             q,
+            k,
+            v,
             mask,
             causal,
             scale,
             batch,
             heads,
             kv_heads,
-            ..self
+            precision,
         }
     }
 
@@ -59,11 +64,7 @@ impl<'a> Attention<'a> {
             strides: [of.strides[1], 0, of.strides[2]],
             ..of
         };
-        Self {
-            k: keys(self.k),
-            v: keys(self.v),
-            ..self.of(queries)
-        }
+        Self::new(queries, keys(self.k), keys(self.v), self.precision)
     }
 }
 
@@ -119,9 +120,6 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
         _ => blocks.max(registers.min(wanted.div_ceil(batch * heads))),
     };
     sizes::length("registers by blocks", &[registers, blocks]);
-    let tasks = batch * heads * blocks;
-    // Threads count the tasks that they get in u32.
-    let share = tasks.div_ceil(u32::MAX as usize);
     // SAFETY: the blocks of all heads of all sequences are all rows and columns of the output, each
     // once: they fill it, and do not overlap.
     unsafe {
@@ -136,17 +134,126 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
                     head: head % heads,
                     queries: start..end.min(q.rows),
                 };
-                if !isa.attend::<false>(&attention, block.clone(), &out) {
-                    isa.attend::<true>(&attention, block, &out);
-                }
+                compute(isa, &attention, block, &out);
             };
-            match count {
-                1 => (0..tasks).for_each(task),
-                _ => threads.for_each(tasks.div_ceil(share), false, |index| {
-                    (index * share..tasks.min((index + 1) * share)).for_each(task);
-                }),
-            }
+            threads.spread(count, batch * heads * blocks, task);
         })
+    }
+}
+
+/// Computes a block, again with care if it is not finite.
+///
+/// # Safety
+/// No other thread computes one of its queries.
+unsafe fn compute(isa: Isa, attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+    // SAFETY: the contract is the same.
+    unsafe {
+        if !isa.attend::<false>(attention, block.clone(), out) {
+            isa.attend::<true>(attention, block, out);
+        }
+    }
+}
+
+thread_local! {
+    static WIDENED: Cell<Aligned> = Cell::default();
+}
+
+/// [`attention`] with factors in bfloat16 to keys and values that are bfloat16 already, which it
+/// widens head by head.
+///
+/// # Panics
+/// If the sizes of the operands do not agree, or one exceeds its slice.
+pub fn attention_to_bf16(
+    isa: Isa,
+    queries: Queries<'_>,
+    k: Heads<'_, bf16>,
+    v: Heads<'_, bf16>,
+) -> Vec<f32> {
+    let queries = queries.checked(k.rows, k.columns);
+    assert!(k.rows == v.rows, "k and v: expected one number of keys");
+    let (batch, kv_heads) = (queries.batch, queries.kv_heads);
+    let [k, v] = [("k", k), ("v", v)].map(|(name, of)| of.checked(name, batch, kv_heads));
+    let (rows, len) = (
+        queries.q.rows,
+        [batch, queries.heads, queries.q.rows, v.columns],
+    );
+    let len = sizes::length("out", &len);
+    if len == 0 || k.rows == 0 {
+        return vec![0.; len];
+    }
+    // Of each head its own matrix, wherever a task has it.
+    let own = |of: Heads<'_, bf16>| Heads {
+        values: &[][..],
+        strides: [0, 0, of.columns],
+        rows: of.rows,
+        columns: of.columns,
+    };
+    let attention = Attention::new(queries, own(k), own(v), Precision::BFloat16).grouped();
+    let work = [
+        queries.heads,
+        rows,
+        k.rows,
+        k.columns.saturating_add(v.columns),
+    ];
+    let work = work.into_iter().fold(batch, usize::saturating_mul);
+    let threads = Threads::of_caller();
+    let count = if work < SERIAL_MACS {
+        1
+    } else {
+        threads.count()
+    };
+    // SAFETY: the heads of all sequences are all columns of the output, each once: they fill it,
+    // and do not overlap.
+    unsafe {
+        buffer::filled(len, |out| {
+            let out = Sink::channels(out, attention.heads * v.columns);
+            let task = |index: usize| {
+                let mut room = Aligned::take(&WIDENED);
+                let [wide_k, wide_v] = room.split([k, v].map(|of| of.rows * of.columns));
+                for (of, wide) in [(k, &mut *wide_k), (v, &mut *wide_v)] {
+                    widen(isa, of, [index / kv_heads, index % kv_heads], wide);
+                }
+                let own = Attention {
+                    k: Heads {
+                        values: wide_k,
+                        ..attention.k
+                    },
+                    v: Heads {
+                        values: wide_v,
+                        ..attention.v
+                    },
+                    ..attention
+                };
+                let group = own.heads / own.kv_heads;
+                let first = index % own.kv_heads * group;
+                let step = Precision::BFloat16.queries_of_task();
+                for head in first..first + group {
+                    for start in (0..own.q.rows).step_by(step) {
+                        let block = Block {
+                            batch: index / own.kv_heads,
+                            head,
+                            queries: start..own.q.rows.min(start + step),
+                        };
+                        compute(isa, &own, block, &out);
+                    }
+                }
+                room.keep(&WIDENED);
+            };
+            threads.spread(count, batch * kv_heads, task);
+        })
+    }
+}
+
+/// Writes the matrix of a head of a sequence as f32.
+fn widen(isa: Isa, from: Heads<'_, bf16>, [sequence, head]: [usize; 2], to: &mut [f32]) {
+    let columns = if from.strides[2] == from.columns {
+        to.len()
+    } else {
+        from.columns
+    };
+    for (row, out) in to.chunks_mut(columns.max(1)).enumerate() {
+        let values = &from.of(sequence, head, row)[..out.len()];
+        isa.run(WidenBf16 { values, out });
     }
 }
 

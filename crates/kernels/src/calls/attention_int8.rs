@@ -38,6 +38,12 @@ pub struct KeyValues {
     scales: Vec<f32>,
 }
 
+impl Clone for KeyValues {
+    fn clone(&self) -> Self {
+        self.with_capacity(self.capacity)
+    }
+}
+
 thread_local! {
     static KEY_VALUES: Cell<Option<KeyValues>> = const { Cell::new(None) };
     static ROOM: Cell<Room> = Cell::default();
@@ -117,6 +123,39 @@ impl KeyValues {
         }
     }
 
+    /// The same rows, with room for `capacity` of each head: they are copied, not converted.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new), and if there are more rows.
+    #[must_use]
+    pub fn with_capacity(&self, capacity: usize) -> Self {
+        let heads = [self.batch, self.kv_heads];
+        let value_dim = self.value_dim();
+        let mut new = Self::new(self.keys.isa(), heads, [self.keys.k(), value_dim], capacity);
+        new.keys
+            .copy_heads(&self.keys, self.len, self.keys.groups());
+        new.values
+            .copy_heads(&self.values, value_dim, self.len.div_ceil(4));
+        let [to, from] = [&new, self].map(|of| of.capacity.next_multiple_of(BLOCK));
+        for head in 0..self.batch * self.kv_heads {
+            let own = &self.scales[head * from..][..self.len];
+            new.scales[head * to..][..self.len].copy_from_slice(own);
+        }
+        new.len = self.len;
+        new
+    }
+
+    /// Keeps the first rows of each head, at most `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Columns of the values.
+    fn value_dim(&self) -> usize {
+        let heads = self.batch * self.kv_heads;
+        self.values.n().checked_div(heads).unwrap_or(0)
+    }
+
     /// Rows of each head.
     pub fn len(&self) -> usize {
         self.len
@@ -132,9 +171,10 @@ impl KeyValues {
         self.capacity
     }
 
-    /// Bytes of codes and scales.
+    /// Bytes of codes, scales and the room behind them.
     pub fn bytes(&self) -> usize {
-        self.keys.bytes() + self.values.bytes() + size_of_val(&*self.scales)
+        let packed = self.keys.bytes_of_heads() + self.values.bytes_of_heads();
+        packed + size_of_val(&*self.scales)
     }
 
     /// Scores of a query, padding included.
@@ -151,7 +191,11 @@ impl KeyValues {
         let k = k.checked("k", self.batch, self.kv_heads);
         let v = v.checked("v", self.batch, self.kv_heads);
         let heads = self.batch * self.kv_heads;
-        let value_dim = self.values.n().checked_div(heads).unwrap_or(v.columns);
+        let value_dim = if heads == 0 {
+            v.columns
+        } else {
+            self.value_dim()
+        };
         assert!(
             k.columns == self.keys.k(),
             "k: expected {} columns",
@@ -317,7 +361,7 @@ pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
         kv.kv_heads,
         kv.batch
     );
-    let value_dim = kv.values.n().checked_div(batch * kv_heads).unwrap_or(0);
+    let value_dim = kv.value_dim();
     let queries = queries.checked(keys, kv.keys.k()).grouped();
     let Queries {
         q, batch, heads, ..
@@ -343,9 +387,6 @@ pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
         1 => 1,
         _ => wanted.div_ceil(batch * heads).clamp(1, tiles),
     };
-    let tasks = batch * heads * parts;
-    // Threads count the tasks that they get in u32.
-    let share = tasks.div_ceil(u32::MAX as usize);
     // SAFETY: the parts of all heads of all sequences are all rows and columns of the output, each
     // once: they fill it, and do not overlap.
     unsafe {
@@ -362,12 +403,7 @@ pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
                 };
                 task.attend(bound(part)..bound(part + 1), value_dim, &out);
             };
-            match count {
-                1 => (0..tasks).for_each(task),
-                _ => threads.for_each(tasks.div_ceil(share), false, |index| {
-                    (index * share..tasks.min((index + 1) * share)).for_each(task);
-                }),
-            }
+            threads.spread(count, batch * heads * parts, task);
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::loops::attention::{Heads, Queries};
 
-impl Heads<'_> {
+impl<T> Heads<'_, T> {
     /// Itself, checked: all matrices are within `values`. Matrices without elements have no place.
     ///
     /// # Panics

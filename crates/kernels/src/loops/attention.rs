@@ -136,9 +136,9 @@ impl Queries<'_> {
 /// A matrix for each head of each sequence, somewhere in a slice; elements of a row are
 /// neighbours.
 #[derive(Clone, Copy, Debug)]
-pub struct Heads<'a> {
+pub struct Heads<'a, T = f32> {
     /// Where the elements are.
-    pub values: &'a [f32],
+    pub values: &'a [T],
     /// Distances from one sequence, head and row to the next.
     pub strides: [usize; 3],
     /// Rows of a matrix.
@@ -147,10 +147,10 @@ pub struct Heads<'a> {
     pub columns: usize,
 }
 
-impl<'a> Heads<'a> {
+impl<'a, T> Heads<'a, T> {
     /// The matrix of a head of a sequence, from a row on.
     #[inline(always)]
-    pub fn of(&self, sequence: usize, head: usize, row: usize) -> &'a [f32] {
+    pub fn of(&self, sequence: usize, head: usize, row: usize) -> &'a [T] {
         let [of_batch, of_head, of_row] = self.strides;
         &self.values[sequence * of_batch + head * of_head + row * of_row..]
     }

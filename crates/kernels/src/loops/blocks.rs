@@ -23,7 +23,7 @@ use super::float_vector::Register;
 use super::number::Number;
 use super::product::{Part, Product, Sink};
 use crate::packed::Panel;
-use crate::packed::blocks::{Blocks, INPUTS};
+use crate::qparams::blocks::{Blocks, INPUTS};
 use crate::qparams::symmetric_row;
 
 /// Groups of four inputs in a block.

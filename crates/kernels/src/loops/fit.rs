@@ -7,7 +7,7 @@ use half::f16;
 
 use super::number::Number;
 use super::rows::ROUND;
-use crate::packed::blocks::{BlockScale, Blocks, INPUTS};
+use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 
 /// Scales that are tried, as shares of the one that leaves no value out of range.
 const SHARES: [f32; 16] = [

@@ -15,59 +15,12 @@
 use half::f16;
 
 use super::{Channel, Packed, Panel, PanelMut};
-
-/// Inputs of a block.
-pub const INPUTS: usize = 32;
+use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 
 /// The codes of a block of a channel, in the order of inputs.
 pub type BlockCodes = [u8; INPUTS];
 
-/// How the codes of a block stand for numbers, before the channel's own factor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Blocks {
-    /// 4 bits: `scale * (code - 8)`.
-    Int4,
-    /// 4 bits: `scale * (code - zero_point)`, the zero point an integer.
-    Int4ZeroPoint,
-    /// 4 bits: `scale * code + minimum`.
-    Int4Minimum,
-    /// 8 bits: `scale * (code - 128)`.
-    Int8,
-}
-
 impl Blocks {
-    /// Bits of a code.
-    pub const fn bits(self) -> usize {
-        match self {
-            Self::Int4 | Self::Int4ZeroPoint | Self::Int4Minimum => 4,
-            Self::Int8 => 8,
-        }
-    }
-
-    /// What is subtracted from every code, where blocks have no offsets.
-    pub const fn middle(self) -> i32 {
-        match self {
-            Self::Int4 => 8,
-            Self::Int8 => 128,
-            Self::Int4ZeroPoint | Self::Int4Minimum => 0,
-        }
-    }
-
-    /// Whether each block has an offset, too.
-    pub const fn has_offsets(self) -> bool {
-        matches!(self, Self::Int4ZeroPoint | Self::Int4Minimum)
-    }
-
-    /// What a block adds to `scale * (code - middle)`.
-    #[inline(always)]
-    pub fn addend(self, scale: f32, offset: f32) -> f32 {
-        match self {
-            Self::Int4 | Self::Int8 => 0.,
-            Self::Int4ZeroPoint => -(scale * offset),
-            Self::Int4Minimum => offset,
-        }
-    }
-
     /// Bytes of a channel's codes in a block.
     pub(super) const fn code_bytes(self) -> usize {
         INPUTS * self.bits() / 8
@@ -87,15 +40,6 @@ impl Blocks {
         };
         ((row * width + channel) * 4 + byte, shift)
     }
-}
-
-/// Scale and offset of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct BlockScale {
-    /// The value of one step of a code, before the channel's factor.
-    pub scale: f16,
-    /// The zero point or the minimum; 0 where the format has none.
-    pub offset: f16,
 }
 
 /// A block of the channels of a panel.

@@ -68,6 +68,52 @@ impl Packed {
         }
     }
 
+    /// Takes the first channels of each head, and so many groups of their inputs, from other heads of
+    /// the same instruction set.
+    ///
+    /// # Panics
+    /// If there are fewer, here or there.
+    pub fn copy_heads(&mut self, from: &Self, channels: usize, groups: usize) {
+        assert!(self.isa == from.isa && self.gates == from.gates, "heads");
+        assert!(groups <= self.groups.min(from.groups), "groups");
+        for head in 0..self.gates {
+            let mut channel = 0;
+            while channel < channels {
+                let (to, own) = (self.lanes_of(head, channel), from.lanes_of(head, channel));
+                let count = to.left.min(own.left).min(channels - channel);
+                for group in 0..groups {
+                    let [to, own] = [(&to, self.aligned), (&own, from.aligned)]
+                        .map(|(lanes, aligned)| aligned + 4 * (lanes.first + group * lanes.width));
+                    self.weights[to..][..4 * count]
+                        .copy_from_slice(&from.weights[own..][..4 * count]);
+                }
+                self.sums[to.at..][..count].copy_from_slice(&from.sums[own.at..][..count]);
+                self.scales[to.at..][..count].copy_from_slice(&from.scales[own.at..][..count]);
+                channel += count;
+            }
+        }
+    }
+
+    /// The rest of a head's panel, from a channel of the head on.
+    fn lanes_of(&self, head: usize, channel: usize) -> Lanes {
+        let places = &self.places[head * self.panels_of_head()..][..self.panels_of_head()];
+        let start = places.first().map_or(0, |place| place.start);
+        let after = places.partition_point(|place| place.start - start <= channel);
+        let place = places[after - 1];
+        let lane = channel - (place.start - start);
+        Lanes {
+            left: place.channels - lane,
+            at: place.at + lane,
+            first: place.at * self.groups + lane,
+            width: place.width,
+        }
+    }
+
+    /// All bytes, biases included, which layers count by themselves.
+    pub fn bytes_of_heads(&self) -> usize {
+        self.bytes() + size_of_val(&*self.bias)
+    }
+
     /// The heads, to be written by several threads.
     pub fn heads_mut(&mut self) -> HeadsMut<'_> {
         HeadsMut {
@@ -101,6 +147,17 @@ impl Packed {
         let last = panels.last().map(|panel| &self.places[panel]);
         last.map_or(0, |place| place.at + place.width)
     }
+}
+
+/// Neighbouring channels of a panel.
+struct Lanes {
+    /// How many there are.
+    left: usize,
+    /// The first among all channels, padding included.
+    at: usize,
+    /// The first group of the first, and the groups from one of its groups to the next.
+    first: usize,
+    width: usize,
 }
 
 /// The codes of heads, of which several threads write different channels or inputs.

@@ -2,6 +2,7 @@
 //! quantizes weights.
 
 pub mod activation;
+pub mod blocks;
 
 /// A scale and a zero point.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,9 @@
 //! Attention against the oracle, with operands that are not finite.
 
 use super::{Pool, Random, same_bits, some};
-use crate::{Attention, Heads, Isa, KeyValues, Precision, attend, attention, reference};
+use crate::{
+    Attention, Heads, Isa, KeyValues, Precision, attend, attention, attention_to_bf16, reference,
+};
 
 /// The sizes of attention of one sequence, and its mask.
 #[derive(Clone, Copy, Debug)]
@@ -320,7 +322,72 @@ fn codes_that_are_kept_give_what_those_of_a_call_give() {
                 }
                 let got = attend(operands.queries(), &kept);
                 same_bits(&got, &expected, &format!("{isa}, room {room}: {case:?}"));
+                // Other rows behind the first ones, and others in more and in less room.
+                let first = case.keys / 3;
+                kept.truncate(first);
+                let noise = Heads {
+                    rows: case.keys - first,
+                    ..operands.k
+                };
+                kept.append(noise, rows_from(operands.v, 0, case.keys - first));
+                kept.truncate(first);
+                for capacity in [case.keys, case.keys + 130, case.keys + 3] {
+                    let mut kept = kept.with_capacity(capacity);
+                    assert_eq!((kept.len(), kept.capacity()), (first, capacity));
+                    let rows = case.keys - first;
+                    kept.append(
+                        rows_from(operands.k, first, rows),
+                        rows_from(operands.v, first, rows),
+                    );
+                    let got = attend(operands.queries(), &kept.clone());
+                    same_bits(&got, &expected, &format!("{isa}, {capacity}: {case:?}"));
+                }
             }
+        }
+    }
+}
+
+#[test]
+fn keys_and_values_in_bfloat16_give_what_their_floats_give() {
+    let case = Case {
+        heads: 4,
+        kv_heads: 2,
+        queries: 5,
+        keys: 150,
+        dim: 33,
+        value_dim: 18,
+        mask: Mask::None,
+        precision: Precision::BFloat16,
+    };
+    let mut random = Random(9);
+    for (mask, queries) in [
+        (Mask::None, 1),
+        (Mask::Causal, 70),
+        (Mask::Own, 5),
+        (Mask::Keys, 300),
+    ] {
+        let case = Case {
+            mask,
+            queries,
+            ..case
+        };
+        let of = case.draw(&mut random);
+        let operands = case.operands(&of);
+        let halves = [&of.k, &of.v].map(|values| {
+            let values = values.iter().map(|x| half::bf16::from_f32(*x));
+            values.collect::<Vec<_>>()
+        });
+        let [k, v] =
+            [(&halves[0], operands.k), (&halves[1], operands.v)].map(|(values, of)| Heads {
+                values: &values[..],
+                strides: of.strides,
+                rows: of.rows,
+                columns: of.columns,
+            });
+        for isa in Isa::available() {
+            let expected = attention(isa, operands);
+            let got = attention_to_bf16(isa, operands.queries(), k, v);
+            same_bits(&got, &expected, &format!("{isa}: {case:?}"));
         }
     }
 }

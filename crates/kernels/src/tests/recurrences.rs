@@ -11,8 +11,8 @@ use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::isa::Isa;
 use crate::loops::gates::Gates;
 use crate::packed::Packed;
-use crate::packed::blocks::Blocks;
 use crate::qparams::activation::{DynamicConfig, Granularity};
+use crate::qparams::blocks::Blocks;
 use crate::reference::Int8;
 
 /// Steps with the given numbers of rows, forwards or backwards.

@@ -117,6 +117,18 @@ impl Threads {
         self.for_each_phase(1, phase, || (), |(), _, index| task(index));
     }
 
+    /// [`for_each`](Self::for_each) of any number of tasks; where one thread is wanted, the caller's.
+    pub fn spread(&self, wanted: usize, tasks: usize, task: impl Fn(usize) + Sync) {
+        if wanted == 1 {
+            return (0..tasks).for_each(task);
+        }
+        // Threads count the tasks that they get in u32.
+        let share = tasks.div_ceil(u32::MAX as usize).max(1);
+        self.for_each(tasks.div_ceil(share), false, |index| {
+            (index * share..tasks.min((index + 1) * share)).for_each(&task);
+        });
+    }
+
     /// Calls `task` once for each phase below `phases` and each index of it, on all free threads; a
     /// phase begins when the one before has ended. Each thread has something of its `own`, which
     /// its tasks get.

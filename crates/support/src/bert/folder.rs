@@ -76,8 +76,7 @@ impl Folder {
 /// The checkpoint of a folder that `dynquant quantize` or `checkpoint::save` wrote.
 fn quantized(dir: &Path) -> Option<candle_dynquant::Checkpoint> {
     let checkpoint = candle_dynquant::Checkpoint::open(dir).ok()?;
-    let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-    is_quantized.then_some(checkpoint)
+    checkpoint.is_quantized().then_some(checkpoint)
 }
 
 /// The tokenizer without the truncation and padding its file may ask for: both are done here.

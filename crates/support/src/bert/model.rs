@@ -1,8 +1,7 @@
-//! BERT: an ordinary candle model, ported to int8 by `nn::Linear`, `nn::Embedding` and one derive
-//! per struct. Here texts are padded to one length; `rows` computes them without padding.
+//! BERT: an ordinary candle model, ported to int8 by `nn::Linear`, `nn::Embedding`, `nn::Attention`
+//! and one derive per struct. Here texts are padded to one length; `rows` computes them without padding.
 
 use candle_core::{DType, Result, Tensor};
-use candle_dynquant::ops;
 use candle_dynquant::{Quantizable, nn};
 use candle_nn::{Module, VarBuilder};
 
@@ -58,13 +57,6 @@ impl Bert {
     /// Whether the model answers with classes; otherwise it answers with embeddings.
     pub fn is_classifier(&self) -> bool {
         self.classifier.is_some()
-    }
-
-    /// Sets the precision of the factors that attention multiplies; at first it is f32.
-    pub fn set_attention(&mut self, precision: ops::Precision) {
-        for layer in &mut self.encoder.layer {
-            layer.attention.self_attention.precision = precision;
-        }
     }
 
     /// The last hidden state, `[batch, seq, hidden]`; rows of padding hold nothing of use.
@@ -221,19 +213,21 @@ pub(super) struct SelfAttention {
     query: nn::Linear,
     key: nn::Linear,
     value: nn::Linear,
+    attention: nn::Attention,
     heads: usize,
-    precision: ops::Precision,
 }
 
 impl SelfAttention {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let size = config.hidden_size;
+        let heads = config.num_attention_heads;
+        let scale = 1. / ((size / heads) as f32).sqrt();
         Ok(Self {
             query: nn::linear(size, size, vb.pp("query"))?,
             key: nn::linear(size, size, vb.pp("key"))?,
             value: nn::linear(size, size, vb.pp("value"))?,
-            heads: config.num_attention_heads,
-            precision: ops::Precision::Float32,
+            attention: nn::Attention::load(scale, vb.pp("attention")),
+            heads,
         })
     }
 
@@ -255,14 +249,8 @@ impl SelfAttention {
             let heads = projected.reshape((batch, seq, self.heads, head_size))?;
             heads.transpose(1, 2)
         };
-        let context = ops::scaled_dot_product_attention_with(
-            &split(query)?,
-            &split(key)?,
-            &split(value)?,
-            mask,
-            1. / (head_size as f32).sqrt(),
-            self.precision,
-        )?;
+        let (query, key, value) = (split(query)?, split(key)?, split(value)?);
+        let context = self.attention.forward(&query, &key, &value, mask)?;
         context.transpose(1, 2)?.reshape((batch, seq, size))
     }
 }

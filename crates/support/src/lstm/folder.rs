@@ -59,6 +59,5 @@ impl Folder {
 /// A file that `dynquant quantize` or `checkpoint::save` wrote.
 fn quantized(path: &Path) -> Option<candle_dynquant::Checkpoint> {
     let checkpoint = candle_dynquant::Checkpoint::open(path).ok()?;
-    let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-    is_quantized.then_some(checkpoint)
+    checkpoint.is_quantized().then_some(checkpoint)
 }

@@ -16,7 +16,7 @@ use crate::loops::product::{Part, Product, Row, Sink};
 use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
-use crate::packed::blocks::Blocks;
+use crate::qparams::blocks::Blocks;
 
 pub use super::neon::{attend, multiply_bf16, multiply_f16, run, widen};
 

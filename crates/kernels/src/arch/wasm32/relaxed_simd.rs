@@ -9,7 +9,7 @@ use crate::loops::activation::Activation;
 use crate::loops::attention::{Attention, Block};
 use crate::loops::blocks::RowBlock;
 use crate::loops::product::{Pair, Part, Product, Sink};
-use crate::packed::blocks::Blocks;
+use crate::qparams::blocks::Blocks;
 
 pub use super::simd128::widen;
 

@@ -18,7 +18,7 @@ use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes, Order, Ordered};
 use crate::loops::wide;
 use crate::packed::Channels;
-use crate::packed::blocks::Blocks;
+use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[inline(never)]

@@ -21,7 +21,7 @@ use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes, Order, Ordered, Vector};
 use crate::loops::wide;
 use crate::packed::Channels;
-use crate::packed::blocks::Blocks;
+use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "avx2,fma")]

@@ -16,7 +16,7 @@ use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
-use crate::packed::blocks::Blocks;
+use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]

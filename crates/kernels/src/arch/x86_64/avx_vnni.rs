@@ -6,7 +6,7 @@ use super::avx2;
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::product::{Part, Product, Sink};
 use crate::loops::tile::{self, MAX_ROWS};
-use crate::packed::blocks::Blocks;
+use crate::qparams::blocks::Blocks;
 
 pub use super::avx2::{attend, multiply_bf16, multiply_f16, run, widen};
 

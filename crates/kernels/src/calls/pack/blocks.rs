@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::loops::fit;
 use crate::loops::number::Number;
-use crate::packed::blocks::{BlockCodes, Blocks, INPUTS};
+use crate::packed::blocks::BlockCodes;
 use crate::packed::{Element, Packed, PanelMut};
+use crate::qparams::blocks::{Blocks, INPUTS};
 use crate::reference::InBlocks;
 use crate::sizes;
 

@@ -5,7 +5,7 @@
 //! are in a cache when they become codes, if their extents were needed for that, and no codes are
 //! in memory but the packed ones.
 
-mod blocks;
+pub mod blocks;
 mod ops;
 
 use std::convert::Infallible;
@@ -27,7 +27,6 @@ use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
-pub use blocks::{block_factor, pack_block_codes, pack_blocks};
 use ops::{AsTheyAre, Codes, Codings, Distances, EncodeRow, Halved, Pack, Source};
 
 /// Values whose extent is taken together where rows do not matter.

@@ -26,7 +26,7 @@ use crate::loops::factors;
 use crate::loops::float_vector::{OfPairs, Register};
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::packed::Channels;
-use crate::packed::blocks::Blocks;
+use crate::qparams::blocks::Blocks;
 
 /// Calls a function of the best instruction set that this CPU has.
 macro_rules! on_best {

@@ -1,13 +1,11 @@
 //! Attention as candle-transformers writes it: masks of every kind, shared keys, caches.
 
-mod common;
-
+use crate::common::tensor;
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor, Var};
 use candle_dynquant::ops::{self, Mask, Precision};
-use common::tensor;
 
 /// Views `[batch, heads, seq, dim]` of a projection's output.
-fn heads(shape: [usize; 4], seed: u64) -> Result<Tensor> {
+pub fn heads(shape: [usize; 4], seed: u64) -> Result<Tensor> {
     let [batch, heads, seq, dim] = shape;
     tensor(&[batch, seq, heads, dim], seed)?.transpose(1, 2)
 }

@@ -1,0 +1,62 @@
+//! Codes in blocks: 32 inputs of a channel that share a scale.
+
+use half::f16;
+
+/// Inputs of a block.
+pub const INPUTS: usize = 32;
+
+/// How the codes of a block stand for numbers, before the channel's own factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blocks {
+    /// 4 bits: `scale * (code - 8)`.
+    Int4,
+    /// 4 bits: `scale * (code - zero_point)`, the zero point an integer.
+    Int4ZeroPoint,
+    /// 4 bits: `scale * code + minimum`.
+    Int4Minimum,
+    /// 8 bits: `scale * (code - 128)`.
+    Int8,
+}
+
+impl Blocks {
+    /// Bits of a code.
+    pub const fn bits(self) -> usize {
+        match self {
+            Self::Int4 | Self::Int4ZeroPoint | Self::Int4Minimum => 4,
+            Self::Int8 => 8,
+        }
+    }
+
+    /// What is subtracted from every code, where blocks have no offsets.
+    pub const fn middle(self) -> i32 {
+        match self {
+            Self::Int4 => 8,
+            Self::Int8 => 128,
+            Self::Int4ZeroPoint | Self::Int4Minimum => 0,
+        }
+    }
+
+    /// Whether each block has an offset, too.
+    pub const fn has_offsets(self) -> bool {
+        matches!(self, Self::Int4ZeroPoint | Self::Int4Minimum)
+    }
+
+    /// What a block adds to `scale * (code - middle)`.
+    #[inline(always)]
+    pub fn addend(self, scale: f32, offset: f32) -> f32 {
+        match self {
+            Self::Int4 | Self::Int8 => 0.,
+            Self::Int4ZeroPoint => -(scale * offset),
+            Self::Int4Minimum => offset,
+        }
+    }
+}
+
+/// Scale and offset of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockScale {
+    /// The value of one step of a code, before the channel's factor.
+    pub scale: f16,
+    /// The zero point or the minimum; 0 where the format has none.
+    pub offset: f16,
+}

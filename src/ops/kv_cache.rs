@@ -1,0 +1,442 @@
+//! Keys and values of a decoder's layer, kept in the precision in which they are multiplied.
+
+use std::fmt;
+
+use candle_core::{DType, Tensor};
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
+
+use super::attention::{Call, Sizes, heads_of, with_rows};
+use super::mask::Mask;
+use crate::error::{Error, Fault, Result};
+use crate::kernels::{self, Attention, Heads, Isa, KeyValues, MAX_TERMS, Precision};
+use crate::sizes;
+use crate::tensor::{Elements, check_cpu_float, mismatch, without_gradient};
+use crate::trace;
+
+/// Keys and values of one layer of a decoder: they are appended once, in the precision in which
+/// attention multiplies them, and never converted again.
+///
+/// [`attend`](Self::attend) gives the bits that
+/// [`scaled_dot_product_attention_with`](crate::ops::scaled_dot_product_attention_with) gives for
+/// all of the appended keys and values at this precision. In [`Precision::Int8`] a row is its codes
+/// and a scale: a decoder reads about a quarter of the bytes of f32, in [`Precision::BFloat16`]
+/// half of them.
+///
+/// Sizes are those of the first keys and values. Capacity grows by doubling, so that all rows
+/// together are copied about once; a clone copies them, too. Gradients do not flow through a cache:
+/// a backward pass that reaches a result of tracked queries is an error.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::nn::KvCache;
+/// use candle_dynquant::ops::{Mask, Precision};
+///
+/// // Two heads of keys and values; four of queries.
+/// let rows = |heads, rows| Tensor::randn(0f32, 1., (1, heads, rows, 64), &Device::Cpu);
+/// let mut cache = KvCache::new(Precision::Int8);
+/// cache.append(&rows(2, 9)?, &rows(2, 9)?)?; // the prompt
+/// cache.append(&rows(2, 1)?, &rows(2, 1)?)?; // a token
+/// let context = cache.attend(&rows(4, 1)?, Mask::Causal, 0.125)?;
+/// assert_eq!((context.dims(), cache.len()), (&[1, 4, 1, 64][..], 10));
+/// cache.truncate(9); // the token is taken back
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct KvCache {
+    precision: Precision,
+    kept: Option<Kept>,
+}
+
+/// Rows, and the sizes that they have.
+#[derive(Clone)]
+struct Kept {
+    batch: usize,
+    heads: usize,
+    dims: [usize; 2],
+    len: usize,
+    capacity: usize,
+    rows: Rows,
+}
+
+/// Keys and values of each head, with room behind them.
+#[derive(Clone)]
+enum Rows {
+    Floats([Vec<f32>; 2]),
+    Halves([Vec<bf16>; 2]),
+    Codes(Box<KeyValues>),
+}
+
+const APPEND: &str = "append to a KvCache";
+const ATTEND: &str = "attend over a KvCache";
+
+/// Capacities are multiples of it: the most keys of a panel of codes.
+const STEP: usize = 64;
+
+impl KvCache {
+    /// An empty cache, for keys and values of any sizes.
+    pub fn new(precision: Precision) -> Self {
+        Self {
+            precision,
+            kept: None,
+        }
+    }
+
+    /// The precision of the keys and values.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Keys and values of each head.
+    pub fn len(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.len)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keys and values of each head that there is room for until it grows.
+    pub fn capacity(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.capacity)
+    }
+
+    /// Bytes that it takes: keys and values, their scales, and the room behind them.
+    pub fn bytes(&self) -> usize {
+        match self.kept.as_ref().map(|kept| &kept.rows) {
+            None => 0,
+            Some(Rows::Floats([k, v])) => size_of_val(&**k) + size_of_val(&**v),
+            Some(Rows::Halves([k, v])) => size_of_val(&**k) + size_of_val(&**v),
+            Some(Rows::Codes(kept)) => kept.bytes(),
+        }
+    }
+
+    /// Forgets all keys and values, and their sizes, and gives back the memory.
+    pub fn reset(&mut self) {
+        self.kept = None;
+    }
+
+    /// Keeps the first `len` keys and values; all if there are fewer. The memory stays.
+    pub fn truncate(&mut self, len: usize) {
+        if let Some(kept) = &mut self.kept {
+            kept.len = kept.len.min(len);
+            if let Rows::Codes(codes) = &mut kept.rows {
+                codes.truncate(len);
+            }
+        }
+    }
+
+    /// Appends keys, `[batch, kv_heads, rows, head_dim]`, and as many values,
+    /// `[batch, kv_heads, rows, value_dim]`, in f32, f16 or bf16.
+    ///
+    /// # Errors
+    /// When sizes are not those of the cache, a tensor is not on the CPU or of another dtype, or
+    /// [`Precision::Int8`] gets more than 65,536 keys or inputs of a key. The cache is then as it
+    /// was.
+    pub fn append(&mut self, k: &Tensor, v: &Tensor) -> candle_core::Result<()> {
+        Ok(self.try_append(k, v)?)
+    }
+
+    fn try_append(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
+        let (new, rows) = self.sizes_with(k, v)?;
+        for tensor in [k, v] {
+            check_kernel_float(tensor, APPEND)?;
+        }
+        let len = self.len() + rows;
+        let most = match self.precision {
+            Precision::Int8 => MAX_TERMS,
+            _ => usize::MAX,
+        };
+        if len.max(new.dims[0]) > most {
+            let expected = format!(
+                "k of at most {MAX_TERMS} inputs and keys, with the {} before, for codes of 8 bits",
+                self.len()
+            );
+            return Err(mismatch(APPEND, expected, k));
+        }
+        let capacity = match self.capacity() {
+            before if before >= len => before,
+            before => len.max(2 * before).next_multiple_of(STEP).min(most),
+        };
+        for dim in new.dims {
+            sizes::elements(APPEND, &[new.batch, new.heads, capacity, dim])?;
+        }
+        let isa = kernels::active()?;
+        let (k, v) = (with_rows(k)?, with_rows(v)?);
+        let (k, v) = (Elements::of(&k), Elements::of(&v));
+        let (k, v) = (heads_of(&k)?, heads_of(&v)?);
+
+        let kept = match &mut self.kept {
+            Some(kept) => kept,
+            kept @ None => kept.insert(Kept {
+                rows: Rows::none(isa, self.precision, &new),
+                ..new
+            }),
+        };
+        kept.reserve(capacity);
+        let place = [kept.batch, kept.heads, kept.len, kept.capacity];
+        match &mut kept.rows {
+            Rows::Codes(codes) => codes.append(k, v),
+            Rows::Floats(all) => {
+                for (of, to) in [k, v].into_iter().zip(all) {
+                    put(of, to, place, |rows, to| to.copy_from_slice(rows));
+                }
+            }
+            Rows::Halves(all) => {
+                for (of, to) in [k, v].into_iter().zip(all) {
+                    put(of, to, place, |rows, to| to.convert_from_f32_slice(rows));
+                }
+            }
+        }
+        kept.len = len;
+        Ok(())
+    }
+}
+
+impl KvCache {
+    /// The cache as it will be, without rows, and how many rows there are to be appended.
+    fn sizes_with(&self, k: &Tensor, v: &Tensor) -> Result<(Kept, usize)> {
+        let &[batch, heads, rows, head_dim] = k.dims() else {
+            let expected = "k of [batch, kv_heads, rows, head_dim]";
+            return Err(mismatch(APPEND, expected, k));
+        };
+        let value_dim = v.dims().last().copied().unwrap_or_default();
+        if let Some(kept) = &self.kept {
+            let (own, [of_k, _]) = ([kept.batch, kept.heads], kept.dims);
+            if ([batch, heads], head_dim) != (own, of_k) {
+                let [batch, heads] = own;
+                let expected = format!("k of [{batch}, {heads}, rows, {of_k}], as the keys before");
+                return Err(mismatch(APPEND, expected, k));
+            }
+        }
+        let of_v = self.kept.as_ref().map(|kept| kept.dims[1]);
+        if v.dims() != [batch, heads, rows, of_v.unwrap_or(value_dim)] {
+            let columns = of_v.map_or("value_dim".into(), |columns| columns.to_string());
+            let expected = format!("v of [{batch}, {heads}, {rows}, {columns}]");
+            return Err(mismatch(APPEND, expected, v));
+        }
+        let new = Kept {
+            batch,
+            heads,
+            dims: [head_dim, value_dim],
+            len: 0,
+            capacity: 0,
+            rows: Rows::Floats([Vec::new(), Vec::new()]),
+        };
+        Ok((new, rows))
+    }
+
+    /// Attention of queries to all keys and values: `softmax(q k^T scale + mask) v`.
+    ///
+    /// # Shapes
+    /// - `q`: `[batch, heads, queries, head_dim]`, in f32, f16 or bf16; the cache's heads divide
+    ///   `heads`, as those of
+    ///   [`scaled_dot_product_attention`](crate::ops::scaled_dot_product_attention) do
+    /// - `mask`: a [`Mask`], or `Option<&Tensor>`; with [`Mask::Causal`] the last query's own key is
+    ///   the last one
+    /// - result: `[batch, heads, queries, value_dim]` in the dtype of `q`
+    ///
+    /// # Errors
+    /// When nothing was appended, sizes are not those of the cache, or a tensor is not on the CPU or
+    /// of another dtype.
+    pub fn attend<'a>(
+        &self,
+        q: &Tensor,
+        mask: impl Into<Mask<'a>>,
+        scale: impl Into<f64>,
+    ) -> candle_core::Result<Tensor> {
+        Ok(self.try_attend(q, mask.into(), scale.into())?)
+    }
+
+    pub(crate) fn try_attend(&self, q: &Tensor, mask: Mask<'_>, scale: f64) -> Result<Tensor> {
+        trace::forward!("attention");
+        let Some(kept) = &self.kept else {
+            return Err(Error::from(Fault::InvalidArgument {
+                what: "KvCache to attend over",
+                expected: "one to which keys and values were appended".into(),
+                got: "an empty one".into(),
+            }));
+        };
+        let sizes = kept.sizes(q)?;
+        let added = mask.added(ATTEND, &sizes.scores())?;
+        for tensor in std::iter::once(q).chain(&added) {
+            check_kernel_float(tensor, ATTEND)?;
+        }
+        let call = Call {
+            op: ATTEND,
+            sizes,
+            q,
+            added,
+            causal: matches!(mask, Mask::Causal),
+            scale,
+        };
+        let ys = call.by_kernels(|isa, queries| {
+            Ok(match &kept.rows {
+                Rows::Codes(codes) => kernels::attend(queries, codes),
+                Rows::Halves(all) => {
+                    let [k, v] = kept.heads_of(all);
+                    kernels::attention_to_bf16(isa, queries, k, v)
+                }
+                Rows::Floats(all) => {
+                    let [k, v] = kept.heads_of(all);
+                    let precision = Precision::Float32.into();
+                    kernels::attention(isa, Attention::new(queries, k, v, precision))
+                }
+            })
+        })?;
+        without_gradient(ys, &[q])
+    }
+
+    /// The keys and the values as they are, where they are floats that were not rounded.
+    pub(crate) fn floats(&self) -> Result<Option<[Tensor; 2]>> {
+        let Some(kept) = &self.kept else {
+            return Ok(None);
+        };
+        let Rows::Floats(all) = &kept.rows else {
+            return Ok(None);
+        };
+        let tensor = |(values, dim): (&Vec<f32>, usize)| -> Result<Tensor> {
+            let shape = [kept.batch, kept.heads, kept.capacity, dim];
+            let all = Tensor::from_slice(values, &shape[..], &candle_core::Device::Cpu)?;
+            Ok(all.narrow(2, 0, kept.len)?)
+        };
+        let [k, v] = all;
+        Ok(Some([
+            tensor((k, kept.dims[0]))?,
+            tensor((v, kept.dims[1]))?,
+        ]))
+    }
+}
+
+impl fmt::Debug for KvCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvCache")
+            .field("precision", &self.precision)
+            .field("len", &self.len())
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Kept {
+    /// The sizes of a call of these queries.
+    fn sizes(&self, q: &Tensor) -> Result<Sizes> {
+        let (batch, kv_heads, [head_dim, value_dim]) = (self.batch, self.heads, self.dims);
+        let [_, heads, queries, _] = *q.dims() else {
+            return Err(mismatch(
+                ATTEND,
+                "q of [batch, heads, queries, head_dim]",
+                q,
+            ));
+        };
+        let divides = heads.checked_rem(kv_heads).unwrap_or(heads) == 0;
+        if !divides || q.dims() != [batch, heads, queries, head_dim] {
+            let expected = format!(
+                "q of [{batch}, {kv_heads}, queries, {head_dim}], or of a multiple of {kv_heads} \
+                 heads, as the cache has"
+            );
+            return Err(mismatch(ATTEND, expected, q));
+        }
+        Ok(Sizes {
+            batch,
+            heads,
+            kv_heads,
+            queries,
+            keys: self.len,
+            head_dim,
+            value_dim,
+        })
+    }
+
+    /// Makes room for so many rows of each head; those that there are keep their bits.
+    fn reserve(&mut self, capacity: usize) {
+        if capacity == self.capacity {
+            return;
+        }
+        let sizes = [self.batch * self.heads, self.capacity, capacity];
+        match &mut self.rows {
+            Rows::Codes(codes) => **codes = codes.with_capacity(capacity),
+            Rows::Floats(all) => grow(all, self.dims, sizes, self.len),
+            Rows::Halves(all) => grow(all, self.dims, sizes, self.len),
+        }
+        self.capacity = capacity;
+    }
+
+    fn heads_of<'a, T>(&self, all: &'a [Vec<T>; 2]) -> [Heads<'a, T>; 2] {
+        let [k, v] = all;
+        [(k, self.dims[0]), (v, self.dims[1])].map(|(values, columns)| {
+            let of_head = self.capacity * columns;
+            Heads {
+                values: &values[..],
+                strides: [self.heads * of_head, of_head, columns],
+                rows: self.len,
+                columns,
+            }
+        })
+    }
+}
+
+impl Rows {
+    fn none(isa: Isa, precision: Precision, of: &Kept) -> Self {
+        match precision {
+            Precision::Float32 => Self::Floats([Vec::new(), Vec::new()]),
+            Precision::BFloat16 => Self::Halves([Vec::new(), Vec::new()]),
+            Precision::Int8 => {
+                let empty = KeyValues::new(isa, [of.batch, of.heads], of.dims, 0);
+                Self::Codes(Box::new(empty))
+            }
+        }
+    }
+}
+
+/// Checks that the kernels compute with a tensor.
+fn check_kernel_float(tensor: &Tensor, op: &'static str) -> Result<()> {
+    check_cpu_float(tensor, op)?;
+    match tensor.dtype() {
+        got @ DType::F64 => Err(Error::from(Fault::UnsupportedDType {
+            op,
+            expected: "f32, f16 or bf16",
+            got,
+        })),
+        _ => Ok(()),
+    }
+}
+
+/// Makes room for `new` rows of each head where there was room for `old`, and copies the first
+/// `len` of each.
+fn grow<T: Copy + Default>(
+    all: &mut [Vec<T>; 2],
+    dims: [usize; 2],
+    [heads, old, new]: [usize; 3],
+    len: usize,
+) {
+    for (rows, columns) in all.iter_mut().zip(dims) {
+        let mut grown = vec![T::default(); heads * new * columns];
+        for head in 0..heads {
+            let own = &rows[head * old * columns..][..len * columns];
+            grown[head * new * columns..][..len * columns].copy_from_slice(own);
+        }
+        *rows = grown;
+    }
+}
+
+/// Writes the rows of all heads behind the `len` that there are of each.
+fn put<T>(
+    from: Heads<'_>,
+    to: &mut [T],
+    [batch, heads, len, capacity]: [usize; 4],
+    write: impl Fn(&[f32], &mut [T]),
+) {
+    let columns = from.columns;
+    if columns == 0 || from.rows == 0 {
+        return;
+    }
+    for (sequence, head) in (0..batch).flat_map(|s| (0..heads).map(move |head| (s, head))) {
+        let first = (sequence * heads + head) * capacity + len;
+        let rows = to[first * columns..][..from.rows * columns].chunks_exact_mut(columns);
+        for (row, to) in rows.enumerate() {
+            write(&from.of(sequence, head, row)[..columns], to);
+        }
+    }
+}

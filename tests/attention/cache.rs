@@ -1,0 +1,355 @@
+//! A cache of keys and values gives the bits of the function on all of them at once.
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_dynquant::nn::{self, KvCache};
+use candle_dynquant::ops::{self, Mask, Precision};
+use candle_dynquant::{LayerKind, QConfigSpec, Quantizable, inspect, quantize_dynamic};
+
+use crate::common::tensor;
+use crate::functions::heads;
+
+const PRECISIONS: [Precision; 3] = [Precision::Float32, Precision::BFloat16, Precision::Int8];
+
+fn bits(xs: &Tensor) -> Result<Vec<u32>> {
+    let xs = xs.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+    Ok(xs.into_iter().map(f32::to_bits).collect())
+}
+
+/// Batch, heads, heads of keys, head dimension, value dimension.
+const SIZES: [[usize; 5]; 4] = [
+    [1, 1, 1, 1, 1],
+    [2, 6, 2, 33, 18],
+    [3, 4, 4, 64, 64],
+    [1, 8, 1, 5, 130],
+];
+
+#[test]
+fn it_gives_the_bits_of_the_function_on_all_keys() -> Result<()> {
+    for ([batch, count, kv, dim, value_dim], precision) in SIZES
+        .into_iter()
+        .flat_map(|sizes| PRECISIONS.map(|p| (sizes, p)))
+    {
+        let rows = 300;
+        let k = heads([batch, kv, rows, dim], 2)?;
+        let v = heads([batch, kv, rows, value_dim], 3)?;
+        let mut cache = KvCache::new(precision);
+        let mut len = 0;
+        for step in [1, 3, 70, 1, 64, 129, 0, 32] {
+            let new = |t: &Tensor| t.narrow(2, len, step);
+            cache.append(&new(&k)?, &new(&v)?)?;
+            len += step;
+            assert_eq!((cache.len(), cache.is_empty()), (len, false));
+            assert!(cache.capacity() >= len && cache.capacity() < 2 * len + 64);
+            for queries in [1, 7] {
+                let q = heads([batch, count, queries, dim], 1)?;
+                let own = tensor(&[queries, len], 4)?;
+                let excluded = own.gt(2.)?;
+                for mask in [
+                    Mask::All,
+                    Mask::Causal,
+                    Mask::Add(&own),
+                    Mask::Exclude(&excluded),
+                ] {
+                    let (k, v) = (k.narrow(2, 0, len)?, v.narrow(2, 0, len)?);
+                    let expected =
+                        ops::scaled_dot_product_attention_with(&q, &k, &v, mask, 0.2, precision)?;
+                    let got = cache.attend(&q, mask, 0.2)?;
+                    let case = format!("{precision} {:?} {len} keys {mask:?}", q.dims());
+                    assert_eq!(bits(&got)?, bits(&expected)?, "{case}");
+                }
+            }
+        }
+        assert_eq!(len, rows);
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_that_were_taken_back_leave_nothing() -> Result<()> {
+    let q = heads([2, 4, 3, 9], 1)?;
+    let (k, v) = (heads([2, 2, 90, 9], 2)?, heads([2, 2, 90, 9], 3)?);
+    let poison = Tensor::full(f32::NAN, (2, 2, 41, 9), &Device::Cpu)?;
+    for precision in PRECISIONS {
+        let mut cache = KvCache::new(precision);
+        cache.append(&k.narrow(2, 0, 31)?, &v.narrow(2, 0, 31)?)?;
+        cache.append(&poison, &poison)?;
+        cache.truncate(100);
+        assert_eq!(cache.len(), 72);
+        cache.truncate(31);
+        let short = cache.clone();
+        cache.append(&k.narrow(2, 31, 59)?, &v.narrow(2, 31, 59)?)?;
+        let all = |keys| -> Result<Vec<u32>> {
+            let (k, v) = (k.narrow(2, 0, keys)?, v.narrow(2, 0, keys)?);
+            bits(&ops::scaled_dot_product_attention_with(
+                &q, &k, &v, None, 0.3, precision,
+            )?)
+        };
+        assert_eq!(
+            bits(&cache.attend(&q, None, 0.3)?)?,
+            all(90)?,
+            "{precision}"
+        );
+        assert_eq!(
+            bits(&short.attend(&q, None, 0.3)?)?,
+            all(31)?,
+            "{precision}"
+        );
+        // Without rows the sizes stay, until a reset.
+        cache.truncate(0);
+        let nothing = cache.attend(&q, Mask::Causal, 0.3)?;
+        assert!(cache.is_empty() && bits(&nothing)?.iter().all(|bits| *bits == 0));
+        let other = heads([1, 3, 2, 5], 5)?;
+        assert!(cache.append(&other, &other).is_err());
+        cache.reset();
+        assert_eq!((cache.bytes(), cache.capacity()), (0, 0));
+        cache.append(&other, &other)?;
+        assert_eq!(cache.len(), 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_is_rows_scales_and_headroom() -> Result<()> {
+    let (heads_of, dim) = (4, 64);
+    let row = tensor(&[1, heads_of, 1, dim], 1)?;
+    let bytes = |precision| -> Result<usize> {
+        let mut cache = KvCache::new(precision);
+        for _ in 0..1000 {
+            cache.append(&row, &row)?;
+        }
+        assert_eq!(cache.capacity(), 1024);
+        Ok(cache.bytes())
+    };
+    let floats = 2 * heads_of * 1024 * dim * 4;
+    assert_eq!(bytes(Precision::Float32)?, floats);
+    assert_eq!(bytes(Precision::BFloat16)?, floats / 2);
+    let codes = bytes(Precision::Int8)?;
+    assert!(
+        codes < floats * 10 / 32 && codes > floats / 4,
+        "{codes} of {floats}"
+    );
+    Ok(())
+}
+
+#[test]
+fn halves_are_the_f32_that_they_are() -> Result<()> {
+    for (precision, dtype) in PRECISIONS
+        .into_iter()
+        .flat_map(|p| [DType::F16, DType::BF16].map(|dtype| (p, dtype)))
+    {
+        let [q, k, v] = [1, 2, 3].map(|seed| heads([1, 2, 20, 8], seed)?.to_dtype(dtype));
+        let (q, k, v) = (q?, k?, v?);
+        let mut cache = KvCache::new(precision);
+        cache.append(&k, &v)?;
+        let got = cache.attend(&q, None, 0.3)?;
+        let expected = ops::scaled_dot_product_attention_with(&q, &k, &v, None, 0.3, precision)?;
+        assert_eq!(got.dtype(), dtype);
+        assert_eq!(bits(&got)?, bits(&expected)?, "{precision} {dtype:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_told_and_leave_the_cache_as_it_was() -> Result<()> {
+    let (q, k) = (heads([2, 4, 3, 8], 1)?, heads([2, 2, 5, 8], 2)?);
+    for precision in PRECISIONS {
+        let mut cache = KvCache::new(precision);
+        let message = cache.attend(&q, None, 0.3).unwrap_err().to_string();
+        assert!(message.contains("expected one to which keys"), "{message}");
+        let flat = tensor(&[5, 8], 1)?;
+        let wrong = |cache: &mut KvCache, k: &Tensor, v: &Tensor, words: &[&str]| -> Result<()> {
+            let before = (cache.len(), cache.capacity(), cache.bytes());
+            let answer = (!cache.is_empty()).then(|| cache.attend(&q, None, 0.3));
+            let message = cache.append(k, v).unwrap_err().to_string();
+            for word in words.iter().chain(&["KvCache", "expected", "got"]) {
+                assert!(message.contains(word), "{message} lacks {word}");
+            }
+            assert_eq!((cache.len(), cache.capacity(), cache.bytes()), before);
+            if let Some(answer) = answer {
+                assert_eq!(bits(&cache.attend(&q, None, 0.3)?)?, bits(&answer?)?);
+            }
+            Ok(())
+        };
+        wrong(
+            &mut cache,
+            &flat,
+            &flat,
+            &["[batch, kv_heads, rows, head_dim]", "[5, 8]"],
+        )?;
+        wrong(
+            &mut cache,
+            &k,
+            &flat,
+            &["v of [2, 2, 5, value_dim]", "[5, 8]"],
+        )?;
+        wrong(&mut cache, &k, &k.narrow(2, 0, 4)?, &["[2, 2, 4, 8]"])?;
+        cache.append(&k, &k)?;
+        let batch = k.narrow(0, 0, 1)?;
+        wrong(
+            &mut cache,
+            &batch,
+            &batch,
+            &["k of [2, 2, rows, 8]", "[1, 2, 5, 8]"],
+        )?;
+        let one = k.narrow(1, 0, 1)?;
+        wrong(
+            &mut cache,
+            &one,
+            &one,
+            &["k of [2, 2, rows, 8]", "[2, 1, 5, 8]"],
+        )?;
+        let short = k.narrow(3, 0, 7)?;
+        wrong(
+            &mut cache,
+            &short,
+            &k,
+            &["k of [2, 2, rows, 8]", "[2, 2, 5, 7]"],
+        )?;
+        wrong(
+            &mut cache,
+            &k,
+            &short,
+            &["v of [2, 2, 5, 8]", "[2, 2, 5, 7]"],
+        )?;
+        let double = k.to_dtype(DType::F64)?;
+        wrong(&mut cache, &double, &k, &["f32, f16 or bf16", "F64"])?;
+        wrong(&mut cache, &k, &double, &["f32, f16 or bf16", "F64"])?;
+        let ints = k.to_dtype(DType::U8)?;
+        wrong(&mut cache, &k, &ints, &["U8"])?;
+
+        for (q, expected) in [
+            (&q.narrow(0, 0, 1)?, "[1, 4, 3, 8]"),
+            (&q.narrow(1, 0, 3)?, "[2, 3, 3, 8]"),
+            (&q.narrow(3, 0, 7)?, "[2, 4, 3, 7]"),
+            (&q.to_dtype(DType::F64)?, "F64"),
+            (&flat, "[5, 8]"),
+        ] {
+            let message = cache.attend(q, None, 0.3).unwrap_err().to_string();
+            assert!(
+                message.contains(expected) && message.contains("KvCache"),
+                "{message}"
+            );
+        }
+        let mask = Tensor::zeros((3, 4), DType::F32, &Device::Cpu)?;
+        let message = cache.attend(&q, &mask, 0.3).unwrap_err().to_string();
+        assert!(message.contains("broadcasts to [2, 4, 3, 5]"), "{message}");
+    }
+    Ok(())
+}
+
+#[test]
+fn codes_have_room_for_as_many_keys_as_a_sum_has() -> Result<()> {
+    let key = Tensor::ones((1, 1, 1, 1), DType::F32, &Device::Cpu)?;
+    let mut cache = KvCache::new(Precision::Int8);
+    let many = key.broadcast_as((1, 1, 65_535, 1))?;
+    cache.append(&many, &many)?;
+    cache.append(&key, &key)?;
+    assert_eq!((cache.len(), cache.capacity()), (65_536, 65_536));
+    let message = cache.append(&key, &key).unwrap_err().to_string();
+    for word in ["at most 65536", "the 65536 before", "8 bits"] {
+        assert!(message.contains(word), "{message} lacks {word}");
+    }
+    let wide = key.broadcast_as((1, 1, 1, 65_537))?;
+    let message = KvCache::new(Precision::Int8).append(&wide, &wide);
+    assert!(
+        message
+            .unwrap_err()
+            .to_string()
+            .contains("[1, 1, 1, 65537]")
+    );
+    // What memory cannot hold is an error as well.
+    let all = key.broadcast_as((1, 1, 1 << 62, 1))?;
+    for precision in PRECISIONS {
+        assert!(KvCache::new(precision).append(&all, &all).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn empty_rows_are_rows() -> Result<()> {
+    for precision in PRECISIONS {
+        for shape in [[0, 2, 3, 4], [1, 0, 3, 4], [1, 2, 3, 0]] {
+            let rows = Tensor::zeros(&shape[..], DType::F32, &Device::Cpu)?;
+            let mut cache = KvCache::new(precision);
+            cache.append(&rows, &rows)?;
+            cache.append(&rows, &rows)?;
+            assert_eq!(cache.len(), 6, "{precision} {shape:?}");
+            let got = cache.attend(&rows, None, 0.3)?;
+            assert_eq!(got.dims(), shape, "{precision}");
+        }
+    }
+    Ok(())
+}
+
+/// A gradient that would be left out is an error.
+#[test]
+fn a_backward_pass_through_a_cache_is_an_error() -> Result<()> {
+    let q = Var::from_tensor(&heads([1, 2, 3, 8], 1)?)?;
+    let mut cache = KvCache::new(Precision::Float32);
+    cache.append(&heads([1, 2, 3, 8], 2)?, &heads([1, 2, 3, 8], 3)?)?;
+    let ys = cache.attend(&q, None, 0.3)?;
+    assert!(ys.sum_all()?.backward().is_err());
+    Ok(())
+}
+
+/// One layer of a decoder.
+#[derive(Quantizable, Clone)]
+struct Decoder {
+    query: nn::Linear,
+    attention: nn::Attention,
+    cache: KvCache,
+}
+
+impl Decoder {
+    fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
+        use candle_core::Module;
+        let (batch, seq, _) = xs.dims3()?;
+        let split = |xs: &Tensor| xs.reshape((batch, seq, 2, 8))?.transpose(1, 2);
+        let q = split(&self.query.forward(xs)?)?;
+        self.cache.append(&split(xs)?, &split(xs)?)?;
+        self.attention.forward_cached(&q, &self.cache, Mask::Causal)
+    }
+}
+
+#[test]
+fn a_decoder_keeps_its_cache_beside_its_attention() -> candle_dynquant::Result<()> {
+    let weight = tensor(&[16, 16], 1)?;
+    let attention = nn::Attention::new(0.3);
+    let mut float = Decoder {
+        query: nn::Linear::new(weight, None),
+        cache: attention.cache(),
+        attention,
+    };
+    let xs = tensor(&[1, 12, 16], 2)?;
+    let mut int8 = float.clone();
+    let spec = QConfigSpec::new().kind(LayerKind::Attention, Precision::Int8);
+    let report = quantize_dynamic(&mut int8, &spec)?;
+    assert!(
+        report.hidden.is_empty() && report.opaque.is_empty(),
+        "{report}"
+    );
+    let message = int8.forward(&xs).unwrap_err().to_string();
+    for word in ["one in int8", "float32", "Attention::cache"] {
+        assert!(message.contains(word), "{message} lacks {word}");
+    }
+    int8.cache = int8.attention.cache();
+    // Token by token, as all at once.
+    let mut alone = int8.clone();
+    let all = int8.forward(&xs)?;
+    for i in 0..12 {
+        let one = alone.forward(&xs.narrow(1, i, 1)?)?;
+        assert_eq!(bits(&one)?, bits(&all.narrow(2, i, 1)?)?, "{i}");
+    }
+    // Both are measured, through their caches.
+    float.cache.reset();
+    let mut measured = int8.clone();
+    measured.cache.reset();
+    let inspection = inspect::inspect(&mut float, &mut measured, |model| {
+        model.clone().forward(&xs)
+    })?;
+    let of_attention = &inspection.layers[1];
+    let output = of_attention.output.expect("an output").sqnr_db();
+    assert!((25. ..80.).contains(&output), "{inspection}");
+    assert_eq!(of_attention.along, of_attention.output);
+    Ok(())
+}
