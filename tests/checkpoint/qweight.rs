@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, GroupScheme, QWeight, checkpoint, nn};
+use candle_dynquant::{
+    Checkpoint, GroupScheme, QConfigSpec, QWeight, checkpoint, nn, quantize_dynamic,
+};
 use safetensors::Dtype::{self, F16, I32};
 use serde_json::{Value, json};
 
@@ -203,6 +205,12 @@ fn inputs_in_another_order_are_dequantized() -> Result<()> {
     checkpoint::save(&model, &checkpoint, &saved)?;
     assert!(raw(&saved.join("model.safetensors"))?.contains_key("up.weight_g_idx"));
     assert_eq!(Checkpoint::open(&saved)?.floats("up.weight")?, expected);
+    // Its numbers go with the codes that they are of.
+    let (mut model, int8) = (model, dir.path().join("int8"));
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+    checkpoint::save(&model, &checkpoint, &int8)?;
+    assert!(!raw(&int8.join("model.safetensors"))?.contains_key("up.weight_g_idx"));
+    assert!(Model::open(&int8)?.up.projection().qweight().is_some());
     let float = dir.path().join("float");
     checkpoint::dequantize(&checkpoint, &float, |_| {})?;
     let float = raw(&float.join("model.safetensors"))?;
