@@ -7,6 +7,7 @@ mod contested;
 mod convert;
 mod files;
 mod foreign;
+mod gguf;
 mod groups;
 mod hostile;
 mod isa;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
+use candle_core::quantized::GgmlDType;
 use candle_dynquant_io::{format, json};
 use safetensors::Dtype;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
@@ -37,6 +38,8 @@ pub struct Entry {
     pub start: u64,
     pub bytes: u64,
     pub encoding: Encoding,
+    /// Of how many heads the file has the rows with their halves interleaved; 0 if none.
+    pub heads: usize,
 }
 
 /// How the elements of a tensor are stored.
@@ -49,6 +52,49 @@ pub enum Encoding {
     Transposed,
     /// Codes of 4 bits of a matrix; dtype and shape are those of the codes.
     Packed(Packing),
+    /// A part of GGUF's blocks.
+    Blocks(Blocks),
+}
+
+/// GGUF's blocks, each of a scale and codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    pub dtype: GgmlDType,
+    pub part: Part,
+}
+
+/// What of blocks a tensor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// f32.
+    Values,
+    /// i8.
+    Codes,
+    /// f16.
+    Scales,
+}
+
+impl Blocks {
+    pub fn values(dtype: GgmlDType) -> Self {
+        let part = Part::Values;
+        Self { dtype, part }
+    }
+
+    /// Whether there are scales and codes that weights in groups have, too.
+    pub fn has_codes(self) -> bool {
+        matches!(self.dtype, GgmlDType::Q4_0 | GgmlDType::Q8_0)
+    }
+}
+
+impl Encoding {
+    /// Whether it is of codes of 4 bits.
+    pub fn is_packed(self) -> bool {
+        match self {
+            Self::Packed(_) => true,
+            Self::Blocks(blocks) => blocks.part == Part::Codes && blocks.dtype == GgmlDType::Q4_0,
+            _ => false,
+        }
+    }
 }
 
 /// How codes of 4 bits are stored, eight to an i32, the first in the lowest bits.
@@ -169,6 +215,7 @@ impl Header {
                 start: start + begin,
                 bytes,
                 encoding: Encoding::Plain,
+                heads: 0,
             };
             tensors.insert(name, entry);
         }
@@ -239,7 +286,7 @@ pub fn invalid(tensor: &str, expected: impl Into<String>, got: impl Into<String>
     })
 }
 
-fn reading(error: std::io::Error) -> Error {
+pub fn reading(error: std::io::Error) -> Error {
     let action = "read the header";
     Error::from(Fault::Io { action, error })
 }

@@ -4,6 +4,8 @@ mod backend;
 mod checkpoint;
 mod config;
 mod files;
+mod gguf;
+mod gguf_names;
 pub mod header;
 mod layouts;
 mod opened;

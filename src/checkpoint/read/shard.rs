@@ -6,12 +6,15 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::{Device, Tensor, WithDType};
 use candle_dynquant_io::input;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::header::{Axis, Encoding, Entry, Header, Packing, invalid};
+use super::gguf;
+use super::header::{Axis, Blocks, Encoding, Entry, Header, Packing, Part, invalid, reading};
 use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 
@@ -68,7 +71,7 @@ impl Shard {
             };
             let mut file = input::open(path).map_err(opening)?;
             let length = file.metadata().map_err(opening)?.len();
-            let header = Header::read(&mut file, length)?;
+            let header = header(&mut file, length)?;
             Ok((Bytes::Disk(file), header))
         };
         let (file, header) = open().map_err(|e: Error| e.in_file(path))?;
@@ -81,7 +84,7 @@ impl Shard {
 
     /// A file in memory; `path` is for errors.
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
-        let header = Header::read(&mut &bytes[..], bytes.len() as u64);
+        let header = header(&mut &bytes[..], bytes.len() as u64);
         Ok(Self {
             path: path.to_owned(),
             header: header.map_err(|e| e.in_file(path))?,
@@ -123,6 +126,15 @@ impl Shard {
         of: impl Fn([u8; B]) -> T,
     ) -> Result<Vec<T>> {
         let mut values = Vec::with_capacity(range.len());
+        if entry.heads > 0 || matches!(entry.encoding, Encoding::Blocks(_)) {
+            let k = entry.shape.last().copied().unwrap_or_default().max(1);
+            let rows = range.start / k..range.end.div_ceil(k);
+            let first = range.start - rows.start * k;
+            let bytes = self.rows(entry, rows)?;
+            let own = bytes.as_chunks::<B>().0.get(first..first + range.len());
+            values.extend(own.unwrap_or_default().iter().map(|bytes| of(*bytes)));
+            return Ok(values);
+        }
         match (entry.encoding, &entry.shape[..]) {
             (Encoding::Transposed, &[n, k]) if !range.is_empty() => {
                 let rows = range.start / k..range.end.div_ceil(k);
@@ -141,6 +153,38 @@ impl Shard {
                 self.successive(entry, range, of, &mut values)?;
                 Ok(values)
             }
+        }
+    }
+
+    /// The bytes of some rows that the file has in another form or order.
+    fn rows(&self, entry: &Entry, rows: Range<usize>) -> Result<Vec<u8>> {
+        let k = entry.shape.last().copied().unwrap_or_default();
+        let of_row = match entry.encoding {
+            Encoding::Blocks(blocks) => blocks.bytes_of_row(k),
+            _ => k * entry.dtype.bitsize() / 8,
+        };
+        let mut bytes = Vec::with_capacity(rows.len() * of_row);
+        let mut read = |rows: Range<usize>| {
+            let (start, length) = (rows.start * of_row, rows.len() * of_row);
+            self.read(entry.start + start as u64, length as u64, |chunk| {
+                bytes.extend_from_slice(chunk);
+                Ok(())
+            })
+        };
+        let all = entry.shape.first().copied().unwrap_or_default();
+        if let Some(of_head) = all.checked_div(entry.heads) {
+            for row in rows {
+                let (head, own) = (row / of_head * of_head, row % of_head);
+                let (half, pair) = (own / (of_head / 2), own % (of_head / 2));
+                let there = head + 2 * pair + half;
+                read(there..there + 1)?;
+            }
+        } else {
+            read(rows)?;
+        }
+        match entry.encoding {
+            Encoding::Blocks(blocks) => blocks.decode(&bytes),
+            _ => Ok(bytes),
         }
     }
 
@@ -269,6 +313,10 @@ impl Shard {
             (Encoding::Transposed, 64) => {
                 sink(self.elements(entry, all, |b: [u8; 8]| b)?.as_flattened())
             }
+            (Encoding::Blocks(_), _) => {
+                sink(&self.rows(entry, 0..entry.shape.iter().rev().skip(1).product())?)
+            }
+            _ if entry.heads > 0 => sink(&self.rows(entry, 0..entry.shape[0])?),
             _ => self.read(entry.start, entry.bytes, sink),
         }
     }
@@ -321,7 +369,56 @@ impl Shard {
     }
 }
 
+/// The header of a file in one of two formats.
+fn header(from: &mut impl Read, length: u64) -> Result<Header> {
+    let mut first = Vec::new();
+    let read = from.take(gguf::MAGIC.len() as u64).read_to_end(&mut first);
+    read.map_err(reading)?;
+    let is_gguf = first == gguf::MAGIC;
+    let mut from = first.chain(from);
+    if is_gguf {
+        gguf::read(from, length)
+    } else {
+        Header::read(&mut from, length)
+    }
+}
+
 /// Whether tensors of this dtype are floats that can be quantized.
 pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+impl Blocks {
+    /// The bytes of a row of `k` values, or of scales.
+    fn bytes_of_row(self, k: usize) -> usize {
+        let blocks = match self.part {
+            Part::Scales => k,
+            Part::Values | Part::Codes => k / self.dtype.block_size(),
+        };
+        blocks * self.dtype.type_size()
+    }
+
+    /// The bytes of the elements of blocks.
+    fn decode(self, blocks: &[u8]) -> Result<Vec<u8>> {
+        let each = blocks.chunks_exact(self.dtype.type_size());
+        match (self.part, self.dtype) {
+            (Part::Scales, _) => Ok(each.flat_map(|block| [block[0], block[1]]).collect()),
+            // The first half of a block has the low bits.
+            (Part::Codes, GgmlDType::Q4_0) => {
+                let codes = each.flat_map(|block| {
+                    let low = block[2..].iter().map(|byte| byte & 15);
+                    low.chain(block[2..].iter().map(|byte| byte >> 4))
+                });
+                Ok(codes.map(|code| code.wrapping_sub(8)).collect())
+            }
+            (Part::Codes, _) => Ok(each.flat_map(|block| &block[2..]).copied().collect()),
+            (Part::Values, _) if blocks.is_empty() => Ok(Vec::new()),
+            (Part::Values, dtype) => {
+                let count = each.len() * dtype.block_size();
+                let tensor = qtensor_from_ggml(dtype, blocks, vec![count], &Device::Cpu)?;
+                let values = tensor.dequantize(&Device::Cpu)?.to_vec1::<f32>()?;
+                Ok(values.into_iter().flat_map(f32::to_le_bytes).collect())
+            }
+        }
+    }
 }

@@ -181,7 +181,7 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
 /// Checks the tensors of a weight in groups.
 fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -> Result<()> {
     let [n, k] = matrix(name, entry)?;
-    let packed = matches!(entry.encoding, Encoding::Packed(_));
+    let packed = entry.encoding.is_packed();
     if packed != (groups.dtype == IntType::Int4) {
         let got = if packed { IntType::Int4 } else { IntType::Int8 };
         return Err(invalid(name, groups.dtype.to_string(), got.to_string()));
@@ -236,7 +236,15 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     let zeros = files
         .find(&zero_point)
         .map(|(_, zeros)| (&*zero_point, zeros));
-    if let Encoding::Packed(_) = entry.encoding {
+    if let Encoding::Blocks(blocks) = entry.encoding
+        && !entry.encoding.is_packed()
+    {
+        let mut groups = GroupConfig::INT8;
+        groups.group_size = Some(blocks.dtype.block_size());
+        let multiplied = true;
+        return Ok(Kind::Whole(Format::Groups { groups, multiplied }));
+    }
+    if entry.encoding.is_packed() {
         return packed(files, (name, entry), (&scale, scales), zeros.is_some());
     }
     let Scheme::Whole(qscheme) = scheme(name, entry, (&scale, scales), zeros)? else {
@@ -274,6 +282,11 @@ fn packed(
     } else {
         GroupScheme::Symmetric
     };
+    if is_affine {
+        companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", n * count)?;
+    }
+    let order = format!("{name}{G_IDX}");
+    let in_order = files.find(&order).is_none() || is_in_order(files, &order, count, k)?;
     let groups = |group_size| {
         let mut groups = GroupConfig::INT4;
         (groups.group_size, groups.scheme) = (group_size, scheme);
@@ -290,7 +303,6 @@ fn packed(
         return Err(invalid(scale, expected, format!("{count}")));
     }
     let size = k / count;
-    let in_order = files.find(&format!("{name}{G_IDX}")).is_none();
     // Layers get others dequantized.
     Ok(if in_order && size.is_multiple_of(BLOCK) {
         groups(Some(size))

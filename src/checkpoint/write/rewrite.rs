@@ -190,7 +190,7 @@ fn write_shard(
 
 /// The tensors of the file that a tensor of the source stands for.
 fn copied(source: &Opened, name: &str, entry: &Entry) -> Vec<Planned> {
-    let (Encoding::Packed(_), &[n, k]) = (entry.encoding, &entry.shape[..]) else {
+    let (true, &[n, k]) = (entry.encoding.is_packed(), &entry.shape[..]) else {
         return vec![Planned::new(name, entry.dtype, &entry.shape)];
     };
     match axis(source, name) {
@@ -209,7 +209,7 @@ fn copy(
     (name, entry): (&str, &Entry),
     to: &mut Writer<'_>,
 ) -> Result<()> {
-    let (Encoding::Packed(packing), &[n, k]) = (entry.encoding, &entry.shape[..]) else {
+    let (true, &[n, k]) = (entry.encoding.is_packed(), &entry.shape[..]) else {
         return shard.copy(entry, |chunk| to.write(name, chunk));
     };
     let axis = axis(source, name);
@@ -219,7 +219,7 @@ fn copy(
         to.write(&format!("{name}{SHAPE}"), sizes.as_flattened())?;
         tensor.push_str(PACKED);
     }
-    if packing == Packing::plain(axis) {
+    if entry.encoding == Encoding::Packed(Packing::plain(axis)) {
         return shard.copy(entry, |chunk| to.write(&tensor, chunk));
     }
     let codes = shard.codes(entry, 0..n * k)?;
