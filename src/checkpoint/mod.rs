@@ -39,7 +39,7 @@
 //! | torchao, `Int8Tensor` | `_weight_qdata`, `_weight_scale` | int8 where activations are, else float |
 //! | GPTQ, 4 bits | `qweight`, `qzeros`, `scales`, `g_idx` | int4 in groups |
 //! | AWQ, 4 bits | `qweight`, `qzeros`, `scales` | int4 in groups |
-//! | GGUF | Q4_0, Q8_0; all others | int4, int8 in groups; float |
+//! | GGUF | Q4_0, Q4_1, Q8_0; all others | int4, int8 in groups; float |
 //!
 //! Products of int8 are float where the library keeps activations float, all or some: layers get
 //! the dequantized weight. So they do where a scale belongs to a group of inputs in int8, to one

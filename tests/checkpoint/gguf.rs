@@ -71,7 +71,7 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
         let layer = nn::linear_no_bias(512, 5, vb.pp(own.trim_end_matches(".weight")))?;
         let groups = layer.projection().qweight().and_then(QWeight::groups);
         let expected = match dtype {
-            Q4_0 => Some(IntType::Int4),
+            Q4_0 | Q4_1 => Some(IntType::Int4),
             Q8_0 => Some(IntType::Int8),
             _ => None,
         };

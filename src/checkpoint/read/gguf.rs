@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use super::gguf_names::{Known, heads, own_name};
 use super::header::{self, Blocks, Encoding, Entry, Header, Part, invalid, reading};
 use crate::error::{Error, Fault, Result};
-use crate::weight::SCALE;
+use crate::weight::{MINIMUM, SCALE};
 use crate::words::brief;
 
 pub const MAGIC: &[u8] = b"GGUF";
@@ -273,8 +273,15 @@ impl Described {
         let count = k / blocks.dtype.block_size();
         let of_scales = 2 * (n * count) as u64;
         let scales = part(Part::Scales, Dtype::F16, [n, count], of_scales);
-        let codes = part(Part::Codes, Dtype::I8, [n, k], bytes - of_scales);
-        Ok(vec![(format!("{name}{SCALE}"), scales), (name, codes)])
+        let mut tensors = vec![(format!("{name}{SCALE}"), scales)];
+        let mut left = bytes - of_scales;
+        if blocks.dtype == GgmlDType::Q4_1 {
+            let minimums = part(Part::Minimums, Dtype::F16, [n, count], of_scales);
+            tensors.push((format!("{name}{MINIMUM}"), minimums));
+            left -= of_scales;
+        }
+        tensors.push((name, part(Part::Codes, Dtype::I8, [n, k], left)));
+        Ok(tensors)
     }
 }
 

@@ -72,6 +72,8 @@ pub enum Part {
     Codes,
     /// f16.
     Scales,
+    /// f16.
+    Minimums,
 }
 
 impl Blocks {
@@ -82,7 +84,10 @@ impl Blocks {
 
     /// Whether there are scales and codes that weights in groups have, too.
     pub fn has_codes(self) -> bool {
-        matches!(self.dtype, GgmlDType::Q4_0 | GgmlDType::Q8_0)
+        matches!(
+            self.dtype,
+            GgmlDType::Q4_0 | GgmlDType::Q4_1 | GgmlDType::Q8_0
+        )
     }
 }
 
@@ -91,7 +96,9 @@ impl Encoding {
     pub fn is_packed(self) -> bool {
         match self {
             Self::Packed(_) => true,
-            Self::Blocks(blocks) => blocks.part == Part::Codes && blocks.dtype == GgmlDType::Q4_0,
+            Self::Blocks(Blocks { dtype, part }) => {
+                part == Part::Codes && matches!(dtype, GgmlDType::Q4_0 | GgmlDType::Q4_1)
+            }
             _ => false,
         }
     }

@@ -392,7 +392,7 @@ impl Blocks {
     /// The bytes of a row of `k` values, or of scales.
     fn bytes_of_row(self, k: usize) -> usize {
         let blocks = match self.part {
-            Part::Scales => k,
+            Part::Scales | Part::Minimums => k,
             Part::Values | Part::Codes => k / self.dtype.block_size(),
         };
         blocks * self.dtype.type_size()
@@ -403,11 +403,13 @@ impl Blocks {
         let each = blocks.chunks_exact(self.dtype.type_size());
         match (self.part, self.dtype) {
             (Part::Scales, _) => Ok(each.flat_map(|block| [block[0], block[1]]).collect()),
+            (Part::Minimums, _) => Ok(each.flat_map(|block| [block[2], block[3]]).collect()),
             // The first half of a block has the low bits.
-            (Part::Codes, GgmlDType::Q4_0) => {
+            (Part::Codes, GgmlDType::Q4_0 | GgmlDType::Q4_1) => {
                 let codes = each.flat_map(|block| {
-                    let low = block[2..].iter().map(|byte| byte & 15);
-                    low.chain(block[2..].iter().map(|byte| byte >> 4))
+                    let (_, codes) = block.split_at(block.len() - 16);
+                    let low = codes.iter().map(|byte| byte & 15);
+                    low.chain(codes.iter().map(|byte| byte >> 4))
                 });
                 Ok(codes.map(|code| code.wrapping_sub(8)).collect())
             }

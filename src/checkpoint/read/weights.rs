@@ -19,7 +19,7 @@ use crate::qparams::{QDType, QScheme};
 use crate::weight::QTable;
 use crate::weight::origin::{Part, Values};
 use crate::weight::{Coded, Grouped};
-use crate::weight::{Codes, Format, G_IDX, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
+use crate::weight::{Codes, Format, G_IDX, MINIMUM, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 use crate::words::brief;
 
 /// The quantized weights of a checkpoint by name.
@@ -129,7 +129,7 @@ fn check_view(
 
 /// The weights of whose scales or zero points a tensor is by its name.
 pub fn owners(name: &str) -> impl Iterator<Item = &str> {
-    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT, G_IDX].into_iter();
+    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT, MINIMUM, G_IDX].into_iter();
     suffixes.filter_map(|suffix| name.strip_suffix(suffix))
 }
 
@@ -196,7 +196,8 @@ fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -
     companion(files, name, SCALE, is_float, "a float dtype", count)?;
     match groups.scheme {
         GroupScheme::Symmetric => Ok(()),
-        _ => companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count),
+        GroupScheme::Affine => companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count),
+        GroupScheme::Minimum => companion(files, name, MINIMUM, is_float, "a float dtype", count),
     }
 }
 
@@ -277,11 +278,19 @@ fn packed(
             return Err(invalid(scale, expected, format!("{got:?}")));
         }
     };
-    let scheme = if is_affine {
-        GroupScheme::Affine
-    } else {
-        GroupScheme::Symmetric
+    let has_minimums = files.find(&format!("{name}{MINIMUM}")).is_some();
+    let scheme = match (is_affine, has_minimums) {
+        (false, false) => GroupScheme::Symmetric,
+        (true, false) => GroupScheme::Affine,
+        (false, true) => GroupScheme::Minimum,
+        (true, true) => {
+            let expected = "zero points or minimums";
+            return Err(invalid(name, expected, "both"));
+        }
     };
+    if has_minimums {
+        companion(files, name, MINIMUM, is_float, "a float dtype", n * count)?;
+    }
     if is_affine {
         companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", n * count)?;
     }
@@ -418,11 +427,19 @@ fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -
     let scale = format!("{name}{SCALE}");
     let (scales, of_scales) = files.get(&scale, "a tensor")?;
     let zero_points = match groups.scheme {
-        GroupScheme::Symmetric => Vec::new(),
-        _ => {
+        GroupScheme::Symmetric | GroupScheme::Minimum => Vec::new(),
+        GroupScheme::Affine => {
             let (zeros, entry) = files.get(&format!("{name}{ZERO_POINT}"), "a tensor")?;
             zeros.codes(entry, of_rows.clone())?
         }
+    };
+    let minimums = match groups.scheme {
+        GroupScheme::Minimum => {
+            let minimum = format!("{name}{MINIMUM}");
+            let (minimums, entry) = files.get(&minimum, "a tensor")?;
+            minimums.floats(&minimum, entry, of_rows.clone())?
+        }
+        GroupScheme::Symmetric | GroupScheme::Affine => Vec::new(),
     };
     let scales = scales.floats(&scale, of_scales, of_rows)?;
     if let Some(got) = scales.iter().find(|scale| !scale.is_finite()) {
@@ -433,6 +450,7 @@ fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -
         codes: shard.codes(entry, rows.start * k..rows.end * k)?,
         scales,
         zero_points,
+        minimums,
     })
 }
 

@@ -7,7 +7,7 @@ use super::writer::{Planned, Writer};
 use crate::checkpoint::read::Axis;
 use crate::error::Result;
 use crate::qconfig::{GroupConfig, GroupScheme, IntType};
-use crate::weight::{Grouped, PACKED, SCALE, SHAPE, ZERO_POINT};
+use crate::weight::{Grouped, MINIMUM, PACKED, SCALE, SHAPE, ZERO_POINT};
 
 /// Codes in an i32.
 const CODES: usize = 8;
@@ -50,8 +50,12 @@ impl<'a> GroupsWriter<'a> {
             ],
         };
         tensors.push(tensor(SCALE, self.dtype, &[n, count]));
-        if self.groups.scheme != GroupScheme::Symmetric {
-            tensors.push(tensor(ZERO_POINT, Dtype::I32, &[n.div_ceil(CODES), count]));
+        match self.groups.scheme {
+            GroupScheme::Symmetric => {}
+            GroupScheme::Affine => {
+                tensors.push(tensor(ZERO_POINT, Dtype::I32, &[n.div_ceil(CODES), count]));
+            }
+            GroupScheme::Minimum => tensors.push(tensor(MINIMUM, self.dtype, &[n, count])),
         }
         tensors
     }
@@ -70,16 +74,23 @@ impl<'a> GroupsWriter<'a> {
                 to.write(&format!("{}{PACKED}", self.name), &bytes)?;
             }
         }
-        let scales = rows.scales.iter();
-        let bytes: Vec<_> = match self.dtype {
-            Dtype::F16 => scales
-                .flat_map(|x| f16::from_f32(*x).to_le_bytes())
-                .collect(),
-            _ => scales.flat_map(|x| x.to_le_bytes()).collect(),
-        };
-        to.write(&format!("{}{SCALE}", self.name), &bytes)?;
+        to.write(&format!("{}{SCALE}", self.name), &self.floats(&rows.scales))?;
+        if self.groups.scheme == GroupScheme::Minimum {
+            let minimums = self.floats(&rows.minimums);
+            to.write(&format!("{}{MINIMUM}", self.name), &minimums)?;
+        }
         self.zero_points.extend(rows.zero_points);
         Ok(())
+    }
+
+    fn floats(&self, numbers: &[f32]) -> Vec<u8> {
+        let numbers = numbers.iter();
+        match self.dtype {
+            Dtype::F16 => numbers
+                .flat_map(|x| f16::from_f32(*x).to_le_bytes())
+                .collect(),
+            _ => numbers.flat_map(|x| x.to_le_bytes()).collect(),
+        }
     }
 
     /// Writes what is of all rows.
@@ -92,7 +103,7 @@ impl<'a> GroupsWriter<'a> {
                 .collect();
             to.write(&format!("{}{SHAPE}", self.name), &sizes)?;
         }
-        if self.groups.scheme == GroupScheme::Symmetric {
+        if self.groups.scheme != GroupScheme::Affine {
             return Ok(());
         }
         let bytes = packed(&self.zero_points, [n, self.groups.count(k)], Axis::Rows);
