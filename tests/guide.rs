@@ -343,10 +343,10 @@ fn checkpoints() -> Vec<String> {
     fs::copy(&float, path("page").join("model.safetensors")).expect("copied");
     fs::write(path("page").join("config.json"), "<!doctype html>").expect("written");
     fs::create_dir(path("none")).expect("a folder");
-    fs::create_dir(path("gptq")).expect("a folder");
-    fs::copy(&float, path("gptq").join("model.safetensors")).expect("copied");
-    let gptq = r#"{"quantization_config": {"quant_method": "gptq"}}"#;
-    fs::write(path("gptq").join("config.json"), gptq).expect("written");
+    fs::create_dir(path("hqq")).expect("a folder");
+    fs::copy(&float, path("hqq").join("model.safetensors")).expect("copied");
+    let hqq = r#"{"quantization_config": {"quant_method": "hqq"}}"#;
+    fs::write(path("hqq").join("config.json"), hqq).expect("written");
     fs::create_dir(path("other")).expect("a folder");
     fs::write(path("other").join("notes.txt"), "").expect("written");
     let folder = path("folder");
@@ -373,7 +373,7 @@ fn checkpoints() -> Vec<String> {
         text(Checkpoint::open(path("page"))),
         text(candle_core::safetensors::load(&int8, &Device::Cpu)),
         text(Checkpoint::open(path("none"))),
-        text(Checkpoint::open(path("gptq"))),
+        text(Checkpoint::open(path("hqq"))),
         text(nn::linear_no_bias(8, 5, vb.pp("head"))),
         text(nn::linear_no_bias(8, 4, vb.pp("tail"))),
         text(source.floats("tail.weight")),

@@ -1,4 +1,4 @@
-"""The model of the layout_*.py fixtures: two Linears that are quantized and one that is not."""
+"""The models of the layout_*.py fixtures: Linears that are quantized and one that is not."""
 
 import json
 from pathlib import Path
@@ -25,6 +25,45 @@ def float_model():
 
 def inputs():
     return torch.randn(5, 24, generator=torch.Generator().manual_seed(1))
+
+
+class Wide(torch.nn.Module):
+    """For 4 bits: `GROUPS` has the inputs of a group of each Linear, and whether it is symmetric."""
+
+    GROUPS = {"up": (32, True), "down": (64, False), "out": (64, True)}
+
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(96, 128)
+        self.down = torch.nn.Linear(128, 64, bias=False)
+        self.out = torch.nn.Linear(64, 32)
+        self.head = torch.nn.Linear(32, 3)
+        # Zero points differ.
+        self.down.weight.data += torch.linspace(-0.05, 0.05, 64)[:, None]
+
+    def forward(self, xs):
+        return self.head(self.out(self.down(torch.relu(self.up(xs)))).float())
+
+
+def wide_model():
+    torch.manual_seed(0)
+    return Wide().eval()
+
+
+def wide_inputs():
+    return torch.randn(5, 96, generator=torch.Generator().manual_seed(1))
+
+
+def qparams(weight, group_size, symmetric):
+    """Scales and zero points of 4 bits, [out_features, groups]."""
+    groups = weight.detach().unflatten(1, (-1, group_size))
+    if symmetric:
+        scales = groups.abs().amax(2) / 7
+        return scales.half().float(), torch.full_like(scales, 8)
+    low, high = groups.amin(2).clamp(max=0), groups.amax(2).clamp(min=0)
+    # One code is left for the zero point's rounding: not all libraries clamp.
+    scales = ((high - low) / 14).half().float()
+    return scales, (-low / scales).round()
 
 
 def write(folder, state, metadata, expected, versions, config=None):

@@ -37,10 +37,14 @@
 //! | bitsandbytes, int8 | `weight`, `SCB` | int8 if `llm_int8_threshold` is 0, else float |
 //! | optimum-quanto, qint8 | `weight._data`, `weight._scale` | float |
 //! | torchao, `Int8Tensor` | `_weight_qdata`, `_weight_scale` | int8 where activations are, else float |
+//! | GPTQ, 4 bits | `qweight`, `qzeros`, `scales`, `g_idx` | int4 in groups |
+//! | AWQ, 4 bits | `qweight`, `qzeros`, `scales` | int4 in groups |
+//! | GGUF | Q4_0, Q4_1, Q8_0; all others | int4, int8 in groups; float |
 //!
-//! Products are float where the library keeps activations float, all or some: layers get the
-//! dequantized weight. So they do where a scale belongs to a group of inputs. Weights of fewer
-//! bits, codes in another order than rows and static activations are errors.
+//! Products of int8 are float where the library keeps activations float, all or some: layers get
+//! the dequantized weight. So they do where a scale belongs to a group of inputs in int8, to one
+//! that is no multiple of 32 in 4 bits, or to inputs in another order. Other numbers of bits, codes
+//! in another order than rows and static activations are errors.
 //! `scripts/convert_pytorch.py` converts a `state_dict` of PyTorch, quantized by it or float.
 //!
 //! # Models that are not ported

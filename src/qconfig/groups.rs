@@ -81,8 +81,8 @@ impl GroupConfig {
         ..Self::INT4
     };
 
-    /// Bytes of a weight `[out_features, in_features]` in a checkpoint: codes, float16 scales and
-    /// zero points.
+    /// Bytes of a weight `[out_features, in_features]` in a checkpoint: codes, float16 scales,
+    /// zero points and minimums.
     ///
     /// ```
     /// use candle_dynquant::GroupConfig;
@@ -96,7 +96,8 @@ impl GroupConfig {
         };
         let zero_points = match self.scheme {
             GroupScheme::Symmetric => 0,
-            GroupScheme::Affine | GroupScheme::Minimum => n.div_ceil(8) * 4,
+            GroupScheme::Affine => n.div_ceil(8) * 4,
+            GroupScheme::Minimum => 2 * n,
         };
         codes + (2 * n + zero_points) * self.count(k)
     }

@@ -15,6 +15,10 @@ pub(crate) const UNSIGNED_ZERO_POINT: &str = "_zero_point_unsigned";
 /// Those of a weight of 4 bits, which has none of its own name: eight codes an i32, and its shape.
 pub(crate) const PACKED: &str = "_packed";
 pub(crate) const SHAPE: &str = "_shape";
+/// The minimum of each group of codes that are not signed; this crate's own.
+pub(crate) const MINIMUM: &str = "_minimum";
+/// The number of the group of each input, where groups do not follow one another.
+pub(crate) const G_IDX: &str = "_g_idx";
 /// The prefix of the parameters of a norm that multiplies its residual, and the name of the
 /// factors.
 pub(crate) const EQUALIZED: &str = "equalized";

@@ -17,8 +17,10 @@ pub(crate) struct Grouped {
     pub codes: Vec<i8>,
     /// One for each group, channel by channel.
     pub scales: Vec<f32>,
-    /// One for each scale, less 8; empty where codes are symmetric.
+    /// One for each scale, less 8; empty where codes are not affine.
     pub zero_points: Vec<i8>,
+    /// One for each scale; empty where codes have none.
+    pub minimums: Vec<f32>,
 }
 
 /// What a stored code is less than a packed one.
@@ -51,13 +53,12 @@ impl Grouped {
         let scale = |i: usize| {
             let (channel, block) = (i / blocks, i % blocks);
             let at = channel * count + block * BLOCK / groups.inputs(k);
-            let zero = self
-                .zero_points
-                .get(at)
-                .map_or(0, |z| i32::from(*z) + offset);
+            let zero = self.zero_points.get(at);
+            let zero = zero.map_or(0., |zero| (i32::from(*zero) + offset) as f32);
+            let minimum = self.minimums.get(at).map(|own| own / factors[channel]);
             BlockScale {
                 scale: f16::from_f32(self.scales[at] / factors[channel]),
-                offset: f16::from_f32(zero as f32),
+                offset: f16::from_f32(minimum.unwrap_or(zero)),
             }
         };
         let scales: Vec<_> = (0..shape[0] * blocks).map(scale).collect();
@@ -72,6 +73,9 @@ impl Grouped {
         let (inputs, count) = (self.groups.inputs(k), self.groups.count(k));
         let value = |(i, code): (usize, &i8)| {
             let at = i / k * count + i % k / inputs;
+            if let Some(minimum) = self.minimums.get(at) {
+                return (i32::from(*code) + 8) as f32 * self.scales[at] + minimum;
+            }
             let zero = self.zero_points.get(at).copied().unwrap_or(0);
             (i32::from(*code) - i32::from(zero)) as f32 * self.scales[at]
         };
@@ -83,15 +87,13 @@ impl Grouped {
         self.groups.blocks()?;
         let elements = sizes::weight("codes", [n, k])?;
         let scales = n * self.groups.count(k);
-        let zeros = if scheme == GroupScheme::Symmetric {
-            0
-        } else {
-            scales
-        };
+        let of = |own| if scheme == own { scales } else { 0 };
+        let (zeros, minimums) = (of(GroupScheme::Affine), of(GroupScheme::Minimum));
         for (what, expected, got) in [
             ("number of codes", elements, self.codes.len()),
             ("number of scales", scales, self.scales.len()),
             ("number of zero points", zeros, self.zero_points.len()),
+            ("number of minimums", minimums, self.minimums.len()),
         ] {
             if expected != got {
                 return Err(Error::from(Fault::InvalidArgument {
@@ -112,14 +114,16 @@ impl Grouped {
                 }
             }
         }
-        match self.scales.iter().position(|scale| !scale.is_finite()) {
-            None => Ok(()),
-            Some(index) => Err(Error::from(Fault::InvalidArgument {
-                what: "scale",
-                expected: "a finite number".into(),
-                got: format!("{} at index {index}", self.scales[index]),
-            })),
+        for (what, numbers) in [("scale", &self.scales), ("minimum", &self.minimums)] {
+            if let Some(index) = numbers.iter().position(|number| !number.is_finite()) {
+                return Err(Error::from(Fault::InvalidArgument {
+                    what,
+                    expected: "a finite number".into(),
+                    got: format!("{} at index {index}", numbers[index]),
+                }));
+            }
         }
+        Ok(())
     }
 }
 
@@ -159,6 +163,9 @@ impl QWeight {
             .map(|own| (own.offset.to_f32() as i32 - offset) as i8);
         let factors = (0..of_groups.len()).map(|i| self.packed().scale(i / count.max(1)));
         let pairs = of_groups.iter().zip(factors);
+        let minimums = pairs
+            .clone()
+            .map(|(own, factor)| own.offset.to_f32() * factor);
         Some(Grouped {
             groups,
             codes: codes
@@ -169,8 +176,12 @@ impl QWeight {
                 .map(|(own, factor)| own.scale.to_f32() * factor)
                 .collect(),
             zero_points: match groups.scheme {
-                GroupScheme::Symmetric => Vec::new(),
-                GroupScheme::Affine | GroupScheme::Minimum => zero_points.collect(),
+                GroupScheme::Affine => zero_points.collect(),
+                GroupScheme::Symmetric | GroupScheme::Minimum => Vec::new(),
+            },
+            minimums: match groups.scheme {
+                GroupScheme::Minimum => minimums.collect(),
+                GroupScheme::Symmetric | GroupScheme::Affine => Vec::new(),
             },
         })
     }

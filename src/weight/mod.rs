@@ -32,7 +32,7 @@ mod stored;
 
 pub(crate) use coded::{Coded, check_sums, offset};
 pub(crate) use format::{
-    ATTENTION, Codes, EQUALIZED, FORMAT, Format, PACKED, RESIDUAL, SCALE, SHAPE,
+    ATTENTION, Codes, EQUALIZED, FORMAT, Format, G_IDX, MINIMUM, PACKED, RESIDUAL, SCALE, SHAPE,
     UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
 };
 pub(crate) use groups::Grouped;

@@ -4,7 +4,8 @@ use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use super::format::{
-    Codes, EQUALIZED, FORMAT, Format, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
+    Codes, EQUALIZED, FORMAT, Format, MINIMUM, RESIDUAL, SCALE, UNSIGNED_ZERO_POINT, Written,
+    ZERO_POINT,
 };
 use super::groups::Grouped;
 use super::origin::{self, Origin};
@@ -151,8 +152,8 @@ impl Found<'_> {
         let bits = self.weight(shape, DType::U8)?;
         let bits = Elements::of(&bits);
         let zero_points = match groups.scheme {
-            GroupScheme::Symmetric => Vec::new(),
-            GroupScheme::Affine | GroupScheme::Minimum => {
+            GroupScheme::Symmetric | GroupScheme::Minimum => Vec::new(),
+            GroupScheme::Affine => {
                 let name = format!("{}{ZERO_POINT}", self.name);
                 let zeros = self.vb.get_unchecked_dtype(&name, DType::I64)?;
                 let zeros = zeros.flatten_all()?.to_vec1::<i64>()?;
@@ -169,6 +170,10 @@ impl Found<'_> {
                 .collect(),
             scales: self.f32s(SCALE)?,
             zero_points,
+            minimums: match groups.scheme {
+                GroupScheme::Minimum => self.f32s(MINIMUM)?,
+                GroupScheme::Symmetric | GroupScheme::Affine => Vec::new(),
+            },
         })
     }
 

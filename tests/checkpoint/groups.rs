@@ -20,7 +20,7 @@ fn folder() -> PathBuf {
 }
 
 /// The greatest difference, as a share of the greatest element.
-fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
+pub fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     let max = |tensor: &Tensor| tensor.abs()?.max_all()?.to_scalar::<f32>();
     Ok(max(&(a - b)?)? / max(b)?)
 }
@@ -60,9 +60,9 @@ fn packed_linears_are_built_from_their_codes() -> Result<()> {
 }
 
 /// The tensors of a file, by name: dtype, shape, bytes.
-type Raw = HashMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)>;
+pub type Raw = HashMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)>;
 
-fn write(tensors: &Raw, metadata: Option<HashMap<String, String>>, path: &Path) -> Result<()> {
+pub fn write(tensors: &Raw, metadata: Option<HashMap<String, String>>, path: &Path) -> Result<()> {
     let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
         Ok((name, TensorView::new(*dtype, shape.clone(), bytes)?))
     });
@@ -70,7 +70,7 @@ fn write(tensors: &Raw, metadata: Option<HashMap<String, String>>, path: &Path) 
     Ok(safetensors::serialize_to_file(views, metadata, path)?)
 }
 
-fn raw(path: &Path) -> Result<Raw> {
+pub fn raw(path: &Path) -> Result<Raw> {
     let bytes = fs::read(path)?;
     let file = SafeTensors::deserialize(&bytes)?;
     let tensors = file.iter().map(|(name, view)| {
@@ -161,13 +161,23 @@ fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
         let error = read().expect_err(name).to_string();
         assert!(error.contains(expected), "{name}: {error}");
     }
-    let mut tensors = whole.clone();
-    tensors.insert("up.weight_g_idx".into(), zeros(I32, &[96]));
-    write(&tensors, None, &path)?;
-    let error = Checkpoint::open(&path)
-        .expect_err("another order")
-        .to_string();
-    assert!(error.contains("weight_g_idx"), "{error}");
+    let order = |numbers: [i32; 96]| {
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+        (I32, vec![96], bytes.collect::<Vec<u8>>())
+    };
+    for (order, expected) in [
+        (zeros(I32, &[95]), "I32 [96]"),
+        (zeros(I64, &[96]), "I32 [96]"),
+        (order([3; 96]), "got 3 at index 0"),
+        (order([-1; 96]), "got -1 at index 0"),
+    ] {
+        let mut tensors = whole.clone();
+        tensors.insert("up.weight_g_idx".into(), order);
+        write(&tensors, None, &path)?;
+        let error = Checkpoint::open(&path).expect_err("a lie").to_string();
+        let names = error.contains("up.weight_g_idx") && error.contains(expected);
+        assert!(names, "{error}");
+    }
     Ok(())
 }
 

@@ -727,7 +727,7 @@ fn folders_that_lie_are_refused() -> Result<()> {
     let cases = [
         ("[]".to_owned(), "object"),
         ("{".repeat(100_000), "object"),
-        (config(json!({"quant_method": "gptq"})), "gptq"),
+        (config(json!({"quant_method": "hqq"})), "hqq"),
         (
             config(json!({"quant_method": "compressed-tensors", "format": "float-quantized"})),
             "float-quantized",

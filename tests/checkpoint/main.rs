@@ -7,6 +7,7 @@ mod contested;
 mod convert;
 mod files;
 mod foreign;
+mod gguf;
 mod groups;
 mod hostile;
 mod isa;
@@ -14,6 +15,7 @@ mod layouts;
 mod mixed;
 mod model;
 mod origins;
+mod qweight;
 mod real_files;
 mod round_trip;
 #[cfg(unix)]

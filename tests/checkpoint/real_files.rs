@@ -108,11 +108,10 @@ fn another_format_given_as_safetensors_is_named_with_its_cure() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("model.safetensors");
     let torch = "scripts/convert_pytorch.py";
-    let cases: [(&[u8], &str, &str); 9] = [
+    let cases: [(&[u8], &str, &str); 8] = [
         (b"PK\x03\x04\0\0\x08\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\x12\0archive/data.pkl", "PyTorch", torch),
         (b"PK\x03\x04\x2d\0\0\0\0\0\0\0\x21\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0w.npy", "NumPy", "save_file"),
         (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "pickle", torch),
-        (b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0", "GGUF", "checkpoint"),
         (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0", "HDF5", "framework"),
         (b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "gzip", "unpack"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "Git LFS", "git lfs pull"),

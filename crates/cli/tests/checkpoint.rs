@@ -433,6 +433,31 @@ fn inspect_diff_and_dequantize() -> Result<()> {
     Ok(())
 }
 
+/// Folders of 4 bits, in the layouts of their libraries.
+#[test]
+fn folders_of_others_are_inspected_compared_and_dequantized() -> Result<()> {
+    let out = tempfile::tempdir()?;
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference");
+    for name in [
+        "layout_gptq",
+        "layout_gptq_v2",
+        "layout_awq",
+        "pack_quantized",
+    ] {
+        let (folder, float) = (reference.join(name), out.path().join(name));
+        let output = text(&dynquant(&["inspect"], &[&folder]));
+        let line = output.lines().find(|line| line.starts_with("up.weight "));
+        let words = line.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(words.as_ref().map(|words| words[1]), Some("I4"), "{output}");
+        assert!(output.contains("3 quantized weights"), "{output}");
+        let written = dynquant(&["dequantize", "-o"], &[&float, &folder]);
+        assert!(written.status.success(), "{}", text(&written));
+        let output = text(&dynquant(&["diff"], &[&folder, &float]));
+        assert!(output.contains("7 tensors are the same"), "{output}");
+    }
+    Ok(())
+}
+
 /// The files of a folder and their bytes.
 fn files(folder: &Path) -> HashMap<PathBuf, Vec<u8>> {
     let entries = fs::read_dir(folder)

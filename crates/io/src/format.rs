@@ -40,7 +40,7 @@ const BEGINNINGS: [(&[u8], &str, &str); 15] = [
         "fetch the file with `git lfs pull`",
     ),
     (b"\x93NUMPY", "an array of NumPy", NUMPY),
-    (b"GGUF", "GGUF", "take the checkpoint that it was made of"),
+    (b"GGUF", "GGUF", "open the file itself"),
     (b"ggml", "GGML", "take the checkpoint that it was made of"),
     (b"\x89HDF\r\n\x1a\n", "HDF5, as Keras writes it", FRAMEWORK),
     (b"\x1f\x8b\x08", "a gzip archive", UNPACK),

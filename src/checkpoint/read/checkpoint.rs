@@ -9,12 +9,12 @@ use candle_nn::VarBuilder;
 use super::backend::Backend;
 use super::config::Quantization;
 use super::files::{CONFIG, Files};
-use super::header::Encoding;
+use super::header::{Encoding, Part};
 use super::opened::Opened;
 use crate::error::Result;
 use crate::weight::origin::Source;
 
-/// Tensors in safetensors files, float or quantized, read when a layer asks for them.
+/// Tensors in safetensors or GGUF files, float or quantized, read when a layer asks for them.
 ///
 /// ```no_run
 /// use candle_core::{DType, Device};
@@ -36,7 +36,8 @@ pub struct Checkpoint {
 pub struct TensorInfo {
     /// Its name.
     pub name: String,
-    /// Its dtype in the file, as safetensors names it: `F32`, `I8`.
+    /// Its dtype in the file, as safetensors names it: `F32`, `I8`; of 4 bits `I4`; of GGUF's
+    /// blocks that are read as floats theirs.
     pub dtype: String,
     /// Its shape.
     pub shape: Vec<usize>,
@@ -47,8 +48,8 @@ pub struct TensorInfo {
 }
 
 impl Checkpoint {
-    /// Opens a safetensors file, an index of shards, or a folder in the manner of Hugging Face,
-    /// and checks the headers.
+    /// Opens a safetensors file, a GGUF file, an index of shards, or a folder in the manner of
+    /// Hugging Face, and checks the headers.
     ///
     /// # Errors
     /// When a file is missing or malformed, a quantized weight lacks one of its tensors, a tensor
@@ -121,8 +122,11 @@ impl Checkpoint {
         files.tensors().map(|(name, _, entry)| TensorInfo {
             name: name.to_owned(),
             dtype: match entry.encoding {
-                Encoding::Packed(_) => "I4".into(),
-                Encoding::Plain | Encoding::Absmax => entry.dtype.to_string(),
+                own if own.is_packed() => "I4".into(),
+                Encoding::Blocks(blocks) if blocks.part == Part::Values => {
+                    format!("{:?}", blocks.dtype)
+                }
+                _ => entry.dtype.to_string(),
             },
             shape: entry.shape.clone(),
             bytes: entry.bytes,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
+use candle_core::quantized::GgmlDType;
 use candle_dynquant_io::{format, json};
 use safetensors::Dtype;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
@@ -37,6 +38,8 @@ pub struct Entry {
     pub start: u64,
     pub bytes: u64,
     pub encoding: Encoding,
+    /// Of how many heads the file has the rows with their halves interleaved; 0 if none.
+    pub heads: usize,
 }
 
 /// How the elements of a tensor are stored.
@@ -45,9 +48,73 @@ pub enum Encoding {
     Plain,
     /// f32, the largest magnitudes of rows: 127 times their scales.
     Absmax,
-    /// Codes of 4 bits of a matrix, each plus 8, eight to an i32 along an axis; dtype and shape are
-    /// those of the codes.
-    Packed(Axis),
+    /// A matrix of which the file has the transposed one.
+    Transposed,
+    /// Codes of 4 bits of a matrix; dtype and shape are those of the codes.
+    Packed(Packing),
+    /// A part of GGUF's blocks.
+    Blocks(Blocks),
+}
+
+/// GGUF's blocks, each of a scale and codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    pub dtype: GgmlDType,
+    pub part: Part,
+}
+
+/// What of blocks a tensor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// f32.
+    Values,
+    /// i8.
+    Codes,
+    /// f16.
+    Scales,
+    /// f16.
+    Minimums,
+}
+
+impl Blocks {
+    pub fn values(dtype: GgmlDType) -> Self {
+        let part = Part::Values;
+        Self { dtype, part }
+    }
+
+    /// Whether there are scales and codes that weights in groups have, too.
+    pub fn has_codes(self) -> bool {
+        matches!(
+            self.dtype,
+            GgmlDType::Q4_0 | GgmlDType::Q4_1 | GgmlDType::Q8_0
+        )
+    }
+}
+
+impl Encoding {
+    /// Whether it is of codes of 4 bits.
+    pub fn is_packed(self) -> bool {
+        match self {
+            Self::Packed(_) => true,
+            Self::Blocks(Blocks { dtype, part }) => {
+                part == Part::Codes && matches!(dtype, GgmlDType::Q4_0 | GgmlDType::Q4_1)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How codes of 4 bits are stored, eight to an i32, the first in the lowest bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// The axis along which eight codes are in one number.
+    pub axis: Axis,
+    /// Whether the file has the matrix of numbers transposed.
+    pub transposed: bool,
+    /// Whether codes of even places come before those of odd ones in a number.
+    pub interleaved: bool,
+    /// What a stored code is more than its value.
+    pub offset: i8,
 }
 
 /// An axis of a matrix.
@@ -55,6 +122,28 @@ pub enum Encoding {
 pub enum Axis {
     Rows,
     Columns,
+}
+
+impl Packing {
+    /// compressed-tensors'.
+    pub fn plain(axis: Axis) -> Self {
+        Self {
+            axis,
+            transposed: false,
+            interleaved: false,
+            offset: 8,
+        }
+    }
+
+    /// The bits of a number by which the code of a place is shifted.
+    pub fn shift(self, place: usize) -> usize {
+        let place = if self.interleaved {
+            place / 2 + place % 2 * 4
+        } else {
+            place
+        };
+        4 * place
+    }
 }
 
 impl Entry {
@@ -133,6 +222,7 @@ impl Header {
                 start: start + begin,
                 bytes,
                 encoding: Encoding::Plain,
+                heads: 0,
             };
             tensors.insert(name, entry);
         }
@@ -203,7 +293,7 @@ pub fn invalid(tensor: &str, expected: impl Into<String>, got: impl Into<String>
     })
 }
 
-fn reading(error: std::io::Error) -> Error {
+pub fn reading(error: std::io::Error) -> Error {
     let action = "read the header";
     Error::from(Fault::Io { action, error })
 }

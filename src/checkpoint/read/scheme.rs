@@ -2,6 +2,7 @@
 
 use safetensors::Dtype;
 
+use super::files::Files;
 use super::header::{Entry, invalid};
 use super::shard::is_float;
 use crate::error::Result;
@@ -80,4 +81,30 @@ pub fn scheme(
             return Err(invalid(scale, expected, format!("{got:?}")));
         }
     }))
+}
+
+/// Whether the groups of inputs, by the number of each in `name`, follow one another.
+///
+/// # Errors
+/// When it is no vector of an i32 for each of `k` inputs, or a number is that of no group.
+pub fn is_in_order(files: &Files, name: &str, groups: usize, k: usize) -> Result<bool> {
+    let (shard, entry) = files.get(name, "the group of each input")?;
+    if entry.dtype != Dtype::I32 || entry.shape != [k] {
+        let got = format!("{} {:?}", entry.dtype, entry.shape);
+        return Err(invalid(
+            name,
+            format!("I32 [{k}], a group for each input"),
+            got,
+        ));
+    }
+    let numbers = shard.numbers(entry)?;
+    let is_group = |number: &i32| usize::try_from(*number).is_ok_and(|number| number < groups);
+    if let Some(index) = numbers.iter().position(|number| !is_group(number)) {
+        let expected = format!("numbers of {groups} groups, from 0 on");
+        let got = format!("{} at index {index}", numbers[index]);
+        return Err(invalid(name, expected, got));
+    }
+    let size = k.checked_div(groups).unwrap_or(0).max(1);
+    let mut numbers = numbers.iter().enumerate();
+    Ok(numbers.all(|(input, number)| usize::try_from(*number) == Ok(input / size)))
 }

@@ -2,15 +2,19 @@
 
 use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::{Device, Tensor, WithDType};
 use candle_dynquant_io::input;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::header::{Axis, Encoding, Entry, Header, invalid};
+use super::gguf;
+use super::header::{Axis, Blocks, Encoding, Entry, Header, Packing, Part, invalid, reading};
 use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 
@@ -67,7 +71,7 @@ impl Shard {
             };
             let mut file = input::open(path).map_err(opening)?;
             let length = file.metadata().map_err(opening)?.len();
-            let header = Header::read(&mut file, length)?;
+            let header = header(&mut file, length)?;
             Ok((Bytes::Disk(file), header))
         };
         let (file, header) = open().map_err(|e: Error| e.in_file(path))?;
@@ -80,7 +84,7 @@ impl Shard {
 
     /// A file in memory; `path` is for errors.
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
-        let header = Header::read(&mut &bytes[..], bytes.len() as u64);
+        let header = header(&mut &bytes[..], bytes.len() as u64);
         Ok(Self {
             path: path.to_owned(),
             header: header.map_err(|e| e.in_file(path))?,
@@ -115,20 +119,89 @@ impl Shard {
     }
 
     /// Elements `range` of a tensor, each made of `B` bytes.
-    fn elements<const B: usize, T>(
+    fn elements<const B: usize, T: Copy>(
         &self,
         entry: &Entry,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         of: impl Fn([u8; B]) -> T,
     ) -> Result<Vec<T>> {
         let mut values = Vec::with_capacity(range.len());
+        if entry.heads > 0 || matches!(entry.encoding, Encoding::Blocks(_)) {
+            let k = entry.shape.last().copied().unwrap_or_default().max(1);
+            let rows = range.start / k..range.end.div_ceil(k);
+            let first = range.start - rows.start * k;
+            let bytes = self.rows(entry, rows)?;
+            let own = bytes.as_chunks::<B>().0.get(first..first + range.len());
+            values.extend(own.unwrap_or_default().iter().map(|bytes| of(*bytes)));
+            return Ok(values);
+        }
+        match (entry.encoding, &entry.shape[..]) {
+            (Encoding::Transposed, &[n, k]) if !range.is_empty() => {
+                let rows = range.start / k..range.end.div_ceil(k);
+                if rows == (0..n) {
+                    self.successive(entry, 0..n * k, of, &mut values)?;
+                } else {
+                    for column in 0..k {
+                        let own = column * n + rows.start..column * n + rows.end;
+                        self.successive(entry, own, &of, &mut values)?;
+                    }
+                }
+                let at = |i: usize| values[i % k * rows.len() + i / k - rows.start];
+                Ok(range.map(at).collect())
+            }
+            _ => {
+                self.successive(entry, range, of, &mut values)?;
+                Ok(values)
+            }
+        }
+    }
+
+    /// The bytes of some rows that the file has in another form or order.
+    fn rows(&self, entry: &Entry, rows: Range<usize>) -> Result<Vec<u8>> {
+        let k = entry.shape.last().copied().unwrap_or_default();
+        let of_row = match entry.encoding {
+            Encoding::Blocks(blocks) => blocks.bytes_of_row(k),
+            _ => k * entry.dtype.bitsize() / 8,
+        };
+        let mut bytes = Vec::with_capacity(rows.len() * of_row);
+        let mut read = |rows: Range<usize>| {
+            let (start, length) = (rows.start * of_row, rows.len() * of_row);
+            self.read(entry.start + start as u64, length as u64, |chunk| {
+                bytes.extend_from_slice(chunk);
+                Ok(())
+            })
+        };
+        let all = entry.shape.first().copied().unwrap_or_default();
+        if let Some(of_head) = all.checked_div(entry.heads) {
+            for row in rows {
+                let (head, own) = (row / of_head * of_head, row % of_head);
+                let (half, pair) = (own / (of_head / 2), own % (of_head / 2));
+                let there = head + 2 * pair + half;
+                read(there..there + 1)?;
+            }
+        } else {
+            read(rows)?;
+        }
+        match entry.encoding {
+            Encoding::Blocks(blocks) => blocks.decode(&bytes),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Elements `range` in the order of the file.
+    fn successive<const B: usize, T>(
+        &self,
+        entry: &Entry,
+        range: Range<usize>,
+        of: impl Fn([u8; B]) -> T,
+        to: &mut Vec<T>,
+    ) -> Result<()> {
         let (start, bytes) = (entry.start + (range.start * B) as u64, range.len() * B);
         self.read(start, bytes as u64, |chunk| {
             let (chunk, _) = chunk.as_chunks::<B>();
-            values.extend(chunk.iter().map(|bytes| of(*bytes)));
+            to.extend(chunk.iter().map(|bytes| of(*bytes)));
             Ok(())
-        })?;
-        Ok(values)
+        })
     }
 
     /// The elements of a tensor that are bytes.
@@ -144,47 +217,57 @@ impl Shard {
     }
 
     /// Elements `range` of a tensor of codes.
-    pub fn codes(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<i8>> {
-        if let Encoding::Packed(axis) = entry.encoding {
-            return self.packed(entry, axis, range);
+    pub fn codes(&self, entry: &Entry, range: Range<usize>) -> Result<Vec<i8>> {
+        if let Encoding::Packed(packing) = entry.encoding {
+            return self.packed(entry, packing, range);
         }
         self.elements(entry, range, |[byte]: [u8; 1]| byte.cast_signed())
     }
 
-    /// Elements `range` of a matrix of codes that are packed along an axis.
-    fn packed(&self, entry: &Entry, axis: Axis, range: std::ops::Range<usize>) -> Result<Vec<i8>> {
-        let &[_, k] = &entry.shape[..] else {
+    /// The elements of an i32 tensor.
+    pub fn numbers(&self, entry: &Entry) -> Result<Vec<i32>> {
+        self.elements(entry, 0..entry.elements(), i32::from_le_bytes)
+    }
+
+    /// Elements `range` of a matrix of packed codes.
+    fn packed(&self, entry: &Entry, packing: Packing, range: Range<usize>) -> Result<Vec<i8>> {
+        let &[n, k] = &entry.shape[..] else {
             return Ok(Vec::new());
         };
         if range.is_empty() {
             return Ok(Vec::new());
         }
         let rows = range.start / k..range.end.div_ceil(k);
-        // The rows of numbers that hold them, and how many numbers a row has.
-        let (words, width) = match axis {
-            Axis::Columns => (rows.clone(), k.div_ceil(8)),
-            Axis::Rows => (rows.start / 8..rows.end.div_ceil(8), k),
+        // The rows of numbers that hold them, and the shape of all numbers.
+        let (words, [height, width]) = match packing.axis {
+            Axis::Columns => (rows.clone(), [n, k.div_ceil(8)]),
+            Axis::Rows => (rows.start / 8..rows.end.div_ceil(8), [n.div_ceil(8), k]),
         };
         let of_words = Entry {
             dtype: Dtype::I32,
-            encoding: Encoding::Plain,
+            shape: vec![height, width],
+            encoding: if packing.transposed {
+                Encoding::Transposed
+            } else {
+                Encoding::Plain
+            },
             ..entry.clone()
         };
         let all = words.start * width..words.end * width;
         let read: Vec<u32> = self.elements(&of_words, all, u32::from_le_bytes)?;
         let code = |at: usize| {
             let (row, column) = (at / k, at % k);
-            let (word, nibble) = match axis {
+            let (word, place) = match packing.axis {
                 Axis::Columns => ((row - words.start) * width + column / 8, column % 8),
                 Axis::Rows => ((row / 8 - words.start) * width + column, row % 8),
             };
-            (read[word] >> (4 * nibble) & 15) as i8 - 8
+            (read[word] >> packing.shift(place) & 15) as i8 - packing.offset
         };
         Ok(range.map(code).collect())
     }
 
     /// Elements `range` of a tensor of float16 or bfloat16.
-    pub fn halves(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Halves> {
+    pub fn halves(&self, entry: &Entry, range: Range<usize>) -> Result<Halves> {
         Ok(match entry.dtype {
             Dtype::BF16 => Halves::BFloat16(self.elements(entry, range, bf16::from_le_bytes)?),
             _ => Halves::Float16(self.elements(entry, range, f16::from_le_bytes)?),
@@ -205,7 +288,7 @@ impl Shard {
     }
 
     /// Elements `range` of an f32 tensor.
-    fn f32s(&self, entry: &Entry, range: std::ops::Range<usize>) -> Result<Vec<f32>> {
+    fn f32s(&self, entry: &Entry, range: Range<usize>) -> Result<Vec<f32>> {
         if entry.encoding == Encoding::Absmax {
             self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX)
         } else {
@@ -213,24 +296,33 @@ impl Shard {
         }
     }
 
-    /// Calls `sink` with the bytes of a tensor, chunk by chunk.
+    /// Calls `sink` with the bytes of a tensor, of packed codes as they are stored, chunk by chunk.
     pub fn copy(&self, entry: &Entry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        if entry.encoding != Encoding::Absmax {
-            return self.read(entry.start, entry.bytes, sink);
+        let all = 0..entry.elements();
+        match (entry.encoding, entry.dtype.bitsize()) {
+            (Encoding::Absmax, _) => {
+                let scales = self.f32s(entry, all)?.into_iter();
+                sink(&scales.flat_map(f32::to_le_bytes).collect::<Vec<_>>())
+            }
+            (Encoding::Transposed, 16) => {
+                sink(self.elements(entry, all, |b: [u8; 2]| b)?.as_flattened())
+            }
+            (Encoding::Transposed, 32) => {
+                sink(self.elements(entry, all, |b: [u8; 4]| b)?.as_flattened())
+            }
+            (Encoding::Transposed, 64) => {
+                sink(self.elements(entry, all, |b: [u8; 8]| b)?.as_flattened())
+            }
+            (Encoding::Blocks(_), _) => {
+                sink(&self.rows(entry, 0..entry.shape.iter().rev().skip(1).product())?)
+            }
+            _ if entry.heads > 0 => sink(&self.rows(entry, 0..entry.shape[0])?),
+            _ => self.read(entry.start, entry.bytes, sink),
         }
-        let bytes: Vec<u8> = (self.f32s(entry, 0..entry.elements())?.iter())
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
-        sink(&bytes)
     }
 
     /// Elements `range` of a float tensor.
-    pub fn floats(
-        &self,
-        name: &str,
-        entry: &Entry,
-        range: std::ops::Range<usize>,
-    ) -> Result<Vec<f32>> {
+    pub fn floats(&self, name: &str, entry: &Entry, range: Range<usize>) -> Result<Vec<f32>> {
         match entry.dtype {
             Dtype::F32 => self.f32s(entry, range),
             Dtype::F16 => self.elements(entry, range, |b| f16::from_le_bytes(b).to_f32()),
@@ -277,7 +369,58 @@ impl Shard {
     }
 }
 
+/// The header of a file in one of two formats.
+fn header(from: &mut impl Read, length: u64) -> Result<Header> {
+    let mut first = Vec::new();
+    let read = from.take(gguf::MAGIC.len() as u64).read_to_end(&mut first);
+    read.map_err(reading)?;
+    let is_gguf = first == gguf::MAGIC;
+    let mut from = first.chain(from);
+    if is_gguf {
+        gguf::read(from, length)
+    } else {
+        Header::read(&mut from, length)
+    }
+}
+
 /// Whether tensors of this dtype are floats that can be quantized.
 pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+impl Blocks {
+    /// The bytes of a row of `k` values, or of scales.
+    fn bytes_of_row(self, k: usize) -> usize {
+        let blocks = match self.part {
+            Part::Scales | Part::Minimums => k,
+            Part::Values | Part::Codes => k / self.dtype.block_size(),
+        };
+        blocks * self.dtype.type_size()
+    }
+
+    /// The bytes of the elements of blocks.
+    fn decode(self, blocks: &[u8]) -> Result<Vec<u8>> {
+        let each = blocks.chunks_exact(self.dtype.type_size());
+        match (self.part, self.dtype) {
+            (Part::Scales, _) => Ok(each.flat_map(|block| [block[0], block[1]]).collect()),
+            (Part::Minimums, _) => Ok(each.flat_map(|block| [block[2], block[3]]).collect()),
+            // The first half of a block has the low bits.
+            (Part::Codes, GgmlDType::Q4_0 | GgmlDType::Q4_1) => {
+                let codes = each.flat_map(|block| {
+                    let (_, codes) = block.split_at(block.len() - 16);
+                    let low = codes.iter().map(|byte| byte & 15);
+                    low.chain(codes.iter().map(|byte| byte >> 4))
+                });
+                Ok(codes.map(|code| code.wrapping_sub(8)).collect())
+            }
+            (Part::Codes, _) => Ok(each.flat_map(|block| &block[2..]).copied().collect()),
+            (Part::Values, _) if blocks.is_empty() => Ok(Vec::new()),
+            (Part::Values, dtype) => {
+                let count = each.len() * dtype.block_size();
+                let tensor = qtensor_from_ggml(dtype, blocks, vec![count], &Device::Cpu)?;
+                let values = tensor.dequantize(&Device::Cpu)?.to_vec1::<f32>()?;
+                Ok(values.into_iter().flat_map(f32::to_le_bytes).collect())
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use super::config::Quantization;
 use super::files::Files;
 use super::header::{Encoding, Entry, invalid};
 use super::record::{self, View};
-use super::scheme::{Scheme, matrix, scheme};
+use super::scheme::{Scheme, is_in_order, matrix, scheme};
 use super::shard::{Shard, is_float};
 use crate::error::Result;
 use crate::kernels::Precision;
@@ -19,7 +19,7 @@ use crate::qparams::{QDType, QScheme};
 use crate::weight::QTable;
 use crate::weight::origin::{Part, Values};
 use crate::weight::{Coded, Grouped};
-use crate::weight::{Codes, Format, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
+use crate::weight::{Codes, Format, G_IDX, MINIMUM, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
 use crate::words::brief;
 
 /// The quantized weights of a checkpoint by name.
@@ -37,7 +37,8 @@ pub type Precisions = BTreeMap<String, Precision>;
 pub enum Kind {
     /// As this crate's layers compute with it.
     Whole(Format),
-    /// With a scale for each group of this many inputs: layers get it dequantized.
+    /// With a scale for each group of this many inputs, which may be in any order: layers get it
+    /// dequantized.
     Groups(usize),
 }
 
@@ -126,9 +127,9 @@ fn check_view(
     }
 }
 
-/// The weights whose scale or zero point a tensor is by its name.
+/// The weights of whose scales or zero points a tensor is by its name.
 pub fn owners(name: &str) -> impl Iterator<Item = &str> {
-    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT].into_iter();
+    let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT, MINIMUM, G_IDX].into_iter();
     suffixes.filter_map(|suffix| name.strip_suffix(suffix))
 }
 
@@ -180,17 +181,23 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
 /// Checks the tensors of a weight in groups.
 fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -> Result<()> {
     let [n, k] = matrix(name, entry)?;
-    let packed = matches!(entry.encoding, Encoding::Packed(_));
+    let packed = entry.encoding.is_packed();
     if packed != (groups.dtype == IntType::Int4) {
         let got = if packed { IntType::Int4 } else { IntType::Int8 };
         return Err(invalid(name, groups.dtype.to_string(), got.to_string()));
+    }
+    let order = format!("{name}{G_IDX}");
+    if files.find(&order).is_some() {
+        let expected = "none beside a weight whose groups are in order";
+        return Err(invalid(&order, expected, "inputs in another order"));
     }
     let count = n.checked_mul(groups.count(k));
     let count = count.ok_or_else(|| invalid(name, "groups that can be counted", "more"))?;
     companion(files, name, SCALE, is_float, "a float dtype", count)?;
     match groups.scheme {
         GroupScheme::Symmetric => Ok(()),
-        _ => companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count),
+        GroupScheme::Affine => companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count),
+        GroupScheme::Minimum => companion(files, name, MINIMUM, is_float, "a float dtype", count),
     }
 }
 
@@ -230,12 +237,24 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     let zeros = files
         .find(&zero_point)
         .map(|(_, zeros)| (&*zero_point, zeros));
-    if let Encoding::Packed(_) = entry.encoding {
-        return packed(name, entry, (&scale, scales), zeros.is_some());
+    if let Encoding::Blocks(blocks) = entry.encoding
+        && !entry.encoding.is_packed()
+    {
+        let mut groups = GroupConfig::INT8;
+        groups.group_size = Some(blocks.dtype.block_size());
+        let multiplied = true;
+        return Ok(Kind::Whole(Format::Groups { groups, multiplied }));
+    }
+    if entry.encoding.is_packed() {
+        return packed(files, (name, entry), (&scale, scales), zeros.is_some());
     }
     let Scheme::Whole(qscheme) = scheme(name, entry, (&scale, scales), zeros)? else {
         let [_, k] = matrix(name, entry)?;
-        return Ok(Kind::Groups(k / scales.shape[1]));
+        let (groups, order) = (scales.shape[1], format!("{name}{G_IDX}"));
+        if files.find(&order).is_some() {
+            is_in_order(files, &order, groups, k)?;
+        }
+        return Ok(Kind::Groups(k / groups));
     };
     let dtype = QDType::QInt8;
     Ok(Kind::Whole(Format::Int8 {
@@ -246,8 +265,8 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
 
 /// A weight of 4 bits that others wrote.
 fn packed(
-    name: &str,
-    entry: &Entry,
+    files: &Files,
+    (name, entry): (&str, &Entry),
     (scale, scales): (&str, &Entry),
     is_affine: bool,
 ) -> Result<Kind> {
@@ -259,11 +278,24 @@ fn packed(
             return Err(invalid(scale, expected, format!("{got:?}")));
         }
     };
-    let scheme = if is_affine {
-        GroupScheme::Affine
-    } else {
-        GroupScheme::Symmetric
+    let has_minimums = files.find(&format!("{name}{MINIMUM}")).is_some();
+    let scheme = match (is_affine, has_minimums) {
+        (false, false) => GroupScheme::Symmetric,
+        (true, false) => GroupScheme::Affine,
+        (false, true) => GroupScheme::Minimum,
+        (true, true) => {
+            let expected = "zero points or minimums";
+            return Err(invalid(name, expected, "both"));
+        }
     };
+    if has_minimums {
+        companion(files, name, MINIMUM, is_float, "a float dtype", n * count)?;
+    }
+    if is_affine {
+        companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", n * count)?;
+    }
+    let order = format!("{name}{G_IDX}");
+    let in_order = files.find(&order).is_none() || is_in_order(files, &order, count, k)?;
     let groups = |group_size| {
         let mut groups = GroupConfig::INT4;
         (groups.group_size, groups.scheme) = (group_size, scheme);
@@ -281,7 +313,7 @@ fn packed(
     }
     let size = k / count;
     // Layers get others dequantized.
-    Ok(if size.is_multiple_of(BLOCK) {
+    Ok(if in_order && size.is_multiple_of(BLOCK) {
         groups(Some(size))
     } else {
         Kind::Groups(size)
@@ -336,13 +368,13 @@ impl Kind {
             Self::Groups(size) => {
                 let scales = positive_scales(files, name)?;
                 let zeros = zeros(files, name, scales.len())?;
-                let first = rows.start * k;
-                let codes = shard.codes(entry, first..rows.end * k)?;
-                let group = |(i, code): (usize, &i8)| {
-                    let group = (first + i) / size;
+                let codes = shard.codes(entry, rows.start * k..rows.end * k)?;
+                let of_inputs = groups_of_inputs(files, name, [k, size])?;
+                let value = |(i, code): (usize, &i8)| {
+                    let group = (rows.start + i / k) * (k / size) + of_inputs[i % k];
                     (i32::from(*code) - zeros[group]) as f32 * scales[group]
                 };
-                codes.iter().enumerate().map(group).collect()
+                codes.iter().enumerate().map(value).collect()
             }
         };
         Ok(if within == (0..values.len()) {
@@ -395,11 +427,19 @@ fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -
     let scale = format!("{name}{SCALE}");
     let (scales, of_scales) = files.get(&scale, "a tensor")?;
     let zero_points = match groups.scheme {
-        GroupScheme::Symmetric => Vec::new(),
-        _ => {
+        GroupScheme::Symmetric | GroupScheme::Minimum => Vec::new(),
+        GroupScheme::Affine => {
             let (zeros, entry) = files.get(&format!("{name}{ZERO_POINT}"), "a tensor")?;
             zeros.codes(entry, of_rows.clone())?
         }
+    };
+    let minimums = match groups.scheme {
+        GroupScheme::Minimum => {
+            let minimum = format!("{name}{MINIMUM}");
+            let (minimums, entry) = files.get(&minimum, "a tensor")?;
+            minimums.floats(&minimum, entry, of_rows.clone())?
+        }
+        GroupScheme::Symmetric | GroupScheme::Affine => Vec::new(),
     };
     let scales = scales.floats(&scale, of_scales, of_rows)?;
     if let Some(got) = scales.iter().find(|scale| !scale.is_finite()) {
@@ -410,6 +450,7 @@ fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -
         codes: shard.codes(entry, rows.start * k..rows.end * k)?,
         scales,
         zero_points,
+        minimums,
     })
 }
 
@@ -419,6 +460,19 @@ fn of_rows<T: Clone>(values: Vec<T>, qscheme: QScheme, rows: &Range<usize>) -> V
         values[rows.clone()].to_vec()
     } else {
         values
+    }
+}
+
+/// The group of each of `k` inputs; the numbers of another order were checked.
+fn groups_of_inputs(files: &Files, name: &str, [k, size]: [usize; 2]) -> Result<Vec<usize>> {
+    match files.find(&format!("{name}{G_IDX}")) {
+        None => Ok((0..k).map(|input| input / size).collect()),
+        Some((shard, entry)) => {
+            let numbers = shard.numbers(entry)?.into_iter();
+            Ok(numbers
+                .map(|number| number.cast_unsigned() as usize)
+                .collect())
+        }
     }
 }
 

@@ -4,9 +4,10 @@ use half::f16;
 use safetensors::Dtype;
 
 use super::writer::{Planned, Writer};
+use crate::checkpoint::read::Axis;
 use crate::error::Result;
 use crate::qconfig::{GroupConfig, GroupScheme, IntType};
-use crate::weight::{Grouped, PACKED, SCALE, SHAPE, ZERO_POINT};
+use crate::weight::{Grouped, MINIMUM, PACKED, SCALE, SHAPE, ZERO_POINT};
 
 /// Codes in an i32.
 const CODES: usize = 8;
@@ -49,8 +50,12 @@ impl<'a> GroupsWriter<'a> {
             ],
         };
         tensors.push(tensor(SCALE, self.dtype, &[n, count]));
-        if self.groups.scheme != GroupScheme::Symmetric {
-            tensors.push(tensor(ZERO_POINT, Dtype::I32, &[n.div_ceil(CODES), count]));
+        match self.groups.scheme {
+            GroupScheme::Symmetric => {}
+            GroupScheme::Affine => {
+                tensors.push(tensor(ZERO_POINT, Dtype::I32, &[n.div_ceil(CODES), count]));
+            }
+            GroupScheme::Minimum => tensors.push(tensor(MINIMUM, self.dtype, &[n, count])),
         }
         tensors
     }
@@ -64,23 +69,28 @@ impl<'a> GroupsWriter<'a> {
                 to.write(self.name, &bytes)?;
             }
             IntType::Int4 => {
-                let rows = rows.codes.chunks(k.max(1));
-                let bytes: Vec<_> = rows
-                    .flat_map(|row| row.chunks(CODES).flat_map(word))
-                    .collect();
+                let shape = [rows.codes.len().checked_div(k).unwrap_or(0), k];
+                let bytes = packed(&rows.codes, shape, Axis::Columns);
                 to.write(&format!("{}{PACKED}", self.name), &bytes)?;
             }
         }
-        let scales = rows.scales.iter();
-        let bytes: Vec<_> = match self.dtype {
-            Dtype::F16 => scales
-                .flat_map(|x| f16::from_f32(*x).to_le_bytes())
-                .collect(),
-            _ => scales.flat_map(|x| x.to_le_bytes()).collect(),
-        };
-        to.write(&format!("{}{SCALE}", self.name), &bytes)?;
+        to.write(&format!("{}{SCALE}", self.name), &self.floats(&rows.scales))?;
+        if self.groups.scheme == GroupScheme::Minimum {
+            let minimums = self.floats(&rows.minimums);
+            to.write(&format!("{}{MINIMUM}", self.name), &minimums)?;
+        }
         self.zero_points.extend(rows.zero_points);
         Ok(())
+    }
+
+    fn floats(&self, numbers: &[f32]) -> Vec<u8> {
+        let numbers = numbers.iter();
+        match self.dtype {
+            Dtype::F16 => numbers
+                .flat_map(|x| f16::from_f32(*x).to_le_bytes())
+                .collect(),
+            _ => numbers.flat_map(|x| x.to_le_bytes()).collect(),
+        }
     }
 
     /// Writes what is of all rows.
@@ -93,29 +103,31 @@ impl<'a> GroupsWriter<'a> {
                 .collect();
             to.write(&format!("{}{SHAPE}", self.name), &sizes)?;
         }
-        if self.groups.scheme == GroupScheme::Symmetric {
+        if self.groups.scheme != GroupScheme::Affine {
             return Ok(());
         }
-        let count = self.groups.count(k);
-        let zero = |row: usize, group: usize| self.zero_points.get(row * count + group).copied();
-        let words = (0..n.div_ceil(CODES)).flat_map(|eight| {
-            (0..count)
-                .map(move |group| (8 * eight..8 * eight + 8).map_while(move |row| zero(row, group)))
-        });
-        let bytes: Vec<_> = words
-            .flat_map(|zeros| word(&zeros.collect::<Vec<_>>()))
-            .collect();
+        let bytes = packed(&self.zero_points, [n, self.groups.count(k)], Axis::Rows);
         to.write(&format!("{}{ZERO_POINT}", self.name), &bytes)
     }
 }
 
-/// Up to eight codes, each plus 8, the first in the lowest bits.
-fn word(codes: &[i8]) -> [u8; 4] {
-    let nibble = |(i, code): (usize, &i8)| ((code + 8) as u32 & 15) << (4 * i);
-    codes
-        .iter()
-        .enumerate()
-        .map(nibble)
-        .sum::<u32>()
-        .to_le_bytes()
+/// A matrix of codes, each plus 8, eight to an i32 along an axis, the first in the lowest bits.
+pub fn packed(codes: &[i8], [n, k]: [usize; 2], axis: Axis) -> Vec<u8> {
+    let (height, width) = match axis {
+        Axis::Columns => (n, k.div_ceil(CODES)),
+        Axis::Rows => (n.div_ceil(CODES), k),
+    };
+    let word = |at: usize| {
+        let nibble = |place: usize| {
+            let (row, column) = match axis {
+                Axis::Columns => (at / width, at % width * CODES + place),
+                Axis::Rows => (at / width * CODES + place, at % width),
+            };
+            let is_within = row < n && column < k;
+            let code = is_within.then(|| codes[row * k + column] + 8);
+            (code.unwrap_or(0) as u32 & 15) << (4 * place)
+        };
+        (0..CODES).map(nibble).sum::<u32>().to_le_bytes()
+    };
+    (0..height * width).flat_map(word).collect()
 }

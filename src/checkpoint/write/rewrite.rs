@@ -12,10 +12,11 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::entry::with_entry;
+use super::groups::packed;
 use super::writer::{Planned, Writer, writing};
 use crate::checkpoint::read::{
-    Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Precisions, Shard, View, is_of_model,
-    read_small, record,
+    Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Packing, Precisions, Shard, View,
+    is_of_model, read_small, record,
 };
 use crate::error::{Error, Fault, Result};
 use crate::weight::{Format, PACKED, SHAPE};
@@ -137,7 +138,7 @@ fn write_shard(
     for (name, entry) in tensors() {
         for output in &contents.tensors[&**name] {
             match output {
-                Output::Copied => planned.extend(copied(name, entry)),
+                Output::Copied => planned.extend(copied(contents.source, name, entry)),
                 Output::New(tensors, _) => planned.extend(tensors.iter().cloned()),
             }
         }
@@ -177,7 +178,7 @@ fn write_shard(
     for (name, entry) in tensors() {
         for output in &contents.tensors[&**name] {
             match output {
-                Output::Copied => copy(shard, (name, entry), &mut writer)?,
+                Output::Copied => copy(contents.source, shard, (name, entry), &mut writer)?,
                 Output::New(_, write) => write(&mut writer)?,
             }
         }
@@ -188,11 +189,11 @@ fn write_shard(
 }
 
 /// The tensors of the file that a tensor of the source stands for.
-fn copied(name: &str, entry: &Entry) -> Vec<Planned> {
-    let (Encoding::Packed(axis), &[n, k]) = (entry.encoding, &entry.shape[..]) else {
+fn copied(source: &Opened, name: &str, entry: &Entry) -> Vec<Planned> {
+    let (true, &[n, k]) = (entry.encoding.is_packed(), &entry.shape[..]) else {
         return vec![Planned::new(name, entry.dtype, &entry.shape)];
     };
-    match axis {
+    match axis(source, name) {
         Axis::Columns => vec![
             Planned::new(&format!("{name}{PACKED}"), Dtype::I32, &[n, k.div_ceil(8)]),
             Planned::new(&format!("{name}{SHAPE}"), Dtype::I64, &[2]),
@@ -201,18 +202,37 @@ fn copied(name: &str, entry: &Entry) -> Vec<Planned> {
     }
 }
 
-/// Writes them as they are.
-fn copy(shard: &Shard, (name, entry): (&str, &Entry), to: &mut Writer<'_>) -> Result<()> {
-    let Encoding::Packed(Axis::Columns) = entry.encoding else {
+/// Writes them as they are, packed codes in the layout of compressed-tensors.
+fn copy(
+    source: &Opened,
+    shard: &Shard,
+    (name, entry): (&str, &Entry),
+    to: &mut Writer<'_>,
+) -> Result<()> {
+    let (true, &[n, k]) = (entry.encoding.is_packed(), &entry.shape[..]) else {
         return shard.copy(entry, |chunk| to.write(name, chunk));
     };
-    let sizes = entry
-        .shape
-        .iter()
-        .flat_map(|size| (*size as i64).to_le_bytes());
-    to.write(&format!("{name}{SHAPE}"), &sizes.collect::<Vec<_>>())?;
-    let packed = format!("{name}{PACKED}");
-    shard.copy(entry, |chunk| to.write(&packed, chunk))
+    let axis = axis(source, name);
+    let mut tensor = name.to_owned();
+    if axis == Axis::Columns {
+        let sizes = [n, k].map(|size| (size as i64).to_le_bytes());
+        to.write(&format!("{name}{SHAPE}"), sizes.as_flattened())?;
+        tensor.push_str(PACKED);
+    }
+    if entry.encoding == Encoding::Packed(Packing::plain(axis)) {
+        return shard.copy(entry, |chunk| to.write(&tensor, chunk));
+    }
+    let codes = shard.codes(entry, 0..n * k)?;
+    to.write(&tensor, &packed(&codes, [n, k], axis))
+}
+
+/// The axis along which compressed-tensors packs a weight, or zero points.
+fn axis(source: &Opened, name: &str) -> Axis {
+    if source.weights.contains_key(name) {
+        Axis::Columns
+    } else {
+        Axis::Rows
+    }
 }
 
 /// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones and the

@@ -12,6 +12,8 @@ use crate::words::brief;
 #[derive(Debug, Default)]
 pub struct Found {
     pub weights: Vec<Weight>,
+    /// Tensors of weights of 4 bits, each with its new name and entry.
+    pub packed: Vec<(String, String, Entry)>,
     /// Tensors that say how a weight is stored or used.
     pub settings: Vec<String>,
     /// Keys of the metadata that describe tensors.

@@ -1,10 +1,11 @@
-//! Layouts of other libraries: their int8 weights get the names that compressed-tensors gives them,
-//! so that later steps know one layout.
+//! Layouts of other libraries: their weights get the names that compressed-tensors gives them, so
+//! that later steps know one layout.
 
 mod bitsandbytes;
 mod layout;
 mod packed;
 mod quanto;
+mod qweight;
 mod torchao;
 
 use serde_json::Value;
@@ -16,12 +17,14 @@ use layout::{Found, unsupported};
 
 /// The weights in a layout; the value is the entry `quantization_config` of its library, or null.
 /// A weight that lacks a tensor, or is more than codes with scales, is an error: fewer bits, another
-/// order, static activations.
+/// layout, static activations.
 type Find = fn(&Files, &Value) -> Result<Found>;
 
 /// By the name of the library, which is `quant_method` in a `config.json`.
-const LAYOUTS: [(&str, Find); 3] = [
+const LAYOUTS: [(&str, Find); 5] = [
+    ("awq", qweight::find_awq),
     ("bitsandbytes", bitsandbytes::find),
+    ("gptq", qweight::find_gptq),
     ("quanto", quanto::find),
     ("torchao", torchao::find),
 ];
@@ -43,11 +46,13 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
     for (own, find) in LAYOUTS {
         let entry = match &config.foreign {
             Some((library, entry)) if library == own => entry,
-            _ => &Value::Null,
+            Some(_) => continue,
+            None => &Value::Null,
         };
         let found = find(files, entry);
         let Found {
             weights,
+            packed,
             settings,
             metadata,
         } = found.map_err(|e| e.in_file(files.path()))?;
@@ -55,6 +60,10 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
             let renamed = weight.rename(files);
             renamed.map_err(|e| e.in_file(files.path()))?;
             config.describe(&weight.name, weight.activation);
+        }
+        for (from, to, entry) in packed {
+            let replaced = files.replace(&from, &to, entry);
+            replaced.map_err(|e| e.in_file(files.path()))?;
         }
         settings.iter().for_each(|name| files.remove(name));
         metadata.iter().for_each(|key| files.forget(key));

@@ -5,11 +5,12 @@
 use safetensors::Dtype;
 
 use super::super::files::Files;
-use super::super::header::{Axis, Encoding, Entry, invalid};
+use super::super::header::{Axis, Encoding, Entry, Packing, invalid};
+use super::super::scheme::is_in_order;
 use super::super::shard::is_float;
 use super::layout::{tensor, unsupported};
 use crate::error::Result;
-use crate::weight::{PACKED, SCALE, SHAPE, ZERO_POINT};
+use crate::weight::{G_IDX, PACKED, SCALE, SHAPE, ZERO_POINT};
 
 /// Codes in a number.
 const CODES: usize = 8;
@@ -18,7 +19,7 @@ const FORMAT: &str = "format of packed weights";
 /// Gives packed weights the names and shapes that others have.
 ///
 /// # Errors
-/// When a weight lacks a tensor, or is none of 4 bits in the order of its inputs.
+/// When a weight lacks a tensor, or is none of 4 bits.
 pub fn translate(files: &mut Files) -> Result<()> {
     let names = files.tensors().filter_map(|(name, _, entry)| {
         let weight = name.strip_suffix(PACKED)?;
@@ -47,10 +48,6 @@ fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
         let expected = format!("I32 {words:?}, for {shape:?}");
         return Err(invalid(&packed, expected, format!("{dtype} {got:?}")));
     }
-    if files.find(&of("_g_idx")).is_some() {
-        let got = "inputs in another order, by weight_g_idx";
-        return Err(unsupported(FORMAT, "inputs in order", weight, got));
-    }
     let scales = tensor(files, &scale)?;
     if !is_float(scales.dtype) {
         return Err(invalid(&scale, "a float dtype", scales.dtype.to_string()));
@@ -59,6 +56,11 @@ fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
         let expected = format!("[{n}, groups]");
         return Err(invalid(&scale, expected, format!("{:?}", scales.shape)));
     };
+    let g_idx = of(G_IDX);
+    let has_order = files.find(&g_idx).is_some();
+    if has_order && is_in_order(files, &g_idx, groups, k)? {
+        files.remove(&g_idx);
+    }
     pack(files, (&packed, weight), Axis::Columns, shape)?;
     if let Some((_, zeros)) = files.find(&zero_point) {
         let words = [n.div_ceil(CODES), groups];
@@ -77,7 +79,7 @@ fn pack(files: &mut Files, (from, to): (&str, &str), axis: Axis, shape: [usize; 
     let new = Entry {
         dtype: Dtype::I8,
         shape: shape.to_vec(),
-        encoding: Encoding::Packed(axis),
+        encoding: Encoding::Packed(Packing::plain(axis)),
         ..entry.clone()
     };
     files.replace(from, to, new)

@@ -1,0 +1,105 @@
+//! The names that GGUF gives tensors, and those of safetensors.
+
+use std::collections::BTreeMap;
+
+use super::header::invalid;
+use crate::error::Result;
+
+/// What of the metadata is used.
+#[derive(Debug, Default)]
+pub struct Known {
+    pub architecture: String,
+    pub numbers: BTreeMap<String, u64>,
+}
+
+/// Decoders of transformers.
+const DECODERS: [&str; 3] = ["llama", "qwen2", "qwen3"];
+const OF_DECODER: [(&str, &str); 3] = [
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    ("output", "lm_head"),
+];
+/// Of a layer of one.
+const OF_LAYER: [(&str, &str); 11] = [
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+const OF_BERT: [(&str, &str); 4] = [
+    ("token_embd", "embeddings.word_embeddings"),
+    ("position_embd", "embeddings.position_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("token_embd_norm", "embeddings.LayerNorm"),
+];
+const OF_BERT_LAYER: [(&str, &str); 8] = [
+    ("attn_q", "attention.self.query"),
+    ("attn_k", "attention.self.key"),
+    ("attn_v", "attention.self.value"),
+    ("attn_output", "attention.output.dense"),
+    ("attn_output_norm", "attention.output.LayerNorm"),
+    ("ffn_up", "intermediate.dense"),
+    ("ffn_down", "output.dense"),
+    ("layer_output_norm", "output.LayerNorm"),
+];
+
+/// The name of a tensor in safetensors; its own where that is not known.
+pub fn own_name(name: &str, architecture: &str) -> String {
+    let (whole, of_layer, layers): (&[_], &[_], _) = match architecture {
+        "bert" => (&OF_BERT, &OF_BERT_LAYER, "encoder.layer"),
+        own if DECODERS.contains(&own) => (&OF_DECODER, &OF_LAYER, "model.layers"),
+        _ => return name.to_owned(),
+    };
+    let translated = || {
+        let (module, last) = name.rsplit_once('.')?;
+        let find = |table: &[(&str, &'static str)], own: &str| {
+            let mut table = table.iter();
+            table.find(|(from, _)| *from == own).map(|(_, to)| *to)
+        };
+        let Some(rest) = module.strip_prefix("blk.") else {
+            return Some(format!("{}.{last}", find(whole, module)?));
+        };
+        let (layer, module) = rest.split_once('.')?;
+        let module = find(of_layer, module)?;
+        Some(format!("{layers}.{layer}.{module}.{last}"))
+    };
+    translated().unwrap_or_else(|| name.to_owned())
+}
+
+/// The heads of a tensor whose rows GGUF has in another order: queries and keys of llama; 0 of
+/// others.
+///
+/// # Errors
+/// When rows are no pairs of that many heads.
+pub fn heads(name: &str, shape: &[usize], known: &Known) -> Result<usize> {
+    let is = |module: &str| name.ends_with(&format!(".{module}.weight"));
+    if known.architecture != "llama" || !(is("attn_q") || is("attn_k")) {
+        return Ok(0);
+    }
+    let number = |key: &str| {
+        known
+            .numbers
+            .get(&format!("llama.attention.{key}"))
+            .copied()
+    };
+    let all = number("head_count");
+    let of_keys = number("head_count_kv").or(all);
+    let heads = if is("attn_q") { all } else { of_keys };
+    let heads = heads.and_then(|heads| usize::try_from(heads).ok());
+    let fits = |heads: &usize| match (shape, heads.checked_mul(2)) {
+        ([rows, _], Some(halves)) => halves > 0 && rows.is_multiple_of(halves),
+        _ => false,
+    };
+    heads.filter(fits).ok_or_else(|| {
+        let expected = format!("halves of llama.attention.head_count heads in {shape:?}");
+        let got = heads.map_or("no number".to_owned(), |heads| heads.to_string());
+        invalid(name, expected, got)
+    })
+}

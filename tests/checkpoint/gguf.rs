@@ -1,0 +1,255 @@
+//! GGUF files: as candle writes them, and files that lie.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::quantized::gguf_file::{self, Value};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::{Checkpoint, IntType, QWeight, checkpoint, nn};
+
+fn write(path: &Path, architecture: &str, tensors: &[(&str, QTensor)]) -> Result<()> {
+    let words = Value::Array(vec![Value::String("a".into()), Value::String("bc".into())]);
+    let metadata = [
+        ("general.architecture", Value::String(architecture.into())),
+        ("tokenizer.ggml.tokens", words),
+        (
+            "tokenizer.ggml.scores",
+            Value::Array(vec![Value::F32(1.), Value::F32(2.)]),
+        ),
+        ("llama.attention.head_count", Value::U32(4)),
+        ("llama.attention.head_count_kv", Value::U32(2)),
+        ("llama.rope.freq_base", Value::F32(10_000.)),
+    ];
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+    let tensors: Vec<_> = tensors
+        .iter()
+        .map(|(name, tensor)| (*name, tensor))
+        .collect();
+    Ok(gguf_file::write(
+        &mut File::create(path)?,
+        &metadata,
+        &tensors,
+    )?)
+}
+
+fn random(shape: &[usize], dtype: GgmlDType) -> Result<QTensor> {
+    Ok(QTensor::quantize(
+        &Tensor::randn(0f32, 1., shape, &Device::Cpu)?,
+        dtype,
+    )?)
+}
+
+fn floats(tensor: &QTensor) -> Result<Vec<f32>> {
+    Ok(tensor.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?)
+}
+
+#[test]
+fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
+    use GgmlDType::*;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    let types = [
+        F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K,
+    ];
+    let names = types.map(|dtype| format!("blk.{}.ffn_up.weight", dtype as u32));
+    let tensors = types
+        .iter()
+        .zip(&names)
+        .map(|(dtype, name)| Ok((&**name, random(&[5, 512], *dtype)?)));
+    let tensors = tensors.collect::<Result<Vec<_>>>()?;
+    write(&path, "qwen2", &tensors)?;
+    let checkpoint = Checkpoint::open(&path)?;
+    for ((name, tensor), dtype) in tensors.iter().zip(types) {
+        let own = name
+            .replace("blk", "model.layers")
+            .replace("ffn_up", "mlp.up_proj");
+        assert!(checkpoint.floats(&own)? == floats(tensor)?, "{dtype:?}");
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        let layer = nn::linear_no_bias(512, 5, vb.pp(own.trim_end_matches(".weight")))?;
+        let groups = layer.projection().qweight().and_then(QWeight::groups);
+        let expected = match dtype {
+            Q4_0 | Q4_1 => Some(IntType::Int4),
+            Q8_0 => Some(IntType::Int8),
+            _ => None,
+        };
+        assert_eq!(groups.map(|groups| groups.dtype), expected, "{dtype:?}");
+        assert!(groups.is_none_or(|groups| groups.group_size == Some(32)));
+        let weight = layer.weight().flatten_all()?.to_vec1::<f32>()?;
+        assert!(weight == floats(tensor)?, "{dtype:?}");
+    }
+    Ok(())
+}
+
+/// GGUF interleaves the halves of a head of llama's queries and keys.
+fn interleaved(weight: &Tensor, heads: usize) -> Result<Tensor> {
+    let (n, k) = weight.dims2()?;
+    let halves = weight
+        .reshape((heads, 2, n / heads / 2, k))?
+        .transpose(1, 2)?;
+    Ok(halves.contiguous()?.reshape((n, k))?)
+}
+
+#[test]
+fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    let modules = [
+        ("token_embd", "model.embed_tokens", [20, 64], 0),
+        ("output_norm", "model.norm", [1, 64], 0),
+        (
+            "blk.0.attn_q",
+            "model.layers.0.self_attn.q_proj",
+            [64, 64],
+            4,
+        ),
+        (
+            "blk.0.attn_k",
+            "model.layers.0.self_attn.k_proj",
+            [32, 64],
+            2,
+        ),
+        (
+            "blk.0.attn_v",
+            "model.layers.0.self_attn.v_proj",
+            [32, 64],
+            0,
+        ),
+        (
+            "blk.0.attn_norm",
+            "model.layers.0.input_layernorm",
+            [1, 64],
+            0,
+        ),
+        ("rope_freqs", "rope_freqs", [1, 8], 0),
+    ];
+    for dtype in [
+        GgmlDType::F32,
+        GgmlDType::F16,
+        GgmlDType::Q4_0,
+        GgmlDType::Q8_0,
+        GgmlDType::Q4_1,
+    ] {
+        let (mut tensors, mut expected) = (Vec::new(), HashMap::new());
+        for (from, to, [n, k], heads) in modules {
+            let dtype = if n == 1 { GgmlDType::F32 } else { dtype };
+            let weight = random(&[n, k], dtype)?.dequantize(&Device::Cpu)?;
+            let there = if heads > 0 {
+                interleaved(&weight, heads)?
+            } else {
+                weight.clone()
+            };
+            let there = if n == 1 { there.squeeze(0)? } else { there };
+            let tensor = QTensor::quantize(&there, dtype)?;
+            // Quantizing once more changes nothing here.
+            assert!(
+                floats(&tensor)? == there.flatten_all()?.to_vec1::<f32>()?,
+                "{dtype:?}"
+            );
+            tensors.push((format!("{from}.weight"), tensor));
+            expected.insert(
+                format!("{to}.weight"),
+                weight.flatten_all()?.to_vec1::<f32>()?,
+            );
+        }
+        let tensors: Vec<_> = tensors
+            .iter()
+            .map(|(name, tensor)| (&**name, tensor))
+            .collect();
+        let metadata = [
+            ("general.architecture", Value::String("llama".into())),
+            ("llama.attention.head_count", Value::U32(4)),
+            ("llama.attention.head_count_kv", Value::U32(2)),
+        ];
+        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+        gguf_file::write(&mut File::create(&path)?, &metadata, &tensors)?;
+        let (saved, float) = (
+            dir.path().join("a.safetensors"),
+            dir.path().join("b.safetensors"),
+        );
+        let checkpoint = Checkpoint::open(&path)?;
+        checkpoint::save(&(), &checkpoint, &saved)?;
+        checkpoint::dequantize(&checkpoint, &float, |_| {})?;
+        for checkpoint in [
+            &checkpoint,
+            &Checkpoint::open(&saved)?,
+            &Checkpoint::open(&float)?,
+        ] {
+            for (name, expected) in &expected {
+                assert!(checkpoint.floats(name)? == *expected, "{dtype:?} {name}");
+            }
+        }
+        // Of a layer, and of the layer that a saved one is read as.
+        let load = |checkpoint: &Checkpoint| {
+            let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+            nn::linear_no_bias(64, 64, vb.pp("model.layers.0.self_attn.q_proj"))
+        };
+        let q = load(&checkpoint)?;
+        let xs = Tensor::randn(0f32, 1., (3, 64), &Device::Cpu)?;
+        let ys = q.forward(&xs)?.to_vec2::<f32>()?;
+        assert_eq!(
+            load(&Checkpoint::open(&saved)?)?
+                .forward(&xs)?
+                .to_vec2::<f32>()?,
+            ys
+        );
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        let table = nn::embedding(20, 64, vb.pp("model.embed_tokens"))?;
+        let rows = table.forward(&Tensor::new(&[3u32], &Device::Cpu)?)?;
+        let rows = rows.flatten_all()?.to_vec1::<f32>()?;
+        assert_eq!(
+            rows,
+            expected["model.embed_tokens.weight"][192..256],
+            "{dtype:?}"
+        );
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<(), candle_dynquant::Error> {
+    let checkpoint = Checkpoint::open(path)?;
+    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    for tensor in checkpoint.tensors() {
+        if let Ok(read) = vb.get_unchecked_dtype(&tensor.name, DType::F32) {
+            assert_eq!(read.dims(), tensor.shape);
+        }
+    }
+    Ok(())
+}
+
+/// A file cut short, and files with other bytes, are read or refused.
+#[test]
+fn files_that_lie_are_read_or_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    let tensors = [
+        ("blk.0.attn_q.weight", random(&[8, 32], GgmlDType::Q4_0)?),
+        ("blk.0.attn_k.weight", random(&[4, 32], GgmlDType::Q8_0)?),
+        ("a.weight", random(&[2, 256], GgmlDType::Q4K)?),
+    ];
+    write(&path, "llama", &tensors)?;
+    read(&path)?;
+    let bytes = fs::read(&path)?;
+    for length in (0..bytes.len()).step_by(3) {
+        fs::write(&path, &bytes[..length])?;
+        read(&path).expect_err("a file that is cut short");
+    }
+    let end = bytes.len()
+        - tensors
+            .iter()
+            .map(|(_, t)| t.storage_size_in_bytes())
+            .sum::<usize>();
+    for at in 4..end {
+        for byte in [0, 1, 0x7f, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at] = byte;
+            fs::write(&path, &changed)?;
+            if let Err(error) = read(&path) {
+                assert!(error.to_string().contains("model.gguf"), "{error}");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,362 @@
+//! Folders of 4 bits by GPTQModel and AutoAWQ, see assets/reference/layout_gptq.py and
+//! layout_awq.py, and files that lie in their manner.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_dynquant::{
+    Checkpoint, GroupScheme, QConfigSpec, QWeight, checkpoint, nn, quantize_dynamic,
+};
+use safetensors::Dtype::{self, F16, I32};
+use serde_json::{Value, json};
+
+use super::groups::{Raw, difference, raw, write};
+
+const FOLDERS: [&str; 3] = ["gptq", "gptq_v2", "awq"];
+const WEIGHTS: [&str; 3] = ["up.weight", "down.weight", "out.weight"];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/reference/layout_{name}"))
+}
+
+fn expected(folder: &Path) -> Result<HashMap<String, Tensor>> {
+    let path = folder.join("expected.safetensors");
+    Ok(candle_core::safetensors::load(path, &Device::Cpu)?)
+}
+
+/// The model of assets/reference/layouts.py.
+#[derive(candle_dynquant::Quantizable)]
+struct Model {
+    up: nn::Linear,
+    down: nn::Linear,
+    out: nn::Linear,
+    head: nn::Linear,
+}
+
+impl Model {
+    fn open(path: &Path) -> Result<Self> {
+        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
+        Ok(Self {
+            up: nn::linear(96, 128, vb.pp("up"))?,
+            down: nn::linear_no_bias(128, 64, vb.pp("down"))?,
+            out: nn::linear(64, 32, vb.pp("out"))?,
+            head: nn::linear(32, 3, vb.pp("head"))?,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let xs = self.down.forward(&self.up.forward(xs)?.relu()?)?;
+        Ok(self.head.forward(&self.out.forward(&xs)?)?)
+    }
+
+    fn bits(&self, xs: &Tensor) -> Result<Vec<u32>> {
+        let ys = self.forward(xs)?.flatten_all()?.to_vec1::<f32>()?;
+        Ok(ys.into_iter().map(f32::to_bits).collect())
+    }
+
+    fn groups(&self) -> Vec<Option<(Option<usize>, GroupScheme)>> {
+        let layers = [&self.up, &self.down, &self.out, &self.head];
+        let groups = layers.map(|layer| layer.projection().qweight().and_then(QWeight::groups));
+        let groups = groups.into_iter();
+        let pair = |own: candle_dynquant::GroupConfig| (own.group_size, own.scheme);
+        groups.map(|own| own.map(pair)).collect()
+    }
+}
+
+/// The floats that candle's own loaders get are those of the library, in its float16.
+fn same_floats(checkpoint: &Checkpoint, expected: &HashMap<String, Tensor>) -> Result<()> {
+    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    for name in WEIGHTS {
+        let want = &expected[name];
+        let float = vb.get(want.dims(), name)?.to_dtype(DType::F16)?;
+        let [float, want] = [&float, want].map(|t| t.to_dtype(DType::F32)?.to_vec2::<f32>());
+        assert!(float? == want?, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn folders_of_4_bits_are_built_from_their_codes() -> Result<()> {
+    let mut all = Vec::new();
+    for name in FOLDERS {
+        let folder = fixture(name);
+        let expected = expected(&folder)?;
+        let opened = Checkpoint::open(&folder)?;
+        same_floats(&opened, &expected)?;
+        let model = Model::open(&folder)?;
+        let (symmetric, affine) = (GroupScheme::Symmetric, GroupScheme::Affine);
+        let groups = [(Some(32), symmetric), (Some(64), affine), (None, symmetric)];
+        let groups = groups.map(Some).into_iter().chain([None]);
+        assert_eq!(model.groups(), groups.collect::<Vec<_>>(), "{name}");
+        let xs = &expected["input"];
+        let error = difference(
+            &model.forward(xs)?,
+            &expected["output"].to_dtype(DType::F32)?,
+        )?;
+        assert!(error < 0.02, "{name}: {error}");
+        let bits = model.bits(xs)?;
+        let dir = tempfile::tempdir()?;
+        // By the layers, and where no layer replaces the tensors.
+        let (saved, copied) = (dir.path().join("saved"), dir.path().join("copied"));
+        checkpoint::save(&model, &opened, &saved)?;
+        checkpoint::save(&(), &opened, &copied)?;
+        for folder in [&saved, &copied] {
+            assert_eq!(Model::open(folder)?.bits(xs)?, bits, "{name}");
+            same_floats(&Checkpoint::open(folder)?, &expected)?;
+        }
+        let [own, others] = [saved, copied].map(|folder| raw(&folder.join("model.safetensors")));
+        let (own, others) = (own?, others?);
+        // A layer's bias is f32 here.
+        for (tensor, value) in own.iter().filter(|(name, _)| name.contains(".weight")) {
+            assert_eq!(&others[tensor], value, "{name}: {tensor}");
+        }
+        assert!(own.contains_key("down.weight_zero_point") && !own.contains_key("up.qweight"));
+        let float = dir.path().join("float");
+        checkpoint::dequantize(&opened, &float, |_| {})?;
+        same_floats(&Checkpoint::open(&float)?, &expected)?;
+        all.push(bits);
+    }
+    assert!(all.iter().all(|bits| *bits == all[0]));
+    Ok(())
+}
+
+/// A checkpoint of the tensors of a folder, changed, with an entry of `config.json`.
+fn changed(folder: &str, change: impl FnOnce(&mut Raw, &mut Value)) -> Result<tempfile::TempDir> {
+    let folder = fixture(folder);
+    let mut tensors = raw(&folder.join("model.safetensors"))?;
+    let mut config: Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
+    change(&mut tensors, &mut config["quantization_config"]);
+    let dir = tempfile::tempdir()?;
+    write(&tensors, None, &dir.path().join("model.safetensors"))?;
+    fs::write(dir.path().join("config.json"), config.to_string())?;
+    Ok(dir)
+}
+
+/// Symmetric weights show by their zero points whether these are stored less 1; others need it said.
+#[test]
+fn versions_are_told_by_zero_points() -> Result<()> {
+    for (folder, said) in [("gptq", "gptq_v2"), ("gptq_v2", "gptq")] {
+        let expected = expected(&fixture(folder))?;
+        let dir = changed(folder, |_, config| {
+            config["checkpoint_format"] = json!(said);
+            config["dynamic"] = Value::Null;
+        })?;
+        let checkpoint = Checkpoint::open(dir.path())?;
+        for name in WEIGHTS {
+            let want = expected[name].to_dtype(DType::F32)?.flatten_all()?;
+            let same = checkpoint
+                .floats(name)?
+                .iter()
+                .zip(want.to_vec1::<f32>()?)
+                .all(|(own, want)| half::f16::from_f32(*own).to_f32() == want);
+            assert_eq!(same, name != "down.weight", "{folder}: {name}");
+        }
+        let dir = changed(folder, |_, config| *config = Value::Null)?;
+        let error = Checkpoint::open(dir.path())
+            .expect_err("no version")
+            .to_string();
+        assert!(
+            error.contains("checkpoint_format") && error.contains("down"),
+            "{error}"
+        );
+    }
+    // AWQ has one.
+    let dir = changed("awq", |_, config| *config = Value::Null)?;
+    same_floats(&Checkpoint::open(dir.path())?, &expected(&fixture("awq"))?)
+}
+
+fn numbers(
+    shape: &[usize],
+    numbers: impl IntoIterator<Item = i32>,
+) -> (Dtype, Vec<usize>, Vec<u8>) {
+    let bytes = numbers.into_iter().flat_map(i32::to_le_bytes).collect();
+    (I32, shape.to_vec(), bytes)
+}
+
+/// Inputs in another order (`desc_act`) reach layers as floats, and stay so in a saved folder.
+#[test]
+fn inputs_in_another_order_are_dequantized() -> Result<()> {
+    let group = |input: i32| (input * 7 % 96) / 32;
+    let dir = changed("gptq", |tensors, _| {
+        let order = numbers(&[96], (0..96).map(group));
+        tensors.insert("up.g_idx".into(), order);
+    })?;
+    // Codes and scales, as the file has them.
+    let tensors = raw(&dir.path().join("model.safetensors"))?;
+    let (words, scales) = (&tensors["up.qweight"].2, &tensors["up.scales"].2);
+    let value = |n: usize, k: usize| {
+        let word = words.as_chunks::<4>().0[k / 8 * 128 + n];
+        let code = u32::from_le_bytes(word) >> (4 * (k % 8)) & 15;
+        let scale = scales.as_chunks::<2>().0[group(k as i32) as usize * 128 + n];
+        (code as f32 - 8.) * half::f16::from_le_bytes(scale).to_f32()
+    };
+    let expected: Vec<_> = (0..128 * 96).map(|i| value(i / 96, i % 96)).collect();
+    let checkpoint = Checkpoint::open(dir.path())?;
+    assert_eq!(checkpoint.floats("up.weight")?, expected);
+    let model = Model::open(dir.path())?;
+    assert_eq!(model.groups()[0], None);
+    assert_eq!(model.groups()[2], Some((None, GroupScheme::Symmetric)));
+    let weight = model.up.weight().flatten_all()?.to_vec1::<f32>()?;
+    assert_eq!(weight, expected);
+    let saved = dir.path().join("saved");
+    checkpoint::save(&model, &checkpoint, &saved)?;
+    assert!(raw(&saved.join("model.safetensors"))?.contains_key("up.weight_g_idx"));
+    assert_eq!(Checkpoint::open(&saved)?.floats("up.weight")?, expected);
+    // Its numbers go with the codes that they are of.
+    let (mut model, int8) = (model, dir.path().join("int8"));
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+    checkpoint::save(&model, &checkpoint, &int8)?;
+    assert!(!raw(&int8.join("model.safetensors"))?.contains_key("up.weight_g_idx"));
+    assert!(Model::open(&int8)?.up.projection().qweight().is_some());
+    let float = dir.path().join("float");
+    checkpoint::dequantize(&checkpoint, &float, |_| {})?;
+    let float = raw(&float.join("model.safetensors"))?;
+    assert!(!float.contains_key("up.weight_g_idx"));
+    Ok(())
+}
+
+#[test]
+fn files_that_lie_are_errors_that_name_their_tensors() -> Result<()> {
+    type Case<'a> = (
+        &'a str,
+        &'a str,
+        Option<(Dtype, Vec<usize>, Vec<u8>)>,
+        &'a str,
+    );
+    let halves = |shape: &[usize]| {
+        (
+            F16,
+            shape.to_vec(),
+            vec![0; shape.iter().product::<usize>() * 2],
+        )
+    };
+    let zeros = |shape: &[usize]| numbers(shape, vec![0; shape.iter().product()]);
+    let order = |change: fn(i32) -> i32| numbers(&[96], (0..96).map(change));
+    let cases: Vec<Case<'_>> = vec![
+        ("gptq", "up.g_idx", None, "no such tensor"),
+        (
+            "gptq",
+            "up.g_idx",
+            Some(order(|i| i / 32 - 1)),
+            "got -1 at index 0",
+        ),
+        (
+            "gptq",
+            "up.g_idx",
+            Some(order(|i| i / 24)),
+            "numbers of 3 groups",
+        ),
+        ("gptq", "up.g_idx", Some(numbers(&[95], 0..95)), "I32 [96]"),
+        (
+            "gptq",
+            "up.g_idx",
+            Some(numbers(&[8, 12], vec![0; 96])),
+            "I32 [96]",
+        ),
+        ("gptq", "up.g_idx", Some(halves(&[96])), "I32 [96]"),
+        ("gptq", "up.qzeros", None, "no such tensor"),
+        ("gptq", "up.qzeros", Some(zeros(&[3, 12])), "I32 [3, 16]"),
+        (
+            "gptq",
+            "down.qzeros",
+            Some(numbers(&[2, 8], vec![-1; 16])),
+            "got 16 at index 0",
+        ),
+        ("gptq", "up.qweight", Some(zeros(&[24, 128])), "I32 [192]"),
+        (
+            "gptq",
+            "up.qweight",
+            Some(halves(&[12, 128])),
+            "I32 [12, 128]",
+        ),
+        ("gptq", "up.scales", None, "up.scales"),
+        (
+            "gptq",
+            "up.scales",
+            Some(halves(&[3])),
+            "[groups, out_features]",
+        ),
+        (
+            "gptq",
+            "up.scales",
+            Some(halves(&[0, 128])),
+            "[groups, out_features]",
+        ),
+        ("gptq", "up.scales", Some(zeros(&[3, 128])), "a float dtype"),
+        (
+            "gptq",
+            "up.scales",
+            Some(halves(&[3, 127])),
+            "I32 [12, 127]",
+        ),
+        ("awq", "up.qzeros", None, "no such tensor"),
+        ("awq", "up.qzeros", Some(zeros(&[3, 32])), "I32 [3, 16]"),
+        ("awq", "up.qweight", Some(zeros(&[96, 32])), "I32 [96, 16]"),
+        ("awq", "up.qweight", Some(zeros(&[])), "I32 [0, 16]"),
+        ("awq", "up.qweight", Some(zeros(&[97, 16])), "of 97 inputs"),
+        ("awq", "up.qweight", Some(zeros(&[0, 16])), "of 0 inputs"),
+        (
+            "awq",
+            "up.scales",
+            Some(halves(&[3, 128, 1])),
+            "[groups, out_features]",
+        ),
+    ];
+    for (folder, name, to, expected) in cases {
+        let dir = changed(folder, |tensors, _| {
+            match to {
+                Some(to) => tensors.insert(name.into(), to),
+                None => tensors.remove(name),
+            };
+        })?;
+        let error = Checkpoint::open(dir.path()).expect_err(name).to_string();
+        let module = name.split('.').next().unwrap_or_default();
+        assert!(
+            error.contains(expected) && error.contains(module),
+            "{name}: {error}"
+        );
+    }
+    let configs = [
+        ("gptq", "bits", json!(3), "3 bits"),
+        ("gptq", "bits", json!(8), "8 bits"),
+        ("awq", "bits", json!(8), "8 bits"),
+        ("gptq", "bits", json!("4"), "format of GPTQ"),
+        ("gptq", "checkpoint_format", json!("marlin"), "marlin"),
+        ("awq", "version", json!("gemv"), "gemv"),
+        (
+            "gptq",
+            "quant_method",
+            json!("gptqx"),
+            "awq, bitsandbytes, gptq",
+        ),
+    ];
+    for (folder, key, value, expected) in configs {
+        let dir = changed(folder, |_, config| config[key] = value)?;
+        let error = Checkpoint::open(dir.path()).expect_err(key).to_string();
+        assert!(error.contains(expected), "{key}: {error}");
+    }
+    // Scales are read with a weight.
+    let dir = changed("gptq", |tensors, _| {
+        let mut nan = halves(&[3, 128]);
+        nan.2[1] = 0x7e;
+        tensors.insert("up.scales".into(), nan);
+    })?;
+    let error = Checkpoint::open(dir.path())?
+        .floats("up.weight")
+        .expect_err("NaN")
+        .to_string();
+    assert!(
+        error.contains("up.weight_scale") && error.contains("NaN"),
+        "{error}"
+    );
+    // A weight of that name is there already.
+    let dir = changed("gptq", |tensors, _| {
+        tensors.insert("up.weight".into(), halves(&[128, 96]));
+    })?;
+    let error = Checkpoint::open(dir.path()).expect_err("two").to_string();
+    assert!(error.contains("up.weight"), "{error}");
+    Ok(())
+}
