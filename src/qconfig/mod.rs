@@ -190,7 +190,7 @@ impl QConfig {
     }
 
     /// 8-bit weights, symmetric, in groups of 32 inputs: 8.5 bits a weight, about five decibels
-    /// better than [`int8`](Self::int8), in up to 1.4 times its time.
+    /// better than [`int8`](Self::int8), in up to 1.45 times its time.
     pub const fn int8_groups() -> Self {
         Self::Groups(GroupConfig::INT8)
     }
