@@ -136,7 +136,7 @@ impl Attention {
             if self.tap.is_none() {
                 return Ok(ys);
             }
-            // What was rounded is not reported: no layer gives the same from it.
+            // Rounded keys and values are not reported: no layer gives the same result from them.
             match cache.floats()? {
                 Some([k, v]) => self.report(&[q, &k, &v], mask, ys),
                 None => self.report(&[q], Mask::All, ys),

@@ -24,7 +24,7 @@ words!(IntType, "integer dtype", prefix "torch.", {
     Int8 => "int8",
 });
 
-/// What the codes of a group stand for.
+/// The numbers that the codes of a group represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupScheme {
     /// `scale * code`, the code signed.
@@ -63,7 +63,7 @@ pub struct GroupConfig {
     pub dtype: IntType,
     /// Inputs of a channel that share a scale, a multiple of 32; all of them if `None`.
     pub group_size: Option<usize>,
-    /// What codes stand for; integers of 8 bits are symmetric.
+    /// The meaning of codes; integers of 8 bits are symmetric.
     pub scheme: GroupScheme,
 }
 

@@ -291,7 +291,7 @@ impl QConfig {
     }
 }
 
-/// What asks for attention of that precision; none for float32, which keeps it float.
+/// The configuration that asks for attention of a precision; none for float32.
 ///
 /// ```
 /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec, ops::Precision};

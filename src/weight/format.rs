@@ -101,7 +101,7 @@ impl Format {
         }
     }
 
-    /// What is stored, however it is used.
+    /// The integers that are stored, whatever their use.
     pub fn elements(self) -> (Option<Codes>, Option<GroupConfig>) {
         (self.codes(), self.groups())
     }

@@ -23,7 +23,7 @@ pub(crate) struct Grouped {
     pub minimums: Vec<f32>,
 }
 
-/// What a stored code is less than a packed one.
+/// The difference of a packed code and a stored one.
 fn offset(dtype: IntType) -> i32 {
     match dtype {
         IntType::Int4 => 8,

@@ -89,7 +89,7 @@ pub fn linear(lhs: &[Row], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
 /// Weights in row order, `[n, k]`, whose blocks of 32 inputs have scales of their own.
 #[derive(Clone, Copy, Debug)]
 pub struct InBlocks<'a> {
-    /// What codes stand for.
+    /// The meaning of the codes.
     pub format: Blocks,
     /// Codes, `[n, k]`.
     pub codes: &'a [u8],

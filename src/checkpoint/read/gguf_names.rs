@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::header::invalid;
 use crate::error::Result;
 
-/// What of the metadata is used.
+/// The part of the metadata that is used.
 #[derive(Debug, Default)]
 pub struct Known {
     pub architecture: String,

@@ -63,7 +63,7 @@ pub struct Blocks {
     pub part: Part,
 }
 
-/// What of blocks a tensor has.
+/// The part of each block that a tensor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// f32.
@@ -113,7 +113,7 @@ pub struct Packing {
     pub transposed: bool,
     /// Whether codes of even places come before those of odd ones in a number.
     pub interleaved: bool,
-    /// What a stored code is more than its value.
+    /// The number that is added to a code where it is stored.
     pub offset: i8,
 }
 

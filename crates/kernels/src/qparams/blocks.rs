@@ -27,7 +27,7 @@ impl Blocks {
         }
     }
 
-    /// What is subtracted from every code, where blocks have no offsets.
+    /// The number that is subtracted from every code, where blocks have no offsets.
     pub const fn middle(self) -> i32 {
         match self {
             Self::Int4 => 8,
@@ -41,7 +41,7 @@ impl Blocks {
         matches!(self, Self::Int4ZeroPoint | Self::Int4Minimum)
     }
 
-    /// What a block adds to `scale * (code - middle)`.
+    /// The number that is added to `scale * (code - middle)`.
     #[inline(always)]
     pub fn addend(self, scale: f32, offset: f32) -> f32 {
         match self {

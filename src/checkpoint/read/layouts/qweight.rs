@@ -25,7 +25,7 @@ const SYMMETRIC: i8 = 8;
 struct Config {
     bits: Option<u64>,
     sym: Option<bool>,
-    /// What differs for some modules.
+    /// Settings of single modules.
     dynamic: Option<Value>,
     /// GPTQ's name of the format.
     checkpoint_format: Option<String>,
@@ -38,7 +38,8 @@ struct Config {
 enum Library {
     Awq,
     Gptq {
-        /// What stored zero points are less than others; `None` where no configuration says it.
+        /// The number that is subtracted from zero points where they are stored; `None` where no
+        /// configuration says it.
         less: Option<i8>,
         /// Of all weights; `None` where that is not known.
         symmetric: Option<bool>,
