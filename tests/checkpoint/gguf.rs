@@ -236,6 +236,14 @@ fn files_that_lie_are_read_or_refused() -> Result<()> {
         fs::write(&path, &bytes[..length])?;
         read(&path).expect_err("a file that is cut short");
     }
+    // One tensor in the bytes of another would be written as often as it is named.
+    let name = bytes.windows(8).position(|own| own == b"a.weight");
+    let offset = name.expect("its name") + 8 + 4 + 2 * 8 + 4;
+    let mut twice = bytes.clone();
+    twice[offset..offset + 8].fill(0);
+    fs::write(&path, &twice)?;
+    let error = read(&path).expect_err("two in one place").to_string();
+    assert!(error.contains("bytes of its own"), "{error}");
     let end = bytes.len()
         - tensors
             .iter()

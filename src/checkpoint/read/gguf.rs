@@ -65,7 +65,7 @@ struct Described {
 ///
 /// # Errors
 /// When it is none of version 2 or 3, a tensor is not within the file or has a type that is not
-/// known, or two have one name.
+/// known, or two have one name or the same bytes.
 pub fn read(from: impl Read, length: u64) -> Result<Header> {
     let mut from = Source {
         from: BufReader::new(from),
@@ -95,14 +95,33 @@ pub fn read(from: impl Read, length: u64) -> Result<Header> {
         return Err(malformed(expected, alignment.to_string()));
     };
     let mut read = Header::default();
+    let mut places = Vec::with_capacity(described.len());
     for tensor in described {
-        for (name, entry) in tensor.entries(&known, data, length)? {
+        let entries = tensor.entries(&known, data, length)?;
+        let bytes: u64 = entries.iter().map(|(_, entry)| entry.bytes).sum();
+        places.push((tensor.offset, bytes, tensor.name));
+        for (name, entry) in entries {
             if read.tensors.insert(name.clone(), entry).is_some() {
                 return Err(invalid(&name, "one tensor of that name", "two"));
             }
         }
     }
+    check_places(places)?;
     Ok(read)
+}
+
+/// Checks that no tensor lies in the bytes of another: many that did would be more than the file.
+fn check_places(mut places: Vec<(u64, u64, String)>) -> Result<()> {
+    places.sort();
+    let mut end = 0;
+    for (offset, bytes, name) in &places {
+        if *offset < end {
+            let got = format!("offset {offset}, where another ends at {end}");
+            return Err(invalid(name, "bytes of its own", got));
+        }
+        end = offset + bytes;
+    }
+    Ok(())
 }
 
 impl<R: BufRead> Source<R> {
