@@ -215,13 +215,14 @@ pub unsafe fn multiply<
         let mut register = 0;
         while register < registers {
             let (of, rows) = ((panel, format, register), rows.clone());
+            // Panels of 8 lanes have two registers at most: wider tiles are not compiled for them.
             // SAFETY: the rows and the panel are in the part that this thread alone computes.
             unsafe {
                 register += match (registers - register, rows.len()) {
-                    (4, 1) if !offsets => {
+                    (4, 1) if const { LANES != 8 } && !offsets => {
                         tiles::<LANES, BYTES, PER, 4, 1, false, X>(product, of, out, rows, vector)
                     }
-                    (3, 1) if !offsets => {
+                    (3, 1) if const { LANES != 8 } && !offsets => {
                         tiles::<LANES, BYTES, PER, 3, 1, false, X>(product, of, out, rows, vector)
                     }
                     (2.., _) if const { PER == 2 } && offsets => {
