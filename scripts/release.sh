@@ -43,7 +43,7 @@ if [ -n "$last" ]; then
     command -v cargo-semver-checks >/dev/null || cargo install --locked cargo-semver-checks
     cargo semver-checks --package candle-dynquant --baseline-rev "$last"
 else
-    echo "none has been released: public_items.txt is the first one's"
+    echo "none has been released: docs/public-api.txt is the first one's"
 fi
 
 step "packages"

@@ -1,14 +1,13 @@
 //! The instruction sets, and the definition of every result; the kernels are a crate of their own.
 //!
 //! ```
-//! use candle_dynquant::kernels::Isa;
+//! use candle_dynquant::Isa;
 //!
 //! assert!(Isa::available().iter().any(|isa| isa.to_string() == "portable"));
 //! ```
 
 #[doc(inline)]
-pub use candle_dynquant_kernels::{Isa, reference};
-
+pub use candle_dynquant_kernels::Isa;
 pub(crate) use candle_dynquant_kernels::*;
 
 use crate::error::{self, Error, Fault};
@@ -17,7 +16,7 @@ use crate::words::{unknown_name, words};
 /// An activation function, under PyTorch's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Activation {
+pub enum FusedActivation {
     /// `max(x, 0)`.
     Relu,
     /// `x P(X <= x)` of a standard normal X, `x (1 + erf(x / sqrt 2)) / 2`.
@@ -32,15 +31,15 @@ pub enum Activation {
     Sigmoid,
 }
 
-impl From<Activation> for candle_dynquant_kernels::Activation {
-    fn from(activation: Activation) -> Self {
+impl From<FusedActivation> for candle_dynquant_kernels::Activation {
+    fn from(activation: FusedActivation) -> Self {
         match activation {
-            Activation::Relu => Self::Relu,
-            Activation::Gelu => Self::Gelu,
-            Activation::GeluTanh => Self::GeluTanh,
-            Activation::Silu => Self::Silu,
-            Activation::Tanh => Self::Tanh,
-            Activation::Sigmoid => Self::Sigmoid,
+            FusedActivation::Relu => Self::Relu,
+            FusedActivation::Gelu => Self::Gelu,
+            FusedActivation::GeluTanh => Self::GeluTanh,
+            FusedActivation::Silu => Self::Silu,
+            FusedActivation::Tanh => Self::Tanh,
+            FusedActivation::Sigmoid => Self::Sigmoid,
         }
     }
 }

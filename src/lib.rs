@@ -93,29 +93,30 @@
 //!   candle's operations between the layers are several times faster.
 //!
 //! # Numbers
-//! [`qparams`] is the theory, [`kernels::reference`] the definition of every result, and all
+//! [`qparams`] is the theory, [`candle_dynquant_kernels::reference`] the definition of every result, and all
 //! instruction sets give the same bits. The environment variable `DYNQUANT_ISA` narrows the
-//! instruction set: see [`kernels::Isa`].
+//! instruction set: see [`Isa`].
 
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+mod deviation;
 mod document;
-pub mod equalize;
-pub mod error;
+mod equalize;
+mod error;
 #[cfg(doctest)]
 mod guide;
 mod halves;
 pub mod inspect;
-pub mod kernels;
-pub mod module;
+mod kernels;
+mod module;
 mod name_regex;
 pub mod nn;
 pub mod observer;
 pub mod ops;
 mod qconfig;
 pub mod qparams;
-pub mod quantize;
+mod quantize;
 mod sizes;
 mod tap;
 mod tensor;
@@ -124,16 +125,30 @@ pub mod tune;
 mod weight;
 mod words;
 
+/// For the code that the derive writes.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::module::private::{
+        Copied, Fallback, Field, FieldMut, assert_quantizable, strict,
+    };
+    pub use crate::nn::private::{Name, Weight};
+}
+
 #[doc = include_str!("module/derive.md")]
 pub use candle_dynquant_derive::Quantizable;
 /// candle as this crate was built with it: one version for a model and its layers.
 pub use {candle_core, candle_nn};
 
 pub use checkpoint::Checkpoint;
-pub use equalize::{Equalization, EqualizeReport, equalize};
+pub use equalize::{Equalization, EqualizeReport, LeftNorm, NormPair, Unfoldable, equalize};
 pub use error::{Error, ErrorKind, Result};
-pub use kernels::Activation;
-pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
+pub use kernels::{FusedActivation, Isa};
+pub use module::{
+    AnyLayer, Layer, LayerKind, Quantizable, Visitor, Walk, WalkMut, WeightDType, WeightId,
+    WeightInfo,
+};
+#[doc(hidden)]
+pub use module::{LentWeight, Receiver, Replay, Tap, VisitorMut};
 pub use qconfig::{
     Arithmetic, DynamicConfig, Granularity, GroupConfig, GroupScheme, HalfType, IntType,
     OnnxRuntimeOptions, QConfig,

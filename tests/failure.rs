@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use candle_core::{Device, Storage, Tensor};
-use candle_dynquant::module::{Walk, WalkMut};
 use candle_dynquant::{
     Error, ErrorKind, Layer, LayerKind, LentWeight, QConfig, QConfigSpec, Quantizable, Result,
     WeightInfo, nn, quantize_dynamic,
 };
+use candle_dynquant::{Walk, WalkMut};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Failure {

@@ -172,10 +172,10 @@ fn quantizing() -> Vec<String> {
 
     struct Unsteady(nn::Linear);
     impl Quantizable for Unsteady {
-        fn visit(&self, walk: &mut candle_dynquant::module::Walk<'_>) -> Result<()> {
+        fn visit(&self, walk: &mut candle_dynquant::Walk<'_>) -> Result<()> {
             walk.child("a", &self.0)
         }
-        fn visit_mut(&mut self, walk: &mut candle_dynquant::module::WalkMut<'_>) -> Result<()> {
+        fn visit_mut(&mut self, walk: &mut candle_dynquant::WalkMut<'_>) -> Result<()> {
             walk.child("b", &mut self.0)
         }
     }

@@ -3,16 +3,16 @@
 mod common;
 
 use candle_core::{D, DType, Device, IndexOp, Module, Result, Tensor};
-use candle_dynquant::ops::{self, Activation};
+use candle_dynquant::{FusedActivation, ops};
 use common::tensor;
 
-const ACTIVATIONS: [Activation; 6] = [
-    Activation::Relu,
-    Activation::Gelu,
-    Activation::GeluTanh,
-    Activation::Silu,
-    Activation::Tanh,
-    Activation::Sigmoid,
+const ACTIVATIONS: [FusedActivation; 6] = [
+    FusedActivation::Relu,
+    FusedActivation::Gelu,
+    FusedActivation::GeluTanh,
+    FusedActivation::Silu,
+    FusedActivation::Tanh,
+    FusedActivation::Sigmoid,
 ];
 
 /// The max difference between two tensors, as f64; NaN counts as equal to NaN.
@@ -92,20 +92,22 @@ fn activations_are_those_of_f64_for_any_shape() -> Result<()> {
 fn activations_by_candle_s_names() {
     use candle_nn::Activation as Candle;
     for (candle, expected) in [
-        (Candle::Gelu, Activation::Gelu),
-        (Candle::NewGelu, Activation::GeluTanh),
-        (Candle::GeluPytorchTanh, Activation::GeluTanh),
-        (Candle::Relu, Activation::Relu),
-        (Candle::Silu, Activation::Silu),
-        (Candle::Swish, Activation::Silu),
-        (Candle::Sigmoid, Activation::Sigmoid),
+        (Candle::Gelu, FusedActivation::Gelu),
+        (Candle::NewGelu, FusedActivation::GeluTanh),
+        (Candle::GeluPytorchTanh, FusedActivation::GeluTanh),
+        (Candle::Relu, FusedActivation::Relu),
+        (Candle::Silu, FusedActivation::Silu),
+        (Candle::Swish, FusedActivation::Silu),
+        (Candle::Sigmoid, FusedActivation::Sigmoid),
     ] {
-        assert_eq!(Activation::try_from(candle).unwrap(), expected);
+        assert_eq!(FusedActivation::try_from(candle).unwrap(), expected);
         let xs = tensor(&[50], 4).unwrap();
         let (got, own) = (expected.forward(&xs).unwrap(), candle.forward(&xs).unwrap());
         assert!(difference(&got, &own).unwrap() <= 1e-6, "{candle:?}");
     }
-    let message = Activation::try_from(Candle::Mish).unwrap_err().to_string();
+    let message = FusedActivation::try_from(Candle::Mish)
+        .unwrap_err()
+        .to_string();
     assert!(
         message.contains("gelu_tanh") && message.contains("Mish"),
         "{message}"

@@ -5,8 +5,8 @@ mod common;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_dynquant::module::{Walk, WalkMut};
 use candle_dynquant::{ErrorKind, LayerKind, QConfigSpec, Quantizable, Result, quantize_dynamic};
+use candle_dynquant::{Walk, WalkMut};
 use common::toy::{Quantize, Seen, Toy, assert_walks};
 
 #[derive(Quantizable)]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
-use candle_dynquant::{LayerKind, QConfigSpec, Quantizable, kernels::Isa, ops, quantize_dynamic};
+use candle_dynquant::{Isa, LayerKind, QConfigSpec, Quantizable, ops, quantize_dynamic};
 use candle_dynquant_support::bench::candle_attention::attention;
 use candle_dynquant_support::bert::{Batch, Bert, Config};
 use candle_nn::attention::{AttnMask, flash_attn};

@@ -203,7 +203,7 @@ mod instances {
     }
 
     pub fn int8() -> Option<Block> {
-        let available = candle_dynquant::kernels::Isa::available();
+        let available = candle_dynquant::Isa::available();
         let amx = available.iter().any(|isa| isa.name() == "amx_int8");
         let amx = amx.then_some(Block {
             name: "AMX",

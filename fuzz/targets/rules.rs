@@ -1,10 +1,10 @@
 //! A tree of layers, and a spec for it: an error changes nothing, and a report is what was done.
 
-use candle_dynquant::module::{Walk, WalkMut};
 use candle_dynquant::{
     ErrorKind, Layer, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Result,
     WeightDType, WeightInfo, quantize_dynamic,
 };
+use candle_dynquant::{Walk, WalkMut};
 
 /// Layers in a line, each with a path of its own, as one line of the input says.
 #[derive(Clone)]

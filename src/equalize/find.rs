@@ -8,7 +8,7 @@ use regex::Captures;
 
 use super::config::Equalization;
 use super::factors::column_maxima;
-use super::report::{LeftNorm, Pair, Unfoldable};
+use super::report::{LeftNorm, NormPair, Unfoldable};
 use crate::error::{Error, Fault, Result};
 use crate::inspect::tapped;
 use crate::module::{
@@ -43,7 +43,7 @@ pub(super) struct Probed {
 
 /// The pairs to be folded, and the norms that cannot be.
 pub(super) struct Found {
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<NormPair>,
     pub left: Vec<LeftNorm>,
 }
 
@@ -169,7 +169,7 @@ impl Probed {
                     path: norm.path.clone(),
                     reason,
                 }),
-                None => found.pairs.push(Pair {
+                None => found.pairs.push(NormPair {
                     norm: norm.path.clone(),
                     layers: paths(&layers),
                     residuals: paths(&residuals),

@@ -5,21 +5,26 @@ use std::collections::BTreeMap;
 use candle_core::Tensor;
 
 use super::factors::{column_maxima, factors};
-use super::report::Pair;
+use super::report::NormPair;
 use crate::error::{Error, Fault, Result};
 use crate::module::{AnyLayer, AnyNorm, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
 
 /// A pair with its factors, `[hidden]`.
 pub(super) struct Fold {
-    pub pair: Pair,
+    pub pair: NormPair,
     factors: Tensor,
 }
 
 impl Fold {
     /// Computes the fold from the ranges of the norm's outputs.
-    pub fn of<M: Quantizable>(model: &M, pair: Pair, ranges: &[f32], alpha: f64) -> Result<Self> {
+    pub fn of<M: Quantizable>(
+        model: &M,
+        pair: NormPair,
+        ranges: &[f32],
+        alpha: f64,
+    ) -> Result<Self> {
         struct Read<'a> {
-            pair: &'a Pair,
+            pair: &'a NormPair,
             weights: Vec<Tensor>,
         }
 
@@ -91,7 +96,7 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
         }
     }
 
-    let all = |paths: fn(&Pair) -> &[String]| {
+    let all = |paths: fn(&NormPair) -> &[String]| {
         let each = folds.iter();
         let each = each.flat_map(|fold| {
             paths(&fold.pair)

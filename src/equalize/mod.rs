@@ -1,17 +1,5 @@
 //! Equalisation: moves range from the output of a layer norm to the weights that multiply it. The
 //! float model computes the same, and the quantized model is more accurate.
-//!
-//! Where every reader of a norm's output `y` multiplies it, `y W^T = (y / s) (W s)^T` for any
-//! factors `s`, one a channel: the norm's weight and bias are divided by `s`, and the columns of
-//! `W` multiplied. Nothing is added at run time. Per-row int8 loses least where the channels of `y`
-//! have similar ranges and so have the columns of `W`: `s = max|y|^alpha / max|W|^(1 - alpha)`,
-//! SmoothQuant's formula, with `y` as it is on a few typical inputs. (By the norm's weight and bias
-//! instead of `y`, nothing is gained: a trained norm's outliers come from what it normalizes.)
-//!
-//! A norm of a post-norm transformer is also read as a residual, by the next "add and norm"
-//! ([`forward_add`](crate::nn::LayerNorm::forward_add)), which multiplies its residual by `s` while
-//! it adds. Factors are powers of two, so that each product has the same bits as before, in any
-//! float dtype.
 
 mod config;
 mod factors;
@@ -22,7 +10,7 @@ mod report;
 use candle_core::Tensor;
 
 pub use config::Equalization;
-pub use report::{EqualizeReport, LeftNorm, Pair, Unfoldable};
+pub use report::{EqualizeReport, LeftNorm, NormPair, Unfoldable};
 
 use crate::error::{Error, Fault, Result};
 use crate::module::Quantizable;
@@ -40,8 +28,7 @@ const TOLERANCE: f64 = 1e-5;
 /// `probe` runs the model on a small input of the kind that it is for, such as 16 sentences. Norms
 /// and layers report their inputs and outputs to taps, which tell the readers of each norm and
 /// their ranges. The output must not change by more than a hundred-thousandth; pairs that change it
-/// are undone. The model is unchanged by an error or a panic. See the [module](self) for the
-/// theory.
+/// are undone. The model is unchanged by an error or a panic.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -70,6 +57,20 @@ const TOLERANCE: f64 = 1e-5;
 /// # Ok::<(), candle_dynquant::Error>(())
 /// ```
 ///
+/// # Theory
+/// Where every reader of a norm's output `y` multiplies it, `y W^T = (y / s) (W s)^T` for any
+/// factors `s`, one a channel: the norm's weight and bias are divided by `s`, and the columns of
+/// `W` multiplied. Nothing is added at run time. Per-row int8 loses least where the channels of `y`
+/// have similar ranges and so have the columns of `W`: `s = max|y|^alpha / max|W|^(1 - alpha)`,
+/// SmoothQuant's formula, with `y` as it is on a few typical inputs. (By the norm's weight and bias
+/// instead of `y`, nothing is gained: a trained norm's outliers come from what it normalizes.)
+///
+/// A norm of a post-norm transformer is also read as a residual, by the next "add and norm"
+/// ([`forward_add`](crate::nn::LayerNorm::forward_add)), which multiplies its residual by `s` while
+/// it adds. Factors are powers of two, so that each product has the same bits as before, in any
+/// float dtype.
+///
+/// # Checkpoints
 /// An equalized model, quantized or not, is [saved](crate::checkpoint::save) and loaded like any
 /// other; where a norm multiplies its residual, with this crate's
 /// [`nn::LayerNorm`](crate::nn::LayerNorm) only.

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// A norm and its readers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Pair {
+pub struct NormPair {
     /// The norm, by path.
     pub norm: String,
     /// The layers that multiply its output.
@@ -75,7 +75,7 @@ pub struct LeftNorm {
 #[non_exhaustive]
 pub struct EqualizeReport {
     /// The pairs that were equalized.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<NormPair>,
     /// The norms that were left.
     pub left: Vec<LeftNorm>,
 }
@@ -84,7 +84,7 @@ impl fmt::Display for EqualizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.pairs.len() + self.left.len();
         write!(f, "{} of {total} norms equalized", self.pairs.len())?;
-        for Pair {
+        for NormPair {
             norm,
             layers,
             residuals,

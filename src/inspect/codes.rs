@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use serde::Serialize;
 
 use super::histogram::Histogram;
-use super::measure::Deviation;
+use crate::deviation::Deviation;
 use crate::error::Result;
 use candle_dynquant_kernels::qparams::activation as kernels;
 

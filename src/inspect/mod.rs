@@ -5,16 +5,15 @@
 
 mod codes;
 mod histogram;
-mod measure;
 mod observe;
 #[cfg(feature = "page")]
 mod page;
 mod run;
 mod table;
 
+pub use crate::deviation::Deviation;
 pub use codes::{ActivationInspection, WeightInspection};
 pub use histogram::Histogram;
-pub use measure::Deviation;
 pub(crate) use observe::tapped;
 pub use observe::{Observed, observe, replays};
 #[cfg(feature = "page")]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
 
-use super::measure::Deviation;
+use crate::deviation::Deviation;
 use crate::error::Result;
 use crate::kernels::Precision;
 use crate::module::{

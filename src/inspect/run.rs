@@ -7,8 +7,8 @@ use candle_core::Tensor;
 use serde::Serialize;
 
 use super::codes::{ActivationInspection, Activations, WeightInspection};
-use super::measure::Deviation;
 use super::observe::tapped;
+use crate::deviation::Deviation;
 use crate::error::{Error, Fault, Result};
 use crate::kernels::Precision;
 use crate::module::{

@@ -5,8 +5,8 @@ use std::fmt;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::codes::WeightInspection;
-use super::measure::Deviation;
 use super::run::{Inspection, LayerInspection};
+use crate::deviation::Deviation;
 
 /// A rule below the header and one at the end.
 const RULED: TableStyle = {

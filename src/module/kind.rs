@@ -47,6 +47,7 @@ pub enum LayerKind {
 
 impl LayerKind {
     /// The six kinds that PyTorch's `quantize_dynamic` swaps by default.
+    #[doc(hidden)]
     pub const DEFAULT: [Self; 6] = [
         Self::Linear,
         Self::LSTM,
@@ -57,6 +58,7 @@ impl LayerKind {
     ];
 
     /// The seven kinds that multiply by weights: PyTorch's six and [`RNN`](Self::RNN).
+    #[doc(hidden)]
     pub const MULTIPLYING: [Self; 7] = [
         Self::Linear,
         Self::LSTM,

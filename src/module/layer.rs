@@ -93,6 +93,7 @@ pub trait Layer: Sized + 'static {
 
     /// The quantized weight of that name, for other layers that held the same float matrix and
     /// are quantized in the same call.
+    #[doc(hidden)]
     fn lend(&self, name: &str) -> Option<LentWeight> {
         let _ = name;
         None
@@ -100,6 +101,7 @@ pub trait Layer: Sized + 'static {
 
     /// This layer with the quantized weight of another layer, made from the matrix that this
     /// layer holds too; `None` if it cannot use it, in which case it is quantized on its own.
+    #[doc(hidden)]
     fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
         let _ = (qconfig, lent);
         None
@@ -139,6 +141,7 @@ pub trait Layer: Sized + 'static {
     ///
     /// # Errors
     /// When the factors have another shape.
+    #[doc(hidden)]
     fn fold_input(&self, factors: &Tensor) -> Result<Option<Self>> {
         let _ = factors;
         Ok(None)
@@ -146,12 +149,14 @@ pub trait Layer: Sized + 'static {
 
     /// Makes each forward call report its inputs and output to `tap`, or to nothing; returns
     /// whether the layer can. Without it, a layer is not measured by [`inspect`](crate::inspect).
+    #[doc(hidden)]
     fn attach(&mut self, tap: Option<Tap>) -> bool {
         let _ = tap;
         false
     }
 
     /// The layer as a function of the inputs that it reports; `None` if it reports none.
+    #[doc(hidden)]
     fn replay(&self) -> Option<Replay> {
         None
     }

@@ -62,7 +62,7 @@ leaves! {
 
 leaves! {
     TensorId, Device, DeviceLocation, DType, Layout, Shape, D, GgmlDType,
-    crate::kernels::Activation, crate::kernels::Precision, crate::ops::kv_cache::KvCache,
+    crate::kernels::FusedActivation, crate::kernels::Precision, crate::ops::kv_cache::KvCache,
 }
 
 leaves! {

@@ -9,17 +9,11 @@ mod kind;
 mod layer;
 pub(crate) mod leaves;
 mod norm;
-mod private;
+pub(crate) mod private;
 mod tensors;
 mod tied;
 mod walk;
 mod weight_info;
-
-/// For the code that the derive writes.
-#[doc(hidden)]
-pub mod __private {
-    pub use super::private::{Copied, Fallback, Field, FieldMut, assert_quantizable, strict};
-}
 
 pub use crate::tap::{Receiver, Replay, Tap};
 pub(crate) use crate::tensor::MemoryId;

@@ -12,7 +12,7 @@ use crate::ops;
 /// An activation function, in place of [`candle_nn::Activation`]: the same variants, words in a
 /// configuration and results. A transformer's functions are several times as fast on the CPU.
 ///
-/// [`ops::Activation`] lists the ones that a [`Linear`](super::Linear) can apply itself.
+/// [`FusedActivation`](crate::FusedActivation) lists the ones that a [`Linear`](super::Linear) can apply itself.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -54,7 +54,7 @@ impl Module for Activation {
         match self {
             Self::Relu2 => ops::relu(xs)?.sqr(),
             Self::Swiglu => ops::swiglu(xs),
-            _ => match kernels::Activation::try_from(*self) {
+            _ => match kernels::FusedActivation::try_from(*self) {
                 Ok(activation) => activation.forward(xs),
                 Err(_) => candle_nn::Activation::from(*self).forward(xs),
             },
@@ -90,7 +90,7 @@ as_candle! {
     Elu(alpha), LeakyRelu(slope), GeluPytorchTanh
 }
 
-impl TryFrom<Activation> for kernels::Activation {
+impl TryFrom<Activation> for kernels::FusedActivation {
     type Error = Error;
 
     fn try_from(activation: Activation) -> crate::error::Result<Self> {

@@ -9,7 +9,7 @@ use super::embedding::Embedding;
 use super::prefix::prefix_of;
 use super::projection::Projection;
 use crate::error::Result;
-use crate::kernels::Activation;
+use crate::kernels::FusedActivation;
 use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
@@ -123,16 +123,16 @@ impl Linear {
     ///
     /// ```
     /// use candle_core::{Device, Module, Tensor};
-    /// use candle_dynquant::{Activation, nn};
+    /// use candle_dynquant::{FusedActivation, nn};
     ///
     /// let weight = Tensor::new(&[[1f32], [-1.]], &Device::Cpu)?;
-    /// let layer = nn::Linear::new(weight, None).with_activation(Activation::Relu);
+    /// let layer = nn::Linear::new(weight, None).with_activation(FusedActivation::Relu);
     /// let ys = layer.forward(&Tensor::new(&[2f32], &Device::Cpu)?)?;
     /// assert_eq!(ys.to_vec1::<f32>()?, [2., 0.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn with_activation(self, activation: Activation) -> Self {
+    pub fn with_activation(self, activation: FusedActivation) -> Self {
         Self {
             projection: self.projection.with_activation(activation),
             ..self

@@ -16,17 +16,12 @@ mod embedding;
 mod linear;
 mod norm;
 mod prefix;
-mod private;
+pub(crate) mod private;
 mod projection;
 mod recurrent;
 mod sequential;
 
-/// For the code that the derive writes.
 #[doc(hidden)]
-pub mod __private {
-    pub use super::private::{Name, Weight};
-}
-
 pub use crate::ops;
 pub use crate::ops::kv_cache::KvCache;
 pub use activation::Activation;
@@ -34,15 +29,16 @@ pub use attend::Attention;
 pub use embedding::{Embedding, embedding};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
-pub use projection::{Projection, WeightError};
+pub use projection::Projection;
 pub use recurrent::{
-    GRU, GRUCell, GRUConfig, GRUState, LSTM, LSTMCell, LSTMConfig, LSTMState, Nonlinearity, RNN,
-    RNNCell, RecurrentConfig, gru, lstm,
+    GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, RNN, RNNCell, RecurrentConfig, gru, lstm,
 };
+#[doc(no_inline)]
+pub use recurrent::{GRUConfig, GRUState, LSTMConfig, LSTMState};
 pub use sequential::{Sequential, seq};
 
 // Not candle's modules of layers that are ours: `nn::layer_norm::LayerNorm` would be candle's.
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use candle_nn::{
     AdamW, BatchNorm, BatchNormConfig, Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, ConvTranspose1d,
     ConvTranspose1dConfig, ConvTranspose2d, ConvTranspose2dConfig, Dropout, Func, FuncT, GroupNorm,

@@ -126,11 +126,13 @@ impl WeightQParams {
     }
 
     /// Minimum and maximum code in use.
+    #[doc(hidden)]
     pub fn quant_range(&self) -> [i32; 2] {
         self.quant_range
     }
 
     /// How values become codes.
+    #[doc(hidden)]
     pub fn rounding(&self) -> Rounding {
         self.rounding
     }
@@ -138,6 +140,7 @@ impl WeightQParams {
     /// The codes of values of one channel; one scale holds for every channel.
     ///
     /// Empty for a channel that has no scale.
+    #[doc(hidden)]
     pub fn quantize(&self, channel: usize, values: &[f32]) -> Vec<i32> {
         let channel = if self.scales.len() == 1 { 0 } else { channel };
         let Some(&scale) = self.scales.get(channel) else {

@@ -4,7 +4,7 @@ use candle_core::{D, DType, Module, Result, Tensor};
 
 use super::ours::is_ours;
 use crate::error::{Error, Fault};
-use crate::kernels::{self, Activation};
+use crate::kernels::{self, FusedActivation};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 use crate::trace;
 
@@ -15,16 +15,16 @@ use crate::trace;
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_dynquant::ops::{self, Activation};
+/// use candle_dynquant::{FusedActivation, ops};
 ///
 /// let xs = Tensor::new(&[-1f32, 0., 2.], &Device::Cpu)?;
-/// assert_eq!(ops::activate(&xs, Activation::Relu)?.to_vec1::<f32>()?, [0., 0., 2.]);
+/// assert_eq!(ops::activate(&xs, FusedActivation::Relu)?.to_vec1::<f32>()?, [0., 0., 2.]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
 /// # Errors
 /// When the dtype is no float.
-pub fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
+pub fn activate(xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
     trace::forward!("activation");
     let op = name(activation);
     let ours = is_ours(op, &[xs])?;
@@ -40,26 +40,26 @@ pub fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
 }
 
-fn name(activation: Activation) -> &'static str {
+fn name(activation: FusedActivation) -> &'static str {
     match activation {
-        Activation::Relu => "relu",
-        Activation::Gelu => "gelu",
-        Activation::GeluTanh => "gelu_tanh",
-        Activation::Silu => "silu",
-        Activation::Tanh => "tanh",
-        Activation::Sigmoid => "sigmoid",
+        FusedActivation::Relu => "relu",
+        FusedActivation::Gelu => "gelu",
+        FusedActivation::GeluTanh => "gelu_tanh",
+        FusedActivation::Silu => "silu",
+        FusedActivation::Tanh => "tanh",
+        FusedActivation::Sigmoid => "sigmoid",
     }
 }
 
 /// The function by candle's own operations.
-fn composite(xs: &Tensor, activation: Activation) -> Result<Tensor> {
+fn composite(xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
     match activation {
-        Activation::Relu => xs.relu(),
-        Activation::Gelu => xs.gelu_erf(),
-        Activation::GeluTanh => xs.gelu(),
-        Activation::Silu => xs.silu(),
-        Activation::Tanh => xs.tanh(),
-        Activation::Sigmoid => candle_nn::ops::sigmoid(xs),
+        FusedActivation::Relu => xs.relu(),
+        FusedActivation::Gelu => xs.gelu_erf(),
+        FusedActivation::GeluTanh => xs.gelu(),
+        FusedActivation::Silu => xs.silu(),
+        FusedActivation::Tanh => xs.tanh(),
+        FusedActivation::Sigmoid => candle_nn::ops::sigmoid(xs),
     }
 }
 
@@ -82,7 +82,7 @@ macro_rules! functions {
         /// # Errors
         /// As [`activate`].
         pub fn $function(xs: &Tensor) -> Result<Tensor> {
-            activate(xs, Activation::$variant)
+            activate(xs, FusedActivation::$variant)
         }
     )*};
 }
@@ -157,13 +157,13 @@ pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
     (gates.to_dtype(DType::F32)? * xs.to_dtype(DType::F32)?)?.to_dtype(DType::BF16)
 }
 
-impl Module for Activation {
+impl Module for FusedActivation {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         activate(xs, *self)
     }
 }
 
-impl TryFrom<candle_nn::Activation> for Activation {
+impl TryFrom<candle_nn::Activation> for FusedActivation {
     type Error = Error;
 
     fn try_from(activation: candle_nn::Activation) -> crate::error::Result<Self> {

@@ -32,7 +32,7 @@ use crate::trace;
 /// only: no other key affects it, finite or not. A query that the mask excludes
 /// from every key gives zeros, as in PyTorch; a NaN in its scores, or plus infinity, makes a query
 /// NaN, and a value of `v` that is not finite stays so in the results of queries that see its key.
-/// The bits equal [`kernels::reference`](crate::kernels::reference)'s on every CPU.
+/// The bits equal [`reference`](candle_dynquant_kernels::reference)'s on every CPU.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -80,7 +80,7 @@ pub fn scaled_dot_product_attention<'a>(
 ///
 /// [`Precision::Int8`] makes codes of 8 bits in the call, each row of `q`, `k` and `v` by a scale of
 /// its own, and multiplies weights in 8 bits, too, by the formula of
-/// [`kernels::reference::attention_int8`](crate::kernels::reference::attention_int8): a query
+/// [`reference::attention_int8`](candle_dynquant_kernels::reference::attention_int8): a query
 /// depends on no other and on no key that it does not see. With AVX512-VNNI, 128 queries and keys
 /// take 0.5 to 0.7 times the time of f32, 512 of them 0.4 times; few take longer, since keys and
 /// values become codes in each call. An element of the result is beyond the error of f32 by at most

@@ -41,11 +41,10 @@ pub(crate) use norm::Norm;
 pub use norm::{add_layer_norm, layer_norm, rms_norm};
 pub use softmax::{softmax, softmax_last_dim};
 
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use candle_nn::ops::{
     Dropout, Identity, dropout, hard_sigmoid, layer_norm_slow, leaky_relu, log_softmax, mish,
     pixel_shuffle, pixel_unshuffle, replication_pad2d, rms_norm_slow, sdpa, selu,
 };
 
-#[doc(no_inline)]
-pub use crate::kernels::{Activation, Precision};
+pub use crate::kernels::Precision;

@@ -26,9 +26,10 @@
 //! documented so.
 
 #[doc(inline)]
+pub use candle_dynquant_kernels::qparams::{QParams, Rounding, per_row_activation, quantize};
+#[doc(hidden)]
 pub use candle_dynquant_kernels::qparams::{
-    QParams, Rounding, onnxruntime_activation, per_row_activation, per_tensor_activation, quantize,
-    quantize_float,
+    onnxruntime_activation, per_tensor_activation, quantize_float,
 };
 
 use crate::words::words;
@@ -75,11 +76,13 @@ words!(QScheme, "qscheme", prefix "torch.", {
 
 impl QScheme {
     /// Whether each channel has a scale of its own.
+    #[doc(hidden)]
     pub const fn is_per_channel(self) -> bool {
         !matches!(self, Self::PerTensorSymmetric | Self::PerTensorAffine)
     }
 
     /// Whether zero is in the middle of the codes.
+    #[doc(hidden)]
     pub const fn is_symmetric(self) -> bool {
         matches!(self, Self::PerTensorSymmetric | Self::PerChannelSymmetric)
     }
@@ -87,6 +90,7 @@ impl QScheme {
 
 impl QDType {
     /// Minimum and maximum code.
+    #[doc(hidden)]
     pub const fn codes(self) -> [i32; 2] {
         match self {
             Self::QInt8 => [-128, 127],
@@ -145,6 +149,7 @@ pub fn affine(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> QParams {
 ///
 /// assert_eq!(affine_float(1., 256., [0, 255], f32::EPSILON), (1., -1.));
 /// ```
+#[doc(hidden)]
 pub fn affine_float(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> (f32, f32) {
     let scale = (max - min) / span(quant_range);
     let scale = if scale > eps { scale } else { 1. };
@@ -163,6 +168,7 @@ pub fn affine_float(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> (f32
 /// let qparams = onnxruntime_weight(-2.54, 1., [-127, 127], true);
 /// assert_eq!((qparams.scale, qparams.zero_point), (0.02, 0));
 /// ```
+#[doc(hidden)]
 pub fn onnxruntime_weight(min: f32, max: f32, quant_range: [i32; 2], symmetric: bool) -> QParams {
     let [quant_min, quant_max] = quant_range.map(f64::from);
     let (mut min, mut max) = (min.min(0.), max.max(0.));
@@ -200,6 +206,7 @@ pub fn onnxruntime_weight(min: f32, max: f32, quant_range: [i32; 2], symmetric: 
 /// assert_eq!(onnxruntime_quant_range(QInt8, true, false), [-127, 127]);
 /// assert_eq!(onnxruntime_quant_range(QInt8, true, true), [-64, 64]);
 /// ```
+#[doc(hidden)]
 pub const fn onnxruntime_quant_range(
     dtype: QDType,
     symmetric: bool,

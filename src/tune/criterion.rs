@@ -9,7 +9,6 @@ use crate::error::{Error, Fault, Result};
 /// The accuracy that may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum Goal {
     /// A share of the baseline: 0.01 is one percent. Less than 1; below 0 it asks for a gain.
     Relative(f64),
@@ -18,17 +17,6 @@ pub enum Goal {
 }
 
 /// Which accuracy passes, given the float model's.
-///
-/// ```
-/// use candle_dynquant::tune::{Criterion, Goal};
-///
-/// let accuracy = Criterion { goal: Goal::Relative(0.01), higher_is_better: true };
-/// assert!(accuracy.accepts(0.80, 0.792) && !accuracy.accepts(0.80, 0.791));
-/// assert!(!accuracy.accepts(0.80, f64::NAN));
-///
-/// let error = Criterion { goal: Goal::Absolute(0.5), higher_is_better: false };
-/// assert!(error.accepts(2., 2.5) && !error.accepts(2., 2.6));
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Criterion {
     /// The loss that is accepted.
@@ -97,5 +85,23 @@ impl Criterion {
                 got: goal.to_string(),
             }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Criterion, Goal};
+
+    #[test]
+    fn the_goal_is_a_share_or_a_difference() {
+        let criterion = |goal, higher_is_better| Criterion {
+            goal,
+            higher_is_better,
+        };
+        let accuracy = criterion(Goal::Relative(0.01), true);
+        assert!(accuracy.accepts(0.80, 0.792) && !accuracy.accepts(0.80, 0.791));
+        assert!(!accuracy.accepts(0.80, f64::NAN));
+        let error = criterion(Goal::Absolute(0.5), false);
+        assert!(error.accepts(2., 2.5) && !error.accepts(2., 2.6));
     }
 }

@@ -34,7 +34,6 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 pub use config::{IgnoredKey, TuningConfig};
-pub use criterion::{Criterion, Goal};
 pub use outcome::{TunedLayer, TuningOutcome};
 pub use stop::Stopped;
 pub use strategy::Strategy;

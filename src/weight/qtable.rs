@@ -62,6 +62,7 @@ impl QTable {
     /// # Errors
     /// When the shape or dtype is wrong, the tensor is not on the CPU, an element is NaN or
     /// infinite, `DYNQUANT_ISA` is wrong, or the observer does not support its arguments.
+    #[doc(hidden)]
     pub fn from_float(table: &Tensor, config: &QConfig) -> Result<Self> {
         if let QConfig::Int8 { .. } | QConfig::Groups(_) = config {
             return Err(Error::from(Fault::UnsupportedQConfig {
@@ -149,6 +150,7 @@ impl QTable {
     }
 
     /// The float16 elements in row order; none of int8 and bfloat16.
+    #[doc(hidden)]
     pub fn halves(&self) -> &[f16] {
         match self.stored_halves() {
             Some(Halves::Float16(halves)) => halves,
@@ -157,6 +159,7 @@ impl QTable {
     }
 
     /// The bfloat16 elements in row order; none of int8 and float16.
+    #[doc(hidden)]
     pub fn bfloats(&self) -> &[bf16] {
         match self.stored_halves() {
             Some(Halves::BFloat16(halves)) => halves,
@@ -195,6 +198,7 @@ impl QTable {
     }
 
     /// How many elements were beyond the range of float16 or bfloat16.
+    #[doc(hidden)]
     pub fn saturated(&self) -> usize {
         self.out_of_range().saturated
     }
@@ -202,6 +206,7 @@ impl QTable {
     /// How many elements lost precision, or became 0, because all of their row is below the normal
     /// range of float16 (6.1e-5) or bfloat16 (1.2e-38); not known of a table that was read from a
     /// checkpoint.
+    #[doc(hidden)]
     pub fn underflowed(&self) -> usize {
         self.out_of_range().underflowed
     }

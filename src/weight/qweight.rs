@@ -64,6 +64,7 @@ impl QWeight {
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or
     /// infinite, `DYNQUANT_ISA` is wrong, the observer does not support its arguments, or a channel
     /// could overflow its accumulator.
+    #[doc(hidden)]
     pub fn from_float(weight: &Tensor, bias: Option<&Tensor>, config: &QConfig) -> Result<Self> {
         Self::of_gates(1, weight, bias, config)
     }
@@ -200,6 +201,7 @@ impl QWeight {
     }
 
     /// The groups of inputs that share a scale; `None` of weights that have none.
+    #[doc(hidden)]
     pub fn groups(&self) -> Option<GroupConfig> {
         match self.format {
             Format::Groups(groups) => Some(groups),
@@ -230,16 +232,19 @@ impl QWeight {
     }
 
     /// The float16 elements in row order, `[out_features, in_features]`; none of int8 and bfloat16.
+    #[doc(hidden)]
     pub fn halves(&self) -> Vec<f16> {
         self.packed.halves()
     }
 
     /// The bfloat16 elements in row order, `[out_features, in_features]`; none of int8 and float16.
+    #[doc(hidden)]
     pub fn bfloats(&self) -> Vec<bf16> {
         self.packed.bfloats()
     }
 
     /// How activations become codes in products; `None` of others than int8.
+    #[doc(hidden)]
     pub fn activation(&self) -> Option<DynamicConfig> {
         match self.format {
             Format::Int8 { activation, .. } => Some(activation),
@@ -314,6 +319,7 @@ impl QWeight {
     }
 
     /// How many elements were beyond the range of float16 or bfloat16.
+    #[doc(hidden)]
     pub fn saturated(&self) -> usize {
         self.out_of_range().saturated
     }
@@ -321,6 +327,7 @@ impl QWeight {
     /// How many elements lost precision, or became 0, because all of their output channel is below
     /// the normal range of float16 (6.1e-5) or bfloat16 (1.2e-38); not known of a weight that was
     /// read from a checkpoint.
+    #[doc(hidden)]
     pub fn underflowed(&self) -> usize {
         self.out_of_range().underflowed
     }
@@ -333,6 +340,7 @@ impl QWeight {
     }
 
     /// The instruction set it is packed for.
+    #[doc(hidden)]
     pub fn isa(&self) -> Isa {
         self.packed.isa()
     }

@@ -3,12 +3,12 @@
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::ops::{self, Mask, Precision};
-use candle_dynquant::quantize::{LeftReason, Outcome};
 use candle_dynquant::tune::{LayerPrecision, Strategy};
 use candle_dynquant::{
     Checkpoint, ErrorKind, LayerKind, QConfig, QConfigSpec, Quantizable, Report, TuningConfig,
     checkpoint, inspect, nn, quantize_dynamic, tune,
 };
+use candle_dynquant::{LeftReason, Outcome};
 use candle_nn::{VarBuilder, VarMap};
 
 use crate::common::tensor;

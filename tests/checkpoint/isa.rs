@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use candle_dynquant::kernels::Isa;
+use candle_dynquant::Isa;
 use candle_dynquant::{Checkpoint, checkpoint};
 
 use super::model::{Model, quantized, specs, write_float};

@@ -1,6 +1,6 @@
 //! A layer of nothing but its state, and visitors that record what a walk shows them.
 
-use candle_dynquant::module::{AnyLayer, Visitor, VisitorMut, Walk, WalkMut};
+use candle_dynquant::{AnyLayer, Visitor, VisitorMut, Walk, WalkMut};
 use candle_dynquant::{
     Error, ErrorKind, Layer, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
 };

@@ -2,8 +2,9 @@
 //! memory and time. Where it is neither, the process is aborted, or does not end.
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_dynquant::FusedActivation;
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::ops::{self, Activation, Mask};
+use candle_dynquant::ops::{self, Mask};
 use candle_dynquant::{Layer, QConfig, QDType, QScheme, QTable, QWeight, nn};
 use candle_nn::{RNN, VarBuilder, VarMap};
 
@@ -28,7 +29,7 @@ fn linear_layers() -> Result<()> {
             // Outputs without inputs.
             let bias = Tensor::ones(4, dtype, &Device::Cpu)?;
             let layer = nn::Linear::new(zeros(&[4, 0], dtype)?, Some(bias));
-            let layer = prepared(&layer.with_activation(Activation::Relu), &qconfig);
+            let layer = prepared(&layer.with_activation(FusedActivation::Relu), &qconfig);
             for shape in [&[HUGE, 0][..], &[2, HUGE, 0], &[1 << 20, 1 << 20, 0]] {
                 let xs = zeros(shape, dtype)?;
                 too_many_from_none(layer.forward(&xs));
@@ -257,7 +258,7 @@ fn operations() -> Result<()> {
                 ops::softmax_last_dim(&xs)?,
                 ops::softmax(&xs, 0)?,
                 ops::gelu(&xs)?,
-                ops::activate(&xs, Activation::Tanh)?,
+                ops::activate(&xs, FusedActivation::Tanh)?,
                 ops::swiglu(&xs)?,
                 nn::Activation::HardSwish.forward(&xs)?,
                 nn::Activation::Relu2.forward(&xs)?,

@@ -5,10 +5,7 @@ mod huge;
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::{
-    Layer, QConfig, QDType, QScheme, QTable, QWeight, nn,
-    ops::{self, Activation},
-};
+use candle_dynquant::{FusedActivation, Layer, QConfig, QDType, QScheme, QTable, QWeight, nn, ops};
 use candle_nn::{RNN, VarBuilder, VarMap};
 
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -64,7 +61,7 @@ fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
 #[test]
 fn linear_layers_take_empty_views() -> Result<()> {
     let layer = nn::Linear::new(randn((4, 3))?, Some(randn(4)?));
-    let layer = layer.with_activation(Activation::Gelu);
+    let layer = layer.with_activation(FusedActivation::Gelu);
     // As in the report of the fault.
     let view = Tensor::zeros((1, 3), DType::F32, &Device::Cpu)?;
     let view = view.narrow(0, 1, 0)?.narrow(1, 2, 1)?;
@@ -218,7 +215,7 @@ fn operations_take_empty_views() -> Result<()> {
                 ops::add_layer_norm(&xs, &xs, &weight, None, 1e-5)?,
                 ops::softmax_last_dim(&xs)?,
                 ops::gelu(&xs)?,
-                ops::activate(&xs, Activation::Sigmoid)?,
+                ops::activate(&xs, FusedActivation::Sigmoid)?,
             ];
             for ys in all {
                 assert_eq!((ys.dims(), ys.dtype()), (shape, dtype));

@@ -5,11 +5,11 @@ mod saved;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::equalize::{LeftNorm, Unfoldable};
 use candle_dynquant::inspect::Deviation;
 use candle_dynquant::{
     Equalization, EqualizeReport, QConfigSpec, Quantizable, equalize, nn, quantize_dynamic,
 };
+use candle_dynquant::{LeftNorm, Unfoldable};
 
 const HIDDEN: usize = 32;
 

@@ -20,7 +20,7 @@ const FLOORS: &[&[&str]] = &[
     &["qparams"],
     &["kernels"],
     &["halves", "tensor"],
-    &["observer", "ops"],
+    &["deviation", "observer", "ops"],
     &["qconfig"],
     &["weight"],
     &["module"],

@@ -126,7 +126,7 @@ fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
     let weight = &up.weights[0];
     let error = float.up.projection();
     let error = quantized.up.projection().weight_error(error).unwrap();
-    close(&weight.error, f64::from(error.sqnr_db));
+    close(&weight.error, error.sqnr_db());
     assert_eq!((weight.clipped, &weight.name[..]), (0., "weight"));
     assert!(
         weight

@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::module::{Receiver, Tap, Visitor, VisitorMut, Walk, WalkMut};
 use candle_dynquant::{
     Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Result, WeightInfo, inspect, nn,
     quantize_dynamic,
 };
+use candle_dynquant::{Receiver, Tap, Visitor, VisitorMut, Walk, WalkMut};
 use candle_nn::RNN as _;
 
 type Seen = Arc<Mutex<Vec<(Vec<Tensor>, Tensor)>>>;
@@ -286,21 +286,13 @@ fn a_model_has_no_taps_after_an_error_or_a_panic() {
 fn a_layer_of_ones_own_says_that_it_reports_nothing() {
     struct Look(Vec<(String, bool)>);
     impl Visitor for Look {
-        fn layer(
-            &mut self,
-            path: &str,
-            layer: &dyn candle_dynquant::module::AnyLayer,
-        ) -> Result<()> {
+        fn layer(&mut self, path: &str, layer: &dyn candle_dynquant::AnyLayer) -> Result<()> {
             self.0.push((path.to_owned(), layer.replay().is_some()));
             Ok(())
         }
     }
     impl VisitorMut for Look {
-        fn layer(
-            &mut self,
-            path: &str,
-            layer: &mut dyn candle_dynquant::module::AnyLayer,
-        ) -> Result<bool> {
+        fn layer(&mut self, path: &str, layer: &mut dyn candle_dynquant::AnyLayer) -> Result<bool> {
             self.0.push((path.to_owned(), layer.attach(None)));
             Ok(false)
         }

@@ -16,8 +16,8 @@ use crate::common::tensor;
 type Case = (&'static str, &'static str, fn() -> Result<Vec<Tensor>>);
 
 pub const CASES: &[Case] = &[
-    ("ops::activate ops::Activation", "930f71d5d6a1cad5", || {
-        use ops::Activation::*;
+    ("ops::activate", "930f71d5d6a1cad5", || {
+        use candle_dynquant::FusedActivation::*;
         let all = [Relu, Gelu, GeluTanh, Silu, Tanh, Sigmoid];
         let each = all.map(|activation| each_dtype(|xs| ops::activate(xs, activation)));
         Ok(each.into_iter().collect::<Result<Vec<_>>>()?.concat())
@@ -152,7 +152,7 @@ pub const CASES: &[Case] = &[
             let biased = nn::linear_b(COLUMNS, 131, true, vb.clone())?;
             let layers = (
                 nn::linear(COLUMNS, 131, vb.clone())?,
-                biased.with_activation(ops::Activation::Gelu),
+                biased.with_activation(candle_dynquant::FusedActivation::Gelu),
                 nn::linear_no_bias(COLUMNS, 131, vb)?,
             );
             // One row, a few and many.
@@ -259,9 +259,6 @@ const EXEMPT: &[(&str, &str)] = &[
     ("nn::Nonlinearity", "a configuration of RNN"),
     ("nn::GRUState", "tensors"),
     ("nn::LSTMState", "tensors"),
-    ("nn::WeightError", "a report in f64"),
-    ("nn::Name", "a name, for the derive"),
-    ("nn::Weight", "a projection, for the derive"),
 ];
 
 const ROWS: usize = 37;

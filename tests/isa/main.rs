@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::process::{Command, Output};
 
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::kernels::Isa;
+use candle_dynquant::Isa;
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
 use candle_dynquant_support::random::values;
 use candle_nn::VarBuilder;

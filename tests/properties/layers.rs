@@ -1,11 +1,11 @@
 //! Linear layers, embeddings and operations, each by itself.
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::kernels::reference::{self, Int8};
 use candle_dynquant::qparams;
 use candle_dynquant::{
     Arithmetic, DynamicConfig, Granularity, HalfType, Layer, QConfig, QDType, nn, ops,
 };
+use candle_dynquant_kernels::reference::{self, Int8};
 use proptest::prelude::*;
 
 use super::cases;

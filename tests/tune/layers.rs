@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::module::{Replay, Tap};
 use candle_dynquant::tune::{LayerPrecision, Strategy, Trial};
 use candle_dynquant::{
     Checkpoint, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Result, TuningOutcome,
     WeightDType, WeightInfo, checkpoint, nn, quantize_dynamic, tune,
 };
+use candle_dynquant::{Replay, Tap};
 
 use crate::common::{lstm, tensor};
 

@@ -1,8 +1,8 @@
 //! The classifier, with answers as a page shows them.
 
 use anyhow::{Result, ensure};
-use candle_dynquant::kernels::Isa;
-use candle_dynquant::module::{AnyLayer, Visitor};
+use candle_dynquant::Isa;
+use candle_dynquant::{AnyLayer, Visitor};
 use dynquant_encoder::{Direction, Encoder, Head, Input, Task, Tokens, TokensError};
 use serde::Serialize;
 

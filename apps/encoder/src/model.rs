@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::LayerKind;
-use candle_dynquant::module::{AnyLayer, Visitor, Walk};
+use candle_dynquant::{AnyLayer, Visitor, Walk};
 use candle_dynquant_support::bert::Bert;
 use candle_dynquant_support::bert::rows::{Rows, Run};
 

@@ -58,18 +58,18 @@ fn wrap(
         const _: () = {
             // Unused where every field is a module tree.
             #[allow(unused_imports)]
-            use #krate::module::__private::{Copied as _, Fallback as _};
+            use #krate::__private::{Copied as _, Fallback as _};
 
             #[allow(unused_variables, deprecated)]
             #[automatically_derived]
             impl #impl_generics #krate::Quantizable for #ident #ty_generics #where_clause {
-                fn visit(&self, #walk: &mut #krate::module::Walk<'_>) -> #krate::Result<()> {
+                fn visit(&self, #walk: &mut #krate::Walk<'_>) -> #krate::Result<()> {
                     #visit
                 }
 
                 fn visit_mut(
                     &mut self,
-                    #walk: &mut #krate::module::WalkMut<'_>,
+                    #walk: &mut #krate::WalkMut<'_>,
                 ) -> #krate::Result<()> {
                     #visit_mut
                 }
@@ -152,7 +152,7 @@ fn body(input: &Input<'_>, krate: &TokenStream, access: Access) -> TokenStream {
     match (access, input.attrs.strict) {
         (Access::Shared, Some(_)) => {
             let walk = walk_ident();
-            quote!(#krate::module::__private::strict(#walk, |#walk| { #body }))
+            quote!(#krate::__private::strict(#walk, |#walk| { #body }))
         }
         _ => body,
     }
@@ -168,8 +168,8 @@ fn visit_field(
 ) -> TokenStream {
     let walk = walk_ident();
     let probe = match access {
-        Access::Shared => quote!(#krate::module::__private::Field),
-        Access::Mutable => quote!(#krate::module::__private::FieldMut),
+        Access::Shared => quote!(#krate::__private::Field),
+        Access::Mutable => quote!(#krate::__private::FieldMut),
     };
     match &field.place {
         Place::Below(name, _) => quote!(#probe(#place).visit(#name, #walk)?;),
@@ -180,7 +180,7 @@ fn visit_field(
 /// Makes the compiler report, at the field's type, that it is not a module tree.
 fn assert_quantizable(field: &Field<'_>, krate: &TokenStream) -> TokenStream {
     let ty = field.ty;
-    quote!(#krate::module::__private::assert_quantizable::<#ty>();)
+    quote!(#krate::__private::assert_quantizable::<#ty>();)
 }
 
 /// Asks `Quantizable` of each type parameter that occurs in a visited field.

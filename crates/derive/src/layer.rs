@@ -28,7 +28,7 @@ pub fn implementation(
     quote! {
         const _: () = {
             #[allow(unused_imports)]
-            use #krate::nn::__private::{Name as __Name, Weight as __Weight};
+            use #krate::__private::{Name as __Name, Weight as __Weight};
 
             #[allow(deprecated)]
             #[automatically_derived]
@@ -133,11 +133,11 @@ fn measured(
 ) -> TokenStream {
     let tap = local("__tap");
     quote! {
-        fn attach(&mut self, #tap: ::core::option::Option<#krate::module::Tap>) -> bool {
+        fn attach(&mut self, #tap: ::core::option::Option<#krate::Tap>) -> bool {
             #projection_mut.attach(#tap)
         }
 
-        fn replay(&self) -> ::core::option::Option<#krate::module::Replay> {
+        fn replay(&self) -> ::core::option::Option<#krate::Replay> {
             #projection.replay()
         }
     }

@@ -236,7 +236,7 @@ fn by_hand(size: &Size) -> Result<Run<'static>> {
         max_position_embeddings: 512,
         type_vocab_size: 2,
         layer_norm_eps: 1e-12,
-        hidden_act: candle_dynquant::ops::Activation::Gelu,
+        hidden_act: candle_dynquant::FusedActivation::Gelu,
         pad_token_id: 0,
         labels: Vec::new(),
         says_classifier: false,

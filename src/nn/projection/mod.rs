@@ -2,20 +2,18 @@
 
 mod forward;
 mod stored;
-mod weight_error;
 
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-pub use weight_error::WeightError;
-
+use crate::deviation::Deviation;
 use crate::error::{Error, Fault, Result};
-use crate::kernels::Activation;
+use crate::kernels::FusedActivation;
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::tap::{self, Replay, Tap};
-use crate::tensor::{mismatch, to_f32_vec};
+use crate::tensor::mismatch;
 use crate::weight::Origin;
 use crate::weight::QWeight;
 
@@ -33,7 +31,7 @@ use crate::weight::QWeight;
 /// Quantized, it is an inference-only operation on the CPU, through which a backward pass is an
 /// error: activations become u8, the sum is exact in i32, and the result is
 /// `fma(sum, scale_of_activations * scale_of_weights, bias)` in f32, the same bits on every CPU;
-/// [`kernels::reference`](crate::kernels::reference) is the definition. Rows that hold a NaN or an
+/// [`reference`](candle_dynquant_kernels::reference) is the definition. Rows that hold a NaN or an
 /// infinity become NaN and touch no other row.
 ///
 /// ```
@@ -52,7 +50,7 @@ use crate::weight::QWeight;
 pub struct Projection {
     weight: Weight,
     bias: Option<Tensor>,
-    activation: Option<Activation>,
+    activation: Option<FusedActivation>,
     /// Gates of recurrent units that the output features are, one after the other; 1 for none.
     gates: usize,
     /// Whether its inputs are divided before, so that its weight differs from its checkpoint's.
@@ -80,7 +78,7 @@ impl Projection {
     /// This projection with a function applied to every element of the output; quantized, while it is
     /// in the cache.
     #[must_use]
-    pub fn with_activation(self, activation: Activation) -> Self {
+    pub fn with_activation(self, activation: FusedActivation) -> Self {
         Self {
             activation: Some(activation),
             ..self
@@ -88,7 +86,7 @@ impl Projection {
     }
 
     /// The function that is applied to every element of the output.
-    pub fn activation(&self) -> Option<Activation> {
+    pub fn activation(&self) -> Option<FusedActivation> {
         self.activation
     }
 
@@ -169,6 +167,7 @@ impl Projection {
 
     /// The quantized weight, for a layer that holds the same tensor: see
     /// [`Layer::lend`](crate::Layer::lend).
+    #[doc(hidden)]
     pub fn lend(&self) -> Option<LentWeight> {
         self.quantized()
             .map(|weight| LentWeight::new(Arc::clone(weight)))
@@ -179,6 +178,7 @@ impl Projection {
     ///
     /// # Errors
     /// When a quantized weight is too large to be dequantized.
+    #[doc(hidden)]
     pub fn value(&self) -> Result<Tensor> {
         match &self.weight {
             Weight::Float(weight) => Ok(weight.clone()),
@@ -210,6 +210,7 @@ impl Projection {
 
     /// Makes each [`forward`](candle_core::Module::forward) report its input and output to `tap`,
     /// or to nothing: for [`Layer::attach`](crate::Layer::attach). Returns true.
+    #[doc(hidden)]
     pub fn attach(&mut self, tap: Option<Tap>) -> bool {
         self.tap = tap;
         true
@@ -217,6 +218,7 @@ impl Projection {
 
     /// [`try_forward`](Self::try_forward) as a function, which reports to no tap: for
     /// [`Layer::replay`](crate::Layer::replay).
+    #[doc(hidden)]
     pub fn replay(&self) -> Option<Replay> {
         let own = self.clone();
         Some(Arc::new(move |inputs| match inputs {
@@ -227,19 +229,23 @@ impl Projection {
 
     /// How far the weight is from `float`'s.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_dynquant::{nn::Projection, QConfig};
+    ///
+    /// let float = Projection::new(Tensor::randn(0f32, 1., (64, 64), &Device::Cpu)?, None);
+    /// let int8 = float.quantize(&QConfig::int8())?.weight_error(&float)?;
+    /// let half = float.quantize(&QConfig::float16())?.weight_error(&float)?;
+    /// assert!(int8.sqnr_db() > 35. && half.sqnr_db() > 65.);
+    /// # Ok::<(), candle_dynquant::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the shapes differ.
-    pub fn weight_error(&self, float: &Self) -> Result<WeightError> {
-        let (expected, got) = (float.weight(), self.weight());
-        if expected.dims() != got.dims() {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "weight error",
-                expected: format!("{:?}", expected.dims()),
-                got: got.dims().to_vec(),
-            }));
-        }
-        let values = |tensor| to_f32_vec(tensor, "weight error");
-        Ok(WeightError::of(&values(expected)?, &values(got)?))
+    pub fn weight_error(&self, float: &Self) -> Result<Deviation> {
+        let mut error = Deviation::default();
+        error.add(float.weight(), self.weight())?;
+        Ok(error)
     }
 
     /// The quantized weight, if it is quantized.

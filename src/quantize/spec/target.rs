@@ -33,6 +33,7 @@ impl From<String> for Target {
 
 /// One or several kinds of layers or names, as [`QConfigSpec`](crate::QConfigSpec)'s rules take
 /// them: a `&str` or a [`LayerKind`] by itself, or an array, a slice or a `Vec` of them.
+#[doc(hidden)]
 pub trait OneOrMany<T> {
     /// All of them.
     fn items(self) -> Vec<T>;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use candle_dynquant::kernels::Isa;
+use candle_dynquant::Isa;
 use candle_dynquant_io::print;
 use serde::Serialize;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use candle_dynquant::ops::Activation;
+use candle_dynquant::FusedActivation;
 use serde_json::{Map, Value};
 
 use crate::json;
@@ -23,7 +23,7 @@ pub struct Config {
     pub max_position_embeddings: usize,
     pub type_vocab_size: usize,
     pub layer_norm_eps: f64,
-    pub hidden_act: Activation,
+    pub hidden_act: FusedActivation,
     pub pad_token_id: u32,
     /// Names of the classes, for a model with a classification head.
     pub labels: Vec<String>,
@@ -133,14 +133,14 @@ impl Keys {
         }
     }
 
-    fn activation(&self) -> Result<Activation> {
+    fn activation(&self) -> Result<FusedActivation> {
         let key = "hidden_act";
         match self.get(key) {
-            None => Ok(Activation::Gelu),
+            None => Ok(FusedActivation::Gelu),
             Some(Value::String(name)) => match name.as_str() {
-                "gelu" => Ok(Activation::Gelu),
-                "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
-                "relu" => Ok(Activation::Relu),
+                "gelu" => Ok(FusedActivation::Gelu),
+                "gelu_new" | "gelu_pytorch_tanh" => Ok(FusedActivation::GeluTanh),
+                "relu" => Ok(FusedActivation::Relu),
                 _ => Err(self.fault(key, "gelu, gelu_new, gelu_pytorch_tanh or relu")),
             },
             Some(_) => Err(self.fault(key, "the name of an activation function")),
