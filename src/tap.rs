@@ -23,7 +23,7 @@ pub type Replay = Arc<dyn Fn(&[&Tensor]) -> Result<Tensor> + Send + Sync>;
 /// use std::sync::{Arc, Mutex};
 ///
 /// use candle_core::{Device, Module, Tensor};
-/// use candle_dynquant::{nn, Layer, module::{Receiver, Tap}};
+/// use candle_dynquant::{nn, Layer, Receiver, Tap};
 ///
 /// let seen = Arc::new(Mutex::new(Vec::new()));
 /// let shapes = Arc::clone(&seen);
