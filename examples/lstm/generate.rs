@@ -2,6 +2,7 @@
 
 use candle_core::Result;
 use candle_dynquant_support::lstm::{CharModel, State};
+use candle_dynquant_support::sampling::{Random, highest};
 
 /// How characters are drawn.
 #[derive(Clone, Copy)]
@@ -30,7 +31,7 @@ impl<'a> Generator<'a> {
             scores,
             state,
             temperature: sampling.temperature,
-            random: Random(sampling.seed),
+            random: Random::new(sampling.seed),
         })
     }
 
@@ -59,24 +60,4 @@ fn sample(scores: &[f32], temperature: f64, uniform: f64) -> u32 {
     }
     // Only the rest that rounding loses comes here.
     best as u32
-}
-
-/// Index of the highest score, the first of several.
-pub fn highest(scores: &[f32]) -> usize {
-    (0..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
-}
-
-/// The generator splitmix64.
-struct Random(u64);
-
-impl Random {
-    /// From 0, inclusive, to 1, exclusive.
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        (bits >> 11) as f64 / (1u64 << 53) as f64
-    }
 }

@@ -6,7 +6,9 @@ use anyhow::Result;
 use candle_core::{Device, Tensor};
 use candle_dynquant_support::lstm::{CharModel, State};
 
-use crate::generate::{Generator, Sampling, highest};
+use candle_dynquant_support::sampling::highest;
+
+use crate::generate::{Generator, Sampling};
 
 /// Characters of each stream that one call scores.
 const STEPS: usize = 128;

@@ -22,15 +22,26 @@ pub fn line(text: impl Display) -> io::Result<()> {
     data(escaped(&text.to_string()))
 }
 
+/// Prints a part of a line on stdout, for people, at once.
+///
+/// # Errors
+/// When stdout is closed ([`is_closed`]) or cannot be written.
+pub fn part(text: impl Display) -> io::Result<()> {
+    write(escaped(&text.to_string()).as_bytes())
+}
+
 /// Prints a line as it is, for programs and files, or in colours: no part of it may come from
 /// elsewhere unless it is quoted, as in JSON.
 ///
 /// # Errors
 /// When stdout is closed ([`is_closed`]) or cannot be written.
 pub fn data(text: impl Display) -> io::Result<()> {
-    let text = format!("{text}\n");
+    write(format!("{text}\n").as_bytes())
+}
+
+fn write(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes());
+    let written = stdout.write_all(bytes);
     // Whatever is still in a buffer at the end of the process is lost in silence.
     let written = written.and_then(|()| stdout.flush());
     written.map_err(|error| io::Error::new(error.kind(), Stdout(error)))

@@ -12,6 +12,8 @@ pub mod bert;
 pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "decoder")]
+pub mod decoder;
 pub mod json;
 #[allow(clippy::print_stdout, reason = "tests print what they measured")]
 pub mod load;
@@ -19,6 +21,7 @@ pub mod lstm;
 #[allow(clippy::should_implement_trait, reason = "its numbers have no end")]
 #[path = "../../kernels/src/tests/random.rs"]
 pub mod random;
+pub mod sampling;
 pub mod table;
 pub mod threads;
 #[allow(clippy::print_stderr, reason = "its process ends")]

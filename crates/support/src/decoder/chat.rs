@@ -1,0 +1,64 @@
+//! Chat templates: how the messages of a conversation become one text.
+
+use anyhow::{Context, Result};
+use minijinja::{Environment, Error, ErrorKind};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde::Serialize;
+
+/// A message, and who it is from: `system`, `user` or `assistant`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Message {
+    pub role: String,
+    pub content: String,
+}
+
+/// A template in Jinja, as tokenizers of the Hub have it.
+pub struct Template {
+    environment: Environment<'static>,
+    bos: String,
+    eos: String,
+}
+
+const NAME: &str = "chat_template";
+
+impl Template {
+    /// A template that may name the tokens at the beginning and at the end.
+    ///
+    /// # Errors
+    /// When it is not Jinja.
+    pub fn new(source: &str, bos: String, eos: String) -> Result<Self> {
+        let mut environment = Environment::new();
+        // As transformers sets it up.
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, text))
+        });
+        // A text is the same on every day.
+        environment.add_function("strftime_now", |_: String| "26 Jul 2024".to_owned());
+        environment
+            .add_template_owned(NAME, source.to_owned())
+            .context("chat template: expected a Jinja template")?;
+        Ok(Self {
+            environment,
+            bos,
+            eos,
+        })
+    }
+
+    /// The conversation as a text that the assistant's answer follows.
+    ///
+    /// # Errors
+    /// When the template refuses the messages.
+    pub fn render(&self, messages: &[Message]) -> Result<String> {
+        let values = minijinja::context! {
+            messages => messages,
+            add_generation_prompt => true,
+            bos_token => self.bos,
+            eos_token => self.eos,
+        };
+        let template = self.environment.get_template(NAME)?;
+        template.render(values).context("chat template")
+    }
+}

@@ -1,0 +1,105 @@
+//! The figures of a run, for `--json` and as text.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use candle_dynquant::Isa;
+use candle_dynquant_support::table::megabytes;
+use serde::Serialize;
+
+use crate::reader::Perplexity;
+use crate::writer::Written;
+
+/// The JSON object.
+#[derive(Serialize)]
+pub struct Figures {
+    pub model: String,
+    pub preset: String,
+    /// Instruction set of the quantized layers.
+    pub isa: String,
+    pub threads: usize,
+    pub prompt_tokens: usize,
+    pub tokens: usize,
+    /// The text after the prompt.
+    pub text: String,
+    /// From the prompt to the first token.
+    pub first_token_ms: f64,
+    /// The median of each token after it.
+    pub token_ms: Option<f64>,
+    /// Of all layers.
+    pub weight_bytes: usize,
+    /// Keys and values at the end.
+    pub cache_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub float: Option<Perplexity>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantized: Option<Perplexity>,
+}
+
+impl Figures {
+    pub fn new(
+        model: String,
+        preset: String,
+        weight_bytes: usize,
+        written: &Written,
+    ) -> Result<Self> {
+        let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        Ok(Self {
+            model,
+            preset,
+            isa: Isa::active()?.to_string(),
+            threads: candle_core::utils::get_num_threads(),
+            prompt_tokens: written.prompt,
+            tokens: written.tokens,
+            text: written.text.clone(),
+            first_token_ms: ms(written.first),
+            token_ms: written.token.map(ms),
+            weight_bytes,
+            cache_bytes: written.cache_bytes,
+            float: None,
+            quantized: None,
+        })
+    }
+
+    /// With the perplexity of a text, before and after quantizing.
+    pub fn with_perplexity(
+        mut self,
+        float: Option<Perplexity>,
+        quantized: Option<Perplexity>,
+    ) -> Self {
+        (self.float, self.quantized) = (float, quantized);
+        self
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{}, {}: {} of weights, {} of keys and values; {}, {} threads\n",
+            self.model,
+            self.preset,
+            megabytes(self.weight_bytes),
+            megabytes(self.cache_bytes),
+            self.isa,
+            self.threads,
+        );
+        let _ = write!(
+            text,
+            "{} tokens read, first token after {:.1} ms; {} written",
+            self.prompt_tokens, self.first_token_ms, self.tokens,
+        );
+        if let Some(ms) = self.token_ms {
+            let _ = write!(text, ", {ms:.2} ms each ({:.0} a second)", 1e3 / ms);
+        }
+        if let Some(read) = self.quantized {
+            let _ = write!(
+                text,
+                "\nperplexity of {} tokens: {:.3}",
+                read.tokens, read.perplexity
+            );
+            if let Some(float) = self.float {
+                let loss = (read.perplexity / float.perplexity - 1.) * 100.;
+                let _ = write!(text, ", {:.3} in float ({loss:+.2} %)", float.perplexity);
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,280 @@
+//! Generates text with a decoder: Llama, Mistral, SmolLM, Qwen2, Qwen3 or Gemma 3, from a Hugging
+//! Face folder or a GGUF file, in float, int8 or 4 bits.
+//!
+//!     cargo run --release --example generate
+//!     cargo run --release --example generate -- --prompt "And he said" --preset int4 --length 200
+//!     cargo run --release --example generate -- --perplexity assets/lstm/heldout.txt
+//!     cargo run --release --example generate -- --model model.gguf --chat "Why is the sky blue?"
+//!
+//! Without `--model` it runs the small Llama in `assets/decoder`, which was trained on the King
+//! James Bible. A float model is quantized here, by `--preset`; one that is stored in int8 or 4 bits
+//! (by `dynquant quantize`, as pack-quantized, GPTQ, AWQ or GGUF) runs as it is.
+//!
+//! The model is `crates/support/src/decoder/model.rs`; beside it `folder` and `gguf` read files and
+//! `chat` renders chat templates. Here `writer` generates, `reader` measures perplexity.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod figures;
+mod reader;
+mod writer;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use candle_dynquant::ops::Precision;
+use candle_dynquant::{AnyLayer, LayerKind, QConfigSpec, Report, Visitor, Walk, quantize_dynamic};
+use candle_dynquant_io::{input, print};
+use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
+use candle_dynquant_support::decoder::{Decoder, Folder, Message, Texts};
+use candle_dynquant_support::repository;
+use candle_dynquant_support::sampling::Sampling;
+use clap::Parser;
+use mimalloc::MiMalloc;
+
+use figures::Figures;
+use reader::Perplexity;
+use writer::Writer;
+
+/// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
+/// system.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// The longest text that is read.
+const MAX_TEXT: u64 = 64 << 20;
+
+/// Generates text with a decoder, quantized as it is loaded.
+///
+/// Without arguments it runs the small Llama in assets/decoder.
+#[derive(Parser, Debug)]
+#[command(name = "generate", version)]
+struct Args {
+    /// A folder with config.json, tokenizer.json and weights, or a GGUF file
+    #[arg(long, value_name = "PATH")]
+    model: Option<PathBuf>,
+
+    /// The tokenizer.json, if it is not in the folder or the GGUF file
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+
+    /// The text to continue
+    #[arg(long, value_name = "TEXT", default_value = "In those days ")]
+    prompt: String,
+
+    /// A question, by the model's chat template, in place of a text to continue
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt")]
+    chat: Option<String>,
+
+    /// The system message of the chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+
+    /// Tokens to generate at most
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
+    length: usize,
+
+    /// Seed of the sampling
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Sampling temperature; 0 takes the most likely token
+    #[arg(long, value_name = "T", default_value_t = 0.7, value_parser = number::<100>)]
+    temperature: f64,
+
+    /// Draw from the N most likely tokens; 0 from all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    top_k: usize,
+
+    /// Draw from the most likely tokens that have this probability together
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = number::<1>)]
+    top_p: f64,
+
+    /// Draw from tokens that have this share of the greatest probability
+    #[arg(long, value_name = "P", default_value_t = 0., value_parser = number::<1>)]
+    min_p: f64,
+
+    /// Divide scores of tokens that occurred by this number
+    #[arg(long, value_name = "X", default_value_t = 1., value_parser = number::<100>)]
+    repetition_penalty: f64,
+
+    /// Precision of attention and of its cache: float32, bfloat16 or int8
+    #[arg(long, value_name = "NAME", default_value = "float32")]
+    attention: Precision,
+
+    /// Leave the model in float
+    #[arg(long, conflicts_with_all = ["preset", "spec"])]
+    float: bool,
+
+    /// Measure the perplexity of this text, in float and as quantized
+    #[arg(long, value_name = "FILE")]
+    perplexity: Option<PathBuf>,
+
+    /// Tokens of a window, which begins without any before it, of --perplexity
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    context: usize,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// A number from 0 to `MAX`.
+fn number<const MAX: u32>(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0. ..=f64::from(MAX)).contains(&number) => Ok(number),
+        _ => Err(format!("expected a number from 0 to {MAX}")),
+    }
+}
+
+fn main() -> ExitCode {
+    cli::main::<Args>()
+}
+
+impl Arguments for Args {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn run(&self) -> Result<()> {
+        let spec = self.spec()?;
+        let default = || repository().join("assets/decoder");
+        let path = self.model.clone().unwrap_or_else(default);
+        let folder = Folder::open(&path, self.tokenizer.as_deref())?;
+        let mut model = folder.load()?;
+        let was_quantized = folder.checkpoint.is_quantized();
+        let Folder { config, texts, .. } = folder;
+        let prompt = self.tokens(&texts)?;
+        let room = config.max_position_embeddings.saturating_sub(prompt.len());
+        ensure!(
+            room > 0 && !prompt.is_empty(),
+            "prompt: expected 1 to {} tokens, got {}",
+            config.max_position_embeddings - 1,
+            prompt.len(),
+        );
+        let float = match (was_quantized, &spec) {
+            (false, Some(_)) => self.read(&model, &texts)?,
+            _ => None,
+        };
+        let report = self.quantize(&mut model, was_quantized, spec)?;
+        let quantized = self.read(&model, &texts)?;
+
+        let sampling = Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+        };
+        let mut writer = Writer::new(&model, &texts, sampling, self.seed);
+        let ends = config.eos_token_id.as_slice();
+        if !self.common.json && self.chat.is_none() {
+            print::part(&self.prompt)?;
+        }
+        let written = writer.write(&prompt, self.length.min(room), ends, |part| {
+            if self.common.json {
+                return Ok(());
+            }
+            Ok(print::part(part)?)
+        })?;
+        let precision = match (was_quantized, self.float) {
+            (true, _) => "as stored".to_owned(),
+            (false, true) => "float".to_owned(),
+            (false, false) => self.common.name(),
+        };
+        let figures = Figures::new(self.name(&path), precision, weight_bytes(&model)?, &written)?
+            .with_perplexity(float, quantized);
+        if !self.common.json {
+            print::line("\n")?;
+        }
+        match &report {
+            Some(report) => self.common.print(report, &figures, || figures.text()),
+            None if self.common.json => Ok(print::data(serde_json::to_string(&figures)?)?),
+            None => Ok(print::line(figures.text())?),
+        }
+    }
+}
+
+/// Bytes of the weights of all layers.
+fn weight_bytes(model: &Decoder) -> Result<usize> {
+    struct Bytes(usize);
+    impl Visitor for Bytes {
+        fn layer(&mut self, _: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
+            self.0 += layer
+                .weight_infos()
+                .iter()
+                .map(|weight| weight.bytes)
+                .sum::<usize>();
+            Ok(())
+        }
+    }
+    let mut bytes = Bytes(0);
+    Walk::over(model, &mut bytes)?;
+    Ok(bytes.0)
+}
+
+impl Args {
+    /// The precision of the products, unless they stay in float.
+    fn spec(&self) -> Result<Option<QConfigSpec>> {
+        (!self.float).then(|| self.common.spec()).transpose()
+    }
+
+    /// Quantizes the layers of a float model, and attention where it is asked for.
+    fn quantize(
+        &self,
+        model: &mut Decoder,
+        was_quantized: bool,
+        spec: Option<QConfigSpec>,
+    ) -> Result<Option<Report>> {
+        let spec = spec.filter(|_| !was_quantized);
+        let attention = self.attention != Precision::Float32;
+        if spec.is_none() && !attention {
+            return Ok(None);
+        }
+        let mut spec = spec.unwrap_or_else(QConfigSpec::new);
+        if attention {
+            spec = spec.kind(LayerKind::Attention, self.attention);
+        }
+        Ok(Some(quantize_dynamic(model, &spec)?))
+    }
+
+    fn name(&self, path: &std::path::Path) -> String {
+        match &self.model {
+            Some(_) => path.display().to_string(),
+            None => "assets/decoder".to_owned(),
+        }
+    }
+
+    /// The tokens that the model reads first.
+    fn tokens(&self, texts: &Texts) -> Result<Vec<u32>> {
+        let Some(question) = &self.chat else {
+            return texts.encode(&self.prompt);
+        };
+        let template = texts.template.as_ref();
+        let template = template.context("--chat: expected a model with a chat template")?;
+        let message = |role: &str, content: &String| Message {
+            role: role.to_owned(),
+            content: content.clone(),
+        };
+        let system = self.system.iter().map(|text| message("system", text));
+        let messages: Vec<_> = system.chain([message("user", question)]).collect();
+        texts.encode(&template.render(&messages)?)
+    }
+
+    fn read(&self, model: &Decoder, texts: &Texts) -> Result<Option<Perplexity>> {
+        let Some(path) = &self.perplexity else {
+            return Ok(None);
+        };
+        let text = input::read_stream(path, MAX_TEXT)
+            .with_context(|| format!("--perplexity {}", path.display()))?;
+        let tokens = texts.encode(&text)?;
+        ensure!(
+            tokens.len() > 1,
+            "--perplexity {}: expected a text of 2 tokens or more",
+            path.display()
+        );
+        let mut progress = Progress::of("windows");
+        let perplexity =
+            Perplexity::measure(model, &tokens, self.context, |total| progress.tick(total))?;
+        Ok(Some(perplexity))
+    }
+}

@@ -1,0 +1,90 @@
+//! Text from a model, token by token, the same for the same seed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use candle_core::{Device, Tensor};
+use candle_dynquant_support::decoder::{Cache, Decoder, Texts};
+use candle_dynquant_support::sampling::{Random, Sampling};
+
+/// A model that continues a text.
+pub struct Writer<'a> {
+    model: &'a Decoder,
+    texts: &'a Texts,
+    sampling: Sampling,
+    random: Random,
+}
+
+/// What was written, and how long it took.
+pub struct Written {
+    pub text: String,
+    pub prompt: usize,
+    pub tokens: usize,
+    /// From the prompt to the first token.
+    pub first: Duration,
+    /// The median time of each token after it.
+    pub token: Option<Duration>,
+    pub cache_bytes: usize,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(model: &'a Decoder, texts: &'a Texts, sampling: Sampling, seed: u64) -> Self {
+        Self {
+            model,
+            texts,
+            sampling,
+            random: Random::new(seed),
+        }
+    }
+
+    /// Continues `prompt` by up to `length` tokens, or until one that ends a text; `show` gets each
+    /// part of the text when it is certain.
+    pub fn write(
+        &mut self,
+        prompt: &[u32],
+        length: usize,
+        ends: &[u32],
+        mut show: impl FnMut(&str) -> Result<()>,
+    ) -> Result<Written> {
+        let mut parts = self.texts.tokenizer.decode_stream(true);
+        let mut cache = self.model.cache();
+        let (mut tokens, mut text) = (prompt.to_vec(), String::new());
+        let mut times = Vec::with_capacity(length);
+        let mut unread = prompt.to_vec();
+        while times.len() < length {
+            let start = Instant::now();
+            let token = self.step(&unread, &tokens, &mut cache)?;
+            times.push(start.elapsed());
+            if ends.contains(&token) {
+                break;
+            }
+            tokens.push(token);
+            unread = vec![token];
+            let part = parts
+                .step(token)
+                .map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
+            if let Some(part) = part {
+                show(&part)?;
+                text.push_str(&part);
+            }
+        }
+        let mut after = times.split_off(1.min(times.len()));
+        after.sort_unstable();
+        Ok(Written {
+            text,
+            prompt: prompt.len(),
+            tokens: tokens.len() - prompt.len(),
+            first: times.first().copied().unwrap_or_default(),
+            token: after.get(after.len() / 2).copied(),
+            cache_bytes: cache.bytes(),
+        })
+    }
+
+    /// Reads `unread` and draws the token after it.
+    fn step(&mut self, unread: &[u32], tokens: &[u32], cache: &mut Cache) -> Result<u32> {
+        let unread = Tensor::new(unread, &Device::Cpu)?.unsqueeze(0)?;
+        let scores = self.model.next(&unread, cache)?.squeeze(0)?;
+        let mut scores = scores.to_vec1::<f32>()?;
+        Ok(self.sampling.draw(&mut scores, tokens, &mut self.random))
+    }
+}
