@@ -67,6 +67,9 @@ impl Declared {
     }
 }
 
+/// The module of an `impl` and the last name of its type.
+type Implementing = (Module, Option<String>);
+
 /// The types of a file.
 pub struct Types {
     /// No other file has it, nor the same one read again.
@@ -75,9 +78,8 @@ pub struct Types {
     pub declared: BTreeMap<(Module, String), Vec<Declared>>,
     /// Names of methods that this file's own types and traits have.
     pub methods: BTreeSet<String>,
-    /// The types of each `impl Trait for Type`: by the trait's last name, then by the module and the
-    /// type's last name.
-    impls: BTreeMap<String, BTreeMap<(Module, Option<String>), Vec<Type>>>,
+    /// The types of each `impl Trait for Type`, by the trait's last name.
+    impls: BTreeMap<String, BTreeMap<Implementing, Vec<Type>>>,
     /// Types with a tensor that multiplies and is no layer's.
     pub multiplied: BTreeSet<String>,
     /// Calls of macros that may declare types.
