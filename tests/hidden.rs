@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::{
-    HiddenReason, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Report, Result, WeightDType,
-    WeightInfo, nn, quantize_dynamic,
+    HiddenReason, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Report, Result,
+    TuningConfig, WeightDType, WeightInfo, nn, quantize_dynamic, tune,
 };
 use candle_nn::{VarBuilder, VarMap};
 use common::toy::{Plain, Toy, assert_walks};
@@ -589,7 +589,22 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
         error.to_string()
     };
     let per_row = QConfig::int8;
+    // Where nothing is left to quantize, tuning says the same.
+    #[derive(Quantizable)]
+    struct Done {
+        layer: nn::Linear,
+        encoder: Vec<Encoder>,
+    }
+    let mut done = Done {
+        layer: linear(),
+        encoder: vec![Encoder(linear())],
+    };
+    let spec = QConfigSpec::int8().min_params(0);
+    quantize_dynamic(&mut done, &spec).expect("quantizes");
+    let config = TuningConfig::default().spec(spec);
+    let tuned = tune(&mut done, &config, |_| candle_core::Result::Ok(1.));
     let all = [
+        tuned.expect_err("nothing to quantize").to_string(),
         message(&QConfigSpec::int8().min_params(0)),
         message(
             &QConfigSpec::int8()

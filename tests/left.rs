@@ -85,6 +85,49 @@ fn sums_that_can_leave_an_i32_leave_their_layer_and_no_other() -> Result<()> {
 }
 
 #[test]
+fn layers_that_gain_nothing_are_left_by_default() -> Result<()> {
+    #[derive(Quantizable, Clone)]
+    struct Narrow {
+        eight: nn::Linear,
+        one: nn::Linear,
+        scores: nn::Linear,
+        largest: nn::Linear,
+        head: nn::Linear,
+    }
+    let model = Narrow {
+        eight: linear(8, 8),
+        one: linear(1, 8),
+        scores: linear(1, 64),
+        largest: linear(27, 37),
+        head: linear(10, 100),
+    };
+    let with_floor = ["int8", "int8_reduce_range", "int4", "int8_groups"];
+    for preset in QConfigSpec::PRESETS {
+        let spec = QConfigSpec::preset(preset)?;
+        let report = quantize_dynamic(&mut model.clone(), &spec)?;
+        let swapped: Vec<_> = report.swapped().map(|layer| &*layer.path).collect();
+        if !with_floor.contains(&preset) {
+            assert_eq!(swapped.len(), 5, "{preset}");
+            continue;
+        }
+        assert_eq!(swapped, ["head"], "{preset}");
+        for (path, parameters) in [("eight", 64), ("one", 8), ("scores", 64), ("largest", 999)] {
+            let min_params = 1_000;
+            let small = LeftReason::TooSmall {
+                parameters,
+                min_params,
+            };
+            assert_eq!(reason(&report, path), Some(&small), "{preset}");
+            let text = format!("left: {parameters} weight elements, fewer than min_params = 1000");
+            assert!(report.to_string().contains(&text), "{preset}: {report}");
+        }
+        let all = quantize_dynamic(&mut model.clone(), &spec.min_params(0))?;
+        assert_eq!(all.swapped().count(), 5, "{preset}");
+    }
+    Ok(())
+}
+
+#[test]
 fn what_a_rule_names_exactly_or_what_is_all_there_is_stays_an_error() {
     let overflows = |result: Result<Report>, path: &str| match result {
         Err(error) => {

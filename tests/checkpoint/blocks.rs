@@ -73,6 +73,10 @@ fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
     let weight = Tensor::cat(&[&zeros, &ones], 0)?;
     candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), &float)?;
     let source = Checkpoint::open(&float)?;
+    let (zeros, written) = (dir.path().join("zeros"), dir.path().join("written"));
+    let weight = Tensor::zeros((rows, columns), DType::BF16, &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), &zeros)?;
+    let zeros = Checkpoint::open(&zeros)?;
     for (observer, qscheme) in [
         (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
         (ObserverKind::MinMax, QScheme::PerTensorAffine),
@@ -88,6 +92,11 @@ fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
         let expected = "head.weight: output channel 126 can overflow the i32 accumulator";
         assert!(error.contains(expected), "{qscheme:?}: {error}");
         assert!(error.contains("got 2152327500"), "{qscheme:?}: {error}");
+        // By the plan of a checkpoint with other values, it is found while it is written.
+        let plan = Plan::new(&zeros, &spec, &[], &[])?;
+        let error = checkpoint::quantize(&source, &plan, &written, |_| ()).unwrap_err();
+        assert!(error.to_string().contains(expected), "{qscheme:?}: {error}");
+        assert!(!written.exists(), "{qscheme:?}");
     }
     Ok(())
 }

@@ -185,6 +185,7 @@ fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     for spec in [
         QConfigSpec::int8().min_params(0),
         QConfigSpec::pytorch(),
+        QConfigSpec::int4().min_params(0),
         half,
     ] {
         for (from, to) in [

@@ -270,8 +270,8 @@ fn opaque_object(
             .types
             .declared
             .contains_key(&(module.to_vec(), name.clone()));
-        let types = unit.types.impls.iter().filter(|(_, of, _)| *of == name);
-        let hides = own && types.clone().any(|(at, _, ty)| holds(unit, at, ty));
+        let types = unit.types.implementing(&name);
+        let hides = own && types.clone().any(|(at, ty)| holds(unit, at, ty));
         let known = own && holds(unit, module, &Type::TraitObject(object.clone()));
         if hides && !known && above(unit, plan, module, &name) {
             continue;
@@ -327,8 +327,8 @@ fn above(unit: &Unit<'_>, plan: &mut Plan, module: &[String], name: &str) -> boo
     if plan.traits.contains(&key) {
         return true;
     }
-    let types = unit.types.impls.iter().filter(|(_, of, _)| of == name);
-    let types = types.map(|(at, _, ty)| match unit.origin(at, ty) {
+    let types = unit.types.implementing(name);
+    let types = types.map(|(at, ty)| match unit.origin(at, ty) {
         Some(Origin::Local(module, name)) => {
             let mut declared = unit
                 .types
@@ -711,10 +711,9 @@ fn uses_sequential(unit: &Unit<'_>, one: &Declared) -> bool {
 
 /// `Sequential::add` takes module trees only.
 fn modules(unit: &Unit<'_>, plan: &mut Plan) {
-    for (module, name, ty) in &unit.types.impls {
-        if (name == "Module" || name == "ModuleT")
-            && let Some(Origin::Local(module, name)) = unit.origin(module, ty)
-        {
+    let types = ["Module", "ModuleT"].map(|name| unit.types.implementing(name));
+    for (module, ty) in types.into_iter().flatten() {
+        if let Some(Origin::Local(module, name)) = unit.origin(module, ty) {
             plan.quantizable.insert((module, name));
         }
     }

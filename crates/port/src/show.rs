@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use candle_dynquant_io::print;
 use serde::Serialize;
-use similar::{ChangeTag, TextDiff};
+use similar::{Algorithm, ChangeTag, TextDiff};
 
 use crate::draft::Todo;
 use crate::rounds::{Ported, port};
@@ -151,7 +151,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for path in &paths {
         let file = match one(path, args, &world) {
             Ok((before, ported, note)) => {
-                let diff = TextDiff::from_lines(&before, &ported.text);
+                // Myers' takes changes times lines.
+                let mut diff = TextDiff::configure();
+                diff.algorithm(Algorithm::Patience);
+                let diff = diff.diff_lines(&before, &ported.text);
                 if !args.json && !args.check && !args.write {
                     let name = path.display().to_string();
                     let text = diff.unified_diff().header(&name, &name).to_string();

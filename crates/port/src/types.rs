@@ -67,6 +67,9 @@ impl Declared {
     }
 }
 
+/// The module of an `impl` and the last name of its type.
+type Implementing = (Module, Option<String>);
+
 /// The types of a file.
 pub struct Types {
     /// No other file has it, nor the same one read again.
@@ -75,8 +78,8 @@ pub struct Types {
     pub declared: BTreeMap<(Module, String), Vec<Declared>>,
     /// Names of methods that this file's own types and traits have.
     pub methods: BTreeSet<String>,
-    /// Trait and type of each `impl Trait for Type`, by their last names, and where.
-    pub impls: Vec<(Module, String, Type)>,
+    /// The types of each `impl Trait for Type`, by the trait's last name.
+    impls: BTreeMap<String, BTreeMap<Implementing, Vec<Type>>>,
     /// Types with a tensor that multiplies and is no layer's.
     pub multiplied: BTreeSet<String>,
     /// Calls of macros that may declare types.
@@ -100,7 +103,7 @@ impl Types {
                 scopes: Scopes::of(file, own_tracing),
                 declared: BTreeMap::new(),
                 methods: BTreeSet::new(),
-                impls: Vec::new(),
+                impls: BTreeMap::new(),
                 multiplied: BTreeSet::new(),
                 macros: Vec::new(),
             },
@@ -167,9 +170,15 @@ impl Types {
 
     /// Whether a type implements a trait of this name by hand.
     pub fn implements(&self, module: &[String], name: &str, of: &str) -> bool {
-        self.impls.iter().any(|(at, known, ty)| {
-            at == module && known == of && last_name(ty).is_some_and(|last| last == name)
-        })
+        let place = (module.to_vec(), Some(name.to_owned()));
+        let types = self.impls.get(of);
+        types.is_some_and(|types| types.contains_key(&place))
+    }
+
+    /// The types that implement a trait of this name by hand, and where.
+    pub fn implementing(&self, of: &str) -> impl Iterator<Item = (&Module, &Type)> + Clone {
+        let places = self.impls.get(of).into_iter().flatten();
+        places.flat_map(|((module, _), types)| types.iter().map(move |ty| (module, ty)))
     }
 }
 
@@ -274,10 +283,12 @@ impl<'a> Visit<'a> for Collect {
                 if let Some((path, _)) = &of.trait_
                     && let Some(last) = path.segments.last()
                 {
-                    let ty = (*of.self_ty).clone();
-                    self.types
-                        .impls
-                        .push((self.module.clone(), last.ident.to_string(), ty));
+                    let of_trait = self.types.impls.entry(last.ident.to_string()).or_default();
+                    let place = (self.module.clone(), last_name(&of.self_ty));
+                    of_trait
+                        .entry(place)
+                        .or_default()
+                        .push((*of.self_ty).clone());
                 }
                 for item in &of.items {
                     if let syn::ImplItem::Fn(function) = item {
@@ -289,5 +300,28 @@ impl<'a> Visit<'a> for Collect {
             _ => {}
         }
         visit::visit_item(self, item);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn implementations_are_known_by_trait_place_and_type() {
+        let text = "impl a::Walk for A {} impl Walk for (b::B<u8>) {} impl Walk for &C {}
+                    impl Skip for A {}
+                    mod inner { impl Walk for D {} impl Walk for [D; 2] {} }";
+        let types = Types::of(&syn::parse_str(text).expect("a file"));
+        assert_eq!(types.implementing("Walk").count(), 5);
+        assert_eq!(types.implementing("Skip").count(), 1);
+        assert_eq!(types.implementing("None").count(), 0);
+        let implements = |module: &[&str], name| {
+            let module: Vec<_> = module.iter().map(|&part| part.to_owned()).collect();
+            types.implements(&module, name, "Walk")
+        };
+        assert!(implements(&[], "A") && implements(&[], "B") && implements(&["inner"], "D"));
+        assert!(!implements(&[], "C") && !implements(&[], "D") && !implements(&["inner"], "A"));
+        assert!(!types.implements(&[], "B", "Skip"));
     }
 }

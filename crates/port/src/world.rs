@@ -186,8 +186,8 @@ impl World {
     fn is_of_layers(&self, name: &str) -> bool {
         self.given.iter().any(|file| {
             self.types(file).is_some_and(|types| {
-                let mut impls = types.impls.iter().filter(|(_, of, _)| of == name);
-                impls.any(|(module, _, ty)| self.holds(file, &types, module, ty))
+                let mut impls = types.implementing(name);
+                impls.any(|(module, ty)| self.holds(file, &types, module, ty))
             })
         })
     }
@@ -214,17 +214,17 @@ impl World {
             let Some(types) = self.types(other) else {
                 return false;
             };
-            let mut impls = types.impls.iter().filter(|(_, of, _)| of == name);
-            impls.any(|(module, of, _)| {
-                match types.scopes.resolve(module, std::slice::from_ref(of)) {
+            let mut impls = types.implementing(name);
+            impls.any(
+                |(module, _)| match types.scopes.resolve(module, &[name.to_owned()]) {
                     Origin::Local(..) => false,
                     Origin::Crate(segments) => {
                         let found = self.find(other, module, &segments);
                         found.is_none_or(|(file, _)| real(&file) == path)
                     }
                     _ => true,
-                }
-            })
+                },
+            )
         })
     }
 
