@@ -21,8 +21,8 @@
 //! [care](attend), which takes such values out of the product.
 
 use std::cell::Cell;
-use std::ops::Range;
 
+use super::attention_few as few;
 use super::buffer::{Aligned, RowsMut};
 use super::factors::{BFloat16s, Factors, Floats, Rows};
 use super::float_tile::{COLUMNS, Left, Right, transpose};
@@ -30,167 +30,8 @@ use super::float_vector::Register;
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
-
-/// The operands of attention.
-#[derive(Clone, Copy, Debug)]
-pub struct Attention<'a> {
-    /// `[batch, heads, queries, head_dim]`.
-    pub q: Heads<'a>,
-    /// `[batch, kv_heads, keys, head_dim]`.
-    pub k: Heads<'a>,
-    /// `[batch, kv_heads, keys, value_dim]`.
-    pub v: Heads<'a>,
-    /// Added to the scores, `[batch, heads, queries, keys]`.
-    pub mask: Option<Heads<'a>>,
-    /// Whether a query sees no key behind its own, where the last query's own is the last key.
-    pub causal: bool,
-    /// Factor of the scores before the mask is added.
-    pub scale: f32,
-    /// Sequences.
-    pub batch: usize,
-    /// Heads of each.
-    pub heads: usize,
-    /// Heads of k and v; each serves the same number of neighbouring heads of q.
-    pub kv_heads: usize,
-    /// Precision of the factors of both products.
-    pub precision: Precision,
-}
-
-/// The precision of the factors that attention multiplies: queries by keys, weights by values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Precision {
-    /// f32.
-    #[default]
-    Float32,
-    /// bfloat16, with sums in f32.
-    BFloat16,
-    /// Codes of 8 bits with a scale a row, with sums in i32.
-    Int8,
-}
-
-impl Precision {
-    /// The most queries of a task: several blocks, if factors of the keys and values are made once
-    /// for all of them; else short tasks, so that no thread waits long for another's last one.
-    pub(crate) fn queries_of_task(self) -> usize {
-        match self {
-            Self::Float32 | Self::Int8 => QUERIES,
-            Self::BFloat16 => 4 * QUERIES,
-        }
-    }
-}
-
-/// The queries of attention, and what they see.
-#[derive(Clone, Copy, Debug)]
-pub struct Queries<'a> {
-    /// `[batch, heads, queries, head_dim]`.
-    pub q: Heads<'a>,
-    /// As that of [`Attention`].
-    pub mask: Option<Heads<'a>>,
-    /// As that of [`Attention`].
-    pub causal: bool,
-    /// Factor of the scores before the mask is added.
-    pub scale: f32,
-    /// Sequences.
-    pub batch: usize,
-    /// Heads of each.
-    pub heads: usize,
-    /// Heads of keys and values; each serves the same number of neighbouring heads of q.
-    pub kv_heads: usize,
-}
-
-impl<'a> Attention<'a> {
-    /// Its queries.
-    #[inline(always)]
-    pub fn queries(&self) -> Queries<'a> {
-        Queries {
-            q: self.q,
-            mask: self.mask,
-            causal: self.causal,
-            scale: self.scale,
-            batch: self.batch,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-        }
-    }
-
-    /// How many keys a query sees, by its index.
-    #[inline(always)]
-    fn seen(&self, query: usize) -> usize {
-        self.queries().seen(query, self.k.rows)
-    }
-}
-
-impl Queries<'_> {
-    /// How many of `keys` a query sees, by its index.
-    #[inline(always)]
-    pub fn seen(&self, query: usize, keys: usize) -> usize {
-        if self.causal {
-            (query + 1 + keys).saturating_sub(self.q.rows)
-        } else {
-            keys
-        }
-    }
-}
-
-/// A matrix for each head of each sequence, somewhere in a slice; elements of a row are
-/// neighbours.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads<'a, T = f32> {
-    /// Where the elements are.
-    pub values: &'a [T],
-    /// Distances from one sequence, head and row to the next.
-    pub strides: [usize; 3],
-    /// Rows of a matrix.
-    pub rows: usize,
-    /// Columns of a matrix.
-    pub columns: usize,
-}
-
-impl<'a, T> Heads<'a, T> {
-    /// The matrix of a head of a sequence, from a row on.
-    #[inline(always)]
-    pub fn of(&self, sequence: usize, head: usize, row: usize) -> &'a [T] {
-        let [of_batch, of_head, of_row] = self.strides;
-        &self.values[sequence * of_batch + head * of_head + row * of_row..]
-    }
-}
-
-/// Queries of a block: four of the widest registers.
-const QUERIES: usize = 4 * COLUMNS;
-
-/// Keys that are taken at a time.
-const KEYS: usize = 128;
-
-/// Queries of one head: all of a task, or some that are computed together.
-#[derive(Clone)]
-pub struct Block {
-    pub batch: usize,
-    pub head: usize,
-    pub queries: Range<usize>,
-}
-
-impl Block {
-    /// The queries in blocks of up to [`QUERIES`], of about equally many registers.
-    #[inline(always)]
-    fn blocks(&self) -> impl Iterator<Item = Self> {
-        let registers = self.queries.len().div_ceil(COLUMNS);
-        let count = registers.div_ceil(QUERIES / COLUMNS);
-        (0..count).map(move |block| {
-            let bound = |block| self.queries.start + block * registers / count * COLUMNS;
-            Self {
-                queries: bound(block)..bound(block + 1).min(self.queries.end),
-                ..*self
-            }
-        })
-    }
-
-    /// The matrix of this head from a row on.
-    #[inline(always)]
-    fn of<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {
-        heads.of(self.batch, self.head, row)
-    }
-}
+pub use super::queries::{Attention, Block, Heads, Precision, Queries};
+use super::queries::{KEYS, QUERIES};
 
 thread_local! {
     static ROOM: Cell<Aligned> = Cell::default();
@@ -257,6 +98,9 @@ pub unsafe fn attend_by<
     unsafe {
         match attention.precision {
             Precision::Float32 | Precision::Int8 => {
+                if !CAREFUL && task.queries.len() <= few::QUERIES {
+                    return few::attend::<LANES, N, _>(attention, &task, out, register);
+                }
                 let factors = Floats(register);
                 attend::<LANES, NV, N, _, CAREFUL>(attention, task, out, factors)
             }

@@ -56,6 +56,22 @@ pub fn product<const LANES: usize, const NV: usize>(
     }
 }
 
+/// [`product`] of a left side of one row.
+#[inline(always)]
+pub fn row_by<const LANES: usize>(
+    left: Left<'_>,
+    right: Right<'_>,
+    register: impl Register<LANES>,
+) {
+    // As many sums as hide the latency of an fma.
+    match right.width / LANES {
+        n if n.is_multiple_of(8) => columns::<LANES, 8, 1, 1, false>(left, right, register),
+        n if n.is_multiple_of(4) => columns::<LANES, 4, 1, 1, false>(left, right, register),
+        n if n.is_multiple_of(2) => columns::<LANES, 2, 1, 1, false>(left, right, register),
+        _ => columns::<LANES, 1, 1, 1, false>(left, right, register),
+    }
+}
+
 /// The same of factors in bfloat16, in the order of [`factors`](super::factors); the depth is even.
 #[inline(always)]
 pub fn product_of_bf16<const LANES: usize, const NV: usize>(

@@ -3,6 +3,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod attention_few;
 pub mod attention_int8;
 pub mod blocks;
 pub mod buffer;
@@ -18,6 +19,7 @@ pub mod gates;
 pub mod norm;
 pub mod number;
 pub mod product;
+pub mod queries;
 pub mod rows;
 pub mod tile;
 pub mod vector;

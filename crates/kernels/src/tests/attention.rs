@@ -134,6 +134,9 @@ fn cases() -> impl Iterator<Item = Case> {
         [1, 1, 33, 33, 33, 17],
         [2, 1, 70, 200, 8, 6],
         [1, 1, 130, 131, 7, 40],
+        [1, 1, 3, 300, 20, 64],
+        [3, 3, 2, 129, 64, 16],
+        [2, 1, 2, 130, 9, 70],
     ];
     let sizes = some(sizes, &[2]);
     sizes.flat_map(|[heads, kv_heads, queries, keys, dim, value_dim]| {

@@ -1,0 +1,204 @@
+//! Attention of a few queries, as of a decoder's next token: keys and values are the lanes.
+//!
+//! ```text
+//! for each chunk of 128 keys
+//!   k^T                                        [head_dim, keys], in L1
+//!   for each query
+//!     s = q k^T + mask                         [keys]
+//!     new maximum and sum; s = e^(s - maximum)
+//!     o = o e^(old maximum - new) + s v        [value_dim]
+//! out = o / sum
+//! ```
+//!
+//! Every sum has the order that it has in [`attention`](super::attention), where a few queries would
+//! leave most lanes empty, and so the same bits.
+
+use std::cell::Cell;
+
+use super::buffer::{Aligned, RowsMut};
+use super::float_tile::{COLUMNS, Left, Right, row_by, transpose};
+use super::float_vector::Register;
+use super::norm::exps_below;
+use super::number::{Number, fma};
+use super::product::Sink;
+use super::queries::{Attention, Block, KEYS};
+
+/// The most queries: with more, transposing keys costs less than empty lanes.
+pub const QUERIES: usize = 4;
+
+thread_local! {
+    static ROOM: Cell<Aligned> = Cell::default();
+}
+
+/// The softmax of a query so far.
+#[derive(Clone, Copy)]
+struct Sums {
+    max: f32,
+    sum: f32,
+}
+
+/// Computes a task in f32 and writes it to `out`, as
+/// [`attention::attend`](super::attention::attend) without care.
+///
+/// # Safety
+/// No other thread computes a task that overlaps.
+#[inline(always)]
+pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
+    attention: &Attention<'_>,
+    task: &Block,
+    out: &Sink<'_>,
+    register: R,
+) -> bool {
+    let (k, v) = (attention.k, attention.v);
+    let (head_dim, value_dim) = (attention.q.columns, v.columns);
+    let shared = task.head / (attention.heads / attention.kv_heads);
+    let width = value_dim.next_multiple_of(COLUMNS);
+    let count = task.queries.len();
+    let in_place = v.strides[2] == width && value_dim == width;
+    let mut room = Aligned::take(&ROOM);
+    let [queries, keys_t, copied, scores, keep, outs] = room.split([
+        count * head_dim,
+        head_dim * KEYS,
+        if in_place { 0 } else { KEYS * width },
+        KEYS,
+        width,
+        count * width,
+    ]);
+    for (query, to) in task
+        .queries
+        .clone()
+        .zip(queries.chunks_exact_mut(head_dim.max(1)))
+    {
+        let from = attention.q.of(task.batch, task.head, query);
+        for (to, x) in to.iter_mut().zip(from) {
+            *to = x * attention.scale;
+        }
+    }
+    keys_t.fill(0.);
+    copied.fill(0.);
+    outs.fill(0.);
+    let mut softmax = [Sums {
+        max: f32::NEG_INFINITY,
+        sum: 0.,
+    }; QUERIES];
+
+    let all = attention.seen(task.queries.end - 1);
+    for start in (0..all).step_by(KEYS) {
+        let of_chunk = KEYS.min(all - start);
+        let from = (k.of(task.batch, shared, start), k.strides[2]);
+        transpose(
+            from,
+            RowsMut::of(keys_t, KEYS),
+            of_chunk,
+            head_dim,
+            register,
+        );
+        let mut values = v.of(task.batch, shared, start);
+        if !in_place {
+            for (key, to) in copied
+                .chunks_exact_mut(width.max(1))
+                .take(of_chunk)
+                .enumerate()
+            {
+                to[..value_dim].copy_from_slice(&values[key * v.strides[2]..][..value_dim]);
+            }
+            values = copied;
+        }
+        for (index, query) in task.queries.clone().enumerate() {
+            let keys = of_chunk.min(attention.seen(query).saturating_sub(start));
+            if keys == 0 {
+                continue;
+            }
+            let left = row_of(&queries[index * head_dim..][..head_dim]);
+            row_by::<LANES>(
+                left,
+                Right {
+                    b: keys_t,
+                    c: scores,
+                    width: KEYS,
+                    keep: None,
+                },
+                register,
+            );
+            if let Some(mask) = attention.mask {
+                let mask = &mask.of(task.batch, task.head, query)[start..][..keys];
+                for (score, add) in scores.iter_mut().zip(mask) {
+                    let excluded = *add == f32::NEG_INFINITY;
+                    *score = if excluded { *add } else { *score + *add };
+                }
+            }
+            keep.fill(weights::<N>(scores, keys, &mut softmax[index]));
+            let right = Right {
+                b: values,
+                c: &mut outs[index * width..][..width],
+                width,
+                keep: Some(keep),
+            };
+            row_by::<LANES>(row_of(&scores[..keys]), right, register);
+        }
+    }
+
+    let mut stands = true;
+    let first = task.batch * attention.q.rows + task.queries.start;
+    let columns = task.head * value_dim..(task.head + 1) * value_dim;
+    // SAFETY: blocks of attention are disjoint, and one thread computes each.
+    let mut rows = unsafe { out.rows(first..first + count, columns) };
+    for index in 0..count {
+        let sum = softmax[index].sum;
+        // No key had a part in a sum that is zero.
+        let factor = if sum == 0. { 0. } else { 1. / sum };
+        // SAFETY: there are as many rows as queries.
+        let to = unsafe { rows.row(index) };
+        for (to, x) in to.iter_mut().zip(&outs[index * width..][..value_dim]) {
+            // A sum of -0.0 becomes 0.0: an excluded value may have given the zero its sign.
+            let x = fma(*x, factor, 0.);
+            stands &= x.is_finite();
+            to.write(x);
+        }
+    }
+    room.keep(&ROOM);
+    stands
+}
+
+/// A left side of one row.
+#[inline(always)]
+fn row_of(values: &[f32]) -> Left<'_> {
+    Left {
+        values,
+        row: 0,
+        step: 1,
+        rows: 1,
+        depth: values.len(),
+    }
+}
+
+/// Takes the scores of one more chunk of keys into a query's softmax: they become
+/// `e^(score - max)`. Returns the factor of the sums so far.
+#[inline(always)]
+fn weights<N: Number>(scores: &mut [f32], keys: usize, sums: &mut Sums) -> f32 {
+    let (blocks, _) = scores.as_chunks_mut::<COLUMNS>();
+    let blocks = &mut blocks[..keys.div_ceil(COLUMNS)];
+    blocks.as_flattened_mut()[keys..].fill(f32::NEG_INFINITY);
+    let mut lanes = [sums.max; COLUMNS];
+    for block in &*blocks {
+        for (max, score) in lanes.iter_mut().zip(block) {
+            *max = if *score > *max { *score } else { *max };
+        }
+    }
+    let new = lanes
+        .into_iter()
+        .fold(sums.max, |max, x| if x > max { x } else { max });
+    // Where all is excluded so far: e^(-inf - 0) is 0, e^(-inf + inf) were NaN.
+    let origin = if new == f32::NEG_INFINITY { 0. } else { new };
+    let mut total = 0.;
+    for block in blocks {
+        *block = exps_below::<N, _>(*block, [origin; COLUMNS]);
+        for exp in &*block {
+            total += exp;
+        }
+    }
+    let [factor, ..] = exps_below::<N, _>([sums.max; COLUMNS], [origin; COLUMNS]);
+    sums.sum = fma(sums.sum, factor, total);
+    sums.max = new;
+    factor
+}
