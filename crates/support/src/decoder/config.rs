@@ -29,6 +29,10 @@ pub struct Config {
     #[serde(default)]
     attention_bias: bool,
     #[serde(default)]
+    mlp_bias: bool,
+    hidden_act: Option<String>,
+    final_logit_softcapping: Option<f64>,
+    #[serde(default)]
     pub eos_token_id: Tokens,
     pub bos_token_id: Option<u32>,
     // Gemma's.
@@ -142,6 +146,20 @@ impl Config {
                 kinds.len(),
             );
         }
+        let (act, all) = (self.hidden_act.as_deref(), ["silu", "gelu_pytorch_tanh"]);
+        let known = all[usize::from(self.is_gemma())];
+        ensure!(
+            act.is_none_or(|act| act == known),
+            "{name}: key \"hidden_act\": expected {known:?}, got {act:?}"
+        );
+        ensure!(
+            !self.mlp_bias,
+            "{name}: key \"mlp_bias\": expected false, got true"
+        );
+        ensure!(
+            self.final_logit_softcapping.is_none(),
+            "{name}: key \"final_logit_softcapping\": expected null, got a number"
+        );
         self.frequencies(0)
             .map(drop)
             .map_err(|e| e.context(name.to_owned()))

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Tiny random decoders of each family, and the logits that transformers computes.
+
+    python decoders.py
+
+Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0. Writes, for each
+family, decoders/NAME.json (config.json) and decoders/NAME.safetensors: the
+weights under transformers' names, `ids` [1, tokens] and `logits` [tokens, vocab].
+"""
+
+import json
+import os
+
+import torch
+from safetensors.torch import save_file
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "decoders")
+TOKENS = 24
+SIZES = dict(
+    vocab_size=61,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+    initializer_range=0.3,
+)
+SCALING = dict(
+    rope_type="llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=16,
+)
+MODELS = {
+    "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "llama3": (LlamaForCausalLM, LlamaConfig(**SIZES, rope_theta=500000.0, rope_scaling=SCALING)),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, rope_theta=1000000.0)),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=16)),
+    "gemma3": (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig(
+            **(SIZES | {"num_hidden_layers": 3}),
+            head_dim=8,
+            query_pre_attn_scalar=12,
+            sliding_window=7,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        ),
+    ),
+}
+
+
+def main():
+    os.makedirs(HERE, exist_ok=True)
+    for seed, (name, (kind, config)) in enumerate(MODELS.items()):
+        torch.manual_seed(seed)
+        config._attn_implementation = "eager"
+        model = kind(config).eval()
+        with torch.no_grad():
+            for key, tensor in model.named_parameters():
+                # Norms and biases that are not what they begin with.
+                if tensor.dim() == 1:
+                    tensor.add_(torch.randn_like(tensor) * 0.3)
+            ids = torch.randint(0, config.vocab_size, (1, TOKENS))
+            logits = model(ids).logits[0]
+        tensors = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
+        if config.tie_word_embeddings:
+            tensors.pop("lm_head.weight")
+        tensors |= {"ids": ids, "logits": logits}
+        save_file(tensors, os.path.join(HERE, f"{name}.safetensors"))
+        with open(os.path.join(HERE, f"{name}.json"), "w") as f:
+            json.dump(config.to_diff_dict() | {"tie_word_embeddings": config.tie_word_embeddings}, f, indent=2, sort_keys=True)
+            f.write("\n")
+        print(name, float(logits.abs().max()))
+
+
+if __name__ == "__main__":
+    main()

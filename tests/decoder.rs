@@ -1,0 +1,184 @@
+//! The decoder of the example `generate` against transformers, and against itself under any load.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::ops::Precision;
+use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
+use candle_dynquant_support::decoder::{Config, Decoder, Folder, Message, Template};
+use candle_dynquant_support::repository;
+use candle_dynquant_support::sampling::{Random, Sampling};
+use candle_nn::VarBuilder;
+
+const FAMILIES: [&str; 5] = ["llama", "llama3", "qwen2", "qwen3", "gemma3"];
+
+struct Fixture {
+    model: Decoder,
+    ids: Tensor,
+    logits: Tensor,
+}
+
+impl Fixture {
+    fn load(name: &str) -> Result<Self> {
+        let dir = repository().join("assets/reference/decoders");
+        let config = Config::read(&dir.join(format!("{name}.json")))?;
+        let file = dir.join(format!("{name}.safetensors"));
+        let mut tensors: HashMap<_, _> = candle_core::safetensors::load(file, &Device::Cpu)?;
+        let mut take = |name: &str| tensors.remove(name).context("no such tensor");
+        let (ids, logits) = (take("ids")?.to_dtype(DType::U32)?, take("logits")?);
+        let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+        Ok(Self {
+            model: Decoder::load(&config, vb)?,
+            ids,
+            logits,
+        })
+    }
+}
+
+fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
+    let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+    Ok(values.into_iter().map(f32::to_bits).collect())
+}
+
+#[test]
+fn logits_are_those_of_transformers() -> Result<()> {
+    for name in FAMILIES {
+        let Fixture { model, ids, logits } = Fixture::load(name)?;
+        let got = model.all(&ids, &mut model.cache())?.squeeze(0)?;
+        let difference = (got - &logits)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert!(difference < 2e-5, "{name}: {difference:e}");
+    }
+    Ok(())
+}
+
+/// A token's scores do not depend on how many were read with it, nor on the other sequences.
+#[test]
+fn scores_have_the_same_bits_alone_and_in_a_batch() -> Result<()> {
+    let presets = ["int8", "int4", "int8_groups"];
+    for (name, preset) in FAMILIES
+        .iter()
+        .flat_map(|name| presets.map(|preset| (name, preset)))
+    {
+        for attention in [Precision::Float32, Precision::Int8] {
+            let Fixture { mut model, ids, .. } = Fixture::load(name)?;
+            let spec = QConfigSpec::preset(preset)?.min_params(0);
+            quantize_dynamic(&mut model, &spec.kind(LayerKind::Attention, attention))?;
+            let other = Tensor::arange(3u32, 3 + ids.dim(1)? as u32, &Device::Cpu)?.unsqueeze(0)?;
+            let both = Tensor::cat(&[&other, &ids, &other], 0)?;
+            let whole = model.next(&both, &mut model.cache())?.narrow(0, 1, 1)?;
+            let mut cache = model.cache();
+            let mut alone = model.next(&ids.narrow(1, 0, 9)?, &mut cache)?;
+            for token in 9..ids.dim(1)? {
+                alone = model.next(&ids.narrow(1, token, 1)?, &mut cache)?;
+            }
+            let what = format!("{name}, {preset}, {attention}");
+            assert_eq!(bits(&alone)?, bits(&whole)?, "{what}");
+            assert_eq!(cache.len(), ids.dim(1)?, "{what}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_built_in_model_answers_in_every_precision() -> Result<()> {
+    let folder = Folder::open(&repository().join("assets/decoder"), None)?;
+    let ids = folder.texts.encode("And God said, Let there be")?;
+    let ids = Tensor::new(&ids[..], &Device::Cpu)?.unsqueeze(0)?;
+    let float = folder.load()?;
+    let expected = float.next(&ids, &mut float.cache())?.to_vec2::<f32>()?;
+    for (preset, least) in [
+        ("int8", 25.),
+        ("int8_groups", 30.),
+        ("int4", 8.),
+        ("float16", 60.),
+    ] {
+        let mut model = float.clone();
+        quantize_dynamic(&mut model, &QConfigSpec::preset(preset)?)?;
+        let got = model.next(&ids, &mut model.cache())?.to_vec2::<f32>()?;
+        let pairs = || expected[0].iter().zip(&got[0]);
+        let signal: f32 = expected[0].iter().map(|x| x * x).sum();
+        let noise: f32 = pairs().map(|(x, y)| (x - y).powi(2)).sum();
+        let db = 10. * (signal / noise).log10();
+        assert!(db > least, "{preset}: {db} dB");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_config_that_no_decoder_has_is_named() {
+    let base = r#""vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "max_position_embeddings": 8"#;
+    let cases = [
+        (r#""model_type": "gpt2""#, "gpt2"),
+        (
+            r#""model_type": "llama", "num_key_value_heads": 3"#,
+            "num_key_value_heads",
+        ),
+        (r#""model_type": "llama", "head_dim": 7"#, "head_dim"),
+        (
+            r#""model_type": "llama", "hidden_act": "gelu""#,
+            "hidden_act",
+        ),
+        (r#""model_type": "llama", "mlp_bias": true"#, "mlp_bias"),
+        (
+            r#""model_type": "llama", "rope_scaling": {"rope_type": "yarn"}"#,
+            "yarn",
+        ),
+        (r#""model_type": "qwen3", "layer_types": []"#, "layer_types"),
+    ];
+    for (keys, expected) in cases {
+        let error = Config::parse("config.json", &format!("{{{base}, {keys}}}")).unwrap_err();
+        assert!(format!("{error:#}").contains(expected), "{error:#}");
+    }
+}
+
+#[test]
+fn draws_keep_to_what_they_are_asked_for() {
+    let scores = [2f32, 1.9, 0., -1.];
+    let drawn = |sampling: Sampling| {
+        let mut random = Random::new(1);
+        let mut drawn: Vec<_> = (0..500)
+            .map(|_| sampling.draw(&mut scores.clone(), &[0], &mut random))
+            .collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        drawn
+    };
+    let of = Sampling {
+        temperature: 1.,
+        ..Sampling::default()
+    };
+    assert_eq!(drawn(Sampling::default()), [0]);
+    assert_eq!(drawn(of), [0, 1, 2, 3]);
+    assert_eq!(drawn(Sampling { top_k: 2, ..of }), [0, 1]);
+    assert_eq!(drawn(Sampling { top_p: 0.5, ..of }), [0, 1]);
+    assert_eq!(drawn(Sampling { top_p: 0.4, ..of }), [0]);
+    assert_eq!(drawn(Sampling { min_p: 0.1, ..of }), [0, 1, 2]);
+    let repetition_penalty = 2.;
+    assert_eq!(
+        drawn(Sampling {
+            repetition_penalty,
+            ..Sampling::default()
+        }),
+        [1]
+    );
+}
+
+#[test]
+fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
+    let source = "{% for message in messages %}\n    {%- if loop.first and message['role'] != \
+        'system' %}{{ '<s>' }}{% endif %}\n{{ message['role'].strip() + ': ' + message['content'] \
+        }}\n{% endfor %}\n{% if add_generation_prompt %}\nassistant:{{ eos_token }}{% endif %}";
+    let template = Template::new(source, String::new(), "</s>".into())?;
+    let message = Message {
+        role: "user".into(),
+        content: "hi".into(),
+    };
+    assert_eq!(template.render(&[message])?, "<s>user: hi\nassistant:</s>");
+    assert!(Template::new("{% for %}", String::new(), String::new()).is_err());
+    let refuses = Template::new("{{ raise_exception('no') }}", String::new(), String::new())?;
+    let error = refuses.render(&[]).unwrap_err();
+    assert!(format!("{error:#}").contains("no"), "{error:#}");
+    Ok(())
+}
