@@ -9,7 +9,7 @@ use super::chain::Env;
 use super::draft::Draft;
 use super::facts::Facts;
 use super::found::{DEPTH, Found};
-use super::functions::{self, Function};
+use super::functions::{self, Function, blocks};
 use super::fused;
 use super::masks::{added_maybe, broadcast_mask, excluded_later};
 use super::names::House;
@@ -36,9 +36,7 @@ fn rewrite_in(unit: &Unit<'_>, draft: &mut Draft, ops: &str, function: &Function
         return;
     }
     let facts = Facts::of(unit, function);
-    let mut blocks = Blocks(Vec::new());
-    blocks.visit_block(function.block);
-    for inner in blocks.0 {
+    for inner in blocks(function.block) {
         if let Some(found) = in_block(&facts, inner) {
             fused::write(&facts, draft, (&function.module, ops), found);
         }
@@ -79,15 +77,6 @@ impl<'a> Visit<'a> for Softmaxes<'_, '_> {
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         self.products += usize::from(call.method == "matmul");
         visit::visit_expr_method_call(self, call);
-    }
-}
-
-struct Blocks<'a>(Vec<&'a Block>);
-
-impl<'a> Visit<'a> for Blocks<'a> {
-    fn visit_block(&mut self, block: &'a Block) {
-        self.0.push(block);
-        visit::visit_block(self, block);
     }
 }
 

@@ -120,7 +120,7 @@ fn guarded(
 
 /// Statements that go one after another as one, so that no empty lines are left between them. Their
 /// comments go, too, but for those above the first if the call at `call` follows.
-fn joined(
+pub fn joined(
     source: &Source<'_>,
     removed: Vec<(Range<usize>, Option<String>)>,
     call: usize,

@@ -15,7 +15,7 @@ use super::literals::Literals;
 use super::names::House;
 use super::product::{Env, Fields, Product, Value, is_result, returns_candle};
 use super::source::Source;
-use super::syntax::{ident, member, mentions, own_member, words};
+use super::syntax::{changed, ident, member, mentions, own_member, words};
 use super::table::{Home, is_codebook};
 use super::types::{Declared, last_name};
 use super::unit::Unit;
@@ -182,7 +182,8 @@ impl<'h, 'u> Holder<'h, 'u> {
             let (origin, rank) = origin(unit, &declared.name, field);
             let made = origin > Origin::Unknown;
             stacks.extend((made && rank == Some(3)).then(|| field.clone()));
-            made && rank.is_none_or(|rank| rank == 2)
+            // A bias has one dimension.
+            made && rank.is_none_or(|rank| rank <= 2)
         });
         let all = functions::of(unit.file).into_iter();
         let own = |function: &Function<'_>| {
@@ -839,18 +840,8 @@ impl Search<'_, '_, '_> {
 
     /// Values that a statement changes are known no more.
     fn rebound(&mut self, stmt: &Stmt) {
-        struct Names(BTreeSet<String>);
-        impl<'a> Visit<'a> for Names {
-            fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
-                self.0.insert(pat.ident.to_string());
-            }
-            fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
-                self.0.extend(ident(&assign.left));
-            }
-        }
-        let mut names = Names(BTreeSet::new());
-        names.visit_stmt(stmt);
-        let is_read = |text: &str| words(text).any(|word| names.0.contains(word));
+        let names = changed(stmt);
+        let is_read = |text: &str| words(text).any(|word| names.contains(word));
         self.env.variables.retain(|name, value| {
             let input = match value {
                 Value::Input { text, .. } => is_read(text),
@@ -859,7 +850,7 @@ impl Search<'_, '_, '_> {
                 Value::One(_, index) => is_read(index),
                 Value::Stack(_) | Value::Bias(_) => false,
             };
-            !input && !names.0.contains(name)
+            !input && !names.contains(name)
         });
     }
 

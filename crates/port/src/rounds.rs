@@ -9,8 +9,8 @@ use super::unit::Unit;
 use super::unused::Unused;
 use super::world::World;
 use super::{
-    attention, defaults, derives, heads, imports, layers, names, needs, projections, sums, tied,
-    unused, weights, wrappers,
+    attention, defaults, derives, heads, imports, layers, names, needs, norms, projections, sums,
+    tied, unused, weights, wrappers,
 };
 
 /// A file that is ported.
@@ -77,6 +77,7 @@ fn pass(
     let mut draft = Draft::default();
     let names = names::find(&unit);
     attention::rewrite(&unit, &mut draft, &names.house);
+    norms::rewrite(&unit, &mut draft, &names.house);
     heads::rewrite(&unit, &mut draft, &names.house);
     tied::rewrite(&unit, &mut draft);
     wrappers::rewrite(&unit, &mut draft);
