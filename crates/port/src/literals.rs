@@ -3,7 +3,7 @@
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprPath, ExprStruct, Item};
 
-use super::derives::arguments;
+use super::types::arguments;
 use super::types::last_name;
 use super::unit::Unit;
 

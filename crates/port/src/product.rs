@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use syn::{Expr, Pat, Stmt};
 
-use super::derives::arguments;
 use super::facts::Facts;
 use super::scopes::Origin;
 use super::syntax::{axes, ident, is_none, mentions, own_member, some_name, strip, tail, without};
+use super::types::arguments;
 use super::unit::Unit;
 
 /// Where an expression is, which does not count when two are compared.

@@ -9,8 +9,8 @@ use super::unit::Unit;
 use super::unused::Unused;
 use super::world::World;
 use super::{
-    attention, defaults, derives, heads, imports, layers, names, needs, norms, projections, sums,
-    tied, unused, weights, wrappers,
+    attention, defaults, derives, heads, imports, layers, marks, names, needs, norms, projections,
+    sums, tied, unused, weights, wrappers,
 };
 
 /// A file that is ported.
@@ -96,7 +96,7 @@ fn pass(
     imports::rewrite(&unit, &mut draft, &house, unused.as_ref());
     // Only then is it known which types hold layers.
     if let Some(original) = original.filter(|_| draft.edits.is_empty()) {
-        derives::mark(&unit, &mut draft, original);
+        marks::rewrite(&unit, &mut draft, original);
     }
     let mut todos = draft.todos;
     let lines = unit

@@ -492,7 +492,7 @@ impl<'f, 'u> Trace<'f, 'u> {
 /// `Tensor`, `Vec<Tensor>`
 fn is_tensor(ty: &syn::Type) -> bool {
     let name = last_name(ty);
-    let inner = |ty: &syn::Type| super::derives::arguments(ty).into_iter().any(is_tensor);
+    let inner = |ty: &syn::Type| super::types::arguments(ty).into_iter().any(is_tensor);
     match name.as_deref() {
         Some("Tensor") => true,
         Some("Vec" | "Arc" | "Box" | "Option") => inner(ty),
