@@ -8,7 +8,7 @@ use syn::{Block, Expr, ExprField, FieldValue, Item, Member, Stmt};
 use super::draft::Draft;
 use super::functions;
 use super::head::Head;
-use super::literals::Literals;
+use super::layers::literals::Literals;
 use super::source::Source;
 use super::syntax::{ident, is_none, mentions, own_field, some_name, strip};
 use super::types::arguments;

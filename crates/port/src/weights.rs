@@ -11,7 +11,7 @@ use syn::{Expr, ExprMethodCall, Fields, Item, Member, Token};
 use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function};
-use super::literals::Literals;
+use super::layers::literals::Literals;
 use super::source::Source;
 use super::syntax::{ident, member, segments, some_name, strip};
 use super::table::is_codebook;

@@ -1,22 +1,24 @@
 //! Norms written out, in place of which `ops::layer_norm` and `ops::rms_norm` stand.
 
+mod rows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Pat, Stmt};
 
-use super::draft::Draft;
-use super::facts::Facts;
-use super::functions::{self, Function, blocks};
-use super::fused::joined;
-use super::names::House;
-use super::product::is_result;
-use super::rows::{Env, Known, Norm, Residual, Value};
-use super::source::Source;
-use super::syntax::{assigned, assigns, changed, mentions, words};
-use super::table::Home;
-use super::unit::Unit;
+use crate::attention::fused::joined;
+use crate::draft::Draft;
+use crate::facts::Facts;
+use crate::functions::{self, Function, blocks};
+use crate::layers::product::is_result;
+use crate::names::House;
+use crate::source::Source;
+use crate::syntax::{assigned, assigns, changed, mentions, words};
+use crate::table::Home;
+use crate::unit::Unit;
+use rows::{Env, Known, Norm, Residual, Value};
 
 /// Rewrites the norms that are certain.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {

@@ -6,11 +6,11 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Item, Stmt};
 
-use super::facts::Facts;
 use super::holder::{Found, Holder, Plan, is_inside};
 use super::product::{Env, Fields, Product, Value, is_result, returns_candle};
-use super::source::Source;
-use super::syntax::{changed, words};
+use crate::facts::Facts;
+use crate::source::Source;
+use crate::syntax::{changed, words};
 
 /// The products of all methods of a struct, with what is added to them or without.
 pub fn plan(holder: &Holder<'_, '_>, biases: bool) -> Option<Plan> {

@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use syn::{Fields as StructFields, Item};
 
-use super::functions::{self, Function};
 use super::product::Product;
-use super::syntax::words;
-use super::table::is_codebook;
-use super::types::Declared;
-use super::unit::Unit;
-use super::weights::{Origin, origin};
+use crate::functions::{self, Function};
+use crate::syntax::words;
+use crate::table::is_codebook;
+use crate::types::Declared;
+use crate::unit::Unit;
+use crate::weights::{Origin, origin};
 
 /// A struct with tensors.
 pub struct Holder<'h, 'u> {

@@ -1,18 +1,25 @@
 //! Tensors of a struct that multiply as a layer's weight does: a `Linear` holds them.
 
+mod fields;
+mod holder;
+pub mod literals;
+pub mod product;
+mod reads;
+mod search;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::draft::Draft;
-use super::fields::{declaration, literals};
-use super::holder::{Holder, Plan};
-use super::names::House;
-use super::reads::others;
-use super::search::plan;
-use super::syntax::mentions;
-use super::table::Home;
-use super::unit::Unit;
-use super::weights::has_products;
+use crate::draft::Draft;
+use crate::names::House;
+use crate::syntax::mentions;
+use crate::table::Home;
+use crate::unit::Unit;
+use crate::weights::has_products;
+use fields::{declaration, literals};
+use holder::{Holder, Plan};
+use reads::others;
+use search::plan;
 
 /// Rewrites the structs that are certain; returns their names and the names of removed tensors.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(String, String)> {

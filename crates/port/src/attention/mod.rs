@@ -1,23 +1,27 @@
 //! Attention written out, in place of which `ops::scaled_dot_product_attention` stands.
 
+mod chain;
+pub mod found;
+pub mod fused;
+mod masks;
+mod scale;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, ExprMethodCall, Stmt};
 
-use super::chain::{Env, Scores};
-use super::draft::Draft;
-use super::facts::Facts;
-use super::found::{DEPTH, Found};
-use super::functions::{self, Function, blocks};
-use super::fused;
-use super::masks::{added_maybe, broadcast_mask, excluded_later};
-use super::names::House;
-use super::scale;
-use super::syntax::{assigned, assigns, binds, ident, mentions, strip};
-use super::table::Home;
-use super::unit::Unit;
+use crate::draft::Draft;
+use crate::facts::Facts;
+use crate::functions::{self, Function, blocks};
+use crate::names::House;
+use crate::syntax::{assigned, assigns, binds, ident, mentions, strip};
+use crate::table::Home;
+use crate::unit::Unit;
+use chain::{Env, Scores};
+use found::{DEPTH, Found};
+use masks::{added_maybe, broadcast_mask, excluded_later};
 
 /// Rewrites the attention that is certain, and lists the rest.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {

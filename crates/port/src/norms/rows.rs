@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::spanned::Spanned;
 use syn::{Expr, ExprMethodCall, Pat};
 
-use super::facts::Facts;
-use super::found::DEPTH;
-use super::syntax::{ident, is_none, mentions, own_field, some_name, strip, tail};
-use super::unit::Unit;
-use super::weights::origin;
+use crate::attention::found::DEPTH;
+use crate::facts::Facts;
+use crate::syntax::{ident, is_none, mentions, own_field, some_name, strip, tail};
+use crate::unit::Unit;
+use crate::weights::origin;
 
 /// What is known of a variable, and the statements that it is made by.
 #[derive(Clone, Debug)]

@@ -6,11 +6,11 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprField, Item};
 
-use super::functions::{self, Function};
 use super::holder::{Holder, Layer, Plan, is_inside};
-use super::syntax::{ident, member, own_member, words};
-use super::types::last_name;
-use super::unit::Unit;
+use crate::functions::{self, Function};
+use crate::syntax::{ident, member, own_member, words};
+use crate::types::last_name;
+use crate::unit::Unit;
 
 /// Makes other reads of the tensors read from the layer. `None` where that is not certain.
 pub fn others(

@@ -9,8 +9,8 @@ use syn::{Fields as StructFields, Member, Token};
 
 use super::holder::{Holder, Layer, named};
 use super::literals::Literals;
-use super::source::Source;
-use super::syntax::ident;
+use crate::source::Source;
+use crate::syntax::ident;
 
 /// The fields: a layer in the place of the weight, and no bias.
 pub fn declaration(
