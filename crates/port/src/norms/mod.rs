@@ -2,6 +2,7 @@
 
 mod rows;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -18,11 +19,12 @@ use crate::source::Source;
 use crate::syntax::{assigned, assigns, changed, mentions, words};
 use crate::table::Home;
 use crate::unit::Unit;
-use rows::{Env, Known, Norm, Residual, Value};
+use rows::{Env, Known, MAX_PARTS, Norm, Residual, Value, Vectors};
 
 /// Rewrites the norms that are certain.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
     let by_hand = ["sqr()", "_keepdim(", "broadcast_mul("];
+    let vectors = RefCell::default();
     for function in functions::of(unit.file) {
         let text = unit.source.slice(function.block);
         if !by_hand.iter().all(|part| text.contains(part)) {
@@ -32,7 +34,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
         for block in blocks(function.block) {
             // Where a sum has no function, what it is added in stays.
             for sums in [true, false] {
-                let norms = Search::of(&facts, &function, block, sums);
+                let norms = Search::of((&facts, &vectors), &function, block, sums);
                 if norms.write(draft, &function, house.name(Home::Ops)) {
                     break;
                 }
@@ -63,7 +65,7 @@ struct Search<'a, 'e, 'u> {
 
 impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
     fn of(
-        facts: &'e Facts<'a, 'u>,
+        (facts, vectors): (&'e Facts<'a, 'u>, &'e RefCell<Vectors>),
         function: &'e Function<'a>,
         block: &'a Block,
         sums: bool,
@@ -77,6 +79,7 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
                 module: &function.module,
                 variables: BTreeMap::new(),
                 sums,
+                vectors,
             },
             values: BTreeMap::new(),
             found: Vec::new(),
@@ -102,6 +105,7 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
         self.visit_stmt(stmt);
         let bound = assigned(stmt).filter(|_| is_constant(stmt));
         let bound = bound.and_then(|(name, expr)| Some((name, self.env.eval(expr)?)));
+        let bound = bound.filter(|(_, known)| known.made_by.len() < MAX_PARTS);
         let Some((name, mut known)) = bound else {
             for name in changed(stmt) {
                 self.env.variables.remove(&name);
@@ -152,7 +156,9 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
             draft
                 .edits
                 .insert(source.line_start(range.start), comments(source, &range));
-            draft.edits.rewrite(range, call(&found.norm, ops) + tried);
+            draft
+                .edits
+                .rewrite(range, self.call(&found.norm, ops) + tried);
             let at = source.range(&self.block.stmts[found.stmt]).start;
             let removed = ranges.map(|range| (range, None)).collect();
             for (range, _) in joined(source, removed, at) {
@@ -176,7 +182,7 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
             }
             gone.remove(&at);
         }
-        let text = call(&found.norm, "");
+        let text = self.call(&found.norm, "");
         if found.norm.is_hidden() {
             return None;
         }
@@ -185,6 +191,38 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
         let mut stays = (first..found.stmt).filter(|at| !gone.contains(at));
         let same = |at: usize| changed(&self.block.stmts[at]).is_disjoint(&reads);
         stays.all(same).then_some(gone)
+    }
+
+    /// The call of our function.
+    fn call(&self, norm: &Norm, ops: &str) -> String {
+        let Norm {
+            input,
+            weight,
+            bias,
+            eps,
+            ..
+        } = norm;
+        let is_reference = self.facts.is_reference_at(&input.name, input.place.0.start);
+        let and = if is_reference { "" } else { "&" };
+        let rows = format!("{and}{}", input.name);
+        if !norm.centered {
+            return format!("{ops}::rms_norm({rows}, {weight}, {eps})");
+        }
+        let bias = bias.as_deref().unwrap_or("None");
+        let plain = format!("{ops}::layer_norm({rows}, {weight}, {bias}, {eps})");
+        let Some(residual) = &input.residual else {
+            return plain;
+        };
+        let Residual {
+            option,
+            pattern,
+            term,
+            ..
+        } = residual;
+        format!(
+            "match {option} {{ {pattern} => {ops}::add_layer_norm({rows}, {term}, {weight}, {bias}, {eps}), \
+             None => {plain} }}"
+        )
     }
 
     /// Whether what stays reads the variable of a statement.
@@ -257,34 +295,4 @@ fn comments(source: &Source<'_>, range: &Range<usize>) -> String {
     comments
         .map(|line| format!("{indent}{line}{}", source.newline()))
         .collect()
-}
-
-/// The call of our function.
-fn call(norm: &Norm, ops: &str) -> String {
-    let Norm {
-        input,
-        weight,
-        bias,
-        eps,
-        ..
-    } = norm;
-    let rows = &input.text;
-    if !norm.centered {
-        return format!("{ops}::rms_norm({rows}, {weight}, {eps})");
-    }
-    let bias = bias.as_deref().unwrap_or("None");
-    let plain = format!("{ops}::layer_norm({rows}, {weight}, {bias}, {eps})");
-    let Some(residual) = &input.residual else {
-        return plain;
-    };
-    let Residual {
-        option,
-        pattern,
-        term,
-        ..
-    } = residual;
-    format!(
-        "match {option} {{ {pattern} => {ops}::add_layer_norm({rows}, {term}, {weight}, {bias}, {eps}), \
-         None => {plain} }}"
-    )
 }

@@ -1,5 +1,6 @@
 //! Norms over the last dimension as models write them by hand: step by step, from rows on.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::spanned::Spanned;
@@ -7,6 +8,7 @@ use syn::{Expr, ExprMethodCall, Pat};
 
 use crate::attention::found::DEPTH;
 use crate::facts::Facts;
+use crate::layers::product::Place;
 use crate::syntax::{ident, is_none, mentions, own_field, some_name, strip, tail};
 use crate::unit::Unit;
 use crate::weights::origin;
@@ -33,8 +35,9 @@ pub enum Value {
 /// The rows: a variable, or the sum of one and an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// An expression of type `&Tensor`.
-    pub text: String,
+    pub name: String,
+    /// Where the variable is read.
+    pub place: Place,
     pub residual: Option<Residual>,
 }
 
@@ -105,7 +108,7 @@ impl Norm {
             return false;
         };
         let bias = self.bias.as_deref().unwrap_or_default();
-        let others = [&self.input.text, &self.weight, bias, &self.eps];
+        let others = [&self.input.name, &self.weight, bias, &self.eps];
         others.iter().any(|text| mentions(text, &residual.name) > 0)
     }
 
@@ -118,8 +121,8 @@ impl Norm {
     }
 }
 
-/// The parts of an expression that are read; no norm has more.
-const MAX_PARTS: usize = 256;
+/// The parts of an expression that are read, and the statements of a norm; none has more.
+pub const MAX_PARTS: usize = 256;
 
 /// What the reading of an expression has met.
 struct Trail {
@@ -128,6 +131,9 @@ struct Trail {
     /// How many parts may follow.
     left: usize,
 }
+
+/// Fields that were looked for, by their types, and whether they have one dimension.
+pub type Vectors = BTreeMap<(String, String), bool>;
 
 /// The context in which expressions are read.
 pub struct Env<'e, 'f, 'u> {
@@ -138,6 +144,7 @@ pub struct Env<'e, 'f, 'u> {
     pub variables: BTreeMap<String, Known>,
     /// Whether rows may be a sum.
     pub sums: bool,
+    pub vectors: &'e RefCell<Vectors>,
 }
 
 impl Env<'_, '_, '_> {
@@ -149,9 +156,14 @@ impl Env<'_, '_, '_> {
         self.unit().source.slice(node)
     }
 
-    fn rows(&self, expr: &Expr, residual: Option<Residual>) -> Value {
-        let text = self.facts.borrowed(expr);
-        Norm::of(Input { text, residual }).at(Step::Rows)
+    fn rows(&self, name: String, expr: &Expr, residual: Option<Residual>) -> Value {
+        let place = Place(self.unit().source.range(expr));
+        let input = Input {
+            name,
+            place,
+            residual,
+        };
+        Norm::of(input).at(Step::Rows)
     }
 
     /// Rows that are a copy of a variable, or `name.add(term)?` where an option is `Some(term)`.
@@ -175,7 +187,7 @@ impl Env<'_, '_, '_> {
             term: self.text(sum.args.first()?).to_owned(),
         };
         let is_new = !self.variables.contains_key(&rows);
-        is_new.then(|| self.rows(&copy.receiver, Some(residual)))
+        is_new.then(|| self.rows(rows, &copy.receiver, Some(residual)))
     }
 
     /// `match residual { Some(term) => rows.add(term)?, None => rows.clone() }`
@@ -213,7 +225,7 @@ impl Env<'_, '_, '_> {
             Expr::Path(_) => {
                 let name = ident(expr)?;
                 let Some(known) = self.variables.get(&name) else {
-                    return Some(self.rows(expr, None));
+                    return Some(self.rows(name, expr, None));
                 };
                 trail.made_by.extend(&known.made_by);
                 Some(known.value.clone())
@@ -385,13 +397,23 @@ impl Env<'_, '_, '_> {
                 number(&binary.right) && self.is_vector(&binary.left)
                     || number(&binary.left) && self.is_vector(&binary.right)
             }
-            Expr::Field(_) => own_field(expr).zip(self.of).is_some_and(|(field, of)| {
-                let ty = self.unit().field(self.module, of, &field);
-                ty.is_some_and(|ty| self.unit().source.slice(ty) == "Tensor")
-                    && origin(self.unit(), of, &field).1 == Some(1)
-            }),
+            Expr::Field(_) => {
+                let named = own_field(expr).zip(self.of);
+                named.is_some_and(|(field, of)| self.is_vector_field(of, field))
+            }
             _ => false,
         }
+    }
+
+    fn is_vector_field(&self, of: &str, field: String) -> bool {
+        let mut vectors = self.vectors.borrow_mut();
+        let known = vectors.entry((of.to_owned(), field));
+        let (_, field) = known.key().clone();
+        *known.or_insert_with(|| {
+            let ty = self.unit().field(self.module, of, &field);
+            ty.is_some_and(|ty| self.unit().source.slice(ty) == "Tensor")
+                && origin(self.unit(), of, &field).1 == Some(1)
+        })
     }
 
     fn is_last(&self, dim: &Expr) -> bool {
