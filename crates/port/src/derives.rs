@@ -1,20 +1,17 @@
 //! `#[derive(Quantizable)]` on every type on the way to a layer, and what such a way needs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-use syn::{GenericArgument, Item, PathArguments, Type};
+use syn::{Item, Type};
 
+use super::declarations::{attribute, derive, supertrait};
 use super::draft::{Draft, Todo};
-use super::scopes::{Module, Origin};
-use super::source::Source;
+use super::scopes::Origin;
 use super::syntax::segments;
 use super::table;
-use super::types::{Declared, Types, last_name};
+use super::types::{Declared, Key, arguments, is_skipped, key, last_name};
 use super::unit::Unit;
-use super::world::{World, trait_names};
-
-type Key = (Module, String);
+use super::world::trait_names;
 
 /// The derives that the types of a file need.
 #[derive(Default)]
@@ -84,41 +81,8 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     }
 }
 
-fn key(declared: &Declared) -> Key {
-    (declared.module.clone(), declared.name.clone())
-}
-
-fn is_skipped(field: &syn::Field) -> bool {
-    field.attrs.iter().any(|attr| {
-        let mut skip = false;
-        if attr.path().is_ident("quantizable") {
-            let _ = attr.parse_nested_meta(|meta| {
-                skip |= meta.path.is_ident("skip");
-                Ok(())
-            });
-        }
-        skip
-    })
-}
-
 fn holds(unit: &Unit<'_>, module: &[String], ty: &Type) -> bool {
     unit.world.holds(unit.path, unit.types, module, ty)
-}
-
-pub fn arguments(ty: &Type) -> Vec<&Type> {
-    let Type::Path(path) = ty else {
-        return Vec::new();
-    };
-    let Some(PathArguments::AngleBracketed(arguments)) =
-        path.path.segments.last().map(|last| &last.arguments)
-    else {
-        return Vec::new();
-    };
-    let types = arguments.args.iter().filter_map(|argument| match argument {
-        GenericArgument::Type(ty) => Some(ty),
-        _ => None,
-    });
-    types.collect()
 }
 
 /// The derives that a field needs of its type and of the types in it.
@@ -350,24 +314,6 @@ fn above(unit: &Unit<'_>, plan: &mut Plan, module: &[String], name: &str) -> boo
     plan.traits.insert(key)
 }
 
-/// Writes `Quantizable` above a trait.
-fn supertrait(unit: &Unit<'_>, draft: &mut Draft, key: &Key) {
-    for one in unit.types.declared.get(key).into_iter().flatten() {
-        let Item::Trait(item) = &one.item else {
-            continue;
-        };
-        let (at, text) = match &item.colon_token {
-            Some(colon) => (unit.source.range(colon).end, " Quantizable +"),
-            None if item.generics.params.is_empty() => {
-                (unit.source.range(&item.ident).end, ": Quantizable")
-            }
-            None => (unit.source.range(&item.generics).end, ": Quantizable"),
-        };
-        draft.edits.insert(at, text);
-        draft.need_path(&one.module, &["Quantizable"]);
-    }
-}
-
 /// Lists macros that may give a type with layers other fields.
 fn macros(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
     let mut fields = one.fields.iter();
@@ -385,153 +331,6 @@ fn macros(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
             "port what it makes of it (`cargo expand`), or put `// dynquant: keep` here".into(),
         ));
     }
-}
-
-/// Marks fields of types without layers, which the library would list as such that may have some: in
-/// types that were not derived for in the `original`.
-pub fn mark(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
-    let Ok((_, file)) = Source::parse(original) else {
-        return;
-    };
-    let before = Types::of(&file);
-    for one in unit.types.declared.values().flatten() {
-        let mut known = before.declared.get(&key(one)).into_iter().flatten();
-        if !one.derives("Quantizable") || known.any(|known| known.derives("Quantizable")) {
-            continue;
-        }
-        for field in &one.fields {
-            let mut attrs = field.attrs.iter();
-            let marked = attrs.any(|attr| attr.path().is_ident("quantizable"));
-            if marked || unit.is_left_out(unit.source.range(&field.ty).start) {
-                continue;
-            }
-            let (world, ty) = (unit.world, &field.ty);
-            if !world.multiplies(unit.path, unit.types, &one.module, ty)
-                && plain(unit, one, ty) == Some(true)
-            {
-                attribute(unit, draft, field, "skip");
-            }
-        }
-    }
-}
-
-/// Whether a type has one of the crate's in it that is no tree, where all of it is known, down to the
-/// last field; `None` where it is not.
-fn plain(unit: &Unit<'_>, owner: &Declared, ty: &Type) -> Option<bool> {
-    let mut look = Look {
-        world: unit.world,
-        seen: BTreeSet::new(),
-        above: 0,
-    };
-    look.plain((unit.path, unit.types), owner, ty)
-}
-
-/// A look into all fields of a type.
-struct Look<'l> {
-    world: &'l World,
-    /// The types that were looked into, each with its file's number.
-    seen: BTreeSet<(usize, Key)>,
-    /// How many types are around the one that is looked at.
-    above: usize,
-}
-
-impl Look<'_> {
-    fn plain(&mut self, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<bool> {
-        match ty {
-            Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| self.plain(file, owner, ty))),
-            Type::Array(array) => self.plain(file, owner, &array.elem),
-            Type::Slice(slice) => self.plain(file, owner, &slice.elem),
-            Type::Paren(inner) => self.plain(file, owner, &inner.elem),
-            Type::Group(inner) => self.plain(file, owner, &inner.elem),
-            Type::Reference(reference) => self.plain(file, owner, &reference.elem),
-            Type::FnPtr(_) => Some(false),
-            Type::Path(path) if path.qself.is_none() => {
-                let arguments = arguments(ty).into_iter();
-                let inner = any(arguments.map(|ty| self.plain(file, owner, ty)))?;
-                let own = match file.1.scopes.resolve(&owner.module, &segments(&path.path)) {
-                    Origin::Local(module, name) => {
-                        let declared = file.1.declared.get(&(module, name))?;
-                        self.declared(file, declared)?
-                    }
-                    Origin::Crate(segments) => {
-                        let world = self.world;
-                        let (path, declared) = world.elsewhere(file.0, &owner.module, &segments)?;
-                        let types = world.types(&path)?;
-                        self.declared((&path, &types), &declared)?
-                    }
-                    Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => false,
-                    Origin::Other(path) => {
-                        let last = path.last()?;
-                        // Arguments of an inner type were looked at where it is named.
-                        let given = owner.params.contains(last) && path.len() == 1;
-                        let root = path.first().filter(|_| path.len() > 1);
-                        let known = table::PLAIN_TYPES.contains(&last.as_str())
-                            || root
-                                .is_some_and(|root| table::PLAIN_CRATES.contains(&root.as_str()));
-                        let known = if given { self.above > 0 } else { known };
-                        known.then_some(false)?
-                    }
-                };
-                Some(inner | own)
-            }
-            _ => None,
-        }
-    }
-
-    fn declared(&mut self, file: (&Path, &Types), all: &[Declared]) -> Option<bool> {
-        any(all.iter().map(|one| {
-            let by_hand = file.1.implements(&one.module, &one.name, "Quantizable");
-            // A walk goes on into a tree, unless what is around it is none.
-            if self.above == 0 && (by_hand || one.derives("Quantizable")) || one.derives("Copy") {
-                return Some(false);
-            }
-            if by_hand || matches!(one.item, Item::Trait(_)) {
-                return None;
-            }
-            if !self.seen.insert((file.1.id, key(one))) {
-                return Some(is_no_tree(one));
-            }
-            self.above += 1;
-            let fields = one.fields.iter().filter(|field| !is_skipped(field));
-            let inner = any(fields.map(|field| self.plain(file, one, &field.ty)));
-            self.above -= 1;
-            Some(inner? | is_no_tree(one))
-        }))
-    }
-}
-
-fn any(mut parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    parts.try_fold(false, |any, part| Some(any | part?))
-}
-
-/// Whether a walk would not know a type: what is `Copy` holds no layer.
-fn is_no_tree(one: &Declared) -> bool {
-    one.is_derivable() && !one.derives("Quantizable") && !one.derives("Copy")
-}
-
-/// Puts `#[quantizable(..)]` before a field, behind its documentation.
-fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &str) {
-    let source = unit.source;
-    let mut docs = field
-        .attrs
-        .iter()
-        .filter(|attr| attr.path().is_ident("doc"));
-    let at = match docs.next_back() {
-        Some(doc) => {
-            let rest = &source.text[source.range(doc).end..];
-            source.text.len() - rest.trim_start().len()
-        }
-        None => source.range(field).start,
-    };
-    let first = source.text[source.line_start(at)..at].trim().is_empty();
-    let gap = if first {
-        format!("{}{}", source.newline(), source.indent(at))
-    } else {
-        " ".to_owned()
-    };
-    draft
-        .edits
-        .insert(at, format!("#[quantizable({text})]{gap}"));
 }
 
 /// Lists a type with layers that another file declares and that is not ported with this one.
@@ -616,59 +415,6 @@ fn clone(unit: &Unit<'_>, draft: &mut Draft, plan: &Plan, one: &Declared, at: us
         || !plan.quantizable.contains(&key(one));
     if derived && !cannot {
         derive(unit, draft, one, &["Clone"]);
-    }
-}
-
-/// Adds derives to the first list of them, or before the declaration.
-fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]) {
-    let source = unit.source;
-    let list = one
-        .attrs()
-        .iter()
-        .find(|attr| attr.path().is_ident("derive"));
-    if let Some(syn::Meta::List(list)) = list.map(|attr| &attr.meta) {
-        let end = source.range(list).end - 1;
-        let inside = source.text[..end].trim_end();
-        let text = names.join(", ");
-        let lines = source.text[inside.len()..end].contains('\n') && inside.ends_with(',');
-        let text = if lines {
-            format!(
-                "{}{}{text},",
-                source.newline(),
-                source.indent(inside.len() - 1)
-            )
-        } else if inside.ends_with('(') {
-            text
-        } else if inside.ends_with(',') {
-            format!(" {text}")
-        } else {
-            format!(", {text}")
-        };
-        return draft.edits.insert(inside.len(), text);
-    }
-    // After the documentation, before whatever else is declared of it.
-    let first = one.attrs().iter().find(|attr| !attr.path().is_ident("doc"));
-    let at = first.map_or_else(|| declaration(unit, one), |attr| source.range(attr).start);
-    let newline = source.newline();
-    let text = format!(
-        "#[derive({})]{newline}{}",
-        names.join(", "),
-        source.indent(at)
-    );
-    draft.edits.insert(at, text);
-}
-
-/// Where a declaration begins behind its attributes.
-fn declaration(unit: &Unit<'_>, one: &Declared) -> usize {
-    let source = unit.source;
-    let (vis, keyword) = match &one.item {
-        Item::Struct(item) => (&item.vis, source.range(&item.struct_token).start),
-        Item::Enum(item) => (&item.vis, source.range(&item.enum_token).start),
-        item => return source.range(item).start,
-    };
-    match vis {
-        syn::Visibility::Inherited => keyword,
-        vis => source.range(vis).start,
     }
 }
 

@@ -197,12 +197,17 @@ impl<'f, 'u> Facts<'f, 'u> {
             Expr::Reference(_) => true,
             Expr::Path(_) => ident(expr).is_some_and(|name| {
                 let at = self.unit.source.range(expr).start;
-                match self.definitions(&name, at).first() {
-                    Some(made) => self.is_reference(made),
-                    None => self.parameter(&name).is_some_and(|ty| ty.starts_with('&')),
-                }
+                self.is_reference_at(&name, at)
             }),
             _ => false,
+        }
+    }
+
+    /// The same of a variable at a byte.
+    pub fn is_reference_at(&self, name: &str, at: usize) -> bool {
+        match self.definitions(name, at).first() {
+            Some(made) => self.is_reference(made),
+            None => self.parameter(name).is_some_and(|ty| ty.starts_with('&')),
         }
     }
 

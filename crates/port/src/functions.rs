@@ -70,3 +70,17 @@ impl<'a> Visit<'a> for Find<'a> {
         }
     }
 }
+
+/// A block and all blocks in it, in order.
+pub fn blocks(block: &Block) -> Vec<&Block> {
+    struct Blocks<'a>(Vec<&'a Block>);
+    impl<'a> Visit<'a> for Blocks<'a> {
+        fn visit_block(&mut self, block: &'a Block) {
+            self.0.push(block);
+            visit::visit_block(self, block);
+        }
+    }
+    let mut blocks = Blocks(Vec::new());
+    blocks.visit_block(block);
+    blocks.0
+}

@@ -8,7 +8,7 @@ use syn::{Expr, ExprMethodCall, FieldValue, Item, Member};
 use super::draft::Draft;
 use super::functions;
 use super::head::Head;
-use super::literals::Literals;
+use super::layers::literals::Literals;
 use super::names::House;
 use super::scopes::{Module, Origin};
 use super::syntax::{binds, ident, mentions, strip};

@@ -9,8 +9,8 @@ use super::unit::Unit;
 use super::unused::Unused;
 use super::world::World;
 use super::{
-    attention, defaults, derives, heads, imports, layers, names, needs, projections, sums, tied,
-    unused, weights, wrappers,
+    attention, defaults, derives, heads, imports, layers, marks, names, needs, norms, projections,
+    sums, tied, unused, weights, wrappers,
 };
 
 /// A file that is ported.
@@ -77,6 +77,7 @@ fn pass(
     let mut draft = Draft::default();
     let names = names::find(&unit);
     attention::rewrite(&unit, &mut draft, &names.house);
+    norms::rewrite(&unit, &mut draft, &names.house);
     heads::rewrite(&unit, &mut draft, &names.house);
     tied::rewrite(&unit, &mut draft);
     wrappers::rewrite(&unit, &mut draft);
@@ -95,7 +96,7 @@ fn pass(
     imports::rewrite(&unit, &mut draft, &house, unused.as_ref());
     // Only then is it known which types hold layers.
     if let Some(original) = original.filter(|_| draft.edits.is_empty()) {
-        derives::mark(&unit, &mut draft, original);
+        marks::rewrite(&unit, &mut draft, original);
     }
     let mut todos = draft.todos;
     let lines = unit

@@ -1,6 +1,8 @@
 //! Parts of expressions and statements, as all passes read them.
 
-use syn::visit::Visit;
+use std::collections::BTreeSet;
+
+use syn::visit::{self, Visit};
 use syn::{Expr, ExprLit, Lit, Pat, Stmt};
 
 /// The expression inside `?`, parentheses and references.
@@ -176,4 +178,34 @@ pub fn assigned(stmt: &Stmt) -> Option<(String, &Expr)> {
 
 pub fn assigns(stmt: &Stmt, name: &str) -> bool {
     assigned(stmt).is_some_and(|(assigned, _)| assigned == name)
+}
+
+/// The variables that a statement binds or gives another value, at any depth.
+pub fn changed(stmt: &Stmt) -> BTreeSet<String> {
+    struct Names(BTreeSet<String>);
+    impl<'a> Visit<'a> for Names {
+        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
+            self.0.insert(pat.ident.to_string());
+        }
+        fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
+            self.0.extend(ident(&assign.left));
+            visit::visit_expr_assign(self, assign);
+        }
+        fn visit_expr_binary(&mut self, binary: &'a syn::ExprBinary) {
+            use syn::BinOp::{AddAssign, DivAssign, MulAssign, SubAssign};
+            if let AddAssign(_) | SubAssign(_) | MulAssign(_) | DivAssign(_) = binary.op {
+                self.0.extend(ident(&binary.left));
+            }
+            visit::visit_expr_binary(self, binary);
+        }
+        fn visit_expr_reference(&mut self, reference: &'a syn::ExprReference) {
+            if reference.mutability.is_some() {
+                self.0.extend(ident(&reference.expr));
+            }
+            visit::visit_expr_reference(self, reference);
+        }
+    }
+    let mut names = Names(BTreeSet::new());
+    names.visit_stmt(stmt);
+    names.0
 }

@@ -6,13 +6,13 @@ use syn::{
     Stmt, Type,
 };
 
-use super::derives::arguments;
 use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function};
 use super::scopes::Origin;
 use super::syntax::{assigned, member, mentions, segments, strip, without};
 use super::table;
+use super::types::arguments;
 use super::types::last_name;
 use super::unit::Unit;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, Fields, Item, ItemMod, Type};
+use syn::{Attribute, Fields, GenericArgument, Item, ItemMod, PathArguments, Type};
 
 use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
@@ -301,6 +301,44 @@ impl<'a> Visit<'a> for Collect {
         }
         visit::visit_item(self, item);
     }
+}
+
+/// A type by its module and its name.
+pub type Key = (Module, String);
+
+pub fn key(declared: &Declared) -> Key {
+    (declared.module.clone(), declared.name.clone())
+}
+
+/// Whether a field is marked as one without layers.
+pub fn is_skipped(field: &syn::Field) -> bool {
+    field.attrs.iter().any(|attr| {
+        let mut skip = false;
+        if attr.path().is_ident("quantizable") {
+            let _ = attr.parse_nested_meta(|meta| {
+                skip |= meta.path.is_ident("skip");
+                Ok(())
+            });
+        }
+        skip
+    })
+}
+
+/// The types in angle brackets.
+pub fn arguments(ty: &Type) -> Vec<&Type> {
+    let Type::Path(path) = ty else {
+        return Vec::new();
+    };
+    let Some(PathArguments::AngleBracketed(arguments)) =
+        path.path.segments.last().map(|last| &last.arguments)
+    else {
+        return Vec::new();
+    };
+    let types = arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    });
+    types.collect()
 }
 
 #[cfg(test)]

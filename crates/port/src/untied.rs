@@ -5,13 +5,13 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, ExprField, FieldValue, Item, Member, Stmt};
 
-use super::derives::arguments;
 use super::draft::Draft;
 use super::functions;
 use super::head::Head;
-use super::literals::Literals;
+use super::layers::literals::Literals;
 use super::source::Source;
 use super::syntax::{ident, is_none, mentions, own_field, some_name, strip};
+use super::types::arguments;
 use super::types::{Declared, last_name};
 use super::unit::Unit;
 

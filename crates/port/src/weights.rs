@@ -11,7 +11,7 @@ use syn::{Expr, ExprMethodCall, Fields, Item, Member, Token};
 use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function};
-use super::literals::Literals;
+use super::layers::literals::Literals;
 use super::source::Source;
 use super::syntax::{ident, member, segments, some_name, strip};
 use super::table::is_codebook;
@@ -116,6 +116,14 @@ impl Made<'_, '_, '_> {
     fn is_at_least(&mut self, origin: Origin) {
         self.origin = self.origin.max(origin);
     }
+
+    /// How many dimensions a shape has, if that is written.
+    fn dimensions(&self, shape: &Expr) -> Option<usize> {
+        match shape {
+            Expr::Tuple(shape) => Some(shape.elems.len()),
+            shape => self.facts.is_size(shape).then_some(1),
+        }
+    }
 }
 
 /// Whether an expression is a name in a checkpoint.
@@ -180,12 +188,16 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
             self.is_at_least(Origin::Unknown);
         }
         // The outermost shape comes first.
-        if let (true, Some(Expr::Tuple(shape))) =
-            (reads || call.method == "reshape", call.args.first())
-        {
-            self.rank.get_or_insert(shape.elems.len());
+        let is_outer = self.rank.is_none();
+        let shape = call.args.first();
+        let shape = shape.filter(|_| reads || call.method == "reshape");
+        if let Some(rank) = shape.and_then(|shape| self.dimensions(shape)) {
+            self.rank.get_or_insert(rank);
         }
         visit::visit_expr_method_call(self, call);
+        if is_outer && call.method == "unsqueeze" {
+            self.rank = self.rank.map(|rank| rank + 1);
+        }
     }
 
     fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
@@ -480,7 +492,7 @@ impl<'f, 'u> Trace<'f, 'u> {
 /// `Tensor`, `Vec<Tensor>`
 fn is_tensor(ty: &syn::Type) -> bool {
     let name = last_name(ty);
-    let inner = |ty: &syn::Type| super::derives::arguments(ty).into_iter().any(is_tensor);
+    let inner = |ty: &syn::Type| super::types::arguments(ty).into_iter().any(is_tensor);
     match name.as_deref() {
         Some("Tensor") => true,
         Some("Vec" | "Arc" | "Box" | "Option") => inner(ty),

@@ -80,6 +80,30 @@ macro_rules! pattern {
     }};
 }
 
+/// Norms of tensors of halves are no farther from f32's than those that they replace.
+fn halves(xs: &Tensor, dtype: DType) -> Result<()> {
+    let half = xs.to_dtype(dtype)?;
+    let exact =
+        original::norms::Normed::load(SIZE, Named::vb())?.normed(&half.to_dtype(DType::F32)?)?;
+    let vb = || Named::vb().set_dtype(dtype);
+    let original = original::norms::Normed::load(SIZE, vb())?.normed(&half)?;
+    let ported = ported::norms::Normed::load(SIZE, vb())?.normed(&half)?;
+    ensure!(ported.dtype() == dtype, "{:?}", ported.dtype());
+    let noise = |ys: &Tensor| -> Result<f32> {
+        let square = (ys.to_dtype(DType::F32)? - &exact)?.sqr()?;
+        Ok(square.sum_all()?.to_scalar::<f32>()?)
+    };
+    let (before, after) = (noise(&original)?, noise(&ported)?);
+    ensure!(
+        after <= before,
+        "{dtype:?}: expected at most {before:e}, got {after:e}"
+    );
+    print::note(format_args!(
+        "norms in {dtype:?}: {after:.1e}, the original's {before:.1e}"
+    ));
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let xs = values("input", &[2, 6, SIZE])?;
     let ids = Tensor::arange(0u32, 12, &Device::Cpu)?.reshape((2, 6))?;
@@ -137,6 +161,16 @@ fn main() -> Result<()> {
         |krate| krate::models::window::Decoder::load(40, SIZE, true, Named::vb())?,
         |model| model.forward(&ids, None)?
     );
+    pattern!(
+        "norms",
+        1,
+        &[],
+        |krate| krate::norms::Normed::load(SIZE, Named::vb())?,
+        |model| model.forward(&xs)?
+    );
+    for dtype in [DType::F16, DType::BF16] {
+        halves(&xs, dtype)?;
+    }
     let shift = values("shift", &[6, 6])?;
     pattern!(
         "window",

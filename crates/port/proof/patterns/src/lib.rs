@@ -4,4 +4,5 @@
 
 pub mod layers;
 pub mod models;
+pub mod norms;
 pub mod recurrent;

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use syn::{Expr, Pat, Stmt};
 
-use super::derives::arguments;
-use super::facts::Facts;
-use super::scopes::Origin;
-use super::syntax::{axes, ident, is_none, mentions, own_member, some_name, strip, tail, without};
-use super::unit::Unit;
+use crate::facts::Facts;
+use crate::scopes::Origin;
+use crate::syntax::{axes, ident, is_none, mentions, own_member, some_name, strip, tail, without};
+use crate::types::arguments;
+use crate::unit::Unit;
 
 /// Where an expression is, which does not count when two are compared.
 #[derive(Clone, Debug)]

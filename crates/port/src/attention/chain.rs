@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use syn::{Expr, Pat, Stmt};
 
-use super::syntax::{axes, guard, ident, is_none, some_name, strip, without, words};
-use super::unit::Unit;
+use crate::syntax::{axes, guard, ident, is_none, some_name, strip, without, words};
+use crate::unit::Unit;
 
 /// The facts that are known of scores so far.
 #[derive(Clone, Debug)]

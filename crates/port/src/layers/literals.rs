@@ -3,9 +3,9 @@
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprPath, ExprStruct, Item};
 
-use super::derives::arguments;
-use super::types::last_name;
-use super::unit::Unit;
+use crate::types::arguments;
+use crate::types::last_name;
+use crate::unit::Unit;
 
 /// The literals of a type, and whether a pattern names all of its fields.
 #[derive(Default)]

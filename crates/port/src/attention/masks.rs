@@ -3,7 +3,7 @@
 use syn::{Expr, Stmt};
 
 use super::chain::{Env, Mask, Scores};
-use super::syntax::{assigned, ident, some_name, strip};
+use crate::syntax::{assigned, ident, some_name, strip};
 
 /// `let mask = mask.broadcast_as(scores.shape())?;`: what the mask is made from.
 pub fn broadcast_mask(env: &Env<'_, '_>, stmt: &Stmt) -> Option<(String, String)> {

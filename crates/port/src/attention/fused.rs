@@ -6,11 +6,11 @@ use std::ops::Range;
 use syn::{Expr, Stmt};
 
 use super::chain::{Cast, Env, Mask, Scores};
-use super::draft::Draft;
-use super::facts::Facts;
 use super::found::Found;
-use super::source::Source;
-use super::table::Home;
+use crate::draft::Draft;
+use crate::facts::Facts;
+use crate::source::Source;
+use crate::table::Home;
 
 /// Writes the call in the place of the last product, and takes away what led to it.
 pub fn write(
@@ -120,7 +120,7 @@ fn guarded(
 
 /// Statements that go one after another as one, so that no empty lines are left between them. Their
 /// comments go, too, but for those above the first if the call at `call` follows.
-fn joined(
+pub fn joined(
     source: &Source<'_>,
     removed: Vec<(Range<usize>, Option<String>)>,
     call: usize,

@@ -5,9 +5,9 @@ use std::ops::Range;
 use syn::{Block, Expr, Stmt};
 
 use super::chain::Scores;
-use super::facts::Facts;
 use super::found::DEPTH;
-use super::syntax::{assigned, binds, mentions, strip, words};
+use crate::facts::Facts;
+use crate::syntax::{assigned, binds, mentions, strip, words};
 
 /// Takes `let q = (q * factor)?;` into the scores whose product is in the statements `first` to
 /// `last`, where nothing else reads that `q`: the statement that goes.

@@ -1,22 +1,27 @@
 //! Attention written out, in place of which `ops::scaled_dot_product_attention` stands.
 
+mod chain;
+pub mod found;
+pub mod fused;
+mod masks;
+mod scale;
+
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, ExprMethodCall, Stmt};
 
-use super::chain::Env;
-use super::draft::Draft;
-use super::facts::Facts;
-use super::found::{DEPTH, Found};
-use super::functions::{self, Function};
-use super::fused;
-use super::masks::{added_maybe, broadcast_mask, excluded_later};
-use super::names::House;
-use super::scale;
-use super::syntax::{assigned, assigns, binds, ident, mentions, strip};
-use super::table::Home;
-use super::unit::Unit;
+use crate::draft::Draft;
+use crate::facts::Facts;
+use crate::functions::{self, Function, blocks};
+use crate::names::House;
+use crate::syntax::{assigned, assigns, binds, ident, mentions, strip};
+use crate::table::Home;
+use crate::unit::Unit;
+use chain::{Env, Scores};
+use found::{DEPTH, Found};
+use masks::{added_maybe, broadcast_mask, excluded_later};
 
 /// Rewrites the attention that is certain, and lists the rest.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
@@ -36,9 +41,7 @@ fn rewrite_in(unit: &Unit<'_>, draft: &mut Draft, ops: &str, function: &Function
         return;
     }
     let facts = Facts::of(unit, function);
-    let mut blocks = Blocks(Vec::new());
-    blocks.visit_block(function.block);
-    for inner in blocks.0 {
+    for inner in blocks(function.block) {
         if let Some(found) = in_block(&facts, inner) {
             fused::write(&facts, draft, (&function.module, ops), found);
         }
@@ -82,15 +85,6 @@ impl<'a> Visit<'a> for Softmaxes<'_, '_> {
     }
 }
 
-struct Blocks<'a>(Vec<&'a Block>);
-
-impl<'a> Visit<'a> for Blocks<'a> {
-    fn visit_block(&mut self, block: &'a Block) {
-        self.0.push(block);
-        visit::visit_block(self, block);
-    }
-}
-
 fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
     let is_number = |expr: &Expr| facts.is_number(expr, DEPTH);
     let is_owned = |expr: &Expr| facts.is_owned(expr);
@@ -112,35 +106,16 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
     for (index, stmt) in block.stmts.iter().enumerate() {
         let text = facts.unit.source.slice(stmt);
         let range = facts.unit.source.range(stmt);
-        if let Some((product, values)) = product(&env, stmt) {
-            let name = env.current.as_ref().map(|(name, _)| name.clone());
-            let mut scores = env.eval(receiver(product)?)?;
-            let inside = facts.unit.source.slice(product);
-            if let Some(name) = &name {
-                let outside = mentions(text, name)
-                    > mentions(inside, name) + usize::from(assigns(stmt, name));
-                let inside = mentions(facts.unit.source.slice(values), name) > 0;
-                if outside || inside || is_read_later(facts, block, index, stmt, name) {
-                    return None;
-                }
-            }
-            let mut masks = env.masks.keys();
-            if masks.any(|mask| is_read_later(facts, block, index, stmt, mask)) {
-                return None;
-            }
-            ranks.extend(operand_ranks(facts, product));
-            let stmts = (first.unwrap_or(index), index);
-            if let Some(scaled) = scale::of_queries(facts, block, stmts, &mut scores) {
-                removed.insert(0, (scaled, None));
-            }
-            return Some(Found {
-                scores,
+        if let Some(last) = product(&env, stmt) {
+            let scores = used_up(facts, &env, (block, index), last)?;
+            let first = first.unwrap_or(index);
+            return Some(found(
+                facts,
+                (block, first, index),
+                (scores, last),
                 removed,
-                product,
-                values,
-                last: stmt,
                 ranks,
-            });
+            ));
         }
         let bound = assigned(stmt).and_then(|(name, expr)| Some((name, env.eval(expr)?, expr)));
         if let Some((name, scores, expr)) = bound {
@@ -183,6 +158,51 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
         }
     }
     None
+}
+
+/// The scores in the product with the values, if nothing else reads them or their masks from there on.
+fn used_up(
+    facts: &Facts<'_, '_>,
+    env: &Env<'_, '_>,
+    (block, index): (&Block, usize),
+    (product, values): (&Expr, &Expr),
+) -> Option<Scores> {
+    let stmt = &block.stmts[index];
+    let scores = env.eval(receiver(product)?)?;
+    let text = |node: &Expr| facts.unit.source.slice(node);
+    if let Some((name, _)) = &env.current {
+        let outside = mentions(facts.unit.source.slice(stmt), name)
+            > mentions(text(product), name) + usize::from(assigns(stmt, name));
+        let inside = mentions(text(values), name) > 0;
+        if outside || inside || is_read_later(facts, block, index, stmt, name) {
+            return None;
+        }
+    }
+    let mut masks = env.masks.keys();
+    let is_read = masks.any(|mask| is_read_later(facts, block, index, stmt, mask));
+    (!is_read).then_some(scores)
+}
+
+/// The attention from a statement to another one of a block, which has the last product.
+fn found<'a>(
+    facts: &Facts<'a, '_>,
+    (block, first, index): (&'a Block, usize, usize),
+    (mut scores, (product, values)): (Scores, (&'a Expr, &'a Expr)),
+    mut removed: Vec<(Range<usize>, Option<String>)>,
+    mut ranks: Vec<usize>,
+) -> Found<'a> {
+    ranks.extend(operand_ranks(facts, product));
+    if let Some(scaled) = scale::of_queries(facts, block, (first, index), &mut scores) {
+        removed.insert(0, (scaled, None));
+    }
+    Found {
+        scores,
+        removed,
+        product,
+        values,
+        last: &block.stmts[index],
+        ranks,
+    }
 }
 
 /// The ranks of a product's operands.

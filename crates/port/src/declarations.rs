@@ -1,0 +1,103 @@
+//! What is written at a declaration: derives, attributes of fields, a trait above another.
+
+use syn::Item;
+
+use super::draft::Draft;
+use super::types::{Declared, Key};
+use super::unit::Unit;
+
+/// Adds derives to the first list of them, or before the declaration.
+pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]) {
+    let source = unit.source;
+    let list = one
+        .attrs()
+        .iter()
+        .find(|attr| attr.path().is_ident("derive"));
+    if let Some(syn::Meta::List(list)) = list.map(|attr| &attr.meta) {
+        let end = source.range(list).end - 1;
+        let inside = source.text[..end].trim_end();
+        let text = names.join(", ");
+        let lines = source.text[inside.len()..end].contains('\n') && inside.ends_with(',');
+        let text = if lines {
+            format!(
+                "{}{}{text},",
+                source.newline(),
+                source.indent(inside.len() - 1)
+            )
+        } else if inside.ends_with('(') {
+            text
+        } else if inside.ends_with(',') {
+            format!(" {text}")
+        } else {
+            format!(", {text}")
+        };
+        return draft.edits.insert(inside.len(), text);
+    }
+    // After the documentation, before whatever else is declared of it.
+    let first = one.attrs().iter().find(|attr| !attr.path().is_ident("doc"));
+    let at = first.map_or_else(|| declaration(unit, one), |attr| source.range(attr).start);
+    let newline = source.newline();
+    let text = format!(
+        "#[derive({})]{newline}{}",
+        names.join(", "),
+        source.indent(at)
+    );
+    draft.edits.insert(at, text);
+}
+
+/// Where a declaration begins behind its attributes.
+fn declaration(unit: &Unit<'_>, one: &Declared) -> usize {
+    let source = unit.source;
+    let (vis, keyword) = match &one.item {
+        Item::Struct(item) => (&item.vis, source.range(&item.struct_token).start),
+        Item::Enum(item) => (&item.vis, source.range(&item.enum_token).start),
+        item => return source.range(item).start,
+    };
+    match vis {
+        syn::Visibility::Inherited => keyword,
+        vis => source.range(vis).start,
+    }
+}
+
+/// Puts `#[quantizable(..)]` before a field, behind its documentation.
+pub fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &str) {
+    let source = unit.source;
+    let mut docs = field
+        .attrs
+        .iter()
+        .filter(|attr| attr.path().is_ident("doc"));
+    let at = match docs.next_back() {
+        Some(doc) => {
+            let rest = &source.text[source.range(doc).end..];
+            source.text.len() - rest.trim_start().len()
+        }
+        None => source.range(field).start,
+    };
+    let first = source.text[source.line_start(at)..at].trim().is_empty();
+    let gap = if first {
+        format!("{}{}", source.newline(), source.indent(at))
+    } else {
+        " ".to_owned()
+    };
+    draft
+        .edits
+        .insert(at, format!("#[quantizable({text})]{gap}"));
+}
+
+/// Writes `Quantizable` above a trait.
+pub fn supertrait(unit: &Unit<'_>, draft: &mut Draft, key: &Key) {
+    for one in unit.types.declared.get(key).into_iter().flatten() {
+        let Item::Trait(item) = &one.item else {
+            continue;
+        };
+        let (at, text) = match &item.colon_token {
+            Some(colon) => (unit.source.range(colon).end, " Quantizable +"),
+            None if item.generics.params.is_empty() => {
+                (unit.source.range(&item.ident).end, ": Quantizable")
+            }
+            None => (unit.source.range(&item.generics).end, ": Quantizable"),
+        };
+        draft.edits.insert(at, text);
+        draft.need_path(&one.module, &["Quantizable"]);
+    }
+}

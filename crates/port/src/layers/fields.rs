@@ -1,0 +1,167 @@
+//! The declaration and the constructors of a struct whose tensors a layer holds.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{Fields as StructFields, Member, Token};
+
+use super::holder::{Holder, Layer, named};
+use super::literals::Literals;
+use crate::source::Source;
+use crate::syntax::ident;
+
+/// The fields: a layer in the place of the weight, and no bias.
+pub fn declaration(
+    holder: &Holder<'_, '_>,
+    layers: &BTreeMap<String, Layer>,
+    nn: &str,
+) -> Option<Vec<(Range<usize>, String)>> {
+    let source = holder.unit.source;
+    let mut changes = Vec::new();
+    let mut public = false;
+    for (index, (name, field)) in named(holder.fields).enumerate() {
+        let is_bias = layers.values().any(|l| l.bias.as_ref() == Some(&name));
+        if !is_bias && !layers.contains_key(&name) {
+            continue;
+        }
+        public |= !matches!(field.vis, syn::Visibility::Inherited);
+        if let Some(layer) = layers.get(&name) {
+            let ty = if layer.is_list {
+                format!("Vec<{nn}::Linear>")
+            } else {
+                format!("{nn}::Linear")
+            };
+            changes.push(match &field.ident {
+                Some(ident) => {
+                    let range = source.range(ident).start..source.range(&field.ty).end;
+                    (range, format!("{}: {ty}", layer.name))
+                }
+                None => (source.range(&field.ty), ty),
+            });
+        } else if let StructFields::Named(fields) = holder.fields {
+            let range = item_of_list(source, &fields.named, index);
+            changes.push((range, String::new()));
+        }
+    }
+    let own = &holder.declared.name;
+    let (unit, names) = (holder.unit, layers.keys());
+    let elsewhere =
+        public && (holder.is_tuple() || unit.world.is_built_elsewhere(unit.path, own, names));
+    (!elsewhere).then_some(changes)
+}
+
+/// An element of a list with its comma and the comments above it.
+fn item_of_list<T: Spanned>(
+    source: &Source<'_>,
+    list: &Punctuated<T, Token![,]>,
+    index: usize,
+) -> Range<usize> {
+    let range = source.range(&list[index]);
+    let next = list.get(index + 1).map(|next| source.range(next).start);
+    let pair = list.pairs().nth(index);
+    let comma = pair.and_then(|pair| pair.punct().map(|comma| source.range(*comma).end));
+    let Some(comma) = comma else {
+        // The last one takes the comma before it along.
+        let before = index
+            .checked_sub(1)
+            .map(|before| source.range(&list[before]).end);
+        return before.unwrap_or(range.start)..range.end;
+    };
+    match next {
+        Some(next) if source.line(next) == source.line(comma) => range.start..next,
+        _ => source.with_comments(range.start..comma),
+    }
+}
+
+/// The constructors: the layer is made of what the tensors were.
+pub fn literals(
+    holder: &Holder<'_, '_>,
+    layers: &BTreeMap<String, Layer>,
+    nn: &str,
+) -> Option<Vec<(Range<usize>, String)>> {
+    let (unit, source) = (holder.unit, holder.unit.source);
+    let literals = Literals::of(unit, &holder.declared.name);
+    if holder.is_tuple() {
+        return tuples(holder, &literals, layers, nn);
+    }
+    if literals.found.is_empty() || literals.patterns {
+        return None;
+    }
+    let mut changes = Vec::new();
+    for (literal, in_result) in literals.found {
+        if literal.rest.is_some() {
+            return None;
+        }
+        let given = |name: &str| {
+            let is_it = |value: &syn::FieldValue| matches!(&value.member, Member::Named(member) if member == name);
+            literal.fields.iter().position(is_it)
+        };
+        for (weight, layer) in layers {
+            let value = &literal.fields[given(weight)?];
+            let mut made = source.slice(&value.expr).to_owned();
+            if layer.is_list {
+                ident(&value.expr).filter(|_| layer.bias.is_none())?;
+                made += ".get(index)?";
+            }
+            if layer.turned {
+                made += ".t()?";
+            }
+            if !in_result && (layer.turned || layer.is_list) {
+                return None;
+            }
+            let bias = match &layer.bias {
+                None => "None".to_owned(),
+                Some(bias) => {
+                    let index = given(bias)?;
+                    let range = item_of_list(source, &literal.fields, index);
+                    changes.push((range, String::new()));
+                    let text = source.slice(&literal.fields[index].expr);
+                    if holder.options.contains(bias) {
+                        text.to_owned()
+                    } else {
+                        format!("Some({text})")
+                    }
+                }
+            };
+            let made = format!("{nn}::Linear::new({made}, {bias})");
+            let made = match (layer.is_list, ident(&value.expr)) {
+                (true, Some(stack)) => {
+                    format!("(0..{stack}.dim(0)?).map(|index| Ok({made})).collect::<Result<_>>()?")
+                }
+                _ => made,
+            };
+            let text = format!("{}: {made}", layer.name);
+            changes.push((source.range(value), text));
+        }
+    }
+    Some(changes)
+}
+
+/// The edits of a tuple, which is built by calls.
+fn tuples(
+    holder: &Holder<'_, '_>,
+    literals: &Literals<'_>,
+    layers: &BTreeMap<String, Layer>,
+    nn: &str,
+) -> Option<Vec<(Range<usize>, String)>> {
+    let source = holder.unit.source;
+    let other = literals.patterns || literals.is_value || !literals.found.is_empty();
+    if literals.tuples.is_empty() || other {
+        return None;
+    }
+    let mut changes = Vec::new();
+    for (call, in_result) in &literals.tuples {
+        for (weight, layer) in layers {
+            let value = call.args.iter().nth(weight.parse().ok()?)?;
+            let turn = if layer.turned { ".t()?" } else { "" };
+            if layer.is_list || layer.turned && !in_result {
+                return None;
+            }
+            let made = format!("{nn}::Linear::new({}{turn}, None)", source.slice(value));
+            changes.push((source.range(value), made));
+        }
+    }
+    Some(changes)
+}

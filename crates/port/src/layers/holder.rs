@@ -1,0 +1,214 @@
+//! A struct with tensors that multiply, the products of its methods, and the layers that stand for them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use syn::{Fields as StructFields, Item};
+
+use super::product::Product;
+use crate::functions::{self, Function};
+use crate::syntax::words;
+use crate::table::is_codebook;
+use crate::types::Declared;
+use crate::unit::Unit;
+use crate::weights::{Origin, origin};
+
+/// A struct with tensors.
+pub struct Holder<'h, 'u> {
+    pub unit: &'h Unit<'u>,
+    pub declared: &'h Declared,
+    pub fields: &'h StructFields,
+    pub methods: Vec<Function<'h>>,
+    pub tensors: Vec<String>,
+    pub stacks: Vec<String>,
+    pub options: Vec<String>,
+    /// Whether the trait of `forward` is imported.
+    pub has_module: bool,
+}
+
+/// The products of a struct and what is left out for them.
+#[derive(Default)]
+pub struct Plan {
+    pub products: Vec<Found>,
+    pub gone: Vec<Range<usize>>,
+    /// Variables that go, and where they would be read.
+    pub variables: Vec<(String, Range<usize>)>,
+}
+
+/// A product in the text.
+pub struct Found {
+    pub range: Range<usize>,
+    /// The input, where it stays in its place.
+    pub input: Option<Range<usize>>,
+    pub product: Product,
+    pub is_result: bool,
+    /// The variable that it is bound to, and the statement.
+    pub bound: Option<(String, Range<usize>)>,
+    /// It is part of another one.
+    pub is_part: bool,
+}
+
+impl Found {
+    /// The text that replaces the old one.
+    pub fn rewritten(&self) -> Range<usize> {
+        let start = self
+            .input
+            .as_ref()
+            .map_or(self.range.start, |input| input.end);
+        start..self.range.end
+    }
+
+    /// The product as a call of a layer.
+    pub fn call(&self, layer: &str, has_module: bool) -> String {
+        let index = self.product.index.as_ref();
+        let layer = match index {
+            Some(index) => format!("{layer}[{index}]"),
+            None => layer.to_owned(),
+        };
+        let tried = if self.is_result { "" } else { "?" };
+        let input = &self.product.input;
+        match (&self.input, has_module) {
+            (Some(_), _) => format!(".apply(&self.{layer}){tried}"),
+            (None, true) => format!("self.{layer}.forward({input}){tried}"),
+            (None, false) => {
+                let bare = input.trim_start_matches('&');
+                format!("{bare}.apply(&self.{layer}){tried}")
+            }
+        }
+    }
+}
+
+/// How a layer stands for the tensors of a struct.
+pub struct Layer {
+    pub name: String,
+    pub bias: Option<String>,
+    pub turned: bool,
+    /// There are several, by an index.
+    pub is_list: bool,
+}
+
+/// The fields of a struct with their names, or with their numbers.
+pub fn named(fields: &StructFields) -> impl Iterator<Item = (String, &syn::Field)> {
+    fields.iter().enumerate().map(|(at, field)| {
+        let name = field.ident.as_ref().map(ToString::to_string);
+        (name.unwrap_or_else(|| at.to_string()), field)
+    })
+}
+
+pub fn is_inside(range: &Range<usize>, outer: &Range<usize>) -> bool {
+    outer.start <= range.start && range.end <= outer.end
+}
+
+impl<'h, 'u> Holder<'h, 'u> {
+    pub fn of(unit: &'h Unit<'u>, declared: &'h Declared) -> Option<Self> {
+        let Item::Struct(item) = &declared.item else {
+            return None;
+        };
+        let fields = &item.fields;
+        let of_type = |wanted: &str| {
+            let fields = named(fields).filter(|(_, field)| {
+                unit.source.slice(&field.ty).replace(' ', "") == wanted
+                    && !field.attrs.iter().any(|attr| attr.path().is_ident("cfg"))
+            });
+            fields.map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        let mut tensors = of_type("Tensor");
+        if tensors.is_empty() {
+            return None;
+        }
+        let mut stacks = Vec::new();
+        tensors.retain(|field| {
+            let (origin, rank) = origin(unit, &declared.name, field);
+            let made = origin > Origin::Unknown;
+            stacks.extend((made && rank == Some(3)).then(|| field.clone()));
+            // A bias has one dimension.
+            made && rank.is_none_or(|rank| rank <= 2)
+        });
+        let all = functions::of(unit.file).into_iter();
+        let own = |function: &Function<'_>| {
+            function.module == declared.module && function.of.as_ref() == Some(&declared.name)
+        };
+        let any = !tensors.is_empty() || !stacks.is_empty();
+        (any && !is_codebook(&declared.name)).then(|| Self {
+            unit,
+            declared,
+            fields,
+            methods: all.filter(own).collect(),
+            tensors,
+            stacks,
+            options: of_type("Option<Tensor>"),
+            has_module: false,
+        })
+    }
+
+    pub fn has_field(&self, name: &str) -> bool {
+        named(self.fields).any(|(own, _)| own == name)
+    }
+
+    pub fn is_tuple(&self) -> bool {
+        matches!(self.fields, StructFields::Unnamed(_))
+    }
+
+    /// The name of the layer that a weight is in.
+    pub fn name(&self, weight: &str) -> Option<String> {
+        let ends = ["_weight", "_kernel", "_w"];
+        let stem = ends.iter().find_map(|end| weight.strip_suffix(end));
+        let names = match weight {
+            "weight" | "kernel" | "w" => vec!["inner", "linear", "projection"],
+            _ => stem.into_iter().chain([weight]).collect(),
+        };
+        let free = |name: &&&str| **name == weight || !self.has_field(name);
+        names.iter().find(free).map(|name| (*name).to_owned())
+    }
+}
+
+impl Plan {
+    /// Whether a place is in what goes or is written anew.
+    pub fn is_done(&self, range: &Range<usize>) -> bool {
+        let products = self.products.iter().map(Found::rewritten);
+        let mut all = products.chain(self.gone.iter().cloned());
+        all.any(|outer| is_inside(range, &outer))
+    }
+
+    /// Whether a variable is read in what stays of a range.
+    pub fn is_read(&self, unit: &Unit<'_>, name: &str, range: &Range<usize>) -> bool {
+        let text = &unit.source.text[range.clone()];
+        words(text).filter(|word| *word == name).any(|word| {
+            let at = range.start + (word.as_ptr() as usize - text.as_ptr() as usize);
+            !self.is_done(&(at..at + word.len()))
+        })
+    }
+
+    /// The layers by their weights; `None` where a weight is used in two ways.
+    pub fn layers(&self, holder: &Holder<'_, '_>) -> Option<BTreeMap<String, Layer>> {
+        let mut layers = BTreeMap::<String, Layer>::new();
+        for Found { product, .. } in &self.products {
+            if let Some(layer) = layers.get(&product.weight) {
+                if layer.bias != product.bias || layer.turned != product.turned {
+                    return None;
+                }
+                continue;
+            }
+            // An argument of a constructor may be no weight, if nothing says so.
+            let origin = || origin(holder.unit, &holder.declared.name, &product.weight).0;
+            if product.turned && product.bias.is_none() && origin() < Origin::Loaded {
+                return None;
+            }
+            let layer = Layer {
+                name: holder.name(&product.weight)?,
+                bias: product.bias.clone(),
+                turned: product.turned,
+                is_list: product.index.is_some(),
+            };
+            let taken = layers.values().any(|other| {
+                other.name == layer.name || other.bias.is_some() && other.bias == layer.bias
+            });
+            if taken {
+                return None;
+            }
+            layers.insert(product.weight.clone(), layer);
+        }
+        let biases: Vec<_> = layers.values().filter_map(|l| l.bias.clone()).collect();
+        (!biases.iter().any(|bias| layers.contains_key(bias))).then_some(layers)
+    }
+}

@@ -1,0 +1,88 @@
+//! Tensors of a struct that multiply as a layer's weight does: a `Linear` holds them.
+
+mod fields;
+mod holder;
+pub mod literals;
+pub mod product;
+mod reads;
+mod search;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::draft::Draft;
+use crate::names::House;
+use crate::syntax::mentions;
+use crate::table::Home;
+use crate::unit::Unit;
+use crate::weights::has_products;
+use fields::{declaration, literals};
+use holder::{Holder, Plan};
+use reads::others;
+use search::plan;
+
+/// Rewrites the structs that are certain; returns their names and the names of removed tensors.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(String, String)> {
+    let mut held = BTreeSet::new();
+    if !has_products(unit) {
+        return held;
+    }
+    for declared in unit.types.declared.values() {
+        let [one] = declared.as_slice() else { continue };
+        let at = unit.source.range(&one.item).start;
+        if unit.source.is_kept(at) || draft.edits.is_rewritten(at) {
+            continue;
+        }
+        let Some(holder) = Holder::of(unit, one) else {
+            continue;
+        };
+        let nn = house.name(Home::Nn);
+        let scope = unit.types.scopes.scope(&one.module);
+        let holder = Holder {
+            has_module: scope.is_some_and(|scope| scope.bindings.contains_key("Module")),
+            ..holder
+        };
+        let with_bias = plan(&holder, true).and_then(|plan| edits(&holder, &plan, nn));
+        let changes = with_bias.or_else(|| edits(&holder, &plan(&holder, false)?, nn));
+        let Some(changes) = changes else { continue };
+        for (range, text) in changes.changes {
+            draft.edits.rewrite(range, text);
+        }
+        let gone = changes.gone.into_iter();
+        held.extend(gone.map(|field| (one.name.clone(), field)));
+        draft.need(&one.module, nn, Home::Nn);
+    }
+    held
+}
+
+/// The changes of a struct, and the fields that go.
+struct Changes {
+    changes: Vec<(Range<usize>, String)>,
+    gone: Vec<String>,
+}
+
+/// The changes that a plan needs. `None` where they are not certain.
+fn edits(holder: &Holder<'_, '_>, plan: &Plan, nn: &str) -> Option<Changes> {
+    let layers = plan.layers(holder)?;
+    let source = holder.unit.source;
+    let mut changes = Vec::new();
+    for found in &plan.products {
+        let layer = &layers[&found.product.weight];
+        // An input that is written elsewhere reads no tensor that goes.
+        let reads = |name: &String| mentions(&found.product.input, name) > 0;
+        if found.input.is_none() && layers.keys().any(reads) {
+            return None;
+        }
+        let call = found.call(&layer.name, holder.has_module);
+        changes.push((found.rewritten(), call));
+    }
+    for range in &plan.gone {
+        changes.push((source.with_comments(range.clone()), String::new()));
+    }
+    changes.extend(others(holder, plan, &layers)?);
+    changes.extend(declaration(holder, &layers, nn)?);
+    changes.extend(literals(holder, &layers, nn)?);
+    let biases = layers.values().filter_map(|layer| layer.bias.clone());
+    let gone = layers.keys().cloned().chain(biases).collect();
+    Some(Changes { changes, gone })
+}

@@ -1,0 +1,252 @@
+//! Reads of tensors that a layer holds now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Expr, ExprField, Item};
+
+use super::holder::{Holder, Layer, Plan, is_inside};
+use crate::functions::{self, Function};
+use crate::syntax::{ident, member, own_member, words};
+use crate::types::last_name;
+use crate::unit::Unit;
+
+/// Makes other reads of the tensors read from the layer. `None` where that is not certain.
+pub fn others(
+    holder: &Holder<'_, '_>,
+    plan: &Plan,
+    layers: &BTreeMap<String, Layer>,
+) -> Option<Vec<(Range<usize>, String)>> {
+    let mut reads = Reads {
+        holder,
+        plan,
+        layers,
+        own: false,
+        is_const: false,
+        called: called(holder.unit, plan),
+        is_called: false,
+        on_gpu: false,
+        changes: Vec::new(),
+        certain: true,
+    };
+    for item in &holder.unit.file.items {
+        reads.own = matches!(item, Item::Impl(one)
+            if last_name(&one.self_ty).is_some_and(|name| name == holder.declared.name));
+        reads.visit_item(item);
+    }
+    reads.certain.then_some(reads.changes)
+}
+
+/// The names of functions that compute products, of those called `forward`, and of all that these call.
+fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
+    struct Calls(BTreeSet<String>);
+    impl<'a> Visit<'a> for Calls {
+        fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+            self.0.insert(call.method.to_string());
+            visit::visit_expr_method_call(self, call);
+        }
+        fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
+            let last = path.path.segments.last();
+            self.0.extend(last.map(|last| last.ident.to_string()));
+        }
+    }
+    let functions = functions::of(unit.file);
+    let computes = |function: &&Function<'_>| {
+        let block = unit.source.range(function.block);
+        let mut products = plan.products.iter();
+        let forward = function.signature.ident.to_string().starts_with("forward");
+        forward || products.any(|found| is_inside(&found.range, &block))
+    };
+    let name = |function: &Function<'_>| function.signature.ident.to_string();
+    let mut called: BTreeSet<_> = functions.iter().filter(computes).map(name).collect();
+    let mut open: Vec<_> = called.iter().cloned().collect();
+    while let Some(next) = open.pop() {
+        let mut calls = Calls(BTreeSet::new());
+        for function in functions.iter().filter(|one| name(one) == next) {
+            calls.visit_block(function.block);
+        }
+        for function in functions.iter().map(name) {
+            if calls.0.contains(&function) && called.insert(function.clone()) {
+                open.push(function);
+            }
+        }
+    }
+    called
+}
+
+/// Whether a condition or a pattern holds for what is on a GPU only.
+fn is_gpu(condition: &str) -> bool {
+    let condition = condition.to_lowercase();
+    let gpu = |part: &str| part.contains("cuda") || part.contains("metal");
+    let other = condition.contains('!') || condition.contains("cpu");
+    !other
+        && condition
+            .split('|')
+            .filter(|one| !one.trim().is_empty())
+            .all(gpu)
+}
+
+/// Whether a condition holds for all that is on a CPU.
+fn is_cpu(condition: &str) -> bool {
+    condition.to_lowercase().contains("cpu") && !condition.contains(['!', '&', '|'])
+}
+
+struct Reads<'r, 'h, 'u> {
+    holder: &'r Holder<'h, 'u>,
+    plan: &'r Plan,
+    layers: &'r BTreeMap<String, Layer>,
+    /// In an `impl` of the struct.
+    own: bool,
+    /// In a `const fn`, which calls no accessor of a layer.
+    is_const: bool,
+    /// The functions that run in `forward`.
+    called: BTreeSet<String>,
+    /// In one of them.
+    is_called: bool,
+    /// In a branch that no CPU takes.
+    on_gpu: bool,
+    changes: Vec<(Range<usize>, String)>,
+    certain: bool,
+}
+
+impl Reads<'_, '_, '_> {
+    /// `self.inner.weight()` for a weight, `self.inner.bias()` for an optional bias.
+    fn accessor(&self, field: &str) -> Option<String> {
+        if let Some(layer) = self.layers.get(field) {
+            return (!layer.turned && !layer.is_list)
+                .then(|| format!("self.{}.weight()", layer.name));
+        }
+        let options = &self.holder.options;
+        let mut layers = self.layers.values();
+        let layer = layers.find(|layer| layer.bias.as_deref() == Some(field))?;
+        options
+            .iter()
+            .any(|option| option == field)
+            .then(|| format!("self.{}.bias()", layer.name))
+    }
+
+    fn goes(&self, name: &str) -> bool {
+        let biases = self.layers.values().filter_map(|l| l.bias.as_deref());
+        self.layers.contains_key(name) || biases.into_iter().any(|bias| bias == name)
+    }
+
+    /// A read by which nothing is taken or changed.
+    fn read(&mut self, expr: &Expr, whole: Range<usize>, end: &str) -> bool {
+        let Expr::Field(_) = expr else { return false };
+        let field = own_member(expr).filter(|field| self.own && self.goes(field));
+        let Some(field) = field else { return false };
+        if self.plan.is_done(&whole) {
+            return true;
+        }
+        // A quantized layer keeps the float weight from the first read of it on.
+        let no_cpu = self.on_gpu || self.holder.unit.is_left_out(whole.start);
+        let costs = self.layers.contains_key(&field) && self.is_called && !no_cpu;
+        match self.accessor(&field).filter(|_| !self.is_const && !costs) {
+            Some(text) => self.changes.push((whole, text + end)),
+            None => self.certain = false,
+        }
+        true
+    }
+}
+
+impl Reads<'_, '_, '_> {
+    fn branch(&mut self, on_gpu: bool, visit: impl FnOnce(&mut Self)) {
+        let outer = self.on_gpu;
+        self.on_gpu |= on_gpu;
+        visit(self);
+        self.on_gpu = outer;
+    }
+
+    fn is_option(&self, expr: &Expr) -> bool {
+        own_member(expr).is_some_and(|field| self.holder.options.contains(&field))
+    }
+
+    /// The matched value may be an option of a reference or a reference to an option.
+    fn matched(&mut self, expr: &Expr) {
+        let whole = self.holder.unit.source.range(expr);
+        let Expr::Reference(reference) = expr else {
+            return self.visit_expr(expr);
+        };
+        if !self.read(&reference.expr, whole, "") {
+            self.visit_expr(expr);
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Reads<'_, '_, '_> {
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.is_const = item.sig.constness.is_some();
+        self.is_called = self.called.contains(&item.sig.ident.to_string());
+        visit::visit_impl_item_fn(self, item);
+        (self.is_const, self.is_called) = (false, false);
+    }
+
+    fn visit_expr_if(&mut self, choice: &'a syn::ExprIf) {
+        let condition = self.holder.unit.source.slice(&*choice.cond);
+        self.visit_expr(&choice.cond);
+        self.branch(is_gpu(condition), |branch| {
+            branch.visit_block(&choice.then_branch);
+        });
+        if let Some((_, other)) = &choice.else_branch {
+            self.branch(is_cpu(condition), |branch| branch.visit_expr(other));
+        }
+    }
+
+    fn visit_arm(&mut self, arm: &'a syn::Arm) {
+        // The pattern, with its guard.
+        let on_gpu = is_gpu(self.holder.unit.source.slice(&arm.pat));
+        self.visit_pat(&arm.pat);
+        self.branch(on_gpu, |branch| branch.visit_expr(&arm.body));
+    }
+
+    fn visit_expr_match(&mut self, choice: &'a syn::ExprMatch) {
+        self.matched(&choice.expr);
+        choice.arms.iter().for_each(|arm| self.visit_arm(arm));
+    }
+
+    fn visit_expr_let(&mut self, bound: &'a syn::ExprLet) {
+        self.matched(&bound.expr);
+    }
+
+    fn visit_expr_reference(&mut self, reference: &'a syn::ExprReference) {
+        let whole = self.holder.unit.source.range(reference);
+        let other = reference.mutability.is_some() || self.is_option(&reference.expr);
+        if other || !self.read(&reference.expr, whole, "") {
+            visit::visit_expr_reference(self, reference);
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+        let source = self.holder.unit.source;
+        let is_option = self.is_option(&call.receiver);
+        let name = call.method.to_string();
+        let (range, end) = match (is_option, name.as_str()) {
+            (true, "as_ref") => (source.range(call), ""),
+            (true, "clone") => (source.range(call), ".cloned()"),
+            (true, "is_some" | "is_none") | (false, _) => (source.range(&*call.receiver), ""),
+            (true, _) => return visit::visit_expr_method_call(self, call),
+        };
+        if !self.read(&call.receiver, range, end) {
+            visit::visit_expr(self, &call.receiver);
+        }
+        call.args.iter().for_each(|arg| self.visit_expr(arg));
+    }
+
+    fn visit_expr_field(&mut self, field: &'a ExprField) {
+        let source = self.holder.unit.source;
+        let is_self = ident(&field.base).is_some_and(|base| base == "self");
+        let other = is_self && !self.own;
+        let goes = self.goes(&member(&field.member));
+        if goes && !other && !self.plan.is_done(&source.range(field)) {
+            self.certain = false;
+        }
+        visit::visit_expr_field(self, field);
+    }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        let tokens = call.tokens.to_string();
+        let read = words(&tokens).any(|word| self.goes(word));
+        self.certain &= !(read && self.own && tokens.contains("self"));
+    }
+}

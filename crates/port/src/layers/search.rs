@@ -1,0 +1,286 @@
+//! The search for products in the methods of a struct.
+
+use std::ops::Range;
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Block, Expr, Item, Stmt};
+
+use super::holder::{Found, Holder, Plan, is_inside};
+use super::product::{Env, Fields, Product, Value, is_result, returns_candle};
+use crate::facts::Facts;
+use crate::source::Source;
+use crate::syntax::{changed, words};
+
+/// The products of all methods of a struct, with what is added to them or without.
+pub fn plan(holder: &Holder<'_, '_>, biases: bool) -> Option<Plan> {
+    let fields = Fields {
+        tensors: holder.tensors.clone(),
+        stacks: holder.stacks.clone(),
+        options: holder.options.clone(),
+        // Without one of its fields, a tuple's others have other numbers.
+        biases: biases && !holder.is_tuple(),
+    };
+    let mut plan = Plan::default();
+    for method in &holder.methods {
+        let facts = Facts::of(holder.unit, method);
+        let mut search = Search {
+            env: Env::new(&facts, &fields),
+            plan: Plan::default(),
+            stmt: 0..0,
+            within: None,
+        };
+        search.env.is_candle = returns_candle(holder.unit, &method.module, method.signature);
+        search.block(method.block);
+        let Plan {
+            products,
+            gone,
+            variables,
+        } = search.plan;
+        plan.gone.extend(gone);
+        plan.variables.extend(variables);
+        plan.products
+            .extend(products.into_iter().filter(|found| !found.is_part));
+    }
+    let read = |(name, range): &(String, Range<usize>)| plan.is_read(holder.unit, name, range);
+    let certain = !plan.products.is_empty() && !plan.variables.iter().any(read);
+    certain.then_some(plan)
+}
+
+/// Whether an expression is calls of methods, the first of something at this place.
+fn begins_with(source: &Source<'_>, expr: &Expr, place: &Range<usize>) -> bool {
+    if source.range(expr) == *place {
+        return true;
+    }
+    match expr {
+        Expr::Try(inner) => begins_with(source, &inner.expr, place),
+        Expr::Paren(inner) => begins_with(source, &inner.expr, place),
+        Expr::MethodCall(call) => begins_with(source, &call.receiver, place),
+        _ => false,
+    }
+}
+
+/// The search for products in a function.
+struct Search<'e, 'f, 'u> {
+    env: Env<'e, 'f, 'u>,
+    plan: Plan,
+    /// The statement that is searched.
+    stmt: Range<usize>,
+    /// Where products are looked for: in the input of one.
+    within: Option<Range<usize>>,
+}
+
+impl Search<'_, '_, '_> {
+    fn range(&self, node: &impl Spanned) -> Range<usize> {
+        self.env.facts.unit.source.range(node)
+    }
+
+    fn block(&mut self, block: &Block) {
+        let outer = self.env.variables.clone();
+        let whole = self.range(block);
+        for stmt in &block.stmts {
+            self.stmt(stmt, &whole);
+        }
+        self.env.variables = outer;
+    }
+
+    fn stmt(&mut self, stmt: &Stmt, block: &Range<usize>) {
+        let range = self.range(stmt);
+        if let Some((name, product)) = self.env.added(stmt) {
+            self.plan.gone.push(range);
+            return self.extend(&name, product);
+        }
+        let values = match stmt {
+            Stmt::Local(local) => self.env.bound(local).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let rest = range.end..block.end;
+        if values.iter().any(|(_, value)| is_weight(value)) {
+            self.plan.gone.push(range);
+            self.leave_out(&values, &rest);
+            return self.env.variables.extend(values);
+        }
+        let first = self.plan.products.len();
+        self.stmt = range.clone();
+        visit::visit_stmt(self, stmt);
+        self.rebound(stmt);
+        for place in first..self.plan.products.len() {
+            self.leave_out_part(place, &values, &range, &rest);
+        }
+        for (name, value) in values {
+            self.bind(name, value, &range);
+        }
+    }
+
+    /// The variable of a product that is part of another goes.
+    fn leave_out_part(
+        &mut self,
+        place: usize,
+        values: &[(String, Value)],
+        stmt: &Range<usize>,
+        rest: &Range<usize>,
+    ) {
+        let Some(part) = self.plan.products[place].product.before else {
+            return;
+        };
+        let Some((name, made)) = self.plan.products[part].bound.clone() else {
+            return;
+        };
+        let between = made.end..stmt.start.max(made.end);
+        self.plan.variables.push((name.clone(), between));
+        if !values.iter().any(|(bound, _)| *bound == name) {
+            self.plan.variables.push((name, rest.clone()));
+        }
+    }
+
+    /// A variable that is a product from here on.
+    fn bind(&mut self, name: String, value: Value, stmt: &Range<usize>) {
+        let Value::Product(product) = value else {
+            return;
+        };
+        // The outermost of a statement comes first.
+        let in_stmt = |found: &Found| is_inside(&found.range, stmt);
+        let Some(last) = self.plan.products.iter().position(in_stmt) else {
+            return;
+        };
+        self.plan.products[last].bound = Some((name.clone(), stmt.clone()));
+        let product = product.after(last);
+        self.env.variables.insert(name, Value::Product(product));
+    }
+
+    /// A bias that a later statement adds to a product.
+    fn extend(&mut self, name: &str, product: Product) {
+        if let Some(place) = product.before {
+            let found = &mut self.plan.products[place];
+            found.product.bias.clone_from(&product.bias);
+            let stmt = found.bound.as_ref().map(|(_, stmt)| stmt.clone());
+            let constant = stmt.filter(|_| self.env.facts.assignments(name) == 1);
+            self.plan
+                .gone
+                .extend(constant.and_then(|stmt| self.mutable(name, stmt)));
+        }
+        self.env
+            .variables
+            .insert(name.to_owned(), Value::Product(product));
+    }
+
+    /// The `mut` of a declaration.
+    fn mutable(&self, name: &str, stmt: Range<usize>) -> Option<Range<usize>> {
+        let text = &self.env.facts.unit.source.text[stmt.clone()];
+        let at = stmt.start + text.find(&format!("mut {name}"))?;
+        Some(at..at + "mut ".len())
+    }
+
+    /// Values that a statement changes are known no more.
+    fn rebound(&mut self, stmt: &Stmt) {
+        let names = changed(stmt);
+        let is_read = |text: &str| words(text).any(|word| names.contains(word));
+        self.env.variables.retain(|name, value| {
+            let input = match value {
+                Value::Input { text, .. } => is_read(text),
+                Value::Product(product) => is_read(&product.input),
+                Value::Weight(weight) => weight.index.as_deref().is_some_and(is_read),
+                Value::One(_, index) => is_read(index),
+                Value::Stack(_) | Value::Bias(_) => false,
+            };
+            !input && !names.contains(name)
+        });
+    }
+
+    /// Variables that go are read by what goes with them.
+    fn leave_out(&mut self, values: &[(String, Value)], rest: &Range<usize>) {
+        for (name, value) in values {
+            let same = matches!(value, Value::Input { text, .. }
+                if text.trim_start_matches('&') == name);
+            if !same {
+                self.plan.variables.push((name.clone(), rest.clone()));
+            }
+        }
+    }
+
+    /// A product, if it is more than the variable that holds one.
+    fn found(&mut self, expr: &Expr) -> bool {
+        let range = self.range(expr);
+        if self
+            .within
+            .as_ref()
+            .is_some_and(|within| !is_inside(&range, within))
+        {
+            return false;
+        }
+        let Some(Value::Product(product)) = self.env.eval(expr) else {
+            return false;
+        };
+        if product.is_flat() {
+            return false;
+        }
+        if let Some(place) = product.before {
+            let before = &mut self.plan.products[place];
+            if before.product.bias == product.bias {
+                return false;
+            }
+            before.is_part = true;
+            let stmt = before.bound.as_ref().map(|(_, stmt)| stmt.clone());
+            self.plan.gone.extend(stmt);
+            // The comments about the bias.
+            let source = self.env.facts.unit.source;
+            let whole = source.whole_lines(self.stmt.clone());
+            let comments = source.with_comments(self.stmt.clone()).start..whole.start;
+            self.plan
+                .gone
+                .extend(Some(comments).filter(|range| !range.is_empty()));
+        }
+        let source = self.env.facts.unit.source;
+        let place = product.place.0.clone();
+        let is_name = source.text[place.clone()]
+            .chars()
+            .all(|c| c.is_alphanumeric() || c == '_');
+        let direct = product.before.is_none() && !is_name && begins_with(source, expr, &place);
+        let (range, is_result) = (self.range(expr), is_result(expr));
+        self.plan.products.push(Found {
+            range,
+            input: direct.then_some(place),
+            product,
+            is_result,
+            bound: None,
+            is_part: false,
+        });
+        true
+    }
+}
+
+fn is_weight(value: &Value) -> bool {
+    matches!(value, Value::Weight(_) | Value::One(..))
+}
+
+impl<'a> Visit<'a> for Search<'_, '_, '_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        let borrowed = matches!(expr, Expr::Reference(_) | Expr::Paren(_));
+        if borrowed || !self.found(expr) {
+            return visit::visit_expr(self, expr);
+        }
+        let input = self
+            .plan
+            .products
+            .last()
+            .and_then(|found| found.input.clone());
+        if input.is_some() {
+            let outer = std::mem::replace(&mut self.within, input);
+            visit::visit_expr(self, expr);
+            self.within = outer;
+        }
+    }
+
+    fn visit_block(&mut self, block: &'a Block) {
+        self.block(block);
+    }
+
+    fn visit_expr_closure(&mut self, closure: &'a syn::ExprClosure) {
+        // Its return type is not written.
+        let outer = std::mem::replace(&mut self.env.is_candle, false);
+        visit::visit_expr_closure(self, closure);
+        self.env.is_candle = outer;
+    }
+
+    fn visit_item(&mut self, _: &'a Item) {}
+}

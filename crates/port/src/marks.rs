@@ -1,0 +1,138 @@
+//! `#[quantizable(skip)]` on fields of types that hold no layer.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use syn::{Item, Type};
+
+use super::declarations::attribute;
+use super::draft::Draft;
+use super::scopes::Origin;
+use super::source::Source;
+use super::syntax::segments;
+use super::table;
+use super::types::{Declared, Key, Types, arguments, is_skipped, key};
+use super::unit::Unit;
+use super::world::World;
+
+/// Marks fields of types without layers, which the library would list as such that may have some: in
+/// types that were not derived for in the `original`.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
+    let Ok((_, file)) = Source::parse(original) else {
+        return;
+    };
+    let before = Types::of(&file);
+    for one in unit.types.declared.values().flatten() {
+        let mut known = before.declared.get(&key(one)).into_iter().flatten();
+        if !one.derives("Quantizable") || known.any(|known| known.derives("Quantizable")) {
+            continue;
+        }
+        for field in &one.fields {
+            let mut attrs = field.attrs.iter();
+            let marked = attrs.any(|attr| attr.path().is_ident("quantizable"));
+            if marked || unit.is_left_out(unit.source.range(&field.ty).start) {
+                continue;
+            }
+            let (world, ty) = (unit.world, &field.ty);
+            if !world.multiplies(unit.path, unit.types, &one.module, ty)
+                && plain(unit, one, ty) == Some(true)
+            {
+                attribute(unit, draft, field, "skip");
+            }
+        }
+    }
+}
+
+/// Whether a type has one of the crate's in it that is no tree, where all of it is known, down to the
+/// last field; `None` where it is not.
+fn plain(unit: &Unit<'_>, owner: &Declared, ty: &Type) -> Option<bool> {
+    let mut look = Look {
+        world: unit.world,
+        seen: BTreeSet::new(),
+        above: 0,
+    };
+    look.plain((unit.path, unit.types), owner, ty)
+}
+
+/// A look into all fields of a type.
+struct Look<'l> {
+    world: &'l World,
+    /// The types that were looked into, each with its file's number.
+    seen: BTreeSet<(usize, Key)>,
+    /// How many types are around the one that is looked at.
+    above: usize,
+}
+
+impl Look<'_> {
+    fn plain(&mut self, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<bool> {
+        match ty {
+            Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| self.plain(file, owner, ty))),
+            Type::Array(array) => self.plain(file, owner, &array.elem),
+            Type::Slice(slice) => self.plain(file, owner, &slice.elem),
+            Type::Paren(inner) => self.plain(file, owner, &inner.elem),
+            Type::Group(inner) => self.plain(file, owner, &inner.elem),
+            Type::Reference(reference) => self.plain(file, owner, &reference.elem),
+            Type::FnPtr(_) => Some(false),
+            Type::Path(path) if path.qself.is_none() => {
+                let arguments = arguments(ty).into_iter();
+                let inner = any(arguments.map(|ty| self.plain(file, owner, ty)))?;
+                let own = match file.1.scopes.resolve(&owner.module, &segments(&path.path)) {
+                    Origin::Local(module, name) => {
+                        let declared = file.1.declared.get(&(module, name))?;
+                        self.declared(file, declared)?
+                    }
+                    Origin::Crate(segments) => {
+                        let world = self.world;
+                        let (path, declared) = world.elsewhere(file.0, &owner.module, &segments)?;
+                        let types = world.types(&path)?;
+                        self.declared((&path, &types), &declared)?
+                    }
+                    Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => false,
+                    Origin::Other(path) => {
+                        let last = path.last()?;
+                        // Arguments of an inner type were looked at where it is named.
+                        let given = owner.params.contains(last) && path.len() == 1;
+                        let root = path.first().filter(|_| path.len() > 1);
+                        let known = table::PLAIN_TYPES.contains(&last.as_str())
+                            || root
+                                .is_some_and(|root| table::PLAIN_CRATES.contains(&root.as_str()));
+                        let known = if given { self.above > 0 } else { known };
+                        known.then_some(false)?
+                    }
+                };
+                Some(inner | own)
+            }
+            _ => None,
+        }
+    }
+
+    fn declared(&mut self, file: (&Path, &Types), all: &[Declared]) -> Option<bool> {
+        any(all.iter().map(|one| {
+            let by_hand = file.1.implements(&one.module, &one.name, "Quantizable");
+            // A walk goes on into a tree, unless what is around it is none.
+            if self.above == 0 && (by_hand || one.derives("Quantizable")) || one.derives("Copy") {
+                return Some(false);
+            }
+            if by_hand || matches!(one.item, Item::Trait(_)) {
+                return None;
+            }
+            if !self.seen.insert((file.1.id, key(one))) {
+                return Some(is_no_tree(one));
+            }
+            self.above += 1;
+            let fields = one.fields.iter().filter(|field| !is_skipped(field));
+            let inner = any(fields.map(|field| self.plain(file, one, &field.ty)));
+            self.above -= 1;
+            Some(inner? | is_no_tree(one))
+        }))
+    }
+}
+
+fn any(mut parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    parts.try_fold(false, |any, part| Some(any | part?))
+}
+
+/// Whether a walk would not know a type: what is `Copy` holds no layer.
+fn is_no_tree(one: &Declared) -> bool {
+    one.is_derivable() && !one.derives("Quantizable") && !one.derives("Copy")
+}

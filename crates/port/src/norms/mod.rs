@@ -1,0 +1,298 @@
+//! Norms written out, in place of which `ops::layer_norm` and `ops::rms_norm` stand.
+
+mod rows;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Block, Expr, Pat, Stmt};
+
+use crate::attention::fused::joined;
+use crate::draft::Draft;
+use crate::facts::Facts;
+use crate::functions::{self, Function, blocks};
+use crate::layers::product::is_result;
+use crate::names::House;
+use crate::source::Source;
+use crate::syntax::{assigned, assigns, changed, mentions, words};
+use crate::table::Home;
+use crate::unit::Unit;
+use rows::{Env, Known, MAX_PARTS, Norm, Residual, Value, Vectors};
+
+/// Rewrites the norms that are certain.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
+    let by_hand = ["sqr()", "_keepdim(", "broadcast_mul("];
+    let vectors = RefCell::default();
+    for function in functions::of(unit.file) {
+        let text = unit.source.slice(function.block);
+        if !by_hand.iter().all(|part| text.contains(part)) {
+            continue;
+        }
+        let facts = Facts::of(unit, &function);
+        for block in blocks(function.block) {
+            // Where a sum has no function, what it is added in stays.
+            for sums in [true, false] {
+                let norms = Search::of((&facts, &vectors), &function, block, sums);
+                if norms.write(draft, &function, house.name(Home::Ops)) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A norm in a statement.
+struct Found<'a> {
+    stmt: usize,
+    expr: &'a Expr,
+    norm: Norm,
+    made_by: BTreeSet<usize>,
+}
+
+/// The norms of a block.
+struct Search<'a, 'e, 'u> {
+    facts: &'e Facts<'a, 'u>,
+    block: &'a Block,
+    env: Env<'e, 'a, 'u>,
+    /// The values of statements that bind one.
+    values: BTreeMap<usize, Value>,
+    found: Vec<Found<'a>>,
+    /// The statement that is searched.
+    stmt: usize,
+}
+
+impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
+    fn of(
+        (facts, vectors): (&'e Facts<'a, 'u>, &'e RefCell<Vectors>),
+        function: &'e Function<'a>,
+        block: &'a Block,
+        sums: bool,
+    ) -> Self {
+        let mut search = Self {
+            facts,
+            block,
+            env: Env {
+                facts,
+                of: function.of.as_deref(),
+                module: &function.module,
+                variables: BTreeMap::new(),
+                sums,
+                vectors,
+            },
+            values: BTreeMap::new(),
+            found: Vec::new(),
+            stmt: 0,
+        };
+        let mut at = 0;
+        while at < block.stmts.len() {
+            at += search.stmt(at);
+        }
+        search
+    }
+
+    /// Reads a statement, or two that are a sum; returns how many they were.
+    fn stmt(&mut self, at: usize) -> usize {
+        let stmt = &self.block.stmts[at];
+        if let Some((name, value)) = self.sum(at) {
+            let made_by = BTreeSet::from([at, at + 1]);
+            self.values.insert(at, value.clone());
+            self.env.variables.insert(name, Known { value, made_by });
+            return 2;
+        }
+        self.stmt = at;
+        self.visit_stmt(stmt);
+        let bound = assigned(stmt).filter(|_| is_constant(stmt));
+        let bound = bound.and_then(|(name, expr)| Some((name, self.env.eval(expr)?)));
+        let bound = bound.filter(|(_, known)| known.made_by.len() < MAX_PARTS);
+        let Some((name, mut known)) = bound else {
+            for name in changed(stmt) {
+                self.env.variables.remove(&name);
+            }
+            return 1;
+        };
+        known.made_by.insert(at);
+        self.values.insert(at, known.value.clone());
+        self.env.variables.insert(name, known);
+        1
+    }
+
+    /// `let mut rows = xs.clone(); if let Some(term) = option { rows = rows.add(term)?; }`
+    fn sum(&self, at: usize) -> Option<(String, Value)> {
+        let [first, Stmt::Expr(Expr::If(choice), _), ..] = &self.block.stmts[at..] else {
+            return None;
+        };
+        let (name, init) = assigned(first)?;
+        let Expr::Let(bound) = &*choice.cond else {
+            return None;
+        };
+        let [add] = choice.then_branch.stmts.as_slice() else {
+            return None;
+        };
+        let (_, sum) = assigned(add).filter(|(sum, _)| *sum == name)?;
+        let value = self.env.sum(&bound.expr, &bound.pat, (&name, sum), init)?;
+        choice.else_branch.is_none().then_some((name, value))
+    }
+
+    /// Writes the norms that are certain, the last first; whether there is one.
+    fn write(&self, draft: &mut Draft, function: &Function<'_>, ops: &str) -> bool {
+        let source = self.facts.unit.source;
+        let mut written = false;
+        for found in self.found.iter().rev() {
+            let range = source.range(found.expr);
+            if draft.edits.is_rewritten(range.start) || self.facts.unit.is_left_out(range.start) {
+                continue;
+            }
+            let Some(gone) = self.gone(found) else {
+                continue;
+            };
+            let ranges = gone.iter().map(|at| source.range(&self.block.stmts[*at]));
+            let starts = ranges.clone().map(|range| range.start);
+            if starts.chain([range.start]).any(|at| source.is_kept(at)) {
+                continue;
+            }
+            let tried = if is_result(found.expr) { "" } else { "?" };
+            draft
+                .edits
+                .insert(source.line_start(range.start), comments(source, &range));
+            draft
+                .edits
+                .rewrite(range, self.call(&found.norm, ops) + tried);
+            let at = source.range(&self.block.stmts[found.stmt]).start;
+            let removed = ranges.map(|range| (range, None)).collect();
+            for (range, _) in joined(source, removed, at) {
+                draft.edits.rewrite(source.lines_of(range), "");
+            }
+            draft.need(&function.module, ops, Home::Ops);
+            written = true;
+        }
+        written
+    }
+
+    /// The statements that a norm makes needless, if nothing else reads its tensors and what it reads
+    /// is the same where it stands.
+    fn gone(&self, found: &Found<'_>) -> Option<BTreeSet<usize>> {
+        let mut gone = found.made_by.clone();
+        loop {
+            let read = gone.iter().find(|at| self.is_read(**at, found, &gone));
+            let Some(at) = read.copied() else { break };
+            if matches!(self.values.get(&at), Some(Value::Tensor(_))) {
+                return None;
+            }
+            gone.remove(&at);
+        }
+        let text = self.call(&found.norm, "");
+        if found.norm.is_hidden() {
+            return None;
+        }
+        let reads: BTreeSet<_> = words(&text).map(str::to_owned).collect();
+        let first = found.made_by.first().copied().unwrap_or(found.stmt);
+        let mut stays = (first..found.stmt).filter(|at| !gone.contains(at));
+        let same = |at: usize| changed(&self.block.stmts[at]).is_disjoint(&reads);
+        stays.all(same).then_some(gone)
+    }
+
+    /// The call of our function.
+    fn call(&self, norm: &Norm, ops: &str) -> String {
+        let Norm {
+            input,
+            weight,
+            bias,
+            eps,
+            ..
+        } = norm;
+        let is_reference = self.facts.is_reference_at(&input.name, input.place.0.start);
+        let and = if is_reference { "" } else { "&" };
+        let rows = format!("{and}{}", input.name);
+        if !norm.centered {
+            return format!("{ops}::rms_norm({rows}, {weight}, {eps})");
+        }
+        let bias = bias.as_deref().unwrap_or("None");
+        let plain = format!("{ops}::layer_norm({rows}, {weight}, {bias}, {eps})");
+        let Some(residual) = &input.residual else {
+            return plain;
+        };
+        let Residual {
+            option,
+            pattern,
+            term,
+            ..
+        } = residual;
+        format!(
+            "match {option} {{ {pattern} => {ops}::add_layer_norm({rows}, {term}, {weight}, {bias}, {eps}), \
+             None => {plain} }}"
+        )
+    }
+
+    /// Whether what stays reads the variable of a statement.
+    fn is_read(&self, at: usize, found: &Found<'_>, gone: &BTreeSet<usize>) -> bool {
+        let source = self.facts.unit.source;
+        let Some((name, _)) = assigned(&self.block.stmts[at]) else {
+            return false;
+        };
+        for (later, stmt) in self.block.stmts.iter().enumerate().skip(at + 1) {
+            let binds = usize::from(assigns(stmt, &name));
+            let within = if later == found.stmt {
+                mentions(source.slice(found.expr), &name)
+            } else {
+                0
+            };
+            let stays = !gone.contains(&later);
+            if stays && mentions(source.slice(stmt), &name) > within + binds {
+                return true;
+            }
+            if binds > 0 {
+                return false;
+            }
+        }
+        false
+    }
+}
+
+impl<'a> Visit<'a> for Search<'a, '_, '_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        let inner = matches!(expr, Expr::Path(_) | Expr::Paren(_) | Expr::Reference(_));
+        let known = self.env.eval(expr).filter(|_| !inner);
+        match known {
+            Some(Known {
+                value: Value::Tensor(norm),
+                made_by,
+            }) if norm.is_complete() => self.found.push(Found {
+                stmt: self.stmt,
+                expr,
+                norm,
+                made_by,
+            }),
+            _ => visit::visit_expr(self, expr),
+        }
+    }
+
+    /// Blocks are searched on their own.
+    fn visit_block(&mut self, _: &'a Block) {}
+    fn visit_expr_closure(&mut self, _: &'a syn::ExprClosure) {}
+    fn visit_arm(&mut self, _: &'a syn::Arm) {}
+    fn visit_item(&mut self, _: &'a syn::Item) {}
+}
+
+/// Whether a statement binds a variable that stays as it is.
+fn is_constant(stmt: &Stmt) -> bool {
+    let Stmt::Local(local) = stmt else {
+        return false;
+    };
+    let pat = match &local.pat {
+        Pat::Type(typed) => &*typed.pat,
+        pat => pat,
+    };
+    matches!(pat, Pat::Ident(pat) if pat.mutability.is_none() && pat.by_ref.is_none())
+}
+
+/// The comments in what is written anew, each on its line.
+fn comments(source: &Source<'_>, range: &Range<usize>) -> String {
+    let indent = source.indent(range.start);
+    let lines = source.text[range.clone()].lines().map(str::trim);
+    let comments = lines.filter(|line| line.starts_with("//"));
+    comments
+        .map(|line| format!("{indent}{line}{}", source.newline()))
+        .collect()
+}

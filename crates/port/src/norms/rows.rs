@@ -1,0 +1,426 @@
+//! Norms over the last dimension as models write them by hand: step by step, from rows on.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::spanned::Spanned;
+use syn::{Expr, ExprMethodCall, Pat};
+
+use crate::attention::found::DEPTH;
+use crate::facts::Facts;
+use crate::layers::product::Place;
+use crate::syntax::{ident, is_none, mentions, own_field, some_name, strip, tail};
+use crate::unit::Unit;
+use crate::weights::origin;
+
+/// What is known of a variable, and the statements that it is made by.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub value: Value,
+    pub made_by: BTreeSet<usize>,
+}
+
+/// The meaning of an expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// The last dimension of the rows.
+    Size(Input),
+    /// Their dtype, the one to compute in, and whether these may differ.
+    Dtype(Input),
+    Wide,
+    IsNarrow,
+    Tensor(Norm),
+}
+
+/// The rows: a variable, or the sum of one and an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    pub name: String,
+    /// Where the variable is read.
+    pub place: Place,
+    pub residual: Option<Residual>,
+}
+
+/// `if let pattern = option { rows = rows.add(term)?; }`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residual {
+    pub option: String,
+    pub pattern: String,
+    /// The variable of the pattern.
+    pub name: String,
+    pub term: String,
+}
+
+/// A norm as far as it is computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Norm {
+    pub input: Input,
+    /// Whether the mean is subtracted.
+    pub centered: bool,
+    /// Whether it is in the dtype to compute in.
+    wide: bool,
+    step: Step,
+    pub eps: String,
+    pub weight: String,
+    pub bias: Option<String>,
+}
+
+/// The last step, of which each follows from one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Rows,
+    Sum,
+    Mean,
+    Squares,
+    SquareSum,
+    Variance,
+    /// The variance plus epsilon, its root, and one over that.
+    Shifted,
+    Deviation,
+    Inverse,
+    Normal,
+    Weighted,
+}
+
+impl Norm {
+    fn of(input: Input) -> Self {
+        Self {
+            input,
+            centered: false,
+            wide: false,
+            step: Step::Rows,
+            eps: String::new(),
+            weight: String::new(),
+            bias: None,
+        }
+    }
+
+    /// Whether a function of `ops` computes it: with a weight, in the dtype of its input.
+    pub fn is_complete(&self) -> bool {
+        let is_rms = !self.centered;
+        let has_function = !(is_rms && (self.bias.is_some() || self.input.residual.is_some()));
+        self.step == Step::Weighted && !self.wide && has_function
+    }
+
+    /// Whether the residual's variable hides one that is read beside it.
+    pub fn is_hidden(&self) -> bool {
+        let Some(residual) = &self.input.residual else {
+            return false;
+        };
+        let bias = self.bias.as_deref().unwrap_or_default();
+        let others = [&self.input.name, &self.weight, bias, &self.eps];
+        others.iter().any(|text| mentions(text, &residual.name) > 0)
+    }
+
+    fn at(self, step: Step) -> Value {
+        Value::Tensor(Self { step, ..self })
+    }
+
+    fn is_of(&self, other: &Self) -> bool {
+        self.input == other.input && self.centered == other.centered
+    }
+}
+
+/// The parts of an expression that are read, and the statements of a norm; none has more.
+pub const MAX_PARTS: usize = 256;
+
+/// What the reading of an expression has met.
+struct Trail {
+    /// The statements of its variables.
+    made_by: BTreeSet<usize>,
+    /// How many parts may follow.
+    left: usize,
+}
+
+/// Fields that were looked for, by their types, and whether they have one dimension.
+pub type Vectors = BTreeMap<(String, String), bool>;
+
+/// The context in which expressions are read.
+pub struct Env<'e, 'f, 'u> {
+    pub facts: &'e Facts<'f, 'u>,
+    /// The type whose function it is, and its module.
+    pub of: Option<&'e str>,
+    pub module: &'e [String],
+    pub variables: BTreeMap<String, Known>,
+    /// Whether rows may be a sum.
+    pub sums: bool,
+    pub vectors: &'e RefCell<Vectors>,
+}
+
+impl Env<'_, '_, '_> {
+    fn unit(&self) -> &Unit<'_> {
+        self.facts.unit
+    }
+
+    fn text(&self, node: &impl Spanned) -> &str {
+        self.unit().source.slice(node)
+    }
+
+    fn rows(&self, name: String, expr: &Expr, residual: Option<Residual>) -> Value {
+        let place = Place(self.unit().source.range(expr));
+        let input = Input {
+            name,
+            place,
+            residual,
+        };
+        Norm::of(input).at(Step::Rows)
+    }
+
+    /// Rows that are a copy of a variable, or `name.add(term)?` where an option is `Some(term)`.
+    pub fn sum(
+        &self,
+        option: &Expr,
+        some: &Pat,
+        (name, sum): (&str, &Expr),
+        copy: &Expr,
+    ) -> Option<Value> {
+        let (Expr::MethodCall(sum), Expr::MethodCall(copy)) = (strip(sum), copy) else {
+            return None;
+        };
+        let is_sum = sum.method == "add" && ident(&sum.receiver).is_some_and(|of| of == name);
+        let is_copy = copy.method == "clone" && copy.args.is_empty();
+        let rows = ident(&copy.receiver).filter(|_| is_sum && is_copy && self.sums)?;
+        let residual = Residual {
+            option: self.text(option).to_owned(),
+            pattern: self.text(some).to_owned(),
+            name: some_name(some)?,
+            term: self.text(sum.args.first()?).to_owned(),
+        };
+        let is_new = !self.variables.contains_key(&rows);
+        is_new.then(|| self.rows(rows, &copy.receiver, Some(residual)))
+    }
+
+    /// `match residual { Some(term) => rows.add(term)?, None => rows.clone() }`
+    fn optional(&self, choice: &syn::ExprMatch) -> Option<Value> {
+        let [a, b] = choice.arms.as_slice() else {
+            return None;
+        };
+        let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
+        let Expr::MethodCall(copy) = strip(&none.body) else {
+            return None;
+        };
+        let name = ident(&copy.receiver).filter(|_| is_none(&none.pat))?;
+        self.sum(
+            &choice.expr,
+            &some.pat,
+            (&name, &some.body),
+            strip(&none.body),
+        )
+    }
+
+    /// The meaning of an expression, if it is certain.
+    pub fn eval(&self, expr: &Expr) -> Option<Known> {
+        let mut trail = Trail {
+            made_by: BTreeSet::new(),
+            left: MAX_PARTS,
+        };
+        let value = self.value(expr, &mut trail)?;
+        let made_by = trail.made_by;
+        Some(Known { value, made_by })
+    }
+
+    fn value(&self, expr: &Expr, trail: &mut Trail) -> Option<Value> {
+        trail.left = trail.left.checked_sub(1)?;
+        match expr {
+            Expr::Path(_) => {
+                let name = ident(expr)?;
+                let Some(known) = self.variables.get(&name) else {
+                    return Some(self.rows(name, expr, None));
+                };
+                trail.made_by.extend(&known.made_by);
+                Some(known.value.clone())
+            }
+            Expr::Try(inner) => self.value(&inner.expr, trail),
+            Expr::Paren(inner) => self.value(&inner.expr, trail),
+            Expr::Reference(inner) => self.value(&inner.expr, trail),
+            Expr::Cast(cast) => {
+                let size = self.value(&cast.expr, trail)?;
+                matches!(size, Value::Size(_)).then_some(size)
+            }
+            Expr::MethodCall(call) => self.method(call, trail),
+            Expr::Binary(binary) => self.binary(binary, trail),
+            Expr::Match(choice) => {
+                (self.wide_dtype(choice, trail)).or_else(|| self.optional(choice))
+            }
+            Expr::If(choice) => self.widened(choice, trail),
+            _ => None,
+        }
+    }
+
+    fn tensor(&self, expr: &Expr, trail: &mut Trail) -> Option<Norm> {
+        match self.value(expr, trail)? {
+            Value::Tensor(norm) => Some(norm),
+            _ => None,
+        }
+    }
+
+    fn method(&self, call: &ExprMethodCall, trail: &mut Trail) -> Option<Value> {
+        let norm = self.tensor(&call.receiver, trail)?;
+        let args: Vec<_> = call.args.iter().collect();
+        match (call.method.to_string().as_str(), args.as_slice(), norm.step) {
+            ("clone" | "contiguous", [], _) => Some(Value::Tensor(norm)),
+            ("dtype", [], Step::Rows) => Some(Value::Dtype(norm.input)),
+            ("dim", [dim], Step::Rows) if self.is_last(dim) => Some(Value::Size(norm.input)),
+            ("to_dtype", [dtype], _) => self.converted(norm, dtype, trail),
+            ("sqr", [], Step::Rows) => Some(norm.at(Step::Squares)),
+            ("sum_keepdim", [dim], Step::Rows) if self.is_last(dim) => Some(norm.at(Step::Sum)),
+            ("sum_keepdim", [dim], Step::Squares) if self.is_last(dim) => {
+                Some(norm.at(Step::SquareSum))
+            }
+            ("mean_keepdim", [dim], Step::Rows) if self.is_last(dim) => Some(norm.at(Step::Mean)),
+            ("mean_keepdim", [dim], Step::Squares) if self.is_last(dim) => {
+                Some(norm.at(Step::Variance))
+            }
+            ("sqrt", [], Step::Shifted) => Some(norm.at(Step::Deviation)),
+            ("recip", [], Step::Deviation) => Some(norm.at(Step::Inverse)),
+            ("broadcast_sub", [mean], Step::Rows) => {
+                let mean = self.tensor(mean, trail)?;
+                let certain = mean.step == Step::Mean && !norm.centered && mean.is_of(&norm);
+                let centered = true;
+                certain.then_some(Value::Tensor(Norm { centered, ..norm }))
+            }
+            ("broadcast_div", [by], Step::Rows) => self.divided(norm, by, Step::Deviation, trail),
+            ("broadcast_mul", [by], Step::Rows) => self.divided(norm, by, Step::Inverse, trail),
+            ("broadcast_mul", [weight], Step::Normal) => {
+                let weight = self.vector(weight, trail)?;
+                Some(Norm { weight, ..norm }.at(Step::Weighted))
+            }
+            ("broadcast_add", [bias], Step::Weighted) if norm.bias.is_none() => {
+                let bias = Some(self.vector(bias, trail)?);
+                Some(Value::Tensor(Norm { bias, ..norm }))
+            }
+            _ => None,
+        }
+    }
+
+    fn divided(&self, norm: Norm, by: &Expr, step: Step, trail: &mut Trail) -> Option<Value> {
+        let by = self.tensor(by, trail)?;
+        let certain = by.step == step && by.is_of(&norm);
+        certain.then(|| {
+            Norm {
+                eps: by.eps,
+                ..norm
+            }
+            .at(Step::Normal)
+        })
+    }
+
+    fn converted(&self, norm: Norm, dtype: &Expr, trail: &mut Trail) -> Option<Value> {
+        let wide = match self.dtype(dtype, trail)? {
+            Value::Dtype(of) if of == norm.input => false,
+            Value::Wide => true,
+            _ => return None,
+        };
+        Some(Value::Tensor(Norm { wide, ..norm }))
+    }
+
+    fn dtype(&self, dtype: &Expr, trail: &mut Trail) -> Option<Value> {
+        if self.is_f32(dtype) {
+            return Some(Value::Wide);
+        }
+        let dtype = self.value(dtype, trail)?;
+        matches!(dtype, Value::Dtype(_) | Value::Wide).then_some(dtype)
+    }
+
+    fn binary(&self, binary: &syn::ExprBinary, trail: &mut Trail) -> Option<Value> {
+        let (left, right) = (self.value(&binary.left, trail)?, &*binary.right);
+        match (left, binary.op) {
+            (Value::Tensor(norm), syn::BinOp::Div(_)) => {
+                let Value::Size(of) = self.value(right, trail)? else {
+                    return None;
+                };
+                let step = match norm.step {
+                    Step::Sum => Step::Mean,
+                    Step::SquareSum => Step::Variance,
+                    _ => return None,
+                };
+                (of == norm.input).then(|| norm.at(step))
+            }
+            (Value::Tensor(norm), syn::BinOp::Add(_)) if norm.step == Step::Variance => {
+                let eps = self.text(right).to_owned();
+                let certain = self.facts.is_number(right, DEPTH);
+                certain.then(|| Norm { eps, ..norm }.at(Step::Shifted))
+            }
+            (Value::Dtype(_), syn::BinOp::Ne(_)) => self.is_f32(right).then_some(Value::IsNarrow),
+            _ => None,
+        }
+    }
+
+    /// `match dtype { DType::F16 | DType::BF16 => DType::F32, d => d }`
+    fn wide_dtype(&self, choice: &syn::ExprMatch, trail: &mut Trail) -> Option<Value> {
+        let Value::Dtype(_) = self.value(&choice.expr, trail)? else {
+            return None;
+        };
+        let [half, other] = choice.arms.as_slice() else {
+            return None;
+        };
+        let same = match &other.pat {
+            Pat::Ident(pat) => ident(&other.body).is_some_and(|name| pat.ident == name),
+            _ => self.text(&other.body) == self.text(&choice.expr),
+        };
+        (same && self.is_f32(&half.body)).then_some(Value::Wide)
+    }
+
+    /// `if is_narrow { xs.to_dtype(DType::F32)? } else { xs.clone() }`
+    fn widened(&self, choice: &syn::ExprIf, trail: &mut Trail) -> Option<Value> {
+        let Value::IsNarrow = self.value(&choice.cond, trail)? else {
+            return None;
+        };
+        let [syn::Stmt::Expr(then, None)] = choice.then_branch.stmts.as_slice() else {
+            return None;
+        };
+        let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
+            return None;
+        };
+        let other = tail(&other.block).filter(|_| other.block.stmts.len() == 1)?;
+        let (then, other) = (self.tensor(then, trail)?, self.tensor(other, trail)?);
+        let wide = then.wide;
+        (Norm { wide, ..other } == then).then_some(Value::Tensor(then))
+    }
+
+    /// A tensor of one dimension as an expression of type `&Tensor`: a field, also with a number added or
+    /// in another dtype.
+    fn vector(&self, expr: &Expr, trail: &mut Trail) -> Option<String> {
+        if let Expr::MethodCall(call) = strip(expr)
+            && call.method == "to_dtype"
+        {
+            self.dtype(call.args.first()?, trail)?;
+            return self.vector(&call.receiver, trail);
+        }
+        self.is_vector(expr).then(|| self.facts.borrowed(expr))
+    }
+
+    fn is_vector(&self, expr: &Expr) -> bool {
+        match strip(expr) {
+            Expr::Binary(binary) => {
+                let number = |side| self.facts.is_number(side, DEPTH);
+                number(&binary.right) && self.is_vector(&binary.left)
+                    || number(&binary.left) && self.is_vector(&binary.right)
+            }
+            Expr::Field(_) => {
+                let named = own_field(expr).zip(self.of);
+                named.is_some_and(|(field, of)| self.is_vector_field(of, field))
+            }
+            _ => false,
+        }
+    }
+
+    fn is_vector_field(&self, of: &str, field: String) -> bool {
+        let mut vectors = self.vectors.borrow_mut();
+        let known = vectors.entry((of.to_owned(), field));
+        let (_, field) = known.key().clone();
+        *known.or_insert_with(|| {
+            let ty = self.unit().field(self.module, of, &field);
+            ty.is_some_and(|ty| self.unit().source.slice(ty) == "Tensor")
+                && origin(self.unit(), of, &field).1 == Some(1)
+        })
+    }
+
+    fn is_last(&self, dim: &Expr) -> bool {
+        matches!(dim, Expr::Path(_)) && self.text(dim).ends_with("Minus1")
+    }
+
+    fn is_f32(&self, dtype: &Expr) -> bool {
+        matches!(dtype, Expr::Path(_)) && self.text(dtype).ends_with("DType::F32")
+    }
+}
