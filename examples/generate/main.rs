@@ -59,7 +59,7 @@ struct Args {
     tokenizer: Option<PathBuf>,
 
     /// The text to continue
-    #[arg(long, value_name = "TEXT", default_value = "In those days ")]
+    #[arg(long, value_name = "TEXT", default_value = "In those days")]
     prompt: String,
 
     /// A question, by the model's chat template, in place of a text to continue
