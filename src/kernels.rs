@@ -7,7 +7,7 @@
 //! ```
 
 #[doc(inline)]
-pub use candle_dynquant_kernels::{Isa, reference};
+pub use candle_dynquant_kernels::{InputFactor, Isa, reference};
 
 pub(crate) use candle_dynquant_kernels::*;
 

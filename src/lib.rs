@@ -103,6 +103,7 @@ pub mod checkpoint;
 mod document;
 pub mod equalize;
 pub mod error;
+pub mod gptq;
 #[cfg(doctest)]
 mod guide;
 mod halves;
@@ -132,6 +133,7 @@ pub use {candle_core, candle_nn};
 pub use checkpoint::Checkpoint;
 pub use equalize::{Equalization, EqualizeReport, equalize};
 pub use error::{Error, ErrorKind, Result};
+pub use gptq::{GptqConfig, GptqReport, gptq};
 pub use kernels::Activation;
 pub use module::{Layer, LayerKind, LentWeight, Quantizable, WeightDType, WeightId, WeightInfo};
 pub use qconfig::{
