@@ -1,6 +1,8 @@
 //! Floats of a weight to codes in blocks, the error of each input fed back into those that become
 //! codes after it.
 
+use half::f16;
+
 use super::fit::{self, Grid};
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 
@@ -38,7 +40,11 @@ impl Channel<'_> {
         [start, end]: [usize; 2],
     ) -> BlockScale {
         let (values, weights) = (&self.targets[start..end], &feedback.squares[start..end]);
-        fit::scale(format, values, fit::Weighted(weights))
+        let own = fit::scale(format, values, fit::Weighted(weights));
+        // Inputs that depend on each other nearly, and little damping, make errors that f16 has no
+        // room for.
+        let scale = own.scale.clamp(f16::MIN, f16::MAX);
+        BlockScale { scale, ..own }
     }
 
     /// The codes of a block of inputs by that scale; those before it get their errors.

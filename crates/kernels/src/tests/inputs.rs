@@ -202,6 +202,23 @@ fn inputs_that_tell_nothing_change_nothing() {
 }
 
 #[test]
+fn values_stay_finite_without_damping_to_speak_of() {
+    let mut random = Random(14);
+    let (n, k) = (20, 96);
+    let isa = Isa::active().unwrap();
+    let weights: Vec<f32> = (0..n * k).map(|_| random.float()).collect();
+    let mut products = InputProducts::new(k);
+    products.add(isa, &inputs(2, k, &mut random));
+    let factor = products.factor(isa, 1e-13).unwrap();
+    for format in [Blocks::Int4, Blocks::Int4ZeroPoint, Blocks::Int8] {
+        let bias = vec![0.; n];
+        let packed = pack_blocks(isa, k, 1, &weights, &bias, (format, 32), Some(&factor));
+        let values = values(&packed.unwrap(), n);
+        assert!(values.iter().all(|value| value.is_finite()), "{format:?}");
+    }
+}
+
+#[test]
 fn sums_without_a_factor_have_none() {
     let isa = Isa::active().unwrap();
     let mut products = InputProducts::new(3);
