@@ -6,9 +6,9 @@
 //! assert!(Isa::available().iter().any(|isa| isa.to_string() == "portable"));
 //! ```
 
-#[doc(inline)]
-pub use candle_dynquant_kernels::Isa;
 pub(crate) use candle_dynquant_kernels::*;
+#[doc(inline)]
+pub use candle_dynquant_kernels::{InputFactor, Isa};
 
 use crate::error::{self, Error, Fault};
 use crate::words::{unknown_name, words};

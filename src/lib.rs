@@ -104,6 +104,7 @@ mod deviation;
 mod document;
 mod equalize;
 mod error;
+mod gptq;
 #[cfg(doctest)]
 mod guide;
 mod halves;
@@ -142,6 +143,9 @@ pub use {candle_core, candle_nn};
 pub use checkpoint::Checkpoint;
 pub use equalize::{Equalization, EqualizeReport, LeftNorm, NormPair, Unfoldable, equalize};
 pub use error::{Error, ErrorKind, Result};
+pub use gptq::{FedBack, GptqConfig, GptqReport, Rounded, RoundedReason, gptq};
+#[doc(hidden)]
+pub use kernels::InputFactor;
 pub use kernels::{FusedActivation, Isa};
 pub use module::{
     AnyLayer, Layer, LayerKind, Quantizable, Visitor, Walk, WalkMut, WeightDType, WeightId,

@@ -11,7 +11,7 @@
 //!
 //! `--embeddings` also quantizes the embedding tables, which are off by default; `--equalize` moves
 //! range from the outputs of layer norms to the weights that multiply them, before they are
-//! quantized; `--attention bfloat16` or `int8` has the attention of the quantized model multiply in
+//! quantized; `--gptq` quantizes weights in groups for the inputs that layers have; `--attention bfloat16` or `int8` has the attention of the quantized model multiply in
 //! that precision; `--page` writes a page with pictures, and `--profile` prints the time of each
 //! stage. The first command prints, with the times and the instruction set of your machine:
 //!
@@ -34,7 +34,7 @@
 //!
 //! The model is `crates/support/src/bert/model.rs`, which tests, benchmarks and `apps` use, too.
 //! Beside it `folder` reads and checks its files, `texts` makes batches, `measure` runs them. Here
-//! `figures` prints the results; `hub` is for `--hub`, `probe` for `--equalize` and `--page`,
+//! `figures` prints the results; `hub` is for `--hub`, `probe` for `--equalize`, `--gptq` and `--page`,
 //! `profile` for `--profile`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -94,6 +94,15 @@ struct Args {
     #[arg(long)]
     equalize: bool,
 
+    /// Quantize weights in groups, as of --preset int4, for the inputs that layers have on a few
+    /// sentences: more accurate, as fast
+    #[arg(long)]
+    gptq: bool,
+
+    /// The sentences for --equalize and --gptq, one per line [default: 16 of many kinds]
+    #[arg(long, value_name = "FILE")]
+    sentences: Option<PathBuf>,
+
     /// Precision of the factors in the quantized model's attention, where the spec leaves float32:
     /// bfloat16 is faster with AVX512-BF16, int8 with VNNI
     #[arg(long, value_name = "NAME", default_value_t)]
@@ -149,8 +158,12 @@ impl Arguments for Args {
 
         if folder.is_quantized {
             ensure!(
-                !self.equalize && !self.profile && self.page.is_none() && self.save.is_none(),
-                "--equalize, --page, --profile and --save need a float model"
+                !self.equalize
+                    && !self.gptq
+                    && !self.profile
+                    && self.page.is_none()
+                    && self.save.is_none(),
+                "--equalize, --gptq, --page, --profile and --save need a float model"
             );
             if self.attention != Precision::Float32 {
                 let spec = QConfigSpec::new().kind(LayerKind::Attention, self.attention);
@@ -165,8 +178,13 @@ impl Arguments for Args {
         }
         let float = folder.model.clone();
         let mut quantized = float.clone();
+        let sentences = match &self.sentences {
+            Some(path) => texts::read(path, &[], false)?,
+            None => Vec::new(),
+        };
+        let sentences: Vec<&str> = sentences.iter().map(|t| t.text.as_str()).collect();
         if self.equalize {
-            let equalized = probe::equalized(&mut quantized, &folder)?;
+            let equalized = probe::equalized(&mut quantized, &folder, &sentences)?;
             if self.common.report {
                 print::note(equalized);
             }
@@ -174,10 +192,14 @@ impl Arguments for Args {
         // The float model whose layers are quantized, with the same answers.
         let mut before = quantized.clone();
         let mut progress = Progress::of("layers quantized");
-        let report = quantize_dynamic_with(&mut quantized, &spec, |now| {
-            progress.tick(now.total_layers);
-            ControlFlow::Continue(())
-        })?;
+        let report = if self.gptq {
+            probe::by_inputs(&mut quantized, &folder, spec, &sentences)?
+        } else {
+            quantize_dynamic_with(&mut quantized, &spec, |now| {
+                progress.tick(now.total_layers);
+                ControlFlow::Continue(())
+            })?
+        };
 
         let mut progress = Progress::of("batches");
         let runs = measure::side_by_side(&float, &quantized, &batches, self.timings, |total| {

@@ -1,11 +1,15 @@
-//! Equalisation and inspection: what needs the model to run on a few texts of its own.
+//! Equalisation, quantizing by inputs, and inspection: what needs the model to run on a few texts of
+//! its own.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use candle_dynquant::Rounded;
 use candle_dynquant::inspect;
-use candle_dynquant::{Equalization, EqualizeReport, equalize};
-use candle_dynquant_io::output;
+use candle_dynquant::{
+    Equalization, EqualizeReport, GptqConfig, QConfigSpec, Report, equalize, gptq,
+};
+use candle_dynquant_io::{output, print};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
 
 /// Sentences of many kinds, none of which is among the texts that accuracy is measured on.
@@ -29,11 +33,8 @@ const SENTENCES: [&str; 16] = [
 ];
 
 /// Equalizes the norms of a float model.
-pub fn equalized(model: &mut Bert, folder: &Folder) -> Result<EqualizeReport> {
-    let (tokenizer, config) = (&folder.tokenizer, &folder.config);
-    let limit = Some(config.max_position_embeddings);
-    let tokens = texts::tokenize(tokenizer, config, &SENTENCES, limit)?;
-    let batches = texts::batches(&tokens, tokens.len(), config.pad_token_id)?;
+pub fn equalized(model: &mut Bert, folder: &Folder, sentences: &[&str]) -> Result<EqualizeReport> {
+    let batches = batches(folder, sentences, sentences.len().max(SENTENCES.len()))?;
     let batch = batches.first().context("no sentences")?;
     let equalization = if model.is_classifier() {
         Equalization::default()
@@ -44,6 +45,38 @@ pub fn equalized(model: &mut Bert, folder: &Folder) -> Result<EqualizeReport> {
     Ok(equalize(model, &equalization, |model| {
         model.forward(batch)
     })?)
+}
+
+/// Quantizes a float model by its inputs on sentences, one at a time: padding is no input.
+pub fn by_inputs(
+    model: &mut Bert,
+    folder: &Folder,
+    spec: QConfigSpec,
+    sentences: &[&str],
+) -> Result<Report> {
+    let batches = batches(folder, sentences, 1)?;
+    let report = gptq(model, &GptqConfig::new(spec), |model| {
+        batches
+            .iter()
+            .try_for_each(|batch| model.forward(batch).map(drop))
+    })?;
+    for Rounded { path, reason, .. } in &report.rounded {
+        print::note(format_args!("{path} rounded: {reason}"));
+    }
+    Ok(report.quantized)
+}
+
+/// Sentences, or these where there are none, in batches.
+fn batches(folder: &Folder, sentences: &[&str], size: usize) -> Result<Vec<Batch>> {
+    let sentences = if sentences.is_empty() {
+        &SENTENCES[..]
+    } else {
+        sentences
+    };
+    let (tokenizer, config) = (&folder.tokenizer, &folder.config);
+    let limit = Some(config.max_position_embeddings);
+    let tokens = texts::tokenize(tokenizer, config, sentences, limit)?;
+    texts::batches(&tokens, size, config.pad_token_id)
 }
 
 /// Writes a page of what quantization did to a model, equalized or not, measured on a batch.

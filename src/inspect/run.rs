@@ -42,6 +42,9 @@ pub struct LayerInspection {
     pub bytes_before: usize,
     /// Its state afterwards.
     pub bytes_after: usize,
+    /// Bits that each element of its weights takes now, scales and padding included; `None` if it
+    /// has no weights.
+    pub bits: Option<f64>,
     /// Its quantized weights.
     pub weights: Vec<WeightInspection>,
     /// The activations that it multiplies; `None` if it was not called.
@@ -124,6 +127,7 @@ pub fn inspect<M: Quantizable>(
                 quantized: after.is_quantized(),
                 bytes_before,
                 bytes_after,
+                bits: bits(&after.infos),
                 weights: weights(&before, &after)?,
                 input: measured.activations.as_ref().and_then(Activations::finish),
                 output: measured.output,
@@ -190,6 +194,14 @@ fn held(infos: &[WeightInfo], seen: &mut HashSet<crate::module::MemoryId>) -> us
         .iter()
         .filter(|info| info.id.as_ref().is_none_or(|id| seen.insert(id.memory())));
     new.map(|info| info.bytes).sum()
+}
+
+/// Bits for each element of some weights.
+fn bits(infos: &[WeightInfo]) -> Option<f64> {
+    let elements = |info: &WeightInfo| info.shape.iter().product::<usize>();
+    let elements: usize = infos.iter().map(elements).sum();
+    let bytes: usize = infos.iter().map(|info| info.bytes).sum();
+    (elements > 0).then(|| 8. * bytes as f64 / elements as f64)
 }
 
 /// The quantized weights of a layer beside the float ones.

@@ -15,9 +15,10 @@ const RULED: TableStyle = {
 };
 
 /// The columns of the table.
-pub(super) const HEADER: [&str; 12] = [
+pub(super) const HEADER: [&str; 13] = [
     "layer",
     "kind",
+    "bits",
     "weight dB",
     "clipped",
     "unused",
@@ -56,7 +57,7 @@ impl fmt::Display for Inspection {
         for layer in self.measured() {
             table.add_row(cells(layer));
         }
-        for column in 2..12 {
+        for column in 2..13 {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
@@ -66,7 +67,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-pub(super) fn cells(layer: &LayerInspection) -> [String; 12] {
+pub(super) fn cells(layer: &LayerInspection) -> [String; 13] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let weights = &layer.weights;
     let some = |of: &dyn Fn(&WeightInspection) -> Option<f64>| {
@@ -83,6 +84,7 @@ pub(super) fn cells(layer: &LayerInspection) -> [String; 12] {
     [
         name.to_owned(),
         layer.kind.to_string(),
+        or_dash(layer.bits.map(|bits| format!("{bits:.1}"))),
         or_dash((!weights.is_empty()).then(|| decibels(&error))),
         or_dash(some(&|weight| Some(weight.clipped))),
         or_dash(some(&|weight| weight.unused_codes)),

@@ -8,7 +8,7 @@ use super::kind::LayerKind;
 use super::tied::LentWeight;
 use super::weight_info::WeightInfo;
 use crate::error::{Error, Fault, Result};
-use crate::kernels::Precision;
+use crate::kernels::{InputFactor, Precision};
 use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
 use crate::weight::StoredWeight;
@@ -90,6 +90,17 @@ pub trait Layer: Sized + 'static {
     /// # Errors
     /// When a weight cannot be quantized with `qconfig`.
     fn quantize(&self, qconfig: &QConfig) -> Result<Self>;
+
+    /// This layer with its weight quantized so that its products with the inputs that it reports are
+    /// most exact: for [`gptq`](crate::gptq()). `None` if the layer has no such form, as by default.
+    ///
+    /// # Errors
+    /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.
+    #[doc(hidden)]
+    fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>> {
+        let _ = (qconfig, inputs);
+        Ok(None)
+    }
 
     /// The quantized weight of that name, for other layers that held the same float matrix and
     /// are quantized in the same call.
@@ -178,6 +189,16 @@ pub trait AnyLayer: sealed::Sealed + Any {
     /// As [`Layer::quantize`].
     #[doc(hidden)]
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>>;
+    /// [`Layer::quantize_for`], the result in a box.
+    ///
+    /// # Errors
+    /// As [`Layer::quantize_for`].
+    #[doc(hidden)]
+    fn quantize_for_boxed(
+        &self,
+        qconfig: &QConfig,
+        inputs: &InputFactor,
+    ) -> Result<Option<Box<dyn AnyLayer>>>;
     /// [`Layer::lend`].
     #[doc(hidden)]
     fn lend(&self, name: &str) -> Option<LentWeight>;
@@ -247,6 +268,15 @@ impl<L: Layer> AnyLayer for L {
 
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>> {
         Ok(Box::new(self.quantize(qconfig)?))
+    }
+
+    fn quantize_for_boxed(
+        &self,
+        qconfig: &QConfig,
+        inputs: &InputFactor,
+    ) -> Result<Option<Box<dyn AnyLayer>>> {
+        let quantized = self.quantize_for(qconfig, inputs)?;
+        Ok(quantized.map(|layer| Box::new(layer) as Box<dyn AnyLayer>))
     }
 
     fn lend(&self, name: &str) -> Option<LentWeight> {

@@ -9,7 +9,7 @@ use super::embedding::Embedding;
 use super::prefix::prefix_of;
 use super::projection::Projection;
 use crate::error::Result;
-use crate::kernels::FusedActivation;
+use crate::kernels::{FusedActivation, InputFactor};
 use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
@@ -205,6 +205,14 @@ impl Layer for Linear {
             projection: self.projection.quantize(qconfig)?,
             name: self.name.clone(),
         })
+    }
+
+    fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>> {
+        let quantized = self.projection.quantize_for(qconfig, inputs)?;
+        Ok(quantized.map(|projection| Self {
+            projection,
+            name: self.name.clone(),
+        }))
     }
 
     fn lend(&self, _name: &str) -> Option<LentWeight> {

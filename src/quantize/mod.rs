@@ -26,7 +26,9 @@ use crate::kernels;
 use crate::module::Quantizable;
 use crate::trace;
 use progress::Reporter;
+use spec::decision::Decision;
 use survey::Survey;
+use swap::Replacements;
 
 /// Quantizes the layers of `model` that `spec` matches, in place, and reports every layer's
 /// outcome.
@@ -92,7 +94,21 @@ where
 pub fn quantize_dynamic_with<M>(
     model: &mut M,
     spec: &QConfigSpec,
+    progress: impl FnMut(&Progress<'_>) -> ControlFlow<()>,
+) -> Result<Report>
+where
+    M: Quantizable + ?Sized,
+{
+    quantize_made(model, spec, progress, |_, _, _| Ok(Replacements::new()))
+}
+
+/// [`quantize_dynamic_with`] that takes the layers that `make` has quantized already, once it is
+/// known that the spec fits the model. `make` leaves the model as it is.
+pub(crate) fn quantize_made<M>(
+    model: &mut M,
+    spec: &QConfigSpec,
     mut progress: impl FnMut(&Progress<'_>) -> ControlFlow<()>,
+    make: impl FnOnce(&mut M, &Survey, &[Decision]) -> Result<Replacements>,
 ) -> Result<Report>
 where
     M: Quantizable + ?Sized,
@@ -101,9 +117,10 @@ where
     let survey = Survey::of(model)?;
     let mut decisions = spec.resolve(&survey)?;
     float_tensors::check_strict(&survey, |layer| decisions[layer].is_swapped())?;
+    let made = make(model, &survey, &decisions)?;
     let reporter = Reporter::new(&survey, &decisions, &mut progress);
     trace::quantize!(isa, reporter.total());
-    let mut quantized = swap::quantize(model, &survey, &decisions, reporter)?;
+    let mut quantized = swap::quantize(model, &survey, &decisions, made, reporter)?;
     quantized.settle(&survey, &mut decisions)?;
     let report = Report::new(isa, survey, decisions, &quantized);
     swap::rehearse(model, &quantized.replacements)?;

@@ -53,11 +53,13 @@ impl Quantized {
 /// Quantizes every layer that was decided for.
 ///
 /// Layers that hold one matrix quantize it once, where they can read the same weight. Embeddings
-/// come last: they can read what others multiply with, not the other way round.
+/// come last: they can read what others multiply with, not the other way round. Layers that are
+/// `made` already are taken as they are.
 pub(crate) fn quantize<M: Quantizable + ?Sized>(
     model: &M,
     survey: &Survey,
     decisions: &[Decision],
+    made: Replacements,
     reporter: Reporter<'_>,
 ) -> Result<Quantized> {
     let mut visitor = Quantize {
@@ -73,6 +75,7 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
             })
             .collect(),
         embeddings: false,
+        made,
         lent: HashMap::new(),
         done: Quantized::default(),
         reporter,
@@ -90,6 +93,7 @@ struct Quantize<'a, 'r> {
     qconfigs: BTreeMap<&'a str, (&'a QConfig, Refusal)>,
     /// Whether this walk is for the embeddings.
     embeddings: bool,
+    made: Replacements,
     /// Weights lent by quantized layers, with their paths, by the float matrix they were made
     /// from.
     lent: HashMap<WeightId, (String, LentWeight)>,
@@ -113,12 +117,13 @@ impl Visitor for Quantize<'_, '_> {
             let quantized = layer.quantize_sharing_boxed(qconfig, weight)?;
             Some((lender.clone(), quantized))
         });
+        let made = self.made.remove(path);
         let quantized = match sharing {
             Some((lender, quantized)) => {
                 self.done.sharing.insert(path.to_owned(), lender);
                 quantized
             }
-            None => match layer.quantize_boxed(qconfig) {
+            None => match made.map_or_else(|| layer.quantize_boxed(qconfig), Ok) {
                 Err(error) if refusal.leaves(&error) => {
                     self.done.refused.insert(path.to_owned(), error);
                     self.reporter.advance(path, &weights);

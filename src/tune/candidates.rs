@@ -53,7 +53,8 @@ impl Candidates {
                 .collect();
             let mut go_on = |_: &Progress<'_>| ControlFlow::Continue(());
             let reporter = Reporter::new(&survey, &decisions, &mut go_on);
-            let quantized = swap::quantize(model, &survey, &decisions, reporter)?;
+            let quantized =
+                swap::quantize(model, &survey, &decisions, Replacements::new(), reporter)?;
             sharing.extend(quantized.sharing);
             for (path, error) in quantized.refused {
                 refused.entry(path).or_insert(error);

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
-use crate::kernels::{self, Channels, Element, Factor, Isa, OutOfRange, Packed};
+use crate::kernels::{self, Channels, Element, Factor, InputFactor, Isa, OutOfRange, Packed};
 use crate::observer::ObserverConfig;
 use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
@@ -66,16 +66,17 @@ impl QWeight {
     /// could overflow its accumulator.
     #[doc(hidden)]
     pub fn from_float(weight: &Tensor, bias: Option<&Tensor>, config: &QConfig) -> Result<Self> {
-        Self::of_gates(1, weight, bias, config)
+        Self::of_gates(1, weight, bias, config, None)
     }
 
     /// [`from_float`](Self::from_float) of a weight whose output channels are `gates` gates of
-    /// recurrent units, gate by gate.
+    /// recurrent units, gate by gate. In groups it can be for inputs of which the factor is known.
     pub(crate) fn of_gates(
         gates: usize,
         weight: &Tensor,
         bias: Option<&Tensor>,
         config: &QConfig,
+        inputs: Option<&InputFactor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
         let &[n, k] = weight.dims() else {
@@ -115,7 +116,7 @@ impl QWeight {
             } => Self::int8(isa, gates, weight, &bias, observer, *activation),
             QConfig::Half(HalfType::Float16) => Self::half::<f16>(isa, gates, weight, &bias),
             QConfig::Half(HalfType::BFloat16) => Self::half::<bf16>(isa, gates, weight, &bias),
-            QConfig::Groups(groups) => Self::in_groups(isa, gates, weight, &bias, *groups),
+            QConfig::Groups(groups) => Self::in_groups(isa, gates, weight, &bias, *groups, inputs),
             QConfig::Table(_) => Err(Error::from(Fault::UnsupportedQConfig {
                 expected: "int8 with dynamic activations, half precision or integers in groups, \
                            for a weight that is multiplied"
@@ -154,6 +155,7 @@ impl QWeight {
         weight: &Tensor,
         bias: &[f32],
         groups: GroupConfig,
+        inputs: Option<&InputFactor>,
     ) -> Result<Self> {
         let format = groups.blocks()?;
         if groups.scheme == GroupScheme::Minimum {
@@ -166,7 +168,7 @@ impl QWeight {
         let (_, k) = weight.dims2()?;
         let elements = Elements::of(&weight);
         let (values, of_groups) = (elements.as_slice()?, (format, groups.inputs(k)));
-        let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups)?;
+        let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
         Ok(Self::new(packed, Format::Groups(groups)))
     }
 

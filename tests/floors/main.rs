@@ -27,7 +27,7 @@ const FLOORS: &[&[&str]] = &[
     &["nn"],
     &["quantize"],
     &["inspect"],
-    &["equalize"],
+    &["equalize", "gptq"],
     &["checkpoint", "tune"],
     &["guide"],
     &["lib"],

@@ -146,6 +146,8 @@ fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
     assert!(unused.quantized && unused.output.is_none() && unused.along.is_none());
     assert!(up.bytes_after < up.bytes_before / 2);
     assert_eq!(table.bytes_before, table.bytes_after);
+    assert_eq!(table.bits, Some(32.));
+    assert!(up.bits.is_some_and(|bits| (8. ..16.).contains(&bits)));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 
 use crate::deviation::Deviation;
 use crate::error::{Error, Fault, Result};
-use crate::kernels::FusedActivation;
+use crate::kernels::{FusedActivation, InputFactor};
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::tap::{self, Replay, Tap};
@@ -95,6 +95,31 @@ impl Projection {
     /// # Errors
     /// As [`QWeight::from_float`], and when the weight is quantized already.
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        self.quantize_by(qconfig, None)
+    }
+
+    /// [`quantize`](Self::quantize) in groups, so that products with those inputs are most exact: for
+    /// [`Layer::quantize_for`](crate::Layer::quantize_for). `None` if `qconfig` has no groups.
+    ///
+    /// # Errors
+    /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.
+    #[doc(hidden)]
+    pub fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>> {
+        if !matches!(qconfig, QConfig::Groups(_)) {
+            return Ok(None);
+        }
+        let (_, k) = self.shape()?;
+        if inputs.len() != k {
+            return Err(Error::from(Fault::InvalidArgument {
+                what: "factor of inputs",
+                expected: k.to_string(),
+                got: inputs.len().to_string(),
+            }));
+        }
+        self.quantize_by(qconfig, Some(inputs)).map(Some)
+    }
+
+    fn quantize_by(&self, qconfig: &QConfig, inputs: Option<&InputFactor>) -> Result<Self> {
         let Weight::Float(weight) = &self.weight else {
             return Err(Error::from(Fault::UnsupportedQConfig {
                 expected: "a float weight".into(),
@@ -111,7 +136,7 @@ impl Projection {
                 Ok(bias.clone())
             }
         });
-        let weight = QWeight::of_gates(self.gates, weight, self.bias.as_ref(), qconfig)?;
+        let weight = QWeight::of_gates(self.gates, weight, self.bias.as_ref(), qconfig, inputs)?;
         Ok(Self {
             weight: Weight::Quantized(Arc::new(weight)),
             bias: bias.transpose()?,

@@ -7,6 +7,7 @@ pub mod attention_int8;
 pub mod convert;
 pub mod gemm;
 mod heads;
+pub mod inputs;
 pub mod linear;
 pub mod lookup;
 pub mod norm;

@@ -19,22 +19,47 @@ const ENDS: [f32; 7] = [0.76, 0.8, 0.84, 0.88, 0.92, 0.96, 1.];
 
 /// How the values of a group become codes: `round(x / scale) + zero`, clamped.
 #[derive(Clone, Copy)]
-struct Grid {
+pub struct Grid {
     scale: f32,
     zero: f32,
     max: f32,
 }
 
 impl Grid {
+    /// The grid of a scale of that format.
+    #[inline(always)]
+    pub fn of(format: Blocks, scale: BlockScale) -> Self {
+        Self {
+            scale: scale.scale.to_f32(),
+            zero: match format {
+                Blocks::Int4ZeroPoint | Blocks::Int4Minimum => scale.offset.to_f32(),
+                Blocks::Int4 | Blocks::Int8 => format.middle() as f32,
+            },
+            max: if format.bits() == 4 { 15. } else { 255. },
+        }
+    }
+
     /// The code of a value, less zero; `inverse` is that of the scale.
     #[inline(always)]
-    fn step(self, x: f32, inverse: f32) -> f32 {
+    pub fn step(self, x: f32, inverse: f32) -> f32 {
         let code = (x * inverse + self.zero).within(0., self.max);
         (code + ROUND) - ROUND - self.zero
     }
 
+    /// The code of a step.
     #[inline(always)]
-    fn inverse(self) -> f32 {
+    pub fn code(self, step: f32) -> u8 {
+        (step + self.zero) as u8
+    }
+
+    /// The value of a step.
+    #[inline(always)]
+    pub fn value(self, step: f32) -> f32 {
+        step * self.scale
+    }
+
+    #[inline(always)]
+    pub fn inverse(self) -> f32 {
         if self.scale == 0. {
             0.
         } else {
@@ -44,13 +69,13 @@ impl Grid {
 
     /// The sum of the squares of errors.
     #[inline(always)]
-    fn error(self, values: &[f32]) -> f32 {
+    fn error(self, values: &[f32], weights: impl Weights) -> f32 {
         let inverse = self.inverse();
         let mut squares = [0f32; INPUTS];
-        each_block(values, |xs| {
-            for (square, x) in squares.iter_mut().zip(xs) {
-                let error = x - self.step(*x, inverse) * self.scale;
-                *square += error * error;
+        each_block(values, weights, |xs, weights| {
+            for i in 0..INPUTS {
+                let error = xs[i] - self.step(xs[i], inverse) * self.scale;
+                squares[i] += error * error * weights[i];
             }
         });
         together(squares)
@@ -58,14 +83,14 @@ impl Grid {
 
     /// The best scale for the codes that values have by this one.
     #[inline(always)]
-    fn fitted(self, values: &[f32]) -> f32 {
+    fn fitted(self, values: &[f32], weights: impl Weights) -> f32 {
         let inverse = self.inverse();
         let (mut products, mut squares) = ([0f32; INPUTS], [0f32; INPUTS]);
-        each_block(values, |xs| {
+        each_block(values, weights, |xs, weights| {
             for i in 0..INPUTS {
                 let step = self.step(xs[i], inverse);
-                products[i] += xs[i] * step;
-                squares[i] += step * step;
+                products[i] += xs[i] * step * weights[i];
+                squares[i] += step * step * weights[i];
             }
         });
         let square = together(squares);
@@ -77,15 +102,56 @@ impl Grid {
     }
 }
 
-/// Calls `take` with each 32 values, the last filled up with zeros, which have no error.
+/// What the square of each error counts.
+pub trait Weights: Copy {
+    /// Those of 32 values from `start` on; of fewer, the rest may be any.
+    fn block(self, start: usize) -> [f32; INPUTS];
+}
+
+/// All the same.
+#[derive(Clone, Copy)]
+pub struct Equal;
+
+impl Weights for Equal {
+    #[inline(always)]
+    fn block(self, _start: usize) -> [f32; INPUTS] {
+        [1.; INPUTS]
+    }
+}
+
+/// One for each value.
+#[derive(Clone, Copy)]
+pub struct Weighted<'a>(pub &'a [f32]);
+
+impl Weights for Weighted<'_> {
+    #[inline(always)]
+    fn block(self, start: usize) -> [f32; INPUTS] {
+        block_of(&self.0[start..])
+    }
+}
+
+/// The first 32 values, or all and zeros, which have no error.
 #[inline(always)]
-fn each_block(values: &[f32], mut take: impl FnMut(&[f32; INPUTS])) {
-    let (blocks, rest) = values.as_chunks::<INPUTS>();
-    blocks.iter().for_each(&mut take);
-    if !rest.is_empty() {
-        let mut block = [0.; INPUTS];
-        block[..rest.len()].copy_from_slice(rest);
-        take(&block);
+fn block_of(values: &[f32]) -> [f32; INPUTS] {
+    match values.first_chunk() {
+        Some(block) => *block,
+        None => {
+            let mut block = [0.; INPUTS];
+            block[..values.len()].copy_from_slice(values);
+            block
+        }
+    }
+}
+
+/// Calls `take` with each 32 values and their weights.
+#[inline(always)]
+fn each_block(
+    values: &[f32],
+    weights: impl Weights,
+    mut take: impl FnMut(&[f32; INPUTS], &[f32; INPUTS]),
+) {
+    for start in (0..values.len()).step_by(INPUTS) {
+        take(&block_of(&values[start..]), &weights.block(start));
     }
 }
 
@@ -103,7 +169,7 @@ fn together(mut lanes: [f32; INPUTS]) -> f32 {
 
 /// The scale of a group of values in that format; 0 where all are.
 #[inline(always)]
-pub fn scale(format: Blocks, values: &[f32]) -> BlockScale {
+pub fn scale(format: Blocks, values: &[f32], weights: impl Weights) -> BlockScale {
     match format {
         Blocks::Int8 => {
             let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
@@ -112,14 +178,14 @@ pub fn scale(format: Blocks, values: &[f32]) -> BlockScale {
                 offset: f16::ZERO,
             }
         }
-        Blocks::Int4 => symmetric(values),
-        Blocks::Int4ZeroPoint | Blocks::Int4Minimum => affine(values),
+        Blocks::Int4 => symmetric(values, weights),
+        Blocks::Int4ZeroPoint | Blocks::Int4Minimum => affine(values, weights),
     }
 }
 
 /// The extreme becomes the first code or, with a negative scale, the other side's does.
 #[inline(always)]
-fn symmetric(values: &[f32]) -> BlockScale {
+fn symmetric(values: &[f32], weights: impl Weights) -> BlockScale {
     let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
     let scales = SHARES
         .iter()
@@ -129,9 +195,9 @@ fn symmetric(values: &[f32]) -> BlockScale {
         zero: 8.,
         max: 15.,
     });
-    let best = best(grids, values);
+    let best = best(grids, values, weights);
     BlockScale {
-        scale: f16::from_f32(best.fitted(values)),
+        scale: f16::from_f32(best.fitted(values, weights)),
         offset: f16::ZERO,
     }
 }
@@ -139,7 +205,7 @@ fn symmetric(values: &[f32]) -> BlockScale {
 /// The ends of the range, 0 within it, become the first and the last code, the zero point an
 /// integer.
 #[inline(always)]
-fn affine(values: &[f32]) -> BlockScale {
+fn affine(values: &[f32], weights: impl Weights) -> BlockScale {
     let min = values.iter().fold(0f32, |min, x| min.min(*x));
     let max = values.iter().fold(0f32, |max, x| max.max(*x));
     let ends = ENDS
@@ -154,16 +220,16 @@ fn affine(values: &[f32]) -> BlockScale {
             max: 15.,
         }
     });
-    let best = best(grids, values);
+    let best = best(grids, values, weights);
     BlockScale {
-        scale: f16::from_f32(best.fitted(values)),
+        scale: f16::from_f32(best.fitted(values, weights)),
         offset: f16::from_f32(best.zero),
     }
 }
 
 /// The first grid of the least error.
 #[inline(always)]
-fn best(grids: impl Iterator<Item = Grid>, values: &[f32]) -> Grid {
+fn best(grids: impl Iterator<Item = Grid>, values: &[f32], weights: impl Weights) -> Grid {
     let none = Grid {
         scale: 0.,
         zero: 0.,
@@ -171,7 +237,7 @@ fn best(grids: impl Iterator<Item = Grid>, values: &[f32]) -> Grid {
     };
     let mut best = (none, f32::INFINITY);
     for grid in grids {
-        let error = grid.error(values);
+        let error = grid.error(values, weights);
         if error < best.1 {
             best = (grid, error);
         }
@@ -182,16 +248,7 @@ fn best(grids: impl Iterator<Item = Grid>, values: &[f32]) -> Grid {
 /// The codes of up to 32 values by a scale of that format.
 #[inline(always)]
 pub fn codes(format: Blocks, values: &[f32], scale: BlockScale) -> [u8; INPUTS] {
-    let grid = Grid {
-        scale: scale.scale.to_f32(),
-        zero: match format {
-            Blocks::Int4ZeroPoint | Blocks::Int4Minimum => scale.offset.to_f32(),
-            Blocks::Int4 | Blocks::Int8 => format.middle() as f32,
-        },
-        max: if format.bits() == 4 { 15. } else { 255. },
-    };
+    let grid = Grid::of(format, scale);
     let inverse = grid.inverse();
-    let mut block = [0.; INPUTS];
-    block[..values.len()].copy_from_slice(values);
-    block.map(|x| (grid.step(x, inverse) + grid.zero) as u8)
+    block_of(values).map(|x| grid.code(grid.step(x, inverse)))
 }

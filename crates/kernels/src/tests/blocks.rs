@@ -198,7 +198,7 @@ fn floats_become_the_same_codes_everywhere_and_few_errors() {
         let mut known = None;
         for isa in Isa::available() {
             for threads in [1, 3] {
-                let pack = || pack_blocks(isa, k, 1, &values, &bias, (format, group));
+                let pack = || pack_blocks(isa, k, 1, &values, &bias, (format, group), None);
                 let packed = Pool::new(threads).install(pack).unwrap();
                 let mut got = Vec::new();
                 (0..n).for_each(|i| read_channel(&packed, i, |chunk| got.extend_from_slice(chunk)));
@@ -222,13 +222,13 @@ fn floats_become_the_same_codes_everywhere_and_few_errors() {
 fn weights_of_zeros_stay_zeros_and_others_are_refused() {
     let isa = Isa::active().unwrap();
     for format in FORMATS {
-        let packed = pack_blocks(isa, 40, 1, &[0.; 80], &[0., 1.], (format, 32)).unwrap();
+        let packed = pack_blocks(isa, 40, 1, &[0.; 80], &[0., 1.], (format, 32), None).unwrap();
         read_channel(&packed, 1, |chunk| assert_eq!(chunk, [0.; 40]));
         let ys = linear(Product::of(&[1.; 40], 1, &packed, None));
         assert_eq!(ys, [0., 1.]);
         let mut values = [1.; 80];
         values[41] = f32::INFINITY;
-        let error = pack_blocks(isa, 40, 1, &values, &[0., 1.], (format, 32)).unwrap_err();
+        let error = pack_blocks(isa, 40, 1, &values, &[0., 1.], (format, 32), None).unwrap_err();
         let expected = Error::NonFiniteWeight {
             index: vec![1, 1],
             value: f32::INFINITY,
@@ -248,6 +248,7 @@ fn symmetric_weights_of_4_bits_take_less_than_4_7_bits() {
             &[1.; 384 * 256],
             &[0.; 256],
             (Blocks::Int4, 32),
+            None,
         );
         let bits = packed.unwrap().bytes() * 8;
         assert!(bits as f32 / (384. * 256.) < 4.7, "{isa}: {bits}");

@@ -3,6 +3,7 @@
 mod attention;
 mod blocks;
 mod convert;
+mod inputs;
 mod layout;
 mod lookup;
 // A panic, which each of them is for, ends a WebAssembly program.

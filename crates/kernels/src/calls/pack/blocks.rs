@@ -4,19 +4,24 @@ use std::ops::Range;
 
 use super::{Channels, each_panel};
 use crate::arch::op::Op;
+use crate::calls::inputs::InputFactor;
 use crate::error::{Error, Result};
 use crate::isa::Isa;
-use crate::loops::fit;
+use crate::loops::feedback::{self, Feedback};
+use crate::loops::fit::{self, Equal};
 use crate::loops::number::Number;
 use crate::packed::blocks::BlockCodes;
 use crate::packed::{Element, Packed, PanelMut};
-use crate::qparams::blocks::{Blocks, INPUTS};
+use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 use crate::reference::InBlocks;
 use crate::sizes;
 
 /// Packs `values`, `[n, k]`, in blocks, with a bias per channel. Groups of `group` inputs, a
 /// multiple of 32 or all, share a scale, the one that leaves the least squares of errors. Channels
 /// are `gates` stretches of one length.
+///
+/// With the factor of the inputs that it is for, the error of each input is fed back into those
+/// before it: GPTQ, from the last to the first. Then the squares are of the errors of products.
 ///
 /// Channels of very small or very large values have a factor, a power of two, which scales in
 /// f16 have no room for.
@@ -25,7 +30,8 @@ use crate::sizes;
 /// When a value is NaN or infinite.
 ///
 /// # Panics
-/// If there are no `n * k` values, `group` is no multiple of 32, or `gates` do not divide `n`.
+/// If there are no `n * k` values, `group` is no multiple of 32, the factor is of other inputs than
+/// `k`, or `gates` do not divide `n`.
 pub fn pack_blocks(
     isa: Isa,
     k: usize,
@@ -33,8 +39,10 @@ pub fn pack_blocks(
     values: &[f32],
     bias: &[f32],
     (format, group): (Blocks, usize),
+    inputs: Option<&InputFactor>,
 ) -> Result<Packed> {
     sizes::check("values, [n, k]", values, &[bias.len(), k]);
+    let feedback = inputs.map(|inputs| inputs.feedback(k));
     assert!(
         group > 0 && group.is_multiple_of(INPUTS),
         "group: expected a multiple of {INPUTS}, got {group}"
@@ -56,6 +64,7 @@ pub fn pack_blocks(
             k,
             group,
             values,
+            feedback,
             panel: &mut panel,
         });
         Ok::<_, Error>(())
@@ -78,6 +87,7 @@ struct Fit<'a, 'b> {
     k: usize,
     group: usize,
     values: &'a [f32],
+    feedback: Option<Feedback<'a>>,
     panel: &'a mut PanelMut<'b>,
 }
 
@@ -86,26 +96,57 @@ impl Op for Fit<'_, '_> {
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        let Self {
-            format,
-            k,
-            group,
-            values,
-            panel,
-        } = self;
-        let mut scaled = Vec::with_capacity(k);
-        for (channel, values) in values.chunks_exact(k.max(1)).enumerate() {
+        let mut scaled = Vec::with_capacity(self.values.len());
+        for (channel, values) in self.values.chunks_exact(self.k.max(1)).enumerate() {
             // A power of two has an exact inverse.
-            let inverse = 1. / panel.scales[channel];
-            scaled.clear();
+            let inverse = 1. / self.panel.scales[channel];
             scaled.extend(values.iter().map(|x| x * inverse));
-            for (group_index, values) in scaled.chunks(group).enumerate() {
-                let scale = fit::scale(format, values);
+        }
+        match self.feedback {
+            None => self.each_alone(&scaled),
+            Some(feedback) => self.with_feedback(&scaled, feedback),
+        }
+    }
+}
+
+impl Fit<'_, '_> {
+    #[inline(always)]
+    fn each_alone(self, values: &[f32]) {
+        let Self { format, group, .. } = self;
+        for (channel, values) in values.chunks_exact(self.k.max(1)).enumerate() {
+            for (group_index, values) in values.chunks(group).enumerate() {
+                let scale = fit::scale(format, values, Equal);
                 for (block, values) in values.chunks(INPUTS).enumerate() {
                     let codes = fit::codes(format, values, scale);
                     let block = group_index * (group / INPUTS) + block;
-                    panel.put_block(format, [block, channel], &codes, scale);
+                    self.panel
+                        .put_block(format, [block, channel], &codes, scale);
                 }
+            }
+        }
+    }
+
+    /// Block by block, so that all channels take the same factors from a cache.
+    #[inline(always)]
+    fn with_feedback(self, values: &[f32], feedback: Feedback<'_>) {
+        let Self {
+            format, group, k, ..
+        } = self;
+        let mut targets = values.to_vec();
+        let mut scales = vec![BlockScale::default(); self.panel.scales.len()];
+        for block in (0..k.div_ceil(INPUTS)).rev() {
+            let range = [block * INPUTS, k.min((block + 1) * INPUTS)];
+            let start = range[0] / group * group;
+            let begins = range[1] == k.min(start + group);
+            let rows = values.chunks_exact(k).zip(targets.chunks_exact_mut(k));
+            for (channel, (values, targets)) in rows.enumerate() {
+                let mut own = feedback::Channel { values, targets };
+                if begins {
+                    scales[channel] = own.scale(format, feedback, [start, range[1]]);
+                }
+                let codes = own.codes(format, feedback, range, scales[channel]);
+                self.panel
+                    .put_block(format, [block, channel], &codes, scales[channel]);
             }
         }
     }

@@ -1,0 +1,69 @@
+//! Sums of products of rows of f64, for the few matrices that are decomposed.
+//!
+//! Sums are of 8 lanes and then of pairs of them, without fused operations, so that each instruction
+//! set finds the same ones.
+
+const LANES: usize = 8;
+
+/// Rows of the left side of a tile.
+pub const ROWS: usize = 4;
+
+/// Rows of its right side.
+pub const COLUMNS: usize = 2;
+
+/// The product of each two rows of one length.
+#[inline(always)]
+pub fn tile(rows: [&[f64]; ROWS], columns: [&[f64]; COLUMNS]) -> [[f64; COLUMNS]; ROWS] {
+    let len = rows[0].len();
+    let rows = rows.map(|row| row[..len].as_chunks::<LANES>());
+    let columns = columns.map(|column| column[..len].as_chunks::<LANES>());
+    let mut sums = [[[0f64; LANES]; COLUMNS]; ROWS];
+    for i in 0..len / LANES {
+        let columns = columns.map(|(chunks, _)| chunks[i]);
+        for (sums, (chunks, _)) in sums.iter_mut().zip(rows) {
+            for (sums, column) in sums.iter_mut().zip(columns) {
+                for lane in 0..LANES {
+                    sums[lane] += chunks[i][lane] * column[lane];
+                }
+            }
+        }
+    }
+    let mut out = [[0.; COLUMNS]; ROWS];
+    for i in 0..ROWS {
+        for j in 0..COLUMNS {
+            for (lane, (x, y)) in rows[i].1.iter().zip(columns[j].1).enumerate() {
+                sums[i][j][lane] += x * y;
+            }
+            out[i][j] = together(sums[i][j]);
+        }
+    }
+    out
+}
+
+/// The product of two rows of one length.
+#[inline(always)]
+pub fn dot(row: &[f64], column: &[f64]) -> f64 {
+    let (rows, columns) = (row.as_chunks::<LANES>(), column.as_chunks::<LANES>());
+    let mut sums = [0f64; LANES];
+    for (x, y) in rows.0.iter().zip(columns.0) {
+        for lane in 0..LANES {
+            sums[lane] += x[lane] * y[lane];
+        }
+    }
+    for (lane, (x, y)) in rows.1.iter().zip(columns.1).enumerate() {
+        sums[lane] += x * y;
+    }
+    together(sums)
+}
+
+#[inline(always)]
+fn together(mut lanes: [f64; LANES]) -> f64 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}

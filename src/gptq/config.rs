@@ -1,0 +1,52 @@
+//! How a model is quantized by its inputs.
+
+use crate::error::{Error, Fault, Result};
+use crate::quantize::QConfigSpec;
+
+/// How [`gptq`](super::gptq()) goes about it: the layers and their configurations are a spec's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GptqConfig {
+    pub(super) spec: QConfigSpec,
+    pub(super) damping: f64,
+    pub(super) memory: usize,
+}
+
+impl GptqConfig {
+    /// Damping of 0.01, and 1 GiB for sums.
+    pub fn new(spec: QConfigSpec) -> Self {
+        Self {
+            spec,
+            damping: 0.01,
+            memory: 1 << 30,
+        }
+    }
+
+    /// What is added to the mean square of each input, as a share of that of all inputs of the layer:
+    /// the more, the less errors are fed back. 0.01 by default, above 0.
+    #[must_use]
+    pub fn damping(self, damping: f64) -> Self {
+        Self { damping, ..self }
+    }
+
+    /// Bytes for sums of products of inputs, 1 GiB by default; of a layer of `k` inputs they take
+    /// `4 k^2`. The model is run as often as it takes to have them of all layers, a layer at least
+    /// each time.
+    #[must_use]
+    pub fn memory(self, bytes: usize) -> Self {
+        Self {
+            memory: bytes,
+            ..self
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.damping > 0. && self.damping.is_finite() {
+            return Ok(());
+        }
+        Err(Error::from(Fault::InvalidArgument {
+            what: "damping",
+            expected: "a number above 0".into(),
+            got: self.damping.to_string(),
+        }))
+    }
+}

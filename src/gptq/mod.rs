@@ -1,0 +1,212 @@
+//! GPTQ: weights in groups, quantized for the inputs of a few typical runs.
+
+mod collect;
+mod config;
+mod report;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+pub use config::GptqConfig;
+pub use report::{FedBack, GptqReport, Rounded, RoundedReason};
+
+use crate::error::{Error, Fault, Result};
+use crate::kernels::{self, InputProducts, Isa};
+use crate::module::{AnyLayer, LayerKind, Quantizable, Visitor, Walk};
+use crate::qconfig::QConfig;
+use crate::quantize::quantize_made;
+use crate::quantize::spec::decision::Decision;
+use crate::quantize::survey::{Found, Survey};
+use crate::quantize::swap::Replacements;
+use collect::{Inputs, Place, collect};
+
+/// Quantizes a model in place as [`quantize_dynamic`](crate::quantize_dynamic) does, layers in groups
+/// with smaller errors on inputs like those that `run` gives it.
+///
+/// `run` runs the model on typical inputs, some dozens of sentences for example, from one thread. It is
+/// called as often as the [memory](GptqConfig::memory) for sums makes it necessary, with the float
+/// model. Layers of kind `Linear` report their inputs; layers in groups that report none or are not
+/// called are rounded, as by `quantize_dynamic`, and named in the report. The model is unchanged by an
+/// error.
+///
+/// ```
+/// use candle_core::{Device, Module, Tensor};
+/// use candle_dynquant::{GptqConfig, QConfigSpec, gptq, nn, quantize_dynamic};
+///
+/// // Inputs of few directions.
+/// let directions = Tensor::randn(0f32, 1., (8, 64), &Device::Cpu)?;
+/// let xs = Tensor::randn(0f32, 1., (100, 8), &Device::Cpu)?.matmul(&directions)?;
+/// let float = nn::Linear::new(Tensor::randn(0f32, 1., (32, 64), &Device::Cpu)?, None);
+/// let (mut rounded, mut model) = (float.clone(), float.clone());
+/// quantize_dynamic(&mut rounded, &QConfigSpec::int4())?;
+/// let report = gptq(&mut model, &GptqConfig::new(QConfigSpec::int4()), |model| model.forward(&xs))?;
+/// println!("{report}"); // 1 of 1 layers in groups quantized by their inputs
+///
+/// let error = |model: &nn::Linear| -> candle_core::Result<f32> {
+///     (model.forward(&xs)? - float.forward(&xs)?)?.sqr()?.sum_all()?.to_scalar()
+/// };
+/// assert!(error(&model)? < 0.5 * error(&rounded)?);
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+///
+/// # Theory
+/// Rounding each weight to the nearest code leaves the least errors of weights, not of products: on
+/// inputs that depend on each other, the error of one weight can be made up for by others. With the
+/// inputs `X`, `[rows, k]`, of a layer, the error of a channel with the weights `w` and the values
+/// `q` of its codes is `|X (w - q)|^2 = |L^T (w - q)|^2`, where `L L^T = X^T X`. From the last input
+/// to the first, each becomes the code next to
+///
+/// `t_j = w_j + sum over i > j of (L_ij / L_jj) (w_i - q_i)`,
+///
+/// which makes its term of the sum the least, `(L_jj (t_j - q_j))^2`. A group's scale is the one that
+/// leaves the least sum of these terms for the `t` of when the group begins. This is GPTQ (Frantar et
+/// al., 2022), of which the inputs are taken from the last to the first, so that the factor of
+/// `X^T X` does what it takes that of the inverse for; other orders, as by size, are not offered.
+/// `damping` times the mean of the diagonal is added to it.
+///
+/// The inputs are the float model's. Codes, scales and products are those of any weight in groups:
+/// the layers are as fast, are saved and loaded alike, and their bits depend on neither threads nor
+/// instruction set.
+///
+/// # Errors
+/// As [`quantize_dynamic`](crate::quantize_dynamic), and when `run` fails, an input is NaN or infinite,
+/// the spec quantizes no layer in groups, or the damping is not above 0 or too little.
+pub fn gptq<M, T>(
+    model: &mut M,
+    config: &GptqConfig,
+    mut run: impl FnMut(&M) -> candle_core::Result<T>,
+) -> Result<GptqReport>
+where
+    M: Quantizable + ?Sized,
+{
+    config.check()?;
+    let mut made = Made {
+        isa: kernels::active()?,
+        damping: config.damping,
+        inputs: BTreeMap::new(),
+        layers: Replacements::new(),
+        fed_back: Vec::new(),
+        rounded: Vec::new(),
+    };
+    let mut runs = 0;
+    let make = |model: &mut M, survey: &Survey, decisions: &[Decision]| {
+        let mut places = places(survey, decisions, &mut made.rounded)?;
+        while !places.is_empty() {
+            let rest = places.split_off(at_once(&places, config.memory));
+            let inputs = collect(model, made.isa, &places, &mut run)?;
+            made.inputs = (places.into_iter().zip(inputs))
+                .map(|(place, inputs)| (place.path, (place.qconfig, inputs)))
+                .collect();
+            Walk::over(model, &mut made)?;
+            runs += 1;
+            places = rest;
+        }
+        Ok(std::mem::take(&mut made.layers))
+    };
+    let quantized = quantize_made(model, &config.spec, |_| ControlFlow::Continue(()), make)?;
+    Ok(GptqReport {
+        fed_back: made.fed_back,
+        rounded: made.rounded,
+        runs,
+        quantized,
+    })
+}
+
+/// The layers in groups whose inputs are to be known; the others are rounded.
+fn places(
+    survey: &Survey,
+    decisions: &[Decision],
+    rounded: &mut Vec<Rounded>,
+) -> Result<Vec<Place>> {
+    let mut places = Vec::new();
+    for (layer, decision) in survey.layers.iter().zip(decisions) {
+        let Decision::Swap { qconfig, .. } = decision else {
+            continue;
+        };
+        if !matches!(qconfig, QConfig::Groups(_)) {
+            continue;
+        }
+        let path = layer.path.clone();
+        match inputs_of(layer) {
+            Some(k) => places.push(Place {
+                path,
+                k,
+                qconfig: qconfig.clone(),
+            }),
+            None => rounded.push(Rounded {
+                path,
+                reason: RoundedReason::Kind,
+            }),
+        }
+    }
+    if places.is_empty() && rounded.is_empty() {
+        return Err(Error::from(Fault::UnsupportedQConfig {
+            expected: "a spec that quantizes layers in groups, as `QConfigSpec::int4()`".into(),
+            got: "one that quantizes none so".into(),
+        }));
+    }
+    Ok(places)
+}
+
+/// The inputs of its weight, of a layer that may report what this multiplies.
+fn inputs_of(layer: &Found) -> Option<usize> {
+    let reports = matches!(layer.kind, LayerKind::Linear | LayerKind::Custom(_));
+    match &layer.weights[..] {
+        [weight] if reports => weight.shape.get(1).copied(),
+        _ => None,
+    }
+}
+
+/// The number of places, one at least, whose sums fit.
+fn at_once(places: &[Place], memory: usize) -> usize {
+    let mut bytes = 0usize;
+    let fit = places.iter().take_while(|place| {
+        bytes = bytes.saturating_add(InputProducts::bytes(place.k));
+        bytes <= memory
+    });
+    fit.count().max(1)
+}
+
+/// The visitor that quantizes layers of which the inputs are known.
+struct Made {
+    isa: Isa,
+    damping: f64,
+    inputs: BTreeMap<String, (QConfig, Inputs)>,
+    layers: Replacements,
+    fed_back: Vec<FedBack>,
+    rounded: Vec<Rounded>,
+}
+
+impl Visitor for Made {
+    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+        let Some((qconfig, inputs)) = self.inputs.remove(path) else {
+            return Ok(());
+        };
+        let (path, rows) = (path.to_owned(), inputs.rows);
+        let mut round = |path, reason| self.rounded.push(Rounded { path, reason });
+        if !inputs.fits {
+            round(path, RoundedReason::Kind);
+            return Ok(());
+        }
+        if rows == 0 {
+            round(path, RoundedReason::NotCalled);
+            return Ok(());
+        }
+        let factor = inputs.products.factor(self.isa, self.damping);
+        let factor = factor.ok_or_else(|| {
+            Error::from(Fault::InvalidArgument {
+                what: "damping",
+                expected: "enough for inputs that depend on each other".into(),
+                got: self.damping.to_string(),
+            })
+        })?;
+        match layer.quantize_for_boxed(&qconfig, &factor)? {
+            None => round(path, RoundedReason::Kind),
+            Some(quantized) => {
+                self.layers.insert(path.clone(), quantized);
+                self.fed_back.push(FedBack { path, rows });
+            }
+        }
+        Ok(())
+    }
+}

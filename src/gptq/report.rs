@@ -1,0 +1,78 @@
+//! The report: layers that were quantized by their inputs, and those that were not and why.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::quantize::Report;
+
+/// A layer of which errors were fed back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FedBack {
+    /// Its path.
+    pub path: String,
+    /// The rows of inputs that it was quantized for.
+    pub rows: usize,
+}
+
+/// Why a layer in groups was rounded without its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RoundedReason {
+    /// It was not called, or reports no calls.
+    NotCalled,
+    /// It has no form for given inputs: an embedding, a recurrent layer, or one of a user's own
+    /// without [`Layer::quantize_for`](crate::Layer::quantize_for).
+    Kind,
+}
+
+impl fmt::Display for RoundedReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotCalled => "the run does not reach it",
+            Self::Kind => "its kind has no form for given inputs",
+        })
+    }
+}
+
+/// A layer in groups that was rounded without its inputs, as
+/// [`quantize_dynamic`](crate::quantize_dynamic) does it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Rounded {
+    /// Its path.
+    pub path: String,
+    /// Why.
+    pub reason: RoundedReason,
+}
+
+/// The outcome of [`gptq`](super::gptq()).
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct GptqReport {
+    /// The layers of which errors were fed back, in the order of the walk.
+    pub fed_back: Vec<FedBack>,
+    /// The layers in groups that were rounded without their inputs.
+    pub rounded: Vec<Rounded>,
+    /// How often the model was run.
+    pub runs: usize,
+    /// What was quantized, as [`quantize_dynamic`](crate::quantize_dynamic) reports it.
+    pub quantized: Report,
+}
+
+impl fmt::Display for GptqReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fed_back = self.fed_back.len();
+        let total = fed_back + self.rounded.len();
+        writeln!(
+            f,
+            "{fed_back} of {total} layers in groups quantized by their inputs"
+        )?;
+        for Rounded { path, reason } in &self.rounded {
+            writeln!(f, "  {path} rounded: {reason}")?;
+        }
+        self.quantized.fmt(f)
+    }
+}

@@ -1,0 +1,247 @@
+//! GPTQ: smaller errors on the inputs that it saw, named layers, and a model that an error leaves as
+//! it was.
+
+use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_dynquant::RoundedReason;
+use candle_dynquant::{
+    Checkpoint, GptqConfig, GptqReport, GroupConfig, GroupScheme, LayerKind, QConfig, QConfigSpec,
+    QWeight, Quantizable, checkpoint, gptq, nn, quantize_dynamic,
+};
+
+mod common;
+
+fn linear(n: usize, k: usize, seed: u64) -> nn::Linear {
+    nn::Linear::new(common::tensor(&[n, k], seed).unwrap(), None)
+}
+
+/// Inputs of a few directions, and little beside them.
+fn correlated(rows: usize, k: usize) -> Tensor {
+    let few = common::tensor(&[rows, 6], 1).unwrap();
+    let directions = common::tensor(&[6, k], 2).unwrap();
+    let rest = (common::tensor(&[rows, k], 3).unwrap() * 0.5).unwrap();
+    (few.matmul(&directions).unwrap() + rest).unwrap()
+}
+
+fn spec(scheme: GroupScheme, group_size: Option<usize>) -> QConfigSpec {
+    let mut groups = GroupConfig::INT4;
+    groups.scheme = scheme;
+    groups.group_size = group_size;
+    QConfigSpec::int4().kind(LayerKind::Linear, QConfig::Groups(groups))
+}
+
+fn int4() -> GptqConfig {
+    GptqConfig::new(QConfigSpec::int4())
+}
+
+/// The sum of the squares of errors of products.
+fn error(float: &nn::Linear, quantized: &nn::Linear, xs: &Tensor) -> f64 {
+    let weight = |layer: &nn::Linear| layer.projection().value().unwrap();
+    let by = (weight(float) - weight(quantized)).unwrap();
+    let errors = xs.matmul(&by.t().unwrap()).unwrap();
+    let sum = errors.sqr().unwrap().sum_all().unwrap();
+    sum.to_scalar::<f32>().unwrap().into()
+}
+
+fn weight(layer: &nn::Linear) -> &QWeight {
+    layer.projection().qweight().expect("a quantized weight")
+}
+
+fn same(a: &nn::Linear, b: &nn::Linear) -> bool {
+    let parts = |l| {
+        (
+            weight(l).codes(),
+            weight(l).scales(),
+            weight(l).zero_points(),
+        )
+    };
+    parts(a) == parts(b)
+}
+
+#[test]
+fn errors_on_the_inputs_are_smaller_than_without_them() {
+    let xs = correlated(128, 96);
+    for (n, scheme, group_size) in [
+        (48, GroupScheme::Symmetric, Some(32)),
+        (48, GroupScheme::Affine, Some(32)),
+        (17, GroupScheme::Symmetric, Some(64)),
+        (48, GroupScheme::Affine, None),
+    ] {
+        let float = linear(n, 96, 4);
+        let (mut rounded, mut by_inputs) = (float.clone(), float.clone());
+        let spec = spec(scheme, group_size);
+        quantize_dynamic(&mut rounded, &spec).unwrap();
+        let config = GptqConfig::new(spec);
+        let report = gptq(&mut by_inputs, &config, |model| model.forward(&xs)).unwrap();
+        assert_eq!((report.fed_back[0].rows, report.runs), (128, 1));
+        let (before, after) = (error(&float, &rounded, &xs), error(&float, &by_inputs, &xs));
+        assert!(
+            after < 0.3 * before,
+            "{scheme} {group_size:?}: {after} of {before}"
+        );
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_and_memory() {
+    let xs = correlated(300, 200);
+    let model = || vec![linear(130, 200, 5), linear(200, 130, 6), linear(64, 200, 7)];
+    let run = |model: &Vec<nn::Linear>| model.iter().try_fold(xs.clone(), |xs, l| l.forward(&xs));
+    let mut known = model();
+    assert_eq!(gptq(&mut known, &int4(), run).unwrap().runs, 1);
+    for (threads, memory, runs) in [(1, 0, 3), (2, 250_000, 2), (5, 1 << 30, 1)] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let mut got = model();
+        let config = int4().memory(memory);
+        let report = pool
+            .unwrap()
+            .install(|| gptq(&mut got, &config, run))
+            .unwrap();
+        assert_eq!(report.runs, runs);
+        assert!(
+            known.iter().zip(&got).all(|(a, b)| same(a, b)),
+            "{threads} threads"
+        );
+    }
+}
+
+#[test]
+fn dead_dependent_and_few_inputs_are_no_fault() {
+    let all = correlated(40, 64);
+    let column = Tensor::arange(0u32, 64, &Device::Cpu).unwrap();
+    let alive = column.ne(9u32).unwrap().to_dtype(DType::F32).unwrap();
+    let dead = all.broadcast_mul(&alive).unwrap();
+    let twice = Tensor::cat(&[&all.narrow(1, 0, 32).unwrap(); 2], 1).unwrap();
+    let huge = (&all * 1e15).unwrap();
+    for xs in [
+        dead,
+        twice,
+        all.narrow(0, 0, 1).unwrap(),
+        all.zeros_like().unwrap(),
+        huge,
+    ] {
+        let float = linear(24, 64, 8);
+        let mut model = float.clone();
+        gptq(&mut model, &int4(), |model| model.forward(&xs)).unwrap();
+        let values = model.projection().value().unwrap();
+        let off = (values - float.projection().value().unwrap())
+            .unwrap()
+            .abs()
+            .unwrap();
+        let off = off.max_all().unwrap().to_scalar::<f32>().unwrap();
+        assert!(off < 8., "{off}");
+    }
+}
+
+/// A model in which one layer is not called, and one is recurrent.
+#[derive(Quantizable, Clone)]
+struct Parts {
+    used: nn::Linear,
+    unused: nn::Linear,
+    small: nn::Linear,
+    rnn: nn::LSTM,
+}
+
+impl Parts {
+    fn new() -> Self {
+        Self {
+            used: linear(48, 64, 9),
+            unused: linear(48, 64, 10),
+            small: linear(2, 48, 11),
+            rnn: common::lstm(64, 32).unwrap(),
+        }
+    }
+
+    fn run(&self, xs: &Tensor) -> Result<Tensor> {
+        self.small.forward(&self.used.forward(xs)?)
+    }
+
+    fn is_float(&self) -> bool {
+        let layers = [&self.used, &self.unused, &self.small];
+        layers
+            .iter()
+            .all(|layer| layer.projection().qweight().is_none())
+    }
+}
+
+#[test]
+fn layers_without_inputs_are_rounded_and_named() {
+    let (float, xs) = (Parts::new(), correlated(50, 64));
+    let (mut model, mut rounded) = (float.clone(), float.clone());
+    let report: GptqReport = gptq(&mut model, &int4(), |model| model.run(&xs)).unwrap();
+    let names: Vec<_> = report
+        .fed_back
+        .iter()
+        .map(|layer| &layer.path[..])
+        .collect();
+    assert_eq!(names, ["used"]);
+    let mut reasons: Vec<_> = report
+        .rounded
+        .iter()
+        .map(|l| (&l.path[..], l.reason))
+        .collect();
+    reasons.sort_by_key(|(path, _)| path.len());
+    let expected = [
+        ("rnn", RoundedReason::Kind),
+        ("unused", RoundedReason::NotCalled),
+    ];
+    assert_eq!(reasons, expected);
+    assert_eq!(report.quantized.swapped().count(), 3);
+    let text = report.to_string();
+    assert!(
+        text.starts_with("1 of 3 layers in groups quantized by their inputs"),
+        "{text}"
+    );
+    assert!(
+        text.contains("unused rounded: the run does not reach it"),
+        "{text}"
+    );
+    quantize_dynamic(&mut rounded, &QConfigSpec::int4()).unwrap();
+    assert!(same(&model.unused, &rounded.unused) && !same(&model.used, &rounded.used));
+}
+
+#[test]
+fn an_error_leaves_the_model_as_it_was() {
+    let xs = correlated(5, 64);
+    let nan = (&xs / 0.).unwrap();
+    let mut model = Parts::new();
+    let error = gptq(&mut model, &int4(), |_| -> Result<()> {
+        candle_core::bail!("no files")
+    });
+    assert!(error.unwrap_err().to_string().contains("no files"));
+    let error = gptq(&mut model, &int4(), |model| model.run(&nan)).unwrap_err();
+    assert_eq!(error.path(), Some("used"));
+    assert!(
+        error
+            .to_string()
+            .contains("inputs: expected finite numbers, got"),
+        "{error}"
+    );
+    for damping in [0., -1., f64::NAN, f64::INFINITY] {
+        let config = int4().damping(damping);
+        let error = gptq(&mut model, &config, |model| model.run(&xs)).unwrap_err();
+        assert!(error.to_string().contains("damping"), "{error}");
+    }
+    let config = GptqConfig::new(QConfigSpec::int8());
+    let error = gptq(&mut model, &config, |model| model.run(&xs)).unwrap_err();
+    assert!(error.to_string().contains("in groups"), "{error}");
+    assert!(model.is_float());
+    let mut none: Vec<nn::Linear> = Vec::new();
+    assert!(gptq(&mut none, &int4(), |_| Ok(())).is_err());
+}
+
+#[test]
+fn a_model_is_saved_and_loaded() {
+    let (mut model, xs) = (linear(48, 64, 12), correlated(50, 64));
+    let folder = std::env::temp_dir().join(format!("dynquant-gptq-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (float, int4_file) = (folder.join("a.safetensors"), folder.join("b.safetensors"));
+    let weight = model.projection().value().unwrap();
+    candle_core::safetensors::save(&[("weight", weight)].into(), &float).unwrap();
+    gptq(&mut model, &int4(), |model| model.forward(&xs)).unwrap();
+    checkpoint::save(&model, &Checkpoint::open(&float).unwrap(), &int4_file).unwrap();
+    let saved = Checkpoint::open(&int4_file).unwrap();
+    let vb = saved.var_builder(DType::F32, &Device::Cpu);
+    let loaded = nn::linear_no_bias(64, 48, vb).unwrap();
+    assert!(same(&model, &loaded));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
