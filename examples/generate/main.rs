@@ -18,12 +18,15 @@ mod figures;
 mod reader;
 mod writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor};
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{AnyLayer, LayerKind, QConfigSpec, Report, Visitor, Walk, quantize_dynamic};
+use candle_dynquant::{
+    AnyLayer, GptqConfig, LayerKind, QConfigSpec, Report, Visitor, Walk, gptq, quantize_dynamic,
+};
 use candle_dynquant_io::{input, print};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
 use candle_dynquant_support::decoder::{Decoder, Folder, Message, Texts};
@@ -106,11 +109,15 @@ struct Args {
     #[arg(long, conflicts_with_all = ["preset", "spec"])]
     float: bool,
 
+    /// Quantize weights in groups for this text, by GPTQ: the first windows of it, 32 at most
+    #[arg(long, value_name = "FILE", conflicts_with = "float")]
+    gptq: Option<PathBuf>,
+
     /// Measure the perplexity of this text, in float and as quantized
     #[arg(long, value_name = "FILE")]
     perplexity: Option<PathBuf>,
 
-    /// Tokens of a window, which begins without any before it, of --perplexity
+    /// Tokens of a window, which begins without any before it, of --perplexity and --gptq
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     context: usize,
 
@@ -155,7 +162,11 @@ impl Arguments for Args {
             (false, Some(_)) => self.read(&model, &texts)?,
             _ => None,
         };
-        let report = self.quantize(&mut model, was_quantized, spec)?;
+        ensure!(
+            self.gptq.is_none() || !was_quantized,
+            "--gptq: expected a float model, got one that is quantized"
+        );
+        let report = self.quantize(&mut model, &texts, spec.filter(|_| !was_quantized))?;
         let quantized = self.read(&model, &texts)?;
 
         let sampling = Sampling {
@@ -194,6 +205,19 @@ impl Arguments for Args {
     }
 }
 
+/// The tokens of a file, two or more.
+fn tokens_of(option: &str, path: &Path, texts: &Texts) -> Result<Vec<u32>> {
+    let text = input::read_stream(path, MAX_TEXT);
+    let tokens = texts.encode(&text.with_context(|| format!("{option} {}", path.display()))?)?;
+    ensure!(
+        tokens.len() > 1,
+        "{option} {}: expected a text of 2 tokens or more, got {}",
+        path.display(),
+        tokens.len(),
+    );
+    Ok(tokens)
+}
+
 /// Bytes of the weights of all layers.
 fn weight_bytes(model: &Decoder) -> Result<usize> {
     struct Bytes(usize);
@@ -222,10 +246,9 @@ impl Args {
     fn quantize(
         &self,
         model: &mut Decoder,
-        was_quantized: bool,
+        texts: &Texts,
         spec: Option<QConfigSpec>,
     ) -> Result<Option<Report>> {
-        let spec = spec.filter(|_| !was_quantized);
         let attention = self.attention != Precision::Float32;
         if spec.is_none() && !attention {
             return Ok(None);
@@ -234,10 +257,21 @@ impl Args {
         if attention {
             spec = spec.kind(LayerKind::Attention, self.attention);
         }
-        Ok(Some(quantize_dynamic(model, &spec)?))
+        let Some(path) = &self.gptq else {
+            return Ok(Some(quantize_dynamic(model, &spec)?));
+        };
+        let tokens = tokens_of("--gptq", path, texts)?;
+        let read = |model: &Decoder| {
+            for window in tokens.chunks(self.context).take(32) {
+                let window = Tensor::new(window, &Device::Cpu)?.unsqueeze(0)?;
+                model.next(&window, &mut model.cache())?;
+            }
+            Ok(())
+        };
+        Ok(Some(gptq(model, &GptqConfig::new(spec), read)?.quantized))
     }
 
-    fn name(&self, path: &std::path::Path) -> String {
+    fn name(&self, path: &Path) -> String {
         match &self.model {
             Some(_) => path.display().to_string(),
             None => "assets/decoder".to_owned(),
@@ -264,14 +298,7 @@ impl Args {
         let Some(path) = &self.perplexity else {
             return Ok(None);
         };
-        let text = input::read_stream(path, MAX_TEXT)
-            .with_context(|| format!("--perplexity {}", path.display()))?;
-        let tokens = texts.encode(&text)?;
-        ensure!(
-            tokens.len() > 1,
-            "--perplexity {}: expected a text of 2 tokens or more",
-            path.display()
-        );
+        let tokens = tokens_of("--perplexity", path, texts)?;
         let mut progress = Progress::of("windows");
         let perplexity =
             Perplexity::measure(model, &tokens, self.context, |total| progress.tick(total))?;

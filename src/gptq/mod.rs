@@ -61,10 +61,10 @@ use collect::{Inputs, Place, collect};
 /// which makes its term of the sum the least, `(L_jj (t_j - q_j))^2`. A group's scale is the one that
 /// leaves the least sum of these terms for the `t` of when the group begins. This is GPTQ (Frantar et
 /// al., 2022), of which the inputs are taken from the last to the first, so that the factor of
-/// `X^T X` does what it takes that of the inverse for; other orders, as by size, are not offered.
+/// `X^T X` serves in place of the factor of its inverse; other orders, as by size, are not offered.
 /// `damping` times the mean of the diagonal is added to it.
 ///
-/// The inputs are the float model's. Codes, scales and products are those of any weight in groups:
+/// The inputs are the float model's. Codes, scales and products are as for any weight in groups:
 /// the layers are as fast, are saved and loaded alike, and their bits depend on neither threads nor
 /// instruction set.
 ///

@@ -55,7 +55,7 @@ impl Attention {
     }
 
     /// A layer that remembers the name it was loaded under, by which a checkpoint keeps its
-    /// precision: in that of the checkpoint, if `vb` belongs to one that a quantized model was
+    /// precision: the checkpoint's, if `vb` belongs to one that a quantized model was
     /// [saved](crate::checkpoint::save) to. Nothing is read of other tensors.
     ///
     /// ```

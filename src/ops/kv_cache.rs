@@ -23,7 +23,7 @@ use crate::trace;
 /// and a scale: a decoder reads about a quarter of the bytes of f32, in [`Precision::BFloat16`]
 /// half of them.
 ///
-/// Sizes are those of the first keys and values. Capacity grows by doubling, so that all rows
+/// The first keys and values set the sizes. Capacity grows by doubling, so that all rows
 /// together are copied about once; a clone copies them, too. Gradients do not flow through a cache:
 /// a backward pass that reaches a result of tracked queries is an error.
 ///
@@ -131,7 +131,7 @@ impl KvCache {
     /// `[batch, kv_heads, rows, value_dim]`, in f32, f16 or bf16.
     ///
     /// # Errors
-    /// When sizes are not those of the cache, a tensor is not on the CPU or of another dtype, or
+    /// When sizes differ from the cache's, a tensor is not on the CPU or of another dtype, or
     /// [`Precision::Int8`] gets more than 65,536 keys or inputs of a key. The cache is then as it
     /// was.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> candle_core::Result<()> {
@@ -238,7 +238,7 @@ impl KvCache {
     /// - result: `[batch, heads, queries, value_dim]` in the dtype of `q`
     ///
     /// # Errors
-    /// When nothing was appended, sizes are not those of the cache, or a tensor is not on the CPU or
+    /// When nothing was appended, sizes differ from the cache's, or a tensor is not on the CPU or
     /// of another dtype.
     pub fn attend<'a>(
         &self,

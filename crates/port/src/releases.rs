@@ -102,7 +102,7 @@ fn root(manifest: &Path, own: &Table) -> Option<(PathBuf, Table)> {
     })
 }
 
-/// The dependencies of a package, those of targets too.
+/// The dependencies of a package, also for single targets.
 fn dependencies(manifest: &Table) -> impl Iterator<Item = (&String, &Value)> {
     let targets = entries(manifest.get("target"));
     let of_targets = targets.flat_map(|(_, target)| entries(target.get("dependencies")));

@@ -1,4 +1,4 @@
-//! GGUF: metadata and the places of tensors, of which the names become those of safetensors.
+//! GGUF: metadata and the places of tensors, whose names become safetensors' names.
 //!
 //! Sizes come before what they are of, so nothing is allocated by them that the file does not have.
 

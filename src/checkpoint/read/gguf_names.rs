@@ -1,4 +1,4 @@
-//! The names that GGUF gives tensors, and those of safetensors.
+//! GGUF's names of tensors, and safetensors' names.
 
 use std::collections::BTreeMap;
 

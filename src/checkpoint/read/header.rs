@@ -50,7 +50,7 @@ pub enum Encoding {
     Absmax,
     /// A matrix of which the file has the transposed one.
     Transposed,
-    /// Codes of 4 bits of a matrix; dtype and shape are those of the codes.
+    /// Codes of 4 bits of a matrix; dtype and shape describe the codes.
     Packed(Packing),
     /// A part of GGUF's blocks.
     Blocks(Blocks),
@@ -111,7 +111,7 @@ pub struct Packing {
     pub axis: Axis,
     /// Whether the file has the matrix of numbers transposed.
     pub transposed: bool,
-    /// Whether codes of even places come before those of odd ones in a number.
+    /// Whether codes of even places come before odd ones in a number.
     pub interleaved: bool,
     /// The number that is added to a code where it is stored.
     pub offset: i8,

@@ -200,7 +200,7 @@ struct Written<'a> {
     embeddings: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     attention: bool,
-    /// Where it is not that of the preset.
+    /// Where it differs from the preset's.
     #[serde(skip_serializing_if = "Option::is_none")]
     head: Option<Option<Brief<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -49,7 +49,7 @@ pub struct QConfigSpec {
     rules: Vec<Rule>,
     regexes: RegexTotals,
     min_params: usize,
-    /// The configuration of output projections, where it is not that of their kind in a preset.
+    /// The configuration of output projections, where a preset gives them another than their kind.
     head: Option<QConfig>,
 }
 

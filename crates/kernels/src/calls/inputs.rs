@@ -238,7 +238,7 @@ fn within(
         .filter(|([i, j], _)| i >= j)
 }
 
-/// Replaces the lower triangle of a matrix by that of its Cholesky factor, some columns after the
+/// Replaces the lower triangle of a matrix by its Cholesky factor, some columns after the
 /// others; `None` if it has none.
 fn decompose(isa: Isa, k: usize, sums: &mut [f64]) -> Option<()> {
     for from in (0..k).step_by(WIDTH) {

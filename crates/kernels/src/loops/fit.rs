@@ -39,7 +39,7 @@ impl Grid {
         }
     }
 
-    /// The code of a value, less zero; `inverse` is that of the scale.
+    /// The code of a value, less zero; `inverse` is 1 / scale.
     #[inline(always)]
     pub fn step(self, x: f32, inverse: f32) -> f32 {
         let code = (x * inverse + self.zero).within(0., self.max);

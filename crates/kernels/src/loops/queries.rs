@@ -58,9 +58,9 @@ impl Precision {
 pub struct Queries<'a> {
     /// `[batch, heads, queries, head_dim]`.
     pub q: Heads<'a>,
-    /// As that of [`Attention`].
+    /// As in [`Attention`].
     pub mask: Option<Heads<'a>>,
-    /// As that of [`Attention`].
+    /// As in [`Attention`].
     pub causal: bool,
     /// Factor of the scores before the mask is added.
     pub scale: f32,

@@ -79,7 +79,7 @@ impl Tokens {
     }
 }
 
-/// How positions beyond those of the training become angles.
+/// How positions beyond the trained ones become angles.
 #[derive(Clone, Debug, Deserialize)]
 struct Rope {
     #[serde(alias = "type")]

@@ -199,7 +199,7 @@ fn packed(files: &Files, name: &str, shape: [usize; 2], packing: Packing) -> Res
     })
 }
 
-/// By how much stored zero points are more than those of signed codes; `None` where these are 0.
+/// By how much stored zero points exceed zero points of signed codes; `None` where these are 0.
 ///
 /// Files of GPTQ that say `gptq` may be `gptq_v2`: symmetric ones show what they are.
 fn zero_points(

@@ -1,5 +1,5 @@
 //! The path is taken where it can be, and leaves the thread's tiles as it found them. Its results
-//! are compared in `kernels::tests`, with those of all instruction sets.
+//! are compared in `kernels::tests`, for all instruction sets.
 
 use std::cell::Cell;
 
