@@ -2,7 +2,6 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -22,8 +21,12 @@ impl Fake {
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let rustfmt = folder.path().join("rustfmt");
-        fs::write(&rustfmt, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&rustfmt, fs::Permissions::from_mode(0o755)).unwrap();
+        // By another process: a child of another test would inherit the open file from this one, and
+        // a program that is open for writing cannot be run.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+        let mut shell = Command::new("sh");
+        let written = shell.args(["-c", write]).arg(&rustfmt).arg(script).status();
+        assert!(written.unwrap().success());
         fs::write(folder.path().join("a.rs"), SMALL).unwrap();
         Self(folder)
     }
