@@ -64,16 +64,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
         width,
         count * width,
     ]);
-    for (query, to) in task
-        .queries
-        .clone()
-        .zip(queries.chunks_exact_mut(head_dim.max(1)))
-    {
-        let from = attention.q.of(task.batch, task.head, query);
-        for (to, x) in to.iter_mut().zip(from) {
-            *to = x * attention.scale;
-        }
-    }
+    scaled(attention, task, queries);
     keys_t.fill(0.);
     copied.fill(0.);
     outs.fill(0.);
@@ -95,13 +86,11 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
         );
         let mut values = v.of(task.batch, shared, start);
         if !in_place {
-            for (key, to) in copied
-                .chunks_exact_mut(width.max(1))
-                .take(of_chunk)
-                .enumerate()
-            {
-                to[..value_dim].copy_from_slice(&values[key * v.strides[2]..][..value_dim]);
-            }
+            copy(
+                (values, v.strides[2]),
+                [of_chunk, value_dim],
+                (copied, width),
+            );
             values = copied;
         }
         for (index, query) in task.queries.clone().enumerate() {
@@ -138,6 +127,50 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
         }
     }
 
+    // SAFETY: the contract is the same.
+    let stands = unsafe { write(attention, task, &softmax, (outs, width), out) };
+    room.keep(&ROOM);
+    stands
+}
+
+/// Copies the queries of a task, times the scale.
+#[inline(always)]
+fn scaled(attention: &Attention<'_>, task: &Block, queries: &mut [f32]) {
+    let rows = queries.chunks_exact_mut(attention.q.columns.max(1));
+    for (query, to) in task.queries.clone().zip(rows) {
+        let from = attention.q.of(task.batch, task.head, query);
+        for (to, x) in to.iter_mut().zip(from) {
+            *to = x * attention.scale;
+        }
+    }
+}
+
+/// Copies rows to rows of `width`.
+#[inline(always)]
+fn copy(
+    (from, stride): (&[f32], usize),
+    [rows, columns]: [usize; 2],
+    (to, width): (&mut [f32], usize),
+) {
+    for (row, to) in to.chunks_exact_mut(width).take(rows).enumerate() {
+        to[..columns].copy_from_slice(&from[row * stride..][..columns]);
+    }
+}
+
+/// Divides the sums of the values by the sums of the weights and writes them to `out`; returns
+/// whether all are finite.
+///
+/// # Safety
+/// No other thread computes a task that overlaps.
+#[inline(always)]
+unsafe fn write(
+    attention: &Attention<'_>,
+    task: &Block,
+    softmax: &[Sums],
+    (outs, width): (&[f32], usize),
+    out: &Sink<'_>,
+) -> bool {
+    let (count, value_dim) = (task.queries.len(), attention.v.columns);
     let mut stands = true;
     let first = task.batch * attention.q.rows + task.queries.start;
     let columns = task.head * value_dim..(task.head + 1) * value_dim;
@@ -156,7 +189,6 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
             to.write(x);
         }
     }
-    room.keep(&ROOM);
     stands
 }
 
