@@ -11,7 +11,7 @@ use candle_dynquant_support::repository;
 use candle_dynquant_support::sampling::{Random, Sampling};
 use candle_nn::VarBuilder;
 
-const FAMILIES: [&str; 5] = ["llama", "llama3", "qwen2", "qwen3", "gemma3"];
+const FAMILIES: [&str; 6] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3"];
 
 struct Fixture {
     model: Decoder,
@@ -126,6 +126,11 @@ fn a_config_that_no_decoder_has_is_named() {
             "yarn",
         ),
         (r#""model_type": "qwen3", "layer_types": []"#, "layer_types"),
+        (
+            r#""model_type": "qwen2", "use_sliding_window": true"#,
+            "use_sliding_window",
+        ),
+        (r#""model_type": "smollm3""#, "smollm3"),
     ];
     for (keys, expected) in cases {
         let error = Config::parse("config.json", &format!("{{{base}, {keys}}}")).unwrap_err();

@@ -18,6 +18,8 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -46,6 +48,7 @@ SCALING = dict(
 MODELS = {
     "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, tie_word_embeddings=True)),
     "llama3": (LlamaForCausalLM, LlamaConfig(**SIZES, rope_theta=500000.0, rope_scaling=SCALING)),
+    "mistral": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=9)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, rope_theta=1000000.0)),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=16)),
     "gemma3": (

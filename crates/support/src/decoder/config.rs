@@ -40,6 +40,8 @@ pub struct Config {
     sliding_window: Option<usize>,
     sliding_window_pattern: Option<usize>,
     layer_types: Option<Vec<String>>,
+    #[serde(default)]
+    use_sliding_window: bool,
     rope_local_base_freq: Option<f64>,
 }
 
@@ -47,9 +49,10 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
-    /// Also TinyLlama, SmolLM and Mistral.
-    #[serde(alias = "mistral", alias = "smollm3")]
+    /// Also TinyLlama and SmolLM.
     Llama,
+    /// Every layer sees a window of tokens, if there is one.
+    Mistral,
     /// Queries, keys and values have a bias.
     Qwen2,
     /// Queries and keys are normalized.
@@ -153,6 +156,10 @@ impl Config {
             "{name}: key \"hidden_act\": expected {known:?}, got {act:?}"
         );
         ensure!(
+            !self.use_sliding_window || self.layer_types.is_some(),
+            "{name}: key \"use_sliding_window\": expected \"layer_types\" beside it"
+        );
+        ensure!(
             !self.mlp_bias,
             "{name}: key \"mlp_bias\": expected false, got true"
         );
@@ -206,12 +213,14 @@ impl Config {
 
     /// The number of tokens that a layer sees, if it does not see all.
     pub fn window(&self, layer: usize) -> Option<usize> {
-        let is_local = match (&self.layer_types, self.sliding_window_pattern) {
+        let pattern = self.sliding_window_pattern.unwrap_or(6).max(1);
+        let is_local = match (&self.layer_types, self.model_type) {
             (Some(kinds), _) => kinds
                 .get(layer)
                 .is_some_and(|kind| kind == "sliding_attention"),
-            (None, Some(pattern)) if self.is_gemma() => !(layer + 1).is_multiple_of(pattern.max(1)),
-            (None, _) => self.is_gemma() && !(layer + 1).is_multiple_of(6),
+            (None, Family::Gemma3) => !(layer + 1).is_multiple_of(pattern),
+            (None, Family::Mistral) => true,
+            (None, _) => false,
         };
         self.sliding_window.filter(|window| is_local && *window > 0)
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_dynquant_io::input;
 use serde_json::{Map, Value as Json, json};
@@ -70,12 +70,21 @@ impl Metadata {
     /// The sizes of the model, as `config.json` has them.
     pub fn config(&self) -> Result<Config> {
         let architecture = self.text("general.architecture")?;
-        let model_type = match architecture {
-            "gemma3" => "gemma3_text",
-            other => other,
-        };
+        ensure!(
+            ["llama", "qwen2", "qwen3"].contains(&architecture),
+            "{}: expected llama, qwen2 or qwen3, got {architecture:?}",
+            self.at("general.architecture"),
+        );
+        let scaling = format!("{architecture}.rope.scaling.type");
+        if self.values.contains_key(&scaling) && self.text(&scaling)? != "none" {
+            bail!(
+                "{}: expected none, got {:?}",
+                self.at(&scaling),
+                self.text(&scaling)?
+            );
+        }
         let mut config = Map::new();
-        config.insert("model_type".into(), json!(model_type));
+        config.insert("model_type".into(), json!(architecture));
         config.insert("tie_word_embeddings".into(), json!(self.is_tied));
         config.insert("vocab_size".into(), json!(self.list(TOKENS)?.len()));
         let required = [
@@ -93,7 +102,6 @@ impl Metadata {
             ("num_key_value_heads", "attention.head_count_kv"),
             ("head_dim", "attention.key_length"),
             ("rope_theta", "rope.freq_base"),
-            ("sliding_window", "attention.sliding_window"),
         ];
         for (to, from) in optional {
             let key = format!("{architecture}.{from}");
