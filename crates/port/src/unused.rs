@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Item, Visibility};
 
 use super::draft::Draft;
@@ -60,9 +60,11 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, unused: &Unused) {
 fn idents(text: &str) -> BTreeMap<String, usize> {
     fn count(tokens: TokenStream, counts: &mut BTreeMap<String, usize>) {
         let mut in_use = false;
-        for token in tokens {
+        let mut tokens = tokens.into_iter();
+        while let Some(token) = tokens.next() {
             match token {
                 TokenTree::Ident(ident) if ident == "use" => in_use = true,
+                TokenTree::Ident(ident) if ident == "fn" => function(&mut tokens, counts),
                 TokenTree::Punct(punct) if punct.as_char() == ';' => in_use = false,
                 TokenTree::Ident(ident) if !in_use => {
                     *counts.entry(ident.to_string()).or_default() += 1;
@@ -72,7 +74,69 @@ fn idents(text: &str) -> BTreeMap<String, usize> {
             }
         }
     }
+    /// To the end of the function; names of its own parameters of types are no uses.
+    fn function(
+        tokens: &mut impl Iterator<Item = TokenTree>,
+        counts: &mut BTreeMap<String, usize>,
+    ) {
+        let (mut own, mut parameters) = (TokenStream::new(), Vec::new());
+        // Of angle brackets; `None` from the arguments on.
+        let mut depth = Some(0);
+        let mut before = ' ';
+        for token in tokens.by_ref() {
+            let mut is_end = false;
+            let mut now = ' ';
+            match (&token, &mut depth) {
+                (TokenTree::Punct(punct), depth) => {
+                    now = punct.as_char();
+                    is_end = now == ';';
+                    if let Some(depth) = depth {
+                        *depth += i32::from(now == '<') - i32::from(now == '>' && before != '-');
+                    }
+                }
+                (TokenTree::Ident(name), Some(1)) if matches!(before, '<' | ',') => {
+                    parameters.push(name.to_string());
+                }
+                (TokenTree::Group(group), depth) => {
+                    is_end = group.delimiter() == Delimiter::Brace && *depth != Some(1);
+                    if *depth == Some(0) {
+                        *depth = None;
+                    }
+                }
+                _ => {}
+            }
+            before = now;
+            own.extend([token]);
+            if is_end {
+                break;
+            }
+        }
+        let mut inside = BTreeMap::new();
+        count(own, &mut inside);
+        for (name, number) in inside {
+            if !parameters.contains(&name) {
+                *counts.entry(name).or_default() += number;
+            }
+        }
+    }
     let mut counts = BTreeMap::new();
     count(text.parse().unwrap_or_default(), &mut counts);
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Unused;
+
+    #[test]
+    fn a_parameter_of_a_function_is_no_use_of_an_import() {
+        let before = "use candle::{D, Tensor}; fn f(x: Tensor) { x.sum(D::Minus1) }";
+        let of_own = "use candle::{D, Tensor};
+            fn g<'de, D>(d: D) -> Result<D::Error> where D: De<'de> { d.x::<D>() }
+            fn h<T: Into<Tensor>, F: Fn(u8) -> u8>(t: T) {}";
+        let unused = Unused::of(before, of_own);
+        assert!(unused.is_import("D") && !unused.is_import("Tensor"));
+        let used = format!("{of_own} fn i() {{ D::Minus1 }}");
+        assert!(!Unused::of(before, &used).is_import("D"));
+    }
 }
