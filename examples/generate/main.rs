@@ -98,7 +98,7 @@ struct Args {
     min_p: f64,
 
     /// Divide scores of tokens that occurred by this number
-    #[arg(long, value_name = "X", default_value_t = 1., value_parser = number::<100>)]
+    #[arg(long, value_name = "X", default_value_t = 1., value_parser = penalty)]
     repetition_penalty: f64,
 
     /// Precision of attention and of its cache: float32, bfloat16 or int8
@@ -131,6 +131,12 @@ fn number<const MAX: u32>(text: &str) -> Result<f64, String> {
         Ok(number) if (0. ..=f64::from(MAX)).contains(&number) => Ok(number),
         _ => Err(format!("expected a number from 0 to {MAX}")),
     }
+}
+
+/// A number above 0, to 100.
+fn penalty(text: &str) -> Result<f64, String> {
+    let number = number::<100>(text).ok().filter(|number| *number > 0.);
+    number.ok_or("expected a number above 0, to 100".to_owned())
 }
 
 fn main() -> ExitCode {

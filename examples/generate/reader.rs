@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 use candle_dynquant_support::decoder::Decoder;
 use serde::Serialize;
 
-/// What a model makes of a text.
+/// How well a model predicts a text.
 #[derive(Clone, Copy, Serialize)]
 pub struct Perplexity {
     /// Tokens that were predicted.

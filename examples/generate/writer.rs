@@ -15,7 +15,7 @@ pub struct Writer<'a> {
     random: Random,
 }
 
-/// What was written, and how long it took.
+/// The text that was written, and how long it took.
 pub struct Written {
     pub text: String,
     pub prompt: usize,

@@ -20,7 +20,7 @@ pub(super) struct Place {
     pub qconfig: QConfig,
 }
 
-/// What a layer was called with.
+/// The inputs that a layer was called with.
 pub(super) struct Inputs {
     pub products: InputProducts,
     pub rows: usize,

@@ -58,7 +58,7 @@ pub struct GptqReport {
     pub rounded: Vec<Rounded>,
     /// How often the model was run.
     pub runs: usize,
-    /// What was quantized, as [`quantize_dynamic`](crate::quantize_dynamic) reports it.
+    /// The layers that were quantized, as [`quantize_dynamic`](crate::quantize_dynamic) reports them.
     pub quantized: Report,
 }
 

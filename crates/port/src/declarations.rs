@@ -1,4 +1,4 @@
-//! What is written at a declaration: derives, attributes of fields, a trait above another.
+//! Changes at a declaration: derives, attributes of fields, a trait above another.
 
 use syn::Item;
 

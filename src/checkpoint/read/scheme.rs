@@ -86,7 +86,7 @@ pub fn scheme(
 /// Whether the groups of inputs, by the number of each in `name`, follow one another.
 ///
 /// # Errors
-/// When it is no vector of an i32 for each of `k` inputs, or a number is that of no group.
+/// When it is no vector of an i32 for each of `k` inputs, or a number names no group.
 pub fn is_in_order(files: &Files, name: &str, groups: usize, k: usize) -> Result<bool> {
     let (shard, entry) = files.get(name, "the group of each input")?;
     if entry.dtype != Dtype::I32 || entry.shape != [k] {

@@ -102,7 +102,7 @@ impl Grid {
     }
 }
 
-/// What the square of each error counts.
+/// The weight of each squared error.
 pub trait Weights: Copy {
     /// Those of 32 values from `start` on; of fewer, the rest may be any.
     fn block(self, start: usize) -> [f32; INPUTS];

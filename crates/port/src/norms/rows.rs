@@ -13,7 +13,7 @@ use crate::syntax::{ident, is_none, mentions, own_field, some_name, strip, tail}
 use crate::unit::Unit;
 use crate::weights::origin;
 
-/// What is known of a variable, and the statements that it is made by.
+/// A variable's known value, and the statements that make it.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub value: Value,
@@ -124,7 +124,7 @@ impl Norm {
 /// The parts of an expression that are read, and the statements of a norm; none has more.
 pub const MAX_PARTS: usize = 256;
 
-/// What the reading of an expression has met.
+/// State of reading an expression.
 struct Trail {
     /// The statements of its variables.
     made_by: BTreeSet<usize>,
