@@ -130,6 +130,7 @@ fn a_config_that_no_decoder_has_is_named() {
             r#""model_type": "qwen2", "use_sliding_window": true"#,
             "use_sliding_window",
         ),
+        (r#""model_type": "llama", "rope_theta": -1"#, "rotary"),
         (r#""model_type": "smollm3""#, "smollm3"),
     ];
     for (keys, expected) in cases {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant_support::decoder::{Cache, Decoder, Texts};
 use candle_dynquant_support::sampling::{Random, Sampling};
@@ -85,6 +85,11 @@ impl<'a> Writer<'a> {
         let unread = Tensor::new(unread, &Device::Cpu)?.unsqueeze(0)?;
         let scores = self.model.next(&unread, cache)?.squeeze(0)?;
         let mut scores = scores.to_vec1::<f32>()?;
+        ensure!(
+            !scores.iter().any(|score| score.is_nan()),
+            "scores after {} tokens: expected numbers, got NaN: the weights or their sizes are wrong",
+            tokens.len()
+        );
         Ok(self.sampling.draw(&mut scores, tokens, &mut self.random))
     }
 }

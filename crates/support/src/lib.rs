@@ -24,6 +24,7 @@ pub mod random;
 pub mod sampling;
 pub mod table;
 pub mod threads;
+pub mod tokenizer;
 #[allow(clippy::print_stderr, reason = "its process ends")]
 #[path = "../../kernels/src/threads/watchdog.rs"]
 pub mod watchdog;

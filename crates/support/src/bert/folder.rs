@@ -3,17 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use candle_core::{DType, Device};
-use candle_dynquant_io::{input, json};
 use tokenizers::Tokenizer;
 
 use super::config::Config;
 use super::model::Bert;
 use crate::checkpoint::{Checkpoint, check_folder};
-
-/// The longest `tokenizer.json` that is read; multilingual BERTs have 3 MB.
-const MAX_TOKENIZER: u64 = 64 << 20;
+use crate::tokenizer;
 
 /// Everything that answering texts needs.
 pub struct Folder {
@@ -40,7 +37,9 @@ impl Folder {
             config.vocab_size,
             config.pad_token_id,
         );
-        let tokenizer = read_tokenizer(&dir.join("tokenizer.json"), &config)?;
+        let path_of_tokenizer = dir.join("tokenizer.json");
+        let tokenizer = tokenizer::read(&path_of_tokenizer)?;
+        tokenizer::check(&path_of_tokenizer, &tokenizer, config.vocab_size)?;
         let (model, bytes, is_quantized) = match quantized(dir) {
             Some(checkpoint) => {
                 let prefixed = checkpoint.tensors().any(|t| t.name.starts_with("bert."));
@@ -77,25 +76,6 @@ impl Folder {
 fn quantized(dir: &Path) -> Option<candle_dynquant::Checkpoint> {
     let checkpoint = candle_dynquant::Checkpoint::open(dir).ok()?;
     checkpoint.is_quantized().then_some(checkpoint)
-}
-
-/// The tokenizer without the truncation and padding its file may ask for: both are done here.
-fn read_tokenizer(path: &Path, config: &Config) -> Result<Tokenizer> {
-    let got = |e| anyhow::anyhow!("{}: expected a tokenizer, got {e}", path.display());
-    let bytes = input::read(path, MAX_TOKENIZER)
-        .with_context(|| format!("{}: expected a readable file", path.display()))?;
-    let mut tokenizer = Tokenizer::from_bytes(json::strict(bytes)).map_err(got)?;
-    tokenizer.with_truncation(None).map_err(got)?;
-    tokenizer.with_padding(None);
-    let largest = tokenizer.get_vocab(true).into_values().max();
-    ensure!(
-        largest.is_some_and(|id| (id as usize) < config.vocab_size),
-        "{}: expected token ids below vocab_size {} of config.json, got {}",
-        path.display(),
-        config.vocab_size,
-        largest.map_or("no tokens".to_owned(), |id| format!("id {id}")),
-    );
-    Ok(tokenizer)
 }
 
 /// The position numbers that old versions of transformers stored, and the heads that predict

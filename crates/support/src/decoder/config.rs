@@ -83,7 +83,7 @@ impl Tokens {
 }
 
 /// How positions beyond the trained ones become angles.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 struct Rope {
     #[serde(alias = "type")]
     rope_type: Option<String>,
@@ -239,9 +239,7 @@ impl Config {
             (None, Some(_)) => None,
             (None, None) => self.rope_scaling.clone(),
         };
-        let Some(rope) = scaling else {
-            return Ok(plain.map(|f| f as f32).collect());
-        };
+        let rope = scaling.unwrap_or_default();
         let kind = rope.rope_type.as_deref().unwrap_or("default");
         let factor = rope.factor.unwrap_or(1.);
         let scaled: Vec<f64> = match kind {
@@ -252,6 +250,10 @@ impl Config {
                 "key \"rope_scaling\": expected rope_type default, linear or llama3, got {other:?}"
             ),
         };
+        ensure!(
+            scaled.iter().all(|f| f.is_finite() && *f > 0.),
+            "rotary embeddings: expected finite numbers above 0, got {scaled:?}"
+        );
         Ok(scaled.into_iter().map(|f| f as f32).collect())
     }
 

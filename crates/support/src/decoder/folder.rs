@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use candle_core::{DType, Device};
 use candle_dynquant::Checkpoint;
-use candle_dynquant_io::{input, json as strict};
+use candle_dynquant_io::input;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
@@ -14,10 +14,7 @@ use super::config::Config;
 use super::gguf::Metadata;
 use super::model::Decoder;
 use crate::checkpoint::check_folder;
-use crate::json;
-
-/// The longest `tokenizer.json` that is read; Gemma's has 33 MB.
-const MAX_TOKENIZER: u64 = 128 << 20;
+use crate::{json, tokenizer};
 
 /// Everything that generating texts needs.
 pub struct Folder {
@@ -37,40 +34,31 @@ impl Folder {
     /// Opens a folder with `config.json`, `tokenizer.json` and weights, or a GGUF file. The
     /// tokenizer may be another one's.
     pub fn open(path: &Path, tokenizer: Option<&Path>) -> Result<Self> {
-        let own = |name: &Path| read_tokenizer(name);
-        let (config, tokenizer, template) = if path.is_dir() {
+        if path.is_dir() {
             check_folder(path, "config.json, tokenizer.json and weights")?;
+        }
+        let checkpoint = Checkpoint::open(path)?;
+        let (config, tokenizer, template) = if path.is_dir() {
             let config = Config::read(&path.join("config.json"))?;
             let beside = path.join("tokenizer.json");
-            let tokenizer = own(tokenizer.unwrap_or(&beside))?;
+            let tokenizer = tokenizer::read(tokenizer.unwrap_or(&beside))?;
             (config, tokenizer, template_of(path)?)
         } else {
-            // Its lengths are checked first.
-            Checkpoint::open(path)?;
+            // Lengths were checked as the checkpoint was opened.
             let metadata = Metadata::read(path)?;
-            let config = metadata.config()?;
-            let tokenizer = tokenizer.map_or_else(|| metadata.tokenizer(), own)?;
-            (
-                config,
-                tokenizer,
-                metadata.chat_template().map(str::to_owned),
-            )
+            let own = || metadata.tokenizer();
+            let tokenizer = tokenizer.map_or_else(own, tokenizer::read)?;
+            let template = metadata.chat_template().map(str::to_owned);
+            (metadata.config()?, tokenizer, template)
         };
-        let largest = tokenizer.get_vocab(true).into_values().max();
-        ensure!(
-            largest.is_some_and(|id| (id as usize) < config.vocab_size),
-            "{}: expected token ids below vocab_size {}, got {}",
-            path.display(),
-            config.vocab_size,
-            largest.map_or("no tokens".to_owned(), |id| format!("id {id}")),
-        );
+        tokenizer::check(path, &tokenizer, config.vocab_size)?;
         let named = |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id));
         let bos = named(config.bos_token_id).unwrap_or_default();
         let eos = named(config.eos_token_id.as_slice().first().copied()).unwrap_or_default();
         let template = template.map(|source| Template::new(&source, bos, eos));
         Ok(Self {
             path: path.to_owned(),
-            checkpoint: Checkpoint::open(path)?,
+            checkpoint,
             texts: Texts {
                 template: template
                     .transpose()
@@ -95,16 +83,6 @@ impl Texts {
         let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
         Ok(encoding.get_ids().to_vec())
     }
-}
-
-fn read_tokenizer(path: &Path) -> Result<Tokenizer> {
-    let got = |e| anyhow::anyhow!("{}: expected a tokenizer, got {e}", path.display());
-    let bytes = input::read(path, MAX_TOKENIZER)
-        .with_context(|| format!("{}: expected a readable file", path.display()))?;
-    let mut tokenizer = Tokenizer::from_bytes(strict::strict(bytes)).map_err(got)?;
-    tokenizer.with_truncation(None).map_err(got)?;
-    tokenizer.with_padding(None);
-    Ok(tokenizer)
 }
 
 /// The chat template of a folder, if it has one: a file of its own, or a key of

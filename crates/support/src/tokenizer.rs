@@ -1,0 +1,33 @@
+//! `tokenizer.json` of a model.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use candle_dynquant_io::{input, json};
+use tokenizers::Tokenizer;
+
+/// The longest file that is read; Gemma's has 33 MB.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Reads a file, without the truncation and padding that it may ask for.
+pub fn read(path: &Path) -> Result<Tokenizer> {
+    let got = |e| anyhow::anyhow!("{}: expected a tokenizer, got {e}", path.display());
+    let bytes = input::read(path, MAX_BYTES)
+        .with_context(|| format!("{}: expected a readable file", path.display()))?;
+    let mut tokenizer = Tokenizer::from_bytes(json::strict(bytes)).map_err(got)?;
+    tokenizer.with_truncation(None).map_err(got)?;
+    tokenizer.with_padding(None);
+    Ok(tokenizer)
+}
+
+/// Checks that each token of the tokenizer at `path` has a row in the model's table.
+pub fn check(path: &Path, tokenizer: &Tokenizer, vocab_size: usize) -> Result<()> {
+    let largest = tokenizer.get_vocab(true).into_values().max();
+    ensure!(
+        largest.is_some_and(|id| (id as usize) < vocab_size),
+        "{}: expected token ids below vocab_size {vocab_size} of config.json, got {}",
+        path.display(),
+        largest.map_or("no tokens".to_owned(), |id| format!("id {id}")),
+    );
+    Ok(())
+}
