@@ -16,7 +16,7 @@ use anyhow::Result;
 use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{
-    AnyLayer, LayerKind, QConfigSpec, Quantizable, Visitor, Walk, quantize_dynamic,
+    Layer, LayerKind, QConfigSpec, Quantizable, Visitor, Walk, quantize_dynamic,
 };
 use candle_dynquant_support::bench::{Args, table};
 use candle_dynquant_support::decoder::{Config, Decoder};
@@ -144,7 +144,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 fn bytes_of_products(model: &impl Quantizable) -> Result<usize> {
     struct Bytes(usize);
     impl Visitor for Bytes {
-        fn layer(&mut self, _: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
+        fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
             if layer.kind() == LayerKind::Linear {
                 self.0 += layer
                     .weight_infos()

@@ -18,7 +18,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// let weight = Tensor::new(&[[1f32, f32::NAN]], &Device::Cpu)?;
 /// let mut layers = vec![nn::Linear::new(weight, None)];
 /// let error = quantize_dynamic(&mut layers, &QConfigSpec::int8().min_params(0)).unwrap_err();
-/// assert_eq!((error.kind(), error.path()), (ErrorKind::NonFiniteWeight, Some("0")));
+/// assert_eq!((error.kind(), error.path()), (ErrorKind::NonFinite, Some("0")));
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub struct Error(Box<Placed>);
@@ -36,57 +36,37 @@ enum Place {
     File(PathBuf),
 }
 
-/// The kind of a fault.
+/// The kind of a fault: what a caller can do about it. The message says which fault it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A tensor has the wrong shape.
     ShapeMismatch,
-    /// A tensor has a dtype that the operation does not support.
-    UnsupportedDType,
-    /// A tensor is on another device than the CPU.
-    UnsupportedDevice,
-    /// A weight to be quantized holds a NaN or an infinity.
-    NonFiniteWeight,
-    /// The bias of a layer to be quantized holds a NaN or an infinity.
-    NonFiniteBias,
+    /// A dtype, a device, an instruction set, the format of a checkpoint, or a
+    /// [`QConfig`](crate::QConfig) for this layer is not supported; or a layer cannot be saved.
+    Unsupported,
+    /// A weight or a bias to be quantized holds a NaN or an infinity.
+    NonFinite,
     /// A layer's dot products could leave the range of an i32.
     AccumulatorOverflow,
-    /// A rule of a [`QConfigSpec`](crate::QConfigSpec) matches no layer of the model.
-    UnmatchedRule,
-    /// No layer of the model is matched by the spec at all.
-    NothingMatched,
+    /// A [`QConfigSpec`](crate::QConfigSpec), or one of its rules, matches no layer of the model.
+    Unmatched,
     /// A type marked `#[quantizable(strict)]`, or a part of one, holds float tensors that no layer
     /// holds.
     FloatTensors,
-    /// A regular expression does not compile.
-    InvalidRegex,
-    /// Two layers of a model have the same path.
-    DuplicatePath,
-    /// A cell or a lock in the model is borrowed or locked while a walk has to look into it.
-    InUse,
+    /// Two layers of a model have the same path, its `visit` and `visit_mut` disagree, or a cell or
+    /// a lock in it is in use.
+    InvalidModel,
     /// The function given to [`quantize_dynamic_with`](crate::quantize_dynamic_with) asked to stop.
     Cancelled,
-    /// `visit` and `visit_mut` of a [`Quantizable`](crate::Quantizable) disagree about the tree.
-    InconsistentWalk,
-    /// A layer does not support a [`QConfig`](crate::QConfig).
-    UnsupportedQConfig,
-    /// An unknown word.
-    UnknownName,
-    /// A configuration in YAML or JSON is invalid.
+    /// A configuration in YAML or JSON, a regular expression or a name in a configuration is
+    /// invalid.
     InvalidConfig,
     /// A file or a folder cannot be read or written.
     Io,
-    /// The header of a safetensors file, an index of shards or a `config.json` is malformed.
-    MalformedCheckpoint,
-    /// A tensor of a checkpoint is missing, or is not what its name or another tensor implies.
-    InvalidTensor,
-    /// A checkpoint is written in a version or a format that this crate does not read.
-    UnsupportedCheckpoint,
-    /// A layer cannot be saved.
-    Unsavable,
-    /// `DYNQUANT_ISA` names an instruction set that this CPU, or this build, lacks.
-    UnavailableIsa,
+    /// A file of a checkpoint is malformed, or a tensor is missing or is not what its name or
+    /// another tensor implies.
+    InvalidCheckpoint,
     /// An invalid argument.
     InvalidArgument,
     /// An error of candle's own.
@@ -205,28 +185,27 @@ impl Fault {
         match self {
             Self::Custom { kind, .. } => *kind,
             Self::ShapeMismatch { .. } => ErrorKind::ShapeMismatch,
-            Self::UnsupportedDType { .. } => ErrorKind::UnsupportedDType,
-            Self::UnsupportedDevice { .. } => ErrorKind::UnsupportedDevice,
-            Self::NonFiniteWeight { .. } => ErrorKind::NonFiniteWeight,
-            Self::NonFiniteBias { .. } => ErrorKind::NonFiniteBias,
+            Self::UnsupportedDType { .. }
+            | Self::UnsupportedDevice { .. }
+            | Self::UnsupportedQConfig { .. }
+            | Self::UnsupportedCheckpoint { .. }
+            | Self::Unsavable { .. }
+            | Self::UnavailableIsa { .. } => ErrorKind::Unsupported,
+            Self::NonFiniteWeight { .. } | Self::NonFiniteBias { .. } => ErrorKind::NonFinite,
             Self::AccumulatorOverflow { .. } => ErrorKind::AccumulatorOverflow,
-            Self::UnmatchedRule { .. } => ErrorKind::UnmatchedRule,
-            Self::NothingMatched { .. } => ErrorKind::NothingMatched,
+            Self::UnmatchedRule { .. } | Self::NothingMatched { .. } => ErrorKind::Unmatched,
             Self::FloatTensors { .. } => ErrorKind::FloatTensors,
-            Self::InvalidRegex { .. } => ErrorKind::InvalidRegex,
-            Self::DuplicatePath { .. } => ErrorKind::DuplicatePath,
-            Self::InUse { .. } => ErrorKind::InUse,
+            Self::InvalidRegex { .. } | Self::UnknownName { .. } | Self::InvalidConfig { .. } => {
+                ErrorKind::InvalidConfig
+            }
+            Self::DuplicatePath { .. } | Self::InUse { .. } | Self::InconsistentWalk { .. } => {
+                ErrorKind::InvalidModel
+            }
             Self::Cancelled { .. } => ErrorKind::Cancelled,
-            Self::InconsistentWalk { .. } => ErrorKind::InconsistentWalk,
-            Self::UnsupportedQConfig { .. } => ErrorKind::UnsupportedQConfig,
-            Self::UnknownName { .. } => ErrorKind::UnknownName,
-            Self::InvalidConfig { .. } => ErrorKind::InvalidConfig,
             Self::Io { .. } => ErrorKind::Io,
-            Self::MalformedCheckpoint { .. } => ErrorKind::MalformedCheckpoint,
-            Self::InvalidTensor { .. } => ErrorKind::InvalidTensor,
-            Self::UnsupportedCheckpoint { .. } => ErrorKind::UnsupportedCheckpoint,
-            Self::Unsavable { .. } => ErrorKind::Unsavable,
-            Self::UnavailableIsa { .. } => ErrorKind::UnavailableIsa,
+            Self::MalformedCheckpoint { .. } | Self::InvalidTensor { .. } => {
+                ErrorKind::InvalidCheckpoint
+            }
             Self::InvalidArgument { .. } => ErrorKind::InvalidArgument,
             Self::Candle(_) => ErrorKind::Candle,
         }

@@ -148,8 +148,7 @@ pub use gptq::{FedBack, GptqConfig, GptqReport, Rounded, RoundedReason, gptq};
 pub use kernels::InputFactor;
 pub use kernels::{FusedActivation, Isa};
 pub use module::{
-    AnyLayer, Layer, LayerKind, Quantizable, Visitor, Walk, WalkMut, WeightDType, WeightId,
-    WeightInfo,
+    Layer, LayerKind, Quantizable, Visitor, Walk, WalkMut, WeightDType, WeightId, WeightInfo,
 };
 #[doc(hidden)]
 pub use module::{LentWeight, Receiver, Replay, Tap, VisitorMut};

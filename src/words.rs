@@ -37,7 +37,7 @@ pub(crate) fn brief(text: &str, chars: usize) -> String {
     }
 }
 
-/// An [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName).
+/// An [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig).
 pub(crate) fn unknown_name(what: &'static str, got: &str, words: &[&str]) -> Error {
     Error::from(Fault::UnknownName {
         what,

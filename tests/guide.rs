@@ -445,11 +445,11 @@ fn text<T, E: std::fmt::Display>(result: Result<T, E>) -> String {
 fn the_chapter_quotes_the_messages_that_come() {
     // As they are told: see the tests of `Error`.
     let unavailable = Error::new(
-        ErrorKind::UnavailableIsa,
+        ErrorKind::Unsupported,
         "DYNQUANT_ISA=amx_int8 is not available on this CPU: expected one of portable, avx2",
     );
     let device = Error::new(
-        ErrorKind::UnsupportedDevice,
+        ErrorKind::Unsupported,
         "unsupported device in forward: expected cpu, got Cuda { gpu_id: 0 }; dynamic quantization \
          runs on the CPU only, move the tensor with `to_device(&Device::Cpu)`",
     );

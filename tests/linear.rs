@@ -216,7 +216,7 @@ fn constructors_load_and_remember_the_prefix() -> Result<()> {
     assert!(nn::linear_no_bias(4, 3, vb.pp("c"))?.bias().is_none());
     assert!(nn::linear_b(4, 3, false, vb.pp("d"))?.bias().is_none());
     assert!(nn::linear_b(4, 3, true, vb.pp("e"))?.bias().is_some());
-    let layer = &with_bias as &dyn candle_dynquant::AnyLayer;
+    let layer = &with_bias as &dyn candle_dynquant::Layer;
     assert_eq!(layer.checkpoint_name(), Some("a.b"));
 
     let error = with_bias.forward(&randn(&[2, 5])?).unwrap_err().to_string();

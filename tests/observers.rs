@@ -487,7 +487,7 @@ fn a_tensor_that_is_refused_changes_nothing() -> Result<()> {
         }
         let integers = tensor(&[1u32, 2]);
         let error = observer.observe(&integers).expect_err("integers");
-        assert!(error.kind() == ErrorKind::UnsupportedDType, "{error}");
+        assert!(error.kind() == ErrorKind::Unsupported, "{error}");
         // Nothing in it: ignored, whatever its rank.
         for shape in [vec![0], vec![0, 3], vec![3, 0], vec![2, 0, 2]] {
             observer.observe(&Tensor::zeros(shape, DType::F32, &Device::Cpu)?)?;
@@ -694,7 +694,7 @@ impl Observer for Fixed {
 
     fn calculate_qparams(&self) -> Result<WeightQParams> {
         let qparams = self.0.clone();
-        qparams.ok_or_else(|| Error::new(ErrorKind::UnsupportedQConfig, "no parameters"))
+        qparams.ok_or_else(|| Error::new(ErrorKind::Unsupported, "no parameters"))
     }
 }
 

@@ -216,7 +216,7 @@ fn walks_that_disagree_are_an_error_and_change_nothing() {
         let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
             .expect_err(&format!("{mistake:?} passed"));
         assert!(
-            error.kind() == ErrorKind::InconsistentWalk,
+            error.kind() == ErrorKind::InvalidModel,
             "{mistake:?}: {error:?}"
         );
         assert!(

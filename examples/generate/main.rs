@@ -25,7 +25,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{
-    AnyLayer, GptqConfig, LayerKind, QConfigSpec, Report, Visitor, Walk, gptq, quantize_dynamic,
+    GptqConfig, Layer, LayerKind, QConfigSpec, Report, Visitor, Walk, gptq, quantize_dynamic,
 };
 use candle_dynquant_io::{input, print};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
@@ -228,7 +228,7 @@ fn tokens_of(option: &str, path: &Path, texts: &Texts) -> Result<Vec<u32>> {
 fn weight_bytes(model: &Decoder) -> Result<usize> {
     struct Bytes(usize);
     impl Visitor for Bytes {
-        fn layer(&mut self, _: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
+        fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
             self.0 += layer
                 .weight_infos()
                 .iter()

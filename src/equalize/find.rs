@@ -12,7 +12,7 @@ use super::report::{LeftNorm, NormPair, Unfoldable};
 use crate::error::{Error, Fault, Result};
 use crate::inspect::tapped;
 use crate::module::{
-    AnyLayer, AnyNorm, LayerKind, MemoryId, Quantizable, Receiver, Visitor, Walk, WeightId,
+    AnyNorm, Layer, LayerKind, MemoryId, Quantizable, Receiver, Visitor, Walk, WeightId,
 };
 use crate::name_regex::NameRegex;
 
@@ -48,7 +48,7 @@ pub(super) struct Found {
 }
 
 impl Visitor for Probed {
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
         // Embeddings read indexes.
         if layer.kind() == LayerKind::Embedding {
             return Ok(());

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::factors::{column_maxima, factors};
 use super::report::NormPair;
 use crate::error::{Error, Fault, Result};
-use crate::module::{AnyLayer, AnyNorm, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
+use crate::module::{AnyNorm, Layer, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
 
 /// A pair with its factors, `[hidden]`.
 pub(super) struct Fold {
@@ -29,7 +29,7 @@ impl Fold {
         }
 
         impl Visitor for Read<'_> {
-            fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+            fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
                 if self.pair.layers.iter().any(|own| own == path) {
                     self.weights.extend(layer.weights()?);
                 }
@@ -57,7 +57,7 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
     }
 
     impl VisitorMut for Apply<'_> {
-        fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+        fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
             let Some(factors) = self.layers.get(path) else {
                 return Ok(false);
             };

@@ -12,7 +12,7 @@ pub use report::{FedBack, GptqReport, Rounded, RoundedReason};
 
 use crate::error::{Error, Fault, Result};
 use crate::kernels::{self, InputProducts, Isa};
-use crate::module::{AnyLayer, LayerKind, Quantizable, Visitor, Walk};
+use crate::module::{Layer, LayerKind, Quantizable, Visitor, Walk};
 use crate::qconfig::QConfig;
 use crate::quantize::quantize_made;
 use crate::quantize::spec::decision::Decision;
@@ -178,7 +178,7 @@ struct Made {
 }
 
 impl Visitor for Made {
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
         let Some((qconfig, inputs)) = self.inputs.remove(path) else {
             return Ok(());
         };

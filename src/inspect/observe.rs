@@ -9,7 +9,7 @@ use crate::deviation::Deviation;
 use crate::error::Result;
 use crate::kernels::Precision;
 use crate::module::{
-    AnyLayer, AnyNorm, Quantizable, Receiver, Replay, Tap, Visitor, VisitorMut, Walk, WalkMut,
+    AnyNorm, Layer, Quantizable, Receiver, Replay, Tap, Visitor, VisitorMut, Walk, WalkMut,
 };
 
 /// A run of a model, and what was measured during it.
@@ -105,7 +105,7 @@ pub fn replays<M: Quantizable + ?Sized>(model: &M) -> Result<BTreeMap<String, Re
     struct Collect(BTreeMap<String, Replay>);
 
     impl Visitor for Collect {
-        fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+        fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
             let quantized = layer.precision().is_some_and(Precision::is_reduced)
                 || layer.weight_infos().iter().any(|weight| weight.quantized);
             if let Some(replay) = layer.replay().filter(|_| quantized) {
@@ -135,7 +135,7 @@ where
     struct Attach<'a>(&'a BTreeMap<&'a str, &'a Arc<Receiver>>);
 
     impl VisitorMut for Attach<'_> {
-        fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+        fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
             let receiver = self.0.get(path);
             Ok(receiver.is_some_and(|receiver| layer.attach(Some(Tap::to(receiver)))))
         }
@@ -152,7 +152,7 @@ where
     struct Detach<'a>(&'a BTreeMap<&'a str, &'a Arc<Receiver>>);
 
     impl VisitorMut for Detach<'_> {
-        fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+        fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
             Ok(self.0.contains_key(path) && layer.attach(None))
         }
 

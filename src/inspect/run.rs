@@ -11,9 +11,7 @@ use super::observe::tapped;
 use crate::deviation::Deviation;
 use crate::error::{Error, Fault, Result};
 use crate::kernels::Precision;
-use crate::module::{
-    AnyLayer, LayerKind, Quantizable, Receiver, Replay, Visitor, Walk, WeightInfo,
-};
+use crate::module::{Layer, LayerKind, Quantizable, Receiver, Replay, Visitor, Walk, WeightInfo};
 use crate::weight::StoredWeight;
 
 /// How far a quantized model is from its float original; see [`inspect`].
@@ -173,7 +171,7 @@ impl Sides {
 }
 
 impl Visitor for Sides {
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
         self.0.push(Side {
             path: path.to_owned(),
             kind: layer.kind(),

@@ -66,7 +66,7 @@ use crate::weight::StoredWeight;
     note = "`#[quantizable(layer)]` makes it a leaf of the tree: implement `Layer` for it",
     note = "for a struct around `nn::Projection`s, `#[quantizable(layer = \"Kind\")]` does it"
 )]
-pub trait Layer: Sized + 'static {
+pub trait Layer: AnyLayer {
     /// The kind of layer.
     fn kind(&self) -> LayerKind;
 
@@ -89,7 +89,9 @@ pub trait Layer: Sized + 'static {
     ///
     /// # Errors
     /// When a weight cannot be quantized with `qconfig`.
-    fn quantize(&self, qconfig: &QConfig) -> Result<Self>;
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self>
+    where
+        Self: Sized;
 
     /// This layer with its weight quantized so that its products with the inputs that it reports are
     /// most exact: for [`gptq`](crate::gptq()). `None` if the layer has no such form, as by default.
@@ -97,7 +99,10 @@ pub trait Layer: Sized + 'static {
     /// # Errors
     /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.
     #[doc(hidden)]
-    fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>> {
+    fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>>
+    where
+        Self: Sized,
+    {
         let _ = (qconfig, inputs);
         Ok(None)
     }
@@ -113,7 +118,10 @@ pub trait Layer: Sized + 'static {
     /// This layer with the quantized weight of another layer, made from the matrix that this
     /// layer holds too; `None` if it cannot use it, in which case it is quantized on its own.
     #[doc(hidden)]
-    fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
+    fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self>
+    where
+        Self: Sized,
+    {
         let _ = (qconfig, lent);
         None
     }
@@ -153,7 +161,10 @@ pub trait Layer: Sized + 'static {
     /// # Errors
     /// When the factors have another shape.
     #[doc(hidden)]
-    fn fold_input(&self, factors: &Tensor) -> Result<Option<Self>> {
+    fn fold_input(&self, factors: &Tensor) -> Result<Option<Self>>
+    where
+        Self: Sized,
+    {
         let _ = factors;
         Ok(None)
     }
@@ -173,100 +184,45 @@ pub trait Layer: Sized + 'static {
     }
 }
 
-/// [`Layer`] as an object, as a [`Visitor`](super::Visitor) sees it; every layer is one.
-pub trait AnyLayer: sealed::Sealed + Any {
-    /// [`Layer::kind`].
-    fn kind(&self) -> LayerKind;
-    /// [`Layer::checkpoint_name`].
-    fn checkpoint_name(&self) -> Option<&str>;
-    /// [`Layer::weight_infos`].
-    fn weight_infos(&self) -> Vec<WeightInfo>;
-    /// [`Layer::precision`].
-    fn precision(&self) -> Option<Precision>;
+/// What a walk does with a [`Layer`] without knowing its type; every layer is one.
+pub trait AnyLayer: Any {
     /// [`Layer::quantize`], the result in a box.
     ///
     /// # Errors
     /// As [`Layer::quantize`].
-    #[doc(hidden)]
-    fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>>;
+    fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn Layer>>;
     /// [`Layer::quantize_for`], the result in a box.
     ///
     /// # Errors
     /// As [`Layer::quantize_for`].
-    #[doc(hidden)]
     fn quantize_for_boxed(
         &self,
         qconfig: &QConfig,
         inputs: &InputFactor,
-    ) -> Result<Option<Box<dyn AnyLayer>>>;
-    /// [`Layer::lend`].
-    #[doc(hidden)]
-    fn lend(&self, name: &str) -> Option<LentWeight>;
+    ) -> Result<Option<Box<dyn Layer>>>;
     /// [`Layer::quantize_sharing`], the result in a box.
-    #[doc(hidden)]
     fn quantize_sharing_boxed(
         &self,
         qconfig: &QConfig,
         lent: &LentWeight,
-    ) -> Option<Box<dyn AnyLayer>>;
-    /// [`Layer::stored`].
-    ///
-    /// # Errors
-    /// As [`Layer::stored`].
-    #[doc(hidden)]
-    fn stored(&self) -> Result<Vec<StoredWeight>>;
-    /// [`Layer::weights`].
-    ///
-    /// # Errors
-    /// As [`Layer::weights`].
-    fn weights(&self) -> Result<Vec<Tensor>>;
+    ) -> Option<Box<dyn Layer>>;
     /// [`Layer::fold_input`], the result in a box.
     ///
     /// # Errors
     /// As [`Layer::fold_input`].
-    #[doc(hidden)]
-    fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn AnyLayer>>>;
-    /// [`Layer::attach`].
-    #[doc(hidden)]
-    fn attach(&mut self, tap: Option<Tap>) -> bool;
-    /// [`Layer::replay`].
-    #[doc(hidden)]
-    fn replay(&self) -> Option<Replay>;
+    fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn Layer>>>;
     /// Whether `replacement` is of the same type, so that it can be installed.
-    #[doc(hidden)]
-    fn accepts(&self, replacement: &dyn AnyLayer) -> bool;
+    fn accepts(&self, replacement: &dyn Layer) -> bool;
     /// Puts `replacement` in the place of `self`, which is returned.
     ///
     /// # Errors
-    /// [`ErrorKind::InconsistentWalk`](crate::ErrorKind::InconsistentWalk) if it is of another type;
+    /// [`ErrorKind::InvalidModel`](crate::ErrorKind::InvalidModel) if it is of another type;
     /// `self` is then unchanged.
-    #[doc(hidden)]
-    fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<Box<dyn AnyLayer>>;
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl<L: super::Layer> Sealed for L {}
+    fn install(&mut self, replacement: Box<dyn Layer>) -> Result<Box<dyn Layer>>;
 }
 
 impl<L: Layer> AnyLayer for L {
-    fn kind(&self) -> LayerKind {
-        Layer::kind(self)
-    }
-
-    fn checkpoint_name(&self) -> Option<&str> {
-        Layer::checkpoint_name(self)
-    }
-
-    fn weight_infos(&self) -> Vec<WeightInfo> {
-        Layer::weight_infos(self)
-    }
-
-    fn precision(&self) -> Option<Precision> {
-        Layer::precision(self)
-    }
-
-    fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn AnyLayer>> {
+    fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn Layer>> {
         Ok(Box::new(self.quantize(qconfig)?))
     }
 
@@ -274,49 +230,27 @@ impl<L: Layer> AnyLayer for L {
         &self,
         qconfig: &QConfig,
         inputs: &InputFactor,
-    ) -> Result<Option<Box<dyn AnyLayer>>> {
-        let quantized = self.quantize_for(qconfig, inputs)?;
-        Ok(quantized.map(|layer| Box::new(layer) as Box<dyn AnyLayer>))
-    }
-
-    fn lend(&self, name: &str) -> Option<LentWeight> {
-        Layer::lend(self, name)
+    ) -> Result<Option<Box<dyn Layer>>> {
+        Ok(boxed(self.quantize_for(qconfig, inputs)?))
     }
 
     fn quantize_sharing_boxed(
         &self,
         qconfig: &QConfig,
         lent: &LentWeight,
-    ) -> Option<Box<dyn AnyLayer>> {
-        Some(Box::new(self.quantize_sharing(qconfig, lent)?))
+    ) -> Option<Box<dyn Layer>> {
+        boxed(self.quantize_sharing(qconfig, lent))
     }
 
-    fn stored(&self) -> Result<Vec<StoredWeight>> {
-        Layer::stored(self)
+    fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn Layer>>> {
+        Ok(boxed(self.fold_input(factors)?))
     }
 
-    fn weights(&self) -> Result<Vec<Tensor>> {
-        Layer::weights(self)
-    }
-
-    fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn AnyLayer>>> {
-        let folded = self.fold_input(factors)?;
-        Ok(folded.map(|layer| Box::new(layer) as Box<dyn AnyLayer>))
-    }
-
-    fn attach(&mut self, tap: Option<Tap>) -> bool {
-        Layer::attach(self, tap)
-    }
-
-    fn replay(&self) -> Option<Replay> {
-        Layer::replay(self)
-    }
-
-    fn accepts(&self, replacement: &dyn AnyLayer) -> bool {
+    fn accepts(&self, replacement: &dyn Layer) -> bool {
         (replacement as &dyn Any).is::<L>()
     }
 
-    fn install(&mut self, replacement: Box<dyn AnyLayer>) -> Result<Box<dyn AnyLayer>> {
+    fn install(&mut self, replacement: Box<dyn Layer>) -> Result<Box<dyn Layer>> {
         match (replacement as Box<dyn Any>).downcast::<L>() {
             Ok(mut layer) => {
                 std::mem::swap(self, &mut *layer);
@@ -327,4 +261,8 @@ impl<L: Layer> AnyLayer for L {
             })),
         }
     }
+}
+
+fn boxed<L: Layer>(layer: Option<L>) -> Option<Box<dyn Layer>> {
+    layer.map(|layer| Box::new(layer) as Box<dyn Layer>)
 }

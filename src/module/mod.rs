@@ -18,7 +18,7 @@ mod weight_info;
 pub use crate::tap::{Receiver, Replay, Tap};
 pub(crate) use crate::tensor::MemoryId;
 pub use kind::LayerKind;
-pub use layer::{AnyLayer, Layer};
+pub use layer::Layer;
 pub(crate) use norm::sealed::Sealed as SealedNorm;
 pub(crate) use norm::{Affine, AnyNorm};
 pub use tied::{LentWeight, WeightId};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_core::quantized::{GgmlDType, QTensor};
 
-use super::layer::{AnyLayer, Layer};
+use super::layer::Layer;
 use super::norm::AnyNorm;
 use super::tied::WeightId;
 use super::weight_info::{WeightDType, WeightInfo};
@@ -69,7 +69,7 @@ pub trait Visitor {
     ///
     /// # Errors
     /// An error ends the walk.
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()>;
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()>;
 
     /// A norm at `path`.
     ///
@@ -111,7 +111,7 @@ pub trait VisitorMut {
     ///
     /// # Errors
     /// An error ends the walk.
-    fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool>;
+    fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool>;
 
     /// A norm at `path`; returns whether it was changed.
     ///
@@ -181,7 +181,7 @@ struct Met {
 struct TensorsOnly<'a>(&'a mut dyn Visitor);
 
 impl Visitor for TensorsOnly<'_> {
-    fn layer(&mut self, _path: &str, _layer: &dyn AnyLayer) -> Result<()> {
+    fn layer(&mut self, _path: &str, _layer: &dyn Layer) -> Result<()> {
         Ok(())
     }
 

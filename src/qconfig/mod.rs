@@ -89,7 +89,7 @@ impl QConfig {
     /// The preset of that name, or of PyTorch's name for it, such as `default_dynamic_qconfig`.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName) for any other name.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name.
     pub fn preset(name: &str) -> Result<Self> {
         match name.strip_suffix("_qconfig").unwrap_or(name) {
             "int8" => Ok(Self::int8()),

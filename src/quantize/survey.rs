@@ -7,7 +7,7 @@ use super::hidden::{HiddenField, OpaqueField};
 use crate::error::{Error, Fault, Result};
 use crate::kernels::Precision;
 use crate::module::{
-    AnyLayer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightId, WeightInfo,
+    Layer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightId, WeightInfo,
 };
 
 /// The last part of the names of output projections.
@@ -103,7 +103,7 @@ impl Survey {
 }
 
 impl Visitor for Survey {
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
         self.layers.push(Found {
             path: path.to_owned(),
             checkpoint_name: layer.checkpoint_name().map(str::to_owned),

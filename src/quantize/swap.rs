@@ -8,14 +8,14 @@ use super::spec::decision::{Decision, Refusal};
 use super::survey::Survey;
 use crate::error::{Error, Fault, Result};
 use crate::module::{
-    AnyLayer, LayerKind, LentWeight, Quantizable, Visitor, VisitorMut, Walk, WalkMut, WeightId,
+    Layer, LayerKind, LentWeight, Quantizable, Visitor, VisitorMut, Walk, WalkMut, WeightId,
     WeightInfo,
 };
 use crate::qconfig::QConfig;
 use crate::trace;
 
 /// Quantized layers by path, ready to take their places.
-pub(crate) type Replacements = BTreeMap<String, Box<dyn AnyLayer>>;
+pub(crate) type Replacements = BTreeMap<String, Box<dyn Layer>>;
 
 /// The quantized layers, not yet installed.
 #[derive(Default)]
@@ -102,7 +102,7 @@ struct Quantize<'a, 'r> {
 }
 
 impl Visitor for Quantize<'_, '_> {
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
         let Some(&(qconfig, refusal)) = self.qconfigs.get(path) else {
             return Ok(());
         };
@@ -155,7 +155,7 @@ impl Refusal {
 
 impl Quantize<'_, '_> {
     /// Lends the weights of a quantized layer to those that share the matrices they were made from.
-    fn lend(&mut self, path: &str, weights: &[WeightInfo], quantized: &dyn AnyLayer) {
+    fn lend(&mut self, path: &str, weights: &[WeightInfo], quantized: &dyn Layer) {
         for weight in weights {
             if let (Some(id), Some(lent)) = (&weight.id, quantized.lend(&weight.name)) {
                 let lender = || (path.to_owned(), lent);
@@ -176,7 +176,7 @@ pub(crate) fn rehearse<M: Quantizable + ?Sized>(
     }
 
     impl VisitorMut for Rehearse<'_> {
-        fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+        fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
             if let Some(replacement) = self.replacements.get(path) {
                 let fits = layer.accepts(&**replacement);
                 if !(self.waiting.remove(path) && fits) {
@@ -215,7 +215,7 @@ pub(crate) fn install<M: Quantizable + ?Sized>(
     }
 
     impl VisitorMut for Install {
-        fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+        fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
             let Some(replacement) = self.waiting.remove(path) else {
                 return Ok(false);
             };

@@ -246,7 +246,7 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
             }
             // As a layer that knows nothing of it.
             let message = "cannot save the layer: expected one, got another";
-            Err(candle_dynquant::Error::new(ErrorKind::Unsavable, message))
+            Err(candle_dynquant::Error::new(ErrorKind::Unsupported, message))
         }
     }
     let dir = tempfile::tempdir()?;

@@ -1,9 +1,9 @@
 //! A layer of nothing but its state, and visitors that record what a walk shows them.
 
-use candle_dynquant::{AnyLayer, Visitor, VisitorMut, Walk, WalkMut};
 use candle_dynquant::{
     Error, ErrorKind, Layer, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
 };
+use candle_dynquant::{Layer, Visitor, VisitorMut, Walk, WalkMut};
 
 /// A layer with one weight of four elements; quantizing it flips a flag.
 #[derive(Quantizable, Clone, Debug, PartialEq)]
@@ -69,7 +69,7 @@ impl Layer for Toy {
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         if self.broken {
             let message = format!("unsupported qconfig: expected nothing, got {qconfig}");
-            return Err(Error::new(ErrorKind::UnsupportedQConfig, message));
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
         Ok(Self {
             quantized: Some(qconfig.clone()),
@@ -89,7 +89,7 @@ pub struct Seen {
 }
 
 impl Visitor for Seen {
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
         self.lines.push(format!("{path}: {}", layer.kind()));
         Ok(())
     }
@@ -110,7 +110,7 @@ pub struct SeenMut {
 }
 
 impl VisitorMut for SeenMut {
-    fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+    fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
         self.lines.push(format!("{path}: {}", layer.kind()));
         Ok(false)
     }
@@ -137,7 +137,7 @@ pub fn assert_walks<M: Quantizable>(case: &str, model: &mut M, layers: &[&str], 
 pub struct Quantize<F>(pub F);
 
 impl<F: FnMut(&str) -> bool> VisitorMut for Quantize<F> {
-    fn layer(&mut self, path: &str, layer: &mut dyn AnyLayer) -> Result<bool> {
+    fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
         if (self.0)(path) {
             let replacement = layer.quantize_boxed(&QConfig::int8())?;
             layer.install(replacement)?;

@@ -286,13 +286,13 @@ fn a_model_has_no_taps_after_an_error_or_a_panic() {
 fn a_layer_of_ones_own_says_that_it_reports_nothing() {
     struct Look(Vec<(String, bool)>);
     impl Visitor for Look {
-        fn layer(&mut self, path: &str, layer: &dyn candle_dynquant::AnyLayer) -> Result<()> {
+        fn layer(&mut self, path: &str, layer: &dyn candle_dynquant::Layer) -> Result<()> {
             self.0.push((path.to_owned(), layer.replay().is_some()));
             Ok(())
         }
     }
     impl VisitorMut for Look {
-        fn layer(&mut self, path: &str, layer: &mut dyn candle_dynquant::AnyLayer) -> Result<bool> {
+        fn layer(&mut self, path: &str, layer: &mut dyn candle_dynquant::Layer) -> Result<bool> {
             self.0.push((path.to_owned(), layer.attach(None)));
             Ok(false)
         }

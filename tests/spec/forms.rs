@@ -214,7 +214,7 @@ fn lists_of_names_and_of_kinds() {
     assert!(
         absent
             .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::UnmatchedRule)
+            .is_err_and(|error| error.kind() == ErrorKind::Unmatched)
     );
 }
 

@@ -230,5 +230,5 @@ fn a_mistake_is_an_error_and_changes_nothing() {
         ..Lossy::new(0.1)
     }];
     let error = tune(&mut quantized, &crate::config(), never).unwrap_err();
-    assert!(error.kind() == ErrorKind::NothingMatched, "{error}");
+    assert!(error.kind() == ErrorKind::Unmatched, "{error}");
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use candle_dynquant::Isa;
-use candle_dynquant::{AnyLayer, Visitor};
+use candle_dynquant::{Layer, Visitor};
 use dynquant_encoder::{Direction, Encoder, Head, Input, Task, Tokens, TokensError};
 use serde::Serialize;
 
@@ -145,7 +145,7 @@ impl Classifier {
 struct Layers(Vec<LayerState>);
 
 impl Visitor for Layers {
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
         for weight in layer.weight_infos() {
             let dtype = serde_json::to_value(weight.dtype);
             self.0.push(LayerState {

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use crate::error::Result;
 use crate::kernels::Precision;
-use crate::module::{Affine, AnyLayer, AnyNorm, LayerKind, Visitor, WeightInfo};
+use crate::module::{Affine, AnyNorm, Layer, LayerKind, Visitor, WeightInfo};
 use crate::weight::{Origin, Quantized, Value};
 
 /// A weight and the names that its tensor may have.
@@ -94,7 +94,7 @@ impl<W> Held<W> {
 }
 
 impl Visitor for Collect {
-    fn layer(&mut self, path: &str, layer: &dyn AnyLayer) -> Result<()> {
+    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
         let own = [layer.checkpoint_name(), Some(path)];
         let own: Vec<&str> = own.into_iter().flatten().collect();
         let stored = layer.stored()?;

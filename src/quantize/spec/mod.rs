@@ -181,7 +181,7 @@ impl QConfigSpec {
     /// The preset of that name: one of [`PRESETS`](Self::PRESETS).
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName) for any other name, with the nearest of these.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name, with the nearest of these.
     pub fn preset(name: &str) -> Result<Self> {
         match name {
             "int8" => Ok(Self::int8()),
