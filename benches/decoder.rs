@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Sizes are SmolLM2-135M's and, without `--quick`, TinyLlama's, which take 6 GB of memory. Each
-//! token is read after the one before, as in writing; the table gives medians. `GB/s` is the rate at
-//! which a token reads the weights of all products.
+//! token is read after the one before, as in writing; the table gives medians. `GB/s` is the rate
+//! at which a token reads the weights of all products.
 #![allow(missing_docs)]
 
 use std::process::ExitCode;

@@ -93,9 +93,9 @@
 //!   candle's operations between the layers are several times faster.
 //!
 //! # Numbers
-//! [`qparams`] is the theory, [`candle_dynquant_kernels::reference`] the definition of every result, and all
-//! instruction sets give the same bits. The environment variable `DYNQUANT_ISA` narrows the
-//! instruction set: see [`Isa`].
+//! [`qparams`] is the theory, [`candle_dynquant_kernels::reference`] the definition of every
+//! result, and all instruction sets give the same bits. The environment variable `DYNQUANT_ISA`
+//! narrows the instruction set: see [`Isa`].
 
 #![forbid(unsafe_code)]
 

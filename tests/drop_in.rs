@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashMap;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use candle_dynquant::{nn, ops};
+use candle_dynquant::{FusedActivation, nn, ops};
 use candle_nn::{LayerNormConfig, Module, VarBuilder, VarMap};
 use common::tensor;
 use common::toy::assert_walks;
@@ -434,6 +434,25 @@ fn functions_are_candle_s_in_every_dimension() -> Result<()> {
         &candle_nn::ops::swiglu(&xs)?,
         1e-6,
     );
+    let (gates, factors) = (xs.narrow(1, 0, 4)?, xs.narrow(1, 4, 4)?);
+    let ys = ops::activate_mul(&gates, &factors, FusedActivation::Silu)?;
+    assert_close("activate_mul", &ys, &ops::swiglu(&xs)?, 0.);
+    let error = ops::activate_mul(&xs, &factors, FusedActivation::Silu).unwrap_err();
+    assert!(
+        error.to_string().contains("expected [3, 8], got [3, 4]"),
+        "{error}"
+    );
+    let error = ops::activate_mul(
+        &gates,
+        &factors.to_dtype(DType::F16)?,
+        FusedActivation::Silu,
+    );
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("expected F32, got F16")
+    );
     assert_close("gelu_erf", &ops::gelu_erf(&xs)?, &xs.gelu_erf()?, 1e-6);
     // candle's own arguments: references and f32.
     let (weight, bias) = (tensor(&[8], 2)?, tensor(&[8], 3)?);
@@ -465,6 +484,49 @@ fn functions_are_candle_s_in_every_dimension() -> Result<()> {
                 .contains("[.., 2 n]")
         );
     }
+    Ok(())
+}
+
+#[test]
+fn rotary_embeddings_are_candle_s_bit_for_bit() -> Result<()> {
+    let xs = tensor(&[2, 6, 5, 14], 1)?;
+    // More positions than there are, and positions of each sequence.
+    for shape in [&[9, 7][..], &[2, 6, 7]] {
+        let (cos, sin) = (tensor(shape, 2)?, tensor(shape, 3)?);
+        let bits = |ys: Tensor| ys.flatten_all()?.to_vec1::<f32>();
+        let candle = candle_nn::rotary_emb::rope_thd(&xs, &cos, &sin)?;
+        assert_eq!(
+            bits(ops::rope_thd(&xs, &cos, &sin)?)?,
+            bits(candle.clone())?
+        );
+        // A view whose heads are not side by side.
+        let heads = xs.transpose(1, 2)?;
+        let ys = ops::rope(&heads, &cos, &sin)?;
+        assert_eq!(bits(ys.transpose(1, 2)?.contiguous()?)?, bits(candle)?);
+    }
+    let (cos, sin) = (tensor(&[6, 7], 2)?, tensor(&[6, 7], 3)?);
+    for dtype in [DType::F64, DType::F16, DType::BF16] {
+        let [xs, cos, sin] = [&xs, &cos, &sin].map(|it| it.to_dtype(dtype));
+        let (xs, cos, sin) = (xs?, cos?, sin?);
+        let candle = candle_nn::rotary_emb::rope_thd(&xs, &cos, &sin)?;
+        let bound = if dtype == DType::F64 { 0. } else { 2e-2 };
+        assert_close("rope_thd", &ops::rope_thd(&xs, &cos, &sin)?, &candle, bound);
+    }
+    for (cos, sin) in [
+        (tensor(&[5, 7], 2)?, sin.clone()),
+        (cos.clone(), tensor(&[6, 6], 2)?),
+        (cos.clone(), tensor(&[9, 7], 2)?),
+        (cos.flatten_all()?, sin.flatten_all()?),
+        (cos.unsqueeze(0)?, sin.unsqueeze(0)?),
+    ] {
+        let error = ops::rope_thd(&xs, &cos, &sin).unwrap_err().to_string();
+        assert!(
+            error.contains("shape mismatch in rope_thd: expected ["),
+            "{error}"
+        );
+    }
+    let none = Tensor::zeros((0, 1 << 20, 1 << 20, 14), DType::F32, &Device::Cpu)?;
+    assert!(ops::rope(&none, &cos, &sin).is_err(), "not 2^20 positions");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! GPTQ: smaller errors on the inputs that it saw, named layers, and a model that an error leaves as
-//! it was.
+//! GPTQ: smaller errors on the inputs that it saw, named layers, and a model that an error leaves
+//! as it was.
 
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_dynquant::RoundedReason;

@@ -11,9 +11,10 @@
 //!
 //! `--embeddings` also quantizes the embedding tables, which are off by default; `--equalize` moves
 //! range from the outputs of layer norms to the weights that multiply them, before they are
-//! quantized; `--gptq` quantizes weights in groups for the inputs that layers have; `--attention bfloat16` or `int8` has the attention of the quantized model multiply in
-//! that precision; `--page` writes a page with pictures, and `--profile` prints the time of each
-//! stage. The first command prints, with the times and the instruction set of your machine:
+//! quantized; `--gptq` quantizes weights in groups for the inputs that layers have; `--attention
+//! bfloat16` or `int8` has the attention of the quantized model multiply in that precision;
+//! `--page` writes a page with pictures, and `--profile` prints the time of each stage. The first
+//! command prints, with the times and the instruction set of your machine:
 //!
 //! ```text
 //! assets/bert: 3201 texts in batches of 32
@@ -34,8 +35,8 @@
 //!
 //! The model is `crates/support/src/bert/model.rs`, which tests, benchmarks and `apps` use, too.
 //! Beside it `folder` reads and checks its files, `texts` makes batches, `measure` runs them. Here
-//! `figures` prints the results; `hub` is for `--hub`, `probe` for `--equalize`, `--gptq` and `--page`,
-//! `profile` for `--profile`.
+//! `figures` prints the results; `hub` is for `--hub`, `probe` for `--equalize`, `--gptq` and
+//! `--page`, `profile` for `--profile`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod figures;

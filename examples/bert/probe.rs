@@ -1,5 +1,5 @@
-//! Equalisation, quantizing by inputs, and inspection: what needs the model to run on a few texts of
-//! its own.
+//! Equalisation, quantizing by inputs, and inspection: what needs the model to run on a few texts
+//! of its own.
 
 use std::path::Path;
 

@@ -7,8 +7,8 @@
 //!     cargo run --release --example generate -- --model model.gguf --chat "Why is the sky blue?"
 //!
 //! Without `--model` it runs the small Llama in `assets/decoder`, which was trained on the King
-//! James Bible. A float model is quantized here, by `--preset`; one that is stored in int8 or 4 bits
-//! (by `dynquant quantize`, as pack-quantized, GPTQ, AWQ or GGUF) runs as it is.
+//! James Bible. A float model is quantized here, by `--preset`; one that is stored in int8 or 4
+//! bits (by `dynquant quantize`, as pack-quantized, GPTQ, AWQ or GGUF) runs as it is.
 //!
 //! The model is `crates/support/src/decoder/model.rs`; beside it `folder` and `gguf` read files and
 //! `chat` renders chat templates. Here `writer` generates, `reader` measures perplexity.

@@ -26,8 +26,8 @@
 //! tensors are as they were. The metadata of a safetensors file has the rest, as JSON with a
 //! version under `candle_dynquant`: the dtype of the codes, the qscheme, and how activations are
 //! quantized; and the precision of attention of fewer bits than float32, by the name that it was
-//! loaded under, with version 3 then. Int8 weights of files without it get u8 activations per row, or what `config.json`
-//! says.
+//! loaded under, with version 3 then. Int8 weights of files without it get u8 activations per row,
+//! or what `config.json` says.
 //!
 //! # Other layouts
 //! These are read, and become the above when a model is saved:

@@ -1,6 +1,7 @@
 //! How a model is equalized.
 
-/// How [`equalize`](super::equalize) goes about it; [`default`](Self::default) finds the pairs itself.
+/// How [`equalize`](super::equalize) goes about it; [`default`](Self::default) finds the pairs
+/// itself.
 #[derive(Clone, Debug)]
 pub struct Equalization {
     pub(super) alpha: f64,

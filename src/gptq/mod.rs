@@ -20,14 +20,14 @@ use crate::quantize::survey::{Found, Survey};
 use crate::quantize::swap::Replacements;
 use collect::{Inputs, Place, collect};
 
-/// Quantizes a model in place as [`quantize_dynamic`](crate::quantize_dynamic) does, layers in groups
-/// with smaller errors on inputs like those that `run` gives it.
+/// Quantizes a model in place as [`quantize_dynamic`](crate::quantize_dynamic) does, layers in
+/// groups with smaller errors on inputs like those that `run` gives it.
 ///
-/// `run` runs the model on typical inputs, some dozens of sentences for example, from one thread. It is
-/// called as often as the [memory](GptqConfig::memory) for sums makes it necessary, with the float
-/// model. Layers of kind `Linear` report their inputs; layers in groups that report none or are not
-/// called are rounded, as by `quantize_dynamic`, and named in the report. The model is unchanged by an
-/// error.
+/// `run` runs the model on typical inputs, some dozens of sentences for example, from one thread.
+/// It is called as often as the [memory](GptqConfig::memory) for sums makes it necessary, with the
+/// float model. Layers of kind `Linear` report their inputs; layers in groups that report none or
+/// are not called are rounded, as by `quantize_dynamic`, and named in the report. The model is
+/// unchanged by an error.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -53,24 +53,24 @@ use collect::{Inputs, Place, collect};
 /// Rounding each weight to the nearest code leaves the least errors of weights, not of products: on
 /// inputs that depend on each other, the error of one weight can be made up for by others. With the
 /// inputs `X`, `[rows, k]`, of a layer, the error of a channel with the weights `w` and the values
-/// `q` of its codes is `|X (w - q)|^2 = |L^T (w - q)|^2`, where `L L^T = X^T X`. From the last input
-/// to the first, each becomes the code next to
+/// `q` of its codes is `|X (w - q)|^2 = |L^T (w - q)|^2`, where `L L^T = X^T X`. From the last
+/// input to the first, each becomes the code next to
 ///
 /// `t_j = w_j + sum over i > j of (L_ij / L_jj) (w_i - q_i)`,
 ///
-/// which makes its term of the sum the least, `(L_jj (t_j - q_j))^2`. A group's scale is the one that
-/// leaves the least sum of these terms for the `t` of when the group begins. This is GPTQ (Frantar et
-/// al., 2022), of which the inputs are taken from the last to the first, so that the factor of
-/// `X^T X` serves in place of the factor of its inverse; other orders, as by size, are not offered.
-/// `damping` times the mean of the diagonal is added to it.
+/// which makes its term of the sum the least, `(L_jj (t_j - q_j))^2`. A group's scale is the one
+/// that leaves the least sum of these terms for the `t` of when the group begins. This is GPTQ
+/// (Frantar et al., 2022), of which the inputs are taken from the last to the first, so that the
+/// factor of `X^T X` serves in place of the factor of its inverse; other orders, as by size, are
+/// not offered. `damping` times the mean of the diagonal is added to it.
 ///
 /// The inputs are the float model's. Codes, scales and products are as for any weight in groups:
 /// the layers are as fast, are saved and loaded alike, and their bits depend on neither threads nor
 /// instruction set.
 ///
 /// # Errors
-/// As [`quantize_dynamic`](crate::quantize_dynamic), and when `run` fails, an input is NaN or infinite,
-/// the spec quantizes no layer in groups, or the damping is not above 0 or too little.
+/// As [`quantize_dynamic`](crate::quantize_dynamic), and when `run` fails, an input is NaN or
+/// infinite, the spec quantizes no layer in groups, or the damping is not above 0 or too little.
 pub fn gptq<M, T>(
     model: &mut M,
     config: &GptqConfig,

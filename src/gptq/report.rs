@@ -58,7 +58,8 @@ pub struct GptqReport {
     pub rounded: Vec<Rounded>,
     /// How often the model was run.
     pub runs: usize,
-    /// The layers that were quantized, as [`quantize_dynamic`](crate::quantize_dynamic) reports them.
+    /// The layers that were quantized, as [`quantize_dynamic`](crate::quantize_dynamic) reports
+    /// them.
     pub quantized: Report,
 }
 

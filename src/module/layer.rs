@@ -93,8 +93,9 @@ pub trait Layer: AnyLayer {
     where
         Self: Sized;
 
-    /// This layer with its weight quantized so that its products with the inputs that it reports are
-    /// most exact: for [`gptq`](crate::gptq()). `None` if the layer has no such form, as by default.
+    /// This layer with its weight quantized so that its products with the inputs that it reports
+    /// are most exact: for [`gptq`](crate::gptq()). `None` if the layer has no such form, as by
+    /// default.
     ///
     /// # Errors
     /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.

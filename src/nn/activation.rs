@@ -12,7 +12,8 @@ use crate::ops;
 /// An activation function, in place of [`candle_nn::Activation`]: the same variants, words in a
 /// configuration and results. A transformer's functions are several times as fast on the CPU.
 ///
-/// [`FusedActivation`](crate::FusedActivation) lists the ones that a [`Linear`](super::Linear) can apply itself.
+/// [`FusedActivation`](crate::FusedActivation) lists the ones that a [`Linear`](super::Linear) can
+/// apply itself.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};

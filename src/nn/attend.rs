@@ -20,8 +20,8 @@ use crate::weight::ATTENTION;
 /// spec chooses the precision of its factors, as it does for layers with weights, of which it has
 /// none.
 ///
-/// It is off by default: [`QConfigSpec::attention`](crate::QConfigSpec::attention) turns it on, or a
-/// rule for [`LayerKind::Attention`] or for its name. [`Precision`] says what each costs.
+/// It is off by default: [`QConfigSpec::attention`](crate::QConfigSpec::attention) turns it on, or
+/// a rule for [`LayerKind::Attention`] or for its name. [`Precision`] says what each costs.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

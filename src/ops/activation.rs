@@ -1,6 +1,6 @@
 //! Activation functions, element by element.
 
-use candle_core::{D, DType, Module, Result, Tensor};
+use candle_core::{D, Module, Result, Tensor};
 
 use super::ours::is_ours;
 use crate::error::{Error, Fault};
@@ -126,6 +126,57 @@ pub fn gelu_erf(xs: &Tensor) -> Result<Tensor> {
     gelu(xs)
 }
 
+/// `activation(gates) * xs` of each element in one pass: SwiGLU by
+/// [`Silu`](FusedActivation::Silu), GeGLU by [`Gelu`](FusedActivation::Gelu) or
+/// [`GeluTanh`](FusedActivation::GeluTanh).
+///
+/// # Shapes
+/// `xs` has the shape and the dtype of `gates`, as the result has.
+///
+/// The bound of [`activate`], with a rounding of the product.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::{FusedActivation, ops};
+///
+/// let gates = Tensor::new(&[-1f32, 0., 2.], &Device::Cpu)?;
+/// let xs = Tensor::new(&[3f32, 3., 3.], &Device::Cpu)?;
+/// let ys = ops::activate_mul(&gates, &xs, FusedActivation::Relu)?;
+/// assert_eq!(ys.to_vec1::<f32>()?, [0., 0., 6.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// When shapes or dtypes differ, or the dtype is no float.
+pub fn activate_mul(gates: &Tensor, xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
+    trace::forward!("activation");
+    let op = "activate_mul";
+    let ours = is_ours(op, &[gates, xs])?;
+    if gates.dims() != xs.dims() {
+        return Err(mismatch(op, format!("{:?}", gates.dims()), xs).into());
+    }
+    if gates.dtype() != xs.dtype() {
+        return Err(Error::from(Fault::InvalidArgument {
+            what: "dtype in activate_mul",
+            expected: format!("{:?}", gates.dtype()),
+            got: format!("{:?}", xs.dtype()),
+        })
+        .into());
+    }
+    if xs.elem_count() == 0 {
+        return xs.zeros_like();
+    }
+    if !ours {
+        return composite(gates, activation)? * xs;
+    }
+    let isa = kernels::active()?;
+    let (gates, factors) = (as_f32(gates, op)?, as_f32(xs, op)?);
+    let (gates, factors) = (Elements::of(&gates), Elements::of(&factors));
+    let (gates, factors) = (gates.as_slice()?, factors.as_slice()?);
+    let ys = kernels::activate_mul(isa, activation.into(), gates, factors);
+    Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
+}
+
 /// `silu(x) * y` of the first and the second half of the last dimension: candle's `swiglu`.
 ///
 /// # Shapes
@@ -148,13 +199,12 @@ pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
         _ => return Err(mismatch("swiglu", "[.., 2 n]", xs).into()),
     };
     let half = columns / 2;
-    let gates = silu(&xs.narrow(D::Minus1, 0, half)?)?;
-    let xs = xs.narrow(D::Minus1, half, half)?;
-    if xs.dtype() != DType::BF16 {
-        return gates * xs;
-    }
-    // On AArch64 candle's product of bfloat16 truncates.
-    (gates.to_dtype(DType::F32)? * xs.to_dtype(DType::F32)?)?.to_dtype(DType::BF16)
+    let gates = xs.narrow(D::Minus1, 0, half)?;
+    activate_mul(
+        &gates,
+        &xs.narrow(D::Minus1, half, half)?,
+        FusedActivation::Silu,
+    )
 }
 
 impl Module for FusedActivation {

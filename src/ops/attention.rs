@@ -78,21 +78,21 @@ pub fn scaled_dot_product_attention<'a>(
 /// keys that the mask does not exclude. Other CPUs round the same factors and give the same bits,
 /// unless a sum is subnormal (below 1.2e-38), in up to 1.4 times the time of f32.
 ///
-/// [`Precision::Int8`] makes codes of 8 bits in the call, each row of `q`, `k` and `v` by a scale of
-/// its own, and multiplies weights in 8 bits, too, by the formula of
+/// [`Precision::Int8`] makes codes of 8 bits in the call, each row of `q`, `k` and `v` by a scale
+/// of its own, and multiplies weights in 8 bits, too, by the formula of
 /// [`reference::attention_int8`](candle_dynquant_kernels::reference::attention_int8): a query
 /// depends on no other and on no key that it does not see. With AVX512-VNNI, 128 queries and keys
 /// take 0.5 to 0.7 times the time of f32, 512 of them 0.4 times; few take longer, since keys and
 /// values become codes in each call. An element of the result is beyond the error of f32 by at most
 /// `max |v| (e^(2 t) - 1 + 2^-7 + min(1, keys / (500 z)))`, the maximum over the rows of `v` that
-/// the query sees. There `t` is the maximum over the keys that it sees of
-/// `scale (K sum |q_d| + Q sum |k_d| + head_dim Q K / 254) / 254` with `Q = max |q_d|` and
-/// `K = max |k_d|`, and `z` the sum of `e^(score - maximum)`: the weight of many keys is lost where
-/// each has less than 1/510 of the greatest. A row of `q`, `k` or `v` that holds a NaN or an
-/// infinity makes NaN of all results of the query, or of each query that sees the key.
+/// the query sees. There `t` is the maximum over the keys that it sees of `scale (K sum |q_d| + Q
+/// sum |k_d| + head_dim Q K / 254) / 254` with `Q = max |q_d|` and `K = max |k_d|`, and `z` the sum
+/// of `e^(score - maximum)`: the weight of many keys is lost where each has less than 1/510 of the
+/// greatest. A row of `q`, `k` or `v` that holds a NaN or an infinity makes NaN of all results of
+/// the query, or of each query that sees the key.
 ///
-/// f64, other devices and gradients keep their precision. [`nn::Attention`](crate::nn::Attention) is
-/// this function as a layer, whose precision a spec chooses, and
+/// f64, other devices and gradients keep their precision. [`nn::Attention`](crate::nn::Attention)
+/// is this function as a layer, whose precision a spec chooses, and
 /// [`nn::KvCache`](crate::nn::KvCache) keeps keys and values in it.
 ///
 /// ```

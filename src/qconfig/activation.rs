@@ -46,8 +46,8 @@ words!(Arithmetic, "arithmetic", prefix "", {
 pub struct DynamicConfig {
     /// Whether rows share their scale.
     pub granularity: Granularity,
-    /// Use only 7 of the 8 bits, as PyTorch does on x86. It costs accuracy; x86-64 CPUs without VNNI
-    /// multiply such codes faster.
+    /// Use only 7 of the 8 bits, as PyTorch does on x86. It costs accuracy; x86-64 CPUs without
+    /// VNNI multiply such codes faster.
     pub reduce_range: bool,
     /// The formulas.
     pub arithmetic: Arithmetic,

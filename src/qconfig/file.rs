@@ -4,11 +4,10 @@
 //! weight: {observer: HistogramObserver, dtype: qint8, qscheme: per_tensor_symmetric, bins: 2048}
 //! activation: {granularity: per_row, reduce_range: false, arithmetic: pytorch}
 //! ```
-//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}`, `{dtype: bfloat16}` or
-//! `{dtype: int4, group_size: 128, scheme: affine}`, and `activation` accordingly `float`, `bfloat16`
-//! or `per_group`. Missing keys are as in PyTorch's
-//! default observers for weights: signed codes are symmetric and unsigned ones affine, and
-//! activations follow from the weight.
+//! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}`, `{dtype: bfloat16}`
+//! or `{dtype: int4, group_size: 128, scheme: affine}`, and `activation` accordingly `float`,
+//! `bfloat16` or `per_group`. Missing keys are as in PyTorch's default observers for weights:
+//! signed codes are symmetric and unsigned ones affine, and activations follow from the weight.
 
 use std::collections::BTreeMap;
 use std::fmt;

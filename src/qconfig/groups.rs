@@ -44,8 +44,8 @@ words!(GroupScheme, "scheme of groups", prefix "", {
 /// Integer weights of which groups of inputs share a scale: torchao's `PerGroup`.
 ///
 /// Activations become 8-bit integers at every call, symmetric, with a scale for each 32 inputs of a
-/// row, so that a row's result does not depend on the rows beside it. Scales of weights are those of
-/// the least squares of errors, in float16.
+/// row, so that a row's result does not depend on the rows beside it. Scales of weights are those
+/// of the least squares of errors, in float16.
 ///
 /// ```
 /// use candle_dynquant::{GroupConfig, GroupScheme, QConfig};

@@ -438,7 +438,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_that_may_hold_layers_are_told_from_others() {
+    fn types_that_hold_no_layers_have_none() {
         let none = [
             "alloc::sync::Arc<str>",
             "core::option::Option<tracing::span::Span>",
@@ -459,61 +459,43 @@ mod tests {
         for name in none {
             assert_eq!(reason(name), None, "{name}");
         }
-        let of = |of: &str| of.to_owned();
+    }
+
+    #[test]
+    fn types_that_may_hold_layers_have_a_reason() {
+        let not_derived = |of: &str| HiddenReason::NotDerived { of: of.into() };
+        let namesake = |of: &str| HiddenReason::Namesake { of: of.into() };
+        let dynamic = |of: &str| HiddenReason::Dynamic { of: of.into() };
         let cases = [
             (
                 "core::option::Option<(m::Attention, candle_nn::layer_norm::LayerNorm)>",
-                HiddenReason::NotDerived {
-                    of: of("m::Attention"),
-                },
+                not_derived("m::Attention"),
             ),
             (
                 "alloc::vec::Vec<candle_nn::linear::Linear>",
-                HiddenReason::Namesake {
-                    of: of("candle_nn::linear::Linear"),
-                },
+                namesake("candle_nn::linear::Linear"),
             ),
             (
                 "candle_nn::sequential::Sequential",
-                HiddenReason::Namesake {
-                    of: of("candle_nn::sequential::Sequential"),
-                },
+                namesake("candle_nn::sequential::Sequential"),
             ),
             (
                 "alloc::boxed::Box<dyn for<'a> candle_core::Module>",
-                HiddenReason::Dynamic {
-                    of: of("dyn candle_core::Module"),
-                },
+                dynamic("dyn candle_core::Module"),
             ),
-            (
-                "candle_nn::func::Func",
-                HiddenReason::Dynamic {
-                    of: of("candle_nn::func::Func"),
-                },
-            ),
-            (
-                "m::load::{{closure}}",
-                HiddenReason::Dynamic {
-                    of: of("the closure in m::load"),
-                },
-            ),
+            ("candle_nn::func::Func", dynamic("candle_nn::func::Func")),
+            ("m::load::{{closure}}", dynamic("the closure in m::load")),
             (
                 "candle_transformers::models::bert::BertModel",
-                HiddenReason::NotDerived {
-                    of: of("candle_transformers::models::bert::BertModel"),
-                },
+                not_derived("candle_transformers::models::bert::BertModel"),
             ),
             (
                 "std::sync::poison::mutex::Mutex<m::Attention>",
-                HiddenReason::NotDerived {
-                    of: of("m::Attention"),
-                },
+                not_derived("m::Attention"),
             ),
             (
                 "core::option::Option<m::LayerConfig>",
-                HiddenReason::NotDerived {
-                    of: of("m::LayerConfig"),
-                },
+                not_derived("m::LayerConfig"),
             ),
             ("&m::Toy", HiddenReason::Borrowed),
             ("*const m::Toy", HiddenReason::Borrowed),
@@ -525,17 +507,12 @@ mod tests {
             ),
             (
                 "(candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn m::A>>, m::B)",
-                HiddenReason::NotDerived { of: of("m::B") },
+                not_derived("m::B"),
             ),
-            (
-                "(fn((m::A, usize)) -> usize, m::B)",
-                HiddenReason::NotDerived { of: of("m::B") },
-            ),
+            ("(fn((m::A, usize)) -> usize, m::B)", not_derived("m::B")),
             (
                 "alloc::vec::Vec<candle_dynquant::nn::linear::Linear>",
-                HiddenReason::NotDerived {
-                    of: of("alloc::vec::Vec<candle_dynquant::nn::linear::Linear>"),
-                },
+                not_derived("alloc::vec::Vec<candle_dynquant::nn::linear::Linear>"),
             ),
             (
                 "alloc::sync::Arc<std::sync::mutex::Mutex<candle_dynquant::nn::linear::Linear>>",
@@ -543,7 +520,7 @@ mod tests {
             ),
             (
                 "alloc::sync::Arc<m::Block<candle_dynquant::nn::linear::Linear>>",
-                HiddenReason::NotDerived { of: of("m::Block") },
+                not_derived("m::Block"),
             ),
         ];
         for (name, expected) in cases {

@@ -89,8 +89,8 @@ where
 /// ```
 ///
 /// # Errors
-/// As [`quantize_dynamic`], and [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) when `progress` asks
-/// to stop. The model is then as it was, also after a panic of `progress`.
+/// As [`quantize_dynamic`], and [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) when
+/// `progress` asks to stop. The model is then as it was, also after a panic of `progress`.
 pub fn quantize_dynamic_with<M>(
     model: &mut M,
     spec: &QConfigSpec,

@@ -110,8 +110,8 @@ impl Units {
         units.map(|(unit, precision)| unit.bytes(*precision)).sum()
     }
 
-    /// The precisions that a search begins with: those of 4 bits, or else of 8, or else the first of
-    /// each.
+    /// The precisions that a search begins with: those of 4 bits, or else of 8, or else the first
+    /// of each.
     pub fn starts(&self) -> Vec<LayerPrecision> {
         let all = self.precisions();
         match all.first() {

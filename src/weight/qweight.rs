@@ -276,8 +276,8 @@ impl QWeight {
         })
     }
 
-    /// The scale of the weight, of each output channel or of each of its groups, channel by channel;
-    /// none of float16 and bfloat16.
+    /// The scale of the weight, of each output channel or of each of its groups, channel by
+    /// channel; none of float16 and bfloat16.
     pub fn scales(&self) -> Vec<f32> {
         match self.qscheme() {
             None => self.grouped().map_or_else(Vec::new, |own| own.scales),

@@ -135,7 +135,8 @@ fn changed(folder: &str, change: impl FnOnce(&mut Raw, &mut Value)) -> Result<te
     Ok(dir)
 }
 
-/// Symmetric weights show by their zero points whether these are stored less 1; others need it said.
+/// Symmetric weights show by their zero points whether these are stored less 1; others need it
+/// said.
 #[test]
 fn versions_are_told_by_zero_points() -> Result<()> {
     for (folder, said) in [("gptq", "gptq_v2"), ("gptq_v2", "gptq")] {

@@ -3,7 +3,7 @@
 use candle_dynquant::{
     Error, ErrorKind, Layer, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
 };
-use candle_dynquant::{Layer, Visitor, VisitorMut, Walk, WalkMut};
+use candle_dynquant::{Visitor, VisitorMut, Walk, WalkMut};
 
 /// A layer with one weight of four elements; quantizing it flips a flag.
 #[derive(Quantizable, Clone, Debug, PartialEq)]

@@ -34,8 +34,24 @@ pub const CASES: &[Case] = &[
         each_dtype(ops::sigmoid)
     }),
     ("ops::silu", "990450280af5945f", || each_dtype(ops::silu)),
-    ("ops::swiglu", "509798f0d8e44c0c", || {
+    ("ops::swiglu", "5201ff669f6c1354", || {
         each_dtype(ops::swiglu)
+    }),
+    ("ops::activate_mul", "1fdc661699ca870e", || {
+        use candle_dynquant::FusedActivation::{GeluTanh, Silu};
+        let all = [Silu, GeluTanh];
+        let each = all.map(|activation| {
+            each_dtype(|xs| ops::activate_mul(xs, &xs.affine(0.5, 1.)?, activation))
+        });
+        Ok(each.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    }),
+    ("ops::rope ops::rope_thd", "fedce1c419a65263", || {
+        let xs = tensor(&[2, 3, 5, 14], 1)?;
+        let (cos, sin) = (tensor(&[9, 7], 2)?, tensor(&[9, 7], 3)?);
+        Ok(vec![
+            ops::rope(&xs, &cos, &sin)?,
+            ops::rope_thd(&xs, &cos, &sin)?,
+        ])
     }),
     ("ops::tanh", "d1d5b8987efae8c2", || each_dtype(ops::tanh)),
     ("ops::softmax", "52a8b0a51ec76a14", || {
@@ -107,7 +123,7 @@ pub const CASES: &[Case] = &[
         }
         Ok(ys)
     }),
-    ("nn::Activation", "5ac67e581e87bb27", || {
+    ("nn::Activation", "22438bd837e1c243", || {
         use nn::Activation::*;
         let all = [
             Gelu,

@@ -1,5 +1,5 @@
-//! An executor of a cluster: computes parts of queries with its model, and keeps the results until they are
-//! fetched.
+//! An executor of a cluster: computes parts of queries with its model, and keeps the results until
+//! they are fetched.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;

@@ -1,13 +1,15 @@
 //! `embed` and `classify` as functions of SQL.
 //!
-//! Where a query is planned, a call gets a second argument, a literal that states which model it is of. An
-//! executor with another model answers it with an error, so that a result never mixes two. A literal arrives
-//! wherever an expression does: Ballista sends functions by their names alone within its own operators.
+//! Where a query is planned, a call gets a second argument, a literal that states which model it is
+//! of. An executor with another model answers it with an error, so that a result never mixes two. A
+//! literal arrives wherever an expression does: Ballista sends functions by their names alone
+//! within its own operators.
 //!
-//! A batch is computed on the thread that asks for it, which for that time does nothing else. There is one
-//! such thread for each partition, no more partitions at a time than cores, and nothing beside them that has
-//! to be on time: executors send their signs of life from other threads. Threads for the model alone would
-//! only move the work. The library's own threads help the partition that finds them free.
+//! A batch is computed on the thread that asks for it, which for that time does nothing else. There
+//! is one such thread for each partition, no more partitions at a time than cores, and nothing
+//! beside them that has to be on time: executors send their signs of life from other threads.
+//! Threads for the model alone would only move the work. The library's own threads help the
+//! partition that finds them free.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -98,8 +100,8 @@ pub struct TextFunction {
 }
 
 impl TextFunction {
-    /// Both functions as a process knows them: a client plans and may compute, an executor computes, a
-    /// scheduler does neither.
+    /// Both functions as a process knows them: a client plans and may compute, an executor
+    /// computes, a scheduler does neither.
     pub fn all(
         planned: Option<&Declaration>,
         model: Option<&Arc<LoadedModel>>,
@@ -109,7 +111,8 @@ impl TextFunction {
                 kind,
                 planned: planned.cloned(),
                 model: model.cloned(),
-                // The same text has the same answer: it may be computed once where a query asks twice.
+                // The same text has the same answer: it may be computed once where a query asks
+                // twice.
                 signature: Signature::user_defined(Volatility::Immutable),
             }))
         })

@@ -19,11 +19,11 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Hashes the version of this program, the files of the model, how its weights are stored, and the bits
-    /// of its answers to a few texts.
+    /// Hashes the version of this program, the files of the model, how its weights are stored, and
+    /// the bits of its answers to a few texts.
     ///
-    /// The answers tell machines apart on which the same files give other bits, as a float model's may:
-    /// its sums depend on the CPU.
+    /// The answers tell machines apart on which the same files give other bits, as a float model's
+    /// may: its sums depend on the CPU.
     ///
     /// # Errors
     /// When a file cannot be read or the model fails.

@@ -1,4 +1,5 @@
-//! Embeddings of a Parquet data set as an SQL function, on one machine or on a cluster: see README.md.
+//! Embeddings of a Parquet data set as an SQL function, on one machine or on a cluster: see
+//! README.md.
 
 mod executor;
 mod function;
@@ -21,7 +22,8 @@ use mimalloc::MiMalloc;
 
 use options::{Command, Options};
 
-/// Keeps the memory of large results for the next batch; glibc's returns 32 MiB and more to the system.
+/// Keeps the memory of large results for the next batch; glibc's returns 32 MiB and more to the
+/// system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

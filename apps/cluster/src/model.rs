@@ -52,8 +52,9 @@ impl LoadedModel {
         labels.get(best).map(String::as_str)
     }
 
-    /// The answers to `texts`, in their order, none where there is no text; each has the same bits whatever
-    /// the other texts are. All is computed on the caller's thread and those that the library has free.
+    /// The answers to `texts`, in their order, none where there is no text; each has the same bits
+    /// whatever the other texts are. All is computed on the caller's thread and those that the
+    /// library has free.
     ///
     /// # Errors
     /// When a text is too long and is not to be cut, or the model fails.

@@ -53,7 +53,8 @@ pub struct RunOptions {
     #[arg(long, value_name = "df://HOST:PORT")]
     pub scheduler: Option<SchedulerUrl>,
 
-    /// Parts of the query; a part has at least a row group of the input [default: one a core, on a cluster 64]
+    /// Parts of the query; a part has at least a row group of the input [default: one a core, on a
+    /// cluster 64]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub partitions: Option<usize>,
 
@@ -83,7 +84,8 @@ pub struct SchedulerOptions {
     #[arg(long, value_name = "HOST")]
     pub advertise: Option<String>,
 
-    /// Seconds without a sign of life after which an executor is lost and its parts are computed by others
+    /// Seconds without a sign of life after which an executor is lost and its parts are computed by
+    /// others
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = positive)]
     pub executor_timeout: usize,
 }

@@ -35,7 +35,8 @@ const CANCELLING: Duration = Duration::from_secs(10);
 /// Runs the query and writes its result, whole or not at all.
 ///
 /// # Errors
-/// When an option does not fit, the query is not one, or it fails; SIGINT and SIGTERM are errors, too.
+/// When an option does not fit, the query is not one, or it fails; SIGINT and SIGTERM are errors,
+/// too.
 pub async fn run(options: &RunOptions) -> Result<()> {
     let interrupted = signal::interrupted().context("cannot listen for signals")?;
     let input = Input::open(&options.input)?;
@@ -71,8 +72,8 @@ async fn plan(context: &SessionContext, sql: &str) -> Result<DataFrame> {
     query.context("--sql")
 }
 
-/// Runs the query until its result is written; again if the cluster has lost it with an executor before it
-/// was fetched.
+/// Runs the query until its result is written; again if the cluster has lost it with an executor
+/// before it was fetched.
 async fn compute(
     options: &RunOptions,
     query: &DataFrame,

@@ -14,11 +14,11 @@ use crate::function::{Declaration, TextFunction};
 use crate::model::LoadedModel;
 use crate::options::SchedulerUrl;
 
-/// Rows that are computed at a time: some thousand tokens, and at most 4 MiB of embeddings of a BERT, where a
-/// message between machines has 16.
+/// Rows that are computed at a time: some thousand tokens, and at most 4 MiB of embeddings of a
+/// BERT, where a message between machines has 16.
 const BATCH_ROWS: usize = 1024;
-/// Parts of a query on a cluster: enough that all executors have one until shortly before the end, and that
-/// little is lost with an executor.
+/// Parts of a query on a cluster: enough that all executors have one until shortly before the end,
+/// and that little is lost with an executor.
 const CLUSTER_PARTITIONS: usize = 64;
 
 /// A session that runs queries on this machine.

@@ -21,8 +21,8 @@ impl Fake {
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let rustfmt = folder.path().join("rustfmt");
-        // By another process: a child of another test would inherit the open file from this one, and
-        // a program that is open for writing cannot be run.
+        // By another process: a child of another test would inherit the open file from this one,
+        // and a program that is open for writing cannot be run.
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
         let mut shell = Command::new("sh");
         let written = shell.args(["-c", write]).arg(&rustfmt).arg(script).status();

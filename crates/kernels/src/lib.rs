@@ -24,7 +24,7 @@ pub use isa::Isa;
 pub use loops::activation::Activation;
 pub use loops::attention::Precision;
 
-pub use calls::activation::activate;
+pub use calls::activation::{activate, activate_mul};
 pub use calls::attention::{attention, attention_to_bf16};
 pub use calls::attention_int8::{KeyValues, attend};
 pub use calls::convert::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};

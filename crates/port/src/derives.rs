@@ -272,8 +272,8 @@ fn opaque_object(
     }
 }
 
-/// Whether another file of the crate, or of one that is ported with it, declares a trait, and no type
-/// of those ported has layers behind it.
+/// Whether another file of the crate, or of one that is ported with it, declares a trait, and no
+/// type of those ported has layers behind it.
 fn harmless(unit: &Unit<'_>, module: &[String], name: &str) -> bool {
     match unit.types.scopes.resolve(module, &[name.to_owned()]) {
         Origin::Crate(segments) => !unit.world.may_hide(unit.path, module, &segments),

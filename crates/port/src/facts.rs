@@ -25,8 +25,8 @@ impl<'f, 'u> Facts<'f, 'u> {
         }
     }
 
-    /// The definitions of a variable before a byte, the last first; definitions in blocks that have ended do
-    /// not count.
+    /// The definitions of a variable before a byte, the last first; definitions in blocks that have
+    /// ended do not count.
     pub fn definitions(&self, name: &str, before: usize) -> Vec<&'f Expr> {
         struct Find<'f, 's, 't> {
             name: &'s str,

@@ -15,8 +15,8 @@ use super::types::{Declared, Key, Types, arguments, is_skipped, key};
 use super::unit::Unit;
 use super::world::World;
 
-/// Marks fields of types without layers, which the library would list as such that may have some: in
-/// types that were not derived for in the `original`.
+/// Marks fields of types without layers, which the library would list as such that may have some:
+/// in types that were not derived for in the `original`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
     let Ok((_, file)) = Source::parse(original) else {
         return;
@@ -43,8 +43,8 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
     }
 }
 
-/// Whether a type has one of the crate's in it that is no tree, where all of it is known, down to the
-/// last field; `None` where it is not.
+/// Whether a type has one of the crate's in it that is no tree, where all of it is known, down to
+/// the last field; `None` where it is not.
 fn plain(unit: &Unit<'_>, owner: &Declared, ty: &Type) -> Option<bool> {
     let mut look = Look {
         world: unit.world,

@@ -48,8 +48,8 @@ pub fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::Fil
     types
 }
 
-/// The text with layers in the place of the tensors that multiply as theirs do: what other files see
-/// of its types.
+/// The text with layers in the place of the tensors that multiply as theirs do: what other files
+/// see of its types.
 fn with_layers(path: &Path, text: String, world: &World) -> String {
     let changed = || {
         let (source, file) = Source::parse(&text).ok()?;

@@ -220,7 +220,8 @@ impl<'a, 'u> Find<'a, 'u> {
         name.is_some_and(|name| name == "self" || self.unit.is_borrowed(name))
     }
 
-    /// The parts of an argument `&xs.contiguous()?` beside `&xs`, or `xs` where that is a reference.
+    /// The parts of an argument `&xs.contiguous()?` beside `&xs`, or `xs` where that is a
+    /// reference.
     fn copied(&self, argument: &Expr) -> Vec<Range<usize>> {
         let (Expr::Reference(_), source) = (argument, self.unit.source) else {
             return Vec::new();

@@ -33,12 +33,13 @@ pub struct Args {
     /// Exits with 1 where something is left to port, and prints only what.
     #[arg(long, conflicts_with = "write")]
     check: bool,
-    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}], needs: [{manifest,
-    /// lines}], candle: [{manifest, found, needed}]}`, with `error` and `note` where there is one.
+    /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}], needs:
+    /// [{manifest, lines}], candle: [{manifest, found, needed}]}`, with `error` and `note` where
+    /// there is one.
     #[arg(long)]
     json: bool,
-    /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0: rustfmt is
-    /// not run.
+    /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0:
+    /// rustfmt is not run.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = seconds())]
     rustfmt_seconds: u64,
 }

@@ -18,8 +18,8 @@ pub struct Mapped {
     pub segments: usize,
 }
 
-/// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms, from which
-/// range is moved to weights.
+/// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms,
+/// from which range is moved to weights.
 const LAYERS: &[&str] = &[
     "Embedding",
     "GRU",
@@ -151,6 +151,9 @@ const OPS: &[&str] = &[
     "swiglu",
 ];
 
+/// Functions that `candle_nn::rotary_emb` and `candle_dynquant::ops` have under the same name.
+const ROTARY: &[&str] = &["rope", "rope_thd"];
+
 /// Names of candle-transformers' `with_tracing`; the rest of it stays where it is.
 const TRACED: &[&str] = &[
     "Embedding",
@@ -170,8 +173,8 @@ const LOADERS: &[(&str, usize, &str)] =
 /// Constructors of `candle_nn` that take its configuration, as our functions of that name do.
 const CONSTRUCTORS: &[(&str, usize, &str)] = &[("GRU", 4, "gru"), ("LSTM", 4, "lstm")];
 
-/// Methods of `Tensor`, their numbers of arguments, and functions of `ops`. A method that numbers have,
-/// too, counts only where its result is a `Result`.
+/// Methods of `Tensor`, their numbers of arguments, and functions of `ops`. A method that numbers
+/// have, too, counts only where its result is a `Result`.
 const METHODS: &[(&str, usize, &str, Shared)] = &[
     ("gather", 2, "gather", Shared::No),
     ("gelu", 0, "gelu_tanh", Shared::No),
@@ -321,6 +324,7 @@ pub fn of_candle_nn(path: &[String]) -> Option<Mapped> {
     };
     match path {
         [module, name, ..] if module == "ops" => found(OPS, name, Home::Ops, 2),
+        [module, name, ..] if module == "rotary_emb" => found(ROTARY, name, Home::Ops, 2),
         [module, name, ..] if NN_MODULES.contains(&module.as_str()) => found(NN, name, Home::Nn, 2),
         [name, ..] => found(NN, name, Home::Nn, 1),
         [] => None,

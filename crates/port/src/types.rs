@@ -113,8 +113,8 @@ impl Types {
     }
 
     /// # Errors
-    /// When there are more than [`MAX_TYPES`], a macro declares types with layers, or two types of one module have one name and no `cfg`
-    /// says that there is one of them.
+    /// When there are more than [`MAX_TYPES`], a macro declares types with layers, or two types of
+    /// one module have one name and no `cfg` says that there is one of them.
     pub fn check(&self, source: &Source<'_>) -> Result<(), Fault> {
         if self.declared.len() > MAX_TYPES {
             return Err(Fault {

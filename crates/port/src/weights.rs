@@ -59,8 +59,8 @@ const MAKERS: &[&str] = &[
     "String", "Tensor", "Vec", "bool", "f32", "f64", "i64", "std", "u32", "u8", "usize",
 ];
 
-/// Where the tensor of a struct's field comes from, of several constructors the most certain, and its
-/// rank, if that is written.
+/// Where the tensor of a struct's field comes from, of several constructors the most certain, and
+/// its rank, if that is written.
 pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>) {
     let literals = Literals::of(unit, of);
     let functions = functions::of(unit.file);

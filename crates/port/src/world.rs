@@ -38,11 +38,12 @@ pub type Names = BTreeMap<String, Option<Vec<String>>>;
 /// A type of some file, or a name that the file passes on: [`Types::id`], the module and the name.
 type Place = (usize, Module, String);
 
-/// A search for layers in types that may hold each other in a circle. Each is visited once: Tarjan's
-/// strongly connected components, whose types hold a layer together or not at all.
+/// A search for layers in types that may hold each other in a circle. Each is visited once:
+/// Tarjan's strongly connected components, whose types hold a layer together or not at all.
 #[derive(Default)]
 struct Search {
-    /// Types that are not decided, the next one in a field of the one before or of one in a circle with it.
+    /// Types that are not decided, the next one in a field of the one before or of one in a circle
+    /// with it.
     open: Vec<Place>,
     /// Where they are in `open`.
     depths: HashMap<Place, usize>,
@@ -94,8 +95,8 @@ impl World {
         file.items.iter().any(left_out)
     }
 
-    /// Whether the `with_tracing` that a file sees is unlike candle-transformers': a function of it has
-    /// other parameters or makes another type.
+    /// Whether the `with_tracing` that a file sees is unlike candle-transformers': a function of it
+    /// has other parameters or makes another type.
     pub fn has_own_tracing(&self, path: &Path) -> bool {
         let path = real(path);
         let above = path.ancestors().skip(1);
@@ -135,7 +136,8 @@ impl World {
         (file.is_file() && file != real(from)).then_some(file)
     }
 
-    /// Whether another file that is ported builds a type, or reads one of these fields of something.
+    /// Whether another file that is ported builds a type, or reads one of these fields of
+    /// something.
     pub fn is_built_elsewhere<'f>(
         &self,
         path: &Path,
@@ -494,7 +496,8 @@ fn is_or_holds(ty: &Type, name: &str) -> bool {
     last.ident == name || arguments.args.iter().any(holds)
 }
 
-/// Whether a function has the name of one in candle-transformers' `with_tracing`, and another signature.
+/// Whether a function has the name of one in candle-transformers' `with_tracing`, and another
+/// signature.
 fn is_unlike_candles(signature: &syn::Signature) -> bool {
     let known = [
         ("linear", 3, "Linear"),
@@ -599,7 +602,8 @@ fn crate_root(from: &Path, first: Option<&str>) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Whether each of the types, in this order, holds a layer, and the types that were looked into for it.
+    /// Whether each of the types, in this order, holds a layer, and the types that were looked into
+    /// for it.
     fn held(text: &str, names: &[&str]) -> (Vec<bool>, usize) {
         let (_, file) = Source::parse(text).unwrap_or_else(|fault| panic!("{}", fault.message));
         let (world, types) = (World::default(), Types::of(&file));

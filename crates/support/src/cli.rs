@@ -15,8 +15,8 @@ use crate::threads;
 /// Options of every example.
 #[derive(clap::Args, Debug)]
 pub struct Common {
-    /// Preset: int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, onnxruntime, float16
-    /// or bfloat16
+    /// Preset: int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, onnxruntime,
+    /// float16 or bfloat16
     #[arg(long, value_name = "NAME", default_value = "int8")]
     pub preset: String,
 

@@ -64,8 +64,9 @@ use crate::weight::Format;
 ///
 /// # Errors
 /// When a quantized layer has no tensor in the source, or one of another shape; when a layer cannot
-/// be saved, as attention of fewer bits that was not [loaded](crate::nn::Attention::load); when `out` cannot be written, is the source, is a device, fifo or socket, or a folder
-/// with other files. Then nothing is changed.
+/// be saved, as attention of fewer bits that was not [loaded](crate::nn::Attention::load); when
+/// `out` cannot be written, is the source, is a device, fifo or socket, or a folder with other
+/// files. Then nothing is changed.
 pub fn save<M>(model: &M, source: &Checkpoint, out: impl AsRef<Path>) -> Result<Saved>
 where
     M: Quantizable + ?Sized,

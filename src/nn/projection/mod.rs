@@ -75,8 +75,8 @@ impl Projection {
         Self::of_gates(weight, bias, 1)
     }
 
-    /// This projection with a function applied to every element of the output; quantized, while it is
-    /// in the cache.
+    /// This projection with a function applied to every element of the output; quantized, while it
+    /// is in the cache.
     #[must_use]
     pub fn with_activation(self, activation: FusedActivation) -> Self {
         Self {
@@ -98,8 +98,8 @@ impl Projection {
         self.quantize_by(qconfig, None)
     }
 
-    /// [`quantize`](Self::quantize) in groups, so that products with those inputs are most exact: for
-    /// [`Layer::quantize_for`](crate::Layer::quantize_for). `None` if `qconfig` has no groups.
+    /// [`quantize`](Self::quantize) in groups, so that products with those inputs are most exact:
+    /// for [`Layer::quantize_for`](crate::Layer::quantize_for). `None` if `qconfig` has no groups.
     ///
     /// # Errors
     /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.

@@ -1,6 +1,7 @@
 //! The common part of all recurrent layers.
 
-/// The constructor and the implementations that all layers around a [`Stack`](super::stack::Stack) or a cell share.
+/// The constructor and the implementations that all layers around a [`Stack`](super::stack::Stack)
+/// or a cell share.
 ///
 /// The constructor has the parameters in brackets; `$layer_kind` may be one of them, and the
 /// weights are loaded with the one that is named last.

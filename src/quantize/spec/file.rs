@@ -52,8 +52,8 @@ impl QConfigSpec {
     /// embeddings, `bfloat16` beside bfloat16, else PyTorch's 7 bits per tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig), with line, column and key, where the text is not YAML, or a
-    /// key, a word or a value in it means nothing.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig), with line, column and key,
+    /// where the text is not YAML, or a key, a word or a value in it means nothing.
     pub fn from_yaml(text: &str) -> Result<Self> {
         Self::read(&Node::from_yaml(text)?)
     }

@@ -181,7 +181,8 @@ impl QConfigSpec {
     /// The preset of that name: one of [`PRESETS`](Self::PRESETS).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name, with the nearest of these.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name, with the
+    /// nearest of these.
     pub fn preset(name: &str) -> Result<Self> {
         match name {
             "int8" => Ok(Self::int8()),
@@ -204,8 +205,9 @@ impl QConfigSpec {
         self.presets([LayerKind::Embedding], &Self::tables())
     }
 
-    /// Adds attention, [`nn::Attention`](crate::nn::Attention), which is off by default: in bfloat16
-    /// where the preset has half-precision weights, else in 8 bits; the model need not have any.
+    /// Adds attention, [`nn::Attention`](crate::nn::Attention), which is off by default: in
+    /// bfloat16 where the preset has half-precision weights, else in 8 bits; the model need not
+    /// have any.
     ///
     /// ```
     /// use candle_dynquant::{LayerKind, QConfig, QConfigSpec};
@@ -272,8 +274,8 @@ impl QConfigSpec {
     }
 
     /// Gives the output projection of a language model another configuration than a preset gives to
-    /// Linears: one whose name is or ends in `lm_head` or `embed_out`, or that shares the matrix of an
-    /// embedding. A rule by kind or name comes before; `None` treats it as any Linear.
+    /// Linears: one whose name is or ends in `lm_head` or `embed_out`, or that shares the matrix of
+    /// an embedding. A rule by kind or name comes before; `None` treats it as any Linear.
     #[must_use]
     pub fn head(mut self, qconfig: impl Into<Option<QConfig>>) -> Self {
         self.head = qconfig.into();

@@ -75,9 +75,9 @@ impl TuningConfig {
     /// and `by_kind`, also under the name `conservative`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig), with line, column and key, where the
-    /// text is not YAML, a key, a word or a value in it means nothing, or another approach is asked
-    /// for.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig), with line, column and key,
+    /// where the text is not YAML, a key, a word or a value in it means nothing, or another
+    /// approach is asked for.
     pub fn from_yaml(text: &str) -> Result<Self> {
         Self::read(&Node::from_yaml(text)?)
     }

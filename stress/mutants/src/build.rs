@@ -228,7 +228,8 @@ fn cargo(tree: &Path, command: &str) -> Command {
         "candle-dynquant-kernels",
     ];
     cargo.args(packages);
-    // Of its own: the command's tests start the `dynquant` there, which another build would replace.
+    // Of its own: the command's tests start the `dynquant` there, which another build would
+    // replace.
     cargo.env("CARGO_TARGET_DIR", tree.join("../build"));
     cargo
 }

@@ -1,4 +1,5 @@
-//! Processes that are killed in the middle: results are whole and have the same bits, or there are none.
+//! Processes that are killed in the middle: results are whole and have the same bits, or there are
+//! none.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +12,8 @@ use crate::process::{Cluster, Process, command, ok, run};
 /// Parts of a query on a cluster, by default.
 const PARTS: usize = 64;
 
-/// Rows of a query that takes some seconds. With DYNQUANT_LONG=1 as many as the guarantee is tested with.
+/// Rows of a query that takes some seconds. With DYNQUANT_LONG=1 as many as the guarantee is tested
+/// with.
 fn rows() -> usize {
     match std::env::var_os("DYNQUANT_LONG") {
         Some(_) => 100_000,

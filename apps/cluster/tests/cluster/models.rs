@@ -1,4 +1,5 @@
-//! Float and quantized checkpoints, on one machine and on a cluster, and machines that do not agree.
+//! Float and quantized checkpoints, on one machine and on a cluster, and machines that do not
+//! agree.
 
 use std::fs;
 use std::path::PathBuf;

@@ -143,7 +143,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts executors with these options, each with one core, and waits until all have registered.
+    /// Starts executors with these options, each with one core, and waits until all have
+    /// registered.
     pub fn start(executors: &[&[&str]]) -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut scheduler =

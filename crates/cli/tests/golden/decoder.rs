@@ -100,3 +100,7 @@ impl Model {
         xs.matmul(&self.embed.embeddings().t()?)
     }
 }
+
+fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    candle_nn::rotary_emb::rope(&x.contiguous()?, cos, sin)
+}

@@ -31,19 +31,34 @@ impl Op for Activate<'_> {
     }
 }
 
-/// Writes the activation function of each element.
+/// Writes the activation function of each element, multiplied by its factor if there are factors.
 pub struct ActivateTo<'a> {
     pub activation: Activation,
     pub xs: &'a [f32],
+    pub factors: Option<&'a [f32]>,
     pub out: &'a mut [MaybeUninit<f32>],
 }
+
+/// Elements that are multiplied while they are in L1.
+const IN_L1: usize = 2_048;
 
 impl Op for ActivateTo<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        activation::apply_to::<N>(self.activation, self.xs, self.out);
+        let Some(factors) = self.factors else {
+            return activation::apply_to::<N>(self.activation, self.xs, self.out);
+        };
+        let xs = self.xs.chunks(IN_L1).zip(factors.chunks(IN_L1));
+        for ((xs, factors), out) in xs.zip(self.out.chunks_mut(IN_L1)) {
+            activation::apply_to::<N>(self.activation, xs, out);
+            // SAFETY: `apply_to` wrote every element.
+            let written = unsafe { out.assume_init_mut() };
+            for (y, factor) in written.iter_mut().zip(factors) {
+                *y *= factor;
+            }
+        }
     }
 }
 

@@ -4,12 +4,26 @@ use crate::arch::op::ActivateTo;
 use crate::isa::Isa;
 use crate::loops::activation::{Activation, BLOCK};
 use crate::loops::buffer;
+use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
 
 /// The function of each element, on several threads if that is faster.
 ///
 /// The result does not depend on the instruction set or on the number of threads.
 pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
+    apply(isa, activation, xs, None)
+}
+
+/// [`activate`] of each element, multiplied by its factor.
+///
+/// # Panics
+/// If there is another number of factors.
+pub fn activate_mul(isa: Isa, activation: Activation, xs: &[f32], factors: &[f32]) -> Vec<f32> {
+    sizes::check("factors, the shape of xs", factors, &[xs.len()]);
+    apply(isa, activation, xs, Some(factors))
+}
+
+fn apply(isa: Isa, activation: Activation, xs: &[f32], factors: Option<&[f32]>) -> Vec<f32> {
     let threads = Threads::of_caller();
     let tasks = if xs.len() < SERIAL_ELEMENTS {
         1
@@ -19,13 +33,15 @@ pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
             .min(TASKS_PER_THREAD * threads.count())
     };
     let share = xs.len().div_ceil(tasks).next_multiple_of(BLOCK).max(1);
-    // SAFETY: the chunks of both slices are the same, and all of each is written.
+    // SAFETY: all of each chunk is written.
     unsafe {
         buffer::filled(xs.len(), |out| {
-            threads.for_each_item(xs.chunks(share).zip(out.chunks_mut(share)), |(xs, out)| {
+            threads.for_each_item(out.chunks_mut(share).enumerate(), |(index, out)| {
+                let part = index * share..index * share + out.len();
                 isa.run(ActivateTo {
                     activation,
-                    xs,
+                    xs: &xs[part.clone()],
+                    factors: factors.map(|factors| &factors[part]),
                     out,
                 });
             });
@@ -44,6 +60,28 @@ mod tests {
     use super::*;
     use crate::arch::op::Activate;
     use crate::loops::activation::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+
+    #[test]
+    fn products_are_those_of_the_parts() {
+        let xs: Vec<f32> = (-9_000..9_000).map(|i| i as f32 * 0.001).collect();
+        let factors: Vec<f32> = xs.iter().map(|x| 0.7 - x).collect();
+        for isa in Isa::available() {
+            // Miri is a thousand times as slow.
+            for len in [0, 1, 17, 2_049, 18_000]
+                .into_iter()
+                .take(if cfg!(miri) { 3 } else { 5 })
+            {
+                let (xs, factors) = (&xs[..len], &factors[..len]);
+                let plain = activate(isa, Activation::Silu, xs);
+                let expected: Vec<f32> = plain.iter().zip(factors).map(|(x, y)| x * y).collect();
+                assert_eq!(
+                    activate_mul(isa, Activation::Silu, xs, factors),
+                    expected,
+                    "{isa}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn every_isa_gives_the_bits_of_the_formulas() {

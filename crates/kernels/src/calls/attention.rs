@@ -75,23 +75,22 @@ const SERIAL_MACS: usize = 200_000;
 ///
 /// Each query has the result of [`reference::attention`](crate::reference::attention),
 /// [`reference::attention_bf16`](crate::reference::attention_bf16) or
-/// [`reference::attention_int8`](crate::reference::attention_int8). A query that sees no
-/// key, by a mask of minus infinity or by `causal`, gives zeros. A key that it does not see never
-/// affects it, finite or not. Each element is within
-/// `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))` of the exact result, the maxima over
-/// the keys that are not excluded; with factors in bfloat16 it is beyond that by at most
-/// `max |v| (e^(s / 63) - 1 + 2^-6)`, `s` being `max scale sum |q_d k_d|`. In 8 bits the max is of
-/// whole rows of v, and it is beyond that by at most
-/// `max |v| (e^(2 t) - 1 + 2^-7 + min(1, keys / (500 z)))`: `t`, the error of a score, is the max of
-/// `scale (K sum |q_d| + Q sum |k_d| + head_dim Q K / 254) / 254` with `Q = max |q_d|` and
-/// `K = max |k_d|`, since a code is within half a step, `Q / 254`, of its value; 2^-7 is the half
-/// step of the values and what exponentials and their sum are rounded by; a weight is within half a
-/// step, 1/510 of the greatest, which is at most `1 / z` with the sum `z` of `e^(score - max)`, and
-/// not more than itself. It does not depend on the number of threads.
+/// [`reference::attention_int8`](crate::reference::attention_int8). A query that sees no key, by a
+/// mask of minus infinity or by `causal`, gives zeros. A key that it does not see never affects it,
+/// finite or not. Each element is within `2^-21 max |v| (2 + max (scale sum |q_d k_d| + |mask|))`
+/// of the exact result, the maxima over the keys that are not excluded; with factors in bfloat16 it
+/// is beyond that by at most `max |v| (e^(s / 63) - 1 + 2^-6)`, `s` being `max scale sum |q_d
+/// k_d|`. In 8 bits the max is of whole rows of v, and it is beyond that by at most `max |v| (e^(2
+/// t) - 1 + 2^-7 + min(1, keys / (500 z)))`: `t`, the error of a score, is the max of `scale (K sum
+/// |q_d| + Q sum |k_d| + head_dim Q K / 254) / 254` with `Q = max |q_d|` and `K = max |k_d|`, since
+/// a code is within half a step, `Q / 254`, of its value; 2^-7 is the half step of the values and
+/// what exponentials and their sum are rounded by; a weight is within half a step, 1/510 of the
+/// greatest, which is at most `1 / z` with the sum `z` of `e^(score - max)`, and not more than
+/// itself. It does not depend on the number of threads.
 ///
 /// # Panics
-/// If the sizes of the operands do not agree, or one exceeds its slice; in 8 bits, if there are more
-/// keys or inputs than [`MAX_TERMS`](crate::MAX_TERMS).
+/// If the sizes of the operands do not agree, or one exceeds its slice; in 8 bits, if there are
+/// more keys or inputs than [`MAX_TERMS`](crate::MAX_TERMS).
 pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
     if attention.precision == Precision::Int8 {
         return attention_int8::attention(isa, attention.checked());

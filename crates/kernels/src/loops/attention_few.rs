@@ -10,8 +10,8 @@
 //! out = o / sum
 //! ```
 //!
-//! Every sum has the order that it has in [`attention`](super::attention), where a few queries would
-//! leave most lanes empty, and so the same bits.
+//! Every sum has the order that it has in [`attention`](super::attention), where a few queries
+//! would leave most lanes empty, and so the same bits.
 
 use std::cell::Cell;
 

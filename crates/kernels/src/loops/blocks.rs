@@ -30,8 +30,8 @@ use crate::qparams::symmetric_row;
 pub const GROUPS: usize = INPUTS / 4;
 
 /// 32 activations of a row, `scale * code`: i8 codes within +-127, then the scale, NaN where an
-/// activation is not finite, and the sum of the codes, negated. As bytes, so that they take the room that
-/// other codes take.
+/// activation is not finite, and the sum of the codes, negated. As bytes, so that they take the
+/// room that other codes take.
 pub type RowBlock = [[u8; 4]; GROUPS + 2];
 
 #[inline(always)]

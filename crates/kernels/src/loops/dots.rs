@@ -1,7 +1,7 @@
 //! Sums of products of rows of f64, for the few matrices that are decomposed.
 //!
-//! Sums are of 8 lanes and then of pairs of them, without fused operations, so that each instruction
-//! set finds the same ones.
+//! Sums are of 8 lanes and then of pairs of them, without fused operations, so that each
+//! instruction set finds the same ones.
 
 const LANES: usize = 8;
 

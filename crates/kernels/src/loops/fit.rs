@@ -1,7 +1,8 @@
 //! Floats of a weight to codes in blocks: the scale of a group of inputs that leaves the least
 //! squares of errors.
 //!
-//! Sums are of 32 lanes and then of pairs of them, so that each instruction set finds the same scale.
+//! Sums are of 32 lanes and then of pairs of them, so that each instruction set finds the same
+//! scale.
 
 use half::f16;
 

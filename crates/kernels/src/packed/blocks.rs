@@ -9,8 +9,8 @@
 //! ```
 //!
 //! so that one row of activations reads it strictly forwards. A byte of 4-bit codes holds an input
-//! in its low half and the fourth after it in its high half: 4 rows of codes of 8 inputs. Codes of 8
-//! bits are stored plus 128: 8 rows of 4 inputs.
+//! in its low half and the fourth after it in its high half: 4 rows of codes of 8 inputs. Codes of
+//! 8 bits are stored plus 128: 8 rows of 4 inputs.
 
 use half::f16;
 
@@ -140,7 +140,8 @@ impl Channel<'_> {
 }
 
 impl Packed {
-    /// The codes in row order again, `[n, k]`, and the scales, `[n, blocks]`; none of other weights.
+    /// The codes in row order again, `[n, k]`, and the scales, `[n, blocks]`; none of other
+    /// weights.
     pub fn blocks(&self) -> (Vec<u8>, Vec<BlockScale>) {
         let super::Element::Blocks(format) = self.element else {
             return (Vec::new(), Vec::new());

@@ -13,8 +13,9 @@ use crate::threads::Shared;
 pub const HEADS: Element = Element::Int8(DynamicConfig::PER_ROW);
 
 impl Packed {
-    /// Codes of `heads` matrices, of `n` channels and `k` inputs each, in the memory of `self`; what
-    /// they are is left from before, and to be written. Scales are 1, zero points and biases 0.
+    /// Codes of `heads` matrices, of `n` channels and `k` inputs each, in the memory of `self`;
+    /// what they are is left from before, and to be written. Scales are 1, zero points and biases
+    /// 0.
     ///
     /// # Panics
     /// If memory cannot hold the codes.
@@ -68,8 +69,8 @@ impl Packed {
         }
     }
 
-    /// Takes the first channels of each head, and so many groups of their inputs, from other heads of
-    /// the same instruction set.
+    /// Takes the first channels of each head, and so many groups of their inputs, from other heads
+    /// of the same instruction set.
     ///
     /// # Panics
     /// If there are fewer, here or there.
@@ -184,8 +185,8 @@ impl HeadsMut<'_> {
         (places, places.first().map_or(0, |place| place.start))
     }
 
-    /// Writes the groups of up to four neighbouring channels of a head, which begin at a multiple of
-    /// four, the sums of their codes, and their scales.
+    /// Writes the groups of up to four neighbouring channels of a head, which begin at a multiple
+    /// of four, the sums of their codes, and their scales.
     ///
     /// # Safety
     /// No other thread writes these channels, and none reads them.

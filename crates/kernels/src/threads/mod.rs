@@ -117,7 +117,8 @@ impl Threads {
         self.for_each_phase(1, phase, || (), |(), _, index| task(index));
     }
 
-    /// [`for_each`](Self::for_each) of any number of tasks; where one thread is wanted, the caller's.
+    /// [`for_each`](Self::for_each) of any number of tasks; where one thread is wanted, the
+    /// caller's.
     pub fn spread(&self, wanted: usize, tasks: usize, task: impl Fn(usize) + Sync) {
         if wanted == 1 {
             return (0..tasks).for_each(task);

@@ -69,9 +69,9 @@ pub fn set_default(threads: fn() -> usize) {
     _ = DEFAULT.set(threads);
 }
 
-/// As many threads as `CANDLE_NUM_THREADS` or else [`DEFAULT`] says, but no more than the process has
-/// cores for. Candle's own pool is not asked: that would start it, and it panics where a thread cannot
-/// be started.
+/// As many threads as `CANDLE_NUM_THREADS` or else [`DEFAULT`] says, but no more than the process
+/// has cores for. Candle's own pool is not asked: that would start it, and it panics where a thread
+/// cannot be started.
 fn wanted() -> usize {
     let asked = number(std::env::var("CANDLE_NUM_THREADS").ok().as_deref());
     let cores = thread::available_parallelism().map_or(usize::MAX, NonZero::get);

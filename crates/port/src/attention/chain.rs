@@ -24,7 +24,8 @@ pub struct Scores {
     pub cast: Option<Cast>,
     /// Guards of tracing spans.
     pub guards: Vec<String>,
-    /// The first three of `[batch, heads, queries, keys]`, where scores of rank 3 are brought to it.
+    /// The first three of `[batch, heads, queries, keys]`, where scores of rank 3 are brought to
+    /// it.
     pub shape: Option<[String; 3]>,
     /// The number of keys there.
     pub keys: String,
@@ -99,7 +100,8 @@ pub struct Env<'e, 'u> {
     pub masks: BTreeMap<String, String>,
     /// Whether an expression is a number.
     pub is_number: &'e dyn Fn(&Expr) -> bool,
-    /// Whether a variable is an `Option<Tensor>`, by its definition; `None` where it is a parameter.
+    /// Whether a variable is an `Option<Tensor>`, by its definition; `None` where it is a
+    /// parameter.
     pub is_owned: &'e dyn Fn(&Expr) -> Option<bool>,
     /// Whether a variable is a reference, by its definition.
     pub is_reference: &'e dyn Fn(&Expr) -> bool,

@@ -78,8 +78,8 @@ pub fn write(
     draft.need(module, ops, Home::Ops);
 }
 
-/// The call under the guards that the softmax was under: in a block, where it is all that a variable
-/// is given, else after them.
+/// The call under the guards that the softmax was under: in a block, where it is all that a
+/// variable is given, else after them.
 fn guarded(
     source: &Source<'_>,
     draft: &mut Draft,

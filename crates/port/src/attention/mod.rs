@@ -160,7 +160,8 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
     None
 }
 
-/// The scores in the product with the values, if nothing else reads them or their masks from there on.
+/// The scores in the product with the values, if nothing else reads them or their masks from there
+/// on.
 fn used_up(
     facts: &Facts<'_, '_>,
     env: &Env<'_, '_>,

@@ -1,4 +1,5 @@
-//! A struct with tensors that multiply, the products of its methods, and the layers that stand for them.
+//! A struct with tensors that multiply, the products of its methods, and the layers that stand for
+//! them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -38,7 +38,8 @@ pub fn others(
     reads.certain.then_some(reads.changes)
 }
 
-/// The names of functions that compute products, of those called `forward`, and of all that these call.
+/// The names of functions that compute products, of those called `forward`, and of all that these
+/// call.
 fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
     struct Calls(BTreeSet<String>);
     impl<'a> Visit<'a> for Calls {

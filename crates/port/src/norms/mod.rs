@@ -170,8 +170,8 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
         written
     }
 
-    /// The statements that a norm makes needless, if nothing else reads its tensors and what it reads
-    /// is the same where it stands.
+    /// The statements that a norm makes needless, if nothing else reads its tensors and what it
+    /// reads is the same where it stands.
     fn gone(&self, found: &Found<'_>) -> Option<BTreeSet<usize>> {
         let mut gone = found.made_by.clone();
         loop {

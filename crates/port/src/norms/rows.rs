@@ -378,8 +378,8 @@ impl Env<'_, '_, '_> {
         (Norm { wide, ..other } == then).then_some(Value::Tensor(then))
     }
 
-    /// A tensor of one dimension as an expression of type `&Tensor`: a field, also with a number added or
-    /// in another dtype.
+    /// A tensor of one dimension as an expression of type `&Tensor`: a field, also with a number
+    /// added or in another dtype.
     fn vector(&self, expr: &Expr, trail: &mut Trail) -> Option<String> {
         if let Expr::MethodCall(call) = strip(expr)
             && call.method == "to_dtype"

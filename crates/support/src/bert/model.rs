@@ -1,5 +1,6 @@
 //! BERT: an ordinary candle model, ported to int8 by `nn::Linear`, `nn::Embedding`, `nn::Attention`
-//! and one derive per struct. Here texts are padded to one length; `rows` computes them without padding.
+//! and one derive per struct. Here texts are padded to one length; `rows` computes them without
+//! padding.
 
 use candle_core::{DType, Result, Tensor};
 use candle_dynquant::{Quantizable, nn};

@@ -5,8 +5,8 @@ use anyhow::Result;
 use candle_core::{D, Device, Result as CandleResult, Tensor};
 use candle_dynquant::nn::KvCache;
 use candle_dynquant::ops::{self, Mask};
-use candle_dynquant::{Quantizable, nn};
-use candle_nn::{Module, VarBuilder, rotary_emb};
+use candle_dynquant::{FusedActivation, Quantizable, nn};
+use candle_nn::{Module, VarBuilder};
 
 use super::config::Config;
 
@@ -209,8 +209,8 @@ impl SelfAttention {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
         let (cos, sin) = self.rotary.at(cache.len(), tokens)?;
-        let q = rotary_emb::rope_thd(&q, &cos, &sin)?.transpose(1, 2)?;
-        let k = rotary_emb::rope_thd(&k, &cos, &sin)?.transpose(1, 2)?;
+        let q = ops::rope_thd(&q, &cos, &sin)?.transpose(1, 2)?;
+        let k = ops::rope_thd(&k, &cos, &sin)?.transpose(1, 2)?;
         cache.append(&k, &v.transpose(1, 2)?)?;
         let ys = match self.window.filter(|window| cache.len() > *window) {
             None => self.attention.forward_cached(&q, cache, Mask::Causal)?,
@@ -280,11 +280,12 @@ impl Mlp {
 
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
         let [gate, up] = nn::Linear::forward_each([&self.gate_proj, &self.up_proj], xs)?;
-        let gate = if self.is_gelu {
-            ops::gelu_tanh(&gate)?
+        let activation = if self.is_gelu {
+            FusedActivation::GeluTanh
         } else {
-            ops::silu(&gate)?
+            FusedActivation::Silu
         };
-        self.down_proj.forward(&(gate * up)?)
+        self.down_proj
+            .forward(&ops::activate_mul(&gate, &up, activation)?)
     }
 }

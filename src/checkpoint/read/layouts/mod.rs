@@ -15,8 +15,8 @@ use super::files::{CONFIG, Files};
 use crate::error::Result;
 use layout::{Found, unsupported};
 
-/// The weights in a layout; the value is the entry `quantization_config` of its library, or null.
-/// A weight that lacks a tensor, or is more than codes with scales, is an error: fewer bits, another
+/// The weights in a layout; the value is the entry `quantization_config` of its library, or null. A
+/// weight that lacks a tensor, or is more than codes with scales, is an error: fewer bits, another
 /// layout, static activations.
 type Find = fn(&Files, &Value) -> Result<Found>;
 

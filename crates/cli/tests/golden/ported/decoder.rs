@@ -109,4 +109,8 @@ impl Model {
         self.tied_head.forward(&xs)
     }
 }
+
+fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    ops::rope(&x.contiguous()?, cos, sin)
+}
 // left: line 52: attention of a form that is not certain

@@ -20,8 +20,8 @@ pub unsafe fn attend<const CAREFUL: bool>(
     block: Block,
     out: &Sink<'_>,
 ) -> bool {
-    // SAFETY: an `Isa` of AMX exists only where the CPU has these features; tiles are configured until
-    // the task is done; blocks of attention are disjoint, and one thread computes each.
+    // SAFETY: an `Isa` of AMX exists only where the CPU has these features; tiles are configured
+    // until the task is done; blocks of attention are disjoint, and one thread computes each.
     unsafe {
         match attention.precision {
             Precision::Float32 | Precision::Int8 => {
@@ -38,8 +38,8 @@ pub unsafe fn attend<const CAREFUL: bool>(
 
 /// bfloat16 that tiles multiply: pairs of neighbours, 16 of them in a row of a tile.
 ///
-/// A tile of the left side has the inputs of a row side by side, so that values are transposed. All tiles are whole:
-/// what is computed of rows that are not there is not read.
+/// A tile of the left side has the inputs of a row side by side, so that values are transposed. All
+/// tiles are whole: what is computed of rows that are not there is not read.
 #[derive(Clone, Copy)]
 pub struct OnTiles<R>(R);
 
@@ -70,7 +70,8 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
 
     #[inline(always)]
     fn room(rows: usize, columns: usize) -> usize {
-        // Half of it is enough for keys. Values are pairs of rows in one half, and transposed in the other.
+        // Half of it is enough for keys. Values are pairs of rows in one half, and transposed in
+        // the other.
         rows.next_multiple_of(Self::TOGETHER) * columns.next_multiple_of(Self::TOGETHER)
     }
 

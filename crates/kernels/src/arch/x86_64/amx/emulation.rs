@@ -1,6 +1,6 @@
 //! Tiles on a CPU that has none, for tests: each tile instruction raises SIGILL there, and a
-//! handler carries it out on memory. Slow, and the same bits. What is beside them in a kernel is executed as it is
-//! where the CPU has AVX-512, and elsewhere by loops in plain Rust.
+//! handler carries it out on memory. Slow, and the same bits. What is beside them in a kernel is
+//! executed as it is where the CPU has AVX-512, and elsewhere by loops in plain Rust.
 //!
 //! Source of encodings and operations: Intel 64 and IA-32 Architectures Software Developer's
 //! Manual, volume 2.

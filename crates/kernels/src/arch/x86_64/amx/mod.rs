@@ -1,5 +1,5 @@
-//! AMX: tiles of 16 rows of 64 bytes, multiplied as 16 x 16 sums of 64 products of u8 by i8, or of 32
-//! of bfloat16.
+//! AMX: tiles of 16 rows of 64 bytes, multiplied as 16 x 16 sums of 64 products of u8 by i8, or of
+//! 32 of bfloat16.
 //!
 //! ```text
 //! for each half of a panel, 32 channels     its codes stay in L1 while all rows pass

@@ -188,17 +188,17 @@ fn each_row<const C: usize>(
 /// several instructions for what is one of codes.
 pub const FEW: usize = 2;
 
-/// Whether a part of int8 has the rows of a tile. Fewer are left to registers: both wait for weights
-/// then, and sums in registers need no trip through memory.
+/// Whether a part of int8 has the rows of a tile. Fewer are left to registers: both wait for
+/// weights then, and sums in registers need no trip through memory.
 pub fn fills_a_tile(part: &Part) -> bool {
     part.rows.len() >= HEIGHT
 }
 
 /// Finishes the sums of adjacent tiles by the parameters of their rows and of their channels.
 pub trait Finish: Copy {
-    /// Writes `rows.len()` rows of `C` lines. A row is written as a whole: lines that are adjacent in
-    /// memory, written one after the other, take less time than tile after tile (on Sapphire Rapids
-    /// all of a product of 1024 x 768 x 768 took 0.7 times as long).
+    /// Writes `rows.len()` rows of `C` lines. A row is written as a whole: lines that are adjacent
+    /// in memory, written one after the other, take less time than tile after tile (on Sapphire
+    /// Rapids all of a product of 1024 x 768 x 768 took 0.7 times as long).
     ///
     /// # Safety
     /// The CPU has the instructions that it uses.
@@ -236,22 +236,23 @@ struct LastTiles(MaybeUninit<[u8; TILES]>);
 /// Bytes of a group of two registers' channels.
 const PAIR: usize = 2 * 4 * LINE;
 
-/// Max groups of which two registers of a panel of four fit in L1 beside the activations as they are.
+/// Max groups of which two registers of a panel of four fit in L1 beside the activations as they
+/// are.
 const IN_L1: usize = 96;
 
 /// Groups of which they fit if they are side by side.
 const SPREAD: RangeInclusive<usize> = IN_L1 + 1..=192;
 
-/// Rows from which a copy costs less than it gains. On Sapphire Rapids, with 768 inputs, it takes as
-/// long as the products of 32 rows, which are 1.16 times as fast after it.
+/// Rows from which a copy costs less than it gains. On Sapphire Rapids, with 768 inputs, it takes
+/// as long as the products of 32 rows, which are 1.16 times as fast after it.
 const MANY: usize = 16 * HEIGHT;
 
 /// The weights of two of a panel's four registers, side by side.
 ///
-/// In the panel they are in half the sets of a level-1 cache: 128 of each 256 bytes. 768 inputs of 32 channels fill
-/// these sets of Intel's 48 KiB, and activations, of which there are as many for 32 rows, displace them: tiles
-/// then take 1.2 times as long as from adjacent lines, by a loop over both on Sapphire Rapids. Of more inputs, neither
-/// fits.
+/// In the panel they are in half the sets of a level-1 cache: 128 of each 256 bytes. 768 inputs of
+/// 32 channels fill these sets of Intel's 48 KiB, and activations, of which there are as many for
+/// 32 rows, displace them: tiles then take 1.2 times as long as from adjacent lines, by a loop over
+/// both on Sapphire Rapids. Of more inputs, neither fits.
 #[repr(align(64))]
 struct SideBySide([MaybeUninit<[u8; PAIR]>; *SPREAD.end()]);
 
@@ -352,9 +353,9 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
                 } else {
                     of_panel(panel.weights)
                 };
-                // SAFETY: tiles are configured, and blocks are those of this panel and of these rows, which are
-                // about equally many in all columns, and so at least as many as a tile has. They are a part
-                // of ours.
+                // SAFETY: tiles are configured, and blocks are those of this panel and of these
+                // rows, which are about equally many in all columns, and so at least as many as a
+                // tile has. They are a part of ours.
                 unsafe {
                     activations.multiply([weights, of_panel(end)], tiles, ahead);
                     sums.store(tiles.shape);
@@ -378,8 +379,8 @@ struct Tiles {
     lane: usize,
 }
 
-/// The blocks of a panel of `width` channels: first all pairs of tiles of rows. The last one may overlap the one
-/// before: to compute rows twice takes less time than to configure lower tiles.
+/// The blocks of a panel of `width` channels: first all pairs of tiles of rows. The last one may
+/// overlap the one before: to compute rows twice takes less time than to configure lower tiles.
 #[inline(always)]
 fn blocks_of(rows: usize, width: usize) -> impl Iterator<Item = Tiles> {
     let last = rows.saturating_sub(HEIGHT);
@@ -412,12 +413,12 @@ struct Weights {
 }
 
 impl<G: Tiled> Activations<'_, G> {
-    /// Computes the sums of some tiles, of the weights of whole tiles and of one more, behind the last group; on the
-    /// way weights from `ahead` on are brought to L2, unless it is null.
+    /// Computes the sums of some tiles, of the weights of whole tiles and of one more, behind the
+    /// last group; on the way weights from `ahead` on are brought to L2, unless it is null.
     ///
     /// # Safety
-    /// Tiles are configured, for as many rows as there are if a tile has more; each tile ends at the last row or
-    /// before, and there are weights of all registers.
+    /// Tiles are configured, for as many rows as there are if a tile has more; each tile ends at
+    /// the last row or before, and there are weights of all registers.
     #[inline(always)]
     unsafe fn multiply(&self, [weights, end]: [Weights; 2], tiles: Tiles, ahead: *const u8) {
         let Self {
@@ -460,8 +461,8 @@ impl Tiles {
     /// Finishes the sums of tiles of a panel, in a block of rows of the result.
     ///
     /// # Safety
-    /// `sums` are theirs, the CPU has the instructions of `finish`, and no other thread writes these
-    /// rows of this panel.
+    /// `sums` are theirs, the CPU has the instructions of `finish`, and no other thread writes
+    /// these rows of this panel.
     #[inline(always)]
     unsafe fn finish<G: Group>(
         self,
@@ -522,8 +523,8 @@ impl Lines<'_> {
         let height = self.rows.len();
         let rows = &product.lhs.rows[self.rows.clone()];
         let channels = self.panel.channels::<LINE, C>(self.lane);
-        // SAFETY: the tiles were stored; no other thread writes these rows of this panel, and no other
-        // of ours is alive.
+        // SAFETY: the tiles were stored; no other thread writes these rows of this panel, and no
+        // other of ours is alive.
         unsafe {
             let sums = std::array::from_fn(|j| self.sums.rows(self.tile + j, height));
             let out = out.rows(self.rows, out.columns(self.panel));

@@ -43,7 +43,8 @@ impl Configuration {
         rows: [0; 16],
     };
 
-    /// For products of so many rows a tile, 1 to 16: sums and the first tile of activations have as many.
+    /// For products of so many rows a tile, 1 to 16: sums and the first tile of activations have as
+    /// many.
     pub fn of_products(rows: usize) -> Self {
         let mut tiles = Self {
             palette: 1,
@@ -314,15 +315,15 @@ pub struct Operands {
     pub lhs: [*const u8; 2],
     /// Bytes between two rows.
     pub lhs_stride: usize,
-    /// Whether activations stay in L1 for the next weights. If not, they are loaded with a hint that
-    /// they are not used again soon, and weights stay.
+    /// Whether activations stay in L1 for the next weights. If not, they are loaded with a hint
+    /// that they are not used again soon, and weights stay.
     pub lhs_stays: bool,
     /// The first weights.
     pub rhs: *const u8,
     /// Bytes between two groups.
     pub rhs_stride: usize,
-    /// Weights that come next, or null: of 2 x 2 tiles each step brings eight lines of them to L2. Any address may
-    /// be given.
+    /// Weights that come next, or null: of 2 x 2 tiles each step brings eight lines of them to L2.
+    /// Any address may be given.
     pub ahead: *const u8,
 }
 
@@ -377,9 +378,9 @@ pub trait Tiled: Copy {
     /// Adds the products of `steps` tiles of inputs to the sums of tiles of that shape.
     ///
     /// # Safety
-    /// Tiles are configured, the shape is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there are
-    /// so many tiles to read from each of `lhs`, [`ROW`] bytes apart, and from `rhs`, `K_GROUPS`
-    /// strides apart.
+    /// Tiles are configured, the shape is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there
+    /// are so many tiles to read from each of `lhs`, [`ROW`] bytes apart, and from `rhs`,
+    /// `K_GROUPS` strides apart.
     unsafe fn multiply(shape: [usize; 2], operands: Operands, steps: usize);
 }
 
@@ -399,7 +400,8 @@ impl Tiled for Pair {
     }
 }
 
-/// Moves the sums of tiles of a shape to or from where each begins, by the instruction before and after the tile.
+/// Moves the sums of tiles of a shape to or from where each begins, by the instruction before and
+/// after the tile.
 macro_rules! move_sums {
     ([$before:literal, $after:literal], $shape:expr, $at:expr, $stride:expr) => {
         let [rows, columns] = $shape;

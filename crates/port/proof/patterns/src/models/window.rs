@@ -1,4 +1,5 @@
-//! Attention by two masks, types by a glob, a weight without a name, and a head that may be a table.
+//! Attention by two masks, types by a glob, a weight without a name, and a head that may be a
+//! table.
 use crate::layers::*;
 use candle::{Module, Result, Tensor, D};
 use candle_nn::{embedding, linear_no_bias, Embedding, VarBuilder};

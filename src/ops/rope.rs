@@ -1,0 +1,183 @@
+//! Rotary position embeddings.
+
+use candle_core::{Result, Tensor};
+use candle_nn::rotary_emb;
+
+use super::ours::is_ours;
+use crate::error;
+use crate::kernels;
+use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+
+/// Rotates the pairs `(x[i], x[i + dim / 2])` of each head by the angle of its position: candle's
+/// `rotary_emb::rope`, "rotate half" in other libraries.
+///
+/// # Shapes
+/// - `xs`: `[batch, heads, positions, dim]`
+/// - `cos`, `sin`: `[positions or more, dim / 2]`, or `[batch, positions or more, dim / 2]` for
+///   positions of each sequence
+/// - result: the shape of `xs`
+///
+/// The bits of f32 are candle's.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::ops;
+///
+/// let xs = Tensor::new(&[[[[1f32, 2.]]]], &Device::Cpu)?;
+/// let (cos, sin) = (Tensor::new(&[[0f32]], &Device::Cpu)?, Tensor::new(&[[1f32]], &Device::Cpu)?);
+/// assert_eq!(ops::rope(&xs, &cos, &sin)?.flatten_all()?.to_vec1::<f32>()?, [-2., 1.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// When a shape is another, or a dtype is no float.
+pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let (batch, heads, positions, dim) = xs.dims4()?;
+    let heads = Heads {
+        op: "rope",
+        batch,
+        heads,
+        positions,
+        dim,
+        side_by_side: false,
+    };
+    heads.rotate(xs, [cos, sin], rotary_emb::rope)
+}
+
+/// [`rope`] of heads that lie side by side, as projections leave them: candle's
+/// `rotary_emb::rope_thd`.
+///
+/// # Shapes
+/// As [`rope`], but `xs`: `[batch, positions, heads, dim]`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::ops;
+///
+/// let xs = Tensor::new(&[[[[1f32, 2.], [3., 4.]]]], &Device::Cpu)?;
+/// let (cos, sin) = (Tensor::new(&[[0f32]], &Device::Cpu)?, Tensor::new(&[[1f32]], &Device::Cpu)?);
+/// assert_eq!(ops::rope_thd(&xs, &cos, &sin)?.flatten_all()?.to_vec1::<f32>()?, [-2., 1., -4., 3.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`rope`].
+pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let (batch, positions, heads, dim) = xs.dims4()?;
+    let heads = Heads {
+        op: "rope_thd",
+        batch,
+        heads,
+        positions,
+        dim,
+        side_by_side: true,
+    };
+    heads.rotate(xs, [cos, sin], rotary_emb::rope_thd)
+}
+
+/// The heads of a tensor.
+#[derive(Clone, Copy)]
+struct Heads {
+    op: &'static str,
+    batch: usize,
+    heads: usize,
+    positions: usize,
+    dim: usize,
+    /// Whether the heads of a position lie side by side, or the positions of a head.
+    side_by_side: bool,
+}
+
+impl Heads {
+    fn rotate(
+        self,
+        xs: &Tensor,
+        angles: [&Tensor; 2],
+        candle: fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let [cos, sin] = angles;
+        angles
+            .map(|angle| self.check(angle))
+            .into_iter()
+            .collect::<error::Result<()>>()?;
+        if cos.dims() != sin.dims() {
+            return Err(mismatch(self.op, format!("{:?}", cos.dims()), sin).into());
+        }
+        let ours = is_ours(self.op, &[xs, cos, sin])?;
+        if xs.elem_count() == 0 {
+            return xs.zeros_like();
+        }
+        if !ours {
+            return candle(&xs.contiguous()?, &cos.contiguous()?, &sin.contiguous()?);
+        }
+        Ok(self.rotated(xs, angles)?)
+    }
+
+    /// Checks that there are cosines or sines for each pair of each position.
+    fn check(self, angle: &Tensor) -> error::Result<()> {
+        let Self {
+            batch,
+            positions,
+            dim,
+            ..
+        } = self;
+        let is_half = |pairs| dim % 2 == 0 && pairs == dim / 2;
+        let fits = match *angle.dims() {
+            [of, pairs] => of >= positions && is_half(pairs),
+            [sequences, of, pairs] => sequences == batch && of >= positions && is_half(pairs),
+            _ => false,
+        };
+        if fits {
+            return Ok(());
+        }
+        let expected = format!("[{positions}, {dim} / 2] or [{batch}, {positions}, {dim} / 2]");
+        Err(mismatch(self.op, expected, angle))
+    }
+
+    fn rotated(self, xs: &Tensor, [cos, sin]: [&Tensor; 2]) -> error::Result<Tensor> {
+        let (input, cos, sin) = (
+            as_f32(xs, self.op)?,
+            as_f32(cos, self.op)?,
+            as_f32(sin, self.op)?,
+        );
+        let half = self.dim / 2;
+        // The angles of a sequence; where they have two dimensions, all sequences share them.
+        let of_a_sequence = match *cos.dims() {
+            [_, positions, pairs] => positions * pairs,
+            _ => 0,
+        };
+        let (input, cos, sin) = (Elements::of(&input), Elements::of(&cos), Elements::of(&sin));
+        let (input, cos, sin) = (
+            input.as_slice::<f32>()?,
+            cos.as_slice::<f32>()?,
+            sin.as_slice::<f32>()?,
+        );
+        let mut ys = vec![0.; input.len()];
+        let (heads_of_a_row, rows_of_a_sequence) = if self.side_by_side {
+            (self.heads, self.positions)
+        } else {
+            (1, self.heads * self.positions)
+        };
+        let length = heads_of_a_row * self.dim;
+        kernels::for_each_row(&mut ys, length, |row, ys| {
+            let at = row / rows_of_a_sequence * of_a_sequence + row % self.positions * half;
+            let (cos, sin) = (&cos[at..][..half], &sin[at..][..half]);
+            let heads = input[row * length..][..length].chunks_exact(self.dim);
+            for (xs, ys) in heads.zip(ys.chunks_exact_mut(self.dim)) {
+                rotate(xs, cos, sin, ys);
+            }
+        });
+        from_f32_vec(ys, xs.dims(), xs.dtype())
+    }
+}
+
+/// Rotates the pairs of a head.
+fn rotate(xs: &[f32], cos: &[f32], sin: &[f32], ys: &mut [f32]) {
+    let half = cos.len();
+    let (low, high) = xs.split_at(half);
+    let (to_low, to_high) = ys.split_at_mut(half);
+    let pairs = low.iter().zip(high).zip(cos.iter().zip(sin));
+    for (((a, b), (cos, sin)), (to_a, to_b)) in pairs.zip(to_low.iter_mut().zip(to_high)) {
+        *to_a = a * cos - b * sin;
+        *to_b = a * sin + b * cos;
+    }
+}
