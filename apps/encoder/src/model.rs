@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::LayerKind;
-use candle_dynquant::{AnyLayer, Visitor, Walk};
+use candle_dynquant::{Layer, Visitor, Walk};
 use candle_dynquant_support::bert::Bert;
 use candle_dynquant_support::bert::rows::{Rows, Run};
 
@@ -182,7 +182,7 @@ impl Model {
 struct FloatProducts(usize);
 
 impl Visitor for FloatProducts {
-    fn layer(&mut self, _: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
+    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
         if layer.kind() != LayerKind::Embedding {
             let weights = layer.weight_infos();
             self.0 += weights.iter().filter(|weight| !weight.quantized).count();
