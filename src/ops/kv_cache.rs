@@ -45,6 +45,8 @@ use crate::trace;
 #[derive(Clone)]
 pub struct KvCache {
     precision: Precision,
+    /// The least capacity, from the first keys on.
+    least: usize,
     kept: Option<Kept>,
 }
 
@@ -76,8 +78,27 @@ const STEP: usize = 64;
 impl KvCache {
     /// An empty cache, for keys and values of any sizes.
     pub fn new(precision: Precision) -> Self {
+        Self::with_capacity(precision, 0)
+    }
+
+    /// An empty cache that takes room for `rows` keys and values of each head with the first of them,
+    /// and grows when there are more.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_dynquant::nn::KvCache;
+    /// use candle_dynquant::ops::Precision;
+    ///
+    /// let mut cache = KvCache::with_capacity(Precision::Float32, 128);
+    /// let rows = Tensor::randn(0f32, 1., (1, 2, 9, 64), &Device::Cpu)?;
+    /// cache.append(&rows, &rows)?;
+    /// assert_eq!((cache.len(), cache.capacity()), (9, 128));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn with_capacity(precision: Precision, rows: usize) -> Self {
         Self {
             precision,
+            least: rows,
             kept: None,
         }
     }
@@ -157,7 +178,13 @@ impl KvCache {
         }
         let capacity = match self.capacity() {
             before if before >= len => before,
-            before => len.max(2 * before).next_multiple_of(STEP).min(most),
+            before => {
+                let wanted = len.max(2 * before).max(self.least.min(most));
+                wanted
+                    .checked_next_multiple_of(STEP)
+                    .unwrap_or(most)
+                    .min(most)
+            }
         };
         for dim in new.dims {
             sizes::elements(APPEND, &[new.batch, new.heads, capacity, dim])?;

@@ -24,6 +24,32 @@ const SIZES: [[usize; 5]; 4] = [
 ];
 
 #[test]
+fn it_takes_the_room_that_it_was_made_for_at_once() -> Result<()> {
+    for precision in PRECISIONS {
+        let mut cache = KvCache::with_capacity(precision, 200);
+        let mut grown = KvCache::new(precision);
+        assert_eq!((cache.bytes(), cache.capacity()), (0, 0));
+        let (k, v) = (heads([2, 2, 230, 16], 2)?, heads([2, 2, 230, 16], 3)?);
+        let mut capacities = Vec::new();
+        for (start, rows) in [(0, 3), (3, 197), (200, 30)] {
+            for cache in [&mut cache, &mut grown] {
+                cache.append(&k.narrow(2, start, rows)?, &v.narrow(2, start, rows)?)?;
+            }
+            capacities.push(cache.capacity());
+        }
+        assert_eq!(capacities, [256; 3], "{precision}");
+        let q = heads([2, 4, 1, 16], 1)?;
+        let [own, other] = [&cache, &grown].map(|cache| cache.attend(&q, None, 0.2));
+        assert_eq!(bits(&own?)?, bits(&other?)?, "{precision}");
+        // More than there can be is an error, no panic.
+        let mut endless = KvCache::with_capacity(precision, usize::MAX);
+        let appended = endless.append(&k, &v);
+        assert_eq!(appended.is_err(), precision != Precision::Int8);
+    }
+    Ok(())
+}
+
+#[test]
 fn it_gives_the_bits_of_the_function_on_all_keys() -> Result<()> {
     for ([batch, count, kv, dim, value_dim], precision) in SIZES
         .into_iter()
