@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
-use candle_dynquant_support::decoder::{Config, Decoder, Folder, Message, Template};
+use candle_dynquant_support::decoder::{Config, Decoder, Folder, Message, Part, Scores, Template};
 use candle_dynquant_support::repository;
-use candle_dynquant_support::sampling::{Random, Sampling};
+use candle_dynquant_support::sampling::{LogProbs, Random, Sampling};
 use candle_nn::VarBuilder;
 
 const FAMILIES: [&str; 6] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3"];
@@ -80,6 +80,69 @@ fn scores_have_the_same_bits_alone_and_in_a_batch() -> Result<()> {
     Ok(())
 }
 
+/// Sequences that join at different times, each read in parts of its own, in steps of them all.
+#[test]
+fn sequences_of_one_step_have_the_bits_of_each_alone() -> Result<()> {
+    for (name, preset) in FAMILIES
+        .iter()
+        .flat_map(|name| ["int8", "int4"].map(|preset| (name, preset)))
+    {
+        for attention in [Precision::Float32, Precision::Int8] {
+            let Fixture { mut model, ids, .. } = Fixture::load(name)?;
+            let spec = QConfigSpec::preset(preset)?.min_params(0);
+            quantize_dynamic(&mut model, &spec.kind(LayerKind::Attention, attention))?;
+            let count = ids.dim(1)?;
+            // The other two are batches of their own.
+            let other = Tensor::arange(3u32, 3 + count as u32, &Device::Cpu)?.unsqueeze(0)?;
+            let sequences = [
+                ids.clone(),
+                other.clone(),
+                Tensor::cat(&[&other, &ids], 0)?.contiguous()?,
+            ];
+            let alone = sequences.each_ref().map(|ids| {
+                let all = model.all(ids, &mut model.cache())?;
+                bits(&all.narrow(1, count - 1, 1)?)
+            });
+            let mut caches = [0, 1, 100].map(|tokens| model.cache_for(tokens));
+            let (mut last, mut step) = ([None, None, None], 0);
+            while caches.iter().any(|cache| cache.len() < count) {
+                let sizes = [1, 5, 7].map(|size| size + step % 2);
+                let (mut parts, mut whose) = (Vec::new(), Vec::new());
+                let mut tokens = Vec::new();
+                for (i, ids) in sequences.iter().enumerate().filter(|(i, _)| *i <= step) {
+                    let start = caches[i].len();
+                    let size = sizes[i].min(count - start);
+                    tokens.push((size > 0).then(|| ids.narrow(1, start, size)).transpose()?);
+                }
+                let read = caches.iter_mut().zip(&tokens).enumerate();
+                for (i, (cache, tokens)) in read {
+                    let Some(tokens) = tokens else { continue };
+                    let is_last = cache.len() + tokens.dim(1)? == count;
+                    let scores = [Scores::None, Scores::Last][usize::from(is_last)];
+                    whose.extend(is_last.then_some((i, tokens.dim(0)?)));
+                    parts.push(Part {
+                        tokens,
+                        cache,
+                        scores,
+                    });
+                }
+                let scores = model.step(&mut parts)?;
+                let mut start = 0;
+                for (i, rows) in whose {
+                    last[i] = Some(bits(&scores.narrow(0, start, rows)?)?);
+                    start += rows;
+                }
+                assert_eq!(scores.dim(0)?, start);
+                step += 1;
+            }
+            for (alone, last) in alone.into_iter().zip(last) {
+                assert_eq!(Some(alone?), last, "{name}, {preset}, {attention}");
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn the_built_in_model_answers_in_every_precision() -> Result<()> {
     let folder = Folder::open(&repository().join("assets/decoder"), None)?;
@@ -142,15 +205,16 @@ fn a_config_that_no_decoder_has_is_named() {
 #[test]
 fn draws_keep_to_what_they_are_asked_for() {
     let scores = [2f32, 1.9, 0., -1.];
-    let drawn = |sampling: Sampling| {
+    let drawn_after = |written: &[u32], sampling: Sampling| {
         let mut random = Random::new(1);
         let mut drawn: Vec<_> = (0..500)
-            .map(|_| sampling.draw(&mut scores.clone(), &[0], &mut random))
+            .map(|_| sampling.draw(&mut scores.clone(), &[0], written, &mut random))
             .collect();
         drawn.sort_unstable();
         drawn.dedup();
         drawn
     };
+    let drawn = |sampling| drawn_after(&[], sampling);
     let of = Sampling {
         temperature: 1.,
         ..Sampling::default()
@@ -161,14 +225,56 @@ fn draws_keep_to_what_they_are_asked_for() {
     assert_eq!(drawn(Sampling { top_p: 0.5, ..of }), [0, 1]);
     assert_eq!(drawn(Sampling { top_p: 0.4, ..of }), [0]);
     assert_eq!(drawn(Sampling { min_p: 0.1, ..of }), [0, 1, 2]);
+    let default = Sampling::default();
     let repetition_penalty = 2.;
-    assert_eq!(
-        drawn(Sampling {
-            repetition_penalty,
+    let penalized = Sampling {
+        repetition_penalty,
+        ..default
+    };
+    assert_eq!(drawn(penalized), [1]);
+    assert_eq!(drawn_after(&[1], penalized), [0]);
+    // Tokens of the prompt do not count, those written as often as they are there.
+    for (written, presence_penalty, frequency_penalty, expected) in [
+        (&[][..], 0.2, 0.2, 0),
+        (&[1, 1], -0.2, 0.06, 0),
+        (&[1, 1], -0.23, 0.06, 1),
+        (&[0], 0.2, 0., 1),
+        (&[0, 0, 1], 0., 0.2, 1),
+    ] {
+        let penalized = Sampling {
+            presence_penalty,
+            frequency_penalty,
+            ..default
+        };
+        assert_eq!(drawn_after(written, penalized), [expected], "{written:?}");
+    }
+}
+
+/// Of many tokens, which are sorted in parts.
+#[test]
+fn log_probabilities_and_draws_are_by_rank() {
+    let mut random = Random::new(3);
+    let scores: Vec<f32> = (0..5000).map(|_| random.uniform() as f32).collect();
+    let mut order: Vec<u32> = (0..5000).collect();
+    order.sort_by(|a, b| scores[*b as usize].total_cmp(&scores[*a as usize]));
+    let log = LogProbs::new(&scores, 17, 1000);
+    let tokens: Vec<u32> = log.top.iter().map(|(token, _)| *token).collect();
+    assert_eq!(tokens, order[..1000]);
+    let sum: f64 = scores.iter().map(|x| f64::from(*x).exp()).sum();
+    assert!((log.of_token - (f64::from(scores[17]) - sum.ln())).abs() < 1e-12);
+    for top_k in [1, 64, 65, 900] {
+        let sampling = Sampling {
+            temperature: 1.,
+            top_k,
             ..Sampling::default()
-        }),
-        [1]
-    );
+        };
+        let draws = (0..2000).map(|_| sampling.draw(&mut scores.clone(), &[], &[], &mut random));
+        let mut drawn: Vec<u32> = draws.collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert!(drawn.iter().all(|token| order[..top_k].contains(token)));
+        assert!(drawn.len() > top_k / 2, "{top_k}: {}", drawn.len());
+    }
 }
 
 #[test]

@@ -181,6 +181,7 @@ impl Arguments for Args {
             top_p: self.top_p,
             min_p: self.min_p,
             repetition_penalty: self.repetition_penalty,
+            ..Sampling::default()
         };
         let mut writer = Writer::new(&model, &texts, sampling, self.seed);
         let ends = config.eos_token_id.as_slice();

@@ -53,7 +53,7 @@ impl<'a> Writer<'a> {
         let mut unread = prompt.to_vec();
         while times.len() < length {
             let start = Instant::now();
-            let token = self.step(&unread, &tokens, &mut cache)?;
+            let token = self.step(&unread, tokens.split_at(prompt.len()), &mut cache)?;
             times.push(start.elapsed());
             if ends.contains(&token) {
                 break;
@@ -80,16 +80,22 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Reads `unread` and draws the token after it.
-    fn step(&mut self, unread: &[u32], tokens: &[u32], cache: &mut Cache) -> Result<u32> {
+    /// Reads `unread`, the last of a prompt and of what was written, and draws the token after it.
+    fn step(
+        &mut self,
+        unread: &[u32],
+        (prompt, written): (&[u32], &[u32]),
+        cache: &mut Cache,
+    ) -> Result<u32> {
         let unread = Tensor::new(unread, &Device::Cpu)?.unsqueeze(0)?;
         let scores = self.model.next(&unread, cache)?.squeeze(0)?;
         let mut scores = scores.to_vec1::<f32>()?;
         ensure!(
             !scores.iter().any(|score| score.is_nan()),
             "scores after {} tokens: expected numbers, got NaN: the weights or their sizes are wrong",
-            tokens.len()
+            prompt.len() + written.len()
         );
-        Ok(self.sampling.draw(&mut scores, tokens, &mut self.random))
+        let random = &mut self.random;
+        Ok(self.sampling.draw(&mut scores, prompt, written, random))
     }
 }

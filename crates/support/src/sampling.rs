@@ -1,5 +1,8 @@
 //! Drawing from scores, the same for the same seed.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
 /// Index of the highest score, the first of several.
 pub fn highest(scores: &[f32]) -> usize {
     (0..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
@@ -37,6 +40,10 @@ pub struct Sampling {
     pub min_p: f64,
     /// The divisor of positive scores, and factor of others, of tokens that there are already.
     pub repetition_penalty: f64,
+    /// What is taken off the scores of tokens that were written.
+    pub presence_penalty: f64,
+    /// The same, for each time that they were.
+    pub frequency_penalty: f64,
 }
 
 impl Default for Sampling {
@@ -47,64 +54,149 @@ impl Default for Sampling {
             top_p: 1.,
             min_p: 0.,
             repetition_penalty: 1.,
+            presence_penalty: 0.,
+            frequency_penalty: 0.,
         }
     }
 }
 
 impl Sampling {
-    /// Draws the next token, by the scores of all and those that there are.
-    pub fn draw(&self, scores: &mut [f32], there: &[u32], random: &mut Random) -> u32 {
-        self.penalize(scores, there);
+    /// Draws the next token, by the scores of all, after those of a prompt and those written since.
+    pub fn draw(
+        &self,
+        scores: &mut [f32],
+        prompt: &[u32],
+        written: &[u32],
+        random: &mut Random,
+    ) -> u32 {
+        self.penalize(scores, prompt, written);
+        let best = highest(scores);
         if self.temperature == 0. {
-            return highest(scores) as u32;
+            return best as u32;
         }
-        let mut order: Vec<usize> = (0..scores.len()).collect();
-        // Equal scores in the order of their tokens.
-        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
-        if self.top_k > 0 {
-            order.truncate(self.top_k);
-        }
-        let top = scores[order[0]];
-        let share = |token: &usize| (f64::from(scores[*token] - top) / self.temperature).exp();
-        let shares: Vec<f64> = order.iter().map(share).collect();
-        let all: f64 = shares.iter().sum();
-        let mut kept = 0;
-        let mut sum = 0.;
-        for share in &shares {
-            // The greatest share is 1.
-            if kept > 0 && (*share < self.min_p || sum >= self.top_p * all) {
-                break;
+        let top = scores[best];
+        let share = |token: usize| (f64::from(scores[token] - top) / self.temperature).exp();
+        let mut ranked = Ranked::new(scores);
+        let (limit, all) = match self.top_k {
+            0 => (scores.len(), (0..scores.len()).map(share).sum()),
+            k => {
+                let limit = k.min(scores.len());
+                (limit, (0..limit).map(|rank| share(ranked.at(rank))).sum())
             }
-            sum += share;
-            kept += 1;
+        };
+        let (mut kept, mut sum) = (limit, all);
+        if self.min_p > 0. || self.top_p < 1. {
+            (kept, sum) = (0, 0.);
+            while kept < limit {
+                let share = share(ranked.at(kept));
+                // The greatest share is 1.
+                if kept > 0 && (share < self.min_p || sum >= self.top_p * all) {
+                    break;
+                }
+                sum += share;
+                kept += 1;
+            }
         }
         let mut left = random.uniform() * sum;
-        for (token, share) in order[..kept].iter().zip(&shares) {
-            left -= share;
+        for rank in 0..kept {
+            let token = ranked.at(rank);
+            left -= share(token);
             if left < 0. {
-                return *token as u32;
+                return token as u32;
             }
         }
         // Only the rest that rounding loses comes here.
-        order[0] as u32
+        best as u32
     }
 
-    fn penalize(&self, scores: &mut [f32], there: &[u32]) {
-        if self.repetition_penalty == 1. {
+    fn penalize(&self, scores: &mut [f32], prompt: &[u32], written: &[u32]) {
+        let penalty = self.repetition_penalty as f32;
+        if penalty != 1. {
+            for token in counted(prompt.iter().chain(written)).into_keys() {
+                if let Some(score) = scores.get_mut(token as usize) {
+                    *score = if *score > 0. {
+                        *score / penalty
+                    } else {
+                        *score * penalty
+                    };
+                }
+            }
+        }
+        if self.presence_penalty == 0. && self.frequency_penalty == 0. {
             return;
         }
-        let mut there = there.to_vec();
-        there.sort_unstable();
-        there.dedup();
-        for token in there {
+        for (token, count) in counted(written.iter()) {
             if let Some(score) = scores.get_mut(token as usize) {
-                let penalty = self.repetition_penalty as f32;
-                *score = if *score > 0. {
-                    *score / penalty
-                } else {
-                    *score * penalty
-                };
+                let penalty = self.presence_penalty + self.frequency_penalty * f64::from(count);
+                *score -= penalty as f32;
             }
+        }
+    }
+}
+
+/// Each token, and how often it occurs.
+fn counted<'a>(tokens: impl Iterator<Item = &'a u32>) -> BTreeMap<u32, u32> {
+    let mut counts = BTreeMap::new();
+    for token in tokens {
+        *counts.entry(*token).or_default() += 1;
+    }
+    counts
+}
+
+/// Tokens by falling score, sorted only as far as they are asked for: few of a vocabulary are drawn.
+struct Ranked<'a> {
+    scores: &'a [f32],
+    tokens: Vec<usize>,
+    sorted: usize,
+}
+
+impl<'a> Ranked<'a> {
+    fn new(scores: &'a [f32]) -> Self {
+        Self {
+            scores,
+            tokens: (0..scores.len()).collect(),
+            sorted: 0,
+        }
+    }
+
+    /// The token of a rank, which is less than their number.
+    fn at(&mut self, rank: usize) -> usize {
+        let scores = self.scores;
+        // Equal scores in the order of their tokens.
+        let order =
+            |a: &usize, b: &usize| -> Ordering { scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)) };
+        while rank >= self.sorted {
+            let rest = &mut self.tokens[self.sorted..];
+            let more = (8 * self.sorted).max(64).min(rest.len());
+            if more < rest.len() {
+                rest.select_nth_unstable_by(more, order);
+            }
+            rest[..more].sort_unstable_by(order);
+            self.sorted += more;
+        }
+        self.tokens[rank]
+    }
+}
+
+/// Log probabilities: of a token, and of the most likely ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProbs {
+    pub of_token: f64,
+    /// Tokens by falling probability.
+    pub top: Vec<(u32, f64)>,
+}
+
+impl LogProbs {
+    /// Of a token that was drawn by these scores, and of the `count` most likely ones.
+    pub fn new(scores: &[f32], token: u32, count: usize) -> Self {
+        let top = f64::from(scores[highest(scores)]);
+        let sum: f64 = scores.iter().map(|x| (f64::from(*x) - top).exp()).sum();
+        let log = |token: usize| f64::from(scores[token]) - top - sum.ln();
+        let mut ranked = Ranked::new(scores);
+        let best = (0..count.min(scores.len())).map(|rank| ranked.at(rank));
+        Self {
+            of_token: log(token as usize),
+            top: best.map(|token| (token as u32, log(token))).collect(),
         }
     }
 }

@@ -6,11 +6,12 @@ use anyhow::{Context, Result};
 use candle_core::{DType, Device};
 use candle_dynquant::Checkpoint;
 use candle_dynquant_io::input;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 use super::chat::Template;
-use super::config::Config;
+use super::config::{Config, Family};
 use super::gguf::Metadata;
 use super::model::Decoder;
 use crate::checkpoint::check_folder;
@@ -31,6 +32,16 @@ pub struct Texts {
 }
 
 impl Folder {
+    /// Whether a folder's `config.json` is a decoder's. One that cannot be read is not.
+    pub fn is_decoder(dir: &Path) -> bool {
+        #[derive(Deserialize)]
+        struct Kind {
+            #[serde(rename = "model_type")]
+            _family: Family,
+        }
+        json::read::<Kind>(&dir.join("config.json"), "a configuration").is_ok()
+    }
+
     /// Opens a folder with `config.json`, `tokenizer.json` and weights, or a GGUF file. The
     /// tokenizer may be another one's.
     pub fn open(path: &Path, tokenizer: Option<&Path>) -> Result<Self> {

@@ -9,4 +9,4 @@ mod model;
 pub use chat::{Message, Template};
 pub use config::{Config, Family};
 pub use folder::{Folder, Texts};
-pub use model::{Cache, Decoder};
+pub use model::{Cache, Decoder, Part, Scores};

@@ -2,7 +2,7 @@
 //! key-value cache that is appended in place and attention that needs no repeated heads.
 
 use anyhow::Result;
-use candle_core::{D, Device, Result as CandleResult, Tensor};
+use candle_core::{Device, Result as CandleResult, Tensor};
 use candle_dynquant::nn::KvCache;
 use candle_dynquant::ops::{self, Mask};
 use candle_dynquant::{FusedActivation, Quantizable, nn};
@@ -58,25 +58,86 @@ impl Decoder {
         Ok(Self { model, lm_head })
     }
 
-    /// An empty cache, in the precision of the attention layers.
-    pub fn cache(&self) -> Cache {
-        let of = |layer: &Layer| layer.self_attn.attention.cache();
+    /// An empty cache, in the precision of the attention layers, that takes room for so many tokens
+    /// of each sequence at once.
+    pub fn cache_for(&self, tokens: usize) -> Cache {
+        let of =
+            |layer: &Layer| KvCache::with_capacity(layer.self_attn.attention.precision(), tokens);
         Cache(self.model.layers.iter().map(of).collect())
+    }
+
+    /// An empty cache that grows with its tokens.
+    pub fn cache(&self) -> Cache {
+        self.cache_for(0)
     }
 
     /// Reads `[batch, tokens]` after those in the cache; returns the scores that follow the last of
     /// them, `[batch, vocabulary]`.
     pub fn next(&self, tokens: &Tensor, cache: &mut Cache) -> CandleResult<Tensor> {
-        let hidden = self.model.forward(tokens, cache)?;
-        let last = hidden.narrow(1, hidden.dim(1)? - 1, 1)?.squeeze(1)?;
-        self.lm_head.forward(&self.model.norm.forward(&last)?)
+        let scores = Scores::Last;
+        self.step(&mut [Part {
+            tokens,
+            cache,
+            scores,
+        }])
     }
 
     /// As [`next`](Self::next), after each token: `[batch, tokens, vocabulary]`.
     pub fn all(&self, tokens: &Tensor, cache: &mut Cache) -> CandleResult<Tensor> {
-        let hidden = self.model.forward(tokens, cache)?;
-        self.lm_head.forward(&self.model.norm.forward(&hidden)?)
+        let scores = Scores::All;
+        let all = self.step(&mut [Part {
+            tokens,
+            cache,
+            scores,
+        }])?;
+        let (batch, tokens) = tokens.dims2()?;
+        all.reshape((batch, tokens, ()))
     }
+
+    /// Reads several parts at once: their tokens are rows of one matrix, and only attention tells
+    /// them apart. Returns the scores asked for, `[rows, vocabulary]`, in the order of the parts.
+    ///
+    /// # Errors
+    /// When a cache is not of this model, or has another batch. The caches are then of no use.
+    pub fn step(&self, parts: &mut [Part<'_>]) -> CandleResult<Tensor> {
+        let hidden = self.model.forward(parts)?;
+        let asked = hidden.index_select(&asked(parts)?, 0)?;
+        self.lm_head.forward(&self.model.norm.forward(&asked)?)
+    }
+}
+
+/// What a step reads of sequences that are equally long.
+pub struct Part<'a> {
+    /// `[batch, tokens]`.
+    pub tokens: &'a Tensor,
+    /// Of the tokens before.
+    pub cache: &'a mut Cache,
+    pub scores: Scores,
+}
+
+/// The tokens of a part after which scores are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scores {
+    None,
+    Last,
+    All,
+}
+
+/// The rows after which scores are asked for.
+fn asked(parts: &[Part<'_>]) -> CandleResult<Tensor> {
+    let (mut rows, mut start) = (Vec::new(), 0);
+    for part in parts {
+        let (batch, tokens) = part.tokens.dims2()?;
+        let own = start..start + (batch * tokens) as u32;
+        start = own.end;
+        match part.scores {
+            Scores::None => {}
+            Scores::Last => rows.extend(own.skip(tokens - 1).step_by(tokens)),
+            Scores::All => rows.extend(own),
+        }
+    }
+    let count = rows.len();
+    Tensor::from_vec(rows, count, &Device::Cpu)
 }
 
 impl Model {
@@ -92,16 +153,50 @@ impl Model {
         })
     }
 
-    fn forward(&self, tokens: &Tensor, cache: &mut Cache) -> CandleResult<Tensor> {
-        let mut hidden = self.embed_tokens.forward(tokens)?;
+    /// The last hidden states of all tokens, `[rows, hidden]`.
+    fn forward(&self, parts: &mut [Part<'_>]) -> CandleResult<Tensor> {
+        let (mut tokens, mut positions, mut shapes) = (Vec::new(), Vec::new(), Vec::new());
+        for part in &*parts {
+            let (batch, count) = part.tokens.dims2()?;
+            let layers = part.cache.0.len();
+            if layers != self.layers.len() {
+                let expected = self.layers.len();
+                candle_core::bail!("cache: expected one of {expected} layers, got {layers}");
+            }
+            if count == 0 {
+                candle_core::bail!("tokens: expected 1 or more of each sequence, got none");
+            }
+            tokens.push(part.tokens.flatten_all()?);
+            shapes.push([batch, count]);
+            let start = part.cache.len() as u32;
+            positions.extend((0..batch).flat_map(|_| start..start + count as u32));
+        }
+        let rows = positions.len();
+        let positions = Tensor::from_vec(positions, (rows, 1), &Device::Cpu)?;
+        let mut hidden = self.embed_tokens.forward(&Tensor::cat(&tokens, 0)?)?;
         if let Some(scale) = self.embed_scale {
             hidden = (hidden * scale)?;
         }
-        for (layer, cache) in self.layers.iter().zip(&mut cache.0) {
-            hidden = layer.forward(&hidden, cache)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let caches = parts.iter_mut().map(|part| &mut part.cache.0[index]);
+            let mut rows = Rows {
+                positions: &positions,
+                shapes: &shapes,
+                caches: caches.collect(),
+            };
+            hidden = layer.forward(&hidden, &mut rows)?;
         }
         Ok(hidden)
     }
+}
+
+/// Whose the rows of a step are, for one layer.
+struct Rows<'a> {
+    /// `[rows, 1]`.
+    positions: &'a Tensor,
+    /// Batch and tokens of each part.
+    shapes: &'a [[usize; 2]],
+    caches: Vec<&'a mut KvCache>,
 }
 
 /// RMS norm; Gemma stores what its weight has beyond 1.
@@ -137,9 +232,9 @@ impl Layer {
         })
     }
 
-    fn forward(&self, xs: &Tensor, cache: &mut KvCache) -> CandleResult<Tensor> {
+    fn forward(&self, xs: &Tensor, rows: &mut Rows<'_>) -> CandleResult<Tensor> {
         let attended = self.input_layernorm.forward(xs)?;
-        let attended = self.self_attn.forward(&attended, cache)?;
+        let attended = self.self_attn.forward(&attended, rows)?;
         match (
             &self.pre_feedforward_layernorm,
             &self.post_feedforward_layernorm,
@@ -199,29 +294,40 @@ impl SelfAttention {
         })
     }
 
-    fn forward(&self, xs: &Tensor, cache: &mut KvCache) -> CandleResult<Tensor> {
-        let (batch, tokens, _) = xs.dims3()?;
+    fn forward(&self, xs: &Tensor, rows: &mut Rows<'_>) -> CandleResult<Tensor> {
         let projections = [&self.q_proj, &self.k_proj, &self.v_proj];
         let [q, k, v] = nn::Linear::forward_each(projections, xs)?;
-        let heads = |xs: Tensor| xs.reshape((batch, tokens, (), self.head_dim));
+        let heads = |xs: Tensor| xs.reshape((1, xs.dim(0)?, (), self.head_dim));
         let (mut q, mut k, v) = (heads(q)?, heads(k)?, heads(v)?);
         if let (Some(of_q), Some(of_k)) = (&self.q_norm, &self.k_norm) {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
-        let (cos, sin) = self.rotary.at(cache.len(), tokens)?;
-        let q = ops::rope_thd(&q, &cos, &sin)?.transpose(1, 2)?;
-        let k = ops::rope_thd(&k, &cos, &sin)?.transpose(1, 2)?;
-        cache.append(&k, &v.transpose(1, 2)?)?;
-        let ys = match self.window.filter(|window| cache.len() > *window) {
-            None => self.attention.forward_cached(&q, cache, Mask::Causal)?,
-            Some(window) => {
-                let mask = within(window, tokens, cache.len())?;
-                self.attention
-                    .forward_cached(&q, cache, Mask::Include(&mask))?
-            }
+        let (cos, sin) = self.rotary.at(rows.positions)?;
+        let q = ops::rope_thd(&q, &cos, &sin)?;
+        let k = ops::rope_thd(&k, &cos, &sin)?;
+        let (mut start, mut contexts) = (0, Vec::with_capacity(rows.shapes.len()));
+        for (&[batch, tokens], cache) in rows.shapes.iter().zip(&mut rows.caches) {
+            let own = |all: &Tensor| {
+                let own = all.narrow(1, start, batch * tokens)?;
+                own.reshape((batch, tokens, (), self.head_dim))?
+                    .transpose(1, 2)
+            };
+            let ys = self.attend([own(&q)?, own(&k)?, own(&v)?], cache)?;
+            contexts.push(ys.transpose(1, 2)?.flatten_from(2)?.flatten_to(1)?);
+            start += batch * tokens;
+        }
+        self.o_proj.forward(&Tensor::cat(&contexts, 0)?)
+    }
+
+    /// Attention, `[batch, heads, tokens, head_dim]`, to all before and to themselves.
+    fn attend(&self, [q, k, v]: [Tensor; 3], cache: &mut KvCache) -> CandleResult<Tensor> {
+        cache.append(&k, &v)?;
+        let Some(window) = self.window.filter(|window| cache.len() > *window) else {
+            return self.attention.forward_cached(&q, cache, Mask::Causal);
         };
-        self.o_proj
-            .forward(&ys.transpose(1, 2)?.flatten_from(D::Minus2)?)
+        let mask = within(window, q.dim(2)?, cache.len())?;
+        self.attention
+            .forward_cached(&q, cache, Mask::Include(&mask))
     }
 }
 
@@ -249,10 +355,9 @@ impl Rotary {
         Ok(Self { frequencies })
     }
 
-    /// Cosines and sines of the positions from `start` on, `[positions, head_dim / 2]`.
-    fn at(&self, start: usize, positions: usize) -> CandleResult<(Tensor, Tensor)> {
-        let positions = Tensor::arange(start as u32, (start + positions) as u32, &Device::Cpu)?;
-        let positions = positions.to_dtype(self.frequencies.dtype())?.unsqueeze(1)?;
+    /// Cosines and sines of positions, `[rows, 1]` in u32: `[rows, head_dim / 2]` each.
+    fn at(&self, positions: &Tensor) -> CandleResult<(Tensor, Tensor)> {
+        let positions = positions.to_dtype(self.frequencies.dtype())?;
         let angles = positions.matmul(&self.frequencies)?;
         Ok((angles.cos()?, angles.sin()?))
     }
