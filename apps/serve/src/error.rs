@@ -1,9 +1,12 @@
 //! Requests that are not answered with a result, in the words of both APIs.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Bytes of a message. It may quote the input, which can be as long as a body, and nobody may read
 /// it.
@@ -15,7 +18,7 @@ pub struct Refusal {
     kind: Kind,
     message: String,
     /// The part of the request that is at fault.
-    param: Option<&'static str>,
+    param: Option<Cow<'static, str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +30,8 @@ enum Kind {
     UnknownModel,
     NoSuchRoute,
     WrongMethod,
-    NoClassifier,
+    TooLong,
+    OtherModel,
     Overloaded,
     ShuttingDown,
     Failed,
@@ -48,9 +52,9 @@ impl Refusal {
     }
 
     /// The request says something at `param` that is not understood or not allowed.
-    pub fn invalid(param: &'static str, message: impl Into<String>) -> Self {
+    pub fn invalid(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self {
-            param: Some(param),
+            param: Some(param.into()),
             ..Self::new(Kind::Invalid, message)
         }
     }
@@ -63,7 +67,7 @@ impl Refusal {
     /// There are no texts, or an empty one, at `param`.
     pub fn empty(param: &'static str) -> Self {
         Self {
-            param: Some(param),
+            param: Some(param.into()),
             ..Self::new(
                 Kind::Empty,
                 format!("{param}: expected at least one text, got none"),
@@ -91,7 +95,7 @@ impl Refusal {
     /// Another model is asked for.
     pub fn unknown_model(known: &[String], got: &str) -> Self {
         Self {
-            param: Some("model"),
+            param: Some("model".into()),
             ..Self::new(
                 Kind::UnknownModel,
                 format!("model: expected {}, got {got:?}", known.join(" or ")),
@@ -114,9 +118,19 @@ impl Refusal {
 
     /// Classes are asked of a model that has none.
     pub fn no_classifier() -> Self {
+        Self::other_model("the model has no classification head: it answers with embeddings only")
+    }
+
+    /// The model does something else than the route.
+    pub fn other_model(message: &str) -> Self {
+        Self::new(Kind::OtherModel, message)
+    }
+
+    /// The prompt leaves no room in the context.
+    pub fn too_long(limit: usize, got: usize) -> Self {
         Self::new(
-            Kind::NoClassifier,
-            "the model has no classification head: it answers with embeddings only",
+            Kind::TooLong,
+            format!("the prompt: expected at most {limit} tokens, got {got}"),
         )
     }
 
@@ -186,24 +200,23 @@ impl From<Refusal> for OpenAi {
     }
 }
 
-impl IntoResponse for OpenAi {
-    fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            error: Fault<'a>,
-        }
-        #[derive(Serialize)]
-        struct Fault<'a> {
-            message: &'a str,
-            r#type: &'a str,
-            param: Option<&'a str>,
-            code: Option<&'a str>,
-        }
+impl OpenAi {
+    /// The error as it is in a body, or in an event of a stream.
+    pub fn body(&self) -> Value {
+        self.status_and_body().1
+    }
+
+    fn status_and_body(&self) -> (StatusCode, Value) {
         let request = "invalid_request_error";
         let (status, r#type, code) = match self.0.kind {
-            Kind::Invalid | Kind::Empty | Kind::NoClassifier => {
+            Kind::Invalid | Kind::Empty | Kind::OtherModel => {
                 (StatusCode::BAD_REQUEST, request, None)
             }
+            Kind::TooLong => (
+                StatusCode::BAD_REQUEST,
+                request,
+                Some("context_length_exceeded"),
+            ),
             Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, request, None),
             Kind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, request, None),
             Kind::UnknownModel => (StatusCode::NOT_FOUND, request, Some("model_not_found")),
@@ -217,13 +230,20 @@ impl IntoResponse for OpenAi {
             Kind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None),
             Kind::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
         };
-        let error = Fault {
-            message: &self.0.message,
-            r#type,
-            param: self.0.param,
-            code,
-        };
-        self.0.respond(status, Body { error })
+        let error = json!({
+            "message": self.0.message,
+            "type": r#type,
+            "param": self.0.param,
+            "code": code,
+        });
+        (status, json!({"error": error}))
+    }
+}
+
+impl IntoResponse for OpenAi {
+    fn into_response(self) -> Response {
+        let (status, body) = self.status_and_body();
+        self.0.respond(status, body)
     }
 }
 
@@ -245,7 +265,9 @@ impl IntoResponse for Tei {
             error_type: &'a str,
         }
         let (status, error_type) = match self.0.kind {
-            Kind::Invalid | Kind::UnknownModel => (StatusCode::UNPROCESSABLE_ENTITY, "Validation"),
+            Kind::Invalid | Kind::TooLong | Kind::UnknownModel => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "Validation")
+            }
             Kind::Empty => (StatusCode::BAD_REQUEST, "Empty"),
             Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Validation"),
             Kind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "Validation"),
@@ -253,7 +275,7 @@ impl IntoResponse for Tei {
             Kind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, "Validation"),
             Kind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
             Kind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "Unhealthy"),
-            Kind::NoClassifier | Kind::Failed => (StatusCode::FAILED_DEPENDENCY, "Backend"),
+            Kind::OtherModel | Kind::Failed => (StatusCode::FAILED_DEPENDENCY, "Backend"),
         };
         let body = Body {
             error: &self.0.message,

@@ -1,9 +1,10 @@
-//! Text embeddings and classification over HTTP, in int8: see README.md.
+//! Text embeddings, classification and generated texts over HTTP, in int8: see README.md.
 
 mod batcher;
 mod body;
 mod connections;
 mod error;
+mod generate;
 mod limits;
 mod logs;
 mod metrics;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
@@ -34,6 +35,19 @@ pub struct Metrics {
     batch_time: Histogram,
     texts: Counter,
     tokens: Counter,
+    pub generation: Generation,
+}
+
+/// Of texts that are generated.
+pub struct Generation {
+    prompt_tokens: Counter,
+    tokens: Counter,
+    running: Gauge,
+    waiting: Gauge,
+    cache_bytes: Gauge,
+    step_texts: Histogram,
+    step_time: Histogram,
+    wait: Histogram,
 }
 
 /// From 0.1 ms to 13 s.
@@ -54,8 +68,16 @@ impl Metrics {
             batch_time: times(),
             texts: Counter::default(),
             tokens: Counter::default(),
+            generation: Generation::new(),
         };
         metrics.register(limits);
+        metrics
+    }
+
+    /// The same, and those of texts that are generated.
+    pub fn of_generation(limits: &Limits) -> Self {
+        let mut metrics = Self::new(limits);
+        metrics.generation.register(&mut metrics.registry);
         metrics
     }
 
@@ -131,5 +153,61 @@ impl Metrics {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
+    }
+}
+
+impl Generation {
+    fn new() -> Self {
+        Self {
+            prompt_tokens: Counter::default(),
+            tokens: Counter::default(),
+            running: Gauge::default(),
+            waiting: Gauge::default(),
+            cache_bytes: Gauge::default(),
+            step_texts: Histogram::new(exponential_buckets(1., 2., 9)),
+            step_time: times(),
+            wait: times(),
+        }
+    }
+
+    fn register(&self, all: &mut Registry) {
+        let help = "Tokens of prompts read";
+        all.register("prompt_tokens", help, self.prompt_tokens.clone());
+        let help = "Tokens generated";
+        all.register("generated_tokens", help, self.tokens.clone());
+        let help = "Texts that are being generated";
+        all.register("sequences_running", help, self.running.clone());
+        let help =
+            "Texts that wait for a place in the batch, or for room for their keys and values";
+        all.register("sequences_waiting", help, self.waiting.clone());
+        let help = "Bytes of keys and values";
+        all.register("cache_bytes", help, self.cache_bytes.clone());
+        let help = "Texts of a step";
+        all.register("step_texts", help, self.step_texts.clone());
+        let (unit, help) = (Unit::Seconds, "Time that the model took for a step");
+        all.register_with_unit("step_duration", help, unit.clone(), self.step_time.clone());
+        let help = "Time that texts waited for a place in the batch";
+        all.register_with_unit("sequence_wait", help, unit, self.wait.clone());
+    }
+
+    /// A text that came then joins the batch.
+    pub fn waited(&self, since: Instant) {
+        self.wait.observe(since.elapsed().as_secs_f64());
+    }
+
+    /// Texts that are being generated and that wait, and bytes of keys and values, as they are now.
+    pub fn now(&self, counts: [usize; 3]) {
+        let gauges = [&self.running, &self.waiting, &self.cache_bytes];
+        for (gauge, count) in gauges.into_iter().zip(counts) {
+            gauge.set(count as i64);
+        }
+    }
+
+    /// A step of so many texts ended, which read tokens of prompts and wrote others.
+    pub fn step(&self, start: Instant, texts: usize, prompt_tokens: usize, written: usize) {
+        self.step_time.observe(start.elapsed().as_secs_f64());
+        self.step_texts.observe(texts as f64);
+        self.prompt_tokens.inc_by(prompt_tokens as u64);
+        self.tokens.inc_by(written as u64);
     }
 }

@@ -1,19 +1,27 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::Parser;
-use dynquant_encoder::ModelOptions;
 use tracing::level_filters::LevelFilter;
 
-/// Text embeddings and classification over HTTP, in int8.
+/// Text embeddings, classification and generated texts over HTTP, in int8.
 ///
-/// Answers as OpenAI's API (/v1/embeddings, /v1/models) and as text-embeddings-inference (/embed, /predict,
-/// /info), with /health and /metrics. Without arguments it serves a small classifier that is part of the
-/// program.
+/// Answers as OpenAI's API (/v1/embeddings, /v1/chat/completions, /v1/completions, /v1/models) and as
+/// text-embeddings-inference (/embed, /predict, /info), with /health and /metrics. Without arguments it serves a
+/// small classifier that is part of the program.
 #[derive(Parser, Debug)]
 #[command(name = "dynquant-serve", version)]
 pub struct Options {
-    #[command(flatten)]
-    pub model: ModelOptions,
+    /// A Hugging Face folder of a BERT or of a decoder, float or quantized, or a GGUF file of a decoder [default:
+    /// the model in the program]
+    #[arg(long, value_name = "PATH")]
+    pub model_dir: Option<PathBuf>,
+
+    /// Weights of a float model: int8, int8_reduce_range (faster on x86-64 CPUs without VNNI), bfloat16, float16,
+    /// none to leave them as they are, or for a decoder also int8_groups or int4 [default: int8]
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
 
     /// A name that requests may give the model; may be repeated, answers state the first [default: that of
     /// the folder]
@@ -32,7 +40,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     pub max_texts: usize,
 
-    /// Tokens of a text, special ones included [default: what the model takes]
+    /// Tokens of a text, special ones included, or of a prompt with its answer [default: what the model takes]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_tokens: Option<usize>,
 
@@ -60,6 +68,18 @@ pub struct Options {
     /// Tokens that the model computes together; texts in excess wait for the next batch
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = positive)]
     pub max_batch_tokens: usize,
+
+    /// Bytes of keys and values of the texts that are generated; others wait until theirs fit
+    #[arg(long, value_name = "N", default_value_t = 1 << 30)]
+    pub cache_bytes: usize,
+
+    /// Texts that are generated at a time; others wait
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
+    pub max_sequences: usize,
+
+    /// Tokens of prompts that are read between two tokens of the texts that are generated
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
+    pub prefill_tokens: usize,
 
     /// Cut texts that are too long, unless a request says otherwise
     #[arg(long)]

@@ -34,14 +34,14 @@ impl Job {
 }
 
 /// The entry of the queue.
-pub struct Queue {
-    jobs: mpsc::UnboundedSender<Job>,
+pub struct Queue<J> {
+    jobs: mpsc::UnboundedSender<J>,
     places: Places,
 }
 
-impl Queue {
+impl<J> Queue<J> {
     /// A queue with these places, and its other end.
-    pub fn new(places: Places) -> (Self, mpsc::UnboundedReceiver<Job>) {
+    pub fn new(places: Places) -> (Self, mpsc::UnboundedReceiver<J>) {
         // The places are the bound.
         let (jobs, receiver) = mpsc::unbounded_channel();
         (Self { jobs, places }, receiver)
@@ -59,6 +59,14 @@ impl Queue {
         places.ok_or_else(|| Refusal::queue_full(total, free, texts))
     }
 
+    /// Queues a job, which has a place.
+    pub fn send(&self, job: J) -> Result<(), Refusal> {
+        let sent = self.jobs.send(job);
+        sent.map_err(|_| Refusal::failed("the model's thread has ended"))
+    }
+}
+
+impl Queue<Job> {
     /// Queues the texts and waits for their answers, which come in the same order.
     pub async fn answer(
         &self,
@@ -70,15 +78,13 @@ impl Queue {
         let mut replies = Vec::with_capacity(texts.len());
         for tokens in texts {
             let (reply, receiver) = oneshot::channel();
-            let job = Job {
+            self.send(Job {
                 tokens,
                 head,
                 since,
                 reply,
                 _place: places.split(1),
-            };
-            let sent = self.jobs.send(job);
-            sent.map_err(|_| Refusal::failed("the model's thread has ended"))?;
+            })?;
             replies.push(receiver);
         }
         let mut answers = Vec::with_capacity(replies.len());

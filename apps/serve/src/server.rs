@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use dynquant_encoder::Encoder;
+use anyhow::{Context, Error, Result, bail, ensure};
+use dynquant_encoder::{Encoder, ModelOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::batcher;
 use crate::connections::{self, Terms};
+use crate::generate::{self, PAGE, Room};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::places::Places;
 use crate::queue::Queue;
-use crate::routes::{self, App};
+use crate::routes::{self, App, Embedder, Generator, Served};
 
 /// The time that refused requests have at the end to read why.
 const REFUSAL: Duration = Duration::from_secs(1);
@@ -28,7 +30,55 @@ pub fn run(options: &Options) -> Result<()> {
         bytes >= of_body,
         "--max-bytes: expected at least {of_body}, which --max-body-bytes allows a body, got {bytes}"
     );
-    let encoder = open(options)?;
+    let opened = Opened::open(options)?;
+    let limits = Limits::new(options);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(limits.workers.count())
+        .build()
+        .context("cannot start the threads of the server")?;
+    let (stop, stopping) = watch::channel(false);
+    let (app, model) = start(options, opened, limits, stopping)?;
+    let served = runtime.block_on(serve(options, app, stop));
+    // Connections that are still open have no request that was accepted.
+    runtime.shutdown_background();
+    // The last job's sender goes with the routes, so the model ends with its last job.
+    if served.is_ok() && model.join().is_err() {
+        bail!("the model's thread panicked");
+    }
+    served
+}
+
+/// A model as its files are.
+enum Opened {
+    Embedder(Encoder),
+    Generator(generate::Opened),
+}
+
+impl Opened {
+    fn open(options: &Options) -> Result<Self> {
+        match &options.model_dir {
+            Some(path) if generate::is_decoder(path) => {
+                let opened = generate::Opened::open(path, options.preset.as_deref());
+                Ok(Self::Generator(opened.context("--model-dir")?))
+            }
+            _ => Ok(Self::Embedder(open_encoder(options)?)),
+        }
+    }
+}
+
+fn open_encoder(options: &Options) -> Result<Encoder> {
+    let preset = options.preset.as_ref().map(|name| name.parse());
+    let preset = preset.transpose().map_err(Error::msg).context("--preset")?;
+    let model = ModelOptions {
+        model_dir: options.model_dir.clone(),
+        preset,
+    };
+    let mut encoder = model.open()?;
+    if let Some(limit) = options.max_tokens {
+        check_max_tokens(limit, encoder.config.max_tokens)?;
+        encoder.tokenizer.limit(limit).context("--max-tokens")?;
+    }
     tracing::info!(
         model = encoder.name,
         weights = encoder.dtype,
@@ -41,71 +91,127 @@ pub fn run(options: &Options) -> Result<()> {
             "texts are computed one by one: in these weights the bits of an answer depend on its batch"
         );
     }
-    let limits = Limits::new(options);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .max_blocking_threads(limits.workers.count())
-        .build()
-        .context("cannot start the threads of the server")?;
-    let (stop, stopping) = watch::channel(false);
-    let (app, model) = start(options, encoder, limits, stopping)?;
-    let served = runtime.block_on(serve(options, app, stop));
-    // Connections that are still open have no request that was accepted.
-    runtime.shutdown_background();
-    // The last job's sender goes with the routes, so the model ends with its last job.
-    if served.is_ok() && model.join().is_err() {
-        bail!("the model's thread panicked");
-    }
-    served
+    Ok(encoder)
 }
 
-fn open(options: &Options) -> Result<Encoder> {
-    let mut encoder = options.model.open()?;
-    if let Some(limit) = options.max_tokens {
-        let most = encoder.config.max_tokens;
-        ensure!(
-            limit <= most,
-            "--max-tokens: expected at most {most}, which the model takes, got {limit}"
-        );
-        encoder.tokenizer.limit(limit).context("--max-tokens")?;
-    }
-    Ok(encoder)
+fn check_max_tokens(limit: usize, most: usize) -> Result<()> {
+    ensure!(
+        limit <= most,
+        "--max-tokens: expected at most {most}, which the model takes, got {limit}"
+    );
+    Ok(())
 }
 
 /// Starts the thread of the model.
 fn start(
     options: &Options,
-    encoder: Encoder,
+    opened: Opened,
     limits: Limits,
     stopping: watch::Receiver<bool>,
 ) -> Result<(Arc<App>, JoinHandle<()>)> {
-    let metrics = Arc::new(Metrics::new(&limits));
-    let (queue, jobs) = Queue::new(limits.queue.clone());
+    let metrics = match &opened {
+        Opened::Embedder(_) => Metrics::new(&limits),
+        Opened::Generator(_) => Metrics::of_generation(&limits),
+    };
+    let metrics = Arc::new(metrics);
+    let (name, dtype, served, model) = match opened {
+        Opened::Embedder(encoder) => start_embedder(options, encoder, &limits, &metrics)?,
+        Opened::Generator(opened) => start_generator(options, opened, &limits, &metrics)?,
+    };
     let names = match options.model_name.as_slice() {
-        [] => vec![encoder.name],
+        [] => vec![name],
         names => names.to_vec(),
     };
-    let is_classifier = encoder.model.is_classifier();
-    let (limit, of_model) = (options.max_batch_tokens, Arc::clone(&metrics));
-    let model = batcher::start(encoder.model, jobs, limit, of_model)
-        .context("cannot start the model's thread")?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let app = App {
         names,
-        config: encoder.config,
-        is_classifier,
-        dtype: encoder.dtype,
-        tokenizer: Arc::new(encoder.tokenizer),
+        dtype,
+        served,
         limits,
         transfer: Duration::from_secs(options.transfer_seconds as u64),
         max_batch_tokens: options.max_batch_tokens,
         auto_truncate: options.auto_truncate,
-        queue,
         metrics,
         stopping,
-        created: now.map_or(0, |now| now.as_secs()),
+        created: routes::now(),
     };
     Ok((Arc::new(app), model))
+}
+
+/// The name of a model, how its weights are stored, what it does, and its thread.
+type Started = (String, String, Served, JoinHandle<()>);
+
+fn start_embedder(
+    options: &Options,
+    encoder: Encoder,
+    limits: &Limits,
+    metrics: &Arc<Metrics>,
+) -> Result<Started> {
+    let (queue, jobs) = Queue::new(limits.queue.clone());
+    let embedder = Embedder {
+        is_classifier: encoder.model.is_classifier(),
+        config: encoder.config,
+        tokenizer: Arc::new(encoder.tokenizer),
+        queue,
+    };
+    let limit = options.max_batch_tokens;
+    let model = batcher::start(encoder.model, jobs, limit, Arc::clone(metrics));
+    let model = model.context("cannot start the model's thread")?;
+    let served = Served::Embedder(embedder);
+    Ok((encoder.name, encoder.dtype, served, model))
+}
+
+fn start_generator(
+    options: &Options,
+    opened: generate::Opened,
+    limits: &Limits,
+    metrics: &Arc<Metrics>,
+) -> Result<Started> {
+    let (config, page) = (opened.config, opened.model.page_bytes());
+    let most = config.max_position_embeddings;
+    if let Some(limit) = options.max_tokens {
+        check_max_tokens(limit, most)?;
+    }
+    let pages = Places::new(options.cache_bytes / page.max(1));
+    let bytes = options.cache_bytes;
+    ensure!(
+        pages.total > 0,
+        "--cache-bytes: expected at least {page}, which {PAGE} tokens of a text take, got {bytes}"
+    );
+    // A text alone has always room.
+    let room = pages.total.saturating_mul(PAGE);
+    let context = options.max_tokens.unwrap_or(most).min(room);
+    ensure!(
+        context > 1,
+        "--max-tokens: expected 2 or more, a prompt and its answer, got {context}"
+    );
+    tracing::info!(
+        model = opened.name,
+        weights = opened.dtype,
+        max_tokens = context,
+        cache_tokens = room,
+        "model loaded"
+    );
+    if opened.model.is_one_by_one() {
+        tracing::warn!(
+            "texts are computed one by one: in these weights the bits of an answer depend on its batch"
+        );
+    }
+    let (queue, jobs) = Queue::new(limits.queue.clone());
+    let room = Room {
+        prefill: options.prefill_tokens,
+        sequences: options.max_sequences,
+        pages,
+    };
+    let ends = config.eos_token_id.as_slice().to_vec();
+    let model = generate::start(opened.model, ends, jobs, room, Arc::clone(metrics));
+    let served = Served::Generator(Generator {
+        texts: Arc::new(opened.texts),
+        context,
+        vocabulary: config.vocab_size,
+        queue,
+    });
+    let model = model.context("cannot start the model's thread")?;
+    Ok((opened.name, opened.dtype, served, model))
 }
 
 async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> Result<()> {

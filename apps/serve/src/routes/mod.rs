@@ -1,44 +1,45 @@
 //! The routes, and what those that ask the model have in common.
 
+mod generate;
 mod inputs;
 mod openai;
 mod operations;
 mod tei;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use candle_dynquant_support::decoder::Texts;
 use dynquant_encoder::{Config, Direction, Head, Tokenizer, Tokens};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::body;
 use crate::error::{OpenAi, Refusal, Tei};
+use crate::generate::Job as Writing;
 use crate::limits::{Admission, Limits};
 use crate::metrics::Metrics;
-use crate::queue::Queue;
+use crate::queue::{Job, Queue};
 use inputs::Text;
+use openai::{check_model, stated_name};
 
 /// The state that requests share.
 pub struct App {
     /// Names of the model; the first is stated.
     pub names: Vec<String>,
-    pub config: Config,
-    pub is_classifier: bool,
     /// How the weights are stored.
     pub dtype: String,
-    pub tokenizer: Arc<Tokenizer>,
+    pub served: Served,
     pub limits: Limits,
     /// For a body to arrive.
     pub transfer: Duration,
     pub max_batch_tokens: usize,
     pub auto_truncate: bool,
-    pub queue: Queue,
     pub metrics: Arc<Metrics>,
     /// Whether the server takes nothing new.
     pub stopping: watch::Receiver<bool>,
@@ -46,10 +47,35 @@ pub struct App {
     pub created: u64,
 }
 
+/// What the model does, and the way to its thread.
+pub enum Served {
+    Embedder(Embedder),
+    Generator(Generator),
+}
+
+/// Texts to embeddings and classes.
+pub struct Embedder {
+    pub config: Config,
+    pub is_classifier: bool,
+    pub tokenizer: Arc<Tokenizer>,
+    pub queue: Queue<Job>,
+}
+
+/// Prompts to texts.
+pub struct Generator {
+    pub texts: Arc<Texts>,
+    /// Tokens of a prompt and its text together.
+    pub context: usize,
+    pub vocabulary: usize,
+    pub queue: Queue<Writing>,
+}
+
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/embeddings", post(openai::embeddings))
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::completions))
         .route("/v1/models", get(openai::models))
         .route("/v1/models/{model}", get(openai::model))
         .route("/embed", post(tei::embed))
@@ -118,6 +144,26 @@ impl App {
         }
     }
 
+    /// The model, if it has embeddings.
+    fn embedder(&self) -> Result<&Embedder, Refusal> {
+        match &self.served {
+            Served::Embedder(embedder) => Ok(embedder),
+            Served::Generator(_) => Err(Refusal::other_model(
+                "the model has no embeddings and classes: it generates texts",
+            )),
+        }
+    }
+
+    /// The model, if it generates texts.
+    fn generator(&self) -> Result<&Generator, Refusal> {
+        match &self.served {
+            Served::Generator(generator) => Ok(generator),
+            Served::Embedder(_) => Err(Refusal::other_model(
+                "the model generates no texts: it answers with embeddings",
+            )),
+        }
+    }
+
     /// Lets a request in, with its body of JSON.
     async fn receive<T: DeserializeOwned + Send + 'static>(
         &self,
@@ -137,8 +183,9 @@ impl App {
     ) -> Result<Answered, Refusal> {
         self.check_open()?;
         self.limits.check_texts(param, texts.len())?;
-        let places = self.queue.reserve(texts.len())?;
-        let tokenizer = Arc::clone(&self.tokenizer);
+        let embedder = self.embedder()?;
+        let places = embedder.queue.reserve(texts.len())?;
+        let tokenizer = Arc::clone(&embedder.tokenizer);
         let bytes = texts.iter().map(Text::bytes).sum();
         let Admission { request, memory } = admission;
         let tokenize = move || {
@@ -149,7 +196,7 @@ impl App {
         let tokens = tokens?;
         memory.release();
         let count = tokens.iter().map(Tokens::len).sum();
-        let vectors = self.queue.answer(places, head, tokens).await?;
+        let vectors = embedder.queue.answer(places, head, tokens).await?;
         Ok(Answered {
             vectors,
             tokens: count,
@@ -165,4 +212,10 @@ struct Answered {
     /// Number of tokens of all texts.
     tokens: usize,
     admission: Admission,
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
 }

@@ -58,7 +58,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
         check_model(&app, model)?;
     }
     let encode = encoding(request.encoding_format.as_deref())?;
-    let size = app.config.embedding_size;
+    let size = app.embedder()?.config.embedding_size;
     if let Some(got) = request.dimensions.filter(|got| *got != size) {
         let message = format!("dimensions: expected {size}, all that the model has, got {got}");
         return Err(Refusal::invalid("dimensions", message).into());
@@ -141,7 +141,8 @@ fn described(app: &App, name: &str) -> Model {
     }
 }
 
-fn check_model(app: &App, name: &str) -> Result<(), Refusal> {
+/// Checks the name that a request gives the model.
+pub fn check_model(app: &App, name: &str) -> Result<(), Refusal> {
     if app.names.iter().any(|known| known == name) {
         Ok(())
     } else {
@@ -149,6 +150,7 @@ fn check_model(app: &App, name: &str) -> Result<(), Refusal> {
     }
 }
 
-fn stated_name(app: &App) -> String {
+/// The name that answers give the model.
+pub fn stated_name(app: &App) -> String {
     app.names.first().cloned().unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use dynquant_encoder::Pooling;
 use serde_json::{Value, json};
 
-use super::App;
+use super::{App, Served};
 use crate::error::{Refusal, Tei};
 
 /// `GET /info`, as text-embeddings-inference has it.
@@ -20,9 +20,9 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         "model_sha": null,
         "model_dtype": app.dtype,
         "served_model_name": app.names.first(),
-        "model_type": model_type(&app),
+        "model_type": model_type(&app.served),
         "max_concurrent_requests": app.limits.requests.total,
-        "max_input_length": app.tokenizer.max_tokens(),
+        "max_input_length": max_input(&app.served),
         "max_batch_tokens": app.max_batch_tokens,
         "max_batch_requests": null,
         "max_client_batch_size": app.limits.texts,
@@ -34,14 +34,25 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
     }))
 }
 
-fn model_type(app: &App) -> Value {
-    let labels = || app.config.bert.labels.iter().enumerate();
-    if app.is_classifier {
+fn max_input(served: &Served) -> usize {
+    match served {
+        Served::Embedder(embedder) => embedder.tokenizer.max_tokens(),
+        Served::Generator(generator) => generator.context - 1,
+    }
+}
+
+fn model_type(served: &Served) -> Value {
+    let embedder = match served {
+        Served::Embedder(embedder) => embedder,
+        Served::Generator(_) => return json!("generation"),
+    };
+    let labels = || embedder.config.bert.labels.iter().enumerate();
+    if embedder.is_classifier {
         let ids: BTreeMap<_, _> = labels().map(|(id, name)| (id.to_string(), name)).collect();
         let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();
         return json!({"classifier": {"id2label": ids, "label2id": names}});
     }
-    let pooling = match app.config.pooling {
+    let pooling = match embedder.config.pooling {
         Pooling::Mean => "mean",
         Pooling::Cls => "cls",
     };
@@ -51,7 +62,11 @@ fn model_type(app: &App) -> Value {
 /// `GET /health`: status 200 while requests are taken.
 pub async fn health(State(app): State<Arc<App>>) -> Result<(), Tei> {
     app.check_open()?;
-    if app.queue.is_open() {
+    let is_open = match &app.served {
+        Served::Embedder(embedder) => embedder.queue.is_open(),
+        Served::Generator(generator) => generator.queue.is_open(),
+    };
+    if is_open {
         Ok(())
     } else {
         Err(Refusal::failed("the model's thread has ended").into())

@@ -50,7 +50,7 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Resp
         let message = format!("prompt_name: the model has no prompts, got {got:?}");
         return Err(Refusal::invalid("prompt_name", message).into());
     }
-    let size = app.config.embedding_size;
+    let size = app.embedder()?.config.embedding_size;
     if let Some(got) = request.dimensions.filter(|got| *got != size) {
         let message = format!("dimensions: expected {size}, all that the model has, got {got}");
         return Err(Refusal::invalid("dimensions", message).into());
@@ -105,7 +105,8 @@ enum Predictions {
 /// `POST /predict`: every class with its score, the best first.
 pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<PredictRequest>(request).await?;
-    if !app.is_classifier {
+    let embedder = app.embedder()?;
+    if !embedder.is_classifier {
         return Err(Refusal::no_classifier().into());
     }
     let cut = request.truncation_direction.cut(request.truncate, &app);
@@ -118,7 +119,7 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Re
     };
     let asked = app.ask(admission, Head::Classes, "inputs", texts, cut);
     let answered = asked.await?;
-    let labels = &app.config.bert.labels;
+    let labels = &embedder.config.bert.labels;
     let ranked = |logits| ranked(labels, scores(logits, request.raw_scores));
     let mut predictions = answered.vectors.into_iter().map(ranked);
     let predictions = if is_batch {

@@ -267,7 +267,7 @@ fn errors_have_the_format_of_their_route() {
             "{\"input\": \"a\", \"dimensions\": 64}",
             400,
         ),
-        ("/v1/chat/completions", "{}", 404),
+        ("/v1/responses", "{}", 404),
         ("/embed", "{\"inputs\": ", 422),
         ("/embed", "{\"inputs\": {}}", 422),
         ("/embed", "{\"inputs\": []}", 400),

@@ -6,6 +6,7 @@
 mod attack;
 mod bits;
 mod formats;
+mod generate;
 mod limits;
 mod mistakes;
 mod pipes;

@@ -53,9 +53,15 @@ impl Reply {
 impl Server {
     /// Starts one with the model in the program, and waits until it listens.
     pub fn start(options: &[&str]) -> Self {
+        Self::start_in(options, &[])
+    }
+
+    /// The same, with these environment variables.
+    pub fn start_in(options: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = command()
             .args(["--port", "0", "--log-json"])
             .args(options)
+            .envs(variables.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

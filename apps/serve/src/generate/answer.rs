@@ -1,0 +1,219 @@
+//! The texts of a request, made of the tokens that the model's thread sends.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use candle_dynquant_support::decoder::Texts;
+use candle_dynquant_support::sampling::LogProbs;
+use tokenizers::tokenizer::step_decode_stream;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::sequence::{Event, Finish};
+use super::stops::Stops;
+
+/// A part of one of the texts.
+pub struct Piece {
+    /// Which text.
+    pub index: usize,
+    pub text: String,
+    pub logged: Vec<Logged>,
+    pub finish: Option<Finish>,
+}
+
+/// A token and its log probability, beside the most likely ones.
+pub struct Logged {
+    pub token: String,
+    pub log: f64,
+    pub top: Vec<(String, f64)>,
+    /// Characters of the text before it.
+    pub offset: usize,
+}
+
+/// A prompt at work.
+pub struct Prompted {
+    /// Tokens of the prompt.
+    pub tokens: usize,
+    pub events: UnboundedReceiver<Event>,
+}
+
+/// The texts of a request, as they are written.
+pub struct Answer {
+    texts: Arc<Texts>,
+    choices: Vec<Choice>,
+    /// Tokens of the prompts.
+    pub prompt_tokens: usize,
+    /// Tokens that were written, without those that end a text.
+    pub written_tokens: usize,
+}
+
+impl Answer {
+    /// Texts that end at any of the stop strings.
+    pub fn new(texts: Arc<Texts>, prompts: Vec<Prompted>, stops: &[String]) -> Self {
+        Self {
+            texts,
+            prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum(),
+            written_tokens: 0,
+            choices: (prompts.into_iter())
+                .map(|prompt| Choice::new(prompt.events, stops.to_vec()))
+                .collect(),
+        }
+    }
+
+    /// The number of texts.
+    pub fn count(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// The next piece of any text; `None` when all have ended.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, String>>> {
+        let mut is_open = false;
+        for (index, choice) in self.choices.iter_mut().enumerate() {
+            while let Some(events) = &mut choice.events {
+                let Poll::Ready(event) = events.poll_recv(context) else {
+                    is_open = true;
+                    break;
+                };
+                let ended = || Event::Failed("the model's thread has ended".to_owned());
+                let event = event.unwrap_or_else(ended);
+                self.written_tokens += usize::from(matches!(event, Event::Token(..)));
+                let piece = choice
+                    .take(&self.texts, event)
+                    .map(|piece| Piece { index, ..piece });
+                if !piece.as_ref().is_ok_and(Piece::is_empty) {
+                    return Poll::Ready(Some(piece));
+                }
+            }
+        }
+        if is_open {
+            Poll::Pending
+        } else {
+            Poll::Ready(None)
+        }
+    }
+
+    /// The next piece of any text; `None` when all have ended.
+    pub async fn next(&mut self) -> Option<Result<Piece, String>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+}
+
+impl Piece {
+    fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.logged.is_empty() && self.finish.is_none()
+    }
+}
+
+/// One of the texts.
+struct Choice {
+    /// Until the text ends.
+    events: Option<UnboundedReceiver<Event>>,
+    decoding: Decoding,
+    stops: Stops,
+    /// Tokens whose text is not certain, with the bytes before each.
+    held: VecDeque<(usize, Logged)>,
+    /// Bytes that are certain, and all; characters of all.
+    certain: usize,
+    bytes: usize,
+    characters: usize,
+}
+
+/// The tokens whose text is not known yet, as `step_decode_stream` wants them.
+#[derive(Default)]
+struct Decoding {
+    ids: Vec<u32>,
+    prefix: String,
+    prefix_index: usize,
+}
+
+impl Choice {
+    fn new(events: UnboundedReceiver<Event>, stops: Vec<String>) -> Self {
+        Self {
+            events: Some(events),
+            decoding: Decoding::default(),
+            stops: Stops::new(stops),
+            held: VecDeque::new(),
+            certain: 0,
+            bytes: 0,
+            characters: 0,
+        }
+    }
+
+    fn take(&mut self, texts: &Texts, event: Event) -> Result<Piece, String> {
+        let (text, finish) = match event {
+            Event::Token(token, log) => self.write(texts, token, log)?,
+            Event::End(finish) => (self.stops.rest(), Some(finish)),
+            Event::Failed(message) => {
+                self.events = None;
+                return Err(message);
+            }
+        };
+        self.certain += text.len();
+        let is_stopped = finish == Some(Finish::Stop) && self.certain < self.bytes;
+        let is_all = !self.stops.holds() && !is_stopped;
+        let mut logged = Vec::new();
+        while let Some((start, _)) = self.held.front()
+            && (is_all || *start < self.certain)
+            && let Some((_, log)) = self.held.pop_front()
+        {
+            logged.push(log);
+        }
+        if finish.is_some() {
+            // The model's thread sees it, and frees the cache.
+            self.events = None;
+        }
+        Ok(Piece {
+            index: 0,
+            text,
+            logged,
+            finish,
+        })
+    }
+
+    /// The text that is certain with one more token, and whether it ends.
+    fn write(
+        &mut self,
+        texts: &Texts,
+        token: u32,
+        log: Option<LogProbs>,
+    ) -> Result<(String, Option<Finish>), String> {
+        if let Some(log) = log {
+            let logged = logged(texts, token, log, self.characters)?;
+            self.held.push_back((self.bytes, logged));
+        }
+        let Decoding {
+            ids,
+            prefix,
+            prefix_index,
+        } = &mut self.decoding;
+        let tokenizer = &*texts.tokenizer;
+        let text = step_decode_stream(tokenizer, vec![token], true, ids, prefix, prefix_index);
+        let text = text.map_err(|error| format!("the tokenizer: {error}"))?;
+        let text = text.unwrap_or_default();
+        self.bytes += text.len();
+        self.characters += text.chars().count();
+        let (text, is_end) = self.stops.push(&text);
+        Ok((text, is_end.then_some(Finish::Stop)))
+    }
+}
+
+fn logged(texts: &Texts, token: u32, log: LogProbs, offset: usize) -> Result<Logged, String> {
+    let top = (log.top.into_iter()).map(|(token, log)| Ok((text_of(texts, token)?, log)));
+    Ok(Logged {
+        token: text_of(texts, token)?,
+        log: log.of_token,
+        top: top.collect::<Result<_, String>>()?,
+        offset,
+    })
+}
+
+/// The text of a token inside of others: that of two of it beyond that of one. At the beginning of a
+/// text some tokenizers leave out a space.
+fn text_of(texts: &Texts, token: u32) -> Result<String, String> {
+    let decode = |ids: &[u32]| {
+        let text = texts.tokenizer.decode(ids, false);
+        text.map_err(|error| format!("the tokenizer: {error}"))
+    };
+    let (one, two) = (decode(&[token])?, decode(&[token, token])?);
+    Ok(two.get(one.len()..).unwrap_or(&one).to_owned())
+}

@@ -1,0 +1,182 @@
+//! The decoder as a function of the parts of a step.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor};
+use candle_dynquant::{AnyLayer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
+use candle_dynquant_support::decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
+
+/// Positions of a page, in which caches are counted: the step of their capacities.
+pub const PAGE: usize = 64;
+
+/// A decoder with all that is needed to generate texts.
+pub struct Opened {
+    /// The name of the folder or file.
+    pub name: String,
+    /// How the weights are stored: the name of a preset, or `quantized` as the files have them.
+    pub dtype: String,
+    pub config: Config,
+    pub texts: Texts,
+    pub model: Model,
+}
+
+/// Whether the path is a GGUF file, or a folder with the configuration of a decoder.
+pub fn is_decoder(path: &Path) -> bool {
+    path.is_file() || Folder::is_decoder(path)
+}
+
+impl Opened {
+    /// Reads a folder or a GGUF file. Floats are quantized by a preset of the library, int8 if none is
+    /// named and not at all by `none`.
+    pub fn open(path: &Path, preset: Option<&str>) -> Result<Self> {
+        let folder = Folder::open(path, None)?;
+        let mut decoder = folder.load()?;
+        let dtype = match (folder.checkpoint.is_quantized(), preset) {
+            (true, None) => "quantized",
+            (true, Some(preset)) => anyhow::bail!(
+                "{}: expected float weights for the preset {preset}, got quantized ones; leave the \
+                 preset out",
+                path.display(),
+            ),
+            (false, Some("none")) => "none",
+            (false, preset) => {
+                let preset = preset.unwrap_or("int8");
+                let spec = QConfigSpec::preset(preset).context("--preset")?;
+                quantize_dynamic(&mut decoder, &spec)?;
+                preset
+            }
+        };
+        Ok(Self {
+            name: name_of(path),
+            dtype: dtype.to_owned(),
+            model: Model::new(decoder, &folder.config)?,
+            texts: folder.texts,
+            config: folder.config,
+        })
+    }
+}
+
+/// The last part of the path, of a file without its ending.
+fn name_of(path: &Path) -> String {
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = [Path::file_name, Path::file_stem][usize::from(path.is_file())];
+    let name = name(&absolute).unwrap_or(absolute.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+/// A decoder that computes the parts of a step with the bits that each has alone.
+pub struct Model {
+    decoder: Decoder,
+    vocabulary: usize,
+    one_by_one: bool,
+    page_bytes: usize,
+}
+
+impl Model {
+    /// Finds out whether sequences may be computed together, and what a page of a cache takes.
+    fn new(decoder: Decoder, config: &Config) -> Result<Self> {
+        let mut floats = FloatProducts(0);
+        Walk::over(&decoder, &mut floats)?;
+        let mut model = Self {
+            decoder,
+            vocabulary: config.vocab_size,
+            one_by_one: floats.0 > 0,
+            page_bytes: 0,
+        };
+        let mut cache = model.cache_for(PAGE);
+        let first = [0, 1].map(|token: u32| token % config.vocab_size as u32);
+        let scores = model.read_all(&mut [(&first[..1], &mut cache)])?;
+        ensure!(
+            scores.iter().all(|score| !score.is_nan()),
+            "the model: expected numbers as scores, got NaN: the weights or their sizes are wrong"
+        );
+        model.page_bytes = cache.bytes();
+        model.one_by_one = model.one_by_one || !model.rows_are_independent(config)?;
+        Ok(model)
+    }
+
+    /// Whether the sequences of a step are computed one after the other: those of a model with a
+    /// float product, whose sums depend on the number of rows, or with one scale for all activations
+    /// of a call.
+    pub fn is_one_by_one(&self) -> bool {
+        self.one_by_one
+    }
+
+    /// Bytes of keys and values at [`PAGE`] positions.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// An empty cache with room for so many tokens.
+    pub fn cache_for(&self, tokens: usize) -> Cache {
+        self.decoder.cache_for(tokens)
+    }
+
+    /// Reads the parts; the scores that were asked for, [`vocabulary`](Self::vocabulary) each.
+    pub fn step(&self, parts: &mut [Part<'_>]) -> Result<Vec<f32>> {
+        let size = [parts.len(), 1][usize::from(self.one_by_one)].max(1);
+        let each = parts.chunks_mut(size).map(|parts| {
+            let scores = self.decoder.step(parts)?;
+            Ok(scores.flatten_all()?.to_vec1::<f32>()?)
+        });
+        Ok(each.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The number of scores after a token.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// Reads tokens of several sequences, and scores the last of each.
+    fn read_all(&self, reads: &mut [(&[u32], &mut Cache)]) -> Result<Vec<f32>> {
+        let tensor = |tokens: &[u32]| Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0);
+        let tokens = reads.iter().map(|(tokens, _)| tensor(tokens));
+        let tokens: Vec<Tensor> = tokens.collect::<candle_core::Result<_>>()?;
+        let parts = tokens.iter().zip(reads).map(|(tokens, (_, cache))| Part {
+            tokens,
+            cache,
+            scores: Scores::Last,
+        });
+        self.step(&mut parts.collect::<Vec<_>>())
+    }
+
+    /// Compares sequences that are read together with the same alone, bit for bit. The format of an
+    /// activation is not to be seen from a layer; a scale that rows share changes most of these bits.
+    fn rows_are_independent(&self, config: &Config) -> Result<bool> {
+        let longest = config.max_position_embeddings.min(12);
+        let texts: Vec<Vec<u32>> = (1..=longest)
+            .map(|count| {
+                let token = |i| (i * 7919 + count * 104_729) % config.vocab_size;
+                (0..count).map(|i| token(i) as u32).collect()
+            })
+            .collect();
+        let mut caches: Vec<Cache> = texts.iter().map(|_| self.cache_for(0)).collect();
+        let reads = texts.iter().map(Vec::as_slice).zip(&mut caches);
+        let together = self.read_all(&mut reads.collect::<Vec<_>>())?;
+        for (tokens, together) in texts.iter().zip(together.chunks(self.vocabulary)) {
+            let alone = self.read_all(&mut [(tokens, &mut self.cache_for(0))])?;
+            if alone
+                .iter()
+                .map(|x| x.to_bits())
+                .ne(together.iter().map(|x| x.to_bits()))
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Counts float weights that are multiplied by.
+struct FloatProducts(usize);
+
+impl Visitor for FloatProducts {
+    fn layer(&mut self, _: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
+        if layer.kind() != LayerKind::Embedding {
+            let weights = layer.weight_infos();
+            self.0 += weights.iter().filter(|weight| !weight.quantized).count();
+        }
+        Ok(())
+    }
+}

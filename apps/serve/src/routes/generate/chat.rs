@@ -1,0 +1,129 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use candle_dynquant_support::decoder::{Message, Texts};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::super::App;
+use super::format::{Api, Format};
+use super::request::{Common, ask};
+use super::stream::respond;
+use crate::error::{OpenAi, Refusal};
+
+/// Log probabilities of a token, at most.
+const MOST_TOP: usize = 20;
+
+#[derive(Deserialize)]
+struct ChatRequest {
+    messages: Vec<Said>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<usize>,
+    #[serde(flatten)]
+    common: Common,
+}
+
+/// A message, as a text or in parts.
+#[derive(Deserialize)]
+struct Said {
+    role: String,
+    content: Content,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a string, or a list of parts of type \"text\""
+)]
+enum Content {
+    Text(String),
+    Parts(Vec<TextPart>),
+}
+
+#[derive(Deserialize)]
+struct TextPart {
+    r#type: TextType,
+    text: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum TextType {
+    Text,
+}
+
+impl Said {
+    fn message(self) -> Result<Message, Refusal> {
+        let role = match self.role.as_str() {
+            "system" | "user" | "assistant" => self.role,
+            // The newer name of the same.
+            "developer" => "system".to_owned(),
+            got => {
+                let message = format!(
+                    "messages: expected role system, developer, user or assistant, got {got:?}"
+                );
+                return Err(Refusal::invalid("messages", message));
+            }
+        };
+        if let Some((name, _)) = self.rest.iter().find(|(_, value)| !value.is_null()) {
+            let message = format!("messages: expected \"role\" and \"content\", got {name:?}");
+            return Err(Refusal::invalid("messages", message));
+        }
+        let content = match self.content {
+            Content::Text(text) => text,
+            Content::Parts(parts) => (parts.into_iter())
+                .map(|TextPart { r#type, text }| match r#type {
+                    TextType::Text => text,
+                })
+                .collect(),
+        };
+        Ok(Message { role, content })
+    }
+}
+
+/// `POST /v1/chat/completions`: an answer to messages, by the model's chat template.
+pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Response, OpenAi> {
+    let (request, admission) = app.receive::<ChatRequest>(request).await?;
+    app.generator()?;
+    let top = match (request.logprobs.unwrap_or(false), request.top_logprobs) {
+        (false, None | Some(0)) => None,
+        (false, Some(_)) => {
+            let message = "top_logprobs: expected \"logprobs\": true beside it";
+            return Err(Refusal::invalid("top_logprobs", message).into());
+        }
+        (true, Some(got)) if got > MOST_TOP => {
+            let message = format!("top_logprobs: expected at most {MOST_TOP}, got {got}");
+            return Err(Refusal::invalid("top_logprobs", message).into());
+        }
+        (true, top) => Some(top.unwrap_or(0)),
+    };
+    let asked = request.common.check(&app, top)?;
+    let messages = request.messages.into_iter().map(Said::message);
+    let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
+    if messages.is_empty() {
+        return Err(Refusal::empty("messages").into());
+    }
+    let bytes = messages.iter().map(|message| message.content.len()).sum();
+    let encode = move |texts: &Texts| Ok(vec![encode(texts, &messages)?]);
+    let (answer, admission) = ask(&app, admission, &asked, (1, bytes), encode).await?;
+    let format = Format::new(Api::Chat, &app, &asked);
+    Ok(respond(answer, admission, format, asked.stream).await?)
+}
+
+/// The tokens of messages. The template has the special ones.
+fn encode(texts: &Texts, messages: &[Message]) -> Result<Vec<u32>, Refusal> {
+    let Some(template) = &texts.template else {
+        let message = "messages: the model has no chat template: ask /v1/completions";
+        return Err(Refusal::invalid("messages", message));
+    };
+    let text = template.render(messages);
+    let text =
+        text.map_err(|error| Refusal::invalid("messages", format!("messages: {error:#}")))?;
+    let tokens = texts.encode(&text);
+    tokens.map_err(|error| Refusal::failed(format!("{error:#}")))
+}

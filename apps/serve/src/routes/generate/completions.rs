@@ -1,0 +1,91 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use candle_dynquant_support::decoder::Texts;
+use serde::Deserialize;
+
+use super::super::App;
+use super::format::{Api, Format};
+use super::request::{Common, ask};
+use super::stream::respond;
+use crate::error::{OpenAi, Refusal};
+
+/// Log probabilities of a token, at most.
+const MOST_TOP: usize = 5;
+
+/// Tokens that are written unless another number is asked for.
+const MAX_TOKENS: usize = 16;
+
+#[derive(Deserialize)]
+struct CompletionRequest {
+    prompt: Prompts,
+    logprobs: Option<usize>,
+    #[serde(flatten)]
+    common: Common,
+}
+
+/// One text or several, as characters or as tokens.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
+)]
+enum Prompts {
+    Text(String),
+    Ids(Vec<u32>),
+    Texts(Vec<String>),
+    Lists(Vec<Vec<u32>>),
+}
+
+impl Prompts {
+    /// Their number, and their length, about.
+    fn size(&self) -> (usize, usize) {
+        match self {
+            Self::Text(text) => (1, text.len()),
+            Self::Ids(ids) => (1, ids.len()),
+            Self::Texts(texts) => (texts.len(), texts.iter().map(String::len).sum()),
+            Self::Lists(lists) => (lists.len(), lists.iter().map(Vec::len).sum()),
+        }
+    }
+
+    /// The tokens of each, with the special ones that the tokenizer adds to a text.
+    fn encode(self, texts: &Texts) -> Result<Vec<Vec<u32>>, Refusal> {
+        let encode = |text: String| {
+            let encoding = texts.tokenizer.encode(text, true);
+            let encoding = encoding
+                .map_err(|error| Refusal::failed(format!("prompt: the tokenizer: {error}")))?;
+            Ok(encoding.get_ids().to_vec())
+        };
+        match self {
+            Self::Text(text) => Ok(vec![encode(text)?]),
+            Self::Ids(ids) => Ok(vec![ids]),
+            Self::Texts(texts) => texts.into_iter().map(encode).collect(),
+            Self::Lists(lists) => Ok(lists),
+        }
+    }
+}
+
+/// `POST /v1/completions`: prompts and what follows them.
+pub async fn completions(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, OpenAi> {
+    let (request, admission) = app.receive::<CompletionRequest>(request).await?;
+    app.generator()?;
+    if let Some(got) = request.logprobs.filter(|got| *got > MOST_TOP) {
+        let message = format!("logprobs: expected at most {MOST_TOP}, got {got}");
+        return Err(Refusal::invalid("logprobs", message).into());
+    }
+    let mut asked = request.common.check(&app, request.logprobs)?;
+    asked.max_tokens.get_or_insert(MAX_TOKENS);
+    let prompts = request.prompt;
+    let size = prompts.size();
+    app.limits.check_texts("prompt", size.0)?;
+    let encode = move |texts: &Texts| prompts.encode(texts);
+    let (answer, admission) = ask(&app, admission, &asked, size, encode).await?;
+    let format = Format::new(Api::Completions, &app, &asked);
+    Ok(respond(answer, admission, format, asked.stream).await?)
+}

@@ -1,0 +1,182 @@
+//! Answers in the formats of the two routes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Map, Value, json};
+
+use super::super::{App, now, stated_name};
+use super::request::Asked;
+use crate::generate::{Finish, Logged, Piece};
+
+/// The route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    Chat,
+    Completions,
+}
+
+/// What all parts of an answer state.
+pub struct Format {
+    api: Api,
+    id: String,
+    created: u64,
+    model: String,
+    is_logged: bool,
+}
+
+/// Tokens of prompts and of texts.
+pub type Counts = [usize; 2];
+
+impl Format {
+    pub fn new(api: Api, app: &App, asked: &Asked) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let prefix = match api {
+            Api::Chat => "chatcmpl",
+            Api::Completions => "cmpl",
+        };
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self {
+            api,
+            // Its own among those of one server and of one that is started again.
+            id: format!("{prefix}-{:x}-{count:x}", app.created),
+            created: now(),
+            model: stated_name(app),
+            is_logged: asked.top.is_some(),
+        }
+    }
+
+    /// The whole answer, of the texts in their order.
+    pub fn whole(&self, texts: &[Piece], counts: Counts) -> Value {
+        let choices: Vec<Value> = texts.iter().map(|text| self.choice(text)).collect();
+        let mut answer = self.frame("chat.completion", choices.into());
+        answer["usage"] = usage(counts);
+        answer
+    }
+
+    /// A part of a stream: a piece of a text, perhaps its first.
+    pub fn part(&self, piece: &Piece, is_first: bool) -> Value {
+        let choice = match self.api {
+            Api::Completions => self.choice(piece),
+            Api::Chat => {
+                let mut delta = Map::new();
+                if is_first {
+                    delta.insert("role".to_owned(), json!("assistant"));
+                }
+                if is_first || !piece.text.is_empty() {
+                    delta.insert("content".to_owned(), json!(piece.text));
+                }
+                json!({
+                    "index": piece.index,
+                    "delta": delta,
+                    "logprobs": self.logprobs(piece),
+                    "finish_reason": reason(piece.finish),
+                })
+            }
+        };
+        self.frame("chat.completion.chunk", json!([choice]))
+    }
+
+    /// The part of a stream that states the numbers of tokens.
+    pub fn usage(&self, counts: Counts) -> Value {
+        let mut part = self.frame("chat.completion.chunk", json!([]));
+        part["usage"] = usage(counts);
+        part
+    }
+
+    fn frame(&self, of_chats: &str, choices: Value) -> Value {
+        let object = match self.api {
+            Api::Chat => of_chats,
+            Api::Completions => "text_completion",
+        };
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        })
+    }
+
+    fn choice(&self, text: &Piece) -> Value {
+        let mut choice = json!({
+            "index": text.index,
+            "logprobs": self.logprobs(text),
+            "finish_reason": reason(text.finish),
+        });
+        match self.api {
+            Api::Chat => {
+                choice["message"] =
+                    json!({"role": "assistant", "content": text.text, "refusal": null});
+            }
+            Api::Completions => choice["text"] = json!(text.text),
+        }
+        choice
+    }
+
+    fn logprobs(&self, piece: &Piece) -> Value {
+        if !self.is_logged {
+            return Value::Null;
+        }
+        let logged = piece.logged.iter();
+        match self.api {
+            Api::Chat => {
+                let content = logged.map(|logged| {
+                    let mut entry = entry(&logged.token, logged.log);
+                    let top = logged
+                        .top
+                        .iter()
+                        .map(|(token, log)| self::entry(token, *log));
+                    entry["top_logprobs"] = top.collect();
+                    entry
+                });
+                json!({"content": content.collect::<Value>(), "refusal": null})
+            }
+            Api::Completions => {
+                let top = logged.clone().map(of_completions);
+                json!({
+                    "tokens": logged.clone().map(|logged| &logged.token).collect::<Vec<_>>(),
+                    "token_logprobs": logged.clone().map(|l| finite(l.log)).collect::<Vec<_>>(),
+                    "top_logprobs": top.collect::<Vec<_>>(),
+                    "text_offset": logged.map(|logged| logged.offset).collect::<Vec<_>>(),
+                })
+            }
+        }
+    }
+}
+
+/// The most likely tokens, and the one that was drawn.
+fn of_completions(logged: &Logged) -> Map<String, Value> {
+    let own = (&logged.token, logged.log);
+    let top = logged.top.iter().map(|(token, log)| (token, *log));
+    // The first of several with the same text is the most likely one.
+    let all = std::iter::once(own).chain(top.rev());
+    all.map(|(token, log)| (token.clone(), json!(finite(log))))
+        .collect()
+}
+
+fn entry(token: &str, log: f64) -> Value {
+    // A part of a character has no text of its own, and no bytes that this server knows.
+    let bytes = (!token.contains('\u{fffd}')).then_some(token.as_bytes());
+    json!({"token": token, "logprob": finite(log), "bytes": bytes})
+}
+
+/// JSON has no infinity; OpenAI states this number for what is most unlikely.
+fn finite(log: f64) -> f64 {
+    log.max(-9999.)
+}
+
+fn reason(finish: Option<Finish>) -> Value {
+    match finish {
+        None => Value::Null,
+        Some(Finish::Stop) => json!("stop"),
+        Some(Finish::Length) => json!("length"),
+    }
+}
+
+fn usage([prompt, written]: Counts) -> Value {
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+    })
+}

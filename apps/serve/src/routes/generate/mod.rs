@@ -1,0 +1,10 @@
+//! OpenAI's API of generated texts: `/v1/chat/completions` and `/v1/completions`.
+
+mod chat;
+mod completions;
+mod format;
+mod request;
+mod stream;
+
+pub use chat::chat;
+pub use completions::completions;

@@ -1,0 +1,294 @@
+//! What requests for chats and for completions have in common.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::time::Instant;
+
+use candle_dynquant_support::decoder::Texts;
+use candle_dynquant_support::sampling::{Random, Sampling};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+
+use super::super::{App, Generator, check_model};
+use crate::error::Refusal;
+use crate::generate::{Answer, Job, Prompted};
+use crate::limits::Admission;
+
+/// Strings that end a text, at most.
+const MOST_STOPS: usize = 4;
+
+/// The fields of both routes.
+#[derive(Deserialize)]
+pub struct Common {
+    model: Option<String>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    top_k: Option<i64>,
+    min_p: Option<f64>,
+    repetition_penalty: Option<f64>,
+    presence_penalty: Option<f64>,
+    frequency_penalty: Option<f64>,
+    seed: Option<i64>,
+    stop: Option<Strings>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    n: Option<i64>,
+    /// Fields that change nothing as they are, or are refused.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// One string or several.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+enum Strings {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// How the texts of a request are written.
+pub struct Asked {
+    pub sampling: Sampling,
+    pub seed: u64,
+    pub stops: Vec<String>,
+    /// Of each text.
+    pub max_tokens: Option<usize>,
+    /// Log probabilities beside those of the tokens, if any are asked for.
+    pub top: Option<usize>,
+    /// Whether the answer is a stream, and whether that states the usage.
+    pub stream: Option<Usage>,
+}
+
+/// Whether a stream ends with the number of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    Stated,
+    Left,
+}
+
+impl Common {
+    /// Checks all fields.
+    pub fn check(self, app: &App, top: Option<usize>) -> Result<Asked, Refusal> {
+        if let Some(model) = &self.model {
+            check_model(app, model)?;
+        }
+        check_rest(&self.rest, "")?;
+        if let Some(n) = self.n.filter(|n| *n != 1) {
+            return Err(Refusal::invalid("n", format!("n: expected 1, got {n}")));
+        }
+        Ok(Asked {
+            sampling: self.sampling()?,
+            // Others than a client asks for are all alike to it.
+            seed: match self.seed {
+                Some(seed) => seed as u64,
+                None => RandomState::new().build_hasher().finish(),
+            },
+            max_tokens: self.max_tokens()?,
+            top,
+            stream: self.stream()?,
+            stops: stops(self.stop)?,
+        })
+    }
+
+    fn sampling(&self) -> Result<Sampling, Refusal> {
+        let top_k = self.top_k.unwrap_or(0);
+        Ok(Sampling {
+            temperature: number("temperature", self.temperature, 1., [0., 2.])?,
+            top_p: number("top_p", self.top_p, 1., [0., 1.])?,
+            min_p: number("min_p", self.min_p, 0., [0., 1.])?,
+            top_k: match top_k {
+                // Other servers take -1 for all.
+                -1 => 0,
+                _ => usize::try_from(top_k).map_err(|_| {
+                    let message = format!("top_k: expected -1, 0 or more, got {top_k}");
+                    Refusal::invalid("top_k", message)
+                })?,
+            },
+            repetition_penalty: number(
+                "repetition_penalty",
+                self.repetition_penalty,
+                1.,
+                [0.01, 100.],
+            )?,
+            presence_penalty: number("presence_penalty", self.presence_penalty, 0., [-2., 2.])?,
+            frequency_penalty: number("frequency_penalty", self.frequency_penalty, 0., [-2., 2.])?,
+        })
+    }
+
+    fn max_tokens(&self) -> Result<Option<usize>, Refusal> {
+        let (old, new) = (self.max_tokens, self.max_completion_tokens);
+        let (name, limit) = match (old, new) {
+            (Some(old), Some(new)) if old != new => {
+                let message = format!(
+                    "max_completion_tokens: expected the same as max_tokens, {old}, got {new}"
+                );
+                return Err(Refusal::invalid("max_completion_tokens", message));
+            }
+            (None, _) => ("max_completion_tokens", new),
+            _ => ("max_tokens", old),
+        };
+        match limit {
+            Some(0) => Err(Refusal::invalid(
+                name,
+                format!("{name}: expected 1 or more, got 0"),
+            )),
+            limit => Ok(limit),
+        }
+    }
+
+    fn stream(&self) -> Result<Option<Usage>, Refusal> {
+        let is_stream = self.stream.unwrap_or(false);
+        let Some(options) = &self.stream_options else {
+            return Ok(is_stream.then_some(Usage::Left));
+        };
+        if !is_stream {
+            let message = "stream_options: expected \"stream\": true beside it";
+            return Err(Refusal::invalid("stream_options", message));
+        }
+        check_rest(&options.rest, "stream_options.")?;
+        let usage = options.include_usage.filter(|include| *include);
+        Ok(Some(usage.map_or(Usage::Left, |_| Usage::Stated)))
+    }
+}
+
+/// A field that is a number from `least` to `most`.
+fn number(
+    name: &'static str,
+    got: Option<f64>,
+    default: f64,
+    [least, most]: [f64; 2],
+) -> Result<f64, Refusal> {
+    let got = got.unwrap_or(default);
+    if (least..=most).contains(&got) {
+        return Ok(got);
+    }
+    let message = format!("{name}: expected a number from {least} to {most}, got {got}");
+    Err(Refusal::invalid(name, message))
+}
+
+fn stops(stop: Option<Strings>) -> Result<Vec<String>, Refusal> {
+    let stops = match stop {
+        None => return Ok(Vec::new()),
+        Some(Strings::One(stop)) => vec![stop],
+        Some(Strings::Many(stops)) => stops,
+    };
+    if stops.len() > MOST_STOPS || stops.iter().any(String::is_empty) {
+        let message = format!(
+            "stop: expected at most {MOST_STOPS} strings, none of them empty, got {stops:?}"
+        );
+        return Err(Refusal::invalid("stop", message));
+    }
+    Ok(stops)
+}
+
+/// Refuses fields that would change the answer if they were known.
+fn check_rest(rest: &Map<String, Value>, of: &str) -> Result<(), Refusal> {
+    for (name, value) in rest {
+        let neutral = match name.as_str() {
+            // They are about the client.
+            "user" | "metadata" | "safety_identifier" | "prompt_cache_key" => continue,
+            "echo" | "store" => vec![json!(false)],
+            "best_of" => vec![json!(1)],
+            "suffix" => vec![json!("")],
+            "logit_bias" => vec![json!({})],
+            "tools" | "functions" => vec![json!([])],
+            "tool_choice" | "function_call" => vec![json!("none"), json!("auto")],
+            "parallel_tool_calls" => vec![json!(true), json!(false)],
+            "response_format" => vec![json!({"type": "text"})],
+            "modalities" => vec![json!(["text"])],
+            "service_tier" => vec![json!("auto"), json!("default")],
+            _ => Vec::new(),
+        };
+        if !value.is_null() && !neutral.contains(value) {
+            let known: Vec<String> = neutral.iter().map(Value::to_string).collect();
+            let known = match known.as_slice() {
+                [] => "no such field".to_owned(),
+                known => known.join(" or "),
+            };
+            let name = format!("{of}{name}");
+            let message = format!("{name}: not supported: expected {known}, got {value}");
+            return Err(Refusal::invalid(name, message));
+        }
+    }
+    Ok(())
+}
+
+/// Makes tokens of the request's prompts, `bytes` long, and queues them: the answer as it comes.
+pub async fn ask(
+    app: &App,
+    admission: Admission,
+    asked: &Asked,
+    (count, bytes): (usize, usize),
+    encode: impl FnOnce(&Texts) -> Result<Vec<Vec<u32>>, Refusal> + Send + 'static,
+) -> Result<(Answer, Admission), Refusal> {
+    app.check_open()?;
+    let generator = app.generator()?;
+    let mut places = generator.queue.reserve(count)?;
+    let Admission { request, memory } = admission;
+    let texts = Arc::clone(&generator.texts);
+    let work = move || (encode(&texts), memory);
+    let (prompts, mut memory) = app.limits.workers.run(bytes, work).await?;
+    let prompts = prompts?;
+    memory.release();
+    let since = Instant::now();
+    let jobs = prompts.into_iter().map(|prompt| {
+        let max_tokens = generator.check_prompt(&prompt, asked.max_tokens)?;
+        let (events, receiver) = mpsc::unbounded_channel();
+        let prompted = Prompted {
+            tokens: prompt.len(),
+            events: receiver,
+        };
+        let job = Job {
+            prompt,
+            max_tokens,
+            sampling: asked.sampling,
+            random: Random::new(asked.seed),
+            top: asked.top,
+            since,
+            events,
+            _place: places.split(1),
+        };
+        Ok((job, prompted))
+    });
+    let mut prompts = Vec::with_capacity(count);
+    for (job, prompted) in jobs.collect::<Result<Vec<_>, Refusal>>()? {
+        generator.queue.send(job)?;
+        prompts.push(prompted);
+    }
+    let answer = Answer::new(Arc::clone(&generator.texts), prompts, &asked.stops);
+    Ok((answer, Admission { request, memory }))
+}
+
+impl Generator {
+    /// Checks the tokens of a prompt; how many may be written after them.
+    fn check_prompt(&self, prompt: &[u32], asked: Option<usize>) -> Result<usize, Refusal> {
+        let (got, most) = (prompt.len(), self.context - 1);
+        if got == 0 {
+            return Err(Refusal::empty("prompt"));
+        }
+        if let Some(token) = prompt
+            .iter()
+            .find(|token| **token as usize >= self.vocabulary)
+        {
+            let expected = self.vocabulary;
+            let message = format!("prompt: expected token ids below {expected}, got {token}");
+            return Err(Refusal::invalid("prompt", message));
+        }
+        if got > most {
+            return Err(Refusal::too_long(most, got));
+        }
+        let room = self.context - got;
+        Ok(asked.unwrap_or(room).min(room))
+    }
+}

@@ -1,0 +1,649 @@
+//! Generated texts: the same bits alone and among others, whole and in parts, and within limits.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Once;
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::process::{PATIENCE, Server, rest};
+
+const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// The small Llama, with a chat template.
+fn model() -> &'static str {
+    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/chat");
+    const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n\
+        {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+    static MADE: Once = Once::new();
+    MADE.call_once(|| {
+        fs::create_dir_all(DIR).unwrap();
+        for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+            fs::copy(Path::new(ASSETS).join(file), Path::new(DIR).join(file)).unwrap();
+        }
+        fs::write(Path::new(DIR).join("chat_template.jinja"), TEMPLATE).unwrap();
+    });
+    DIR
+}
+
+fn serve(options: &[&str]) -> Server {
+    Server::start(&[&["--model-dir", model()], options].concat())
+}
+
+/// The events of a stream, without the last, which is `[DONE]`.
+fn events(server: &Server, path: &str, body: &Value) -> Vec<Value> {
+    let mut body = body.clone();
+    body["stream"] = json!(true);
+    let reply = server.post(path, &body);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let events = reply.body.strip_suffix("data: [DONE]\n\n").expect("an end");
+    let data = |event: &str| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
+    events.split_terminator("\n\n").map(data).collect()
+}
+
+/// A text of the Bible, about so many words long.
+fn prompt(index: usize, words: usize) -> String {
+    const VERSE: &str = "And the LORD spake unto Moses in the wilderness of Sinai, in the tabernacle \
+        of the congregation, on the first day of the second month, saying, Take ye the sum of all ";
+    let all = VERSE.split(' ').cycle().skip(index * 3);
+    all.take(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Of both routes and all kinds of sampling; some prompts are longer than a piece of 128 tokens.
+fn requests() -> Vec<(&'static str, Value)> {
+    let request = |index: usize| {
+        let words = [2 + index % 9, 100][usize::from(index % 11 == 5)];
+        let sampling = match index % 3 {
+            0 => json!({"temperature": 0}),
+            1 => json!({"seed": index, "temperature": 0.8, "top_p": 0.9, "presence_penalty": 0.5}),
+            _ => json!({"seed": index, "top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1}),
+        };
+        let (path, mut body) = match index % 2 {
+            0 => (
+                COMPLETIONS,
+                json!({"prompt": prompt(index, words), "logprobs": 5}),
+            ),
+            _ => (
+                CHAT,
+                json!({
+                    "messages": [{"role": "user", "content": prompt(index, words)}],
+                    "logprobs": true,
+                    "top_logprobs": 3,
+                }),
+            ),
+        };
+        body["max_tokens"] = json!(4 + index % 13);
+        body.as_object_mut()
+            .unwrap()
+            .extend(sampling.as_object().unwrap().clone());
+        (path, body)
+    };
+    (0..33).map(request).collect()
+}
+
+/// What does not name the answer.
+fn content(answer: &Value) -> String {
+    json!([answer["choices"], answer["usage"]]).to_string()
+}
+
+/// The answers to all at a time, which join one after the other.
+fn together(server: &Server, requests: &[(&str, Value)]) -> Vec<String> {
+    scope(|scope| {
+        let ask = |(index, (path, body)): (usize, &(&'static str, Value))| {
+            let (path, body) = (*path, body.clone());
+            scope.spawn(move || {
+                sleep(Duration::from_millis(7 * index as u64));
+                content(&server.ok(path, &body))
+            })
+        };
+        let requests: Vec<(&'static str, Value)> = requests
+            .iter()
+            .map(|(path, body)| {
+                (
+                    [COMPLETIONS, CHAT][usize::from(*path == CHAT)],
+                    body.clone(),
+                )
+            })
+            .collect();
+        let threads: Vec<_> = requests.iter().enumerate().map(ask).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+/// Of the library's instruction sets, those that this processor surely has.
+fn isas() -> Vec<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        return vec!["portable", "avx2"];
+    }
+    vec!["portable"]
+}
+
+#[test]
+fn an_answer_has_the_bits_that_it_has_alone() {
+    let requests = requests();
+    let alone: Vec<String> = {
+        let server = serve(&[]);
+        let alone = requests
+            .iter()
+            .map(|(path, body)| content(&server.ok(path, body)));
+        alone.collect()
+    };
+    for (isa, threads) in isas().into_iter().flat_map(|isa| [(isa, "1"), (isa, "2")]) {
+        let server = Server::start_in(
+            &["--model-dir", model()],
+            &[
+                ("DYNQUANT_ISA", isa),
+                ("RAYON_NUM_THREADS", threads),
+                ("CANDLE_NUM_THREADS", threads),
+            ],
+        );
+        for (index, answer) in together(&server, &requests).into_iter().enumerate() {
+            let case = format!("{isa}, {threads} threads, request {index}");
+            assert_eq!(answer, alone[index], "{case}");
+        }
+        // They were computed together, or nothing was shown.
+        let steps = server.metric("dynquant_step_texts_count");
+        let small = server.metric("dynquant_step_texts_bucket{le=\"8.0\"}");
+        assert!(small < steps, "{steps} steps, none of more than 8 texts");
+    }
+}
+
+/// A float product depends on the number of rows, and so does a prompt that is read in pieces.
+#[test]
+fn a_float_model_has_the_same_bits_too() {
+    let server = serve(&["--preset", "none"]);
+    let requests = &requests()[..9];
+    let alone = requests
+        .iter()
+        .map(|(path, body)| content(&server.ok(path, body)));
+    let alone: Vec<String> = alone.collect();
+    assert_eq!(together(&server, requests), alone);
+}
+
+#[test]
+fn a_stream_has_the_parts_of_the_whole() {
+    let server = serve(&[]);
+    for (path, mut body) in requests().into_iter().take(8) {
+        body["max_tokens"] = json!(40);
+        body["stop"] = json!(["the L", ", and of"]);
+        let whole = server.ok(path, &body);
+        let plain = events(&server, path, &body);
+        assert!(plain.iter().all(|event| event.get("usage").is_none()));
+        body["stream_options"] = json!({"include_usage": true});
+        let parts = events(&server, path, &body);
+        let (last, parts) = parts.split_last().unwrap();
+        assert_eq!(
+            (&last["choices"], &last["usage"]),
+            (&json!([]), &whole["usage"])
+        );
+        assert_eq!(parts.len(), plain.len());
+
+        let (mut text, mut logged) = (String::new(), Vec::new());
+        let key = if path == CHAT { "content" } else { "tokens" };
+        for part in parts {
+            assert_eq!(
+                (&part["usage"], &part["id"]),
+                (&Value::Null, &parts[0]["id"])
+            );
+            let choice = &part["choices"][0];
+            let piece = if path == CHAT {
+                &choice["delta"]["content"]
+            } else {
+                &choice["text"]
+            };
+            text.push_str(piece.as_str().unwrap_or_default());
+            logged.extend(choice["logprobs"][key].as_array().unwrap().clone());
+        }
+        let (choice, end) = (&whole["choices"][0], &parts[parts.len() - 1]["choices"][0]);
+        let expected = if path == CHAT {
+            &choice["message"]["content"]
+        } else {
+            &choice["text"]
+        };
+        assert_eq!(&json!(text), expected);
+        assert_eq!(json!(logged), choice["logprobs"][key]);
+        assert_eq!(end["finish_reason"], choice["finish_reason"]);
+        let object = ["text_completion", "chat.completion.chunk"][usize::from(path == CHAT)];
+        assert_eq!(parts[0]["object"], object);
+    }
+}
+
+#[test]
+fn a_text_ends_before_its_stop_string() {
+    let server = serve(&[]);
+    let mut body = json!({"prompt": "And God said", "max_tokens": 60, "temperature": 0});
+    let whole = server.ok(COMPLETIONS, &body);
+    let text = whole["choices"][0]["text"].as_str().unwrap().to_owned();
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    assert_eq!(whole["usage"]["completion_tokens"], 60);
+    body["logprobs"] = json!(0);
+    let mut cut_tokens = 0;
+    for start in (1..text.len() - 7)
+        .filter(|start| text.is_char_boundary(*start))
+        .step_by(9)
+    {
+        let stop: String = text[start..].chars().take(6).collect();
+        body["stop"] = json!(["never", stop]);
+        let choice = &server.ok(COMPLETIONS, &body)["choices"][0];
+        let expected = &text[..text.find(&stop).unwrap()];
+        assert_eq!(choice["text"], expected, "{stop:?}");
+        assert_eq!(choice["finish_reason"], "stop");
+        // The tokens that are left begin before the stop string.
+        let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
+        let written: String = tokens.iter().map(|token| token.as_str().unwrap()).collect();
+        assert!(written.starts_with(expected), "{written:?}, {expected:?}");
+        cut_tokens += usize::from(written != expected);
+    }
+    assert!(cut_tokens > 0, "no stop string began within a token");
+}
+
+#[test]
+fn prompts_of_all_kinds_are_continued() {
+    let server = serve(&["--model-name", "small"]);
+    let base = json!({"model": "small", "max_tokens": 8, "temperature": 0});
+    let with = |name: &str, value: Value| {
+        let mut body = base.clone();
+        body[name] = value;
+        body
+    };
+    let texts = ["And he said", "In those days"];
+    let each = texts.map(|text| {
+        let answer = server.ok(COMPLETIONS, &with("prompt", json!(text)));
+        assert_eq!(
+            (&answer["model"], &answer["object"]),
+            (&json!("small"), &json!("text_completion"))
+        );
+        answer["choices"][0]["text"].clone()
+    });
+    let both = server.ok(COMPLETIONS, &with("prompt", json!(texts)));
+    let choices = both["choices"].as_array().unwrap();
+    for (index, (choice, text)) in choices.iter().zip(&each).enumerate() {
+        assert_eq!((&choice["index"], &choice["text"]), (&json!(index), text));
+    }
+    assert_eq!(
+        (choices.len(), &both["usage"]["completion_tokens"]),
+        (2, &json!(16))
+    );
+    let streamed = events(&server, COMPLETIONS, &with("prompt", json!(texts)));
+    for (index, text) in each.iter().enumerate() {
+        let own = streamed.iter().map(|part| &part["choices"][0]);
+        let own = own.filter(|choice| choice["index"] == index);
+        let streamed: String = own.map(|choice| choice["text"].as_str().unwrap()).collect();
+        assert_eq!(&json!(streamed), text);
+    }
+    let ids = server.ok(COMPLETIONS, &with("prompt", json!([33, 70, 68])));
+    let lists = server.ok(COMPLETIONS, &with("prompt", json!([[33, 70, 68], [5]])));
+    assert_eq!(ids["usage"]["prompt_tokens"], 3);
+    assert_eq!(lists["choices"][0], ids["choices"][0]);
+
+    // A chat is a prompt by the template; parts and the newer name of a role are the same.
+    let said = json!([
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Who "}, {"type": "text", "text": "art thou?"}]},
+    ]);
+    let chat = server.ok(CHAT, &with("messages", said));
+    let rendered = "system: Be brief.\nuser: Who art thou?\nassistant:";
+    let text = server.ok(COMPLETIONS, &with("prompt", json!(rendered)));
+    let message = &chat["choices"][0]["message"];
+    assert_eq!(
+        (&message["role"], &chat["object"]),
+        (&json!("assistant"), &json!("chat.completion"))
+    );
+    assert_eq!(message["content"], text["choices"][0]["text"]);
+    assert_eq!(chat["usage"], text["usage"]);
+
+    // Seeds decide; without one answers differ.
+    let drawn = |seed: Value| {
+        let mut body = with("prompt", json!("And"));
+        body["temperature"] = json!(1.5);
+        body["seed"] = seed;
+        body["max_tokens"] = json!(30);
+        server.ok(COMPLETIONS, &body)["choices"][0]["text"].clone()
+    };
+    assert_eq!(drawn(json!(-7)), drawn(json!(-7)));
+    assert_ne!(drawn(json!(1)), drawn(json!(2)));
+    assert_ne!(drawn(Value::Null), drawn(Value::Null));
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_scores() {
+    let server = serve(&[]);
+    let body = json!({
+        "messages": [{"role": "user", "content": "Why?"}],
+        "max_tokens": 12, "temperature": 0, "logprobs": true, "top_logprobs": 20,
+    });
+    let answer = server.ok(CHAT, &body);
+    let content = answer["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .unwrap();
+    assert_eq!(content.len(), 12);
+    let (mut text, mut bytes) = (String::new(), Vec::new());
+    for entry in content {
+        let top = entry["top_logprobs"].as_array().unwrap();
+        assert_eq!(top.len(), 20);
+        // Without a penalty the most likely one is taken.
+        assert_eq!(
+            (&top[0]["token"], &top[0]["logprob"]),
+            (&entry["token"], &entry["logprob"])
+        );
+        let logs: Vec<f64> = top
+            .iter()
+            .map(|top| top["logprob"].as_f64().unwrap())
+            .collect();
+        assert!(logs.is_sorted_by(|a, b| a >= b) && logs[0] < 0.);
+        let sum: f64 = logs.iter().map(|log| log.exp()).sum();
+        assert!(sum > 0.3 && sum < 1. + 1e-9, "{sum}");
+        text.push_str(entry["token"].as_str().unwrap());
+        bytes.extend(entry["bytes"].as_array().unwrap().clone());
+    }
+    assert_eq!(answer["choices"][0]["message"]["content"], text);
+    assert_eq!(json!(text.as_bytes()), json!(bytes));
+}
+
+/// A request on a connection of its own, whose answer nobody has read.
+fn begin(server: &Server, path: &str, body: &Value) -> TcpStream {
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
+    let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+/// Long texts that no token ends.
+fn long(stream: bool) -> Value {
+    json!({"prompt": "And", "max_tokens": 1000, "temperature": 2, "seed": 3, "stream": stream,
+        "repetition_penalty": 1.3})
+}
+
+#[test]
+fn who_hangs_up_frees_the_cache() {
+    // Few at a time, so that some wait.
+    let server = serve(&["--max-sequences", "6"]);
+    for is_stream in [true, false] {
+        let clients: Vec<TcpStream> = (0..9)
+            .map(|_| begin(&server, COMPLETIONS, &long(is_stream)))
+            .collect();
+        server.wait_until("texts are written", |server| {
+            server.metric("dynquant_sequences_running") == 6.
+                && server.metric("dynquant_sequences_waiting") == 3.
+                && server.metric("dynquant_cache_bytes") == f64::from(6 * 1024 * 2048)
+        });
+        drop(clients);
+        server.wait_until("the cache is free", |server| {
+            server.metric("dynquant_cache_bytes") == 0.
+                && server.metric("dynquant_sequences_waiting") == 0.
+                && server.metric("dynquant_queue_length") == 0.
+                && server.metric("dynquant_requests_in_flight") == 0.
+        });
+    }
+    // Far from all tokens were written.
+    let written = server.metric("dynquant_generated_tokens_total");
+    assert!(written < 12_000., "{written}");
+    server.ok(COMPLETIONS, &json!({"prompt": "And"}));
+}
+
+#[test]
+fn a_full_queue_is_refused() {
+    let server = serve(&["--queue", "2", "--max-sequences", "1"]);
+    let clients = [(); 2].map(|()| begin(&server, COMPLETIONS, &long(true)));
+    server.wait_until("one waits", |server| {
+        server.metric("dynquant_sequences_waiting") == 1.
+    });
+    let reply = server.post(COMPLETIONS, &json!({"prompt": "And"}));
+    assert_eq!(
+        (reply.status, reply.retry_after.as_deref()),
+        (429, Some("1"))
+    );
+    assert!(
+        reply.message().contains("the queue of 2"),
+        "{}",
+        reply.message()
+    );
+    assert_eq!(reply.json()["error"]["code"], "rate_limit_exceeded");
+    drop(clients);
+    server.wait_until("the queue is free", |server| {
+        server.metric("dynquant_queue_length") == 0.
+    });
+    server.ok(COMPLETIONS, &json!({"prompt": "And"}));
+}
+
+/// Room for 256 tokens: texts of 65 to 128 take two of four pages.
+#[test]
+fn texts_wait_for_room_in_the_cache() {
+    // Four layers of two heads of 32 inputs, as keys and values in f32.
+    let token = 4 * 2 * 32 * 2 * 4;
+    let budget = (4 * 64 * token + 63).to_string();
+    let server = serve(&["--cache-bytes", &budget]);
+    assert_eq!(server.get("/info").json()["max_input_length"], 255);
+    let most = std::sync::Mutex::new(0f64);
+    let body = json!({"prompt": "And", "max_tokens": 100, "temperature": 0});
+    let expected = content(&server.ok(COMPLETIONS, &body));
+    scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| content(&server.ok(COMPLETIONS, &body))))
+            .collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            let bytes = server.metric("dynquant_cache_bytes");
+            let mut most = most.lock().unwrap();
+            *most = most.max(bytes);
+        }
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), expected);
+        }
+    });
+    assert_eq!(*most.lock().unwrap(), f64::from(4 * 64 * token));
+    let few = crate::process::command()
+        .args(["--model-dir", model(), "--cache-bytes", "1000"])
+        .output();
+    let stderr = String::from_utf8(few.unwrap().stderr).unwrap();
+    let message = format!("--cache-bytes: expected at least {}", 64 * token);
+    assert!(stderr.contains(&message), "{stderr}");
+}
+
+#[test]
+fn streams_end_before_the_server() {
+    let server = serve(&[]);
+    let mut body = long(true);
+    body["max_tokens"] = json!(300);
+    let mut stream = begin(&server, COMPLETIONS, &body);
+    let mut first = [0; 15];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    server.signal("TERM");
+    let all = rest(stream);
+    assert!(all.contains("\"finish_reason\":\"length\""), "{all}");
+    assert!(all.contains("data: [DONE]"), "{all}");
+    let (status, _) = server.wait();
+    assert!(status.success());
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    let server = serve(&[]);
+    let prompt = |name: &str, value: Value| {
+        let mut body = json!({"prompt": "And", "max_tokens": 1});
+        body[name] = value;
+        (COMPLETIONS, body)
+    };
+    let chat = |name: &str, value: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 1});
+        body[name] = value;
+        (CHAT, body)
+    };
+    for (name, value) in [
+        ("user", json!("me")),
+        ("logit_bias", json!({})),
+        ("n", json!(1)),
+        ("tools", json!([])),
+        ("response_format", json!({"type": "text"})),
+        ("stop", Value::Null),
+        ("service_tier", json!("auto")),
+        ("never_heard_of", Value::Null),
+    ] {
+        let (path, body) = chat(name, value);
+        server.ok(path, &body);
+    }
+    let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]);
+    let cases = [
+        (prompt("n", json!(2)), "n: expected 1, got 2"),
+        (
+            prompt("logit_bias", json!({"5": 1})),
+            "logit_bias: not supported: expected {}, got",
+        ),
+        (
+            prompt("echo", json!(true)),
+            "echo: not supported: expected false, got true",
+        ),
+        (prompt("best_of", json!(3)), "best_of: not supported"),
+        (
+            prompt("never_heard_of", json!(1)),
+            "never_heard_of: not supported: expected no such field",
+        ),
+        (
+            prompt("logprobs", json!(6)),
+            "logprobs: expected at most 5, got 6",
+        ),
+        (
+            prompt("temperature", json!(2.1)),
+            "temperature: expected a number from 0 to 2, got 2.1",
+        ),
+        (
+            prompt("top_p", json!(-0.1)),
+            "top_p: expected a number from 0 to 1",
+        ),
+        (
+            prompt("top_k", json!(-2)),
+            "top_k: expected -1, 0 or more, got -2",
+        ),
+        (
+            prompt("frequency_penalty", json!(3)),
+            "frequency_penalty: expected a number from -2",
+        ),
+        (
+            prompt("repetition_penalty", json!(0)),
+            "repetition_penalty: expected a number from 0.01",
+        ),
+        (
+            prompt("max_tokens", json!(0)),
+            "max_tokens: expected 1 or more, got 0",
+        ),
+        (
+            prompt("max_completion_tokens", json!(2)),
+            "expected the same as max_tokens, 1, got 2",
+        ),
+        (
+            prompt("stop", json!(["a", ""])),
+            "stop: expected at most 4 strings, none of them empty",
+        ),
+        (
+            prompt("stop", json!(["a", "b", "c", "d", "e"])),
+            "stop: expected at most 4",
+        ),
+        (
+            prompt("stream_options", json!({})),
+            "stream_options: expected \"stream\": true",
+        ),
+        (
+            prompt("prompt", json!([])),
+            "prompt: expected at least one text, got none",
+        ),
+        (
+            prompt("prompt", json!("")),
+            "prompt: expected at least one text, got none",
+        ),
+        (
+            prompt("prompt", json!([1024])),
+            "prompt: expected token ids below 1024, got 1024",
+        ),
+        (
+            prompt("prompt", json!([1, "a"])),
+            "expected a string, a list of strings, a list of token",
+        ),
+        (
+            prompt("prompt", json!(vec![5; 1024])),
+            "the prompt: expected at most 1023 tokens, got 1024",
+        ),
+        (
+            chat("messages", json!([])),
+            "messages: expected at least one text",
+        ),
+        (
+            chat("messages", image),
+            "expected a string, or a list of parts of type \"text\"",
+        ),
+        (
+            chat("messages", json!([{"role": "tool", "content": "a"}])),
+            "messages: expected role system, developer, user or assistant, got \"tool\"",
+        ),
+        (
+            chat(
+                "messages",
+                json!([{"role": "user", "content": "a", "name": "b"}]),
+            ),
+            "messages: expected \"role\" and \"content\", got \"name\"",
+        ),
+        (
+            chat("top_logprobs", json!(2)),
+            "top_logprobs: expected \"logprobs\": true",
+        ),
+        (
+            chat("tools", json!([{}])),
+            "tools: not supported: expected []",
+        ),
+        (
+            chat("response_format", json!({"type": "json_object"})),
+            "response_format: not supported",
+        ),
+    ];
+    for ((path, body), expected) in cases {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 400, "{expected}: {}", reply.body);
+        assert!(
+            reply.message().contains(expected),
+            "{expected}: {}",
+            reply.message()
+        );
+        assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
+    }
+    let reply = server.post(COMPLETIONS, &json!({"prompt": vec![5; 2000]}));
+    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
+    let (path, body) = prompt("model", json!("gpt-5"));
+    assert_eq!(server.post(path, &body).status, 404);
+    for (path, body) in [
+        ("/v1/embeddings", json!({"input": "a"})),
+        ("/embed", json!({"inputs": "a"})),
+        ("/predict", json!({"inputs": "a"})),
+    ] {
+        let message = server.post(path, &body).message();
+        assert_eq!(
+            message,
+            "the model has no embeddings and classes: it generates texts"
+        );
+    }
+    assert_eq!(server.get("/health").status, 200);
+    assert_eq!(server.metric("dynquant_queue_length"), 0.);
+
+    let embeddings = Server::start(&[]);
+    let reply = embeddings.post(COMPLETIONS, &json!({"prompt": "And"}));
+    assert_eq!(
+        reply.message(),
+        "the model generates no texts: it answers with embeddings"
+    );
+    let base = Server::start(&["--model-dir", ASSETS]);
+    let (path, body) = chat("temperature", json!(0));
+    let message = base.post(path, &body).message();
+    assert!(message.contains("no chat template"), "{message}");
+}
