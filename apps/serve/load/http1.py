@@ -33,6 +33,25 @@ class Connection:
         length = int(head[start : head.index(b"\r\n", start)])
         return status, await self.reader.readexactly(length)
 
+    async def stream(self, request):
+        """Status, and the parts of a body that comes in chunks, or whole."""
+        self.writer.write(request)
+        head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        if b"transfer-encoding: chunked" not in head:
+            start = head.index(b"content-length:") + 15
+            length = int(head[start : head.index(b"\r\n", start)])
+            return int(head[9:12]), self.whole(length)
+        return int(head[9:12]), self.chunks()
+
+    async def whole(self, length):
+        yield await self.reader.readexactly(length)
+
+    async def chunks(self):
+        while length := int(await self.reader.readline(), 16):
+            yield await self.reader.readexactly(length)
+            await self.reader.readexactly(2)
+        await self.reader.readexactly(2)
+
 
 class Run:
     """What a number of clients saw."""

@@ -5,6 +5,8 @@
 3. Many clients ask at a time: no answer but the same bytes, and 429; bounded memory; at least 1.5 times
    the requests a second of one client.
 4. The same clients ask a server of the same model with FastAPI and onnxruntime's int8 (rival.py).
+5. A second server generates texts with a decoder: the `openai` package, one streaming client, then many.
+   Each answer has the text and the log probabilities that it has alone; memory is bounded.
 
 Clients, server and rival share the processor, and are not at work at the same time.
 """
@@ -25,6 +27,7 @@ import urllib.request
 import numpy
 
 import compatible
+import generation
 import http1
 import rival
 
@@ -36,8 +39,8 @@ MOST_GROWTH = 1.1
 class Server:
     """The server as a process, and its memory."""
 
-    def __init__(self, program, model):
-        options = ["--port", "0", "--model-dir", model, "--model-name", "minilm", "--log-json"]
+    def __init__(self, program, model, name):
+        options = ["--port", "0", "--model-dir", model, "--model-name", name, "--log-json"]
         self.process = subprocess.Popen([program, *options], stderr=subprocess.PIPE, text=True)
         self.port = None
         for line in self.process.stderr:
@@ -90,12 +93,7 @@ def under_load(server, requests, expected, options):
     watcher.join()
     after = [server.metric(f"dynquant_batch_texts_{what}") for what in ("sum", "count")]
     texts, batches = (b - a for a, b in zip(before, after))
-    memory = {
-        "after_a_third": round(memory[len(memory) // 3], 1),
-        "at_the_end": round(max(memory[-3:]), 1),
-        "most": round(max(memory), 1),
-    }
-    return run, memory, texts / batches
+    return run, spread(memory), texts / batches
 
 
 def of_rival(requests, expected, options):
@@ -133,7 +131,7 @@ def wait_for(port, process):
 def measure(options):
     asked = texts(options.texts)
     requests = [http1.request("/embed", {"inputs": text}) for text in asked]
-    server = Server(options.server, options.model)
+    server = Server(options.server, options.model, "minilm")
     try:
         checks = compatible.check(server.port, "minilm", asked[:24])
         expected = http1.answers(server.port, requests)
@@ -176,6 +174,43 @@ def measure(options):
     return figures
 
 
+def measure_generation(options):
+    """Streams of a decoder, by one client and by many."""
+    asked = texts(options.texts)
+    requests = generation.requests(asked)
+    folder = generation.with_template(options.decoder, options.folder)
+    server = Server(options.server, folder, "small")
+    try:
+        checks = compatible.check_generation(server.port, "small", asked[:24])
+        expected = generation.alone(server.port, requests)
+        one = generation.load(server.port, requests, expected, 1, options.stream_seconds / 4)
+        many, memory = generation.under_load(server, requests, expected, options.streams, options.stream_seconds)
+        left = server.metric("dynquant_cache_bytes")
+    finally:
+        code = server.stop()
+    figures = {
+        "openai_checks": checks,
+        "one": one.figures(),
+        "many": many.figures(),
+        "memory_mb": spread(memory),
+        "gain": round(many.tokens / many.seconds / (one.tokens / one.seconds), 2),
+    }
+    failures = [*one.faults[:3], *many.faults[:3]]
+    if left or code:
+        failures.append(f"at the end: expected no bytes of a cache and status 0, got {left} and {code}")
+    if figures["memory_mb"]["at_the_end"] > MOST_GROWTH * figures["memory_mb"]["after_a_third"]:
+        failures.append(f"memory of streams: expected growth of at most {MOST_GROWTH}, got {figures['memory_mb']}")
+    return figures, failures
+
+
+def spread(memory):
+    return {
+        "after_a_third": round(memory[len(memory) // 3], 1),
+        "at_the_end": round(max(memory[-3:]), 1),
+        "most": round(max(memory), 1),
+    }
+
+
 def processor():
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
@@ -183,6 +218,30 @@ def processor():
 
 
 def table(figures):
+    """Text for a terminal."""
+    parts = [embeddings_table(figures)] if "one" in figures else []
+    if "generation" in figures:
+        parts.append(generation_table(figures["generation"]))
+    return "\n\n".join(parts + [f"{os.cpu_count()} cores of {processor()}"])
+
+
+def generation_table(figures):
+    lines = [f"{'':<28}{'clients':>8}{'answers':>10}{'429':>6}{'tokens/s':>10}{'first p50':>13}{'p99':>11}"]
+    for name, run in (("dynquant-serve, streams", figures["one"]), ("", figures["many"])):
+        lines.append(
+            f"{name:<28}{run['clients']:>8}{run['requests']:>10}{run['refused']:>6}{run['tokens_per_second']:>10}"
+            f"{run['p50_ms']:>10} ms{run['p99_ms']:>8} ms"
+        )
+    memory = figures["memory_mb"]
+    return "\n".join(lines + [
+        "",
+        f"many streams against one: {figures['gain']} times the tokens a second, each answer as alone",
+        f"memory: {memory['after_a_third']} MB after a third of the time, {memory['at_the_end']} MB at its end",
+        f"the openai package: {figures['openai_checks']} checks",
+    ])
+
+
+def embeddings_table(figures):
     rows = [("dynquant-serve, int8", figures["one"]), ("", figures["many"])]
     if "rival" in figures:
         rows += [("fastapi + onnxruntime int8", figures["rival"]["one"]), ("", figures["rival"]["many"])]
@@ -201,8 +260,6 @@ def table(figures):
     ]
     if "rival" in figures:
         lines.append(f"against the rival: {figures['rival']['ours_faster']} times, cosine {figures['rival']['cosine']}")
-    machine = figures["machine"]
-    lines.append(f"{machine['cores']} cores of {machine['processor']}")
     return "\n".join(lines)
 
 
@@ -213,10 +270,18 @@ def main():
     parser.add_argument("--texts", required=True, help="a file of sentences")
     parser.add_argument("--seconds", type=float, default=60, help="time of the run with many clients (default 60)")
     parser.add_argument("--clients", type=int, default=200, help="clients at a time (default 200)")
+    parser.add_argument("--decoder", required=True, help="the folder of a decoder")
+    parser.add_argument("--folder", required=True, help="where to put that decoder with a chat template")
+    parser.add_argument("--stream-seconds", type=float, default=60, help="time of the run with many streams (default 60)")
+    parser.add_argument("--streams", type=int, default=32, help="streaming clients at a time (default 32)")
+    parser.add_argument("--only", choices=["embeddings", "generation"], help="leave out the other")
     parser.add_argument("--no-rival", action="store_true", help="leave out FastAPI with onnxruntime")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    figures = measure(options)
+    figures = measure(options) if options.only != "generation" else {"failures": []}
+    if options.only != "embeddings":
+        figures["generation"], failures = measure_generation(options)
+        figures["failures"] += failures
     print(json.dumps(figures) if options.json else table(figures))
     for failure in figures["failures"]:
         print(f"failed: {failure}", file=sys.stderr)
