@@ -1,5 +1,6 @@
 //! From the start of the server to its end.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -30,7 +31,6 @@ pub fn run(options: &Options) -> Result<()> {
         bytes >= of_body,
         "--max-bytes: expected at least {of_body}, which --max-body-bytes allows a body, got {bytes}"
     );
-    let opened = Opened::open(options)?;
     let limits = Limits::new(options);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -38,7 +38,7 @@ pub fn run(options: &Options) -> Result<()> {
         .build()
         .context("cannot start the threads of the server")?;
     let (stop, stopping) = watch::channel(false);
-    let (app, model) = start(options, opened, limits, stopping)?;
+    let (app, model) = start(options, limits, stopping)?;
     let served = runtime.block_on(serve(options, app, stop));
     // Connections that are still open have no request that was accepted.
     runtime.shutdown_background();
@@ -47,24 +47,6 @@ pub fn run(options: &Options) -> Result<()> {
         bail!("the model's thread panicked");
     }
     served
-}
-
-/// A model as its files are.
-enum Opened {
-    Embedder(Encoder),
-    Generator(generate::Opened),
-}
-
-impl Opened {
-    fn open(options: &Options) -> Result<Self> {
-        match &options.model_dir {
-            Some(path) if generate::is_decoder(path) => {
-                let opened = generate::Opened::open(path, options.preset.as_deref());
-                Ok(Self::Generator(opened.context("--model-dir")?))
-            }
-            _ => Ok(Self::Embedder(open_encoder(options)?)),
-        }
-    }
 }
 
 fn open_encoder(options: &Options) -> Result<Encoder> {
@@ -79,18 +61,6 @@ fn open_encoder(options: &Options) -> Result<Encoder> {
         check_max_tokens(limit, encoder.config.max_tokens)?;
         encoder.tokenizer.limit(limit).context("--max-tokens")?;
     }
-    tracing::info!(
-        model = encoder.name,
-        weights = encoder.dtype,
-        classifier = encoder.model.is_classifier(),
-        max_tokens = encoder.tokenizer.max_tokens(),
-        "model loaded"
-    );
-    if encoder.model.is_one_by_one() {
-        tracing::warn!(
-            "texts are computed one by one: in these weights the bits of an answer depend on its batch"
-        );
-    }
     Ok(encoder)
 }
 
@@ -102,70 +72,84 @@ fn check_max_tokens(limit: usize, most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Starts the thread of the model.
+/// Reads the model and starts its thread.
 fn start(
     options: &Options,
-    opened: Opened,
     limits: Limits,
     stopping: watch::Receiver<bool>,
 ) -> Result<(Arc<App>, JoinHandle<()>)> {
-    let metrics = match &opened {
-        Opened::Embedder(_) => Metrics::new(&limits),
-        Opened::Generator(_) => Metrics::of_generation(&limits),
-    };
-    let metrics = Arc::new(metrics);
-    let (name, dtype, served, model) = match opened {
-        Opened::Embedder(encoder) => start_embedder(options, encoder, &limits, &metrics)?,
-        Opened::Generator(opened) => start_generator(options, opened, &limits, &metrics)?,
+    let started = match &options.model_dir {
+        Some(path) if generate::is_decoder(path) => start_generator(options, path, &limits)?,
+        _ => start_embedder(options, &limits)?,
     };
     let names = match options.model_name.as_slice() {
-        [] => vec![name],
+        [] => vec![started.name],
         names => names.to_vec(),
     };
     let app = App {
         names,
-        dtype,
-        served,
+        dtype: started.dtype,
+        served: started.served,
         limits,
         transfer: Duration::from_secs(options.transfer_seconds as u64),
         max_batch_tokens: options.max_batch_tokens,
         auto_truncate: options.auto_truncate,
-        metrics,
+        metrics: started.metrics,
         stopping,
         created: routes::now(),
     };
-    Ok((Arc::new(app), model))
+    Ok((Arc::new(app), started.thread))
 }
 
-/// The name of a model, how its weights are stored, what it does, and its thread.
-type Started = (String, String, Served, JoinHandle<()>);
+/// A model at work.
+struct Started {
+    name: String,
+    /// How its weights are stored.
+    dtype: String,
+    served: Served,
+    metrics: Arc<Metrics>,
+    thread: JoinHandle<()>,
+}
 
-fn start_embedder(
-    options: &Options,
-    encoder: Encoder,
-    limits: &Limits,
-    metrics: &Arc<Metrics>,
-) -> Result<Started> {
+fn warn_of_one_by_one(is_one_by_one: bool) {
+    if is_one_by_one {
+        tracing::warn!(
+            "texts are computed one by one: in these weights the bits of an answer depend on its batch"
+        );
+    }
+}
+
+fn start_embedder(options: &Options, limits: &Limits) -> Result<Started> {
+    let encoder = open_encoder(options)?;
+    tracing::info!(
+        model = encoder.name,
+        weights = encoder.dtype,
+        classifier = encoder.model.is_classifier(),
+        max_tokens = encoder.tokenizer.max_tokens(),
+        "model loaded"
+    );
+    warn_of_one_by_one(encoder.model.is_one_by_one());
+    let metrics = Arc::new(Metrics::new(limits));
     let (queue, jobs) = Queue::new(limits.queue.clone());
-    let embedder = Embedder {
+    let served = Served::Embedder(Embedder {
         is_classifier: encoder.model.is_classifier(),
         config: encoder.config,
         tokenizer: Arc::new(encoder.tokenizer),
         queue,
-    };
+    });
     let limit = options.max_batch_tokens;
-    let model = batcher::start(encoder.model, jobs, limit, Arc::clone(metrics));
-    let model = model.context("cannot start the model's thread")?;
-    let served = Served::Embedder(embedder);
-    Ok((encoder.name, encoder.dtype, served, model))
+    let thread = batcher::start(encoder.model, jobs, limit, Arc::clone(&metrics));
+    Ok(Started {
+        name: encoder.name,
+        dtype: encoder.dtype,
+        served,
+        metrics,
+        thread: thread.context("cannot start the model's thread")?,
+    })
 }
 
-fn start_generator(
-    options: &Options,
-    opened: generate::Opened,
-    limits: &Limits,
-    metrics: &Arc<Metrics>,
-) -> Result<Started> {
+fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<Started> {
+    let opened = generate::Opened::open(path, options.preset.as_deref()).context("--model-dir")?;
     let (config, page) = (opened.config, opened.model.page_bytes());
     let most = config.max_position_embeddings;
     if let Some(limit) = options.max_tokens {
@@ -191,11 +175,8 @@ fn start_generator(
         cache_tokens = room,
         "model loaded"
     );
-    if opened.model.is_one_by_one() {
-        tracing::warn!(
-            "texts are computed one by one: in these weights the bits of an answer depend on its batch"
-        );
-    }
+    warn_of_one_by_one(opened.model.is_one_by_one());
+    let metrics = Arc::new(Metrics::of_generation(limits));
     let (queue, jobs) = Queue::new(limits.queue.clone());
     let room = Room {
         prefill: options.prefill_tokens,
@@ -203,15 +184,20 @@ fn start_generator(
         pages,
     };
     let ends = config.eos_token_id.as_slice().to_vec();
-    let model = generate::start(opened.model, ends, jobs, room, Arc::clone(metrics));
+    let thread = generate::start(opened.model, ends, jobs, room, Arc::clone(&metrics));
     let served = Served::Generator(Generator {
         texts: Arc::new(opened.texts),
         context,
         vocabulary: config.vocab_size,
         queue,
     });
-    let model = model.context("cannot start the model's thread")?;
-    Ok((opened.name, opened.dtype, served, model))
+    Ok(Started {
+        name: opened.name,
+        dtype: opened.dtype,
+        served,
+        metrics,
+        thread: thread.context("cannot start the model's thread")?,
+    })
 }
 
 async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> Result<()> {

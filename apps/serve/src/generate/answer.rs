@@ -99,6 +99,16 @@ impl Answer {
 }
 
 impl Piece {
+    /// Bytes that it takes, about.
+    pub fn bytes(&self) -> usize {
+        let texts = |logged: &Logged| {
+            let top = logged.top.iter().map(|(token, _)| token.len());
+            logged.token.len() + top.sum::<usize>() + size_of_val(&*logged.top)
+        };
+        let logged: usize = self.logged.iter().map(texts).sum();
+        self.text.len() + logged + size_of_val(&*self.logged)
+    }
+
     fn is_empty(&self) -> bool {
         self.text.is_empty() && self.logged.is_empty() && self.finish.is_none()
     }
@@ -207,8 +217,8 @@ fn logged(texts: &Texts, token: u32, log: LogProbs, offset: usize) -> Result<Log
     })
 }
 
-/// The text of a token inside of others: that of two of it beyond that of one. At the beginning of a
-/// text some tokenizers leave out a space.
+/// The text of a token inside of a text: what two of it have beyond one. At the beginning some
+/// tokenizers leave out a space.
 fn text_of(texts: &Texts, token: u32) -> Result<String, String> {
     let decode = |ids: &[u32]| {
         let text = texts.tokenizer.decode(ids, false);

@@ -136,8 +136,8 @@ impl Engine {
     }
 }
 
-/// The sequences of a step, with the tokens that each reads: all that are being written, and prompts
-/// up to `prefill` tokens, at least one piece of one.
+/// The sequences of a step, with the tokens that each reads: all that are being written, and pieces
+/// of prompts, `prefill` tokens at most.
 fn chosen(running: &mut [Sequence], prefill: usize) -> Vec<(&mut Sequence, Vec<u32>)> {
     let mut left = prefill;
     let chosen = running.iter_mut().filter_map(|sequence| {

@@ -27,8 +27,8 @@ pub fn is_decoder(path: &Path) -> bool {
 }
 
 impl Opened {
-    /// Reads a folder or a GGUF file. Floats are quantized by a preset of the library, int8 if none is
-    /// named and not at all by `none`.
+    /// Reads a folder or a GGUF file. Floats are quantized by a preset of the library, int8 if none
+    /// is named and not at all by `none`.
     pub fn open(path: &Path, preset: Option<&str>) -> Result<Self> {
         let folder = Folder::open(path, None)?;
         let mut decoder = folder.load()?;
@@ -96,9 +96,9 @@ impl Model {
         Ok(model)
     }
 
-    /// Whether the sequences of a step are computed one after the other: those of a model with a
-    /// float product, whose sums depend on the number of rows, or with one scale for all activations
-    /// of a call.
+    /// Whether the sequences of a step are computed one after the other: in a model with a float
+    /// product, whose sums depend on the number of rows, or with one scale for all activations of
+    /// a call.
     pub fn is_one_by_one(&self) -> bool {
         self.one_by_one
     }
@@ -141,8 +141,9 @@ impl Model {
         self.step(&mut parts.collect::<Vec<_>>())
     }
 
-    /// Compares sequences that are read together with the same alone, bit for bit. The format of an
-    /// activation is not to be seen from a layer; a scale that rows share changes most of these bits.
+    /// Compares sequences that are read together with the same alone, bit for bit. The format of
+    /// an activation is not to be seen from a layer; a scale that rows share changes most of these
+    /// bits.
     fn rows_are_independent(&self, config: &Config) -> Result<bool> {
         let longest = config.max_position_embeddings.min(12);
         let texts: Vec<Vec<u32>> = (1..=longest)

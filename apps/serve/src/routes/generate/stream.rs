@@ -46,7 +46,7 @@ pub async fn respond(
 
 async fn whole(
     mut answer: Answer,
-    admission: Admission,
+    mut admission: Admission,
     format: &Format,
 ) -> Result<Response, Refusal> {
     let empty = |index| Piece {
@@ -58,6 +58,7 @@ async fn whole(
     let mut texts: Vec<Piece> = (0..answer.count()).map(empty).collect();
     while let Some(piece) = answer.next().await {
         let piece = piece.map_err(Refusal::failed)?;
+        admission.memory.hold(piece.bytes())?;
         if let Some(text) = texts.get_mut(piece.index) {
             text.text.push_str(&piece.text);
             text.logged.extend(piece.logged);
