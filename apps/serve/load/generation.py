@@ -16,7 +16,10 @@ TEMPLATE = (
 
 
 def with_template(folder, path):
-    """The folder with a chat template, which `assets/decoder` has not."""
+    """The folder, with a chat template if it has none, as `assets/decoder`; a GGUF file as it is."""
+    names = ("chat_template.jinja", "tokenizer_config.json")
+    if not os.path.isdir(folder) or any(os.path.exists(os.path.join(folder, name)) for name in names):
+        return folder
     os.makedirs(path, exist_ok=True)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         shutil.copy(os.path.join(folder, name), path)

@@ -3,7 +3,7 @@
 # assets/decoder, by streaming clients:
 #
 #   apps/serve/load/run.sh [--seconds N] [--clients N] [--stream-seconds N] [--streams N] [--json] [--no-rival]
-#       [--only embeddings|generation]
+#       [--only embeddings|generation] [--decoder PATH]
 #
 # Installs the Python packages of requirements.txt at their pinned versions into target/load/venv, fetches
 # the model into target/minilm, builds the server, and hands over to load.py, which explains the rest.
