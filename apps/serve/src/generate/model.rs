@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
-use candle_dynquant::{AnyLayer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
+use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
 use candle_dynquant_support::decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
 
 /// Positions of a page, in which caches are counted: the step of their capacities.
@@ -173,7 +173,7 @@ impl Model {
 struct FloatProducts(usize);
 
 impl Visitor for FloatProducts {
-    fn layer(&mut self, _: &str, layer: &dyn AnyLayer) -> candle_dynquant::Result<()> {
+    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
         if layer.kind() != LayerKind::Embedding {
             let weights = layer.weight_infos();
             self.0 += weights.iter().filter(|weight| !weight.quantized).count();
