@@ -6,8 +6,8 @@
 #
 # datafusion compiles for many minutes, so this program is to be tested only where it or the public surface of the
 # library changed. What was tested is a fingerprint: a hash of the sources of the program, those of
-# apps/encoder and crates/support, the embedded model, this script, and docs/public-api.txt, which lists the public surface. The file
-# is committed with the change. A change of the library below an unchanged surface is left to the library's
+# apps/embed, the embedded model, this script, and docs/public-api.txt, which lists the public surface. The file is
+# committed with the change. A change of the library below an unchanged surface is left to the library's
 # tests and those of the other programs.
 #
 # DYNQUANT_LONG=1 has the test of a killed executor take 100,000 rows instead of 20,000.
@@ -21,7 +21,7 @@ manifest=apps/cluster/Cargo.toml
 fingerprint() {
     # Files that git knows or does not ignore, with their names; not the record itself, and no prose.
     git ls-files --cached --others --exclude-standard -- \
-        apps/cluster apps/encoder crates/support assets/bert docs/public-api.txt scripts/test_cluster.sh |
+        apps/cluster apps/embed assets/bert docs/public-api.txt scripts/test_cluster.sh |
         grep -v -e "^$recorded$" -e '\.md$' | LC_ALL=C sort -u |
         while IFS= read -r file; do [ ! -f "$file" ] || sha256sum "$file"; done |
         sha256sum | cut -d ' ' -f 1

@@ -19,6 +19,7 @@ chapters! {
     support "support.md"
     numerics "numerics.md"
     presets "presets.md"
+    embedding "embedding.md"
     decoders "decoders.md"
     performance "performance.md"
     checkpoints "checkpoints.md"

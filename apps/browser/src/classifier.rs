@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use candle_dynquant::Isa;
 use candle_dynquant::{Layer, Visitor};
-use dynquant_encoder::{Direction, Encoder, Head, Input, Task, Tokens, TokensError};
+use dynquant_embed::{Direction, Encoder, Head, Input, Task, Tokens, TokensError};
 use serde::Serialize;
 
 /// A BERT with a classification head, and its tokenizer.
@@ -92,7 +92,7 @@ impl Classifier {
         };
         let logits = self.answer(&tokens)?;
         let probabilities = softmax(&logits);
-        let labels = self.encoder.config.bert.labels.iter().cloned();
+        let labels = self.encoder.config.labels.iter().cloned();
         let classes = labels.zip(logits).zip(probabilities);
         let mut classes: Vec<Class> = classes
             .map(|((label, logit), probability)| Class {

@@ -10,7 +10,7 @@ use candle_dynquant::{Checkpoint, QConfigSpec};
 use candle_dynquant_io::{input, output};
 use clap::Parser;
 use dynquant_browser::Classifier;
-use dynquant_encoder::program::{self, print};
+use dynquant_embed::program::{self, print};
 
 /// The files of a model, and the most bytes that are read of them: the encoder's limits.
 const FILES: [(&str, u64); 3] = [

@@ -29,7 +29,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility, lit,
 };
-use dynquant_encoder::Head;
+use dynquant_embed::Head;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::Identity;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use blake3::Hasher;
-use dynquant_encoder::{Encoder, Head, Input, ModelOptions, Task};
+use dynquant_embed::{Encoder, Head, Input, ModelOptions, Task};
 use serde::{Deserialize, Serialize};
 
 /// A model, as plans name it.
@@ -68,7 +68,7 @@ fn hash_answers(hash: &mut Hasher, encoder: &Encoder) -> Result<()> {
     // Sums of float products may depend on the number of tokens, too.
     const LONGEST: usize = 24;
     for count in 1..=LONGEST.min(encoder.config.max_tokens) {
-        let id = |index| ((index * 7919 + count * 104_729) % encoder.config.bert.vocab_size) as u32;
+        let id = |index| ((index * 7919 + count * 104_729) % encoder.config.vocab_size) as u32;
         let ids: Vec<u32> = (0..count).map(id).collect();
         let tokens = encoder.tokenizer.encode(Input::Ids(&ids), None)?;
         let task = Task {

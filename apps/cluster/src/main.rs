@@ -17,7 +17,7 @@ mod signal;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use dynquant_encoder::program;
+use dynquant_embed::program;
 use mimalloc::MiMalloc;
 
 use options::{Command, Options};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::{Context, Result};
-use dynquant_encoder::{Direction, Encoder, Head, Input, ModelOptions, Task, Tokens};
+use dynquant_embed::{Direction, Encoder, Head, Input, ModelOptions, Task, Tokens};
 
 use crate::identity::Identity;
 
@@ -48,7 +48,7 @@ impl LoadedModel {
     /// The name of the class with the largest logit.
     pub fn label(&self, logits: &[f32]) -> Option<&str> {
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))?;
-        let labels = &self.encoder.config.bert.labels;
+        let labels = &self.encoder.config.labels;
         labels.get(best).map(String::as_str)
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
-use dynquant_encoder::ModelOptions;
+use dynquant_embed::ModelOptions;
 use tracing::level_filters::LevelFilter;
 
 /// Embeddings of a Parquet data set as an SQL function, on one machine or on a Ballista cluster.

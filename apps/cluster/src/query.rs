@@ -15,7 +15,7 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion_proto::protobuf::LogicalPlanNode;
-use dynquant_encoder::program::print;
+use dynquant_embed::program::print;
 use futures::StreamExt;
 use serde_json::json;
 

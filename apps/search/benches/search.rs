@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use dynquant_encoder::ModelOptions;
-use dynquant_encoder::program::{self, print};
+use dynquant_embed::ModelOptions;
+use dynquant_embed::program::{self, print};
 use dynquant_search::place::Place;
 use dynquant_search::progress::Progress;
 use dynquant_search::search::Searcher;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use dynquant_encoder::{Encoder, ModelOptions};
+use dynquant_embed::{Encoder, ModelOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::passages;

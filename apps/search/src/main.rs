@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use dynquant_encoder::program::{self, INTERRUPTED, print};
+use dynquant_embed::program::{self, INTERRUPTED, print};
 use dynquant_search::options::{Color, Command, IndexOptions, Options, QueryOptions};
 use dynquant_search::place::Place;
 use dynquant_search::progress::Progress;

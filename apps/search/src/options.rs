@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use dynquant_encoder::ModelOptions;
+use dynquant_embed::ModelOptions;
 
 use crate::walk::WalkOptions;
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use anyhow::Result;
-use dynquant_encoder::{Direction, Input, Tokenizer, Tokens, TokensError};
+use dynquant_embed::{Direction, Input, Tokenizer, Tokens, TokensError};
 use serde::{Deserialize, Serialize};
 
 /// The most tokens of a passage, special ones included, where the model takes them.

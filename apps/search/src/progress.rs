@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use dynquant_encoder::program::Interrupted;
+use dynquant_embed::program::Interrupted;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// The progress of an index that is made.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::input;
-use dynquant_encoder::{Encoder, Input, ModelOptions};
+use dynquant_embed::{Encoder, Input, ModelOptions};
 use serde::Serialize;
 
 use crate::graph::{Graph, Near};

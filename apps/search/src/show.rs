@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use anstyle::{AnsiColor, Style};
-use dynquant_encoder::program::print;
+use dynquant_embed::program::print;
 
 use crate::highlight::Words;
 use crate::search::{Answer, Hit, Occurrence};

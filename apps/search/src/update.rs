@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_dynquant_io::input;
-use dynquant_encoder::{Encoder, Head, ModelOptions, Task, Tokens};
+use dynquant_embed::{Encoder, Head, ModelOptions, Task, Tokens};
 use rayon::prelude::*;
 use serde::Serialize;
 

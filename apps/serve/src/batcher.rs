@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use dynquant_encoder::{Model, Task};
+use dynquant_embed::{Model, Task};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::metrics::Metrics;

@@ -17,7 +17,7 @@ mod workers;
 
 use std::process::ExitCode;
 
-use dynquant_encoder::program;
+use dynquant_embed::program;
 use mimalloc::MiMalloc;
 
 use options::Options;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use dynquant_encoder::{Head, Tokens};
+use dynquant_embed::{Head, Tokens};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Refusal;

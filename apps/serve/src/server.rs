@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use dynquant_encoder::{Encoder, ModelOptions};
+use dynquant_embed::{Encoder, ModelOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};

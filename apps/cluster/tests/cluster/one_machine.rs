@@ -7,7 +7,7 @@ use datafusion::arrow::array::{
     ArrayRef, DictionaryArray, LargeStringArray, StringArray, StringViewArray,
 };
 use datafusion::arrow::datatypes::Int32Type;
-use dynquant_encoder::{Encoder, Head, Input, Preset, Task};
+use dynquant_embed::{Encoder, Head, Input, Preset, Task};
 
 use crate::data::{self, Bits};
 use crate::process::{ok, run};

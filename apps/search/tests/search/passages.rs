@@ -1,6 +1,6 @@
 //! How texts are cut.
 
-use dynquant_encoder::{Encoder, Input, Preset};
+use dynquant_embed::{Encoder, Input, Preset};
 use dynquant_search::passages::{Passage, Splitter, key, max_tokens};
 
 fn encoder() -> Encoder {

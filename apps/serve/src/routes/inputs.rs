@@ -1,6 +1,6 @@
 //! Texts as both APIs write them, and their tokens.
 
-use dynquant_encoder::{Direction, Input, Tokenizer, Tokens, TokensError};
+use dynquant_embed::{Direction, Input, Tokenizer, Tokens, TokensError};
 use serde::Deserialize;
 
 use crate::error::Refusal;

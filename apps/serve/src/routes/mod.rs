@@ -15,7 +15,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use candle_dynquant_support::decoder::Texts;
-use dynquant_encoder::{Config, Direction, Head, Tokenizer, Tokens};
+use dynquant_embed::{Config, Direction, Head, Tokenizer, Tokens};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 

@@ -7,7 +7,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use dynquant_encoder::{Direction, Head};
+use dynquant_embed::{Direction, Head};
 use serde::{Deserialize, Serialize};
 
 use super::App;

@@ -7,7 +7,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use dynquant_encoder::Pooling;
 use serde_json::{Value, json};
 
 use super::{App, Served};
@@ -46,17 +45,13 @@ fn model_type(served: &Served) -> Value {
         Served::Embedder(embedder) => embedder,
         Served::Generator(_) => return json!("generation"),
     };
-    let labels = || embedder.config.bert.labels.iter().enumerate();
+    let labels = || embedder.config.labels.iter().enumerate();
     if embedder.is_classifier {
         let ids: BTreeMap<_, _> = labels().map(|(id, name)| (id.to_string(), name)).collect();
         let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();
         return json!({"classifier": {"id2label": ids, "label2id": names}});
     }
-    let pooling = match embedder.config.pooling {
-        Pooling::Mean => "mean",
-        Pooling::Cls => "cls",
-    };
-    json!({"embedding": {"pooling": pooling}})
+    json!({"embedding": {"pooling": embedder.config.pooling.to_string()}})
 }
 
 /// `GET /health`: status 200 while requests are taken.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use dynquant_encoder::{Direction, Head};
+use dynquant_embed::{Direction, Head};
 use serde::{Deserialize, Serialize};
 
 use super::App;
@@ -119,7 +119,7 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Re
     };
     let asked = app.ask(admission, Head::Classes, "inputs", texts, cut);
     let answered = asked.await?;
-    let labels = &embedder.config.bert.labels;
+    let labels = &embedder.config.labels;
     let ranked = |logits| ranked(labels, scores(logits, request.raw_scores));
     let mut predictions = answered.vectors.into_iter().map(ranked);
     let predictions = if is_batch {

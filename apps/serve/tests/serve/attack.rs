@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use dynquant_encoder::program::print::note;
+use dynquant_embed::program::print::note;
 use serde_json::{Value, json};
 
 use crate::process::{PATIENCE, Server};

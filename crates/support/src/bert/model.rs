@@ -1,6 +1,5 @@
 //! BERT: an ordinary candle model, ported to int8 by `nn::Linear`, `nn::Embedding`, `nn::Attention`
-//! and one derive per struct. Here texts are padded to one length; `rows` computes them without
-//! padding.
+//! and one derive per struct. Texts are padded to one length.
 
 use candle_core::{DType, Result, Tensor};
 use candle_dynquant::{Quantizable, nn};
@@ -18,8 +17,8 @@ pub struct Batch {
 /// The encoder with the heads that its checkpoint has.
 #[derive(Quantizable, Clone)]
 pub struct Bert {
-    pub(super) embeddings: Embeddings,
-    pub(super) encoder: Encoder,
+    embeddings: Embeddings,
+    encoder: Encoder,
     pooler: Option<Pooler>,
     classifier: Option<nn::Linear>,
 }
@@ -31,16 +30,6 @@ impl Bert {
     pub fn load(config: &Config, prefixed: bool, vb: VarBuilder<'_>) -> Result<Self> {
         let bert = if prefixed { vb.pp("bert") } else { vb.clone() };
         let pools = bert.contains_tensor("pooler.dense.weight");
-        Self::load_with(config, pools, &bert, &vb)
-    }
-
-    /// Loads the encoder from `bert`, and from `vb` a classifier if there is one, which `pools`.
-    pub(super) fn load_with(
-        config: &Config,
-        pools: bool,
-        bert: &VarBuilder<'_>,
-        vb: &VarBuilder<'_>,
-    ) -> Result<Self> {
         let classifies = config.says_classifier || vb.contains_tensor("classifier.weight");
         let pooler = || Pooler::load(config, bert.pp("pooler"));
         let classifier = || {
@@ -70,9 +59,7 @@ impl Bert {
         let type_0 = Tensor::zeros(1, DType::U32, device)?;
         let positions = Tensor::arange(0, ids.dim(1)? as u32, device)?;
         let hidden = self.embeddings.forward(ids, &type_0, &positions)?;
-        self.encoder.forward(hidden, &|attention, projected| {
-            attention.attend(projected, Some(&mask))
-        })
+        self.encoder.forward(hidden, &mask)
     }
 
     /// The model's answers, a row for each text: logits `[batch, labels]` of a classifier, else
@@ -106,7 +93,7 @@ fn mean_of_tokens(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
 
 /// Word, position and token type.
 #[derive(Quantizable, Clone)]
-pub(super) struct Embeddings {
+struct Embeddings {
     word_embeddings: nn::Embedding,
     position_embeddings: nn::Embedding,
     token_type_embeddings: nn::Embedding,
@@ -125,7 +112,7 @@ impl Embeddings {
     }
 
     /// Of types and positions one may stand for all.
-    pub(super) fn forward(
+    fn forward(
         &self,
         ids: &Tensor,
         types: &Tensor,
@@ -139,11 +126,8 @@ impl Embeddings {
     }
 }
 
-/// Lets the tokens of a call attend to each other, from their queries, keys and values.
-pub(super) type Attend<'a> = dyn Fn(&SelfAttention, [Tensor; 3]) -> Result<Tensor> + 'a;
-
 #[derive(Quantizable, Clone)]
-pub(super) struct Encoder {
+struct Encoder {
     layer: Vec<Layer>,
 }
 
@@ -156,9 +140,9 @@ impl Encoder {
         })
     }
 
-    pub(super) fn forward(&self, mut hidden: Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+    fn forward(&self, mut hidden: Tensor, mask: &Tensor) -> Result<Tensor> {
         for layer in &self.layer {
-            hidden = layer.forward(&hidden, attend)?;
+            hidden = layer.forward(&hidden, mask)?;
         }
         Ok(hidden)
     }
@@ -181,8 +165,8 @@ impl Layer {
         })
     }
 
-    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
-        let attended = self.attention.forward(hidden, attend)?;
+    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let attended = self.attention.forward(hidden, mask)?;
         let inner = self.intermediate.forward(&attended)?;
         self.output.forward(&inner, &attended)
     }
@@ -203,14 +187,14 @@ impl Attention {
         })
     }
 
-    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
-        let attended = self.self_attention.forward(hidden, attend)?;
+    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let attended = self.self_attention.forward(hidden, mask)?;
         self.output.forward(&attended, hidden)
     }
 }
 
 #[derive(Quantizable, Clone)]
-pub(super) struct SelfAttention {
+struct SelfAttention {
     query: nn::Linear,
     key: nn::Linear,
     value: nn::Linear,
@@ -232,17 +216,9 @@ impl SelfAttention {
         })
     }
 
-    fn forward(&self, hidden: &Tensor, attend: &Attend<'_>) -> Result<Tensor> {
+    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let projections = [&self.query, &self.key, &self.value];
-        attend(self, nn::Linear::forward_each(projections, hidden)?)
-    }
-
-    /// The contexts of texts of one length, `[batch, seq, size]` as their queries are.
-    pub(super) fn attend(
-        &self,
-        [query, key, value]: [Tensor; 3],
-        mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
+        let [query, key, value] = nn::Linear::forward_each(projections, hidden)?;
         let (batch, seq, size) = query.dims3()?;
         let head_size = size / self.heads;
         // [batch, seq, size] -> [batch, heads, seq, head_size], a view

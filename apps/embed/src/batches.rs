@@ -1,0 +1,147 @@
+//! Many texts through a model, in batches of near lengths.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::tokenizer::{Direction, Input};
+use crate::{Encoder, Head, Preset, Task, Tokens};
+
+/// The most tokens of a batch of several texts: what a layer makes of them stays in some MB.
+const MOST_TOKENS: usize = 8192;
+
+/// How a model is opened and used.
+///
+/// ```
+/// use dynquant_embed::{Options, Preset};
+///
+/// let options = Options::new()
+///     .preset(Preset::Float16)
+///     .batch_size(64)
+///     .max_tokens(256)
+///     .on_progress(|done, all| eprintln!("{done} of {all}"));
+/// ```
+pub struct Options {
+    preset: Option<Preset>,
+    batch_size: usize,
+    max_tokens: Option<usize>,
+    progress: Option<Box<Progress>>,
+}
+
+/// Told how many texts are done, of how many.
+type Progress = dyn Fn(usize, usize) + Send + Sync;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            preset: None,
+            batch_size: 32,
+            max_tokens: None,
+            progress: None,
+        }
+    }
+}
+
+impl Options {
+    /// int8 where weights are float, 32 texts a batch, as many tokens as the model takes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How float weights are quantized; for a folder that is quantized already it is a mistake.
+    #[must_use]
+    pub fn preset(self, preset: Preset) -> Self {
+        let preset = Some(preset);
+        Self { preset, ..self }
+    }
+
+    /// The most texts of a batch. Answers have the same bits in any.
+    #[must_use]
+    pub fn batch_size(self, batch_size: usize) -> Self {
+        Self { batch_size, ..self }
+    }
+
+    /// The most tokens of a text, special ones included; longer texts are cut at their end.
+    #[must_use]
+    pub fn max_tokens(self, max_tokens: usize) -> Self {
+        let max_tokens = Some(max_tokens);
+        Self { max_tokens, ..self }
+    }
+
+    /// Called after each batch with the number of texts that are done, and of all.
+    #[must_use]
+    pub fn on_progress(self, progress: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
+        let progress: Option<Box<Progress>> = Some(Box::new(progress));
+        Self { progress, ..self }
+    }
+
+    pub(crate) fn open(self, dir: &Path) -> Result<Batches> {
+        ensure!(self.batch_size > 0, "batch_size: expected 1 or more, got 0");
+        let mut encoder = Encoder::open(dir, self.preset)?;
+        if let Some(limit) = self.max_tokens {
+            let most = encoder.config.max_tokens;
+            ensure!(
+                limit <= most,
+                "max_tokens: expected at most {most}, which the model takes, got {limit}"
+            );
+            encoder.tokenizer.limit(limit).context("max_tokens")?;
+        }
+        Ok(Batches {
+            encoder,
+            size: self.batch_size,
+            progress: self.progress,
+        })
+    }
+}
+
+/// A model that answers batches.
+pub(crate) struct Batches {
+    pub encoder: Encoder,
+    size: usize,
+    progress: Option<Box<Progress>>,
+}
+
+impl Batches {
+    /// The tokens of inputs, cut at their ends.
+    pub fn tokens<'a>(&self, inputs: impl Iterator<Item = Input<'a>>) -> Result<Vec<Tokens>> {
+        let cut = Some(Direction::Right);
+        let encode = |(index, input)| {
+            let tokens = self.encoder.tokenizer.encode(input, cut);
+            tokens.with_context(|| format!("text {index}"))
+        };
+        inputs.enumerate().map(encode).collect()
+    }
+
+    /// The answers to all, in their order.
+    pub fn answer(&self, texts: &[Tokens], head: Head) -> Result<Vec<Vec<f32>>> {
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        order.sort_by_key(|&index| texts[index].len());
+        let mut answers = vec![Vec::new(); texts.len()];
+        let mut rest = order.as_slice();
+        while let Some(&first) = rest.first() {
+            // Of no less than one text, and the shortest ones first.
+            let fit = (MOST_TOKENS / texts[first].len()).clamp(1, self.size);
+            let count = (1..=fit.min(rest.len())).rev();
+            let count = count
+                .into_iter()
+                .find(|&count| count == 1 || count * texts[rest[count - 1]].len() <= MOST_TOKENS);
+            let (batch, others) = rest.split_at(count.unwrap_or(1));
+            let tasks: Vec<Task<'_>> = batch
+                .iter()
+                .map(|&index| Task {
+                    tokens: &texts[index],
+                    head,
+                })
+                .collect();
+            let of_batch = self.encoder.model.answer(&tasks)?;
+            for (&index, answer) in batch.iter().zip(of_batch) {
+                answers[index] = answer;
+            }
+            rest = others;
+            if let Some(progress) = &self.progress {
+                progress(texts.len() - rest.len(), texts.len());
+            }
+        }
+        Ok(answers)
+    }
+}

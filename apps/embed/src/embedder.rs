@@ -1,0 +1,207 @@
+//! Texts in, vectors out.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use crate::batches::{Batches, Options};
+use crate::modules::normalized;
+use crate::prompts::Prompts;
+use crate::tokenizer::Input;
+use crate::{Encoder, Head};
+
+/// A model that makes vectors of texts, from a folder of sentence-transformers or transformers.
+///
+/// The bits of a vector do not depend on the other texts of a call, nor on the batches.
+///
+/// ```
+/// use dynquant_embed::Embedder;
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/encoders/bert");
+/// let embedder = Embedder::open(folder)?;
+/// let vectors = embedder.embed(&["a text", "another one"])?;
+/// assert_eq!(vectors.len(), 2);
+/// assert_eq!(vectors[0].len(), embedder.dimensions());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Embedder {
+    batches: Batches,
+    prompts: Prompts,
+    /// Numbers that are kept of a vector, if not all.
+    cut: Option<usize>,
+}
+
+impl Embedder {
+    /// Opens a folder with `config.json`, `tokenizer.json`, weights in safetensors, and what
+    /// sentence-transformers writes beside them. Float weights become int8.
+    ///
+    /// # Errors
+    /// When a file is missing, malformed, does not fit the others, or asks for what is not
+    /// supported.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(dir, Options::new())
+    }
+
+    /// As [`open`](Self::open), by options.
+    ///
+    /// # Errors
+    /// Also when an option does not fit the model.
+    pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
+        let dir = dir.as_ref();
+        Ok(Self {
+            batches: options.open(dir)?,
+            prompts: Prompts::read(dir)?,
+            cut: None,
+        })
+    }
+
+    /// Keeps the first numbers of each vector, normalized anew: for models that were trained so
+    /// (Matryoshka).
+    ///
+    /// # Errors
+    /// When the vectors have fewer numbers.
+    pub fn cut_to(mut self, dimensions: usize) -> Result<Self> {
+        let all = self.encoder().config.embedding_size;
+        ensure!(
+            (1..=all).contains(&dimensions),
+            "dimensions: expected 1 to {all}, got {dimensions}"
+        );
+        self.cut = Some(dimensions);
+        Ok(self)
+    }
+
+    /// Sets the prompt of that name, such as `query` or `document`, in place of the folder's.
+    #[must_use]
+    pub fn with_prompt(mut self, name: &str, prompt: &str) -> Self {
+        self.prompts.set(name, prompt);
+        self
+    }
+
+    /// Numbers of a vector.
+    pub fn dimensions(&self) -> usize {
+        self.cut.unwrap_or(self.encoder().config.embedding_size)
+    }
+
+    /// Whether vectors have the length 1: the folder says so, or they are cut.
+    pub fn is_normalized(&self) -> bool {
+        self.encoder().config.normalize || self.cut.is_some()
+    }
+
+    /// The model, for what is not here.
+    pub fn encoder(&self) -> &Encoder {
+        &self.batches.encoder
+    }
+
+    /// The vectors of texts, `dimensions` numbers each, behind the folder's default prompt if it
+    /// has one.
+    ///
+    /// # Errors
+    /// When a text has no tokens, or the model fails.
+    pub fn embed(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
+        self.behind(self.prompts.first(&[]), texts)
+    }
+
+    /// As [`embed`](Self::embed) for questions: behind the prompt `query`, or the default.
+    ///
+    /// # Errors
+    /// As [`embed`](Self::embed).
+    pub fn embed_queries(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
+        self.behind(self.prompts.first(&["query"]), texts)
+    }
+
+    /// As [`embed`](Self::embed) for what is searched: behind the prompt `document`, `passage` or
+    /// `corpus`, the first that there is, or the default.
+    ///
+    /// # Errors
+    /// As [`embed`](Self::embed).
+    pub fn embed_documents(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
+        let names = ["document", "passage", "corpus"];
+        self.behind(self.prompts.first(&names), texts)
+    }
+
+    /// As [`embed`](Self::embed), behind the prompt of that name.
+    ///
+    /// # Errors
+    /// Also when there is no such prompt.
+    pub fn embed_as(&self, name: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
+        self.behind(self.prompts.named(name)?, texts)
+    }
+
+    fn behind(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
+        let texts = texts
+            .iter()
+            .map(|text| format!("{prompt}{}", text.as_ref()));
+        let texts: Vec<String> = texts.collect();
+        let mut tokens = self
+            .batches
+            .tokens(texts.iter().map(|text| Input::Text(text)))?;
+        if !prompt.is_empty() {
+            let count = self.encoder().tokenizer.prompt_tokens(prompt)?;
+            tokens.iter_mut().for_each(|tokens| tokens.prompt = count);
+        }
+        let vectors = self.batches.answer(&tokens, Head::Embedding)?;
+        Ok(vectors
+            .into_iter()
+            .map(|vector| self.finished(vector))
+            .collect())
+    }
+
+    fn finished(&self, mut vector: Vec<f32>) -> Vec<f32> {
+        vector.truncate(self.dimensions());
+        if self.is_normalized() {
+            return normalized(vector);
+        }
+        vector
+    }
+}
+
+/// A vector in a quarter of the bytes: codes of 8 bits, and the number that each code counts.
+///
+/// ```
+/// use dynquant_embed::Int8Vector;
+///
+/// let vector = Int8Vector::of(&[0.5, -1., 0.25]);
+/// assert_eq!(vector.codes, [64, -127, 32]);
+/// assert!((vector.dot(&vector) - 1.3125).abs() < 0.01);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Int8Vector {
+    /// -127 to 127.
+    pub codes: Vec<i8>,
+    /// The factor of the codes, the greatest magnitude of the vector by 127.
+    pub scale: f32,
+}
+
+impl Int8Vector {
+    /// The vector in 8 bits, each number within half of its `scale`.
+    pub fn of(vector: &[f32]) -> Self {
+        let max = vector.iter().fold(0f32, |max, x| max.max(x.abs()));
+        let scale = max / 127.;
+        let code = |x: &f32| {
+            if scale > 0. {
+                (x / scale).round() as i8
+            } else {
+                0
+            }
+        };
+        Self {
+            codes: vector.iter().map(code).collect(),
+            scale,
+        }
+    }
+
+    /// The numbers that the codes stand for.
+    pub fn to_f32(&self) -> Vec<f32> {
+        self.codes
+            .iter()
+            .map(|code| f32::from(*code) * self.scale)
+            .collect()
+    }
+
+    /// The sum of the products with another vector: the cosine, if both are normalized.
+    pub fn dot(&self, other: &Self) -> f32 {
+        let products = self.codes.iter().zip(&other.codes);
+        let sum: i64 = products.map(|(a, b)| i64::from(*a) * i64::from(*b)).sum();
+        sum as f32 * self.scale * other.scale
+    }
+}

@@ -1,0 +1,247 @@
+//! A model as files: configuration, tokenizer and weights, read and checked together.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device};
+use candle_dynquant::{Checkpoint, quantize_dynamic};
+use candle_dynquant_io::input;
+use candle_nn::VarBuilder;
+
+use crate::config::Texts;
+use crate::models::{Architecture, Network};
+use crate::modules::{MODULES, Module, Modules};
+use crate::{Config, Model, Preset, Tokenizer};
+
+/// The files of a folder that decide on answers, beside `*.safetensors` and those of modules.
+const TEXTS: [&str; 4] = [CONFIG, TOKENIZER, SENTENCE, MODULES];
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const SENTENCE: &str = "sentence_bert_config.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// The longest text file that is read. Parsed, JSON takes up to a hundred times its length.
+const MAX_TEXT: u64 = 4 << 20;
+/// The longest `tokenizer.json` that is read; Gemma's has 33 MB.
+const MAX_TOKENIZER: u64 = 64 << 20;
+
+/// The files of the embedded model: configuration, tokenizer and weights.
+const EMBEDDED: [&[u8]; 3] = [
+    include_bytes!("../../../assets/bert/config.json"),
+    include_bytes!("../../../assets/bert/tokenizer.json"),
+    include_bytes!("../../../assets/bert/model.safetensors"),
+];
+
+/// All that is needed to answer texts.
+pub struct Encoder {
+    /// The name of the folder, or of the embedded model.
+    pub name: String,
+    /// The parameters of the model.
+    pub config: Config,
+    /// Texts to tokens.
+    pub tokenizer: Tokenizer,
+    /// Tokens to answers.
+    pub model: Model,
+    /// How the weights are stored: the name of a preset, or `quantized` as the folder has them.
+    pub dtype: String,
+}
+
+impl Encoder {
+    /// The classifier of Debian packages in `assets/bert`, which is part of the program.
+    ///
+    /// # Errors
+    /// When it cannot be quantized.
+    pub fn embedded(preset: Preset) -> Result<Self> {
+        let name = "assets/bert";
+        let [config, tokenizer, weights] = EMBEDDED;
+        let config = Config::parse(&Texts {
+            name,
+            config: std::str::from_utf8(config)?,
+            ..Texts::default()
+        })?;
+        let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
+        let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
+        let network = quantized(load(&config, vb)?, preset)?;
+        Ok(Self {
+            name: "debian-sections".to_owned(),
+            model: Model::new(network, &config, Vec::new())?,
+            config,
+            tokenizer,
+            dtype: preset.to_string(),
+        })
+    }
+
+    /// The model that the files of a Hugging Face folder are, by their contents: what a browser has
+    /// instead of a folder. Weights are as in `model.safetensors`, float or quantized, and taken as
+    /// they are; `name` is for error messages.
+    ///
+    /// # Errors
+    /// When a file is malformed, or does not fit the others.
+    pub fn from_bytes(
+        name: &str,
+        config: &str,
+        tokenizer: &[u8],
+        weights: Vec<u8>,
+    ) -> Result<Self> {
+        let config = Config::parse(&Texts {
+            name,
+            config,
+            ..Texts::default()
+        })?;
+        let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
+        let checkpoint = Checkpoint::from_bytes(&format!("{name}/model.safetensors"), weights)?;
+        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+        let network = load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
+            .with_context(|| name.to_owned())?;
+        Ok(Self {
+            name: name.to_owned(),
+            model: Model::new(network, &config, Vec::new())?,
+            config,
+            tokenizer,
+            dtype: if is_quantized {
+                "quantized".to_owned()
+            } else {
+                Preset::None.to_string()
+            },
+        })
+    }
+
+    /// Reads a Hugging Face folder. Floats are quantized by `preset`, [`Preset::Int8`] if there is
+    /// none; of a folder that is quantized already, `preset` must be `None`.
+    ///
+    /// # Errors
+    /// When a file is missing, malformed, or does not fit the others.
+    pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
+        ensure!(
+            dir.is_dir(),
+            "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
+            dir.display(),
+            if dir.exists() {
+                "a file"
+            } else {
+                "no such folder"
+            },
+        );
+        let name = dir.display().to_string();
+        let modules = Modules::read(dir)?;
+        let pooling = optional_text(&modules.pooling)?;
+        let mut config = Config::parse(&Texts {
+            name: &name,
+            config: &text(&dir.join(CONFIG))?,
+            pooling: pooling.map(|text| (modules.pooling.display().to_string(), text)),
+            sentence: optional_text(&dir.join(SENTENCE))?.as_deref(),
+            tokenizer: optional_text(&dir.join(TOKENIZER_CONFIG))?.as_deref(),
+        })?;
+        let mut behind = Vec::new();
+        for (kind, folder) in &modules.others {
+            let module = Module::open(*kind, folder, config.embedding_size)?;
+            config.embedding_size = module.outputs(config.embedding_size);
+            behind.push(module);
+        }
+        config.normalize = behind
+            .pop_if(|last| matches!(last, Module::Normalize))
+            .is_some();
+        let path = dir.join(TOKENIZER);
+        let tokenizer = read(&path, MAX_TOKENIZER)?;
+        let tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
+
+        let checkpoint = Checkpoint::open(dir)?;
+        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+        let network = load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
+            .with_context(|| name.clone())?;
+        let (network, dtype) = match (is_quantized, preset) {
+            (true, None) => (network, "quantized".to_owned()),
+            (true, Some(preset)) => anyhow::bail!(
+                "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
+            ),
+            (false, preset) => {
+                let preset = preset.unwrap_or_default();
+                (quantized(network, preset)?, preset.to_string())
+            }
+        };
+        Ok(Self {
+            name: folder_name(dir),
+            model: Model::new(network, &config, behind)?,
+            config,
+            tokenizer,
+            dtype,
+        })
+    }
+}
+
+/// The BLAKE3 hash, in hexadecimal, of the files of a folder that decide on answers; of the
+/// embedded model if there is no folder.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
+    let mut all = blake3::Hasher::new();
+    let Some(dir) = dir else {
+        for bytes in EMBEDDED {
+            all.update(blake3::hash(bytes).as_bytes());
+        }
+        return Ok(all.finalize().to_string());
+    };
+    let reading = || format!("{}: expected a readable folder", dir.display());
+    let mut names = TEXTS.map(PathBuf::from).to_vec();
+    let own = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_owned();
+    let modules = Modules::read(dir)?;
+    names.push(own(&modules.pooling));
+    names.extend(modules.folders().map(|folder| own(folder).join(CONFIG)));
+    let folders = modules.folders().filter(|folder| folder.is_dir());
+    for folder in std::iter::once(dir).chain(folders) {
+        for entry in fs::read_dir(folder).with_context(reading)? {
+            let name = own(folder).join(entry.with_context(reading)?.file_name());
+            if name.extension().is_some_and(|it| it == "safetensors") {
+                names.push(name);
+            }
+        }
+    }
+    names.sort();
+    for name in names {
+        let path = dir.join(&name);
+        if path.is_file() {
+            let mut hasher = blake3::Hasher::new();
+            (input::open(&path).and_then(|file| hasher.update_reader(file).map(|_| ())))
+                .with_context(|| format!("{}: expected a readable file", path.display()))?;
+            all.update(name.as_os_str().as_encoded_bytes());
+            all.update(hasher.finalize().as_bytes());
+        }
+    }
+    Ok(all.finalize().to_string())
+}
+
+fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Network> {
+    let (keys, labels) = (&config.keys, config.labels.len());
+    let network = Architecture::of(keys)?.load(keys, &config.sizes, labels, vb);
+    network.context("expected the weights that config.json describes")
+}
+
+fn quantized(mut network: Network, preset: Preset) -> Result<Network> {
+    if let Some(spec) = preset.spec() {
+        quantize_dynamic(&mut network, &spec)?;
+    }
+    Ok(network)
+}
+
+/// The last part of the path, also of `.` and `..`.
+fn folder_name(dir: &Path) -> String {
+    let absolute = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let name = absolute.file_name().unwrap_or(absolute.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+pub(crate) fn text(path: &Path) -> Result<String> {
+    String::from_utf8(read(path, MAX_TEXT)?)
+        .with_context(|| format!("{}: expected a text in UTF-8", path.display()))
+}
+
+pub(crate) fn optional_text(path: &Path) -> Result<Option<String>> {
+    path.exists().then(|| text(path)).transpose()
+}
+
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    input::read(path, limit)
+        .with_context(|| format!("{}: expected a readable file", path.display()))
+}

@@ -1,0 +1,139 @@
+//! Today's encoders of texts on the CPU, quantized by candle-dynquant: [`Embedder`] for vectors,
+//! [`Reranker`] for the order of answers, [`Classifier`] for classes, each from a folder of
+//! transformers or sentence-transformers.
+//!
+//! ```
+//! use dynquant_embed::{Embedder, Options};
+//!
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/encoders/bert");
+//! let embedder = Embedder::open_with(folder, Options::new().batch_size(64))?;
+//! let documents = embedder.embed_documents(&["Paris lies on the Seine.", "Snow is cold."])?;
+//! let queries = embedder.embed_queries(&["Where is Paris?"])?;
+//! let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+//! let scores: Vec<f32> = documents.iter().map(|it| dot(it, &queries[0])).collect();
+//! assert_eq!(scores.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Below them is [`Encoder`]: tokens in, embeddings and logits out, for programs with queues and
+//! limits of their own. The bits of an answer do not depend on the other texts of its call: see
+//! [`Model::answer`].
+//!
+//! ```
+//! use dynquant_embed::{Encoder, Head, Input, Preset, Task};
+//!
+//! let encoder = Encoder::embedded(Preset::Int8)?;
+//! let tokens = encoder.tokenizer.encode(Input::Text("Terminal text editor"), None)?;
+//! let answers = encoder.model.answer(&[Task { tokens: &tokens, head: Head::Embedding }])?;
+//! assert_eq!(answers[0].len(), encoder.config.embedding_size);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Architectures
+//!
+//! | `model_type` | for example | head |
+//! |---|---|---|
+//! | `bert` | bge, e5, all-MiniLM, mxbai, arctic-embed | yes |
+//! | `bert` with ALiBi | jina-embeddings-v2 | yes |
+//! | `roberta`, `xlm-roberta`, `camembert` | bge-m3, multilingual-e5, bge-reranker-v2-m3 | yes |
+//! | `distilbert` | multi-qa-distilbert | yes |
+//! | `mpnet` | all-mpnet-base | yes |
+//! | `modernbert` | gte-modernbert, modernbert-embed, its reranker | yes |
+//! | `nomic_bert` | nomic-embed-text-v1.5 (no mixture of experts) | yes |
+//! | `new`, `gte` | gte-multilingual, arctic-embed-m-v2.0 | yes |
+//! | `qwen3` | Qwen3-Embedding | `score` |
+//! | `gemma3_text` | EmbeddingGemma | `score` |
+
+mod batches;
+mod classifier;
+mod config;
+mod embedder;
+mod folder;
+mod json;
+mod keys;
+mod model;
+mod models;
+mod modules;
+mod options;
+mod pooling;
+#[cfg(feature = "program")]
+pub mod program;
+mod prompts;
+mod reranker;
+mod tokenizer;
+
+pub use batches::Options;
+pub use classifier::Classifier;
+pub use config::Config;
+pub use embedder::{Embedder, Int8Vector};
+pub use folder::Encoder;
+pub use model::{Head, Model, Task};
+pub use options::ModelOptions;
+pub use pooling::{Mode, Pooling};
+pub use reranker::Reranker;
+pub use tokenizer::{Direction, Input, Tokenizer, Tokens, TokensError};
+
+use std::fmt;
+use std::str::FromStr;
+
+use candle_dynquant::QConfigSpec;
+
+/// How the weights of a float model are quantized when it is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preset {
+    /// int8 weights per channel, activations per token.
+    #[default]
+    Int8,
+    /// The same with weights of half the codes, which x86-64 CPUs without VNNI multiply faster.
+    Int8ReduceRange,
+    /// bfloat16 weights and activations.
+    BFloat16,
+    /// float16 weights, f32 activations.
+    Float16,
+    /// Nothing: the model stays f32.
+    None,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Int8,
+        Self::Int8ReduceRange,
+        Self::BFloat16,
+        Self::Float16,
+        Self::None,
+    ];
+
+    fn spec(self) -> Option<QConfigSpec> {
+        match self {
+            Self::Int8 => Some(QConfigSpec::int8()),
+            Self::Int8ReduceRange => Some(QConfigSpec::int8_reduce_range()),
+            Self::BFloat16 => Some(QConfigSpec::bfloat16()),
+            Self::Float16 => Some(QConfigSpec::float16()),
+            Self::None => None,
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Int8 => "int8",
+            Self::Int8ReduceRange => "int8_reduce_range",
+            Self::BFloat16 => "bfloat16",
+            Self::Float16 => "float16",
+            Self::None => "none",
+        })
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|it| it.to_string() == word);
+        known.ok_or_else(|| {
+            format!("expected int8, int8_reduce_range, bfloat16, float16 or none, got {word:?}")
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! The model as a function from texts to answers.
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+use candle_dynquant::LayerKind;
+use candle_dynquant::{Layer, Quantizable, Visitor, Walk};
+
+use crate::models::{Network, Rows, matrix};
+use crate::modules::Module;
+use crate::{Config, Pooling, Tokens};
+
+/// A kind of answer to a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Its embedding, `embedding_size` numbers, without the normalization that a folder may end
+    /// with.
+    Embedding,
+    /// Its logits, one for each label.
+    Classes,
+}
+
+/// A text and what is asked of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// The text.
+    pub tokens: &'a Tokens,
+    /// The kind of answer.
+    pub head: Head,
+}
+
+/// A model that answers texts.
+pub struct Model {
+    network: Network,
+    pooling: Pooling,
+    /// Behind the pooling.
+    modules: Vec<Module>,
+    one_by_one: bool,
+    /// Whether the head takes one text at a time.
+    heads_one_by_one: bool,
+}
+
+impl Model {
+    /// Finds out whether the texts of a call may be computed together.
+    pub(crate) fn new(network: Network, config: &Config, modules: Vec<Module>) -> Result<Self> {
+        let mut model = Self {
+            one_by_one: false,
+            heads_one_by_one: network
+                .head
+                .as_ref()
+                .map_or(Ok(false), has_float_products)?,
+            pooling: config.pooling.clone(),
+            modules,
+            network,
+        };
+        model.one_by_one =
+            has_float_products(&model.network.model)? || !model.rows_are_independent(config)?;
+        Ok(model)
+    }
+
+    /// Whether [`Head::Classes`] can be asked.
+    pub fn is_classifier(&self) -> bool {
+        self.network.head.is_some()
+    }
+
+    /// Shows each layer to `visitor`.
+    ///
+    /// # Errors
+    /// The first error of the visitor.
+    pub fn walk(&self, visitor: &mut dyn Visitor) -> candle_dynquant::Result<()> {
+        Walk::over(&self.network, visitor)
+    }
+
+    /// Whether the texts of a call are computed one after the other: those of a model with a float
+    /// product, whose sums depend on the number of rows, or with one scale for the activations of a
+    /// call, in which texts would influence each other.
+    pub fn is_one_by_one(&self) -> bool {
+        self.one_by_one
+    }
+
+    /// The answers to `tasks`, in their order, each with the same bits as if it were alone.
+    ///
+    /// # Errors
+    /// When the model fails, or classes are asked of a model without a classification head.
+    pub fn answer(&self, tasks: &[Task<'_>]) -> Result<Vec<Vec<f32>>> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.one_by_one {
+            let each = tasks.chunks(1).map(|task| self.together(task));
+            return Ok(each.collect::<Result<Vec<_>>>()?.concat());
+        }
+        self.together(tasks)
+    }
+
+    fn together(&self, tasks: &[Task<'_>]) -> Result<Vec<Vec<f32>>> {
+        // Texts of one length are adjacent, so that attention takes them at once.
+        let mut order: Vec<usize> = (0..tasks.len()).collect();
+        order.sort_by_key(|&index| tasks[index].tokens.len());
+        let sorted: Vec<Task<'_>> = order.iter().map(|&index| tasks[index]).collect();
+
+        let rows = Rows::of(sorted.iter().map(|task| task.tokens));
+        let hidden = self.network.model.forward(&rows)?;
+        let answers = self.heads(&sorted, &hidden)?;
+        let mut in_order = vec![Vec::new(); tasks.len()];
+        for (index, answer) in order.into_iter().zip(answers) {
+            in_order[index] = answer;
+        }
+        Ok(in_order)
+    }
+
+    /// The answers in the order of the rows of `hidden`.
+    fn heads(&self, tasks: &[Task<'_>], hidden: &Tensor) -> Result<Vec<Vec<f32>>> {
+        let size = hidden.dim(1)?;
+        let values = hidden.flatten_all()?.to_vec1::<f32>()?;
+        let mut rest = values.as_slice();
+        let mut texts = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let (own, others) = rest.split_at(task.tokens.len() * size);
+            texts.push((task, own));
+            rest = others;
+        }
+        let is_classified = |(task, _): &&(&Task<'_>, &[f32])| task.head == Head::Classes;
+        let classified = texts.iter().filter(is_classified);
+        let classified: Vec<&[f32]> = classified.map(|(_, own)| *own).collect();
+        let mut logits = self.logits(&classified, size)?.into_iter();
+        let answer = |(task, own): (&Task<'_>, &[f32])| match task.head {
+            Head::Embedding => {
+                let pooled = self.pooling.pool(own, size, task.tokens.prompt);
+                let mut modules = self.modules.iter();
+                modules.try_fold(pooled, |embedding, module| module.apply(embedding))
+            }
+            Head::Classes => logits.next().context("expected logits, got none"),
+        };
+        texts.into_iter().map(answer).collect()
+    }
+
+    /// Of the vectors of each text's tokens.
+    fn logits(&self, texts: &[&[f32]], size: usize) -> Result<Vec<Vec<f32>>> {
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let head = self.network.head.as_ref();
+        let head = head.context("expected a classification head, got none")?;
+        let at_once = if self.heads_one_by_one {
+            1
+        } else {
+            texts.len()
+        };
+        let mut logits = Vec::with_capacity(texts.len());
+        for texts in texts.chunks(at_once) {
+            let pooled = texts.iter().map(|text| head.pooling.pool(text, size, 0));
+            logits.extend(head.forward(&matrix(pooled.collect())?)?.to_vec2()?);
+        }
+        Ok(logits)
+    }
+
+    /// Compares texts that are computed together with the same texts alone, bit for bit. The format
+    /// of an activation is not to be seen from a layer; a scale that they share changes most of
+    /// these bits.
+    fn rows_are_independent(&self, config: &Config) -> Result<bool> {
+        let longest = config.max_tokens.min(24);
+        let texts: Vec<Tokens> = (1..=longest)
+            .map(|count| Tokens {
+                ids: (0..count)
+                    .map(|i| ((i * 7919 + count * 104_729) % config.vocab_size) as u32)
+                    .collect(),
+                types: vec![0; count],
+                prompt: 0,
+            })
+            .collect();
+        let heads = if self.is_classifier() {
+            &[Head::Embedding, Head::Classes][..]
+        } else {
+            &[Head::Embedding]
+        };
+        let tasks: Vec<Task<'_>> = (texts.iter())
+            .flat_map(|tokens| heads.iter().map(move |&head| Task { tokens, head }))
+            .collect();
+        let together = self.together(&tasks)?;
+        for (task, answer) in tasks.iter().zip(together) {
+            let alone = self.together(&[*task])?;
+            ensure!(
+                alone.iter().flatten().all(|x| x.is_finite()),
+                "the model: expected finite answers, got {:?}",
+                alone.iter().flatten().find(|x| !x.is_finite()),
+            );
+            let bits = |answer: &[f32]| answer.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            if alone.iter().map(|alone| bits(alone)).ne([bits(&answer)]) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether a float weight is multiplied by.
+fn has_float_products(network: &impl Quantizable) -> Result<bool> {
+    let mut floats = FloatProducts(0);
+    Walk::over(network, &mut floats)?;
+    Ok(floats.0 > 0)
+}
+
+/// Counts float weights that are multiplied by.
+struct FloatProducts(usize);
+
+impl Visitor for FloatProducts {
+    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
+        if layer.kind() != LayerKind::Embedding {
+            let weights = layer.weight_infos();
+            self.0 += weights.iter().filter(|weight| !weight.quantized).count();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! The architectures that are known, by `model_type` of `config.json`.
+
+use anyhow::Result;
+use candle_dynquant::Quantizable;
+use candle_nn::VarBuilder;
+
+use super::head::{ClassHead, Source};
+use super::sizes::Sizes;
+use super::transformer::Transformer;
+use super::{bert, decoder, gte, jina, modernbert, nomic};
+use crate::keys::Keys;
+
+/// How a model is found, read and loaded.
+pub(crate) struct Architecture {
+    model_types: &'static [&'static str],
+    /// A key that tells it from others of its types.
+    mark: Option<(&'static str, &'static str)>,
+    /// Where its tensors may be below, beside a head.
+    prefixes: &'static [&'static str],
+    /// The table of words.
+    words: &'static str,
+    sizes: fn(&Keys) -> Result<Sizes>,
+    load: fn(&Keys, &Sizes, VarBuilder<'_>) -> Result<Transformer>,
+    head: fn(&Source<'_>) -> Result<Option<ClassHead>>,
+}
+
+const WORDS: &str = "embeddings.word_embeddings.weight";
+
+const BERT: Architecture = Architecture {
+    model_types: &["bert"],
+    mark: None,
+    prefixes: &["bert"],
+    words: WORDS,
+    sizes: bert::sizes,
+    load: bert::load,
+    head: bert::head,
+};
+
+const DECODER: Architecture = Architecture {
+    model_types: &["qwen3"],
+    mark: None,
+    prefixes: &["model"],
+    words: "embed_tokens.weight",
+    sizes: decoder::qwen3_sizes,
+    load: decoder::load_qwen3,
+    head: decoder::head,
+};
+
+static ALL: [Architecture; 10] = [
+    Architecture {
+        mark: Some(("position_embedding_type", "alibi")),
+        sizes: jina::sizes,
+        load: jina::load,
+        ..BERT
+    },
+    BERT,
+    Architecture {
+        model_types: &["roberta", "xlm-roberta", "camembert"],
+        prefixes: &["roberta"],
+        sizes: bert::roberta_sizes,
+        load: bert::load_roberta,
+        head: bert::roberta_head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["distilbert"],
+        prefixes: &["distilbert"],
+        sizes: bert::distilbert_sizes,
+        load: bert::load_distilbert,
+        head: bert::distilbert_head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["mpnet"],
+        prefixes: &["mpnet"],
+        sizes: bert::mpnet_sizes,
+        load: bert::load_mpnet,
+        head: bert::roberta_head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["modernbert"],
+        prefixes: &["model"],
+        words: "embeddings.tok_embeddings.weight",
+        sizes: modernbert::sizes,
+        load: modernbert::load,
+        head: modernbert::head,
+        mark: None,
+    },
+    Architecture {
+        model_types: &["nomic_bert"],
+        prefixes: &["bert", "nomic_bert"],
+        sizes: nomic::sizes,
+        load: nomic::load,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["new", "gte"],
+        prefixes: &["new", "gte"],
+        sizes: gte::sizes,
+        load: gte::load,
+        ..BERT
+    },
+    DECODER,
+    Architecture {
+        model_types: &["gemma3_text"],
+        sizes: decoder::gemma3_sizes,
+        load: decoder::load_gemma3,
+        ..DECODER
+    },
+];
+
+/// A model, and the head behind it.
+#[derive(Clone, Quantizable)]
+pub(crate) struct Network {
+    pub model: Transformer,
+    pub head: Option<ClassHead>,
+}
+
+impl Architecture {
+    /// That of a model.
+    pub fn of(keys: &Keys) -> Result<&'static Self> {
+        let model_type = keys.word("model_type")?.unwrap_or_default();
+        let is_marked = |it: &Self| match it.mark {
+            Some((key, word)) => keys.get(key).is_some_and(|got| got == word),
+            None => true,
+        };
+        let mut all = ALL.iter();
+        let known = all.find(|it| it.model_types.contains(&&*model_type) && is_marked(it));
+        known.ok_or_else(|| {
+            let plain = ALL.iter().filter(|it| it.mark.is_none());
+            let types: Vec<&str> = plain.flat_map(|it| it.model_types).copied().collect();
+            keys.fault("model_type", &format!("one of {}", types.join(", ")))
+        })
+    }
+
+    pub fn sizes(&self, keys: &Keys) -> Result<Sizes> {
+        (self.sizes)(keys)
+    }
+
+    /// Loads the model, and a head of so many classes if there is one.
+    pub fn load(
+        &self,
+        keys: &Keys,
+        sizes: &Sizes,
+        labels: usize,
+        vb: VarBuilder<'_>,
+    ) -> Result<Network> {
+        let below = self.prefixes.iter().map(|prefix| vb.pp(prefix));
+        let mut below = below.filter(|vb| vb.contains_tensor(self.words));
+        let model = below.next().unwrap_or_else(|| vb.clone());
+        let transformer = (self.load)(keys, sizes, model.clone())?;
+        let source = Source {
+            keys,
+            sizes,
+            labels,
+            vb,
+            model,
+        };
+        Ok(Network {
+            model: transformer,
+            head: (self.head)(&source)?,
+        })
+    }
+}

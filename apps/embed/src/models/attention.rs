@@ -1,0 +1,146 @@
+//! Attention of the tokens of each text to each other.
+
+use candle_core::{Result, Tensor};
+use candle_dynquant::ops::Mask;
+use candle_dynquant::{Quantizable, nn};
+use candle_nn::{Module, VarBuilder, rotary_emb};
+
+use super::rows::{Rows, Run};
+use super::view::{Scores, Viewed};
+
+#[derive(Clone, Quantizable)]
+pub(crate) struct Attention {
+    pub inputs: Inputs,
+    /// Norms of each head's queries and keys.
+    pub norms: Option<[nn::LayerNorm; 2]>,
+    pub attention: nn::Attention,
+    pub output: nn::Linear,
+    pub heads: Heads,
+}
+
+/// Sizes of heads; keys and values may have fewer of them than queries.
+#[derive(Clone, Copy, Debug, Quantizable)]
+pub(crate) struct Heads {
+    pub queries: usize,
+    pub keys: usize,
+    pub dim: usize,
+}
+
+/// The products that make queries, keys and values.
+#[derive(Clone, Quantizable)]
+pub(crate) enum Inputs {
+    Each([nn::Linear; 3]),
+    /// One weight, with the rows of all three.
+    Fused(nn::Linear),
+}
+
+impl Heads {
+    /// As many of queries as of keys and values, of so many numbers together.
+    pub fn equal(heads: usize, size: usize) -> Self {
+        Self {
+            queries: heads,
+            keys: heads,
+            dim: size / heads,
+        }
+    }
+
+    /// The factor of scores.
+    fn scale(self) -> f32 {
+        1. / (self.dim as f32).sqrt()
+    }
+}
+
+impl Attention {
+    /// Without norms, scores by the size of a head; `vb` is where a checkpoint keeps the precision.
+    pub fn new(inputs: Inputs, output: nn::Linear, heads: Heads, vb: VarBuilder<'_>) -> Self {
+        Self {
+            inputs,
+            norms: None,
+            attention: nn::Attention::load(heads.scale(), vb),
+            output,
+            heads,
+        }
+    }
+
+    /// `[tokens, hidden]` to the same.
+    pub fn forward(&self, xs: &Tensor, rows: &Rows, view: &Viewed) -> Result<Tensor> {
+        let projected = self.inputs.forward(xs, self.heads)?;
+        let dim = self.heads.dim;
+        let heads = |xs: Tensor| xs.reshape((xs.dim(0)?, (), dim));
+        let [q, k, v] = projected.map(heads);
+        let (mut q, mut k, v) = (q?, k?, v?);
+        if let Some([of_q, of_k]) = &self.norms {
+            (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
+        }
+        if let Some((cos, sin)) = &view.angles {
+            let turn = |xs: &Tensor| rotary_emb::rope_thd(&xs.unsqueeze(0)?, cos, sin)?.squeeze(0);
+            (q, k) = (turn(&q)?, turn(&k)?);
+        }
+        let mut contexts = Vec::with_capacity(rows.runs.len());
+        let mut start = 0;
+        for run in &rows.runs {
+            contexts.push(self.attend([&q, &k, &v], start, *run, &view.scores)?);
+            start += run.texts * run.tokens;
+        }
+        let context = match contexts.as_slice() {
+            [context] => context.clone(),
+            contexts => Tensor::cat(contexts, 0)?,
+        };
+        self.output.forward(&context)
+    }
+
+    /// The contexts of the texts from a row on, `[tokens, heads * dim]`.
+    fn attend(
+        &self,
+        projected: [&Tensor; 3],
+        start: usize,
+        run: Run,
+        scores: &Scores,
+    ) -> Result<Tensor> {
+        let rows = run.texts * run.tokens;
+        // A view, [texts, heads, tokens, dim]
+        let of_run = |all: &Tensor| {
+            let (_, heads, dim) = all.dims3()?;
+            let all = all.narrow(0, start, rows)?;
+            all.reshape((run.texts, run.tokens, heads, dim))?
+                .transpose(1, 2)
+        };
+        let [q, k, v] = projected.map(of_run);
+        let (q, k, v) = (q?, k?, v?);
+        let all = |mask| self.attention.forward(&q, &k, &v, mask)?.transpose(1, 2);
+        let context = match scores {
+            Scores::Equal(mask) => all(*mask)?,
+            Scores::Terms(terms) if terms.is_needless(run.tokens) => all(Mask::All)?,
+            Scores::Terms(terms) => {
+                let mut blocks = Vec::new();
+                for (queries, keys) in terms.blocks(run.tokens) {
+                    let added = terms.of(queries.clone(), keys.clone())?;
+                    let of_keys = |all: &Tensor| all.narrow(2, keys.start, keys.len());
+                    let q = q.narrow(2, queries.start, queries.len())?;
+                    let (k, v) = (of_keys(&k)?, of_keys(&v)?);
+                    blocks.push(
+                        self.attention
+                            .forward(&q, &k, &v, &added)?
+                            .transpose(1, 2)?,
+                    );
+                }
+                Tensor::cat(&blocks, 1)?
+            }
+        };
+        context.reshape((rows, self.heads.queries * self.heads.dim))
+    }
+}
+
+impl Inputs {
+    fn forward(&self, xs: &Tensor, heads: Heads) -> Result<[Tensor; 3]> {
+        let fused = match self {
+            Self::Each([q, k, v]) => return nn::Linear::forward_each([q, k, v], xs),
+            Self::Fused(fused) => fused.forward(xs)?,
+        };
+        let (queries, keys) = (heads.queries * heads.dim, heads.keys * heads.dim);
+        let part = |start, size| fused.narrow(1, start, size)?.contiguous();
+        let [q, k, v] = [(0, queries), (queries, keys), (queries + keys, keys)]
+            .map(|(start, size)| part(start, size));
+        Ok([q?, k?, v?])
+    }
+}

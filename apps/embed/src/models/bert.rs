@@ -1,0 +1,239 @@
+//! BERT and its relatives with the same layers under other names: RoBERTa, XLM-RoBERTa and
+//! CamemBERT (positions from another row on), DistilBERT (no token types), MPNet (terms of scores
+//! by distance).
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use candle_dynquant::{FusedActivation, nn};
+use candle_nn::VarBuilder;
+
+use super::attention::{Attention, Heads, Inputs};
+use super::head::{ClassHead, Source};
+use super::mlp::{Mlp, Up};
+use super::sizes::Sizes;
+use super::transformer::{Embeddings, Layer, Positions, Residual, Transformer};
+use super::view::{Bias, Sees, View};
+use crate::keys::Keys;
+
+/// Where a checkpoint has the parts of a layer.
+struct Names {
+    layers: &'static str,
+    inputs: [&'static str; 3],
+    output: &'static str,
+    attention_norm: &'static str,
+    up: &'static str,
+    down: &'static str,
+    norm: &'static str,
+}
+
+const BERT: Names = Names {
+    layers: "encoder.layer",
+    inputs: [
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+    ],
+    output: "attention.output.dense",
+    attention_norm: "attention.output.LayerNorm",
+    up: "intermediate.dense",
+    down: "output.dense",
+    norm: "output.LayerNorm",
+};
+
+const DISTILBERT: Names = Names {
+    layers: "transformer.layer",
+    inputs: ["attention.q_lin", "attention.k_lin", "attention.v_lin"],
+    output: "attention.out_lin",
+    attention_norm: "sa_layer_norm",
+    up: "ffn.lin1",
+    down: "ffn.lin2",
+    norm: "output_layer_norm",
+};
+
+const MPNET: Names = Names {
+    inputs: ["attention.attn.q", "attention.attn.k", "attention.attn.v"],
+    output: "attention.attn.o",
+    attention_norm: "attention.LayerNorm",
+    ..BERT
+};
+
+pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
+    keys.must_be("position_embedding_type", &["absolute"])?;
+    keys.must_be_flag("is_decoder", false, false)?;
+    let types = keys.size_or("type_vocab_size", 2)?;
+    Ok(Sizes {
+        has_table: true,
+        types,
+        takes_pairs: types > 1,
+        ..Sizes::of(keys)?
+    })
+}
+
+pub(super) fn roberta_sizes(keys: &Keys) -> Result<Sizes> {
+    let sizes = sizes(keys)?;
+    let first = first_position(keys)? as usize;
+    if sizes.tokens <= first {
+        let expected = format!("more than {first} rows, of which texts have those behind padding");
+        return Err(keys.fault("max_position_embeddings", &expected));
+    }
+    Ok(Sizes {
+        tokens: sizes.tokens - first,
+        takes_pairs: true,
+        ..sizes
+    })
+}
+
+pub(super) fn mpnet_sizes(keys: &Keys) -> Result<Sizes> {
+    let sizes = roberta_sizes(keys)?;
+    Ok(Sizes { types: 0, ..sizes })
+}
+
+pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
+    let hidden = keys.size("dim")?;
+    let heads = keys.size("n_heads")?;
+    keys.divides("n_heads", heads, "dim", hidden)?;
+    keys.must_be_flag("sinusoidal_pos_embds", false, false)?;
+    Ok(Sizes {
+        vocab: keys.size("vocab_size")?,
+        hidden,
+        layers: keys.size("n_layers")?,
+        heads: Heads::equal(heads, hidden),
+        inner: keys.size("hidden_dim")?,
+        eps: 1e-12,
+        activation: keys.activation("activation", FusedActivation::Gelu)?,
+        tokens: keys.size("max_position_embeddings")?,
+        has_table: true,
+        types: 0,
+        takes_pairs: true,
+    })
+}
+
+pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    transformer(sizes, &BERT, 0, View::plain(Sees::All), &vb)
+}
+
+pub(super) fn load_distilbert(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    transformer(sizes, &DISTILBERT, 0, View::plain(Sees::All), &vb)
+}
+
+pub(super) fn load_roberta(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    transformer(
+        sizes,
+        &BERT,
+        first_position(keys)?,
+        View::plain(Sees::All),
+        &vb,
+    )
+}
+
+pub(super) fn load_mpnet(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let buckets = keys.size_or("relative_attention_num_buckets", 32)?;
+    let heads = sizes.heads.queries;
+    let table = nn::embedding(buckets, heads, vb.pp("encoder.relative_attention_bias"))?;
+    let table: Vec<Vec<f32>> = table.embeddings().to_vec2()?;
+    let term = move |head: usize, distance| table[bucket(distance, buckets)][head];
+    let term = Arc::new(term);
+    let view = View::plain(Sees::Biased(Bias { heads, term }));
+    transformer(sizes, &MPNET, first_position(keys)?, view, &vb)
+}
+
+/// The row behind that of padding.
+fn first_position(keys: &Keys) -> Result<u32> {
+    Ok(keys.token("pad_token_id", 1)?.saturating_add(1))
+}
+
+/// The row of a distance: a half of the rows for keys before the query, which those near have alone
+/// and those further away share by the logarithm, up to 128; the other half for keys behind it.
+fn bucket(distance: i64, buckets: usize) -> usize {
+    const FURTHEST: f32 = 128.;
+    let half = buckets / 2;
+    let alone = half / 2;
+    let near = distance.unsigned_abs() as usize;
+    let place = if near < alone {
+        near
+    } else {
+        let share = (near as f32 / alone as f32).ln() / (FURTHEST / alone as f32).ln();
+        (alone + (share * (half - alone) as f32) as usize).min(half - 1)
+    };
+    place + usize::from(distance > 0) * half
+}
+
+fn transformer(
+    sizes: &Sizes,
+    names: &Names,
+    first: u32,
+    view: View,
+    vb: &VarBuilder<'_>,
+) -> Result<Transformer> {
+    let own = vb.pp("embeddings");
+    let rows = sizes.tokens + first as usize;
+    let positions = Positions {
+        table: sizes.table(rows, own.pp("position_embeddings"))?,
+        first,
+    };
+    let embeddings = Embeddings {
+        types: sizes.types(own.pp("token_type_embeddings"))?,
+        positions: Some(positions),
+        norm: Some(sizes.norm(own.pp("LayerNorm"))?),
+        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("word_embeddings"))?)
+    };
+    let layers = 0..sizes.layers;
+    let layers = layers.map(|index| layer(sizes, names, vb.pp(names.layers).pp(index)));
+    Ok(Transformer {
+        embeddings,
+        layers: layers.collect::<Result<_>>()?,
+        norm: None,
+        views: vec![view],
+    })
+}
+
+fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
+    let square = |name| sizes.linear(sizes.hidden, true, vb.pp(name));
+    let [q, k, v] = names.inputs.map(square);
+    let inputs = Inputs::Each([q?, k?, v?]);
+    let output = square(names.output)?;
+    let place = vb.pp("attention.self.attention");
+    let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;
+    Ok(Layer {
+        attention: Attention::new(inputs, output, sizes.heads, place),
+        around_attention: Residual::post_norm(sizes.norm(vb.pp(names.attention_norm))?),
+        mlp: Mlp {
+            up: Up::Plain(up.with_activation(sizes.activation)),
+            down: sizes.down(true, vb.pp(names.down))?,
+        },
+        around_mlp: Residual::post_norm(sizes.norm(vb.pp(names.norm))?),
+        view: 0,
+    })
+}
+
+/// The pooler of the model, and a product; also of models of other layers.
+pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    if !source.is_classifier("classifier") {
+        return Ok(None);
+    }
+    let pooler = source.square(source.model.pp("pooler.dense"), true)?;
+    let classifier = source.classes("classifier", true)?;
+    let head = ClassHead::of_first(classifier).behind(pooler, FusedActivation::Tanh);
+    Ok(Some(head))
+}
+
+pub(super) fn roberta_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    if !source.is_classifier("classifier.out_proj") {
+        return Ok(None);
+    }
+    let dense = source.square(source.vb.pp("classifier.dense"), true)?;
+    let classifier = source.classes("classifier.out_proj", true)?;
+    let head = ClassHead::of_first(classifier).behind(dense, FusedActivation::Tanh);
+    Ok(Some(head))
+}
+
+pub(super) fn distilbert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    if !source.is_classifier("classifier") {
+        return Ok(None);
+    }
+    let dense = source.square(source.vb.pp("pre_classifier"), true)?;
+    let classifier = source.classes("classifier", true)?;
+    let head = ClassHead::of_first(classifier).behind(dense, FusedActivation::Relu);
+    Ok(Some(head))
+}

@@ -1,0 +1,61 @@
+//! GTE of 2024 and later, also Snowflake's Arctic Embed 2: BERT's norms, with rotary positions and
+//! gated products.
+
+use anyhow::Result;
+use candle_nn::VarBuilder;
+
+use super::attention::{Attention, Inputs};
+use super::mlp::{Mlp, Up};
+use super::rope::Rope;
+use super::sizes::Sizes;
+use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::view::{Sees, View};
+use crate::keys::Keys;
+
+pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
+    keys.must_be("position_embedding_type", &["rope"])?;
+    keys.must_be("layer_norm_type", &["layer_norm"])?;
+    keys.must_be_flag("pack_qkv", true, true)?;
+    keys.must_be_flag("logn_attention_scale", false, false)?;
+    let types = keys.count_or("type_vocab_size", 1)?;
+    let sizes = Sizes::of(keys)?;
+    Ok(Sizes { types, ..sizes })
+}
+
+pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let own = vb.pp("embeddings");
+    let embeddings = Embeddings {
+        types: sizes.types(own.pp("token_type_embeddings"))?,
+        norm: Some(sizes.norm(own.pp("LayerNorm"))?),
+        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("word_embeddings"))?)
+    };
+    let frequencies = Rope::of(keys, 160_000.)?.frequencies(sizes.heads.dim)?;
+    let layers = 0..sizes.layers;
+    let layers = layers.map(|index| layer(sizes, vb.pp("encoder.layer").pp(index)));
+    Ok(Transformer {
+        embeddings,
+        layers: layers.collect::<Result<_>>()?,
+        norm: None,
+        views: vec![View::rotary(Sees::All, frequencies)],
+    })
+}
+
+fn layer(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
+    let inputs = sizes.linear(3 * sizes.hidden, true, vb.pp("attention.qkv_proj"))?;
+    let output = sizes.linear(sizes.hidden, true, vb.pp("attention.o_proj"))?;
+    let place = vb.pp("attention.attention");
+    Ok(Layer {
+        attention: Attention::new(Inputs::Fused(inputs), output, sizes.heads, place),
+        around_attention: Residual::post_norm(sizes.norm(vb.pp("attn_ln"))?),
+        mlp: Mlp {
+            up: Up::Fused {
+                both: sizes.linear(2 * sizes.inner, false, vb.pp("mlp.up_gate_proj"))?,
+                activation: sizes.activation,
+                gate_first: false,
+            },
+            down: sizes.down(true, vb.pp("mlp.down_proj"))?,
+        },
+        around_mlp: Residual::post_norm(sizes.norm(vb.pp("mlp_ln"))?),
+        view: 0,
+    })
+}

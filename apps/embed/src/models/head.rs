@@ -1,0 +1,113 @@
+//! The head of a classifier or reranker: logits from the vectors of a text's tokens.
+
+use anyhow::{Context, Result};
+use candle_core::{Device, Result as CandleResult, Tensor};
+use candle_dynquant::{FusedActivation, Quantizable, nn};
+use candle_nn::{Module, VarBuilder};
+
+use super::sizes::Sizes;
+use crate::keys::Keys;
+use crate::pooling::Mode;
+
+/// Products behind the pooled vectors, `[texts, hidden]` to `[texts, labels]`.
+#[derive(Clone, Quantizable)]
+pub(crate) struct ClassHead {
+    dense: Option<Dense>,
+    classifier: nn::Linear,
+    /// How the vectors of a text become one.
+    #[quantizable(skip)]
+    pub pooling: Mode,
+}
+
+#[derive(Clone, Quantizable)]
+struct Dense {
+    linear: nn::Linear,
+    activation: FusedActivation,
+    norm: Option<nn::LayerNorm>,
+}
+
+impl ClassHead {
+    pub fn new(pooling: Mode, classifier: nn::Linear) -> Self {
+        Self {
+            dense: None,
+            classifier,
+            pooling,
+        }
+    }
+
+    /// Of the first token of a text.
+    pub fn of_first(classifier: nn::Linear) -> Self {
+        Self::new(Mode::Cls, classifier)
+    }
+
+    #[must_use]
+    pub fn behind(self, linear: nn::Linear, activation: FusedActivation) -> Self {
+        let dense = Dense {
+            linear,
+            activation,
+            norm: None,
+        };
+        Self {
+            dense: Some(dense),
+            ..self
+        }
+    }
+
+    /// Normalizes what comes from the product before that of the classes.
+    #[must_use]
+    pub fn normalized(mut self, norm: nn::LayerNorm) -> Self {
+        if let Some(dense) = &mut self.dense {
+            dense.norm = Some(norm);
+        }
+        self
+    }
+
+    pub fn forward(&self, pooled: &Tensor) -> CandleResult<Tensor> {
+        let Some(dense) = &self.dense else {
+            return self.classifier.forward(pooled);
+        };
+        let inner = dense.linear.forward(pooled)?;
+        let inner = match dense.activation {
+            // BERT's pooler, whose bits are those of candle's function.
+            FusedActivation::Tanh => inner.tanh()?,
+            other => other.forward(&inner)?,
+        };
+        match &dense.norm {
+            Some(norm) => self.classifier.forward(&norm.forward(&inner)?),
+            None => self.classifier.forward(&inner),
+        }
+    }
+}
+
+/// What a head is made of.
+pub(crate) struct Source<'a> {
+    pub keys: &'a Keys,
+    pub sizes: &'a Sizes,
+    pub labels: usize,
+    /// The checkpoint, and the model in it.
+    pub vb: VarBuilder<'a>,
+    pub model: VarBuilder<'a>,
+}
+
+impl Source<'_> {
+    /// Whether `config.json` or the checkpoint say that there is a head.
+    pub fn is_classifier(&self, name: &str) -> bool {
+        self.keys.is_architecture("ForSequenceClassification")
+            || self.vb.pp(name).contains_tensor("weight")
+    }
+
+    pub fn square(&self, vb: VarBuilder<'_>, bias: bool) -> Result<nn::Linear> {
+        Ok(self.sizes.linear(self.sizes.hidden, bias, vb)?)
+    }
+
+    pub fn classes(&self, name: &str, bias: bool) -> Result<nn::Linear> {
+        let linear = self.sizes.linear(self.labels, bias, self.vb.pp(name));
+        linear.with_context(|| format!("expected a head of {} classes", self.labels))
+    }
+}
+
+/// Pooled vectors as a matrix.
+pub(crate) fn matrix(vectors: Vec<Vec<f32>>) -> CandleResult<Tensor> {
+    let rows = vectors.len();
+    Tensor::from_vec(vectors.concat(), (rows, ()), &Device::Cpu)
+}

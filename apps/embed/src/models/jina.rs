@@ -1,0 +1,92 @@
+//! Jina BERT v2: BERT's attention and norms, with scores that fall with the distance (ALiBi) and
+//! products gated by GELU.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use candle_dynquant::FusedActivation;
+use candle_nn::VarBuilder;
+
+use super::attention::{Attention, Inputs};
+use super::mlp::{Mlp, Up};
+use super::sizes::Sizes;
+use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::view::{Bias, Sees, View};
+use crate::keys::Keys;
+
+pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
+    let types = keys.size_or("type_vocab_size", 2)?;
+    let activation = match keys.word("feed_forward_type")?.as_deref() {
+        Some("geglu") => FusedActivation::Gelu,
+        Some("reglu") => FusedActivation::Relu,
+        _ => return Err(keys.fault("feed_forward_type", "geglu or reglu")),
+    };
+    Ok(Sizes {
+        types,
+        activation,
+        ..Sizes::of(keys)?
+    })
+}
+
+pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let own = vb.pp("embeddings");
+    let embeddings = Embeddings {
+        types: sizes.types(own.pp("token_type_embeddings"))?,
+        norm: Some(sizes.norm(own.pp("LayerNorm"))?),
+        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("word_embeddings"))?)
+    };
+    let heads = sizes.heads.queries;
+    let slopes = slopes(heads);
+    let term = move |head: usize, distance: i64| -slopes[head] * distance.abs() as f32;
+    let term = Arc::new(term);
+    let layers = 0..sizes.layers;
+    let layers = layers.map(|index| layer(sizes, vb.pp("encoder.layer").pp(index)));
+    Ok(Transformer {
+        embeddings,
+        layers: layers.collect::<Result<_>>()?,
+        norm: None,
+        views: vec![View::plain(Sees::Biased(Bias { heads, term }))],
+    })
+}
+
+/// How fast the scores of each head fall: powers of `2^(-8 / n)` for a power of two of heads; of
+/// more heads than that, every other one of twice the power.
+fn slopes(heads: usize) -> Vec<f32> {
+    let powers = |heads: usize| {
+        let of = move |head: usize| (-8. * (head + 1) as f32 / heads as f32).exp2();
+        (0..heads).map(of)
+    };
+    let first = if heads.is_power_of_two() {
+        heads
+    } else {
+        heads.next_power_of_two() / 2
+    };
+    let rest = powers(2 * first).step_by(2).take(heads - first);
+    powers(first).chain(rest).collect()
+}
+
+fn layer(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
+    let square = |name| sizes.linear(sizes.hidden, true, vb.pp(name));
+    let inputs = [
+        square("attention.self.query")?,
+        square("attention.self.key")?,
+        square("attention.self.value")?,
+    ];
+    let output = square("attention.output.dense")?;
+    let place = vb.pp("attention.self.attention");
+    let norm = sizes.norm(vb.pp("attention.output.LayerNorm"))?;
+    Ok(Layer {
+        attention: Attention::new(Inputs::Each(inputs), output, sizes.heads, place),
+        around_attention: Residual::post_norm(norm),
+        mlp: Mlp {
+            up: Up::Fused {
+                both: sizes.linear(2 * sizes.inner, false, vb.pp("mlp.gated_layers"))?,
+                activation: sizes.activation,
+                gate_first: true,
+            },
+            down: sizes.down(true, vb.pp("mlp.wo"))?,
+        },
+        around_mlp: Residual::post_norm(sizes.norm(vb.pp("mlp.layernorm"))?),
+        view: 0,
+    })
+}

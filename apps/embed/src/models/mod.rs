@@ -1,0 +1,23 @@
+//! The models: `architecture` is the table of those that are known, of which each has a file;
+//! `transformer`, `attention` and `mlp` are what all are made of.
+
+mod architecture;
+mod attention;
+mod bert;
+mod decoder;
+mod gte;
+mod head;
+mod jina;
+mod mlp;
+mod modernbert;
+mod nomic;
+mod rope;
+mod rows;
+mod sizes;
+mod transformer;
+mod view;
+
+pub(crate) use architecture::{Architecture, Network};
+pub(crate) use head::matrix;
+pub(crate) use rows::Rows;
+pub(crate) use sizes::Sizes;

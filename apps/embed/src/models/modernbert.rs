@@ -1,0 +1,113 @@
+//! ModernBERT: norms before each part, gated products, and rotary positions; two of three layers
+//! see near tokens only.
+
+use anyhow::Result;
+use candle_dynquant::FusedActivation;
+use candle_nn::VarBuilder;
+
+use super::attention::{Attention, Inputs};
+use super::head::{ClassHead, Source};
+use super::mlp::{Mlp, Up};
+use super::rope::Rope;
+use super::sizes::Sizes;
+use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::view::{Sees, View};
+use crate::keys::Keys;
+use crate::pooling::Mode;
+
+pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
+    Ok(Sizes {
+        eps: keys.epsilon("norm_eps", 1e-5)?,
+        activation: keys.activation("hidden_activation", FusedActivation::Gelu)?,
+        ..Sizes::of(keys)?
+    })
+}
+
+/// Those of layers that see all, and of layers that see near tokens.
+fn views(keys: &Keys, dim: usize) -> Result<Vec<View>> {
+    let global = Rope::of_kind(keys, "full_attention", "global_rope_theta", 160_000.)?;
+    let local = Rope::of_kind(keys, "sliding_attention", "local_rope_theta", 10_000.)?;
+    let reach = keys.size_or("local_attention", 128)? / 2;
+    Ok(vec![
+        View::rotary(Sees::All, global.frequencies(dim)?),
+        View::rotary(Sees::Within(reach), local.frequencies(dim)?),
+    ])
+}
+
+pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let has_bias = keys.flag("norm_bias", false)?;
+    let own = vb.pp("embeddings");
+    let embeddings = Embeddings {
+        norm: Some(sizes.norm_b(has_bias, own.pp("norm"))?),
+        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("tok_embeddings"))?)
+    };
+    let every = keys.size_or("global_attn_every_n_layers", 3)?;
+    let local = keys.local_layers(sizes.layers, |layer| !layer.is_multiple_of(every))?;
+    let layers = local.into_iter().enumerate();
+    let layers = layers.map(|(index, is_local)| {
+        let (vb, view) = (vb.pp("layers").pp(index), usize::from(is_local));
+        layer(keys, sizes, index, view, vb)
+    });
+    Ok(Transformer {
+        embeddings,
+        layers: layers.collect::<Result<_>>()?,
+        norm: Some(sizes.norm_b(has_bias, vb.pp("final_norm"))?),
+        views: views(keys, sizes.heads.dim)?,
+    })
+}
+
+fn layer(
+    keys: &Keys,
+    sizes: &Sizes,
+    index: usize,
+    view: usize,
+    vb: VarBuilder<'_>,
+) -> Result<Layer> {
+    let has_bias = keys.flag("norm_bias", false)?;
+    let norm = |name| sizes.norm_b(has_bias, vb.pp(name));
+    let bias = keys.flag("attention_bias", false)?;
+    let inputs = sizes.linear(3 * sizes.hidden, bias, vb.pp("attn.Wqkv"))?;
+    let output = sizes.linear(sizes.hidden, bias, vb.pp("attn.Wo"))?;
+    let bias = keys.flag("mlp_bias", false)?;
+    // The embeddings are normalized already.
+    let first = (index > 0).then(|| norm("attn_norm")).transpose()?;
+    Ok(Layer {
+        attention: Attention::new(
+            Inputs::Fused(inputs),
+            output,
+            sizes.heads,
+            vb.pp("attn.attention"),
+        ),
+        around_attention: Residual::pre_norm(first),
+        mlp: Mlp {
+            up: Up::Fused {
+                both: sizes.linear(2 * sizes.inner, bias, vb.pp("mlp.Wi"))?,
+                activation: sizes.activation,
+                gate_first: true,
+            },
+            down: sizes.down(bias, vb.pp("mlp.Wo"))?,
+        },
+        around_mlp: Residual::pre_norm(Some(norm("mlp_norm")?)),
+        view,
+    })
+}
+
+pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    if !source.is_classifier("classifier") {
+        return Ok(None);
+    }
+    let Source {
+        keys, sizes, vb, ..
+    } = source;
+    keys.must_be("classifier_pooling", &["cls", "mean"])?;
+    let pooling = match keys.word("classifier_pooling")?.as_deref() {
+        Some("mean") => Mode::Mean,
+        _ => Mode::Cls,
+    };
+    let bias = keys.flag("classifier_bias", false)?;
+    let dense = source.square(vb.pp("head.dense"), bias)?;
+    let activation = keys.activation("classifier_activation", FusedActivation::Gelu)?;
+    let norm = sizes.norm_b(keys.flag("norm_bias", false)?, vb.pp("head.norm"))?;
+    let head = ClassHead::new(pooling, source.classes("classifier", true)?);
+    Ok(Some(head.behind(dense, activation).normalized(norm)))
+}

@@ -1,0 +1,101 @@
+//! Nomic BERT: BERT's norms, with rotary positions and products gated by SiLU. `config.json` is in
+//! GPT-2's words, or, written by transformers, in BERT's.
+
+use anyhow::Result;
+use candle_dynquant::FusedActivation;
+use candle_nn::VarBuilder;
+
+use super::attention::{Attention, Heads, Inputs};
+use super::mlp::{Mlp, Up};
+use super::rope::Rope;
+use super::sizes::Sizes;
+use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::view::{Sees, View};
+use crate::keys::Keys;
+
+pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
+    if keys.get("n_embd").is_none() {
+        let types = keys.count_or("type_vocab_size", 2)?;
+        let activation = keys.activation("hidden_act", FusedActivation::Silu)?;
+        return Ok(Sizes {
+            types,
+            activation,
+            ..Sizes::of(keys)?
+        });
+    }
+    keys.must_be("activation_function", &["swiglu"])?;
+    keys.must_be_flag("prenorm", false, false)?;
+    keys.must_be_flag("use_rms_norm", false, false)?;
+    keys.must_be_flag("rotary_emb_interleaved", false, false)?;
+    if keys.positive("rotary_emb_fraction")?.unwrap_or(1.) != 1. {
+        return Err(keys.fault("rotary_emb_fraction", "1"));
+    }
+    if keys.get("rotary_scaling_factor").is_some() {
+        return Err(keys.fault("rotary_scaling_factor", "null"));
+    }
+    if keys.count_or("num_experts", 0)? > 0 {
+        return Err(keys.fault("num_experts", "0 (no mixture of experts)"));
+    }
+    let hidden = keys.size("n_embd")?;
+    let heads = keys.size("n_head")?;
+    keys.divides("n_head", heads, "n_embd", hidden)?;
+    Ok(Sizes {
+        vocab: keys.size("vocab_size")?,
+        hidden,
+        layers: keys.size("n_layer")?,
+        heads: Heads::equal(heads, hidden),
+        inner: keys.size_or("n_inner", 4 * hidden)?,
+        eps: keys.epsilon("layer_norm_epsilon", 1e-12)?,
+        activation: FusedActivation::Silu,
+        tokens: keys.size("n_positions")?,
+        has_table: false,
+        types: keys.count_or("type_vocab_size", 2)?,
+        takes_pairs: true,
+    })
+}
+
+pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let own = vb.pp("embeddings");
+    let embeddings = Embeddings {
+        types: sizes.types(own.pp("token_type_embeddings"))?,
+        norm: Some(sizes.norm(vb.pp("emb_ln"))?),
+        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("word_embeddings"))?)
+    };
+    let theta = keys.positive("rotary_emb_base")?.unwrap_or(1000.);
+    let frequencies = Rope::of(keys, theta)?.frequencies(sizes.heads.dim)?;
+    let layers = 0..sizes.layers;
+    let layers = layers.map(|index| layer(keys, sizes, vb.pp("encoder.layers").pp(index)));
+    Ok(Transformer {
+        embeddings,
+        layers: layers.collect::<Result<_>>()?,
+        norm: None,
+        views: vec![View::rotary(Sees::All, frequencies)],
+    })
+}
+
+fn layer(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
+    let bias = keys.flag("qkv_proj_bias", false)?;
+    let inputs = sizes.linear(3 * sizes.hidden, bias, vb.pp("attn.Wqkv"))?;
+    let output = sizes.linear(sizes.hidden, bias, vb.pp("attn.out_proj"))?;
+    let bias = keys.flag("mlp_fc1_bias", false)?;
+    let up = |name| sizes.linear(sizes.inner, bias, vb.pp(name));
+    Ok(Layer {
+        attention: Attention::new(
+            Inputs::Fused(inputs),
+            output,
+            sizes.heads,
+            vb.pp("attn.attention"),
+        ),
+        around_attention: Residual::post_norm(sizes.norm(vb.pp("norm1"))?),
+        mlp: Mlp {
+            up: Up::Gated {
+                gate: up("mlp.fc12")?,
+                value: up("mlp.fc11")?,
+                activation: sizes.activation,
+            },
+            down: sizes.down(keys.flag("mlp_fc2_bias", false)?, vb.pp("mlp.fc2"))?,
+        },
+        around_mlp: Residual::post_norm(sizes.norm(vb.pp("norm2"))?),
+        view: 0,
+    })
+}

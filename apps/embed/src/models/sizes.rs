@@ -1,0 +1,84 @@
+//! What architectures have in common, and how their parts are loaded.
+
+use anyhow::Result;
+use candle_core::Result as CandleResult;
+use candle_dynquant::{FusedActivation, nn};
+use candle_nn::VarBuilder;
+
+use super::attention::Heads;
+use crate::keys::Keys;
+
+/// The parameters of a model that all architectures have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub vocab: usize,
+    pub hidden: usize,
+    pub layers: usize,
+    pub heads: Heads,
+    /// Of the numbers between the products of a layer.
+    pub inner: usize,
+    pub eps: f64,
+    pub activation: FusedActivation,
+    /// The most tokens of a text.
+    pub tokens: usize,
+    /// Whether longer texts cannot be computed: positions are rows of a table.
+    pub has_table: bool,
+    /// Rows of the table of token types, 0 without one.
+    pub types: usize,
+    /// Whether two texts can be told apart.
+    pub takes_pairs: bool,
+}
+
+impl Sizes {
+    /// By the keys that BERT has, and most of its relatives.
+    pub fn of(keys: &Keys) -> Result<Self> {
+        let hidden = keys.size("hidden_size")?;
+        let heads = keys.size("num_attention_heads")?;
+        keys.divides("num_attention_heads", heads, "hidden_size", hidden)?;
+        Ok(Self {
+            vocab: keys.size("vocab_size")?,
+            hidden,
+            layers: keys.size("num_hidden_layers")?,
+            heads: Heads::equal(heads, hidden),
+            inner: keys.size("intermediate_size")?,
+            eps: keys.epsilon("layer_norm_eps", 1e-12)?,
+            activation: keys.activation("hidden_act", FusedActivation::Gelu)?,
+            tokens: keys.size("max_position_embeddings")?,
+            has_table: false,
+            types: 0,
+            takes_pairs: true,
+        })
+    }
+
+    pub fn linear(&self, out: usize, bias: bool, vb: VarBuilder<'_>) -> CandleResult<nn::Linear> {
+        nn::linear_b(self.hidden, out, bias, vb)
+    }
+
+    /// The product that follows the inner numbers.
+    pub fn down(&self, bias: bool, vb: VarBuilder<'_>) -> CandleResult<nn::Linear> {
+        nn::linear_b(self.inner, self.hidden, bias, vb)
+    }
+
+    pub fn norm(&self, vb: VarBuilder<'_>) -> CandleResult<nn::LayerNorm> {
+        nn::layer_norm(self.hidden, self.eps, vb)
+    }
+
+    /// A norm that may have no bias.
+    pub fn norm_b(&self, bias: bool, vb: VarBuilder<'_>) -> CandleResult<nn::LayerNorm> {
+        let config = nn::LayerNormConfig {
+            affine: bias,
+            ..self.eps.into()
+        };
+        nn::layer_norm(self.hidden, config, vb)
+    }
+
+    pub fn table(&self, rows: usize, vb: VarBuilder<'_>) -> CandleResult<nn::Embedding> {
+        nn::embedding(rows, self.hidden, vb)
+    }
+
+    /// The table of token types, if there is one.
+    pub fn types(&self, vb: VarBuilder<'_>) -> CandleResult<Option<nn::Embedding>> {
+        let table = (self.types > 0).then(|| self.table(self.types, vb));
+        table.transpose()
+    }
+}

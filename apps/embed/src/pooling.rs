@@ -1,0 +1,193 @@
+//! How the vectors of a text's tokens become one.
+
+use std::fmt;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value};
+
+use crate::json;
+
+/// How an embedding is made of the tokens' vectors: by one mode, or by several, whose vectors
+/// follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pooling {
+    /// The modes, at least one.
+    pub modes: Vec<Mode>,
+    /// Whether the tokens of a prompt count, too.
+    pub include_prompt: bool,
+}
+
+/// How one vector is made of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The first one.
+    Cls,
+    /// The greatest number of each place.
+    Max,
+    /// Their mean.
+    Mean,
+    /// Their sum by the square root of their number.
+    MeanSqrtLen,
+    /// Their mean, the n-th n times.
+    WeightedMean,
+    /// The last one.
+    LastToken,
+}
+
+/// Names since release 6 of sentence-transformers, and the flags before it, in the order in which
+/// it writes their vectors.
+const NAMES: [(Mode, &str, &str); 6] = [
+    (Mode::Cls, "cls", "pooling_mode_cls_token"),
+    (Mode::Max, "max", "pooling_mode_max_tokens"),
+    (Mode::Mean, "mean", "pooling_mode_mean_tokens"),
+    (
+        Mode::MeanSqrtLen,
+        "mean_sqrt_len_tokens",
+        "pooling_mode_mean_sqrt_len_tokens",
+    ),
+    (
+        Mode::WeightedMean,
+        "weightedmean",
+        "pooling_mode_weightedmean_tokens",
+    ),
+    (Mode::LastToken, "lasttoken", "pooling_mode_lasttoken"),
+];
+
+impl Default for Pooling {
+    fn default() -> Self {
+        Self {
+            modes: vec![Mode::Mean],
+            include_prompt: true,
+        }
+    }
+}
+
+impl Pooling {
+    /// Of the configuration that sentence-transformers writes.
+    pub(crate) fn parse(path: &str, text: &str) -> Result<Self> {
+        let map: Map<String, Value> = json::parse(text)
+            .with_context(|| format!("{path}: expected the pooling of sentence-transformers"))?;
+        let words: Vec<&Value> = match map.get("pooling_mode") {
+            Some(Value::Array(words)) => words.iter().collect(),
+            Some(word) => vec![word],
+            None => Vec::new(),
+        };
+        let named = |word: &Value| NAMES.iter().find(|(_, name, _)| word == name);
+        let modes = if map.contains_key("pooling_mode") {
+            let modes: Option<Vec<Mode>> = words
+                .iter()
+                .map(|word| named(word).map(|(mode, ..)| *mode))
+                .collect();
+            modes.unwrap_or_default()
+        } else {
+            flagged(path, &map)?
+        };
+        ensure!(
+            !modes.is_empty(),
+            "{path}: key \"pooling_mode\": expected one or several of {}, got {}",
+            NAMES.map(|(_, name, _)| name).join(", "),
+            map.get("pooling_mode").unwrap_or(&Value::Null),
+        );
+        let include_prompt = match map.get("include_prompt") {
+            None | Some(Value::Null) => true,
+            Some(Value::Bool(flag)) => *flag,
+            Some(got) => {
+                anyhow::bail!("{path}: key \"include_prompt\": expected true or false, got {got}")
+            }
+        };
+        Ok(Self {
+            modes,
+            include_prompt,
+        })
+    }
+
+    /// The embedding of a text's vectors, of `size` numbers each, the first `prompt` of which are a
+    /// prompt's.
+    pub(crate) fn pool(&self, tokens: &[f32], size: usize, prompt: usize) -> Vec<f32> {
+        let prompt = if self.include_prompt { 0 } else { prompt };
+        let parts = self
+            .modes
+            .iter()
+            .map(|mode| mode.pool(tokens, size, prompt));
+        parts.collect::<Vec<_>>().concat()
+    }
+}
+
+/// The modes whose flags are set.
+fn flagged(path: &str, map: &Map<String, Value>) -> Result<Vec<Mode>> {
+    let set = |key: &str| map.get(key).is_some_and(|value| *value == true);
+    let mut flags = map
+        .keys()
+        .filter(|key| key.starts_with("pooling_mode_") && set(key));
+    let unknown = flags.find(|key| NAMES.iter().all(|(.., flag)| flag != key));
+    ensure!(
+        unknown.is_none(),
+        "{path}: expected one of the known pooling modes, got {:?}",
+        unknown.map_or("none", String::as_str),
+    );
+    let known = NAMES.iter().filter(|(.., flag)| set(flag));
+    Ok(known.map(|(mode, ..)| *mode).collect())
+}
+
+impl fmt::Display for Pooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.modes.iter().map(Mode::to_string).collect();
+        f.pad(&names.join(", "))
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = NAMES.iter().find(|(mode, ..)| mode == self);
+        f.pad(known.map_or("", |(_, name, _)| name))
+    }
+}
+
+impl Mode {
+    /// One vector of those behind the first `skipped`; if there are none, of all.
+    pub(crate) fn pool(self, tokens: &[f32], size: usize, skipped: usize) -> Vec<f32> {
+        let skipped = if skipped * size < tokens.len() {
+            skipped
+        } else {
+            0
+        };
+        let mut rows = tokens[skipped * size..].chunks_exact(size);
+        let count = rows.len() as f32;
+        match self {
+            Self::Cls => rows.next().unwrap_or_default().to_vec(),
+            Self::LastToken => rows.next_back().unwrap_or_default().to_vec(),
+            Self::Max => fold(rows, |max, x| *max = max.max(x)),
+            Self::Mean => divided(fold(rows, |sum, x| *sum += x), count),
+            Self::MeanSqrtLen => divided(fold(rows, |sum, x| *sum += x), count.sqrt()),
+            Self::WeightedMean => weighted(rows, skipped),
+        }
+    }
+}
+
+fn fold<'a>(mut rows: impl Iterator<Item = &'a [f32]>, add: impl Fn(&mut f32, f32)) -> Vec<f32> {
+    let mut answer = rows.next().unwrap_or_default().to_vec();
+    for row in rows {
+        answer.iter_mut().zip(row).for_each(|(sum, x)| add(sum, *x));
+    }
+    answer
+}
+
+fn divided(mut answer: Vec<f32>, divisor: f32) -> Vec<f32> {
+    answer.iter_mut().for_each(|x| *x /= divisor);
+    answer
+}
+
+/// Weights are places in the whole text.
+fn weighted<'a>(rows: impl Iterator<Item = &'a [f32]>, skipped: usize) -> Vec<f32> {
+    let (mut answer, mut all) = (Vec::new(), 0.);
+    for (row, place) in rows.zip(skipped + 1..) {
+        let weight = place as f32;
+        answer.resize(row.len(), 0.);
+        answer
+            .iter_mut()
+            .zip(row)
+            .for_each(|(sum, x)| *sum += weight * x);
+        all += weight;
+    }
+    divided(answer, all)
+}

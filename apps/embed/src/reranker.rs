@@ -1,0 +1,120 @@
+//! Texts in the order in which they answer a query.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::batches::{Batches, Options};
+use crate::keys::Keys;
+use crate::prompts::Prompts;
+use crate::tokenizer::Input;
+use crate::{Encoder, Head};
+
+/// A cross-encoder: a model that scores a text beside a query, and has a head of one class.
+///
+/// ```
+/// use dynquant_embed::Reranker;
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/encoders/reranker");
+/// let reranker = Reranker::open(folder)?;
+/// let ranked = reranker.rank("a query", &["a text", "another one", "a third"])?;
+/// assert_eq!(ranked.len(), 3);
+/// assert!(ranked[0].1 >= ranked[1].1); // the index of a text and its score, the best first
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Reranker {
+    batches: Batches,
+    is_sigmoid: bool,
+}
+
+impl Reranker {
+    /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
+    ///
+    /// # Errors
+    /// Also when the model has no head of one class.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(dir, Options::new())
+    }
+
+    /// As [`open`](Self::open), by options.
+    ///
+    /// # Errors
+    /// Also when an option does not fit the model.
+    pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
+        let batches = options.open(dir.as_ref())?;
+        let Encoder { model, config, .. } = &batches.encoder;
+        let classes = if model.is_classifier() {
+            config.labels.len()
+        } else {
+            0
+        };
+        ensure!(
+            classes == 1,
+            "{}: expected a reranker, whose head has 1 class, got {classes}",
+            dir.as_ref().display(),
+        );
+        let own = Prompts::read(dir.as_ref())?.activation_fn;
+        let is_sigmoid = is_sigmoid(own.as_deref(), &config.keys)
+            .with_context(|| dir.as_ref().display().to_string())?;
+        Ok(Self {
+            batches,
+            is_sigmoid,
+        })
+    }
+
+    /// The model, for what is not here.
+    pub fn encoder(&self) -> &Encoder {
+        &self.batches.encoder
+    }
+
+    /// The score of each text for a query, as sentence-transformers gives it: between 0 and 1,
+    /// unless `config.json` asks for the model's own numbers.
+    ///
+    /// # Errors
+    /// When the model fails.
+    pub fn scores(&self, query: &str, texts: &[impl AsRef<str>]) -> Result<Vec<f32>> {
+        let pairs = texts.iter().map(|text| Input::Pair(query, text.as_ref()));
+        let tokens = self.batches.tokens(pairs)?;
+        let logits = self.batches.answer(&tokens, Head::Classes)?;
+        let score = |logits: Vec<f32>| {
+            let logit = *logits.first().context("expected a score, got none")?;
+            Ok(if self.is_sigmoid {
+                sigmoid(logit)
+            } else {
+                logit
+            })
+        };
+        logits.into_iter().map(score).collect()
+    }
+
+    /// The indexes of texts with their [scores](Self::scores), the best first.
+    ///
+    /// # Errors
+    /// As [`scores`](Self::scores).
+    pub fn rank(&self, query: &str, texts: &[impl AsRef<str>]) -> Result<Vec<(usize, f32)>> {
+        let scores = self.scores(query, texts)?;
+        let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
+        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Ok(ranked)
+    }
+}
+
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1. / (1. + (-x).exp())
+}
+
+/// Whether the function of scores is the sigmoid, as it is by default: `own` is that of the folder,
+/// whose `config.json` had it before release 6, and under another key before release 4.
+fn is_sigmoid(own: Option<&str>, keys: &Keys) -> Result<bool> {
+    let release_4 = keys
+        .get("sentence_transformers")
+        .and_then(|it| it.get("activation_fn"));
+    let before = release_4.or(keys.get("sbert_ce_default_activation_function"));
+    let name = own.or(before.and_then(Value::as_str));
+    match name.map(|name| name.rsplit('.').next().unwrap_or(name)) {
+        None | Some("Sigmoid") => Ok(true),
+        Some("Identity") => Ok(false),
+        Some(got) => bail!("activation_fn: expected torch's Sigmoid or Identity, got {got:?}"),
+    }
+}

@@ -1,0 +1,216 @@
+//! Each architecture against transformers and sentence-transformers: the folders that
+//! `assets/reference/encoders.py` writes, float and quantized.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use candle_dynquant::checkpoint::{Plan, quantize};
+use candle_dynquant::{Checkpoint, QConfigSpec};
+use dynquant_embed::{Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
+use serde::Deserialize;
+
+const EMBEDDERS: [&str; 10] = [
+    "bert",
+    "xlm-roberta",
+    "distilbert",
+    "mpnet",
+    "modernbert",
+    "nomic",
+    "gte",
+    "jina",
+    "qwen3",
+    "gemma3",
+];
+const CLASSIFIERS: [&str; 5] = [
+    "classes-roberta",
+    "classes-distilbert",
+    "classes-modernbert",
+    "classes-qwen3",
+    "classes-gte",
+];
+const RERANKERS: [&str; 2] = ["reranker", "reranker-xlm-roberta"];
+
+/// What `assets/reference/encoders.py` writes of a folder.
+#[derive(Deserialize)]
+struct Expected {
+    texts: Vec<String>,
+    #[serde(default)]
+    vectors: Vec<Vec<f32>>,
+    #[serde(default)]
+    questions: Vec<String>,
+    #[serde(default)]
+    queries: Vec<Vec<f32>>,
+    #[serde(default)]
+    documents: Vec<Vec<f32>>,
+    #[serde(default)]
+    logits: Vec<Vec<f32>>,
+    #[serde(default)]
+    query: String,
+    #[serde(default)]
+    scores: Vec<f32>,
+}
+
+fn folder(name: &str) -> PathBuf {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference/encoders");
+    assets.join(name)
+}
+
+fn expected(name: &str) -> Result<Expected> {
+    let text = fs::read_to_string(folder(name).join("expected.json"))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn float() -> Options {
+    Options::new().preset(Preset::None)
+}
+
+/// Within 1e-4 of the greatest number.
+fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) -> Result<()> {
+    ensure!(got.len() == expected.len(), "{what}: {} answers", got.len());
+    let max = expected
+        .iter()
+        .flatten()
+        .fold(1f32, |max, x| max.max(x.abs()));
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        ensure!(
+            got.len() == expected.len(),
+            "{what}, text {index}: {} numbers",
+            got.len()
+        );
+        let far = got
+            .iter()
+            .zip(expected)
+            .find(|(a, b)| !((*a - *b).abs() <= 1e-4 * max));
+        ensure!(far.is_none(), "{what}, text {index}: {far:?}");
+    }
+    Ok(())
+}
+
+fn sqnr_db(expected: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
+    let (mut signal, mut noise) = (0., 0.);
+    for (a, b) in expected.iter().flatten().zip(got.iter().flatten()) {
+        signal += f64::from(a * a);
+        noise += f64::from((a - b) * (a - b));
+    }
+    10. * (signal / noise).log10()
+}
+
+#[test]
+fn vectors_equal_those_of_sentence_transformers() -> Result<()> {
+    for name in EMBEDDERS {
+        let expected = expected(name)?;
+        let embedder = Embedder::open_with(folder(name), float()).context(name)?;
+        assert_eq!(embedder.dimensions(), expected.vectors[0].len(), "{name}");
+        check(name, &embedder.embed(&expected.texts)?, &expected.vectors)?;
+        if name != "jina" {
+            check(
+                name,
+                &embedder.embed_queries(&expected.questions)?,
+                &expected.queries,
+            )?;
+            check(
+                name,
+                &embedder.embed_documents(&expected.texts)?,
+                &expected.documents,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// In int8, and of a folder that was quantized before; together, in other batches, and alone.
+#[test]
+fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Result<()> {
+    for name in EMBEDDERS {
+        let texts = expected(name)?.texts;
+        let embedder = Embedder::open(folder(name))?;
+        assert!(!embedder.encoder().model.is_one_by_one(), "{name}");
+        let together = embedder.embed(&texts)?;
+        for size in [1, 3] {
+            let options = Options::new().batch_size(size);
+            let other = Embedder::open_with(folder(name), options)?.embed(&texts)?;
+            assert_eq!(other, together, "{name}, batches of {size}");
+        }
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("quantized-{name}"));
+        if out.exists() {
+            fs::remove_dir_all(&out)?;
+        }
+        let source = Checkpoint::open(folder(name))?;
+        let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+        quantize(&source, &plan, &out, |_| ())?;
+        let quantized = Embedder::open(&out).context(name)?;
+        assert_eq!(quantized.encoder().dtype, "quantized", "{name}");
+        assert_eq!(
+            quantized.embed(&texts)?,
+            together,
+            "{name}, quantized before"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn int8_keeps_the_vectors() -> Result<()> {
+    for name in EMBEDDERS {
+        let expected = expected(name)?;
+        let vectors = Embedder::open(folder(name))?.embed(&expected.texts)?;
+        let sqnr = sqnr_db(&expected.vectors, &vectors);
+        println!("{name}: {sqnr:.1} dB");
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+    }
+    Ok(())
+}
+
+#[test]
+fn logits_equal_those_of_transformers() -> Result<()> {
+    for name in CLASSIFIERS {
+        let expected = expected(name)?;
+        let logits = |preset| -> Result<Vec<Vec<f32>>> {
+            let encoder = Encoder::open(&folder(name), Some(preset))?;
+            let encode = |text: &String| encoder.tokenizer.encode(Input::Text(text), None);
+            let tokens = expected
+                .texts
+                .iter()
+                .map(encode)
+                .collect::<Result<Vec<_>, _>>()?;
+            let head = Head::Classes;
+            let tasks: Vec<_> = tokens.iter().map(|tokens| Task { tokens, head }).collect();
+            let together = encoder.model.answer(&tasks)?;
+            for (task, answer) in tasks.iter().zip(&together) {
+                assert_eq!(encoder.model.answer(&[*task])?, [answer.clone()], "{name}");
+            }
+            Ok(together)
+        };
+        check(name, &logits(Preset::None)?, &expected.logits)?;
+        println!(
+            "{name}: {:.1} dB",
+            sqnr_db(&expected.logits, &logits(Preset::Int8)?)
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn scores_equal_those_of_a_cross_encoder() -> Result<()> {
+    for name in RERANKERS {
+        let expected = expected(name)?;
+        let (query, texts) = (&expected.query, &expected.texts);
+        let reranker = Reranker::open_with(folder(name), float())?;
+        let scores = reranker.scores(query, texts)?;
+        check(name, &[scores], &[expected.scores.clone()])?;
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        order.sort_by(|a, b| expected.scores[*b].total_cmp(&expected.scores[*a]));
+        let ranked = reranker.rank(query, texts)?;
+        let ranked: Vec<usize> = ranked.into_iter().map(|(index, _)| index).collect();
+        assert_eq!(ranked, order, "{name}");
+        // The head of one class is too small to be quantized, and takes texts one at a time.
+        let int8 = Reranker::open(folder(name))?;
+        assert!(!int8.encoder().model.is_one_by_one(), "{name}");
+        let together = int8.scores(query, texts)?;
+        for (text, score) in texts.iter().zip(together) {
+            assert_eq!(int8.scores(query, &[text])?, [score], "{name}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,545 @@
+#!/usr/bin/env python3
+"""Tiny random encoders of each architecture, with the answers of sentence-transformers.
+
+    python encoders.py [NAME..]
+
+Needs torch==2.15.0 transformers==5.24.0 sentence-transformers==6.2.0. Writes a folder encoders/NAME
+for each, as sentence-transformers saves it with weights in float16, and in it expected.json:
+`texts`, and their `vectors` as `encode` gives them, `queries` and `documents` as `encode_query` and
+`encode_document` do; of a classifier `logits`, of a reranker `query` and `scores`. All in float32,
+of the weights as they are stored.
+
+transformers has no Jina BERT, and GTE without its scaled positions: these are written out here,
+from the papers (arXiv 2108.12409 and 2310.19923; Su, "NTK-aware scaled RoPE", 2023) and the names
+of the published weights.
+"""
+
+import json
+import math
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import transformers as t
+from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    Transformer,
+)
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+HERE = Path(__file__).resolve().parent / "encoders"
+WORDS = """
+the a of and to in is was for on with as by at from it that are or an be this which not have
+river city snow winter bread market train station book library garden tree apple bridge boat
+harbour engine battery wire screen keyboard terminal editor window paper letter stamp road
+mountain valley north south east west red green blue cold warm old new small large fast slow
+open closed first last query passage answer question document search find lies runs falls grows
+stands reads writes sells
+""".split()
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+TEXTS = [
+    "the river runs to the harbour",
+    "snow falls on the old city in winter",
+    "bread",
+    "a small market sells apple and bread by the train station and the library is open",
+    " ".join(WORDS),
+    " ".join(WORDS[(7 * i + i * i) % len(WORDS)] for i in range(146)),
+    "",
+]
+QUERIES = ["which city lies on the river", "bread"]
+# `pad_token_id` is RoBERTa's everywhere.
+SIZES = dict(
+    vocab_size=112,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=152,
+    pad_token_id=1,
+    bos_token_id=0,
+    eos_token_id=2,
+    initializer_range=0.2,
+)
+DECODER = SIZES | dict(num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+GEMMA = DECODER | dict(
+    num_hidden_layers=3,
+    query_pre_attn_scalar=20,
+    sliding_window=10,
+    sliding_window_pattern=3,
+    use_bidirectional_attention=True,
+    rope_theta=10000.0,
+    rope_local_base_freq=1000.0,
+)
+MODERN = SIZES | dict(num_hidden_layers=4, local_attention=10, cls_token_id=0, sep_token_id=2)
+PROMPTS = {"query": "query the ", "document": "passage of a "}
+
+
+def tokenizer(pair_type, ends=(True, True)):
+    """Words to ids, `<s> .. </s>`, or only what `ends` says."""
+    vocab = {word: i for i, word in enumerate(SPECIAL + WORDS)}
+    made = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    first, last = ("<s>:0 " if ends[0] else ""), (" </s>:0" if ends[1] else "")
+    p = pair_type
+    pair = f"{first}$A:0{last}{'' if p else last} $B:{p}{last.replace(':0', f':{p}')}"
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{first}$A:0{last}",
+        pair=pair,
+        special_tokens=[(s, vocab[s]) for s in ("<s>", "</s>")],
+    )
+    return t.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        cls_token="<s>",
+        sep_token="</s>",
+        bos_token="<s>",
+        eos_token="</s>",
+        model_max_length=152,
+        model_input_names=["input_ids", "attention_mask"] + ["token_type_ids"] * pair_type,
+    )
+
+
+def randomize(model, seed):
+    """Norms and biases that are not what they begin with; weights that float16 holds."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+            parameter.copy_(parameter.half().float())
+    return model.eval()
+
+
+def to_half(folder):
+    for path in folder.rglob("*.safetensors"):
+        save_file(
+            {k: v.half() for k, v in load_file(path).items()}, path, metadata={"format": "pt"}
+        )
+
+
+def write(folder, expected):
+    rounded = json.loads(json.dumps(expected), parse_float=lambda x: float(f"{float(x):.8g}"))
+    (folder / "expected.json").write_text(json.dumps(rounded) + "\n")
+    for name in ("README.md", "special_tokens_map.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def edit(folder, change, drop=()):
+    path = folder / "config.json"
+    config = {k: v for k, v in json.loads(path.read_text()).items() if k not in drop} | change
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def embedder(
+    name,
+    model,
+    seed,
+    modules,
+    pair_type=0,
+    ends=(True, True),
+    prompts=PROMPTS,
+    before=lambda model: None,
+):
+    """A folder of a model with the modules behind it."""
+    folder = HERE / name
+    torch.manual_seed(seed)
+    randomize(model, seed)
+    with tempfile.TemporaryDirectory() as dir:
+        model.save_pretrained(dir)
+        tokenizer(pair_type, ends).save_pretrained(dir)
+        transformer = Transformer(dir)
+    before(transformer.auto_model)
+    size = model.config.hidden_size
+    sentence = SentenceTransformer(
+        modules=[transformer] + [randomize(make(size), seed + 1) for make in modules],
+        prompts=prompts,
+        device="cpu",
+    )
+    vectors = lambda encode, texts: encode(texts, convert_to_numpy=True).tolist()
+    expected = dict(
+        texts=TEXTS,
+        vectors=vectors(sentence.encode, TEXTS),
+        questions=QUERIES,
+        queries=vectors(sentence.encode_query, QUERIES),
+        documents=vectors(sentence.encode_document, TEXTS),
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    sentence.save(str(folder), create_model_card=False)
+    to_half(folder)
+    write(folder, expected)
+    return folder
+
+
+def classifier(name, model, seed, pair_type=0, ends=(True, True)):
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    made = tokenizer(pair_type, ends)
+    randomize(model, seed).save_pretrained(folder)
+    made.save_pretrained(folder)
+    logits = []
+    for text in TEXTS:
+        inputs = made([text], return_tensors="pt")
+        inputs = {k: v for k, v in inputs.items() if k != "token_type_ids"}
+        with torch.no_grad():
+            logits.append(model(**inputs).logits[0].tolist())
+    to_half(folder)
+    write(folder, dict(texts=TEXTS, logits=logits))
+
+
+def reranker(name, model, seed, pair_type, **options):
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as dir:
+        randomize(model, seed).save_pretrained(dir)
+        tokenizer(pair_type).save_pretrained(dir)
+        cross = CrossEncoder(dir, device="cpu", **options)
+    texts = TEXTS[:5]
+    scores = cross.predict([(QUERIES[0], text) for text in texts]).tolist()
+    cross.save_pretrained(str(folder))
+    to_half(folder)
+    write(folder, dict(query=QUERIES[0], texts=texts, scores=scores))
+
+
+def ntk(theta, factor):
+    """The angles of GTE's scaled positions, in place of the model's own."""
+
+    def change(model):
+        rotary = model.rotary_emb
+        dim = 2 * rotary.inv_freq.numel()
+        powers = torch.arange(0, dim, 2).float() / dim
+        rotary.inv_freq = (theta * factor) ** -powers / factor ** (2 / dim)
+
+    return change
+
+
+class Jina(torch.nn.Module):
+    """Jina BERT v2: scores less a slope times the distance, gated products; names as published."""
+
+    HIDDEN, HEADS = 48, 6
+
+    def __init__(self):
+        super().__init__()
+        h, inner = self.HIDDEN, SIZES["intermediate_size"]
+        linear, norm = torch.nn.Linear, lambda: torch.nn.LayerNorm(h, eps=1e-12)
+        embeddings = dict(
+            word_embeddings=torch.nn.Embedding(112, h),
+            token_type_embeddings=torch.nn.Embedding(2, h),
+            LayerNorm=norm(),
+        )
+        self.embeddings = torch.nn.ModuleDict(embeddings)
+        layer = lambda: torch.nn.ModuleDict(
+            {
+                "attention": torch.nn.ModuleDict(
+                    {
+                        "self": torch.nn.ModuleDict(
+                            {n: linear(h, h) for n in ("query", "key", "value")}
+                        ),
+                        "output": torch.nn.ModuleDict(dict(dense=linear(h, h), LayerNorm=norm())),
+                    }
+                ),
+                "mlp": torch.nn.ModuleDict(
+                    dict(
+                        gated_layers=linear(h, 2 * inner, bias=False),
+                        wo=linear(inner, h),
+                        layernorm=norm(),
+                    )
+                ),
+            }
+        )
+        self.encoder = torch.nn.ModuleDict(dict(layer=torch.nn.ModuleList([layer(), layer()])))
+
+    def forward(self, ids):
+        heads, n = self.HEADS, len(ids)
+        xs = (
+            self.embeddings["word_embeddings"](ids)
+            + self.embeddings["token_type_embeddings"].weight[0]
+        )
+        xs = self.embeddings["LayerNorm"](xs)
+        # Six heads: four slopes of four heads, then the first and the third of eight.
+        slopes = [2.0 ** (-8 * (i + 1) / 4) for i in range(4)] + [
+            2.0 ** (-8 * (i + 1) / 8) for i in (0, 2)
+        ]
+        distance = (torch.arange(n)[:, None] - torch.arange(n)[None]).abs()
+        bias = -torch.tensor(slopes)[:, None, None] * distance
+        for layer in self.encoder["layer"]:
+            attention, mlp = layer["attention"], layer["mlp"]
+            split = lambda name: attention["self"][name](xs).reshape(n, heads, -1).transpose(0, 1)
+            q, k, v = split("query"), split("key"), split("value")
+            weights = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]) + bias, -1)
+            context = (weights @ v).transpose(0, 1).reshape(n, -1)
+            xs = attention["output"]["LayerNorm"](attention["output"]["dense"](context) + xs)
+            gate, value = mlp["gated_layers"](xs).chunk(2, -1)
+            xs = mlp["layernorm"](mlp["wo"](F.gelu(gate) * value) + xs)
+        return xs
+
+
+def jina(seed):
+    folder = HERE / "jina"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "1_Pooling").mkdir(parents=True)
+    torch.manual_seed(seed)
+    model = randomize(Jina(), seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.copy_((torch.randn_like(parameter) * 0.2).half().float())
+    save_file(
+        {k: v.half().clone() for k, v in model.state_dict().items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    made = tokenizer(1)
+    made.save_pretrained(folder)
+    with torch.no_grad():
+        vectors = [model(torch.tensor(made(text).input_ids)).mean(0).tolist() for text in TEXTS]
+    config = SIZES | dict(
+        hidden_size=Jina.HIDDEN,
+        num_attention_heads=Jina.HEADS,
+        model_type="bert",
+        architectures=["JinaBertForMaskedLM"],
+        position_embedding_type="alibi",
+        feed_forward_type="geglu",
+        emb_pooler="mean",
+        layer_norm_eps=1e-12,
+        type_vocab_size=2,
+        hidden_act="gelu",
+    )
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    modules = [
+        dict(idx=i, name=str(i), path=path, type=f"sentence_transformers.models.{kind}")
+        for i, (path, kind) in enumerate([("", "Transformer"), ("1_Pooling", "Pooling")])
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules) + "\n")
+    (folder / "1_Pooling/config.json").write_text(
+        json.dumps(
+            dict(
+                word_embedding_dimension=Jina.HIDDEN,
+                pooling_mode_cls_token=False,
+                pooling_mode_mean_tokens=True,
+            )
+        )
+        + "\n"
+    )
+    write(folder, dict(texts=TEXTS, vectors=vectors))
+
+
+def pooling(*modes, **options):
+    return lambda size: Pooling(size, pooling_mode=modes, **options)
+
+
+def dense(inputs, outputs, activation, bias=True):
+    return lambda _: Dense(inputs, outputs, bias=bias, activation_function=activation)
+
+
+def normalize(_):
+    return Normalize()
+
+
+def gte(seed):
+    config = t.GteConfig(**SIZES, type_vocab_size=1, rope_theta=10000.0)
+    folder = embedder(
+        "gte", t.GteModel(config), seed, [pooling("cls"), normalize], before=ntk(10000.0, 4.0)
+    )
+    edit(
+        folder,
+        dict(
+            model_type="new",
+            architectures=["NewModel"],
+            position_embedding_type="rope",
+            rope_theta=10000.0,
+            rope_scaling=dict(type="ntk", factor=4.0),
+            pack_qkv=True,
+            layer_norm_type="layer_norm",
+        ),
+        ["rope_parameters"],
+    )
+
+
+def nomic(seed):
+    config = t.NomicBertConfig(**SIZES, rope_theta=1000.0)
+    folder = embedder(
+        "nomic",
+        t.NomicBertModel(config),
+        seed,
+        [pooling("mean"), normalize],
+        pair_type=1,
+        prompts={"query": "search query ", "document": "search document "},
+    )
+    published = dict(
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_inner=64,
+        n_positions=152,
+        rotary_emb_base=1000,
+        rotary_emb_fraction=1.0,
+        activation_function="swiglu",
+        layer_norm_epsilon=1e-12,
+        qkv_proj_bias=False,
+        mlp_fc1_bias=False,
+        mlp_fc2_bias=False,
+        prenorm=False,
+        use_rms_norm=False,
+        rotary_emb_interleaved=False,
+        architectures=["NomicBertModel"],
+    )
+    edit(
+        folder,
+        published,
+        [
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+            "rope_parameters",
+            "layer_norm_eps",
+            "hidden_act",
+            "head_dim",
+        ],
+    )
+
+
+def modernbert(seed):
+    """Under the keys of the published models."""
+    folder = embedder(
+        "modernbert", t.ModernBertModel(t.ModernBertConfig(**MODERN)), seed, [pooling("cls")]
+    )
+    edit(
+        folder,
+        dict(global_attn_every_n_layers=3, global_rope_theta=160000.0, local_rope_theta=10000.0),
+        ["layer_types", "rope_parameters"],
+    )
+
+
+def gemma3(seed):
+    """Likewise."""
+    behind = [
+        pooling("mean"),
+        dense(32, 48, torch.nn.Identity(), False),
+        dense(48, 24, torch.nn.Identity(), False),
+        normalize,
+    ]
+    folder = embedder("gemma3", t.Gemma3TextModel(t.Gemma3TextConfig(**GEMMA)), seed, behind)
+    edit(
+        folder,
+        dict(rope_theta=10000.0, rope_local_base_freq=1000.0),
+        ["rope_parameters", "sliding_window_pattern", "_sliding_window_pattern"],
+    )
+
+
+def distil(kind, labels):
+    config = t.DistilBertConfig(
+        vocab_size=112,
+        dim=32,
+        n_layers=2,
+        n_heads=4,
+        hidden_dim=64,
+        max_position_embeddings=152,
+        pad_token_id=1,
+        initializer_range=0.2,
+        num_labels=labels,
+    )
+    return kind(config)
+
+
+def roberta(kind, config, **options):
+    return kind(config(**SIZES | dict(max_position_embeddings=154, type_vocab_size=1), **options))
+
+
+MADE = {
+    "bert": lambda s: embedder(
+        "bert",
+        t.BertModel(t.BertConfig(**SIZES), add_pooling_layer=False),
+        s,
+        [pooling("mean"), normalize],
+        1,
+    ),
+    "xlm-roberta": lambda s: embedder(
+        "xlm-roberta",
+        roberta(t.XLMRobertaModel, t.XLMRobertaConfig),
+        s,
+        [pooling("cls", "weightedmean", include_prompt=False), lambda size: LayerNorm(2 * size)],
+    ),
+    "distilbert": lambda s: embedder(
+        "distilbert",
+        distil(t.DistilBertModel, 2),
+        s,
+        [pooling("max", "mean_sqrt_len_tokens"), dense(64, 40, torch.nn.Tanh())],
+    ),
+    "mpnet": lambda s: embedder(
+        "mpnet",
+        t.MPNetModel(
+            t.MPNetConfig(**SIZES | dict(max_position_embeddings=154)), add_pooling_layer=False
+        ),
+        s,
+        [pooling("mean", include_prompt=False), normalize],
+    ),
+    "modernbert": modernbert,
+    "nomic": nomic,
+    "gte": gte,
+    "jina": jina,
+    "qwen3": lambda s: embedder(
+        "qwen3",
+        t.Qwen3Model(t.Qwen3Config(**DECODER)),
+        s,
+        [pooling("lasttoken"), normalize],
+        ends=(False, True),
+    ),
+    "gemma3": gemma3,
+    "reranker": lambda s: reranker(
+        "reranker", t.BertForSequenceClassification(t.BertConfig(**SIZES, num_labels=1)), s, 1
+    ),
+    "reranker-xlm-roberta": lambda s: reranker(
+        "reranker-xlm-roberta",
+        roberta(t.XLMRobertaForSequenceClassification, t.XLMRobertaConfig, num_labels=1),
+        s,
+        0,
+        activation_fn=torch.nn.Identity(),
+    ),
+    "classes-roberta": lambda s: classifier(
+        "classes-roberta",
+        roberta(t.RobertaForSequenceClassification, t.RobertaConfig, num_labels=3),
+        s,
+    ),
+    "classes-distilbert": lambda s: classifier(
+        "classes-distilbert", distil(t.DistilBertForSequenceClassification, 3), s
+    ),
+    "classes-modernbert": lambda s: classifier(
+        "classes-modernbert",
+        t.ModernBertForSequenceClassification(
+            t.ModernBertConfig(**MODERN, num_labels=3, classifier_pooling="mean")
+        ),
+        s,
+    ),
+    "classes-qwen3": lambda s: classifier(
+        "classes-qwen3",
+        t.Qwen3ForSequenceClassification(t.Qwen3Config(**DECODER, num_labels=3)),
+        s,
+        ends=(False, True),
+    ),
+    "classes-gte": lambda s: classifier(
+        "classes-gte", t.GteForSequenceClassification(t.GteConfig(**SIZES, num_labels=3)), s
+    ),
+}
+
+
+def main():
+    for seed, (name, make) in enumerate(MADE.items()):
+        if not sys.argv[1:] or name in sys.argv[1:]:
+            make(100 * (seed + 1))
+            print(name)
+
+
+if __name__ == "__main__":
+    main()
