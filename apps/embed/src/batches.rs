@@ -118,13 +118,10 @@ impl Batches {
         order.sort_by_key(|&index| texts[index].len());
         let mut answers = vec![Vec::new(); texts.len()];
         let mut rest = order.as_slice();
-        while let Some(&first) = rest.first() {
-            // Of no less than one text, and the shortest ones first.
-            let fit = (MOST_TOKENS / texts[first].len()).clamp(1, self.size);
-            let count = (1..=fit.min(rest.len())).rev();
-            let count = count
-                .into_iter()
-                .find(|&count| count == 1 || count * texts[rest[count - 1]].len() <= MOST_TOKENS);
+        while !rest.is_empty() {
+            // The last of a batch is its longest.
+            let fits = |&count: &usize| count * texts[rest[count - 1]].len() <= MOST_TOKENS;
+            let count = (1..=self.size.min(rest.len())).rev().find(fits);
             let (batch, others) = rest.split_at(count.unwrap_or(1));
             let tasks: Vec<Task<'_>> = batch
                 .iter()

@@ -11,7 +11,7 @@ use crate::{Encoder, Preset};
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "program", derive(clap::Args))]
 pub struct ModelOptions {
-    /// A Hugging Face folder of a BERT, float or quantized [default: the model in the program]
+    /// A Hugging Face folder of an encoder, float or quantized [default: the model in the program]
     #[cfg_attr(feature = "program", arg(long, value_name = "DIR"))]
     pub model_dir: Option<PathBuf>,
 

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::json::strict;
-use tokenizers::{TruncationDirection, TruncationParams};
+use tokenizers::utils::truncation::truncate_encodings;
+use tokenizers::{Encoding, PostProcessor, TruncationDirection, TruncationParams};
 
 /// An input of the tokenizer.
 #[derive(Clone, Copy, Debug)]
@@ -83,9 +84,6 @@ pub enum TokensError {
 /// The tokenizer of a model, with the model's limits.
 pub struct Tokenizer {
     whole: tokenizers::Tokenizer,
-    /// The same, cutting at the start and at the end: `with_truncation` needs a tokenizer of its
-    /// own.
-    cut: [tokenizers::Tokenizer; 2],
     vocab_size: usize,
     max_tokens: usize,
     takes_pairs: bool,
@@ -108,7 +106,6 @@ impl Tokenizer {
             config.vocab_size,
         );
         let mut tokenizer = Self {
-            cut: [whole.clone(), whole.clone()],
             whole,
             vocab_size: config.vocab_size,
             max_tokens: 0,
@@ -133,16 +130,6 @@ impl Tokenizer {
             "tokens of a text: expected a limit of {} or more, got {max_tokens}",
             special.len() + 2,
         );
-        let directions = [TruncationDirection::Left, TruncationDirection::Right];
-        for (tokenizer, direction) in self.cut.iter_mut().zip(directions) {
-            let truncation = TruncationParams {
-                max_length: max_tokens,
-                direction,
-                ..Default::default()
-            };
-            let truncated = tokenizer.with_truncation(Some(truncation));
-            truncated.map_err(anyhow::Error::msg)?;
-        }
         self.max_tokens = max_tokens;
         Ok(())
     }
@@ -177,15 +164,10 @@ impl Tokenizer {
     /// # Errors
     /// When it is too long and `cut` is `None`, or has no tokens, or names ones that there are not.
     pub fn encode(&self, input: Input<'_>, cut: Option<Direction>) -> Result<Tokens, TokensError> {
-        let tokenizer = match cut {
-            None => &self.whole,
-            Some(Direction::Left) => &self.cut[0],
-            Some(Direction::Right) => &self.cut[1],
-        };
         let encoding = match input {
-            Input::Text(text) => tokenizer.encode_fast(text, true),
+            Input::Text(text) => self.encoding(text, None, cut),
             Input::Pair(..) if !self.takes_pairs => return Err(TokensError::Pair),
-            Input::Pair(first, second) => tokenizer.encode_fast((first, second), true),
+            Input::Pair(first, second) => self.encoding(first, Some(second), cut),
             Input::Ids(ids) => return self.take(ids, cut),
         };
         let encoding = encoding.map_err(|e| TokensError::Failed(e.to_string()))?;
@@ -194,6 +176,36 @@ impl Tokenizer {
             types: encoding.get_type_ids().to_vec(),
             prompt: 0,
         })
+    }
+
+    /// What the tokenizer makes of one text or two, cut before special tokens are added. Truncation
+    /// of the tokenizer's own would need a copy of it for each direction.
+    fn encoding(
+        &self,
+        first: &str,
+        second: Option<&str>,
+        cut: Option<Direction>,
+    ) -> tokenizers::Result<Encoding> {
+        let direction = match (cut, second) {
+            (None, None) => return self.whole.encode_fast(first, true),
+            (None, Some(second)) => return self.whole.encode_fast((first, second), true),
+            (Some(Direction::Left), _) => TruncationDirection::Left,
+            (Some(Direction::Right), _) => TruncationDirection::Right,
+        };
+        let alone = |text| self.whole.encode_fast(text, false);
+        let (first, mut second) = (alone(first)?, second.map(alone).transpose()?);
+        if let Some(second) = &mut second {
+            second.set_type_ids(vec![1; second.len()]);
+        }
+        let processor = self.whole.get_post_processor();
+        let added = processor.map_or(0, |it| it.added_tokens(second.is_some()));
+        let params = TruncationParams {
+            max_length: self.max_tokens.saturating_sub(added),
+            direction,
+            ..Default::default()
+        };
+        let (first, second) = truncate_encodings(first, second, &params)?;
+        self.whole.post_process(first, second, true)
     }
 
     fn take(&self, ids: &[u32], cut: Option<Direction>) -> Result<Tokens, TokensError> {

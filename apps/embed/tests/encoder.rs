@@ -199,6 +199,19 @@ fn texts_are_cut_on_request_only() -> Result<()> {
     let given = tokenizer.encode(Input::Ids(ids), Some(Direction::Left))?;
     assert_eq!(given.ids(), &ids[end - 6..]);
     assert!(tokenizer.limit(3).is_err());
+
+    // Of a pair the longer text is cut.
+    tokenizer.limit(9)?;
+    let pair = Input::Pair("one two", words);
+    let (whole, cut) = (
+        tokenizer.encode(Input::Ids(ids), Some(Direction::Right))?,
+        tokenizer.encode(pair, Some(Direction::Right))?,
+    );
+    assert_eq!((whole.len(), cut.len()), (9, 9));
+    assert_eq!(cut.ids()[..3], ids[..3]);
+    assert_eq!(cut.ids()[4..8], ids[1..5]);
+    let type_1 = tokenizer.encode(Input::Ids(cut.ids()), None)?;
+    assert_ne!(cut, type_1);
     Ok(())
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Heads {
 /// The products that make queries, keys and values.
 #[derive(Clone, Quantizable)]
 pub(crate) enum Inputs {
-    Each([nn::Linear; 3]),
+    Each(Box<[nn::Linear; 3]>),
     /// One weight, with the rows of all three.
     Fused(nn::Linear),
 }
@@ -134,7 +134,7 @@ impl Attention {
 impl Inputs {
     fn forward(&self, xs: &Tensor, heads: Heads) -> Result<[Tensor; 3]> {
         let fused = match self {
-            Self::Each([q, k, v]) => return nn::Linear::forward_each([q, k, v], xs),
+            Self::Each(each) => return nn::Linear::forward_each(each.each_ref(), xs),
             Self::Fused(fused) => fused.forward(xs)?,
         };
         let (queries, keys) = (heads.queries * heads.dim, heads.keys * heads.dim);

@@ -191,7 +191,7 @@ fn transformer(
 fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
     let square = |name| sizes.linear(sizes.hidden, true, vb.pp(name));
     let [q, k, v] = names.inputs.map(square);
-    let inputs = Inputs::Each([q?, k?, v?]);
+    let inputs = Inputs::Each(Box::new([q?, k?, v?]));
     let output = square(names.output)?;
     let place = vb.pp("attention.self.attention");
     let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;

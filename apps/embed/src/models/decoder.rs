@@ -183,7 +183,7 @@ fn attention(sizes: &Sizes, style: &Style, vb: VarBuilder<'_>) -> CandleResult<A
     ];
     let norm = |name| style.norm(heads.dim, sizes.eps, vb.pp(name));
     Ok(Attention {
-        inputs: Inputs::Each(inputs),
+        inputs: Inputs::Each(Box::new(inputs)),
         norms: Some([norm("q_norm")?, norm("k_norm")?]),
         attention: nn::Attention::load(style.scale, vb.pp("attention")),
         output: nn::linear_b(queries, sizes.hidden, style.bias, vb.pp("o_proj"))?,

@@ -76,7 +76,7 @@ fn layer(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
     let place = vb.pp("attention.self.attention");
     let norm = sizes.norm(vb.pp("attention.output.LayerNorm"))?;
     Ok(Layer {
-        attention: Attention::new(Inputs::Each(inputs), output, sizes.heads, place),
+        attention: Attention::new(Inputs::Each(Box::new(inputs)), output, sizes.heads, place),
         around_attention: Residual::post_norm(norm),
         mlp: Mlp {
             up: Up::Fused {

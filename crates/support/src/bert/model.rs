@@ -112,12 +112,7 @@ impl Embeddings {
     }
 
     /// Of types and positions one may stand for all.
-    fn forward(
-        &self,
-        ids: &Tensor,
-        types: &Tensor,
-        positions: &Tensor,
-    ) -> Result<Tensor> {
+    fn forward(&self, ids: &Tensor, types: &Tensor, positions: &Tensor) -> Result<Tensor> {
         let words = self.word_embeddings.forward(ids)?;
         let types = self.token_type_embeddings.forward(types)?;
         let positions = self.position_embeddings.forward(positions)?;
