@@ -56,7 +56,8 @@ impl Up {
                 let both = both.forward(xs)?;
                 let size = both.dim(1)? / 2;
                 let gate_at = usize::from(!gate_first) * size;
-                let part = |start| both.narrow(1, start, size);
+                // Of views, candle would compute the place of each element.
+                let part = |start| both.narrow(1, start, size)?.contiguous();
                 (part(gate_at)?, part(size - gate_at)?, activation)
             }
         };
