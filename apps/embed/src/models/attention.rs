@@ -1,9 +1,9 @@
 //! Attention of the tokens of each text to each other.
 
 use candle_core::{Result, Tensor};
-use candle_dynquant::ops::Mask;
+use candle_dynquant::ops::{self, Mask};
 use candle_dynquant::{Quantizable, nn};
-use candle_nn::{Module, VarBuilder, rotary_emb};
+use candle_nn::{Module, VarBuilder};
 
 use super::rows::{Rows, Run};
 use super::view::{Scores, Viewed};
@@ -73,7 +73,7 @@ impl Attention {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
         if let Some((cos, sin)) = &view.angles {
-            let turn = |xs: &Tensor| rotary_emb::rope_thd(&xs.unsqueeze(0)?, cos, sin)?.squeeze(0);
+            let turn = |xs: &Tensor| ops::rope_thd(&xs.unsqueeze(0)?, cos, sin)?.squeeze(0);
             (q, k) = (turn(&q)?, turn(&k)?);
         }
         let mut contexts = Vec::with_capacity(rows.runs.len());

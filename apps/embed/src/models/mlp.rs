@@ -61,6 +61,6 @@ impl Up {
                 (part(gate_at)?, part(size - gate_at)?, activation)
             }
         };
-        ops::activate(&gate, *activation)? * value
+        ops::activate_mul(&gate, &value, *activation)
     }
 }
