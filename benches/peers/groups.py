@@ -1,11 +1,12 @@
 """The cases of each group, by their names in its table."""
 
 import bert
+import decoder
 import linear
 import ops
 import recurrent
 
-GROUPS = {"linear": linear, "bert": bert, "recurrent": recurrent, "ops": ops}
+GROUPS = {"linear": linear, "bert": bert, "recurrent": recurrent, "decoder": decoder, "ops": ops}
 
 
 def select(group, text=None):

@@ -2,10 +2,10 @@
 
     install.py SHARED VENVS
 
-Each of rivals/*.py tells at its head what it depends on, as scripts do (PEP 723). It gets an
-environment of its own below VENVS, in front of the packages of the environment SHARED: rivals that
-need other versions of one package do not meet. One that cannot be installed, or is for other CPUs, is
-skipped with a line that says why.
+Each of rivals/*.py tells at its head what it depends on, as scripts do (PEP 723), and by `npm` which
+packages of npm it needs, of which no script runs. It gets an environment of its own below VENVS, in
+front of the packages of the environment SHARED: rivals that need other versions of one package do not
+meet. One that cannot be installed, or is for other CPUs, is skipped with a line that says why.
 """
 
 import re
@@ -21,16 +21,18 @@ RIVALS = Path(__file__).parent / "rivals"
 
 
 def head(path):
-    """The dependencies of a rival, and what it needs of /proc/cpuinfo: `vendor_id`, one of the `flags`."""
+    """The dependencies of a rival by installer, and what it needs of /proc/cpuinfo: `vendor_id`, one of the `flags`."""
     block = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", path.read_text(), re.MULTILINE).group(1)
     meta = tomllib.loads("".join(line[2:] or "\n" for line in block.splitlines(keepends=True)))
-    return meta["dependencies"], meta.get("tool", {}).get("peers", {})
+    needs = meta.get("tool", {}).get("peers", {})
+    return {"pip": meta["dependencies"], "npm": needs.pop("npm", [])}, needs
 
 
 def pins(name):
     """The installed versions of a rival."""
     dependencies, _ = head(RIVALS / f"{name}.py")
-    return dict(dependency.split("==") for dependency in dependencies)
+    pairs = [dependency.split("==") for dependency in dependencies["pip"]]
+    return dict(pairs + [package.lstrip("@").split("@") for package in dependencies["npm"]])
 
 
 def unmet(needs):
@@ -44,6 +46,8 @@ def unmet(needs):
 
 def run(*command):
     """The reason why the command failed, if it did."""
+    if not shutil.which(command[0]):
+        return f"{command[0]} is not installed"
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return (lines or ["no reason given"])[-1] if done.returncode else None
@@ -51,18 +55,24 @@ def run(*command):
 
 def install(shared, venv, dependencies):
     """The reason why it failed, if it did."""
-    stamp, wanted = venv / "installed.txt", "\n".join(dependencies)
+    words = dependencies["pip"] + dependencies["npm"]
+    stamp, wanted = venv / "installed.txt", "\n".join(words)
     if stamp.is_file() and stamp.read_text() == wanted:
         return None
-    print(f"installing {' '.join(dependencies)} into {venv}", file=sys.stderr)
+    print(f"installing {' '.join(words)} into {venv}", file=sys.stderr)
     shutil.rmtree(venv, ignore_errors=True)
     if failed := run(sys.executable, "-m", "venv", venv):
         return failed
     (packages,) = venv.glob("lib/*/site-packages")
     (behind,) = shared.glob("lib/*/site-packages")
     (packages / "shared.pth").write_text(f"{behind.resolve()}\n")
-    if failed := run(venv / "bin/python", "-m", "pip", "install", "--quiet", *dependencies):
-        return failed
+    commands = {
+        "pip": [venv / "bin/python", "-m", "pip", "install", "--quiet"],
+        "npm": ["npm", "install", "--loglevel", "error", "--ignore-scripts", "--prefix", venv],
+    }
+    for installer, packages in dependencies.items():
+        if packages and (failed := run(*commands[installer], *packages)):
+            return failed
     stamp.write_text(wanted)
     return None
 

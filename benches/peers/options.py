@@ -4,7 +4,9 @@ import os
 import sys
 
 # The groups of cases that every contender gets; groups.py makes the cases.
-CASED = ("linear", "bert", "recurrent", "ops")
+CASED = ("linear", "bert", "recurrent", "decoder", "ops")
+# Of these, what takes too long to be run unasked.
+LONG = ("decoder",)
 
 
 def add(parser, groups):
@@ -23,13 +25,16 @@ def check(parser, args):
 def cases(args):
     """The functions that make the cases of each selected group."""
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    # Progress bars of libraries, which read it while they are imported.
+    os.environ["TQDM_DISABLE"] = "1"
     import torch
 
     import groups
 
     torch.set_num_threads(args.threads)
+    wanted = [group for group in CASED if args.only == group or args.only is None and group not in LONG]
     try:
-        selected = {group: groups.select(group, args.rows) for group in CASED if args.only in (None, group)}
+        selected = {group: groups.select(group, args.rows) for group in wanted}
     except ValueError as error:
         sys.exit(f"--rows: {error}")
     return {group: lambda group=group: groups.GROUPS[group].cases(selected[group]) for group in selected}

@@ -1,6 +1,7 @@
 //! Our side of `run.sh`, and what candle itself offers: see `protocol`.
 #![allow(missing_docs)]
 
+mod decoder;
 mod peak;
 mod protocol;
 
@@ -29,7 +30,7 @@ use protocol::{Case, Contender, Process, Tensors, contender, size, take, text};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> Result<()> {
-    protocol::serve(Ours { bert: None })
+    protocol::serve(Ours::default())
 }
 
 /// `int8()`, and what a user may take in its place. Weights of a reduced range are multiplied by
@@ -54,10 +55,13 @@ fn attentions() -> Result<Vec<(&'static str, ops::Precision)>> {
     Ok(attentions)
 }
 
+#[derive(Default)]
 struct Ours {
     /// The folder that was read last, and its model in float, by each of the specs, and by `int8()`
     /// with each of the attentions.
     bert: Option<(String, Arc<[Bert]>)>,
+    /// The files that were read last, and their models.
+    decoders: Option<(Value, decoder::Models)>,
 }
 
 impl Process for Ours {
@@ -66,6 +70,7 @@ impl Process for Ours {
             "linear" | "concurrency" => linear(tensors),
             "bert" => self.bert(text(case, "folder")?, tensors),
             "recurrent" => recurrent(case, tensors),
+            "decoder" => self.decoder(case, tensors),
             "ops" => operation(case, tensors),
             group => bail!("unknown group {group}"),
         }
@@ -75,12 +80,23 @@ impl Process for Ours {
         match text(request, "op")? {
             "isa" => Ok(json!({ "isa": Isa::active()?.to_string() })),
             "peak" => peak::answer(request),
+            "memory" => decoder::memory(request),
             op => bail!("unknown op {op}"),
         }
     }
 }
 
 impl Ours {
+    fn decoder(&mut self, case: &Value, tensors: Tensors) -> Result<Case> {
+        let files = &case["files"];
+        self.decoders.take_if(|(read, _)| read != files);
+        let (_, models) = match &mut self.decoders {
+            Some(read) => read,
+            none => none.insert((files.clone(), decoder::models(case)?)),
+        };
+        decoder::decoder(case, models, tensors)
+    }
+
     fn bert(&mut self, folder: &str, mut tensors: Tensors) -> Result<Case> {
         if self.bert.as_ref().is_none_or(|(path, _)| path != folder) {
             let path = Path::new(folder);

@@ -59,7 +59,8 @@ def arguments():
 class Run:
     def __init__(self, args):
         self.threads = args.threads
-        self.ours = Process(args.ours, args.threads)
+        self.fresh = partial(Process, args.ours, args.threads)
+        self.ours = self.fresh()
         self.processes = [self.ours, *(Process(path, args.threads) for path in args.rival)]
         self.optional = [Process(path, args.threads, PROTOCOL, name) for name, path in args.python]
         for process in list(self.optional):
@@ -101,6 +102,10 @@ class Run:
             if hasattr(case, "operations"):
                 limits.append(self.limits(case))
         facts = {"group": case.group, "case": case.name, "threads": self.threads, "rounds": count}
+        if hasattr(case, "memory"):
+            fresh = self.fresh()
+            facts |= case.memory(fresh)
+            fresh.close()
         return [facts | row | shares(case, row, limits) for row in against_ours(samples)]
 
     def limits(self, case):
@@ -183,7 +188,8 @@ def main():
     for process in run.optional:
         # A rival's own torch does not stand for torch.
         versions = install.pins(process.name) | versions
-    about = (f"ours: int8() on {isa}; {', '.join(' '.join(pair) for pair in versions.items())}; {args.threads} threads; "
+    preset = "int4(), attention in 8 bits," if args.only == "decoder" else "int8()"
+    about = (f"ours: {preset} on {isa}; {', '.join(' '.join(pair) for pair in versions.items())}; {args.threads} threads; "
              f"medians of {run.rounds} rounds, fewer of long cases")
     text = None if args.json else table.Text()
     rows = []

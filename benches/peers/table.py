@@ -45,6 +45,7 @@ TITLES = {
     "sweep": "Linear by rows: `m, k, n`",
     "bert": "BERT encoders: batch x sequence length",
     "recurrent": "Recurrent layers: `input, hidden, layers, bidirectional, batch, steps`",
+    "decoder": "Decoders: a prompt, or a token of each sequence after so many tokens",
     "ops": "Float operations",
     "concurrency": "Concurrent callers",
     "peak": "Limits of the machine",
@@ -80,12 +81,17 @@ def peak_lines(rows):
 def case_lines(rows):
     rivals = list(dict.fromkeys(row["rival"] for row in rows))
     shares = any("ours_of_peak" in row for row in rows)
-    header = ["case", "ours, us", *(["of peak", "of limit"] if shares else []), *rivals]
+    held = any("ours_resident_mb" in row for row in rows)
+    memory = ["resident, MB", "weights, MB", "cache, MB"] if held else []
+    header = ["case", "ours, us", *(["of peak", "of limit"] if shares else []), *memory, *rivals]
     cases = {}
     for row in rows:
         cells = cases.setdefault(row["case"], {})
         cells["ours, us"] = us(row["ours_us"])
         cells["of peak"], cells["of limit"] = (percent(row.get(f"ours_of_{key}")) for key in ("peak", "limit"))
+        for column in memory:
+            megabytes = row.get(f"ours_{column.removesuffix(', MB')}_mb")
+            cells[column] = "-" if megabytes is None else f"{megabytes:,.0f}"
         variant = f", {row['variant']}" if row["variant"] else ""
         cells[row["rival"]] = f"{us(row['rival_us'])} ({row['ratio']:.2f}{variant})"
     body = [[case, *(cells.get(column, "-") for column in header[1:])] for case, cells in cases.items()]

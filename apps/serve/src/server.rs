@@ -131,12 +131,12 @@ fn start_embedder(options: &Options, limits: &Limits) -> Result<Started> {
     warn_of_one_by_one(encoder.model.is_one_by_one());
     let metrics = Arc::new(Metrics::new(limits));
     let (queue, jobs) = Queue::new(limits.queue.clone());
-    let served = Served::Embedder(Embedder {
+    let served = Served::Embedder(Box::new(Embedder {
         is_classifier: encoder.model.is_classifier(),
         config: encoder.config,
         tokenizer: Arc::new(encoder.tokenizer),
         queue,
-    });
+    }));
     let limit = options.max_batch_tokens;
     let thread = batcher::start(encoder.model, jobs, limit, Arc::clone(&metrics));
     Ok(Started {

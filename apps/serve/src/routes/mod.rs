@@ -49,7 +49,7 @@ pub struct App {
 
 /// What the model does, and the way to its thread.
 pub enum Served {
-    Embedder(Embedder),
+    Embedder(Box<Embedder>),
     Generator(Generator),
 }
 

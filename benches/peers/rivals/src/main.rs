@@ -1,6 +1,8 @@
-//! Rivals in Rust, each in its best form: candle-transformers' BERT, rten-gemm's int8 product, and
-//! candle's own product with gemm's AVX-512 kernels (the feature `x86-v4`).
+//! Rivals in Rust, each in its best form: candle-transformers' BERT and Llama, rten-gemm's int8
+//! product, and candle's own product with gemm's AVX-512 kernels (the feature `x86-v4`).
 
+mod decoder;
+mod gguf;
 #[path = "../../protocol.rs"]
 mod protocol;
 
@@ -28,12 +30,15 @@ const X86_V4: bool = cfg!(feature = "x86-v4");
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> Result<()> {
-    protocol::serve(Rivals { bert: None })
+    protocol::serve(Rivals::default())
 }
 
+#[derive(Default)]
 struct Rivals {
     /// The folder that was read last, and its model.
     bert: Option<(String, Arc<BertModel>)>,
+    /// The files that were read last, and their models.
+    decoders: Option<(Value, decoder::Models)>,
 }
 
 impl Process for Rivals {
@@ -42,12 +47,24 @@ impl Process for Rivals {
             "linear" if X86_V4 => linear(tensors),
             "linear" => product(tensors),
             "bert" => self.bert(text(case, "folder")?, tensors),
+            // Its products of floats are few.
+            "decoder" if !X86_V4 => self.decoder(case, tensors),
             _ => Ok(Case::default()),
         }
     }
 }
 
 impl Rivals {
+    fn decoder(&mut self, case: &Value, tensors: Tensors) -> Result<Case> {
+        let files = &case["files"];
+        self.decoders.take_if(|(read, _)| read != files);
+        let (_, models) = match &mut self.decoders {
+            Some(read) => read,
+            none => none.insert((files.clone(), decoder::models(case)?)),
+        };
+        decoder::decoder(case, models, tensors)
+    }
+
     fn bert(&mut self, folder: &str, mut tensors: Tensors) -> Result<Case> {
         if self.bert.as_ref().is_none_or(|(path, _)| path != folder) {
             let path = Path::new(folder);

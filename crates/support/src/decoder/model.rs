@@ -41,6 +41,11 @@ impl Cache {
         self.len() == 0
     }
 
+    /// Keeps the first `len` tokens.
+    pub fn truncate(&mut self, len: usize) {
+        self.0.iter_mut().for_each(|cache| cache.truncate(len));
+    }
+
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(KvCache::bytes).sum()

@@ -1,0 +1,194 @@
+"""Decoders of text, from ids to the scores of the next token: a prompt, and a token after others.
+
+TinyLlama's sizes with random weights, and SmolLM2-135M-Instruct, whose weights and texts are real.
+Ours and the rivals make 4 bits of the same floats. `SmolLM2 text` checks what they compute: all
+read the model's own file, of 4 bits, and the same text, and are held against its floats.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from common import SIZE, Case, agree, sizes, sqnr
+
+ROOT = Path(__file__).parents[2]
+
+TINYLLAMA = {
+    "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 4096,
+}
+
+FORM = "TinyLlama or SmolLM2 and a case, as in SmolLM2 prefill 128 or TinyLlama 4 x token 128"
+
+LONGEST = 4096
+
+CASES = (
+    "prefill 16", "prefill 128", "prefill 512", "token 128", "token 2048", "4 x token 128",
+    "16 x token 128",
+)
+
+ROWS = [f"TinyLlama {case}" for case in CASES] + [f"SmolLM2 {case}" for case in ("text", *CASES)]
+
+
+def parse(name):
+    if name == "SmolLM2 text":
+        return "SmolLM2", name, None
+    pattern = rf"(TinyLlama|SmolLM2) ((?:[1-9]\d? x )?)(prefill|token) {SIZE}"
+    model, several, kind, tokens = sizes(name, pattern, FORM)
+    sequences = int(several.split()[0]) if several else 1
+    before, ids = (0, tokens) if kind == "prefill" else (tokens, 1)
+    if before + ids > LONGEST:
+        raise ValueError(f"expected at most {LONGEST} tokens of a sequence, got {name!r}")
+    return model, name, (sequences, before, ids)
+
+
+class Model:
+    """One decoder in float, in the folder `float` below `folder`, and its files of the rivals."""
+
+    def __init__(self, name, folder):
+        self.folder = os.path.join(folder, "float")
+        self.float, self.ids = MODELS[name]()
+        self.float.save_pretrained(self.folder, max_shard_size="100GB")
+        # A format of superblocks has 256 inputs each.
+        whole = self.float.config.hidden_size % 256 == 0
+        formats = ("Q4_0", "Q4_K", "Q8_0") if whole else ("Q4_0", "Q8_0")
+        self.facts = {
+            "group": "decoder", "folder": self.folder, "saved": os.path.join(folder, "ours"),
+            "every": False,
+            "files": {name: os.path.join(folder, f"{name}.gguf") for name in formats},
+        }
+        # The weights of the output projection, and of all others that multiply.
+        layers = [layer for layer in self.float.modules() if isinstance(layer, torch.nn.Linear)]
+        self.head = self.float.lm_head.weight.numel()
+        self.others = sum(layer.weight.numel() for layer in layers) - self.head
+
+
+def tinyllama():
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**TINYLLAMA)).eval()
+    return model, torch.randint(0, TINYLLAMA["vocab_size"], (40_000,))
+
+
+def smollm2():
+    file = smollm2_file()
+    paths = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    model = AutoModelForCausalLM.from_pretrained(**paths, dtype=torch.float32).eval()
+    text = (ROOT / "assets/lstm/heldout.txt").read_text()
+    return model, AutoTokenizer.from_pretrained(**paths)(text, return_tensors="pt").input_ids[0]
+
+
+MODELS = {"TinyLlama": tinyllama, "SmolLM2": smollm2}
+
+
+def smollm2_file():
+    folder = ROOT / "target/peers/smollm2"
+    fetch = [ROOT / "scripts/fetch_smollm2.sh", folder]
+    subprocess.run(fetch, check=True, stdout=subprocess.DEVNULL)
+    (file,) = folder.glob("*.gguf")
+    return file
+
+
+class Decoder(Case):
+    group = "decoder"
+    # Of any 4 bits against float, which adds up over the layers; `Text` has none of that.
+    int8_decibels = 10
+
+    def __init__(self, model, name, shape):
+        self.name, self.model, self.facts = name, model, model.facts
+        self.sequences, self.before, self.tokens = shape
+        taken = model.ids[: self.sequences * (self.before + self.tokens)]
+        self.ids = taken.view(self.sequences, -1)
+        self.scores = self.of_float()
+
+    def of_float(self):
+        return self.model.float(self.ids, logits_to_keep=1).logits
+
+    @property
+    def operations(self):
+        scored = self.tokens if self.facts["every"] else 1
+        return 2 * self.sequences * (self.tokens * self.model.others + scored * self.model.head)
+
+    @property
+    def weight_bytes(self):
+        """Of ours: 4 bits and a scale of each 32 inputs, 8 bits in the output projection."""
+        return self.model.head + self.model.others * 18 // 32
+
+    def tensors(self):
+        parts = {"ids": self.ids[:, self.before :], "before": self.ids[:, : self.before]}
+        return {name: part.contiguous() for name, part in parts.items() if part.numel()}
+
+    def expected(self):
+        return self.scores
+
+    def rivals(self):
+        return {}
+
+    def memory(self, process):
+        """Of a process that loads our folder of 4 bits and reads the tokens before, in MB."""
+        if not self.before:
+            return {}
+        sizes = {"sequences": self.sequences, "tokens": self.before}
+        held = process.ask(op="memory", folder=self.facts["saved"], **sizes)
+        return {f"ours_{key}_mb": round(size / 1e6, 1) for key, size in held.items()}
+
+
+class Text(Decoder):
+    """Scores of all tokens of windows of a text, the last of which the float model has written."""
+
+    int8_decibels = 25
+    windows, window, written = 4, 256, 32
+    # Percent by which 8 bits of activations may change the perplexity.
+    allowed = 1
+
+    def __init__(self, model, name, _):
+        super().__init__(model, name, (self.windows, 0, self.window))
+        file = str(smollm2_file())
+        self.facts = model.facts | {"every": True, "stored": file, "files": {"Q4_1": file}}
+
+    def of_float(self):
+        row, seen = [self.ids[:1, : -self.written]], None
+        for _ in range(self.written):
+            out = self.model.float(row[-1], past_key_values=seen, use_cache=True, logits_to_keep=1)
+            row, seen = [*row, out.logits.argmax(-1)], out.past_key_values
+        self.ids = torch.cat([self.ids, torch.cat(row, 1)])
+        self.sequences += 1
+        return self.model.float(self.ids).logits
+
+    def memory(self, process):
+        return {}
+
+    def check(self, outputs):
+        expected = self.expected()
+        float = self.perplexity(expected)
+        for name, got in outputs.items():
+            agree(self.name, name, got, expected, self.int8_decibels)
+            perplexity = self.perplexity(got)
+            change = 100 * (perplexity / float - 1)
+            wrong = got[-1, -self.written - 1 : -1].argmax(-1) != self.ids[-1, -self.written :]
+            same = next(iter(wrong.nonzero().flatten().tolist()), self.written)
+            what = f"{self.name}: {name}: perplexity {perplexity:.2f}, {change:+.2f} % of float"
+            written = f"writes the same {same} of {self.written} tokens"
+            print(f"{what}; {written}; {sqnr(expected, got):.1f} dB", file=sys.stderr)
+            if not abs(change) <= self.allowed:
+                sys.exit(f"{what}: expected at most {self.allowed} % of {float:.2f}")
+
+    def perplexity(self, scores):
+        scores, next = scores[: self.windows, :-1], self.ids[: self.windows, 1:]
+        nats = torch.nn.functional.cross_entropy(scores.flatten(0, 1), next.flatten())
+        return nats.exp().item()
+
+
+def cases(selected):
+    for name, group in itertools.groupby(selected, lambda case: case[0]):
+        with tempfile.TemporaryDirectory() as folder:
+            model = Model(name, folder)
+            found = [(Decoder if shape else Text)(model, name, shape) for _, name, shape in group]
+            # Its memory is for the rivals, some of which read it again.
+            model.float = None
+            yield from found

@@ -1,0 +1,88 @@
+//! candle-transformers' Llama, of GGUF files.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Result;
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::Content;
+use candle_core::{Device, Tensor};
+use candle_transformers::models::quantized_llama::ModelWeights;
+use serde_json::Value;
+
+use crate::gguf::Float;
+use crate::protocol::{Case, Tensors, contender, take, text};
+
+const FORMATS: [(&str, GgmlDType, &str); 4] = [
+    ("Q4_0", GgmlDType::Q4_0, "candle Q4_0"),
+    ("Q4_1", GgmlDType::Q4_1, "candle Q4_1"),
+    ("Q4_K", GgmlDType::Q4K, "candle Q4_K"),
+    ("Q8_0", GgmlDType::Q8_0, "candle Q8_0"),
+];
+
+/// Models by the names of their contenders.
+pub type Models = Vec<(&'static str, Arc<ModelWeights>)>;
+
+/// The models of a case's files, which llama.cpp reads, too. Those that are missing are written.
+pub fn models(case: &Value) -> Result<Models> {
+    let mut files = Vec::new();
+    for (key, dtype, name) in FORMATS {
+        if let Some(path) = case["files"][key].as_str() {
+            files.push((Path::new(path), dtype, name));
+        }
+    }
+    let mut missing = files.clone();
+    missing.retain(|(path, ..)| !path.exists());
+    if !missing.is_empty() {
+        let float = Float::read(Path::new(text(case, "folder")?))?;
+        let float = &float;
+        thread::scope(|scope| {
+            let write = |(path, dtype, _)| scope.spawn(move || float.write(dtype, path));
+            let writers: Vec<_> = missing.into_iter().map(write).collect();
+            let mut writers = writers.into_iter();
+            writers.try_for_each(|writer| writer.join().expect("no panic"))
+        })?;
+    }
+    let read = |(path, _, name): (&Path, _, _)| {
+        let mut file = BufReader::new(File::open(path)?);
+        let content = Content::read(&mut file)?;
+        let model = ModelWeights::from_gguf(content, &mut file, &Device::Cpu)?;
+        Ok((name, Arc::new(model)))
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// The scores after the last of `ids`, which follow `before`; or after each of `ids`, one by one.
+pub fn decoder(case: &Value, models: &Models, mut tensors: Tensors) -> Result<Case> {
+    let ids = take(&mut tensors, "ids")?;
+    let before = tensors.remove("before");
+    let start = before.as_ref().map_or(Ok(0), |before| before.dim(1))?;
+    let mut found = Case::default();
+    for (name, model) in models {
+        if case["every"] == true {
+            found.outputs.push((name, every(model, &ids)?));
+            continue;
+        }
+        // A copy shares weights, keys and values: each call starts after `before`.
+        let mut model = ModelWeights::clone(model);
+        if let Some(before) = &before {
+            model.forward(before, 0)?;
+        }
+        let ids = ids.clone();
+        let call = move || Ok(model.clone().forward(&ids, start)?.unsqueeze(1)?);
+        found.contenders.push((name, contender(call)));
+    }
+    Ok(found)
+}
+
+fn every(model: &ModelWeights, ids: &Tensor) -> Result<Tensor> {
+    let mut model = model.clone();
+    let step = |at| model.forward(&ids.narrow(1, at, 1)?, at);
+    let scores: Vec<_> = (0..ids.dim(1)?)
+        .map(step)
+        .collect::<candle_core::Result<_>>()?;
+    Ok(Tensor::stack(&scores, 1)?)
+}
