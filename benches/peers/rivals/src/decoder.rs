@@ -62,14 +62,17 @@ pub fn decoder(case: &Value, models: &Models, mut tensors: Tensors) -> Result<Ca
     let start = before.as_ref().map_or(Ok(0), |before| before.dim(1))?;
     let mut found = Case::default();
     for (name, model) in models {
-        if case["every"] == true {
-            found.outputs.push((name, every(model, &ids)?));
-            continue;
-        }
         // A copy shares weights, keys and values: each call starts after `before`.
         let mut model = ModelWeights::clone(model);
-        if let Some(before) = &before {
-            model.forward(before, 0)?;
+        if case["every"] == true {
+            found.outputs.push((name, every(&mut model, &ids)?));
+            continue;
+        }
+        match &before {
+            Some(before) if before.dim(0)? == 1 => drop(model.forward(before, 0)?),
+            // It refuses several sequences of several tokens: "input tensor is not contiguous".
+            Some(before) => drop(every(&mut model, before)?),
+            None => {}
         }
         let ids = ids.clone();
         let call = move || Ok(model.clone().forward(&ids, start)?.unsqueeze(1)?);
@@ -78,8 +81,7 @@ pub fn decoder(case: &Value, models: &Models, mut tensors: Tensors) -> Result<Ca
     Ok(found)
 }
 
-fn every(model: &ModelWeights, ids: &Tensor) -> Result<Tensor> {
-    let mut model = model.clone();
+fn every(model: &mut ModelWeights, ids: &Tensor) -> Result<Tensor> {
     let step = |at| model.forward(&ids.narrow(1, at, 1)?, at);
     let scores: Vec<_> = (0..ids.dim(1)?)
         .map(step)
