@@ -74,7 +74,7 @@ impl Metrics {
         metrics
     }
 
-    /// The same, and those of texts that are generated.
+    /// Metrics of a server that generates texts.
     pub fn of_generation(limits: &Limits) -> Self {
         let mut metrics = Self::new(limits);
         metrics.generation.register(&mut metrics.registry);

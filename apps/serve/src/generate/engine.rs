@@ -21,7 +21,7 @@ use super::sequence::{Job, Sequence};
 use crate::metrics::Metrics;
 use crate::places::Places;
 
-/// What texts share.
+/// Limits that all texts share.
 pub struct Room {
     /// Tokens of prompts that are read in a step.
     pub prefill: usize,

@@ -60,8 +60,12 @@ impl Opened {
 /// The last part of the path, of a file without its ending.
 fn name_of(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let name = [Path::file_name, Path::file_stem][usize::from(path.is_file())];
-    let name = name(&absolute).unwrap_or(absolute.as_os_str());
+    let name = if path.is_file() {
+        absolute.file_stem()
+    } else {
+        absolute.file_name()
+    };
+    let name = name.unwrap_or(absolute.as_os_str());
     name.to_string_lossy().into_owned()
 }
 
@@ -115,7 +119,11 @@ impl Model {
 
     /// Reads the parts; the scores that were asked for, [`vocabulary`](Self::vocabulary) each.
     pub fn step(&self, parts: &mut [Part<'_>]) -> Result<Vec<f32>> {
-        let size = [parts.len(), 1][usize::from(self.one_by_one)].max(1);
+        let size = if self.one_by_one {
+            1
+        } else {
+            parts.len().max(1)
+        };
         let each = parts.chunks_mut(size).map(|parts| {
             let scores = self.decoder.step(parts)?;
             Ok(scores.flatten_all()?.to_vec1::<f32>()?)

@@ -18,7 +18,7 @@ pub enum Finish {
     Length,
 }
 
-/// What happens to a text.
+/// A step of a text, as its client is told.
 pub enum Event {
     Token(u32, Option<LogProbs>),
     End(Finish),
@@ -64,7 +64,7 @@ pub struct Sequence {
     job: Job,
     written: Vec<u32>,
     pub cache: Cache,
-    /// What its cache may take, free when it is dropped.
+    /// The pages of its cache, free when it is dropped.
     _pages: Permit,
     is_done: bool,
 }
@@ -103,7 +103,7 @@ impl Sequence {
         &rest[..rest.len().min(most)]
     }
 
-    /// What is to be scored of the next `count` tokens: the last, if none is left after it.
+    /// The scores to compute for the next `count` tokens: the last one's, if none is left after it.
     pub fn scores_after(&self, count: usize) -> Scores {
         if self.cache.len() + count < self.job.prompt.len() {
             Scores::None

@@ -30,7 +30,7 @@ impl Stops {
         !self.held.is_empty()
     }
 
-    /// What was held back, at the end of the text.
+    /// The text that was held back, when no more follows.
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -47,7 +47,7 @@ pub struct App {
     pub created: u64,
 }
 
-/// What the model does, and the way to its thread.
+/// The task of the model, and the way to its thread.
 pub enum Served {
     Embedder(Box<Embedder>),
     Generator(Generator),

@@ -15,7 +15,7 @@ pub enum Api {
     Completions,
 }
 
-/// What all parts of an answer state.
+/// The fields of every part of an answer.
 pub struct Format {
     api: Api,
     id: String,
@@ -37,7 +37,7 @@ impl Format {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self {
             api,
-            // Its own among those of one server and of one that is started again.
+            // Unique on one server, also after it is started again.
             id: format!("{prefix}-{:x}-{count:x}", app.created),
             created: now(),
             model: stated_name(app),

@@ -1,4 +1,4 @@
-//! What requests for chats and for completions have in common.
+//! The fields that requests for chats and for completions share.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -64,7 +64,7 @@ pub struct Asked {
     pub stops: Vec<String>,
     /// Of each text.
     pub max_tokens: Option<usize>,
-    /// Log probabilities beside those of the tokens, if any are asked for.
+    /// The number of most likely tokens whose log probabilities are asked for, if any are.
     pub top: Option<usize>,
     /// Whether the answer is a stream, and whether that states the usage.
     pub stream: Option<Usage>,

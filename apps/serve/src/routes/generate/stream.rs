@@ -80,7 +80,7 @@ struct Events {
     _admission: Admission,
 }
 
-/// What is sent next.
+/// The part that is sent next.
 #[derive(Clone, Copy)]
 enum Next {
     Piece,
