@@ -19,7 +19,7 @@ const CRATES: &[(&str, &str)] = &[
     ("candle_core", "candle-core = \"0.11\""),
     (
         "candle_dynquant",
-        "candle-dynquant = { git = \"https://github.com/candle-dynquant/candle-dynquant\" }",
+        "candle-dynquant = { path = \"../candle-dynquant\" }",
     ),
     ("candle_nn", "candle-nn = \"0.11\""),
     ("candle_transformers", "candle-transformers = \"0.11\""),

@@ -18,8 +18,7 @@ use crate::world::World;
 use crate::{files, format, needs, releases};
 
 /// The chapter on releases of candle.
-const GUIDE: &str = "https://github.com/candle-dynquant/candle-dynquant/blob/main/docs/\
-                     own-project.md#releases-of-candle";
+const GUIDE: &str = "candle-dynquant's docs/own-project.md#releases-of-candle";
 
 /// Arguments of `port`.
 #[derive(clap::Args)]
