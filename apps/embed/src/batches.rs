@@ -4,8 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::tokenizer::{Direction, Input};
-use crate::{Encoder, Head, Preset, Task, Tokens};
+use crate::{Encoder, Head, Preset, Task, Tokens, TokensError};
 
 /// The most tokens of a batch of several texts: what a layer makes of them stays in some MB.
 const MOST_TOKENS: usize = 8192;
@@ -94,6 +93,16 @@ impl Options {
     }
 }
 
+/// The tokens of each text; an error names the one at fault.
+pub(crate) fn tokens<T>(
+    texts: &[T],
+    encode: impl Fn(&T) -> Result<Tokens, TokensError>,
+) -> Result<Vec<Tokens>> {
+    let tokens = texts.iter().enumerate();
+    let tokens = tokens.map(|(index, text)| encode(text).with_context(|| format!("text {index}")));
+    tokens.collect()
+}
+
 /// A model that answers batches.
 pub(crate) struct Batches {
     pub encoder: Encoder,
@@ -102,16 +111,6 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// The tokens of inputs, cut at their ends.
-    pub fn tokens<'a>(&self, inputs: impl Iterator<Item = Input<'a>>) -> Result<Vec<Tokens>> {
-        let cut = Some(Direction::Right);
-        let encode = |(index, input)| {
-            let tokens = self.encoder.tokenizer.encode(input, cut);
-            tokens.with_context(|| format!("text {index}"))
-        };
-        inputs.enumerate().map(encode).collect()
-    }
-
     /// The answers to all, in their order.
     pub fn answer(&self, texts: &[Tokens], head: Head) -> Result<Vec<Vec<f32>>> {
         let mut order: Vec<usize> = (0..texts.len()).collect();

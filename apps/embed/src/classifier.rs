@@ -4,10 +4,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::batches::{Batches, Options};
-use crate::reranker::sigmoid;
-use crate::tokenizer::Input;
-use crate::{Encoder, Head};
+use crate::batches::{Batches, Options, tokens};
+use crate::functions::{sigmoid, softmax};
+use crate::{Direction, Encoder, Head, Input};
 
 /// A model with a head of classes.
 ///
@@ -65,8 +64,10 @@ impl Classifier {
     /// # Errors
     /// When a text has no tokens, or the model fails.
     pub fn classify(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<(String, f32)>>> {
-        let texts = texts.iter().map(|text| Input::Text(text.as_ref()));
-        let tokens = self.batches.tokens(texts)?;
+        let cut = Some(Direction::Right);
+        let tokenizer = &self.encoder().tokenizer;
+        let encode = |text: &_| tokenizer.encode(Input::Text(AsRef::as_ref(text)), cut);
+        let tokens = tokens(texts, encode)?;
         let answers = self.batches.answer(&tokens, Head::Classes)?;
         Ok(answers
             .into_iter()
@@ -85,11 +86,4 @@ impl Classifier {
         classes.sort_by(|a, b| b.1.total_cmp(&a.1));
         classes
     }
-}
-
-fn softmax(logits: &[f32]) -> Vec<f32> {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let exps: Vec<f32> = logits.iter().map(|logit| (logit - max).exp()).collect();
-    let sum: f32 = exps.iter().sum();
-    exps.iter().map(|exp| exp / sum).collect()
 }

@@ -2,13 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
-use crate::batches::{Batches, Options};
-use crate::modules::normalized;
-use crate::prompts::Prompts;
-use crate::tokenizer::Input;
-use crate::{Encoder, Head};
+use crate::batches::{Batches, Options, tokens};
+use crate::functions::normalized;
+use crate::{Direction, Encoder, Head};
 
 /// A model that makes vectors of texts, from a folder of sentence-transformers or transformers.
 ///
@@ -26,7 +24,6 @@ use crate::{Encoder, Head};
 /// ```
 pub struct Embedder {
     batches: Batches,
-    prompts: Prompts,
     /// Numbers that are kept of a vector, if not all.
     cut: Option<usize>,
 }
@@ -47,10 +44,8 @@ impl Embedder {
     /// # Errors
     /// Also when an option does not fit the model.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let dir = dir.as_ref();
         Ok(Self {
-            batches: options.open(dir)?,
-            prompts: Prompts::read(dir)?,
+            batches: options.open(dir.as_ref())?,
             cut: None,
         })
     }
@@ -73,7 +68,7 @@ impl Embedder {
     /// Sets the prompt of that name, such as `query` or `document`, in place of the folder's.
     #[must_use]
     pub fn with_prompt(mut self, name: &str, prompt: &str) -> Self {
-        self.prompts.set(name, prompt);
+        self.batches.encoder.prompts.set(name, prompt);
         self
     }
 
@@ -98,7 +93,7 @@ impl Embedder {
     /// # Errors
     /// When a text has no tokens, or the model fails.
     pub fn embed(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        self.behind(self.prompts.first(&[]), texts)
+        self.behind(self.encoder().prompts.default_prompt(), texts)
     }
 
     /// As [`embed`](Self::embed) for questions: behind the prompt `query`, or the default.
@@ -106,7 +101,7 @@ impl Embedder {
     /// # Errors
     /// As [`embed`](Self::embed).
     pub fn embed_queries(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        self.behind(self.prompts.first(&["query"]), texts)
+        self.behind(self.encoder().prompts.query(), texts)
     }
 
     /// As [`embed`](Self::embed) for what is searched: behind the prompt `document`, `passage` or
@@ -115,8 +110,7 @@ impl Embedder {
     /// # Errors
     /// As [`embed`](Self::embed).
     pub fn embed_documents(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        let names = ["document", "passage", "corpus"];
-        self.behind(self.prompts.first(&names), texts)
+        self.behind(self.encoder().prompts.document(), texts)
     }
 
     /// As [`embed`](Self::embed), behind the prompt of that name.
@@ -124,21 +118,15 @@ impl Embedder {
     /// # Errors
     /// Also when there is no such prompt.
     pub fn embed_as(&self, name: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        self.behind(self.prompts.named(name)?, texts)
+        let prompt = self.encoder().prompts.named(name);
+        self.behind(prompt.map_err(|e| anyhow!("prompt: {e}"))?, texts)
     }
 
     fn behind(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        let texts = texts
-            .iter()
-            .map(|text| format!("{prompt}{}", text.as_ref()));
-        let texts: Vec<String> = texts.collect();
-        let mut tokens = self
-            .batches
-            .tokens(texts.iter().map(|text| Input::Text(text)))?;
-        if !prompt.is_empty() {
-            let count = self.encoder().tokenizer.prompt_tokens(prompt)?;
-            tokens.iter_mut().for_each(|tokens| tokens.prompt = count);
-        }
+        let (tokenizer, cut) = (&self.encoder().tokenizer, Some(Direction::Right));
+        let prompt = tokenizer.prompt(prompt)?;
+        let encode = |text: &_| tokenizer.encode_behind(&prompt, AsRef::as_ref(text), cut);
+        let tokens = tokens(texts, encode)?;
         let vectors = self.batches.answer(&tokens, Head::Embedding)?;
         Ok(vectors
             .into_iter()

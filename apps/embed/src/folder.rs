@@ -10,8 +10,10 @@ use candle_dynquant_io::input;
 use candle_nn::VarBuilder;
 
 use crate::config::Texts;
+use crate::keys::Keys;
 use crate::models::{Architecture, Network};
 use crate::modules::{MODULES, Module, Modules};
+use crate::prompts::Prompts;
 use crate::{Config, Model, Preset, Tokenizer};
 
 /// The files of a folder that decide on answers, beside `*.safetensors` and those of modules.
@@ -45,6 +47,8 @@ pub struct Encoder {
     pub model: Model,
     /// How the weights are stored: the name of a preset, or `quantized` as the folder has them.
     pub dtype: String,
+    /// What texts begin with, as the folder says.
+    pub prompts: Prompts,
 }
 
 impl Encoder {
@@ -69,7 +73,33 @@ impl Encoder {
             config,
             tokenizer,
             dtype: preset.to_string(),
+            prompts: Prompts::default(),
         })
+    }
+
+    /// Whether a folder says that its model makes embeddings or classes: some architectures also
+    /// write texts.
+    pub fn is_folder(dir: &Path) -> bool {
+        let is_classifier = || {
+            let text = text(&dir.join(CONFIG))?;
+            let keys = Keys::parse(CONFIG, &text)?;
+            anyhow::Ok(keys.is_architecture("ForSequenceClassification"))
+        };
+        dir.join(MODULES).is_file() || is_classifier().unwrap_or(false)
+    }
+
+    /// Whether the model is a reranker: it scores pairs of texts, by a head of one class.
+    pub fn is_reranker(&self) -> bool {
+        self.classes() == 1
+    }
+
+    /// The number of classes of the head; 0 if there is none.
+    pub(crate) fn classes(&self) -> usize {
+        if self.model.is_classifier() {
+            self.config.labels.len()
+        } else {
+            0
+        }
     }
 
     /// The model that the files of a Hugging Face folder are, by their contents: what a browser has
@@ -104,6 +134,7 @@ impl Encoder {
             } else {
                 Preset::None.to_string()
             },
+            prompts: Prompts::default(),
         })
     }
 
@@ -166,6 +197,7 @@ impl Encoder {
             config,
             tokenizer,
             dtype,
+            prompts: Prompts::read(dir)?,
         })
     }
 }

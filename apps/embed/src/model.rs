@@ -15,6 +15,8 @@ pub enum Head {
     /// Its embedding, `embedding_size` numbers, without the normalization that a folder may end
     /// with.
     Embedding,
+    /// The vectors of its tokens before the pooling, `hidden_size` numbers each, in a row.
+    TokenEmbeddings,
     /// Its logits, one for each label.
     Classes,
 }
@@ -129,6 +131,7 @@ impl Model {
                 let mut modules = self.modules.iter();
                 modules.try_fold(pooled, |embedding, module| module.apply(embedding))
             }
+            Head::TokenEmbeddings => Ok(own.to_vec()),
             Head::Classes => logits.next().context("expected logits, got none"),
         };
         texts.into_iter().map(answer).collect()
@@ -169,11 +172,8 @@ impl Model {
                 prompt: 0,
             })
             .collect();
-        let heads = if self.is_classifier() {
-            &[Head::Embedding, Head::Classes][..]
-        } else {
-            &[Head::Embedding]
-        };
+        let all = [Head::Embedding, Head::TokenEmbeddings, Head::Classes];
+        let heads = &all[..if self.is_classifier() { 3 } else { 2 }];
         let tasks: Vec<Task<'_>> = (texts.iter())
             .flat_map(|tokens| heads.iter().map(move |&head| Task { tokens, head }))
             .collect();

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::folder::{optional_text, text};
+use crate::functions::normalized;
 use crate::json;
 
 /// A module behind the pooling.
@@ -220,18 +221,6 @@ impl Module {
         };
         Ok(ys.flatten_all()?.to_vec1()?)
     }
-}
-
-/// The vector at length 1; zeros stay.
-pub(crate) fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
-    let sum: f64 = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-    if sum > 0. {
-        let factor = 1. / sum.sqrt();
-        vector
-            .iter_mut()
-            .for_each(|x| *x = (f64::from(*x) * factor) as f32);
-    }
-    vector
 }
 
 fn config<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {

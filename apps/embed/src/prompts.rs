@@ -10,18 +10,28 @@ use serde::Deserialize;
 use crate::folder::optional_text;
 use crate::json;
 
-/// Prompts by name, and more, as the file has them.
+/// What texts begin with, by the names of a folder of sentence-transformers.
+///
+/// ```
+/// use dynquant_embed::Encoder;
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/encoders/bert");
+/// let encoder = Encoder::open(folder.as_ref(), None)?;
+/// assert_eq!(encoder.prompts.query(), "query the ");
+/// assert_eq!(encoder.prompts.default_prompt(), "");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct Prompts {
+pub struct Prompts {
     #[serde(default)]
     prompts: BTreeMap<String, Option<String>>,
     default_prompt_name: Option<String>,
     /// Of a reranker, since release 6.
-    pub activation_fn: Option<String>,
+    pub(crate) activation_fn: Option<String>,
 }
 
 impl Prompts {
-    pub fn read(dir: &Path) -> Result<Self> {
+    pub(crate) fn read(dir: &Path) -> Result<Self> {
         let path = dir.join("config_sentence_transformers.json");
         let Some(text) = optional_text(&path)? else {
             return Ok(Self::default());
@@ -39,7 +49,7 @@ impl Prompts {
         Ok(prompts)
     }
 
-    pub fn set(&mut self, name: &str, prompt: &str) {
+    pub(crate) fn set(&mut self, name: &str, prompt: &str) {
         self.prompts
             .insert(name.to_owned(), Some(prompt.to_owned()));
     }
@@ -53,16 +63,39 @@ impl Prompts {
         names.join(", ")
     }
 
-    /// A prompt by its name.
-    pub fn named(&self, name: &str) -> Result<&str> {
-        let prompt = self.prompts.get(name);
-        let prompt = prompt
-            .with_context(|| format!("prompt: expected one of {}, got {name:?}", self.names()))?;
+    /// The prompt of that name.
+    ///
+    /// # Errors
+    /// When there is none; the text says which there are.
+    pub fn named(&self, name: &str) -> Result<&str, String> {
+        let prompt = self
+            .prompts
+            .get(name)
+            .ok_or_else(|| match self.prompts.len() {
+                0 => format!("the model has no prompts, got {name:?}"),
+                _ => format!("expected one of {}, got {name:?}", self.names()),
+            })?;
         Ok(prompt.as_deref().unwrap_or_default())
     }
 
+    /// The one of questions: `query`, else the default.
+    pub fn query(&self) -> &str {
+        self.first(&["query"])
+    }
+
+    /// The one of what is searched: `document`, `passage` or `corpus`, the first that there is,
+    /// else the default.
+    pub fn document(&self) -> &str {
+        self.first(&["document", "passage", "corpus"])
+    }
+
+    /// The one that the folder names as its default, else an empty one.
+    pub fn default_prompt(&self) -> &str {
+        self.first(&[])
+    }
+
     /// The first of these that there is, else the default, else none.
-    pub fn first(&self, names: &[&str]) -> &str {
+    fn first(&self, names: &[&str]) -> &str {
         let own = names.iter().find_map(|name| self.prompts.get(*name));
         let default = || self.prompts.get(self.default_prompt_name.as_deref()?);
         let prompt = own.or_else(default).and_then(Option::as_deref);

@@ -5,11 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::batches::{Batches, Options};
+use crate::batches::{Batches, Options, tokens};
+use crate::functions::sigmoid;
 use crate::keys::Keys;
-use crate::prompts::Prompts;
-use crate::tokenizer::Input;
-use crate::{Encoder, Head};
+use crate::{Direction, Encoder, Head};
 
 /// A cross-encoder: a model that scores a text beside a query, and has a head of one class.
 ///
@@ -43,19 +42,15 @@ impl Reranker {
     /// Also when an option does not fit the model.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let batches = options.open(dir.as_ref())?;
-        let Encoder { model, config, .. } = &batches.encoder;
-        let classes = if model.is_classifier() {
-            config.labels.len()
-        } else {
-            0
-        };
+        let encoder = &batches.encoder;
         ensure!(
-            classes == 1,
-            "{}: expected a reranker, whose head has 1 class, got {classes}",
+            encoder.is_reranker(),
+            "{}: expected a reranker, whose head has 1 class, got {}",
             dir.as_ref().display(),
+            encoder.classes(),
         );
-        let own = Prompts::read(dir.as_ref())?.activation_fn;
-        let is_sigmoid = is_sigmoid(own.as_deref(), &config.keys)
+        let own = encoder.prompts.activation_fn.as_deref();
+        let is_sigmoid = is_sigmoid(own, &encoder.config.keys)
             .with_context(|| dir.as_ref().display().to_string())?;
         Ok(Self {
             batches,
@@ -74,8 +69,12 @@ impl Reranker {
     /// # Errors
     /// When the model fails.
     pub fn scores(&self, query: &str, texts: &[impl AsRef<str>]) -> Result<Vec<f32>> {
-        let pairs = texts.iter().map(|text| Input::Pair(query, text.as_ref()));
-        let tokens = self.batches.tokens(pairs)?;
+        let pair = self
+            .encoder()
+            .tokenizer
+            .pairs(query, Some(Direction::Right));
+        let pair = pair.context("the query")?;
+        let tokens = tokens(texts, |text| pair(text.as_ref()))?;
         let logits = self.batches.answer(&tokens, Head::Classes)?;
         let score = |logits: Vec<f32>| {
             let logit = *logits.first().context("expected a score, got none")?;
@@ -98,10 +97,6 @@ impl Reranker {
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
         Ok(ranked)
     }
-}
-
-pub(crate) fn sigmoid(x: f32) -> f32 {
-    1. / (1. + (-x).exp())
 }
 
 /// Whether the function of scores is the sigmoid, as it is by default: `own` is that of the folder,

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::json::strict;
-use tokenizers::utils::truncation::truncate_encodings;
-use tokenizers::{Encoding, PostProcessor, TruncationDirection, TruncationParams};
+use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
 /// An input of the tokenizer.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +24,41 @@ pub enum Direction {
     Left,
     /// At its end.
     Right,
+}
+
+impl From<Direction> for TruncationDirection {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::Left => Self::Left,
+            Direction::Right => Self::Right,
+        }
+    }
+}
+
+/// What texts begin with, made by [`Tokenizer::prompt`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    text: String,
+    /// Of the prompt and the special ones before it.
+    tokens: usize,
+}
+
+impl Prompt {
+    /// Its characters; none where texts begin with nothing.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// A token as the tokenizer sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Its part of the text; the name of a special one.
+    pub text: String,
+    /// Its bytes in the text; none of a special one.
+    pub span: Option<Range<usize>>,
 }
 
 /// The tokens of a text: at least one, and no more than the model takes.
@@ -145,18 +179,124 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer fails.
     pub fn spans(&self, text: &str) -> Result<Vec<Range<usize>>, TokensError> {
-        let encoding = self.whole.encode(text, false);
-        let encoding = encoding.map_err(|e| TokensError::Failed(e.to_string()))?;
+        let encoding = self.whole.encode(text, false).map_err(failed)?;
         let spans = encoding.get_offsets().iter();
         Ok(spans.map(|&(start, end)| start..end).collect())
     }
 
-    /// How many tokens a prompt before a text has, with the special ones before it.
-    pub(crate) fn prompt_tokens(&self, prompt: &str) -> Result<usize, TokensError> {
-        let encoding = self.whole.encode_fast(prompt, true);
-        let encoding = encoding.map_err(|e| TokensError::Failed(e.to_string()))?;
+    /// All tokens of a text, of any number, with or without special ones.
+    ///
+    /// # Errors
+    /// When the tokenizer fails.
+    pub fn tokens(&self, text: &str, special: bool) -> Result<Vec<Token>, TokensError> {
+        let encoding = self.whole.encode(text, special).map_err(failed)?;
+        let spans = encoding.get_offsets().iter();
+        let masks = encoding.get_special_tokens_mask().iter();
+        let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
+        let token = |(((&id, name), &(start, end)), &is_special): (((&u32, &String), _), &u32)| {
+            if is_special == 1 {
+                let (text, span) = (name.clone(), None);
+                return Token { id, text, span };
+            }
+            // Tokens of bytes may divide a character.
+            let bytes = text.as_bytes().get(start..end).unwrap_or_default();
+            let (text, span) = (String::from_utf8_lossy(bytes).into_owned(), start..end);
+            let span = Some(span);
+            Token { id, text, span }
+        };
+        Ok(tokens.zip(spans).zip(masks).map(token).collect())
+    }
+
+    /// The text of token ids, with or without special ones.
+    ///
+    /// # Errors
+    /// When an id is not in the vocabulary, or the tokenizer fails.
+    pub fn decode(&self, ids: &[u32], special: bool) -> Result<String, TokensError> {
+        self.check_ids(ids)?;
+        self.whole.decode(ids, !special).map_err(failed)
+    }
+
+    /// A prompt, for [`encode_behind`](Self::encode_behind).
+    ///
+    /// # Errors
+    /// When the tokenizer fails.
+    pub fn prompt(&self, text: &str) -> Result<Prompt, TokensError> {
+        let encoding = self.whole.encode_fast(text, true).map_err(failed)?;
         let special = encoding.get_special_tokens_mask().last() == Some(&1);
-        Ok(encoding.len() - usize::from(special))
+        let tokens = if text.is_empty() {
+            0
+        } else {
+            encoding.len() - usize::from(special)
+        };
+        let text = text.to_owned();
+        Ok(Prompt { text, tokens })
+    }
+
+    /// As [`encode`](Self::encode), of a text behind a prompt. What the prompt has of the tokens is
+    /// remembered for a pooling that leaves it out.
+    ///
+    /// ```
+    /// use dynquant_embed::{Direction, Encoder, Input};
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/encoders/bert");
+    /// let encoder = Encoder::open(folder.as_ref(), None)?;
+    /// let tokenizer = &encoder.tokenizer;
+    /// let prompt = tokenizer.prompt(encoder.prompts.query())?;
+    /// let tokens = tokenizer.encode_behind(&prompt, "river", Some(Direction::Right))?;
+    /// let whole = tokenizer.encode(Input::Text("query the river"), None)?;
+    /// assert_eq!(tokens.ids(), whole.ids());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_behind(
+        &self,
+        prompt: &Prompt,
+        text: &str,
+        cut: Option<Direction>,
+    ) -> Result<Tokens, TokensError> {
+        if prompt.text.is_empty() {
+            return self.text(text, 0, cut);
+        }
+        self.text(&format!("{}{text}", prompt.text), prompt.tokens, cut)
+    }
+
+    /// As [`encode`](Self::encode) of pairs with the same first text, which is tokenized once.
+    ///
+    /// ```
+    /// use dynquant_embed::{Encoder, Input, Preset};
+    ///
+    /// let tokenizer = Encoder::embedded(Preset::Int8)?.tokenizer;
+    /// let pair = tokenizer.pairs("a text", None)?;
+    /// let expected = tokenizer.encode(Input::Pair("a text", "an editor"), None)?;
+    /// assert_eq!(pair("an editor")?, expected);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the model knows no second text, or the tokenizer fails.
+    pub fn pairs(
+        &self,
+        first: &str,
+        cut: Option<Direction>,
+    ) -> Result<impl Fn(&str) -> Result<Tokens, TokensError>, TokensError> {
+        if !self.takes_pairs {
+            return Err(TokensError::Pair);
+        }
+        let room = self.room(true);
+        let mut first = self.alone(first)?;
+        let length = first.len();
+        // So much at most is left beside any second text.
+        truncate(&mut first, room, cut);
+        Ok(move |second: &str| {
+            let (mut first, mut second) = (first.clone(), self.alone(second)?);
+            second.set_type_ids(vec![1; second.len()]);
+            let [of_first, of_second] = shares([length, second.len()], room);
+            truncate(&mut first, of_first, cut);
+            truncate(&mut second, of_second, cut);
+            self.completed(first, Some(second), 0)
+        })
     }
 
     /// The tokens of `input`, cut there if it is too long.
@@ -164,48 +304,56 @@ impl Tokenizer {
     /// # Errors
     /// When it is too long and `cut` is `None`, or has no tokens, or names ones that there are not.
     pub fn encode(&self, input: Input<'_>, cut: Option<Direction>) -> Result<Tokens, TokensError> {
-        let encoding = match input {
-            Input::Text(text) => self.encoding(text, None, cut),
-            Input::Pair(..) if !self.takes_pairs => return Err(TokensError::Pair),
-            Input::Pair(first, second) => self.encoding(first, Some(second), cut),
-            Input::Ids(ids) => return self.take(ids, cut),
+        match input {
+            Input::Text(text) => self.text(text, 0, cut),
+            Input::Pair(first, second) => self.pairs(first, cut)?(second),
+            Input::Ids(ids) => self.take(ids, cut),
+        }
+    }
+
+    /// The tokens of a text, the first `prompt` of which are a prompt's. Truncation of the
+    /// tokenizer's own would need a copy of it for each direction.
+    fn text(
+        &self,
+        text: &str,
+        prompt: usize,
+        cut: Option<Direction>,
+    ) -> Result<Tokens, TokensError> {
+        let (room, mut encoding) = (self.room(false), self.alone(text)?);
+        let excess = match cut {
+            Some(Direction::Left) => encoding.len().saturating_sub(room),
+            Some(Direction::Right) | None => 0,
         };
-        let encoding = encoding.map_err(|e| TokensError::Failed(e.to_string()))?;
+        truncate(&mut encoding, room, cut);
+        self.completed(encoding, None, prompt.saturating_sub(excess))
+    }
+
+    /// Without special tokens.
+    fn alone(&self, text: &str) -> Result<Encoding, TokensError> {
+        self.whole.encode_fast(text, false).map_err(failed)
+    }
+
+    /// The most tokens of a text, or of a pair, beside special ones.
+    fn room(&self, is_pair: bool) -> usize {
+        let processor = self.whole.get_post_processor();
+        let special = processor.map_or(0, |it| it.added_tokens(is_pair));
+        self.max_tokens.saturating_sub(special)
+    }
+
+    /// With special tokens.
+    fn completed(
+        &self,
+        first: Encoding,
+        second: Option<Encoding>,
+        prompt: usize,
+    ) -> Result<Tokens, TokensError> {
+        let encoding = self.whole.post_process(first, second, true);
+        let encoding = encoding.map_err(failed)?;
         self.checked(Tokens {
             ids: encoding.get_ids().to_vec(),
             types: encoding.get_type_ids().to_vec(),
-            prompt: 0,
+            prompt,
         })
-    }
-
-    /// What the tokenizer makes of one text or two, cut before special tokens are added. Truncation
-    /// of the tokenizer's own would need a copy of it for each direction.
-    fn encoding(
-        &self,
-        first: &str,
-        second: Option<&str>,
-        cut: Option<Direction>,
-    ) -> tokenizers::Result<Encoding> {
-        let direction = match (cut, second) {
-            (None, None) => return self.whole.encode_fast(first, true),
-            (None, Some(second)) => return self.whole.encode_fast((first, second), true),
-            (Some(Direction::Left), _) => TruncationDirection::Left,
-            (Some(Direction::Right), _) => TruncationDirection::Right,
-        };
-        let alone = |text| self.whole.encode_fast(text, false);
-        let (first, mut second) = (alone(first)?, second.map(alone).transpose()?);
-        if let Some(second) = &mut second {
-            second.set_type_ids(vec![1; second.len()]);
-        }
-        let processor = self.whole.get_post_processor();
-        let added = processor.map_or(0, |it| it.added_tokens(second.is_some()));
-        let params = TruncationParams {
-            max_length: self.max_tokens.saturating_sub(added),
-            direction,
-            ..Default::default()
-        };
-        let (first, second) = truncate_encodings(first, second, &params)?;
-        self.whole.post_process(first, second, true)
     }
 
     fn take(&self, ids: &[u32], cut: Option<Direction>) -> Result<Tokens, TokensError> {
@@ -223,15 +371,77 @@ impl Tokenizer {
     }
 
     fn checked(&self, tokens: Tokens) -> Result<Tokens, TokensError> {
-        let vocab_size = self.vocab_size;
-        if let Some(&got) = tokens.ids.iter().find(|id| **id as usize >= vocab_size) {
-            return Err(TokensError::UnknownId { vocab_size, got });
-        }
+        self.check_ids(&tokens.ids)?;
         let (limit, got) = (self.max_tokens, tokens.len());
         match got {
             0 => Err(TokensError::Empty),
             _ if got > limit => Err(TokensError::TooLong { limit, got }),
             _ => Ok(tokens),
         }
+    }
+
+    fn check_ids(&self, ids: &[u32]) -> Result<(), TokensError> {
+        let vocab_size = self.vocab_size;
+        match ids.iter().find(|id| **id as usize >= vocab_size) {
+            Some(&got) => Err(TokensError::UnknownId { vocab_size, got }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn failed(error: tokenizers::Error) -> TokensError {
+    TokensError::Failed(error.to_string())
+}
+
+/// Keeps `room` tokens, if texts are cut.
+fn truncate(encoding: &mut Encoding, room: usize, cut: Option<Direction>) {
+    if let Some(direction) = cut {
+        encoding.truncate(room, 0, direction.into());
+        // What was cut would be copied along.
+        encoding.take_overflowing();
+    }
+}
+
+/// How many tokens are kept of each text of a pair: the longer one is cut first.
+fn shares([first, second]: [usize; 2], room: usize) -> [usize; 2] {
+    let short = first.min(second).min(room / 2);
+    let long = first.max(second).min(room - short);
+    if first > second {
+        [long, short]
+    } else {
+        [short, long]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::utils::truncation::truncate_encodings;
+    use tokenizers::{Encoding, TruncationParams};
+
+    use super::shares;
+
+    #[test]
+    fn shares_are_those_of_the_tokenizers_crate() -> tokenizers::Result<()> {
+        let encoding = |length: usize| {
+            let token =
+                || Encoding::from_tokens(vec![tokenizers::Token::new(7, "a".into(), (0, 1))], 0);
+            Encoding::merge(std::iter::repeat_with(token).take(length), false)
+        };
+        for (first, second, max_length) in (0..13 * 13 * 13).map(|i| (i % 13, i / 13 % 13, i / 169))
+        {
+            let params = TruncationParams {
+                max_length,
+                ..Default::default()
+            };
+            let (one, two) = (encoding(first), Some(encoding(second)));
+            let (one, two) = truncate_encodings(one, two, &params)?;
+            let expected = [one.len(), two.map_or(0, |two| two.len())];
+            assert_eq!(
+                shares([first, second], max_length),
+                expected,
+                "{first} {second}"
+            );
+        }
+        Ok(())
     }
 }
