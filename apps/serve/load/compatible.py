@@ -53,7 +53,7 @@ def check(port, name, texts):
     expect("token ids", len(ids.data) == 2 and ids.usage.total_tokens == 5)
 
     refused("another model", openai.NotFoundError, "model_not_found", model="text-embedding-3-small")
-    refused("other dimensions", openai.BadRequestError, f"expected {size}", dimensions=size - 1)
+    refused("more dimensions", openai.BadRequestError, f"expected 1 to {size}", dimensions=size + 1)
     refused("a text that is too long", openai.BadRequestError, "expected at most", input="word " * 2000)
     refused("an empty text", openai.BadRequestError, "empty", input="")
 

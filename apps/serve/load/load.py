@@ -7,6 +7,7 @@
 4. The same clients ask a server of the same model with FastAPI and onnxruntime's int8 (rival.py).
 5. A second server generates texts with a decoder: the `openai` package, one streaming client, then many.
    Each answer has the text and the log probabilities that it has alone; memory is bounded.
+6. Clients of text-embeddings-inference, and `openai` with dimensions, ask servers of small models (clients.py).
 
 Clients, server and rival share the processor, and are not at work at the same time.
 """
@@ -26,6 +27,7 @@ import urllib.request
 
 import numpy
 
+import clients
 import compatible
 import generation
 import http1
@@ -203,6 +205,19 @@ def measure_generation(options):
     return figures, failures
 
 
+def of_clients(options):
+    """The checks that each client of text-embeddings-inference passes."""
+    folders = {"bert": "reference/encoders/bert", "reranker": "reference/encoders/reranker", "classifier": "bert"}
+    servers = []
+    try:
+        for name, folder in folders.items():
+            servers.append(Server(options.server, os.path.join(options.assets, folder), name))
+        return clients.check(*(server.port for server in servers), texts(options.texts)[:24])
+    finally:
+        for server in servers:
+            server.stop()
+
+
 def spread(memory):
     return {
         "after_a_third": round(memory[len(memory) // 3], 1),
@@ -222,6 +237,8 @@ def table(figures):
     parts = [embeddings_table(figures)] if "one" in figures else []
     if "generation" in figures:
         parts.append(generation_table(figures["generation"]))
+    for client, checks in figures.get("clients", {}).items():
+        parts.append(f"the client {client}: {checks} checks")
     return "\n\n".join(parts + [f"{os.cpu_count()} cores of {processor()}"])
 
 
@@ -274,14 +291,17 @@ def main():
     parser.add_argument("--folder", required=True, help="where to put that decoder with a chat template")
     parser.add_argument("--stream-seconds", type=float, default=60, help="time of the run with many streams (default 60)")
     parser.add_argument("--streams", type=int, default=32, help="streaming clients at a time (default 32)")
-    parser.add_argument("--only", choices=["embeddings", "generation"], help="leave out the other")
+    parser.add_argument("--assets", required=True, help="the folder of small models")
+    parser.add_argument("--only", choices=["embeddings", "generation", "clients"], help="leave out the others")
     parser.add_argument("--no-rival", action="store_true", help="leave out FastAPI with onnxruntime")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    figures = measure(options) if options.only != "generation" else {"failures": []}
-    if options.only != "embeddings":
+    figures = measure(options) if options.only in (None, "embeddings") else {"failures": []}
+    if options.only in (None, "generation"):
         figures["generation"], failures = measure_generation(options)
         figures["failures"] += failures
+    if options.only in (None, "clients"):
+        figures["clients"] = of_clients(options)
     print(json.dumps(figures) if options.json else table(figures))
     for failure in figures["failures"]:
         print(f"failed: {failure}", file=sys.stderr)

@@ -3,7 +3,7 @@
 # assets/decoder, by streaming clients:
 #
 #   apps/serve/load/run.sh [--seconds N] [--clients N] [--stream-seconds N] [--streams N] [--json] [--no-rival]
-#       [--only embeddings|generation] [--decoder PATH]
+#       [--only embeddings|generation|clients] [--decoder PATH]
 #
 # Installs the Python packages of requirements.txt at their pinned versions into target/load/venv, fetches
 # the model into target/minilm, builds the server, and hands over to load.py, which explains the rest.
@@ -29,11 +29,11 @@ if ! cmp -s "$requirements" "$venv/installed.txt"; then
     "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$requirements" >&2
     cp "$requirements" "$venv/installed.txt"
 fi
-if [[ " ${arguments[*]} " != *" generation "* ]]; then
+if [[ " ${arguments[*]} " != *" generation "* && " ${arguments[*]} " != *" clients "* ]]; then
     scripts/fetch_minilm.sh target/minilm >&2
 fi
 target="${CARGO_TARGET_DIR:-target}"
 echo "building" >&2
 cargo build --quiet "${profile[@]}" --manifest-path apps/Cargo.toml --target-dir "$target" -p dynquant-serve
 exec "$venv/bin/python" apps/serve/load/load.py --server "$target/$folder/dynquant-serve" \
-    --model target/minilm --decoder assets/decoder --folder target/load/decoder --texts assets/reference/minilm_sentences.txt "${arguments[@]}"
+    --model target/minilm --assets assets --decoder assets/decoder --folder target/load/decoder --texts assets/reference/minilm_sentences.txt "${arguments[@]}"

@@ -114,7 +114,7 @@ pub fn answer(mut admission: Admission, answer: &impl Serialize) -> Result<Respo
 
     let json = serde_json::to_vec(answer);
     let json = json.map_err(|error| Refusal::failed(format!("the answer: {error}")))?;
-    admission.memory.hold(json.len())?;
+    admission.memory.becomes(json.len())?;
     let bytes = Bytes::from_owner(Answer {
         json,
         _admission: admission,

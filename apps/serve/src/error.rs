@@ -64,13 +64,24 @@ impl Refusal {
         Self::new(Kind::Invalid, message)
     }
 
-    /// There are no texts, or an empty one, at `param`.
+    /// There are no texts at `param`.
     pub fn empty(param: &'static str) -> Self {
         Self {
             param: Some(param.into()),
             ..Self::new(
                 Kind::Empty,
                 format!("{param}: expected at least one text, got none"),
+            )
+        }
+    }
+
+    /// There is an empty text at a place of `param`.
+    pub fn empty_text(param: &'static str, place: &str) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::new(
+                Kind::Empty,
+                format!("{place}: expected a text, got an empty one"),
             )
         }
     }

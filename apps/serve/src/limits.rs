@@ -67,6 +67,25 @@ impl Limits {
             _ => Ok(()),
         }
     }
+
+    /// Counts the bytes of an answer, before they are there, in place of those of the request,
+    /// whose texts came under the name `param`.
+    pub fn reserve(
+        &self,
+        memory: &mut Memory,
+        param: &'static str,
+        bytes: usize,
+    ) -> Result<(), Refusal> {
+        let total = self.bytes.total;
+        if bytes > total {
+            let message = format!(
+                "{param}: expected texts whose answer has at most {total} bytes (--max-bytes), \
+                 got {bytes}, about"
+            );
+            return Err(Refusal::invalid(param, message));
+        }
+        memory.becomes(bytes)
+    }
 }
 
 /// A request that was let in.
@@ -85,17 +104,28 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Counts bytes in memory. One request may exceed the limit, when no other is large.
+    /// Counts more bytes in memory.
     pub fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
-        self.size += bytes;
+        self.becomes(self.size + bytes)
+    }
+
+    /// There are now so many bytes in memory. One request may exceed the limit, when no other is
+    /// large.
+    pub fn becomes(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.size = bytes;
         let total = self.bytes.total;
-        let wanted = self.size.saturating_sub(LARGE).min(total);
+        let wanted = bytes.saturating_sub(LARGE).min(total);
         let held = self.held.as_ref().map_or(0, Permit::num_permits);
-        let permit = self.bytes.take(wanted - held);
-        let permit = permit.ok_or_else(|| Refusal::too_many_bytes(total))?;
         match &mut self.held {
-            Some(held) => held.merge(permit),
-            none => *none = Some(permit),
+            Some(permit) if wanted < held => drop(permit.split(held - wanted)),
+            none_or_less => {
+                let more = self.bytes.take(wanted - held);
+                let more = more.ok_or_else(|| Refusal::too_many_bytes(total))?;
+                match none_or_less {
+                    Some(permit) => permit.merge(more),
+                    none => *none = Some(more),
+                }
+            }
         }
         Ok(())
     }

@@ -7,13 +7,14 @@ use tracing::level_filters::LevelFilter;
 
 /// Text embeddings, classification and generated texts over HTTP, in int8.
 ///
-/// Answers as OpenAI's API (/v1/embeddings, /v1/chat/completions, /v1/completions, /v1/models) and as
-/// text-embeddings-inference (/embed, /predict, /info), with /health and /metrics. Without arguments it serves a
-/// small classifier that is part of the program.
+/// Answers as OpenAI's API (/v1/embeddings, /v1/chat/completions, /v1/completions, /v1/models) and
+/// as text-embeddings-inference (/embed, /embed_all, /similarity, /rerank, /predict, /tokenize,
+/// /decode, /info), with /health and /metrics. Without arguments it serves a small classifier that
+/// is part of the program.
 #[derive(Parser, Debug)]
 #[command(name = "dynquant-serve", version)]
 pub struct Options {
-    /// A Hugging Face folder of a BERT or of a decoder, float or quantized, or a GGUF file of a decoder [default:
+    /// A Hugging Face folder of an encoder or of a decoder, float or quantized, or a GGUF file of a decoder [default:
     /// the model in the program]
     #[arg(long, value_name = "PATH")]
     pub model_dir: Option<PathBuf>,
@@ -80,6 +81,15 @@ pub struct Options {
     /// Tokens of prompts that are read between two tokens of the texts that are generated
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
     pub prefill_tokens: usize,
+
+    /// The folder's prompt before each text to embed, unless a request names another [default:
+    /// the folder's default_prompt_name]
+    #[arg(long, value_name = "NAME", conflicts_with = "default_prompt")]
+    pub default_prompt_name: Option<String>,
+
+    /// A prompt of your own before each text to embed, unless a request names one of the folder's
+    #[arg(long, value_name = "TEXT")]
+    pub default_prompt: Option<String>,
 
     /// Cut texts that are too long, unless a request says otherwise
     #[arg(long)]

@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::places::Places;
 use crate::queue::Queue;
-use crate::routes::{self, App, Embedder, Generator, Served};
+use crate::routes::{self, App, Embedder, Generator, Kind, Served};
 
 /// The time that refused requests have at the end to read why.
 const REFUSAL: Duration = Duration::from_secs(1);
@@ -79,7 +79,9 @@ fn start(
     stopping: watch::Receiver<bool>,
 ) -> Result<(Arc<App>, JoinHandle<()>)> {
     let started = match &options.model_dir {
-        Some(path) if generate::is_decoder(path) => start_generator(options, path, &limits)?,
+        Some(path) if generate::is_decoder(path) && !Encoder::is_folder(path) => {
+            start_generator(options, path, &limits)?
+        }
         _ => start_embedder(options, &limits)?,
     };
     let names = match options.model_name.as_slice() {
@@ -119,12 +121,27 @@ fn warn_of_one_by_one(is_one_by_one: bool) {
     }
 }
 
+/// What stands before texts whose request names no prompt.
+fn default_prompt(options: &Options, encoder: &Encoder) -> Result<String> {
+    if let Some(prompt) = &options.default_prompt {
+        return Ok(prompt.clone());
+    }
+    let prompt = match &options.default_prompt_name {
+        Some(name) => encoder.prompts.named(name),
+        None => Ok(encoder.prompts.default_prompt()),
+    };
+    let prompt = prompt.map(str::to_owned).map_err(Error::msg);
+    prompt.context("--default-prompt-name")
+}
+
 fn start_embedder(options: &Options, limits: &Limits) -> Result<Started> {
     let encoder = open_encoder(options)?;
+    let kind = Kind::of(&encoder);
+    let default_prompt = default_prompt(options, &encoder)?;
     tracing::info!(
         model = encoder.name,
         weights = encoder.dtype,
-        classifier = encoder.model.is_classifier(),
+        ?kind,
         max_tokens = encoder.tokenizer.max_tokens(),
         "model loaded"
     );
@@ -132,7 +149,9 @@ fn start_embedder(options: &Options, limits: &Limits) -> Result<Started> {
     let metrics = Arc::new(Metrics::new(limits));
     let (queue, jobs) = Queue::new(limits.queue.clone());
     let served = Served::Embedder(Box::new(Embedder {
-        is_classifier: encoder.model.is_classifier(),
+        kind,
+        prompts: encoder.prompts,
+        default_prompt,
         config: encoder.config,
         tokenizer: Arc::new(encoder.tokenizer),
         queue,
@@ -149,6 +168,11 @@ fn start_embedder(options: &Options, limits: &Limits) -> Result<Started> {
 }
 
 fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<Started> {
+    let is_prompted = options.default_prompt.is_some() || options.default_prompt_name.is_some();
+    ensure!(
+        !is_prompted,
+        "--default-prompt, --default-prompt-name: expected a model of embeddings, got a decoder"
+    );
     let opened = generate::Opened::open(path, options.preset.as_deref()).context("--model-dir")?;
     let (config, page) = (opened.config, opened.model.page_bytes());
     let most = config.max_position_embeddings;

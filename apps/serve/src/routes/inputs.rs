@@ -1,6 +1,6 @@
-//! Texts as both APIs write them, and their tokens.
+//! Texts as requests have them, and their tokens.
 
-use dynquant_embed::{Direction, Input, Tokenizer, Tokens, TokensError};
+use dynquant_embed::{Direction, Input, Prompt, Tokenizer, Tokens, TokensError};
 use serde::Deserialize;
 
 use crate::error::Refusal;
@@ -11,23 +11,15 @@ use crate::error::Refusal;
 pub enum Text {
     Characters(String),
     Ids(Vec<u32>),
-    /// A list of lists is not one text: only `/predict` makes pairs.
-    #[serde(skip)]
-    Pair(String, String),
 }
 
 impl Text {
     /// Its length, about.
-    pub fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         match self {
             Self::Characters(text) => text.len(),
             Self::Ids(ids) => ids.len(),
-            Self::Pair(first, second) => first.len() + second.len(),
         }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.bytes() == 0
     }
 }
 
@@ -44,7 +36,7 @@ pub enum Texts {
 
 impl Texts {
     /// As a list.
-    pub fn into_list(self) -> Vec<Text> {
+    fn into_list(self) -> Vec<Text> {
         match self {
             // An empty list could be of anything.
             Self::One(Text::Ids(ids)) if ids.is_empty() => Vec::new(),
@@ -52,47 +44,119 @@ impl Texts {
             Self::Many(texts) => texts,
         }
     }
-}
 
-/// The tokens of each text; an error names the one at fault.
-pub fn tokenize(
-    tokenizer: &Tokenizer,
-    param: &'static str,
-    texts: &[Text],
-    cut: Option<Direction>,
-) -> Result<Vec<Tokens>, Refusal> {
-    let tokens = texts.iter().enumerate().map(|(index, text)| {
-        let place = match texts.len() {
-            1 => param.to_owned(),
-            _ => format!("{param}[{index}]"),
-        };
-        if text.is_empty() {
-            return Err(Refusal::invalid(
-                param,
-                format!("{place}: expected a text, got an empty one"),
-            ));
-        }
-        let input = match text {
-            Text::Characters(text) => Input::Text(text),
-            Text::Ids(ids) => Input::Ids(ids),
-            Text::Pair(first, second) => Input::Pair(first, second),
-        };
-        let tokens = tokenizer.encode(input, cut);
-        tokens.map_err(|error| match error {
-            TokensError::Failed(_) => Refusal::failed(format!("{place}: {error}")),
-            error => Refusal::invalid(param, format!("{place}: {error}")),
-        })
-    });
-    tokens.collect()
-}
-
-/// The same direction at length 1; zeros stay.
-pub fn normalize(mut embedding: Vec<f32>) -> Vec<f32> {
-    let norm = embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
-    if norm > 0. {
-        for x in &mut embedding {
-            *x /= norm;
+    /// The tokens of each behind a prompt, cut there if they are too many. The texts came under
+    /// the name `param`.
+    pub fn behind(
+        self,
+        param: &'static str,
+        prompt: String,
+        cut: Option<Direction>,
+    ) -> Asked<Vec<Tokens>> {
+        let texts = self.into_list();
+        Asked {
+            param,
+            count: texts.len(),
+            bytes: texts.iter().map(Text::bytes).sum(),
+            kept: 0,
+            work: Box::new(move |tokenizer| {
+                let behind = Behind::new(tokenizer, &prompt, cut)?;
+                each(param, &texts, |text| match text {
+                    Text::Characters(text) => behind.characters(text),
+                    Text::Ids(ids) => behind.ids(ids),
+                })
+            }),
         }
     }
-    embedding
+}
+
+/// What is asked of the tokenizer.
+pub struct Asked<T> {
+    /// The name under which the texts came.
+    pub param: &'static str,
+    /// Their number.
+    pub count: usize,
+    /// Their length, about.
+    pub bytes: usize,
+    /// Bytes of them that are kept for the answer.
+    pub kept: usize,
+    pub work: Box<dyn FnOnce(&Tokenizer) -> Result<T, Refusal> + Send>,
+}
+
+/// What is wrong with a text.
+pub enum Fault {
+    Empty,
+    Tokens(TokensError),
+}
+
+impl From<TokensError> for Fault {
+    fn from(error: TokensError) -> Self {
+        Self::Tokens(error)
+    }
+}
+
+impl Fault {
+    /// The refusal of a text, which came under the name `param`.
+    pub fn at(self, param: &'static str, place: &str) -> Refusal {
+        match self {
+            Self::Empty => Refusal::empty_text(param, place),
+            Self::Tokens(error @ TokensError::Failed(_)) => {
+                Refusal::failed(format!("{place}: {error}"))
+            }
+            Self::Tokens(error) => Refusal::invalid(param, format!("{place}: {error}")),
+        }
+    }
+}
+
+/// What becomes of each text; a refusal names the one at fault.
+pub fn each<T, U>(
+    param: &'static str,
+    texts: &[T],
+    work: impl Fn(&T) -> Result<U, Fault>,
+) -> Result<Vec<U>, Refusal> {
+    let done = texts.iter().enumerate().map(|(index, text)| {
+        work(text).map_err(|fault| match texts.len() {
+            1 => fault.at(param, param),
+            _ => fault.at(param, &format!("{param}[{index}]")),
+        })
+    });
+    done.collect()
+}
+
+/// Texts behind a prompt, to tokens.
+pub struct Behind<'a> {
+    tokenizer: &'a Tokenizer,
+    prompt: Prompt,
+    cut: Option<Direction>,
+}
+
+impl<'a> Behind<'a> {
+    pub fn new(
+        tokenizer: &'a Tokenizer,
+        prompt: &str,
+        cut: Option<Direction>,
+    ) -> Result<Self, Refusal> {
+        let prompt = tokenizer.prompt(prompt);
+        Ok(Self {
+            tokenizer,
+            prompt: prompt.map_err(|e| Fault::from(e).at("prompt_name", "the prompt"))?,
+            cut,
+        })
+    }
+
+    pub fn characters(&self, text: &str) -> Result<Tokens, Fault> {
+        match text {
+            "" => Err(Fault::Empty),
+            text => Ok(self.tokenizer.encode_behind(&self.prompt, text, self.cut)?),
+        }
+    }
+
+    /// Ids are taken as they are, or become characters to stand behind the prompt.
+    fn ids(&self, ids: &[u32]) -> Result<Tokens, Fault> {
+        match (ids, self.prompt.text()) {
+            ([], _) => Err(Fault::Empty),
+            (ids, "") => Ok(self.tokenizer.encode(Input::Ids(ids), self.cut)?),
+            (ids, _) => self.characters(&self.tokenizer.decode(ids, false)?),
+        }
+    }
 }

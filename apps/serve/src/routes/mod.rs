@@ -1,5 +1,7 @@
 //! The routes, and what those that ask the model have in common.
 
+mod ask;
+mod finish;
 mod generate;
 mod inputs;
 mod openai;
@@ -15,7 +17,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use candle_dynquant_support::decoder::Texts;
-use dynquant_embed::{Config, Direction, Head, Tokenizer, Tokens};
+use dynquant_embed::{Config, Encoder, Prompts, Tokenizer};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -25,7 +27,6 @@ use crate::generate::Job as Writing;
 use crate::limits::{Admission, Limits};
 use crate::metrics::Metrics;
 use crate::queue::{Job, Queue};
-use inputs::Text;
 use openai::{check_model, stated_name};
 
 /// The state that requests share.
@@ -56,9 +57,43 @@ pub enum Served {
 /// Texts to embeddings and classes.
 pub struct Embedder {
     pub config: Config,
-    pub is_classifier: bool,
+    pub kind: Kind,
+    pub prompts: Prompts,
+    /// Before texts whose request names no prompt.
+    pub default_prompt: String,
     pub tokenizer: Arc<Tokenizer>,
     pub queue: Queue<Job>,
+}
+
+/// What a model is made for. Any has embeddings, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Embedder,
+    Classifier,
+    Reranker,
+}
+
+impl Kind {
+    pub fn of(encoder: &Encoder) -> Self {
+        if encoder.is_reranker() {
+            Self::Reranker
+        } else if encoder.model.is_classifier() {
+            Self::Classifier
+        } else {
+            Self::Embedder
+        }
+    }
+}
+
+impl Embedder {
+    /// The prompt of a request, which may name one.
+    pub fn prompt(&self, name: Option<&str>) -> Result<String, Refusal> {
+        let Some(name) = name else {
+            return Ok(self.default_prompt.clone());
+        };
+        let prompt = self.prompts.named(name).map(str::to_owned);
+        prompt.map_err(|e| Refusal::invalid("prompt_name", format!("prompt_name: {e}")))
+    }
 }
 
 /// Prompts to texts.
@@ -78,10 +113,19 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(generate::completions))
         .route("/v1/models", get(openai::models))
         .route("/v1/models/{model}", get(openai::model))
+        .route("/embeddings", post(openai::embeddings))
+        .route("/", post(tei::by_model).get(operations::health))
+        .route("/invocations", post(tei::by_model))
         .route("/embed", post(tei::embed))
+        .route("/embed_all", post(tei::embed_all))
         .route("/predict", post(tei::predict))
+        .route("/rerank", post(tei::rerank))
+        .route("/similarity", post(tei::similarity))
+        .route("/tokenize", post(tei::tokenize))
+        .route("/decode", post(tei::decode))
         .route("/info", get(operations::info))
         .route("/health", get(operations::health))
+        .route("/ping", get(operations::health))
         .route("/metrics", get(operations::metrics))
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
@@ -111,7 +155,7 @@ async fn wrong_method(request: Request) -> Response {
 
 /// A refusal in the format of the API that the path belongs to.
 fn in_format_of(path: &str, refusal: Refusal) -> Response {
-    if path.starts_with("/v1/") {
+    if path.starts_with("/v1/") || path == "/embeddings" {
         OpenAi(refusal).into_response()
     } else {
         Tei(refusal).into_response()
@@ -171,47 +215,6 @@ impl App {
     ) -> Result<(T, Admission), Refusal> {
         body::json(request, &self.limits, self.transfer, self.stopping.clone()).await
     }
-
-    /// Tokenizes the texts, which came under the name `param`, and asks the model.
-    async fn ask(
-        &self,
-        admission: Admission,
-        head: Head,
-        param: &'static str,
-        texts: Vec<Text>,
-        cut: Option<Direction>,
-    ) -> Result<Answered, Refusal> {
-        self.check_open()?;
-        self.limits.check_texts(param, texts.len())?;
-        let embedder = self.embedder()?;
-        let places = embedder.queue.reserve(texts.len())?;
-        let tokenizer = Arc::clone(&embedder.tokenizer);
-        let bytes = texts.iter().map(Text::bytes).sum();
-        let Admission { request, memory } = admission;
-        let tokenize = move || {
-            let tokens = inputs::tokenize(&tokenizer, param, &texts, cut);
-            (tokens, places, memory)
-        };
-        let (tokens, places, mut memory) = self.limits.workers.run(bytes, tokenize).await?;
-        let tokens = tokens?;
-        memory.release();
-        let count = tokens.iter().map(Tokens::len).sum();
-        let vectors = embedder.queue.answer(places, head, tokens).await?;
-        Ok(Answered {
-            vectors,
-            tokens: count,
-            admission: Admission { request, memory },
-        })
-    }
-}
-
-/// The model's answer to a request.
-struct Answered {
-    /// One for each text.
-    vectors: Vec<Vec<f32>>,
-    /// Number of tokens of all texts.
-    tokens: usize,
-    admission: Admission,
 }
 
 /// Seconds since 1970.

@@ -11,7 +11,8 @@ use dynquant_embed::{Direction, Head};
 use serde::{Deserialize, Serialize};
 
 use super::App;
-use super::inputs::{Texts, normalize};
+use super::finish::Finish;
+use super::inputs::Texts;
 use crate::body;
 use crate::error::{OpenAi, Refusal};
 
@@ -21,6 +22,8 @@ pub struct EmbeddingsRequest {
     model: Option<String>,
     encoding_format: Option<String>,
     dimensions: Option<usize>,
+    /// Of text-embeddings-inference's other routes.
+    prompt_name: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -58,22 +61,19 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
         check_model(&app, model)?;
     }
     let encode = encoding(request.encoding_format.as_deref())?;
-    let size = app.embedder()?.config.embedding_size;
-    if let Some(got) = request.dimensions.filter(|got| *got != size) {
-        let message = format!("dimensions: expected {size}, all that the model has, got {got}");
-        return Err(Refusal::invalid("dimensions", message).into());
-    }
+    let embedder = app.embedder()?;
+    let finish = Finish::new(embedder, request.dimensions, true)?;
+    let prompt = embedder.prompt(request.prompt_name.as_deref())?;
     let cut = app.auto_truncate.then_some(Direction::Right);
-    let texts = request.input.into_list();
-    let asked = app.ask(admission, Head::Embedding, "input", texts, cut);
-    let answered = asked.await?;
+    let texts = request.input.behind("input", prompt, cut);
+    let answered = app.ask(admission, Head::Embedding, texts).await?;
     let data = (answered.vectors)
         .into_iter()
         .enumerate()
         .map(|(index, answer)| Embedding {
             object: "embedding",
             index,
-            embedding: encode(normalize(answer)),
+            embedding: encode(finish.apply(answer)),
         });
     let response = EmbeddingsResponse {
         object: "list",

@@ -7,9 +7,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use dynquant_embed::{Mode, Pooling};
 use serde_json::{Value, json};
 
-use super::{App, Served};
+use super::{App, Kind, Served};
 use crate::error::{Refusal, Tei};
 
 /// `GET /info`, as text-embeddings-inference has it.
@@ -26,7 +27,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         "max_batch_requests": null,
         "max_client_batch_size": app.limits.texts,
         "auto_truncate": app.auto_truncate,
-        "tokenization_workers": 1,
+        "tokenization_workers": app.limits.workers.count(),
         "version": env!("CARGO_PKG_VERSION"),
         "sha": null,
         "docker_label": null,
@@ -46,12 +47,22 @@ fn model_type(served: &Served) -> Value {
         Served::Generator(_) => return json!("generation"),
     };
     let labels = || embedder.config.labels.iter().enumerate();
-    if embedder.is_classifier {
-        let ids: BTreeMap<_, _> = labels().map(|(id, name)| (id.to_string(), name)).collect();
-        let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();
-        return json!({"classifier": {"id2label": ids, "label2id": names}});
+    let ids: BTreeMap<_, _> = labels().map(|(id, name)| (id.to_string(), name)).collect();
+    let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();
+    let classes = json!({"id2label": ids, "label2id": names});
+    match embedder.kind {
+        Kind::Embedder => json!({"embedding": {"pooling": pooling(&embedder.config.pooling)}}),
+        Kind::Classifier => json!({"classifier": classes}),
+        Kind::Reranker => json!({"reranker": classes}),
     }
-    json!({"embedding": {"pooling": embedder.config.pooling.to_string()}})
+}
+
+/// The name that text-embeddings-inference has for it, or sentence-transformers.
+fn pooling(pooling: &Pooling) -> String {
+    match pooling.modes[..] {
+        [Mode::LastToken] => "last_token".to_owned(),
+        _ => pooling.to_string(),
+    }
 }
 
 /// `GET /health`: status 200 while requests are taken.

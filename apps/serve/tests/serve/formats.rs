@@ -10,12 +10,12 @@ use crate::process::Server;
 
 const TEXT: &str = "Real-time strategy game of ancient warfare";
 
-fn floats(value: &Value) -> Vec<f32> {
+pub fn floats(value: &Value) -> Vec<f32> {
     let numbers = value.as_array().unwrap().iter();
     numbers.map(|x| x.as_f64().unwrap() as f32).collect()
 }
 
-fn length(embedding: &[f32]) -> f32 {
+pub fn length(embedding: &[f32]) -> f32 {
     embedding.iter().map(|x| x * x).sum::<f32>().sqrt()
 }
 
@@ -264,14 +264,15 @@ fn errors_have_the_format_of_their_route() {
         ),
         (
             "/v1/embeddings",
-            "{\"input\": \"a\", \"dimensions\": 64}",
+            "{\"input\": \"a\", \"dimensions\": 129}",
             400,
         ),
         ("/v1/responses", "{}", 404),
         ("/embed", "{\"inputs\": ", 422),
         ("/embed", "{\"inputs\": {}}", 422),
         ("/embed", "{\"inputs\": []}", 400),
-        ("/embed", "{\"inputs\": [\"a\", \"\"]}", 422),
+        ("/embed", "{\"inputs\": [\"a\", \"\"]}", 400),
+        ("/embed", "{\"inputs\": \"a\", \"dimensions\": 0}", 422),
         (
             "/embed",
             "{\"inputs\": \"a\", \"prompt_name\": \"query\"}",
@@ -279,14 +280,16 @@ fn errors_have_the_format_of_their_route() {
         ),
         ("/predict", "{\"inputs\": []}", 400),
         ("/predict", "{\"inputs\": 1}", 422),
-        ("/rerank", "{}", 404),
+        ("/rerank", "{}", 422),
+        ("/embeddings", "{}", 400),
+        ("/embed_sparse", "{}", 404),
         ("/health", "{}", 405),
     ];
     for (path, body, status) in cases {
         let reply = server.post_text(path, body);
         assert_eq!(reply.status, status, "{path} {body}: {}", reply.body);
         let error = reply.json();
-        if path.starts_with("/v1/") {
+        if path.starts_with("/v1/") || path == "/embeddings" {
             assert!(error["error"]["message"].is_string(), "{error}");
             assert_eq!(error["error"]["type"], "invalid_request_error");
             assert!(error["error"].get("param").is_some() && error["error"].get("code").is_some());
@@ -298,8 +301,8 @@ fn errors_have_the_format_of_their_route() {
     }
     let message = |path, body: Value| server.post(path, &body).message();
     assert_eq!(
-        message("/v1/embeddings", json!({"input": "a", "dimensions": 64})),
-        "dimensions: expected 128, all that the model has, got 64"
+        message("/v1/embeddings", json!({"input": "a", "dimensions": 129})),
+        "dimensions: expected 1 to 128, which the model has, got 129"
     );
     assert_eq!(
         message("/embed", json!({"inputs": ["a", ""]})),

@@ -16,7 +16,16 @@ fn run(options: &[&str]) -> Output {
 #[test]
 fn are_named() {
     let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets");
-    let cases: [(&[&str], &str); 10] = [
+    let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
+    let cases: [(&[&str], &str); 12] = [
+        (
+            &["--default-prompt-name", "query"],
+            "--default-prompt-name: the model has no prompts, got \"query\"",
+        ),
+        (
+            &["--model-dir", decoder, "--default-prompt", "query: "],
+            "--default-prompt-name: expected a model of embeddings, got a decoder",
+        ),
         (
             &["--preset", "int4"],
             "expected int8, int8_reduce_range, bfloat16, float16 or none, got \"int4\"",

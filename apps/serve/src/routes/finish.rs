@@ -1,0 +1,42 @@
+//! What is made of an embedding before it is an answer.
+
+use dynquant_embed::normalized;
+
+use super::Embedder;
+use crate::error::Refusal;
+
+/// A cut to the first numbers, and the length 1.
+pub struct Finish {
+    dimensions: usize,
+    normalize: bool,
+}
+
+impl Finish {
+    /// As a request asks for it.
+    pub fn new(
+        embedder: &Embedder,
+        dimensions: Option<usize>,
+        normalize: bool,
+    ) -> Result<Self, Refusal> {
+        let all = embedder.config.embedding_size;
+        let dimensions = dimensions.unwrap_or(all);
+        if (1..=all).contains(&dimensions) {
+            return Ok(Self {
+                dimensions,
+                normalize,
+            });
+        }
+        let message =
+            format!("dimensions: expected 1 to {all}, which the model has, got {dimensions}");
+        Err(Refusal::invalid("dimensions", message))
+    }
+
+    pub fn apply(&self, mut embedding: Vec<f32>) -> Vec<f32> {
+        embedding.truncate(self.dimensions);
+        if self.normalize {
+            normalized(embedding)
+        } else {
+            embedding
+        }
+    }
+}

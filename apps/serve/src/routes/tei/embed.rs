@@ -1,0 +1,76 @@
+//! `POST /embed` and `POST /embed_all`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use dynquant_embed::Head;
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::super::App;
+use super::super::finish::Finish;
+use super::super::inputs::Texts;
+use super::truncation::Truncation;
+use crate::body;
+use crate::error::Tei;
+
+#[derive(Deserialize)]
+struct EmbedRequest {
+    inputs: Texts,
+    prompt_name: Option<String>,
+    normalize: Option<bool>,
+    dimensions: Option<usize>,
+    #[serde(flatten)]
+    truncation: Truncation,
+}
+
+/// `POST /embed`: embeddings, at length 1 unless `normalize` is false.
+pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
+    let (request, admission) = app.receive::<EmbedRequest>(request).await?;
+    let embedder = app.embedder()?;
+    let normalize = request.normalize.unwrap_or(true);
+    let finish = Finish::new(embedder, request.dimensions, normalize)?;
+    let prompt = embedder.prompt(request.prompt_name.as_deref())?;
+    let cut = request.truncation.cut(&app);
+    let texts = request.inputs.behind("inputs", prompt, cut);
+    let answered = app.ask(admission, Head::Embedding, texts).await?;
+    let vectors = answered.vectors.into_iter();
+    let vectors: Vec<_> = vectors.map(|vector| finish.apply(vector)).collect();
+    Ok(body::answer(answered.admission, &vectors)?)
+}
+
+#[derive(Deserialize)]
+struct EmbedAllRequest {
+    inputs: Texts,
+    prompt_name: Option<String>,
+    #[serde(flatten)]
+    truncation: Truncation,
+}
+
+/// `POST /embed_all`: the vectors of all tokens, special ones and those of a prompt included,
+/// before the pooling.
+pub async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
+    let (request, admission) = app.receive::<EmbedAllRequest>(request).await?;
+    let embedder = app.embedder()?;
+    let prompt = embedder.prompt(request.prompt_name.as_deref())?;
+    let cut = request.truncation.cut(&app);
+    let texts = request.inputs.behind("inputs", prompt, cut);
+    let answered = app.ask(admission, Head::TokenEmbeddings, texts).await?;
+    let size = embedder.config.hidden_size;
+    let rows = |values| Rows { values, size };
+    let texts: Vec<Rows> = answered.vectors.into_iter().map(rows).collect();
+    let answer = move || body::answer(answered.admission, &texts);
+    Ok(app.limits.workers.run(answered.bytes, answer).await??)
+}
+
+/// Numbers as rows of so many.
+struct Rows {
+    values: Vec<f32>,
+    size: usize,
+}
+
+impl Serialize for Rows {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.values.chunks_exact(self.size))
+    }
+}

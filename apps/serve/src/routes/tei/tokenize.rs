@@ -1,0 +1,135 @@
+//! `POST /tokenize` and `POST /decode`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use dynquant_embed::Token;
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::super::App;
+use super::super::inputs::{Asked, Fault, each};
+use crate::error::Tei;
+
+/// Bytes of a token in an answer, without its text.
+const TOKEN: usize = 80;
+/// Bytes of a byte of text in JSON, at most.
+const ESCAPED: usize = 6;
+
+/// One or several.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+enum Strings {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Deserialize)]
+struct TokenizeRequest {
+    inputs: Strings,
+    #[serde(default = "yes")]
+    add_special_tokens: bool,
+    prompt_name: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// `POST /tokenize`: the tokens of texts, of any number, with their bytes in the text and its
+/// prompt.
+pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
+    let (request, admission) = app.receive::<TokenizeRequest>(request).await?;
+    let prompt = app.embedder()?.prompt(request.prompt_name.as_deref())?;
+    let special = request.add_special_tokens;
+    let texts = match request.inputs {
+        Strings::One(text) => vec![text],
+        Strings::Many(texts) => texts,
+    };
+    let asked = Asked {
+        param: "inputs",
+        count: texts.len(),
+        bytes: texts.iter().map(String::len).sum(),
+        kept: 0,
+        work: Box::new(move |tokenizer| {
+            each("inputs", &texts, |text| match &**text {
+                "" => Err(Fault::Empty),
+                text => Ok(Listed(
+                    tokenizer.tokens(&format!("{prompt}{text}"), special)?,
+                )),
+            })
+        }),
+    };
+    let size = |Listed(tokens): &Listed| -> usize {
+        let sizes = tokens
+            .iter()
+            .map(|token| TOKEN + ESCAPED * token.text.len());
+        sizes.sum()
+    };
+    Ok(app.convert(admission, asked, size).await?)
+}
+
+/// Tokens as the API writes them.
+struct Listed(Vec<Token>);
+
+impl Serialize for Listed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Entry<'a> {
+            id: u32,
+            text: &'a str,
+            special: bool,
+            start: Option<usize>,
+            stop: Option<usize>,
+        }
+        serializer.collect_seq(self.0.iter().map(|token| Entry {
+            id: token.id,
+            text: &token.text,
+            special: token.span.is_none(),
+            start: token.span.as_ref().map(|span| span.start),
+            stop: token.span.as_ref().map(|span| span.end),
+        }))
+    }
+}
+
+/// The ids of one text or of several.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a list of token ids, or a list of such lists"
+)]
+enum Ids {
+    One(Vec<u32>),
+    Many(Vec<Vec<u32>>),
+}
+
+#[derive(Deserialize)]
+struct DecodeRequest {
+    ids: Ids,
+    #[serde(default = "yes")]
+    skip_special_tokens: bool,
+}
+
+/// `POST /decode`: the texts of token ids.
+pub async fn decode(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
+    let (request, admission) = app.receive::<DecodeRequest>(request).await?;
+    let special = !request.skip_special_tokens;
+    let lists = match request.ids {
+        Ids::One(ids) => vec![ids],
+        Ids::Many(lists) => lists,
+    };
+    let asked = Asked {
+        param: "ids",
+        count: lists.len(),
+        bytes: lists.iter().map(Vec::len).sum(),
+        kept: 0,
+        work: Box::new(move |tokenizer| {
+            each("ids", &lists, |ids| match &**ids {
+                [] => Err(Fault::Empty),
+                ids => Ok(tokenizer.decode(ids, special)?),
+            })
+        }),
+    };
+    let size = |text: &String| ESCAPED * text.len();
+    Ok(app.convert(admission, asked, size).await?)
+}

@@ -1,0 +1,36 @@
+//! Whether and where a text is cut that is too long.
+
+use dynquant_embed::Direction;
+use serde::Deserialize;
+
+use super::super::App;
+
+/// What a request says of texts that are too long.
+#[derive(Default, Deserialize)]
+pub struct Truncation {
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: End,
+}
+
+/// Which end of a text is cut.
+#[derive(Clone, Copy, Default, Deserialize)]
+enum End {
+    #[serde(alias = "left")]
+    Left,
+    #[default]
+    #[serde(alias = "right")]
+    Right,
+}
+
+impl Truncation {
+    /// The end to cut, if any.
+    pub fn cut(&self, app: &App) -> Option<Direction> {
+        let direction = match self.truncation_direction {
+            End::Left => Direction::Left,
+            End::Right => Direction::Right,
+        };
+        let truncate = self.truncate.unwrap_or(app.auto_truncate);
+        truncate.then_some(direction)
+    }
+}

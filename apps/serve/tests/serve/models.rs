@@ -1,0 +1,149 @@
+//! Every architecture over HTTP: the bits of the crate that computes them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use dynquant_embed::{Classifier, Embedder, Reranker};
+use serde_json::{Value, json};
+
+use crate::formats::floats;
+use crate::process::Server;
+
+const QUERY: &str = "which city lies on the river";
+
+pub fn folder(name: &str) -> PathBuf {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference/encoders");
+    assets.join(name)
+}
+
+pub fn serve(name: &str, options: &[&str]) -> Server {
+    let dir = folder(name).display().to_string();
+    Server::start(&[&["--model-dir", &dir], options].concat())
+}
+
+fn texts() -> Vec<String> {
+    let text = fs::read_to_string(folder("bert/expected.json")).unwrap();
+    let expected: Value = serde_json::from_str(&text).unwrap();
+    let texts = expected["texts"].as_array().unwrap().iter();
+    // An empty one is refused.
+    let texts = texts.filter(|text| *text != "");
+    texts
+        .map(|text| text.as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn vectors(value: &Value) -> Vec<Vec<f32>> {
+    value.as_array().unwrap().iter().map(floats).collect()
+}
+
+/// Together and alone, as the folder says, behind its prompts, and cut.
+fn check_embedder(name: &str, server: &Server, texts: &[String]) {
+    let embedder = Embedder::open(folder(name)).unwrap();
+    let normalize = embedder.is_normalized();
+    let embed = |mut body: Value| {
+        body["truncate"] = json!(true);
+        vectors(&server.ok("/embed", &body))
+    };
+    let whole = embedder.embed(texts).unwrap();
+    let together = embed(json!({"inputs": texts, "normalize": normalize}));
+    assert_eq!(together, whole, "{name}");
+    for (text, vector) in texts.iter().zip(&whole) {
+        let alone = embed(json!({"inputs": text, "normalize": normalize}));
+        assert_eq!(alone, std::slice::from_ref(vector), "{name}: {text}");
+    }
+    for prompt in ["query", "document"] {
+        let Ok(expected) = embedder.embed_as(prompt, texts) else {
+            assert_eq!(name, "jina", "the one without prompts");
+            continue;
+        };
+        let body = json!({"inputs": texts, "normalize": normalize, "prompt_name": prompt});
+        assert_eq!(embed(body), expected, "{name}, {prompt}");
+        assert_ne!(expected, whole, "{name}, {prompt}");
+    }
+    let size = embedder.dimensions() - 5;
+    let cut = embedder.cut_to(size).unwrap().embed(texts).unwrap();
+    let body = json!({"inputs": texts, "dimensions": size});
+    assert_eq!(embed(body.clone()), cut, "{name}, {size} numbers");
+    let of_openai = json!({"input": texts[..3], "dimensions": size});
+    let of_openai = server.ok("/v1/embeddings", &of_openai);
+    for (datum, vector) in of_openai["data"].as_array().unwrap().iter().zip(&cut) {
+        assert_eq!(&floats(&datum["embedding"]), vector, "{name}");
+    }
+}
+
+fn check_classifier(name: &str, server: &Server, texts: &[String]) {
+    let classifier = Classifier::open(folder(name)).unwrap();
+    let batch: Vec<[&String; 1]> = texts.iter().map(|text| [text]).collect();
+    let answers = server.ok("/predict", &json!({"inputs": batch, "truncate": true}));
+    for (answer, classes) in answers
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(classifier.classify(texts).unwrap())
+    {
+        let of_answer = answer.as_array().unwrap().iter().map(|class| {
+            let label = class["label"].as_str().unwrap().to_owned();
+            (label, class["score"].as_f64().unwrap() as f32)
+        });
+        assert_eq!(of_answer.collect::<Vec<_>>(), classes, "{name}");
+    }
+}
+
+fn check_reranker(name: &str, server: &Server, texts: &[String]) {
+    let reranker = Reranker::open(folder(name)).unwrap();
+    let rank = |texts: &[String], raw: bool| {
+        let body = json!({"query": QUERY, "texts": texts, "truncate": true, "raw_scores": raw});
+        let ranks = server.ok("/rerank", &body);
+        let pair = |rank: &Value| {
+            let index = rank["index"].as_u64().unwrap() as usize;
+            (index, rank["score"].as_f64().unwrap() as f32)
+        };
+        ranks
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(pair)
+            .collect::<Vec<_>>()
+    };
+    // One folder asks for logits, the other one for the sigmoid, which is the API's default.
+    let is_raw = name == "reranker";
+    assert_eq!(
+        rank(texts, is_raw),
+        reranker.rank(QUERY, texts).unwrap(),
+        "{name}"
+    );
+    let indexes =
+        |ranks: Vec<(usize, f32)>| ranks.into_iter().map(|rank| rank.0).collect::<Vec<_>>();
+    assert_eq!(
+        indexes(rank(texts, false)),
+        indexes(rank(texts, true)),
+        "{name}"
+    );
+    for (text, score) in texts.iter().zip(reranker.scores(QUERY, texts).unwrap()) {
+        assert_eq!(
+            rank(std::slice::from_ref(text), is_raw),
+            [(0, score)],
+            "{name}: {text}"
+        );
+    }
+}
+
+#[test]
+fn every_folder_answers_with_the_bits_of_the_crate() {
+    let texts = texts();
+    let mut count = 0;
+    for entry in fs::read_dir(folder("")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let server = serve(&name, &[]);
+        let info = server.get("/info").json();
+        let kinds: Vec<&String> = info["model_type"].as_object().unwrap().keys().collect();
+        match kinds[0].as_str() {
+            "embedding" => check_embedder(&name, &server, &texts),
+            "classifier" => check_classifier(&name, &server, &texts),
+            "reranker" => check_reranker(&name, &server, &texts),
+            other => panic!("{name}: {other}"),
+        }
+        count += 1;
+    }
+    assert_eq!(count, 17);
+}

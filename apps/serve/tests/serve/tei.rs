@@ -1,0 +1,439 @@
+//! The routes of text-embeddings-inference beyond `/embed` and `/predict`.
+
+use std::sync::LazyLock;
+
+use dynquant_embed::{Encoder, Head, Input, Task};
+use serde_json::{Value, json};
+
+use crate::formats::{floats, length};
+use crate::models::{folder, serve};
+use crate::process::{Reply, Server};
+
+static BERT: LazyLock<Encoder> = LazyLock::new(|| Encoder::open(&folder("bert"), None).unwrap());
+
+fn refused(reply: &Reply, status: u16, kind: &str, message: &str) {
+    assert_eq!(reply.status, status, "{}", reply.body);
+    assert_eq!(reply.json()["error_type"], kind);
+    assert_eq!(reply.message(), message);
+}
+
+/// The numbers of the crate for the tokens of a text.
+fn rows(text: &str) -> Vec<Vec<f32>> {
+    let tokens = BERT.tokenizer.encode(Input::Text(text), None).unwrap();
+    let task = Task {
+        tokens: &tokens,
+        head: Head::TokenEmbeddings,
+    };
+    let flat = BERT.model.answer(&[task]).unwrap().concat();
+    let rows: Vec<_> = flat
+        .chunks_exact(BERT.config.hidden_size)
+        .map(<[f32]>::to_vec)
+        .collect();
+    assert_eq!(rows.len(), tokens.len());
+    rows
+}
+
+#[test]
+fn embed_all() {
+    let server = serve("bert", &[]);
+    let texts = ["the river", "snow falls on the old city in winter"];
+    let all = server.ok("/embed_all", &json!({"inputs": texts}));
+    for (text, answer) in texts.iter().zip(all.as_array().unwrap()) {
+        let answer: Vec<_> = answer.as_array().unwrap().iter().map(floats).collect();
+        assert_eq!(answer, rows(text), "{text}");
+    }
+    let one = server.ok(
+        "/embed_all",
+        &json!({"inputs": texts[0], "prompt_name": "query"}),
+    );
+    let answer: Vec<_> = one[0].as_array().unwrap().iter().map(floats).collect();
+    assert_eq!(answer, rows("query the the river"));
+    let long = "river ".repeat(2000);
+    let cut = server.ok("/embed_all", &json!({"inputs": long, "truncate": true}));
+    let most = BERT.tokenizer.max_tokens();
+    assert_eq!(cut[0].as_array().unwrap().len(), most);
+    let reply = server.post("/embed_all", &json!({"inputs": long}));
+    let message = format!("inputs: expected at most {most} tokens, got 2002");
+    refused(&reply, 422, "Validation", &message);
+}
+
+/// An answer of rows can be many times as long as its request.
+#[test]
+fn bytes_of_an_answer() {
+    let options = ["--max-body-bytes", "2000", "--max-bytes", "40000"];
+    let server = serve("bert", &options);
+    let texts = |count| json!({"inputs": vec!["the river runs"; count]});
+    let size = BERT.config.hidden_size;
+    server.ok("/embed_all", &texts(10));
+    let reply = server.post("/embed_all", &texts(20));
+    let message = format!(
+        "inputs: expected texts whose answer has at most 40000 bytes (--max-bytes), got {}, about",
+        20 * 5 * size * 20
+    );
+    refused(&reply, 422, "Validation", &message);
+    server.ok("/embed", &texts(20));
+    let reply = server.post("/tokenize", &json!({"inputs": "a ".repeat(900)}));
+    assert_eq!(reply.status, 422);
+    assert!(
+        reply.message().contains("(--max-bytes), got "),
+        "{}",
+        reply.body
+    );
+    server.wait_until("bytes are free again", |server| {
+        server.metric("dynquant_bytes_held") == 0.
+    });
+}
+
+#[test]
+fn similarity() {
+    let server = serve("bert", &[]);
+    let sentences = ["snow falls", "the river runs to the harbour", "bread"];
+    let inputs =
+        json!({"source_sentence": "the river runs to the harbour", "sentences": sentences});
+    let cosines = floats(&server.ok("/similarity", &json!({"inputs": inputs})));
+    let embed = |texts: &[&str]| {
+        let vectors = server.ok("/embed", &json!({"inputs": texts}));
+        vectors
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(floats)
+            .collect::<Vec<_>>()
+    };
+    let source = embed(&["the river runs to the harbour"]);
+    for (cosine, vector) in cosines.iter().zip(embed(&sentences)) {
+        let dot: f32 = source[0].iter().zip(&vector).map(|(a, b)| a * b).sum();
+        assert!((cosine - dot).abs() < 1e-6, "{cosine} {dot}");
+    }
+    assert!((cosines[1] - 1.).abs() < 1e-6 && cosines[0] < 0.999);
+    let behind =
+        json!({"inputs": inputs, "parameters": {"prompt_name": "query", "truncate": true}});
+    let behind = floats(&server.ok("/similarity", &behind));
+    assert_ne!(behind[0], cosines[0]);
+
+    let refusal = |source: &str, sentences: &[&str]| {
+        let inputs = json!({"source_sentence": source, "sentences": sentences});
+        server.post("/similarity", &json!({"inputs": inputs}))
+    };
+    let expected = "inputs.sentences: expected at least one text, got none";
+    refused(&refusal("a", &[]), 400, "Empty", expected);
+    let expected = "inputs.source_sentence: expected a text, got an empty one";
+    refused(&refusal("", &["a"]), 400, "Empty", expected);
+    let expected = "inputs.sentences[1]: expected a text, got an empty one";
+    refused(&refusal("a", &["a", ""]), 400, "Empty", expected);
+    let expected = "inputs: expected at most 256 texts, got 257";
+    refused(&refusal("a", &["a"; 256]), 422, "Validation", expected);
+}
+
+#[test]
+fn rerank() {
+    let server = serve("reranker-xlm-roberta", &[]);
+    let texts = ["bread", "the river runs to the harbour", "snow falls"];
+    let body =
+        json!({"query": "which city lies on the river", "texts": texts, "return_text": true});
+    let ranks = server.ok("/rerank", &body);
+    let ranks = ranks.as_array().unwrap();
+    let score = |rank: &Value| rank["score"].as_f64().unwrap();
+    assert!(ranks.is_sorted_by(|a, b| score(a) >= score(b)));
+    assert!(ranks.iter().all(|rank| (0. ..=1.).contains(&score(rank))));
+    for rank in ranks {
+        let index = rank["index"].as_u64().unwrap() as usize;
+        assert_eq!(rank["text"], texts[index]);
+    }
+    let without = server.ok("/rerank", &json!({"query": "a", "texts": ["bread"]}));
+    assert!(without[0].get("text").is_none());
+    // A root is what the model is made for.
+    let root = server.ok("/", &body);
+    assert_eq!(root.as_array().unwrap(), ranks);
+    assert_eq!(server.ok("/invocations", &body), root);
+
+    let refusal = |query: &str, texts: &[&str]| {
+        server.post("/rerank", &json!({"query": query, "texts": texts}))
+    };
+    let expected = "texts: expected at least one text, got none";
+    refused(&refusal("a", &[]), 400, "Empty", expected);
+    refused(
+        &refusal("", &["a", ""]),
+        400,
+        "Empty",
+        "texts[1]: expected a text, got an empty one",
+    );
+    assert_eq!(refusal("a", &[""]).status, 200);
+    let expected = "texts: expected at most 256 texts, got 257";
+    refused(&refusal("a", &["a"; 257]), 422, "Validation", expected);
+    let long = "river ".repeat(600);
+    let reply = refusal(&long, &["a", "b"]);
+    assert!(
+        reply.message().starts_with("texts[0]: expected at most "),
+        "{}",
+        reply.body
+    );
+    for direction in ["left", "Right"] {
+        let mut body = json!({"query": long, "texts": ["a", "b"], "truncate": true});
+        body["truncation_direction"] = json!(direction);
+        assert_eq!(server.ok("/rerank", &body).as_array().unwrap().len(), 2);
+    }
+
+    let classifier = Server::start(&[]);
+    let reply = classifier.post("/rerank", &body);
+    refused(
+        &reply,
+        424,
+        "Backend",
+        "the model is no reranker: its head has not 1 class",
+    );
+}
+
+/// A query with 100 passages is computed in few batches, and holds one place of a request.
+#[test]
+fn passages_are_computed_together() {
+    let server = serve("reranker", &["--max-batch-tokens", "600"]);
+    let texts: Vec<String> = (0..100)
+        .map(|i| format!("{}bread", "river ".repeat(i % 9)))
+        .collect();
+    let body = json!({"query": "which city lies on the river", "texts": texts});
+    assert_eq!(server.ok("/rerank", &body).as_array().unwrap().len(), 100);
+    assert_eq!(server.metric("dynquant_texts_total"), 100.);
+    let batches = server.metric("dynquant_batch_texts_count");
+    assert!(batches < 20., "{batches}");
+    let tokens = server.metric("dynquant_tokens_total");
+    let small = server.metric("dynquant_batch_tokens_bucket{le=\"1024.0\"}");
+    assert!(
+        small == batches && tokens > 600.,
+        "{small} {batches} {tokens}"
+    );
+    // The queue's limit is that of other routes.
+    let narrow = serve("reranker", &["--queue", "40"]);
+    let reply = narrow.post("/rerank", &body);
+    refused(
+        &reply,
+        422,
+        "Validation",
+        "texts: expected at most 40 texts, got 100",
+    );
+}
+
+#[test]
+fn tokenize_and_decode() {
+    let server = serve("bert", &[]);
+    let text = "the river é runs";
+    let tokens = server.ok("/tokenize", &json!({"inputs": [text, "bread"]}));
+    let first = tokens[0].as_array().unwrap();
+    let ids: Vec<u64> = first
+        .iter()
+        .map(|token| token["id"].as_u64().unwrap())
+        .collect();
+    let encoded = BERT.tokenizer.encode(Input::Text(text), None).unwrap();
+    assert_eq!(
+        ids,
+        encoded
+            .ids()
+            .iter()
+            .map(|id| u64::from(*id))
+            .collect::<Vec<_>>()
+    );
+    let expected =
+        json!({"id": ids[0], "text": "<s>", "special": true, "start": null, "stop": null});
+    assert_eq!(first[0], expected);
+    let expected = json!({"id": ids[2], "text": "river", "special": false, "start": 4, "stop": 9});
+    assert_eq!(first[2], expected);
+    assert_eq!(first[3]["text"], "é");
+    assert_eq!(
+        (&first[3]["start"], &first[3]["stop"]),
+        (&json!(10), &json!(12))
+    );
+
+    let bare = json!({"inputs": "river", "add_special_tokens": false, "prompt_name": "query"});
+    let bare = server.ok("/tokenize", &bare);
+    let texts: Vec<&Value> = bare[0]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|token| &token["text"])
+        .collect();
+    assert_eq!(texts, ["query", "the", "river"]);
+    // More than the model takes, to be counted.
+    let long = server.ok("/tokenize", &json!({"inputs": "river ".repeat(700)}));
+    assert_eq!(long[0].as_array().unwrap().len(), 702);
+
+    let decode = |body: Value| server.ok("/decode", &body);
+    let ids = server.ok("/tokenize", &json!({"inputs": "the river runs"}));
+    let ids: Vec<&Value> = ids[0]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|token| &token["id"])
+        .collect();
+    assert_eq!(decode(json!({"ids": ids})), json!(["the river runs"]));
+    let whole = json!({"ids": [ids, [ids[1]]], "skip_special_tokens": false});
+    assert_eq!(decode(whole), json!(["<s> the river runs </s>", "the"]));
+
+    let cases = [
+        (
+            "/tokenize",
+            json!({"inputs": []}),
+            400,
+            "inputs: expected at least one text, got none",
+        ),
+        (
+            "/tokenize",
+            json!({"inputs": ["a", ""]}),
+            400,
+            "inputs[1]: expected a text, got an empty one",
+        ),
+        (
+            "/decode",
+            json!({"ids": [[1], []]}),
+            400,
+            "ids[1]: expected a text, got an empty one",
+        ),
+        (
+            "/decode",
+            json!({"ids": []}),
+            400,
+            "ids: expected at least one text, got none",
+        ),
+    ];
+    for (path, body, status, message) in cases {
+        refused(&server.post(path, &body), status, "Empty", message);
+    }
+    let most = BERT.config.vocab_size;
+    let message = format!("ids[1]: expected token ids below {most}, got 4000000000");
+    let reply = server.post("/decode", &json!({"ids": [[1], [4_000_000_000u32]]}));
+    refused(&reply, 422, "Validation", &message);
+    assert_eq!(
+        server
+            .post("/tokenize", &json!({"inputs": vec!["a"; 257]}))
+            .status,
+        422
+    );
+}
+
+#[test]
+fn prompts() {
+    let plain = serve("bert", &[]);
+    let embed = |server: &Server, body: Value| server.ok("/embed", &body)[0].clone();
+    let behind = embed(&plain, json!({"inputs": "query the river"}));
+    assert_eq!(
+        embed(&plain, json!({"inputs": "river", "prompt_name": "query"})),
+        behind
+    );
+    let of_openai = json!({"input": "river", "prompt_name": "query"});
+    assert_eq!(
+        plain.ok("/embeddings", &of_openai)["data"][0]["embedding"],
+        behind
+    );
+    assert_eq!(
+        plain.ok("/v1/embeddings", &of_openai)["usage"]["total_tokens"],
+        5
+    );
+    // Ids become characters, behind a prompt.
+    let ids = plain.ok("/tokenize", &json!({"inputs": "river"}));
+    let ids: Vec<&Value> = ids[0]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|token| &token["id"])
+        .collect();
+    assert_eq!(
+        embed(&plain, json!({"inputs": ids, "prompt_name": "query"})),
+        behind
+    );
+    let reply = plain.post("/embed", &json!({"inputs": "a", "prompt_name": "title"}));
+    let message = "prompt_name: expected one of \"document\", \"query\", got \"title\"";
+    refused(&reply, 422, "Validation", message);
+
+    for options in [
+        ["--default-prompt-name", "query"],
+        ["--default-prompt", "query the "],
+    ] {
+        let server = serve("bert", &options);
+        assert_eq!(embed(&server, json!({"inputs": "river"})), behind);
+        assert_eq!(
+            server.ok("/", &json!({"inputs": "river", "prompt_name": null}))[0],
+            behind
+        );
+        let documents = json!({"inputs": "river", "prompt_name": "document"});
+        assert_eq!(embed(&server, documents.clone()), embed(&plain, documents));
+        let tokens = server.ok("/tokenize", &json!({"inputs": "river"}));
+        assert_eq!(tokens[0].as_array().unwrap().len(), 5);
+    }
+}
+
+#[test]
+fn the_default_prompt_of_a_folder() {
+    let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/default-prompt");
+    let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert");
+    std::fs::create_dir_all(dir).unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        std::fs::copy(format!("{assets}/{file}"), format!("{dir}/{file}")).unwrap();
+    }
+    let prompts = r#"{"default_prompt_name": "all", "prompts": {"all": "green ", "none": ""}}"#;
+    std::fs::write(format!("{dir}/config_sentence_transformers.json"), prompts).unwrap();
+    let server = Server::start(&["--model-dir", dir]);
+    let embed = |body: Value| server.ok("/embed", &body);
+    let default = embed(json!({"inputs": "tree"}));
+    assert_eq!(
+        default,
+        embed(json!({"inputs": "green tree", "prompt_name": "none"}))
+    );
+    assert_ne!(
+        default,
+        embed(json!({"inputs": "tree", "prompt_name": "none"}))
+    );
+    // Classes are of the text alone.
+    let classes = server.ok("/predict", &json!({"inputs": "tree"}));
+    assert_eq!(
+        classes,
+        Server::start(&[]).ok("/predict", &json!({"inputs": "tree"}))
+    );
+}
+
+#[test]
+fn dimensions() {
+    let server = serve("modernbert", &[]);
+    let whole = floats(&server.ok("/embed", &json!({"inputs": "river", "normalize": false}))[0]);
+    let raw = json!({"inputs": "river", "normalize": false, "dimensions": 12});
+    let raw = floats(&server.ok("/embed", &raw)[0]);
+    assert_eq!(raw, whole[..12]);
+    let cut = floats(&server.ok("/embed", &json!({"inputs": "river", "dimensions": 12}))[0]);
+    assert!((length(&cut) - 1.).abs() < 1e-6 && cut.len() == 12);
+    let length = length(&raw);
+    assert!(
+        cut.iter()
+            .zip(&raw)
+            .all(|(cut, raw)| (cut * length - raw).abs() < 1e-5)
+    );
+    for got in [0, 33] {
+        let reply = server.post("/embed", &json!({"inputs": "river", "dimensions": got}));
+        let message = format!("dimensions: expected 1 to 32, which the model has, got {got}");
+        refused(&reply, 422, "Validation", &message);
+    }
+}
+
+#[test]
+fn info_and_health() {
+    let type_of = |name: &str| {
+        let server = serve(name, &[]);
+        assert_eq!(server.get("/ping").status, 200);
+        assert_eq!(server.get("/").status, 200);
+        server.get("/info").json()["model_type"].clone()
+    };
+    assert_eq!(
+        type_of("qwen3"),
+        json!({"embedding": {"pooling": "last_token"}})
+    );
+    assert_eq!(type_of("bert"), json!({"embedding": {"pooling": "mean"}}));
+    let classes = json!({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}});
+    assert_eq!(type_of("reranker"), json!({"reranker": classes}));
+    assert!(type_of("classes-gte")["classifier"]["id2label"]["2"].is_string());
+}
+
+#[test]
+fn the_root_answers_as_the_model_is_made() {
+    let classifier = Server::start(&[]);
+    let body = json!({"inputs": "Terminal text editor"});
+    assert_eq!(classifier.ok("/", &body), classifier.ok("/predict", &body));
+    let embedder = serve("bert", &[]);
+    assert_eq!(embedder.ok("/", &body), embedder.ok("/embed", &body));
+}
