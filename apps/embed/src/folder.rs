@@ -20,8 +20,8 @@ use crate::{Config, Model, Preset, Tokenizer};
 const TEXTS: [&str; 4] = [CONFIG, TOKENIZER, SENTENCE, MODULES];
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
-const SENTENCE: &str = "sentence_bert_config.json";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+pub(crate) const SENTENCE: &str = "sentence_bert_config.json";
+pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The longest text file that is read. Parsed, JSON takes up to a hundred times its length.
 const MAX_TEXT: u64 = 4 << 20;
@@ -257,11 +257,21 @@ fn quantized(mut network: Network, preset: Preset) -> Result<Network> {
     Ok(network)
 }
 
-/// The last part of the path, also of `.` and `..`.
+/// The last part of the path, also of `.` and `..`; of a snapshot in the cache of the Hugging Face
+/// hub, the name of the model.
 fn folder_name(dir: &Path) -> String {
     let absolute = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    let name = absolute.file_name().unwrap_or(absolute.as_os_str());
-    name.to_string_lossy().into_owned()
+    let name = |path: &Path| {
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        name.to_string_lossy().into_owned()
+    };
+    if let Some(snapshots) = absolute.parent().filter(|it| it.ends_with("snapshots"))
+        && let Some(model) = snapshots.parent().map(name)
+        && let Some(model) = model.strip_prefix("models--")
+    {
+        return model.replacen("--", "/", 1);
+    }
+    name(&absolute)
 }
 
 pub(crate) fn text(path: &Path) -> Result<String> {

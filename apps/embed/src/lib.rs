@@ -50,6 +50,8 @@ mod config;
 mod embedder;
 mod folder;
 mod functions;
+#[cfg(feature = "hub")]
+pub mod hub;
 mod json;
 mod keys;
 mod model;

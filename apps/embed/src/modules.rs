@@ -39,6 +39,14 @@ pub(crate) enum Kind {
     Normalize,
 }
 
+impl Kind {
+    /// Whether its folder has weights.
+    #[cfg(feature = "hub")]
+    pub fn has_weights(self) -> bool {
+        self != Self::Normalize
+    }
+}
+
 #[derive(Deserialize)]
 struct Entry {
     #[serde(rename = "type")]

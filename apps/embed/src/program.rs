@@ -1,5 +1,7 @@
 //! The frame of a program: its options, its last line and its status.
 
+#[cfg(feature = "hub")]
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -31,4 +33,38 @@ pub fn main<O: Parser>(run: impl FnOnce(&O) -> Result<()>) -> ExitCode {
     } else {
         status
     }
+}
+
+/// As [`hub::fetch`](crate::hub::fetch), with a line on stderr that tells how far it is, if that
+/// is a terminal.
+///
+/// # Errors
+/// As `hub::fetch`.
+#[cfg(feature = "hub")]
+pub fn fetched(name: &str) -> Result<PathBuf> {
+    use std::io::{IsTerminal, stderr};
+    use std::time::{Duration, Instant};
+
+    use crate::hub::{Progress, fetch_with};
+
+    const CLEARED: &str = "\r\x1b[K";
+    let shows = stderr().is_terminal();
+    let mut shown = Instant::now();
+    let folder = fetch_with(name, |Progress { file, bytes, of }| {
+        if !shows || shown.elapsed() < Duration::from_millis(100) {
+            return;
+        }
+        shown = Instant::now();
+        let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+        let of = of.map(|of| format!(" of {}", megabytes(of)));
+        let of = of.unwrap_or_default();
+        print::progress(format_args!(
+            "{CLEARED}downloading {file}: {}{of} MB",
+            megabytes(bytes)
+        ));
+    });
+    if shows {
+        print::progress(CLEARED);
+    }
+    folder
 }

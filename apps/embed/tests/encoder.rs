@@ -401,9 +401,9 @@ fn tokens_have_their_bytes() -> Result<()> {
 #[test]
 fn the_digest_is_that_of_the_files_that_decide() -> Result<()> {
     let digest = |dir: &Path| {
-        let model_dir = Some(dir.to_owned());
+        let model = Some(dir.to_owned());
         let options = ModelOptions {
-            model_dir,
+            model,
             ..Default::default()
         };
         options.digest()

@@ -3,8 +3,8 @@
 #
 #   apps/search/benches/run.sh [--json]
 #
-# With all-MiniLM-L6-v2, which it fetches into target/minilm, and with the model in the program. Ends with 1
-# if recall at 10 is below 0.99, or 1 % of the queries take 10 ms or more. search.rs has the rest.
+# With all-MiniLM-L6-v2, which it fetches into target/minilm. Ends with 1 if recall at 10 is below 0.99, or 1 % of
+# the queries take 10 ms or more. search.rs has the rest.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -42,5 +42,5 @@ measure() {
     cargo bench --quiet --manifest-path apps/Cargo.toml --target-dir target -p dynquant-search --bench search -- \
         --corpus "$work/corpus" --queries "$work/queries.txt" "$@"
 }
-measure --model-dir "$PWD/target/minilm" "$@"
-measure "$@"
+measure --model "$PWD/target/minilm" "$@"
+

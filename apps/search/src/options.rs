@@ -5,9 +5,18 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dynquant_embed::ModelOptions;
 
+use crate::rank::Rank;
 use crate::walk::WalkOptions;
 
-/// Search by meaning in a folder of text files, in int8.
+/// Search by meaning and by words in a folder of text files.
+///
+/// `index` needs a model of embeddings, which decides what "by meaning" finds. The first time:
+///
+///   dynquant-search index docs --model sentence-transformers/all-MiniLM-L6-v2
+///
+///   dynquant-search query --index docs how to read a checkpoint
+///
+/// The first command downloads the model, 91 MB; nothing is sent, and later ones need no network.
 #[derive(Parser, Debug)]
 #[command(name = "dynquant-search", version)]
 pub struct Options {
@@ -21,7 +30,7 @@ pub struct Options {
 pub enum Command {
     /// Makes the index of a folder, or brings it up to date
     Index(IndexOptions),
-    /// Shows the passages that are nearest to a text; without one, to each line that is typed
+    /// Shows the passages that answer a text best; without one, each line that is typed
     Query(QueryOptions),
 }
 
@@ -71,6 +80,10 @@ pub struct QueryOptions {
     /// The passages to show
     #[arg(short = 'k', long, value_name = "N", default_value_t = 5, value_parser = count)]
     pub count: usize,
+
+    /// What the order is by: the meaning, the words, which needs no model, or both
+    #[arg(long, value_name = "BY", default_value = "both")]
+    pub rank: Rank,
 
     /// The lines to show of a passage
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = count)]

@@ -3,9 +3,11 @@
 
 use std::ops::Range;
 
-use anyhow::Result;
-use dynquant_embed::{Direction, Input, Tokenizer, Tokens, TokensError};
+use anyhow::{Context, Result};
+use dynquant_embed::{Direction, Input, Tokenizer, TokensError};
 use serde::{Deserialize, Serialize};
+
+use crate::markdown;
 
 /// The most tokens of a passage, special ones included, where the model takes them.
 const MAX_TOKENS: usize = 128;
@@ -17,8 +19,10 @@ const MAX_BYTES: usize = 2048;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Row", into = "Row")]
 pub struct Passage {
-    /// Its text: see [`key`].
+    /// What is embedded of it: see [`key`].
     pub key: u64,
+    /// All of it, as the file has it.
+    pub source: u64,
     /// Its bytes in the file.
     pub bytes: Range<usize>,
     /// The number of its first line, from 1.
@@ -28,12 +32,13 @@ pub struct Passage {
 }
 
 /// A passage in a file: short, because there are many.
-type Row = (u64, usize, usize, usize, usize);
+type Row = (u64, u64, usize, usize, usize, usize);
 
 impl From<Row> for Passage {
-    fn from((key, start, end, first_line, last_line): Row) -> Self {
+    fn from((key, source, start, end, first_line, last_line): Row) -> Self {
         Self {
             key,
+            source,
             bytes: start..end,
             first_line,
             last_line,
@@ -44,7 +49,7 @@ impl From<Row> for Passage {
 impl From<Passage> for Row {
     fn from(it: Passage) -> Self {
         let Range { start, end } = it.bytes;
-        (it.key, start, end, it.first_line, it.last_line)
+        (it.key, it.source, start, end, it.first_line, it.last_line)
     }
 }
 
@@ -57,8 +62,18 @@ pub fn key(text: &[u8]) -> u64 {
 /// Cuts texts by the tokens of a model.
 pub struct Splitter<'a> {
     tokenizer: &'a Tokenizer,
-    /// The most tokens of a passage, special ones left out.
+    /// What is written before a passage.
+    prompt: &'a str,
+    /// The most tokens of a passage, without the prompt's and special ones.
     limit: usize,
+}
+
+/// A text to be cut.
+#[derive(Clone, Copy)]
+struct Texts<'t> {
+    source: &'t str,
+    /// What is embedded, with blanks in place of all else.
+    read: &'t str,
 }
 
 /// A line, or a part of one that is too long.
@@ -70,39 +85,59 @@ struct Piece {
 }
 
 impl<'a> Splitter<'a> {
-    /// For the model that `tokenizer` is of.
+    /// For the model that `tokenizer` is of, and passages behind `prompt`.
     ///
     /// # Errors
-    /// When the tokenizer fails.
-    pub fn new(tokenizer: &'a Tokenizer) -> Result<Self> {
-        let special = match tokenizer.encode(Input::Text(""), None) {
+    /// When the tokenizer fails, or the prompt is too long.
+    pub fn new(tokenizer: &'a Tokenizer, prompt: &'a str) -> Result<Self> {
+        let special = match tokenizer.encode(Input::Text(prompt), None) {
             Ok(tokens) => tokens.len(),
             Err(TokensError::Empty) => 0,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error).context("the prompt of documents"),
         };
         let limit = max_tokens(tokenizer).saturating_sub(special).max(1);
-        Ok(Self { tokenizer, limit })
+        Ok(Self {
+            tokenizer,
+            prompt,
+            limit,
+        })
     }
 
-    /// The passages of a text in their order, with their tokens. Every line that is not blank is in
-    /// one; a line is in several if it is too long for one.
+    /// The passages of a text in their order, with what is embedded of each. Every line that is not
+    /// blank is in one; a line is in several if it is too long for one.
     ///
     /// # Errors
     /// When the tokenizer fails.
-    pub fn split(&self, text: &str) -> Result<Vec<(Passage, Tokens)>> {
-        let pieces = self.pieces(text)?;
+    pub fn split(&self, text: &str) -> Result<Vec<(Passage, String)>> {
+        self.split_texts(Texts {
+            source: text,
+            read: text,
+        })
+    }
+
+    /// As [`split`](Self::split), of Markdown: lines without text are blank ones.
+    ///
+    /// # Errors
+    /// When the tokenizer fails.
+    pub fn split_markdown(&self, source: &str) -> Result<Vec<(Passage, String)>> {
+        let read = &markdown::text(source);
+        self.split_texts(Texts { source, read })
+    }
+
+    fn split_texts(&self, texts: Texts<'_>) -> Result<Vec<(Passage, String)>> {
+        let pieces = self.pieces(texts)?;
         let mut passages = Vec::new();
         for group in self.groups(&pieces) {
-            self.push(text, &pieces[group], &mut passages)?;
+            self.push(texts, &pieces[group], &mut passages)?;
         }
         Ok(passages)
     }
 
-    fn pieces(&self, text: &str) -> Result<Vec<Piece>, TokensError> {
+    fn pieces(&self, texts: Texts<'_>) -> Result<Vec<Piece>, TokensError> {
         let mut pieces = Vec::new();
         let mut start = 0;
         let mut after_blank_line = false;
-        for (index, line) in text.split_inclusive('\n').enumerate() {
+        for (index, line) in texts.read.split_inclusive('\n').enumerate() {
             let content = line.trim_end();
             if content.is_empty() {
                 after_blank_line = true;
@@ -117,7 +152,12 @@ impl<'a> Splitter<'a> {
                     part.len() - part.trim_start().len()
                 };
                 let from = start + content.len() - rest.len();
-                let end = from + part.trim_end().len();
+                let end = if part.len() == rest.len() {
+                    // All of the line is shown, also what is not embedded.
+                    start + texts.source[start..start + line.len()].trim_end().len()
+                } else {
+                    from + part.trim_end().len()
+                };
                 if !part.trim().is_empty() {
                     pieces.push(Piece {
                         bytes: from + blank..end,
@@ -200,35 +240,53 @@ impl<'a> Splitter<'a> {
     /// by one.
     fn push(
         &self,
-        text: &str,
+        texts: Texts<'_>,
         pieces: &[Piece],
-        passages: &mut Vec<(Passage, Tokens)>,
+        passages: &mut Vec<(Passage, String)>,
     ) -> Result<()> {
         let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
             return Ok(());
         };
         let bytes = first.bytes.start..last.bytes.end;
-        let content = &text[bytes.clone()];
+        let content = texts.embedded(bytes.clone());
         let cut = (pieces.len() == 1).then_some(Direction::Right);
-        let tokens = match self.tokenizer.encode(Input::Text(content), cut) {
-            Ok(tokens) => tokens,
+        let behind = format!("{}{content}", self.prompt);
+        match self.tokenizer.encode(Input::Text(&behind), cut) {
+            Ok(_) => {}
             Err(TokensError::TooLong { .. }) => {
                 let (left, right) = pieces.split_at(pieces.len() / 2);
-                self.push(text, left, passages)?;
-                return self.push(text, right, passages);
+                self.push(texts, left, passages)?;
+                return self.push(texts, right, passages);
             }
             // Characters that no token stands for.
             Err(TokensError::Empty) => return Ok(()),
             Err(error) => return Err(error.into()),
-        };
+        }
         let passage = Passage {
             key: key(content.as_bytes()),
+            source: key(&texts.source.as_bytes()[bytes.clone()]),
             bytes,
             first_line: first.line,
             last_line: last.line,
         };
-        passages.push((passage, tokens));
+        passages.push((passage, content));
         Ok(())
+    }
+}
+
+impl Texts<'_> {
+    /// What is embedded of a part. Blanks in place of markup are one, as between words.
+    fn embedded(&self, bytes: Range<usize>) -> String {
+        let text = &self.read[bytes.clone()];
+        if text == &self.source[bytes] {
+            return text.to_owned();
+        }
+        let lines = text.lines().map(|line| {
+            let indentation = line.len() - line.trim_start().len();
+            let words: Vec<&str> = line.split_whitespace().collect();
+            format!("{}{}", &line[..indentation], words.join(" "))
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -1,13 +1,13 @@
 //! Questions to an index.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::input;
-use dynquant_embed::{Encoder, Input, ModelOptions};
+use dynquant_embed::{Embedder, Input, ModelOptions};
 use serde::Serialize;
 
 use crate::graph::{Graph, Near};
@@ -15,14 +15,19 @@ use crate::identity::Identity;
 use crate::index::{Entry, Index};
 use crate::passages::{Passage, key};
 use crate::place::Place;
-use crate::update::vectors;
+use crate::rank::{MERGED, Rank, merged};
+use crate::terms::Terms;
+use crate::update::directions;
 
 /// The most places of a text that are named; a licence is in hundreds of files.
 const MAX_PLACES: usize = 4;
 
 /// An index with its model, ready to answer.
 pub struct Searcher {
-    encoder: Encoder,
+    rank: Rank,
+    /// `None` where words decide.
+    embedder: Option<Embedder>,
+    terms: Terms,
     graph: Graph,
     root: PathBuf,
     files: Vec<(String, Entry)>,
@@ -35,21 +40,25 @@ pub struct Searcher {
 pub struct Answer {
     /// The question.
     pub query: String,
-    /// Texts, the nearest first.
+    /// Texts, the best first.
     pub results: Vec<Hit>,
     /// Milliseconds of all.
     pub milliseconds: f64,
     /// Milliseconds in the model.
     pub embedding_milliseconds: f64,
-    /// Milliseconds in the graph.
+    /// Milliseconds in the graph and in the words.
     pub search_milliseconds: f64,
 }
 
-/// A text that is near to a question.
+/// A text that answers a question.
 #[derive(Clone, Debug, Serialize)]
 pub struct Hit {
-    /// The cosine of the angle between it and the question.
+    /// What the order is by: the cosine, BM25, or the sum of the reciprocal ranks by both.
     pub score: f32,
+    /// The cosine of the angle between it and the question, where meaning decides.
+    pub cosine: Option<f32>,
+    /// What its words are worth, where words decide.
+    pub bm25: Option<f32>,
     /// Where it is, at most four places: those first that are as they were indexed.
     pub places: Vec<Occurrence>,
     /// The number of further places.
@@ -71,21 +80,40 @@ pub struct Occurrence {
     pub changed: bool,
 }
 
+/// A text that was found.
+struct Found {
+    key: u64,
+    score: f32,
+    cosine: Option<f32>,
+    bm25: Option<f32>,
+}
+
 impl Searcher {
-    /// Reads an index and its model; `options` name another folder of that model, if any.
+    /// Reads an index, and its model if meaning is to decide; `options` name another folder of that
+    /// model, if any.
     ///
     /// # Errors
     /// When one of them cannot be read, or the index is of another model.
-    pub fn open(place: &Place, options: &ModelOptions) -> Result<Self> {
+    pub fn open(place: &Place, options: &ModelOptions, rank: Rank) -> Result<Self> {
         let file = place.file();
-        let Index { catalog, graph } = Index::read(file)?;
-        let (encoder, model) = Identity::open(options, Some(&catalog.model))?;
-        ensure!(
-            catalog.model.matches(&model),
-            "{}: expected an index of the model {model}, got one of {}",
-            file.display(),
-            catalog.model
-        );
+        let Index {
+            catalog,
+            terms,
+            graph,
+        } = Index::read(file)?;
+        let embedder = match rank {
+            Rank::Words => None,
+            Rank::Meaning | Rank::Both => {
+                let (embedder, model) = Identity::open(options, Some(&catalog.model))?;
+                ensure!(
+                    catalog.model.matches(&model),
+                    "{}: expected an index of the model {model}, got one of {}",
+                    file.display(),
+                    catalog.model
+                );
+                Some(embedder)
+            }
+        };
         let root = match (catalog.root, place.root()) {
             (Some(root), _) => PathBuf::from(root),
             (None, Some(root)) => root.to_owned(),
@@ -102,7 +130,9 @@ impl Searcher {
             }
         }
         Ok(Self {
-            encoder,
+            rank,
+            embedder,
+            terms,
             graph,
             root,
             files,
@@ -120,17 +150,22 @@ impl Searcher {
         self.places.is_empty()
     }
 
-    /// The `count` texts nearest to `query`.
+    /// The `count` texts that answer `query` best.
     ///
     /// # Errors
     /// When the query has no words or too many, or the model fails.
     pub fn answer(&self, query: &str, count: usize) -> Result<Answer> {
         let start = Instant::now();
-        let vector = self.vector(query)?;
+        ensure!(
+            !query.trim().is_empty(),
+            "the query: expected words, got none"
+        );
+        let vector = (self.embedder.as_ref()).map(|it| vector(it, query));
+        let vector = vector.transpose()?;
         let embedded = Instant::now();
-        let near = self.near(&vector, count)?;
+        let found = self.found(query, vector.as_deref(), count)?;
         let searched = Instant::now();
-        let results = near.iter().map(|near| self.hit(near)).collect();
+        let results = found.into_iter().map(|found| self.hit(found)).collect();
         let milliseconds = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
         Ok(Answer {
             query: query.to_owned(),
@@ -141,20 +176,51 @@ impl Searcher {
         })
     }
 
+    /// Merges the rankings by meaning, of which there is a vector, and by words.
+    fn found(&self, query: &str, vector: Option<&[f32]>, count: usize) -> Result<Vec<Found>> {
+        let depth = count.max(MERGED);
+        let near = vector.map(|vector| self.near(vector, depth)).transpose()?;
+        let near = near.unwrap_or_default();
+        let words = (self.rank != Rank::Meaning).then(|| self.terms.score(query));
+        let best = words.as_ref().map(|it| it.best(depth)).unwrap_or_default();
+        let ranking: Vec<u64> = near.iter().map(|near| near.key).collect();
+        let cosines: BTreeMap<u64, f32> = near.iter().map(|it| (it.key, it.cosine)).collect();
+        let merged = merged(&[ranking, best]).into_iter().take(count);
+        let found = merged.map(|(key, worth)| {
+            let cosine = match (cosines.get(&key), vector) {
+                (Some(cosine), _) => Some(*cosine),
+                (None, Some(vector)) => Some(self.cosine(key, vector)?),
+                (None, None) => None,
+            };
+            let bm25 = words.as_ref().map(|it| it.of(key));
+            let score = match self.rank {
+                Rank::Meaning => cosine,
+                Rank::Words => bm25,
+                Rank::Both => Some(worth as f32),
+            };
+            Ok(Found {
+                key,
+                score: score.unwrap_or_default(),
+                cosine,
+                bm25,
+            })
+        });
+        found.collect()
+    }
+
+    fn cosine(&self, key: u64, vector: &[f32]) -> Result<f32> {
+        let other = self.graph.get(key)?;
+        let other = other.context("expected the vector of a passage, got none")?;
+        Ok(vector.iter().zip(other).map(|(a, b)| a * b).sum())
+    }
+
     /// The embedding of a query, of length 1.
     ///
     /// # Errors
-    /// When it has no words or too many, or the model fails.
+    /// When it has too many words, the model fails, or none was read.
     pub fn vector(&self, query: &str) -> Result<Vec<f32>> {
-        ensure!(
-            !query.trim().is_empty(),
-            "the query: expected words, got none"
-        );
-        let tokens = self.encoder.tokenizer.encode(Input::Text(query), None);
-        let mut vectors = vectors(&self.encoder, &[&tokens.context("the query")?])?;
-        vectors
-            .pop()
-            .context("the model: expected an embedding, got none")
+        let embedder = self.embedder.as_ref();
+        vector(embedder.context("expected a ranking by meaning")?, query)
     }
 
     /// The `count` texts nearest to a vector.
@@ -162,8 +228,10 @@ impl Searcher {
     /// # Errors
     /// When the vector has another length than the vectors of the index.
     pub fn near(&self, vector: &[f32], count: usize) -> Result<Vec<Near>> {
-        self.graph
-            .search(vector, count, |key| self.places.contains_key(&key))
+        let keep = |key| self.places.contains_key(&key);
+        let mut near = self.graph.search(vector, count, keep)?;
+        near.sort_by(|a, b| b.cosine.total_cmp(&a.cosine).then(a.key.cmp(&b.key)));
+        Ok(near)
     }
 
     /// The vectors of all texts, by key.
@@ -181,8 +249,14 @@ impl Searcher {
         self.places.keys().map(vector).collect()
     }
 
-    fn hit(&self, near: &Near) -> Hit {
-        let all = self.places.get(&near.key).map_or(&[][..], Vec::as_slice);
+    fn hit(&self, found: Found) -> Hit {
+        let Found {
+            key,
+            score,
+            cosine,
+            bm25,
+        } = found;
+        let all = self.places.get(&key).map_or(&[][..], Vec::as_slice);
         let mut text = None;
         let place = |&(file, number): &(usize, usize)| {
             let (name, entry) = &self.files[file];
@@ -201,12 +275,26 @@ impl Searcher {
         let mut places: Vec<Occurrence> = all.iter().take(MAX_PLACES).map(place).collect();
         places.sort_by_key(|place| place.changed);
         Hit {
-            score: near.cosine,
+            score,
+            cosine,
+            bm25,
             more: all.len() - places.len(),
             places,
             text,
         }
     }
+}
+
+fn vector(embedder: &Embedder, query: &str) -> Result<Vec<f32>> {
+    let text = format!("{}{query}", embedder.encoder().prompts.query());
+    // What an embedder would cut.
+    (embedder
+        .encoder()
+        .tokenizer
+        .encode(Input::Text(&text), None))
+    .context("the query")?;
+    let mut vectors = directions(embedder.embed_queries(&[query])?)?;
+    (vectors.pop()).context("the model: expected an embedding, got none")
 }
 
 /// The text of a passage, if it is still in that place, at those lines.
@@ -217,6 +305,6 @@ fn current(path: &Path, passage: &Passage) -> Option<String> {
     let text = bytes.get(passage.bytes.clone())?;
     let before = &bytes[..passage.bytes.start];
     let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-    let same = line == passage.first_line && key(text) == passage.key;
+    let same = line == passage.first_line && key(text) == passage.source;
     same.then(|| String::from_utf8_lossy(text).into_owned())
 }

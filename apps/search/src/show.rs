@@ -37,7 +37,10 @@ impl Show {
             return;
         };
         let place = self.paint(AnsiColor::Magenta.on_default(), &place(first));
-        let _ = writeln!(out, "{rank}. {place}  {:.3}", hit.score);
+        let cosine = hit.cosine.map(|it| format!("cosine {it:.3}"));
+        let bm25 = hit.bm25.map(|it| format!("BM25 {it:.2}"));
+        let scores: Vec<String> = cosine.into_iter().chain(bm25).collect();
+        let _ = writeln!(out, "{rank}. {place}  {}", scores.join(", "));
         match &hit.text {
             Some(text) => self.text(first.first_line, text, words, out),
             None => out.push_str(

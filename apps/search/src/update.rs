@@ -1,6 +1,6 @@
 //! Makes an index of a folder, or brings one up to date: only texts that are new are embedded.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,20 +8,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_dynquant_io::input;
-use dynquant_embed::{Encoder, Head, ModelOptions, Task, Tokens};
+use dynquant_embed::{Embedder, ModelOptions};
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::graph::Graph;
 use crate::identity::{Identity, absolute};
 use crate::index::{self, Catalog, Entry, Index};
+use crate::markdown::is_markdown;
 use crate::passages::Splitter;
 use crate::place::{Lock, Place};
 use crate::progress::Progress;
+use crate::terms::Terms;
 use crate::walk::{Reason, Skipped, WalkOptions, walk};
 
-/// Tokens that the model computes together.
-const BATCH_TOKENS: usize = 2048;
+/// Bytes of texts that are embedded between two steps of the bar.
+const BATCH_BYTES: usize = 8192;
 /// Vectors that are moved to a new graph between two steps of the bar.
 const MOVED_TOGETHER: usize = 1024;
 /// The least time between two partial indexes.
@@ -71,7 +73,7 @@ pub struct Outcome {
 /// A file as it is now.
 enum Now {
     Unchanged,
-    Changed(Entry, Vec<Tokens>),
+    Changed(Entry, Vec<String>),
     Skipped(Reason),
 }
 
@@ -95,28 +97,34 @@ impl Update<'_> {
         );
         let lock = self.place.lock()?;
         let old = self.old()?;
-        let of_index = old.as_ref().map(|old| &old.catalog.model);
-        let (encoder, model) = Identity::open(self.model, of_index)?;
-        let new = self.empty(model, encoder.config.embedding_size)?;
+        let of_index = match &old {
+            Some(old) => Some(old.catalog.model.clone()),
+            None => self.model_of_replaced(),
+        };
+        let (embedder, model) = Identity::open(self.model, of_index.as_ref())?;
+        let new = self.empty(model, embedder.dimensions())?;
         if let Some(old) = &old {
             self.check_same(&old.catalog, &new)?;
         }
         let is_new = old.is_none();
         let Index {
             catalog: before,
+            terms: old_terms,
             graph,
         } = self.start(old, &new)?;
 
         let mut catalog = new;
-        let (texts, skipped) = self.read(&encoder, &before, &mut catalog, &graph, progress)?;
-        let mut saver = Saver::new(&before, self.place.partial(), &lock);
-        embed(&encoder, &texts, &graph, progress, &mut saver)?;
-        let graph = without_dead(graph, &catalog, progress)?;
+        let (texts, skipped) = self.read(&embedder, &before, &mut catalog, progress)?;
+        let mut saver = Saver::new(&before, &old_terms, self.place.partial(), &lock);
+        let embedded = embed(&embedder, &texts, &graph, progress, &mut saver)?;
+        let keys = keys(&catalog);
+        let terms = Terms::new(&old_terms, &keys, &texts);
+        let graph = without_dead(graph, &keys, progress)?;
 
         let bytes = if before == catalog && !is_new {
             self.place.file().metadata()?.len()
         } else {
-            index::write(&catalog, &graph, self.place, &lock)?
+            index::write(&catalog, &terms, &graph, self.place, &lock)?
         };
         saver.discard();
         let changed = |(name, entry): &(&String, &Entry)| before.files.get(*name) != Some(*entry);
@@ -127,7 +135,7 @@ impl Update<'_> {
             read: catalog.files.iter().filter(changed).count(),
             removed: before.files.keys().filter(gone).count(),
             passages: passages.sum(),
-            embedded: texts.len(),
+            embedded,
             skipped,
             model: catalog.model.to_string(),
             index: self.place.file().display().to_string(),
@@ -143,6 +151,12 @@ impl Update<'_> {
         }
         let index = Index::read(file).context("the old index (--rebuild replaces it)")?;
         Ok(Some(index))
+    }
+
+    /// The model of an index that is made anew, if it can be read.
+    fn model_of_replaced(&self) -> Option<Identity> {
+        let index = Index::read(self.place.file()).ok()?;
+        Some(index.catalog.model)
     }
 
     /// The catalog of an index without files.
@@ -188,6 +202,7 @@ impl Update<'_> {
             Some(old) => old,
             None => Index {
                 catalog: new.clone(),
+                terms: Terms::default(),
                 graph: Graph::new(new.dimensions)?,
             },
         };
@@ -199,35 +214,35 @@ impl Update<'_> {
             .unwrap_or(start))
     }
 
-    /// Fills the catalog; the tokens of texts that are not in the graph, and the files that are
-    /// left out.
+    /// Fills the catalog; the texts of files that are not as they were, and the files that are left
+    /// out.
     fn read(
         &self,
-        encoder: &Encoder,
+        embedder: &Embedder,
         before: &Catalog,
         catalog: &mut Catalog,
-        graph: &Graph,
         progress: &Progress,
-    ) -> Result<(HashMap<u64, Tokens>, Vec<Skipped>)> {
+    ) -> Result<(BTreeMap<u64, String>, Vec<Skipped>)> {
         progress.phase("finding files", None);
         let found = walk(self.dir, self.place, self.walk, || {
             // To be interrupted here gains nothing: reading begins with a look at the flag.
             let _ = progress.advance(1);
         })?;
         progress.phase("reading files", Some(found.files.len()));
-        let splitter = Splitter::new(&encoder.tokenizer)?;
+        let tokenizer = &embedder.encoder().tokenizer;
+        let splitter = Splitter::new(tokenizer, embedder.encoder().prompts.document())?;
         let files = found.files.into_par_iter().map(|(name, path)| {
             progress.advance(1)?;
             let now = self.look(&path, before.files.get(&name), &splitter)?;
             Ok((name, path, now))
         });
-        let mut texts = HashMap::new();
+        let mut texts = BTreeMap::new();
         let mut skipped = found.skipped;
         for (name, path, now) in files.collect::<Result<Vec<_>>>()? {
             let entry = match now {
-                Now::Changed(entry, tokens) => {
+                Now::Changed(entry, of_file) => {
                     let keys = entry.passages.iter().map(|passage| passage.key);
-                    texts.extend(keys.zip(tokens));
+                    texts.extend(keys.zip(of_file));
                     Some(entry)
                 }
                 Now::Unchanged => before.files.get(&name).cloned(),
@@ -241,7 +256,6 @@ impl Update<'_> {
                 catalog.files.insert(name, entry);
             }
         }
-        texts.retain(|&key, _| !graph.contains(key));
         Ok((texts, skipped))
     }
 
@@ -265,25 +279,29 @@ impl Update<'_> {
         let Ok(text) = String::from_utf8(bytes) else {
             return Ok(Now::Skipped(Reason::NotUtf8));
         };
-        let passages = splitter.split(&text);
+        let passages = if is_markdown(path) {
+            splitter.split_markdown(&text)
+        } else {
+            splitter.split(&text)
+        };
         let passages = passages.with_context(|| path.display().to_string())?;
-        let (passages, tokens) = passages.into_iter().unzip();
-        Ok(Now::Changed(Entry { hash, passages }, tokens))
+        let (passages, texts) = passages.into_iter().unzip();
+        Ok(Now::Changed(Entry { hash, passages }, texts))
     }
 }
 
-/// The same graph, or one without the vectors of texts that are gone if they are a quarter of it.
-fn without_dead(graph: Graph, catalog: &Catalog, progress: &Progress) -> Result<Graph> {
+fn keys(catalog: &Catalog) -> BTreeSet<u64> {
     let passages = catalog.files.values().flat_map(|entry| &entry.passages);
-    let keys: HashSet<u64> = passages.map(|passage| passage.key).collect();
-    let mut alive: Vec<u64> = keys
-        .into_iter()
-        .filter(|&key| graph.contains(key))
-        .collect();
+    passages.map(|passage| passage.key).collect()
+}
+
+/// The same graph, or one without the vectors of texts that are gone if they are a quarter of it.
+fn without_dead(graph: Graph, keys: &BTreeSet<u64>, progress: &Progress) -> Result<Graph> {
+    let alive = keys.iter().copied();
+    let alive: Vec<u64> = alive.filter(|&key| graph.contains(key)).collect();
     if (graph.len() - alive.len()) * 4 <= graph.len() {
         return Ok(graph);
     }
-    alive.sort_unstable();
     progress.phase("moving vectors", Some(alive.len()));
     let new = Graph::new(graph.dimensions())?;
     new.reserve(alive.len())?;
@@ -303,55 +321,60 @@ fn without_dead(graph: Graph, catalog: &Catalog, progress: &Progress) -> Result<
     Ok(new)
 }
 
-/// Adds the vectors of `texts` to the graph.
+/// Adds the vectors of `texts` that are not in the graph; their number.
 fn embed(
-    encoder: &Encoder,
-    texts: &HashMap<u64, Tokens>,
+    embedder: &Embedder,
+    texts: &BTreeMap<u64, String>,
     graph: &Graph,
     progress: &Progress,
     saver: &mut Saver<'_>,
-) -> Result<()> {
-    let sum = texts.values().map(Tokens::len).sum();
-    progress.phase("embedding tokens", Some(sum));
-    graph.reserve(texts.len())?;
-    // Texts of one length are computed together.
-    let mut texts: Vec<(&u64, &Tokens)> = texts.iter().collect();
-    texts.sort_by_key(|(key, tokens)| (tokens.len(), **key));
-    let mut rest = &texts[..];
+) -> Result<usize> {
+    let new = texts.iter().filter(|(key, _)| !graph.contains(**key));
+    // Texts of about one length are computed together.
+    let mut new: Vec<(u64, &str)> = new.map(|(key, text)| (*key, text.as_str())).collect();
+    new.sort_by_key(|&(key, text)| (text.len(), key));
+    progress.phase(
+        "embedding bytes",
+        Some(new.iter().map(|it| it.1.len()).sum()),
+    );
+    graph.reserve(new.len())?;
+    let mut rest = &new[..];
     while !rest.is_empty() {
-        let mut tokens = 0;
-        let fit = rest.iter().take_while(|(_, it)| {
-            tokens += it.len();
-            tokens <= BATCH_TOKENS
+        let mut bytes = 0;
+        let fit = rest.iter().take_while(|(_, text)| {
+            bytes += text.len();
+            bytes <= BATCH_BYTES
         });
         let (batch, later) = rest.split_at(fit.count().max(1));
-        let tokens: Vec<&Tokens> = batch.iter().map(|(_, tokens)| *tokens).collect();
-        let vectors = vectors(encoder, &tokens)?;
-        let keys = batch.iter().map(|(key, _)| **key);
+        let texts: Vec<&str> = batch.iter().map(|(_, text)| *text).collect();
+        let vectors = directions(embedder.embed_documents(&texts)?)?;
+        let keys = batch.iter().map(|(key, _)| *key);
         graph.add(&keys.zip(vectors).collect::<Vec<_>>())?;
-        let interrupted = progress.advance(tokens.iter().map(|it| it.len()).sum());
+        let interrupted = progress.advance(texts.iter().map(|text| text.len()).sum());
         if interrupted.is_err() || saver.is_due() {
             saver.save(graph)?;
         }
         interrupted?;
         rest = later;
     }
-    Ok(())
+    Ok(new.len())
 }
 
 /// Keeps finished vectors before the index is complete: the old catalog with all vectors so far.
 struct Saver<'a> {
     catalog: &'a Catalog,
+    terms: &'a Terms,
     place: Place,
     lock: &'a Lock,
     due: Instant,
 }
 
 impl<'a> Saver<'a> {
-    fn new(catalog: &'a Catalog, place: Place, lock: &'a Lock) -> Self {
+    fn new(catalog: &'a Catalog, terms: &'a Terms, place: Place, lock: &'a Lock) -> Self {
         let due = Instant::now() + SAVE_EVERY;
         Self {
             catalog,
+            terms,
             place,
             lock,
             due,
@@ -364,7 +387,7 @@ impl<'a> Saver<'a> {
 
     fn save(&mut self, graph: &Graph) -> Result<()> {
         let start = Instant::now();
-        index::write(self.catalog, graph, &self.place, self.lock)?;
+        index::write(self.catalog, self.terms, graph, &self.place, self.lock)?;
         self.due = Instant::now() + SAVE_EVERY.max(start.elapsed() * SAVE_PART);
         Ok(())
     }
@@ -376,14 +399,11 @@ impl<'a> Saver<'a> {
     }
 }
 
-/// The embeddings of texts, of length 1.
+/// The same vectors at length 1.
 ///
 /// # Errors
-/// When the model fails, or an embedding has no direction.
-pub fn vectors(encoder: &Encoder, texts: &[&Tokens]) -> Result<Vec<Vec<f32>>> {
-    let head = Head::Embedding;
-    let tasks: Vec<Task<'_>> = texts.iter().map(|tokens| Task { tokens, head }).collect();
-    let mut vectors = encoder.model.answer(&tasks)?;
+/// When one has no direction.
+pub fn directions(mut vectors: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>> {
     for vector in &mut vectors {
         let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
         ensure!(

@@ -42,7 +42,7 @@ class Server:
     """The server as a process, and its memory."""
 
     def __init__(self, program, model, name):
-        options = ["--port", "0", "--model-dir", model, "--model-name", name, "--log-json"]
+        options = ["--port", "0", "--model", model, "--model-name", name, "--log-json"]
         self.process = subprocess.Popen([program, *options], stderr=subprocess.PIPE, text=True)
         self.port = None
         for line in self.process.stderr:

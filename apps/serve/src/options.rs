@@ -14,10 +14,11 @@ use tracing::level_filters::LevelFilter;
 #[derive(Parser, Debug)]
 #[command(name = "dynquant-serve", version)]
 pub struct Options {
-    /// A Hugging Face folder of an encoder or of a decoder, float or quantized, or a GGUF file of a decoder [default:
+    /// A Hugging Face folder of an encoder or of a decoder, float or quantized, or a GGUF file of a decoder; or a
+    /// name on the hub such as sentence-transformers/all-MiniLM-L6-v2 or NAME@REVISION, downloaded once [default:
     /// the model in the program]
-    #[arg(long, value_name = "PATH")]
-    pub model_dir: Option<PathBuf>,
+    #[arg(long, alias = "model-dir", value_name = "MODEL")]
+    pub model: Option<PathBuf>,
 
     /// Weights of a float model: int8, int8_reduce_range (faster on x86-64 CPUs without VNNI), bfloat16, float16,
     /// none to leave them as they are, or for a decoder also int8_groups or int4 [default: int8]

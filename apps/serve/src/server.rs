@@ -1,6 +1,6 @@
 //! From the start of the server to its end.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -49,12 +49,12 @@ pub fn run(options: &Options) -> Result<()> {
     served
 }
 
-fn open_encoder(options: &Options) -> Result<Encoder> {
+fn open_encoder(options: &Options, path: Option<PathBuf>) -> Result<Encoder> {
     let preset = options.preset.as_ref().map(|name| name.parse());
     let preset = preset.transpose().map_err(Error::msg).context("--preset")?;
     let model = ModelOptions {
-        model_dir: options.model_dir.clone(),
         preset,
+        model: path,
     };
     let mut encoder = model.open()?;
     if let Some(limit) = options.max_tokens {
@@ -78,11 +78,15 @@ fn start(
     limits: Limits,
     stopping: watch::Receiver<bool>,
 ) -> Result<(Arc<App>, JoinHandle<()>)> {
-    let started = match &options.model_dir {
-        Some(path) if generate::is_decoder(path) && !Encoder::is_folder(path) => {
-            start_generator(options, path, &limits)?
+    let model = ModelOptions {
+        model: options.model.clone(),
+        ..ModelOptions::default()
+    };
+    let started = match model.path()? {
+        Some(path) if generate::is_decoder(&path) && !Encoder::is_folder(&path) => {
+            start_generator(options, &path, &limits)?
         }
-        _ => start_embedder(options, &limits)?,
+        path => start_embedder(options, path, &limits)?,
     };
     let names = match options.model_name.as_slice() {
         [] => vec![started.name],
@@ -134,8 +138,8 @@ fn default_prompt(options: &Options, encoder: &Encoder) -> Result<String> {
     prompt.context("--default-prompt-name")
 }
 
-fn start_embedder(options: &Options, limits: &Limits) -> Result<Started> {
-    let encoder = open_encoder(options)?;
+fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> Result<Started> {
+    let encoder = open_encoder(options, path)?;
     let kind = Kind::of(&encoder);
     let default_prompt = default_prompt(options, &encoder)?;
     tracing::info!(
@@ -173,7 +177,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         !is_prompted,
         "--default-prompt, --default-prompt-name: expected a model of embeddings, got a decoder"
     );
-    let opened = generate::Opened::open(path, options.preset.as_deref()).context("--model-dir")?;
+    let opened = generate::Opened::open(path, options.preset.as_deref()).context("--model")?;
     let (config, page) = (opened.config, opened.model.page_bytes());
     let most = config.max_position_embeddings;
     if let Some(limit) = options.max_tokens {

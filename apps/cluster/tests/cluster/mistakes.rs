@@ -50,8 +50,8 @@ fn on_the_command_line_are_named() {
             "--advertise: expected the name under which others reach this machine",
         ),
         (
-            &["executor", "--model-dir", "/no/such/folder"],
-            "--model-dir: /no/such/folder: expected a folder with config.json",
+            &["executor", "--model", "/no/such/folder"],
+            "--model: /no/such/folder: expected a folder with config.json",
         ),
         (
             &["scheduler", "--host", "0.0.0.0"],

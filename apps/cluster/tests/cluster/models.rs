@@ -28,22 +28,22 @@ fn float_and_quantized_checkpoints_agree() {
     let quantized = quantized(dir.join("int8"));
     let quantized = quantized.to_str().unwrap();
     for model in [ASSETS, quantized] {
-        ok(&run(&input, &output, &["--model-dir", model]));
+        ok(&run(&input, &output, &["--model", model]));
         assert!(data::bits(&output) == embedded, "{model} on one machine");
 
-        let options = ["--model-dir", model];
+        let options = ["--model", model];
         let cluster = Cluster::start(&[&options, &options]);
         ok(&run(
             &input,
             &output,
-            &["--model-dir", model, "--scheduler", &cluster.url],
+            &["--model", model, "--scheduler", &cluster.url],
         ));
         assert!(data::bits(&output) == embedded, "{model} on a cluster");
     }
     let message = error(&run(
         &input,
         &output,
-        &["--model-dir", quantized, "--preset", "int8"],
+        &["--model", quantized, "--preset", "int8"],
     ));
     let expected = "expected float weights for the preset int8, got quantized ones";
     assert!(message.contains(expected), "{message}");

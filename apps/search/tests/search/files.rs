@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::process::{Folder, command, numbers, run};
+use crate::process::{BERT, Folder, command, numbers, run};
 
 /// The files that answers name.
 fn names(folder: &Folder) -> Vec<String> {
@@ -246,7 +246,7 @@ fn an_index_elsewhere_is_of_its_folder() {
             .unwrap()
     };
     for _ in 0..2 {
-        let output = index(&folder, &["--json"]);
+        let output = index(&folder, &["--json", "--model", BERT]);
         let report = crate::process::json_of(&output);
         assert_eq!(numbers(&report, ["files"]), [1]);
         assert!(reasons(&report).is_empty(), "{report}");

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::process::{Folder, fault, json_of, numbers, run};
+use crate::process::{BERT, Folder, fault, json_of, numbers, run};
 
 const VICTIM: &str = "years of work";
 
@@ -36,7 +36,7 @@ fn nothing_is_written_through_a_link() {
             let target = if is_dangling { "none" } else { "victim.txt" };
             let link = folder.path(".dynquant-search").join(name);
             symlink(other.path(target), &link).unwrap();
-            let output = run(["index".as_ref(), folder.0.as_os_str()], &[]);
+            let output = run(["index".as_ref(), folder.0.as_os_str()], &["--model", BERT]);
             let victim = fs::read_to_string(other.path("victim.txt")).unwrap();
             assert_eq!(victim, VICTIM, "{name}");
             assert!(!other.path("none").exists(), "{name}");
@@ -71,7 +71,8 @@ fn a_link_as_the_folder_of_the_index_is_refused() {
 #[test]
 fn what_a_link_as_the_index_elsewhere_leads_to_is_replaced() {
     let (folder, other) = folder("link-as-out");
-    folder.index(&["--out", other.path("index").to_str().unwrap()]);
+    let out = other.path("index").display().to_string();
+    folder.index(&["--out", &out, "--model", BERT]);
     let link = other.path("link");
     symlink("index", &link).unwrap();
     folder.write_text(2);
@@ -97,7 +98,7 @@ fn no_fifo_is_waited_for() {
     make("text.txt");
     let report = json_of(&run(
         ["index".as_ref(), folder.0.as_os_str(), "--json".as_ref()],
-        &[],
+        &["--model", BERT],
     ));
     assert_eq!(numbers(&report, ["files"]), [2]);
     let model = Folder::new("fifo-model");
@@ -105,7 +106,7 @@ fn no_fifo_is_waited_for() {
         .arg(model.path("config.json"))
         .status();
     assert!(made.unwrap().success());
-    let of_model = ["--rebuild", "--model-dir", model.0.to_str().unwrap()];
+    let of_model = ["--rebuild", "--model", model.0.to_str().unwrap()];
     let index = run(["index".as_ref(), folder.0.as_os_str()], &of_model);
     assert!(fault(&index).contains("expected a regular file, got a fifo"));
     fs::remove_file(folder.index_file()).unwrap();
@@ -163,7 +164,10 @@ fn no_fifo_that_says_what_is_ignored_is_waited_for() {
             skipped.contains(name) && skipped.contains("expected a regular file, got a fifo"),
             "{name}: {skipped}"
         );
-        let inside = fault(&run(["index".as_ref(), sub.as_os_str()], &[]));
+        let inside = fault(&run(
+            ["index".as_ref(), sub.as_os_str()],
+            &["--model", BERT],
+        ));
         assert!(
             inside.contains(name) && inside.contains("got a fifo"),
             "{name}: {inside}"

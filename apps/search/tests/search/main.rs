@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod files;
+mod hub;
 mod interruptions;
 mod links;
 mod mistakes;
@@ -9,4 +10,5 @@ mod models;
 mod output;
 mod passages;
 mod process;
+mod ranking;
 mod updates;

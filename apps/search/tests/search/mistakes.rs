@@ -4,7 +4,7 @@ use std::fs;
 
 use dynquant_search::index::Index;
 
-use crate::process::{Folder, command, fault, run};
+use crate::process::{BERT, Folder, command, fault, run};
 
 #[test]
 fn of_the_command_line_are_named() {
@@ -34,8 +34,8 @@ fn of_the_command_line_are_named() {
             "expected int8, int8_reduce_range, bfloat16, float16 or none, got \"int4\"",
         ),
         (
-            &["index", dir, "--model-dir", "/no/such/model"],
-            "--model-dir: /no/such/model: expected a folder with config.json",
+            &["index", dir, "--rebuild", "--model", "/no/such/model"],
+            "--model: /no/such/model: expected a folder with config.json",
         ),
         (
             &["query", "--index", "/no/such/index", "word"],
@@ -113,10 +113,10 @@ fn an_index_that_is_not_whole_is_refused() {
         "bytes at the end",
     );
     let mut version = whole.clone();
-    version[16] = b'2';
+    version[16] = b'1';
     refused(
         &version,
-        "expected an index of version 1, got version \"2\"",
+        "expected an index of version 2, got version \"1\"",
         "another version",
     );
 
@@ -135,7 +135,12 @@ fn an_index_that_is_not_whole_is_refused() {
         message.contains("--rebuild replaces it") && message.contains("got a damaged one"),
         "{message}"
     );
-    assert!(run(index, &["--rebuild"]).status.success());
+    let no_model = fault(&run(index, &["--rebuild"]));
+    assert!(
+        no_model.contains("expected a model of embeddings, got none"),
+        "{no_model}"
+    );
+    assert!(run(index, &["--rebuild", "--model", BERT]).status.success());
     assert_eq!(fs::read(&path).unwrap().len(), whole.len());
 }
 
@@ -147,6 +152,7 @@ fn a_catalog_that_lies_is_no_panic() {
     let whole = fs::read(folder.index_file()).unwrap();
     let (head, body) = whole.split_at(18);
     let length = u64::from_le_bytes(body[..8].try_into().unwrap()) as usize;
+    // The graph behind the words.
     let (catalog, graph) = body[8..body.len() - 32].split_at(length);
     let catalog = std::str::from_utf8(catalog).unwrap();
     let write = |length: u64, catalog: &str, graph: &[u8]| {
@@ -163,6 +169,14 @@ fn a_catalog_that_lies_is_no_panic() {
     ];
     for length in [0, 10, u64::MAX, 1 << 40] {
         write(length, catalog, graph);
+        fault(&run(query, &[]));
+    }
+    for lie in [0, 7, u64::MAX, 1 << 40] {
+        write(
+            catalog.len() as u64,
+            catalog,
+            &[&lie.to_le_bytes(), &graph[8..]].concat(),
+        );
         fault(&run(query, &[]));
     }
     for (from, to) in [

@@ -30,7 +30,11 @@ fn passages_are_ranked_and_highlighted() {
     folder.index(&[]);
     let (plain, time) = shown(&folder, &["zebra", "street"]);
     let path = folder.path("zebra.txt").display().to_string();
-    assert!(plain.starts_with(&format!("1. {path}:1-4  0.")), "{plain}");
+    assert!(
+        plain.starts_with(&format!("1. {path}:1-4  cosine 0.")),
+        "{plain}"
+    );
+    assert!(plain.contains(", BM25 "), "{plain}");
     assert!(
         plain.contains("\n     3  A Zebra crosses the street.\n     4  ZEBRAS do.\n"),
         "{plain}"
@@ -67,7 +71,7 @@ fn a_text_of_the_folder_finds_itself() {
         let text = hit["text"].as_str().unwrap();
         let found = folder.query(text, &["-k", "1"]);
         assert_eq!(found[0]["text"], text);
-        assert!(found[0]["score"].as_f64().unwrap() > 0.9999, "{found}");
+        assert!(found[0]["cosine"].as_f64().unwrap() > 0.9999, "{found}");
     }
 }
 
@@ -172,6 +176,7 @@ fn printing(folder: &Folder) -> [std::process::Command; 6] {
 #[test]
 fn a_stdout_that_is_closed_is_no_fault() {
     let folder = folder("closed-stdout");
+    folder.index(&[]);
     for mut command in printing(&folder) {
         let output = command.stdout(closed()).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -184,6 +189,7 @@ fn a_stdout_that_is_closed_is_no_fault() {
 fn a_stderr_that_is_closed_changes_nothing() {
     let folder = folder("closed-stderr");
     folder.write("left-out.txt", [0, 1, 2]);
+    folder.index(&[]);
     for mut command in printing(&folder) {
         let output = command.stderr(closed()).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{command:?}");
@@ -201,6 +207,7 @@ fn a_stderr_that_is_closed_changes_nothing() {
 #[test]
 fn a_full_device_is_an_error() {
     let folder = folder("full");
+    folder.index(&[]);
     for mut command in printing(&folder) {
         let full = std::fs::File::options().write(true).open("/dev/full");
         let output = command.stdout(full.unwrap()).output().unwrap();

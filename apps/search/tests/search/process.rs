@@ -47,11 +47,17 @@ impl Folder {
         self.path(".dynquant-search/index")
     }
 
-    /// Makes the index; returns its report.
+    /// Makes the index, the first time of the model `BERT` if no other is named; its report.
     pub fn index(&self, options: &[&str]) -> Value {
+        let is_named = options.contains(&"--model") || options.contains(&"--out");
+        let model: &[&str] = if is_named || self.index_file().exists() {
+            &[]
+        } else {
+            &["--model", BERT]
+        };
         let output = run(
             ["index".as_ref(), self.0.as_os_str(), "--json".as_ref()],
-            options,
+            &[model, options].concat(),
         );
         json_of(&output)
     }

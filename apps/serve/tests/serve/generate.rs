@@ -33,7 +33,7 @@ fn model() -> &'static str {
 }
 
 fn serve(options: &[&str]) -> Server {
-    Server::start(&[&["--model-dir", model()], options].concat())
+    Server::start(&[&["--model", model()], options].concat())
 }
 
 /// The events of a stream, without the last, which is `[DONE]`.
@@ -140,7 +140,7 @@ fn an_answer_has_the_bits_that_it_has_alone() {
     };
     for (isa, threads) in isas().into_iter().flat_map(|isa| [(isa, "1"), (isa, "2")]) {
         let server = Server::start_in(
-            &["--model-dir", model()],
+            &["--model", model()],
             &[
                 ("DYNQUANT_ISA", isa),
                 ("RAYON_NUM_THREADS", threads),
@@ -446,7 +446,7 @@ fn texts_wait_for_room_in_the_cache() {
     });
     assert_eq!(*most.lock().unwrap(), f64::from(4 * 64 * token));
     let few = crate::process::command()
-        .args(["--model-dir", model(), "--cache-bytes", "1000"])
+        .args(["--model", model(), "--cache-bytes", "1000"])
         .output();
     let stderr = String::from_utf8(few.unwrap().stderr).unwrap();
     let message = format!("--cache-bytes: expected at least {}", 64 * token);
@@ -642,7 +642,7 @@ fn what_is_not_supported_is_named() {
         reply.message(),
         "the model generates no texts: it answers with embeddings"
     );
-    let base = Server::start(&["--model-dir", ASSETS]);
+    let base = Server::start(&["--model", ASSETS]);
     let (path, body) = chat("temperature", json!(0));
     let message = base.post(path, &body).message();
     assert!(message.contains("no chat template"), "{message}");

@@ -23,7 +23,7 @@ fn are_named() {
             "--default-prompt-name: the model has no prompts, got \"query\"",
         ),
         (
-            &["--model-dir", decoder, "--default-prompt", "query: "],
+            &["--model", decoder, "--default-prompt", "query: "],
             "--default-prompt-name: expected a model of embeddings, got a decoder",
         ),
         (
@@ -38,11 +38,11 @@ fn are_named() {
         ),
         (&["--log-level", "loud"], "--log-level"),
         (
-            &["--model-dir", "/no/such/folder"],
-            "--model-dir: /no/such/folder: expected a folder with config.json",
+            &["--model", "/no/such/folder"],
+            "--model: /no/such/folder: expected a folder with config.json",
         ),
         (
-            &["--model-dir", assets],
+            &["--model", assets],
             "config.json: expected a readable file",
         ),
         (
@@ -82,7 +82,7 @@ fn a_port_in_use_is_named() {
 
 #[test]
 fn a_folder_is_served_as_it_is() {
-    let server = Server::start(&["--model-dir", ASSETS, "--preset", "none"]);
+    let server = Server::start(&["--model", ASSETS, "--preset", "none"]);
     let body = json!({"inputs": "Terminal text editor"});
     assert_eq!(server.ok("/predict", &body)[0]["label"], "editors");
     let info = server.get("/info").json();
@@ -112,7 +112,7 @@ fn a_model_without_classes_says_so() {
     }
     write("model.safetensors", &weights);
 
-    let server = Server::start(&["--model-dir", dir]);
+    let server = Server::start(&["--model", dir]);
     server.ok("/embed", &json!({"inputs": "a"}));
     let info = server.get("/info").json();
     assert_eq!(

@@ -18,7 +18,7 @@ pub fn folder(name: &str) -> PathBuf {
 
 pub fn serve(name: &str, options: &[&str]) -> Server {
     let dir = folder(name).display().to_string();
-    Server::start(&[&["--model-dir", &dir], options].concat())
+    Server::start(&[&["--model", &dir], options].concat())
 }
 
 fn texts() -> Vec<String> {

@@ -36,7 +36,7 @@ fn that_are_closed_are_no_fault() {
             );
         }
     }
-    for options in [["--queue", "0"], ["--model-dir", "/no/such/folder"]] {
+    for options in [["--queue", "0"], ["--model", "/no/such/folder"]] {
         let status = command().args(options).stderr(closed()).status();
         assert_eq!(status.unwrap().code(), Some(1), "{options:?}");
     }

@@ -370,7 +370,7 @@ fn the_default_prompt_of_a_folder() {
     }
     let prompts = r#"{"default_prompt_name": "all", "prompts": {"all": "green ", "none": ""}}"#;
     std::fs::write(format!("{dir}/config_sentence_transformers.json"), prompts).unwrap();
-    let server = Server::start(&["--model-dir", dir]);
+    let server = Server::start(&["--model", dir]);
     let embed = |body: Value| server.ok("/embed", &body);
     let default = embed(json!({"inputs": "tree"}));
     assert_eq!(

@@ -1,0 +1,113 @@
+//! The part of the cache that is one model's.
+//!
+//! | in `models--OWNER--MODEL` | |
+//! |---|---|
+//! | `refs/REVISION` | the commit that a branch or tag was at |
+//! | `snapshots/COMMIT/FILE` | a link to a blob |
+//! | `blobs/ETAG` | a file |
+//! | `.no_exist/COMMIT/FILE` | empty: the commit has no such file |
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use candle_dynquant_io::output;
+
+use super::name::{Name, is_commit};
+
+pub struct Repo {
+    root: PathBuf,
+}
+
+impl Repo {
+    pub fn new(cache: &Path, name: &Name) -> Self {
+        let folder = format!("models--{}", name.model.replace('/', "--"));
+        Self {
+            root: cache.join(folder),
+        }
+    }
+
+    /// The commit of a revision, if it is known.
+    pub fn commit(&self, revision: &str) -> Option<String> {
+        if is_commit(revision) {
+            return Some(revision.to_owned());
+        }
+        let commit = fs::read_to_string(self.root.join("refs").join(revision)).ok()?;
+        Some(commit.trim().to_owned()).filter(|it| is_commit(it))
+    }
+
+    pub fn set_commit(&self, revision: &str, commit: &str) -> Result<()> {
+        if is_commit(revision) {
+            return Ok(());
+        }
+        write(&self.root.join("refs").join(revision), commit.as_bytes())
+    }
+
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.root.join("snapshots").join(commit)
+    }
+
+    /// Whether the commit is known to have no such file.
+    pub fn lacks(&self, commit: &str, file: &str) -> bool {
+        self.absent(commit, file).exists()
+    }
+
+    pub fn set_lacks(&self, commit: &str, file: &str) -> Result<()> {
+        write(&self.absent(commit, file), b"")
+    }
+
+    fn absent(&self, commit: &str, file: &str) -> PathBuf {
+        self.root.join(".no_exist").join(commit).join(file)
+    }
+
+    /// The place of a blob, in a folder that is there.
+    pub fn blob(&self, etag: &str) -> Result<PathBuf> {
+        let blob = self.root.join("blobs").join(etag);
+        make_folder_of(&blob)?;
+        Ok(blob)
+    }
+
+    /// Makes a blob a file of a commit.
+    pub fn link(&self, commit: &str, file: &str, blob: &Path) -> Result<PathBuf> {
+        let path = self.snapshot(commit).join(file);
+        make_folder_of(&path)?;
+        let done = match link(file, blob, &path) {
+            // Of another process, or one that leads nowhere.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(&path).and_then(|()| link(file, blob, &path))
+            }
+            done => done,
+        };
+        done.with_context(|| writing(&path))?;
+        Ok(path)
+    }
+}
+
+#[cfg(unix)]
+fn link(file: &str, blob: &Path, path: &Path) -> io::Result<()> {
+    // So that the cache may be moved.
+    let up = "../".repeat(2 + file.matches('/').count());
+    let etag = blob.file_name().unwrap_or_default();
+    std::os::unix::fs::symlink(Path::new(&up).join("blobs").join(etag), path)
+}
+
+/// Where links are a privilege.
+#[cfg(not(unix))]
+fn link(_: &str, blob: &Path, path: &Path) -> io::Result<()> {
+    fs::copy(blob, path).map(|_| ())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    make_folder_of(path)?;
+    output::write(path, bytes).with_context(|| writing(path))
+}
+
+fn make_folder_of(path: &Path) -> Result<()> {
+    let folder = output::folder_of(path);
+    fs::create_dir_all(folder).with_context(|| writing(folder))
+}
+
+fn writing(path: &Path) -> String {
+    format!("{}: expected a place to write to", path.display())
+}

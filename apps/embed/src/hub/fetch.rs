@@ -1,0 +1,217 @@
+//! The files of a model that are read, from the cache or from the hub.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_dynquant_io::output::NewFile;
+use serde::Deserialize;
+
+use super::cache::Repo;
+use super::client::{Client, Listing};
+use super::name::{Name, is_plain};
+use super::settings::Settings;
+use crate::folder::{self, text};
+use crate::json;
+use crate::modules::{MODULES, Modules};
+
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const WEIGHTS: &str = "model.safetensors";
+const SHARDS: &str = "model.safetensors.index.json";
+/// What a model may lack. The template is a decoder's, for other programs.
+const OPTIONAL: [&str; 4] = [
+    folder::SENTENCE,
+    folder::TOKENIZER_CONFIG,
+    "config_sentence_transformers.json",
+    "chat_template.jinja",
+];
+
+/// How far a download is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The name of the file in its folder.
+    pub file: &'a str,
+    /// The bytes that have come.
+    pub bytes: u64,
+    /// The bytes of the file, if the hub tells.
+    pub of: Option<u64>,
+}
+
+/// The folder of a model by its name on the Hugging Face hub, `OWNER/MODEL` or
+/// `OWNER/MODEL@REVISION`: a branch, a tag or a commit.
+///
+/// What the cache has is taken without the network; else the files that this crate reads are
+/// downloaded into it. The environment decides as for Hugging Face's own programs: `HF_HOME`,
+/// `HF_HUB_CACHE`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_ENDPOINT`, `HF_HUB_OFFLINE` and
+/// `HF_HUB_DOWNLOAD_TIMEOUT`.
+///
+/// ```no_run
+/// use dynquant_embed::{Embedder, hub};
+///
+/// let folder = hub::fetch("sentence-transformers/all-MiniLM-L6-v2")?;
+/// let embedder = Embedder::open(folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// When `name` is none, the hub has no such model or does not answer, a file does not come whole,
+/// the model has no weights in safetensors, or the cache cannot be written.
+pub fn fetch(name: &str) -> Result<PathBuf> {
+    fetch_with(name, |_| ())
+}
+
+/// As [`fetch`], and tells how far each download is.
+///
+/// # Errors
+/// As [`fetch`].
+pub fn fetch_with(name: &str, mut told: impl FnMut(Progress<'_>)) -> Result<PathBuf> {
+    let name = Name::parse(name)?;
+    let settings = Settings::of_environment()?;
+    let repo = Repo::new(&settings.cache, &name);
+    let missing = match cached(&repo, &name) {
+        Ok(folder) => return Ok(folder),
+        Err(missing) => missing,
+    };
+    let cache = settings.cache.display();
+    if settings.offline {
+        bail!(
+            "{name}: expected it in the cache {cache}, because HF_HUB_OFFLINE is set; {missing}. \
+             Without that variable it is downloaded; a folder may be given in place of a name"
+        );
+    }
+    let client = Client::new(&settings);
+    downloaded(&client, &repo, &name, &mut told).with_context(|| {
+        format!(
+            "{name}: expected it in the cache {cache}, or from {} (HF_ENDPOINT)",
+            settings.endpoint
+        )
+    })
+}
+
+/// The folder, if all that is read is there.
+fn cached(repo: &Repo, name: &Name) -> Result<PathBuf> {
+    let commit = repo.commit(&name.revision);
+    let commit = commit.with_context(|| format!("it knows no revision {:?}", name.revision))?;
+    let snapshot = repo.snapshot(&commit);
+    visit(&snapshot, &mut |file| {
+        let path = snapshot.join(file);
+        // Without these a model would be another one, so that it is not enough not to have them.
+        let is_unknown = file == MODULES && !path.exists() && !repo.lacks(&commit, file);
+        ensure!(
+            !is_unknown,
+            "it has no {file}, and does not know whether there is one"
+        );
+        Ok(path.exists().then_some(path))
+    })?;
+    Ok(snapshot)
+}
+
+/// The folder, when all that is read has been downloaded.
+fn downloaded(
+    client: &Client<'_>,
+    repo: &Repo,
+    name: &Name,
+    told: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf> {
+    let listing = client.list(name)?;
+    let commit = &listing.commit;
+    let snapshot = repo.snapshot(commit);
+    visit(&snapshot, &mut |file| {
+        if !listing.has(file) {
+            repo.set_lacks(commit, file)?;
+            return Ok(None);
+        }
+        let path = snapshot.join(file);
+        if path.exists() {
+            return Ok(Some(path));
+        }
+        let path = download(client, repo, name, &listing, file, told);
+        path.map(Some).with_context(|| file.to_owned())
+    })?;
+    repo.set_commit(&name.revision, commit)?;
+    Ok(snapshot)
+}
+
+fn download(
+    client: &Client<'_>,
+    repo: &Repo,
+    name: &Name,
+    Listing { commit, .. }: &Listing,
+    file: &str,
+    told: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf> {
+    let download = client.download(name, commit, file)?;
+    let blob = repo.blob(&download.etag)?;
+    if !blob.exists() {
+        let writing = || format!("{}: expected a place to write to", blob.display());
+        let mut new = NewFile::beside_nofollow(&blob).with_context(writing)?;
+        let of = download.bytes;
+        download.write(&mut new, &mut |bytes| told(Progress { file, bytes, of }))?;
+        new.put().with_context(writing)?;
+    }
+    repo.link(commit, file, &blob)
+}
+
+/// Asks `get` for every file of a model that is read, which answers with its path if the model has
+/// it. The weights come last: with them a folder is complete.
+fn visit(folder: &Path, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) -> Result<()> {
+    for file in [CONFIG, TOKENIZER] {
+        ensure!(get(file)?.is_some(), "it has no {file}");
+    }
+    for file in OPTIONAL {
+        get(file)?;
+    }
+    get(MODULES)?;
+    let modules = Modules::read(folder)?;
+    let within = |path: &Path| -> Result<String> {
+        let parts = path.strip_prefix(folder).unwrap_or(path).components();
+        let parts: Option<Vec<&str>> = parts.map(|part| part.as_os_str().to_str()).collect();
+        let parts = parts.filter(|parts| parts.iter().all(|part| is_plain(part)));
+        let parts = parts.with_context(|| {
+            format!(
+                "{}: expected a name of letters, digits, `-`, `_` and `.`",
+                path.display()
+            )
+        })?;
+        Ok(parts.join("/"))
+    };
+    get(&within(&modules.pooling)?)?;
+    for (kind, path) in &modules.others {
+        get(&within(&path.join(CONFIG))?)?;
+        if kind.has_weights() {
+            weights(&format!("{}/", within(path)?), get)?;
+        }
+    }
+    weights("", get)
+}
+
+/// One file, or the shards that an index names.
+fn weights(prefix: &str, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: std::collections::BTreeMap<String, String>,
+    }
+    if get(&format!("{prefix}{WEIGHTS}"))?.is_some() {
+        return Ok(());
+    }
+    let index = get(&format!("{prefix}{SHARDS}"))?;
+    let index = index.with_context(|| {
+        format!("it has no weights in safetensors: neither {prefix}{WEIGHTS} nor {prefix}{SHARDS}")
+    })?;
+    let path = index.display();
+    let index: Index = json::parse(&text(&index)?)
+        .with_context(|| format!("{path}: expected the index of a checkpoint"))?;
+    let shards: std::collections::BTreeSet<String> = index.weight_map.into_values().collect();
+    for shard in shards {
+        ensure!(
+            is_plain(&shard),
+            "{path}: expected the name of a file, got {shard:?}"
+        );
+        let found = get(&format!("{prefix}{shard}"))?;
+        ensure!(
+            found.is_some(),
+            "it has no {prefix}{shard}, which {path} names"
+        );
+    }
+    Ok(())
+}

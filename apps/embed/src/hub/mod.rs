@@ -1,0 +1,11 @@
+//! Models by the names that they have on the Hugging Face hub, in the cache that its own programs
+//! fill and read.
+
+mod cache;
+mod client;
+mod fetch;
+mod name;
+mod settings;
+
+pub use fetch::{Progress, fetch, fetch_with};
+pub(crate) use name::is_name;

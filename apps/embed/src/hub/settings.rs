@@ -1,0 +1,79 @@
+//! What the environment says of the hub, by the names that Hugging Face's own programs read.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+const ENDPOINT: &str = "https://huggingface.co";
+/// Without `HF_HUB_DOWNLOAD_TIMEOUT`.
+const SECONDS: u64 = 10;
+
+pub struct Settings {
+    /// Without a `/` at its end.
+    pub endpoint: String,
+    /// The folder of all models.
+    pub cache: PathBuf,
+    pub token: Option<String>,
+    /// Whether there is no network to be used.
+    pub offline: bool,
+    /// How long an answer, or a part of one, may take to come.
+    pub patience: Duration,
+}
+
+impl Settings {
+    /// # Errors
+    /// When a variable has no meaning, or nothing says where the cache is.
+    pub fn of_environment() -> Result<Self> {
+        let home = home()?;
+        let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.to_owned());
+        let seconds = match text("HF_HUB_DOWNLOAD_TIMEOUT")? {
+            None => SECONDS,
+            Some(text) => match text.parse() {
+                Ok(seconds @ 1..) => seconds,
+                _ => bail!("HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, 1 or more, got {text:?}"),
+            },
+        };
+        let own = text("HF_TOKEN")?;
+        Ok(Self {
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            cache: path("HF_HUB_CACHE").unwrap_or_else(|| home.join("hub")),
+            token: own.or_else(|| {
+                let file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
+                let token = fs::read_to_string(file).ok()?.trim().to_owned();
+                (!token.is_empty()).then_some(token)
+            }),
+            offline: text("HF_HUB_OFFLINE")?.is_some_and(|it| {
+                let yes = ["1", "on", "yes", "true"];
+                yes.contains(&it.to_lowercase().as_str())
+            }),
+            patience: Duration::from_secs(seconds),
+        })
+    }
+}
+
+/// The folder of all that Hugging Face's programs keep.
+fn home() -> Result<PathBuf> {
+    if let Some(home) = path("HF_HOME") {
+        return Ok(home);
+    }
+    let caches = path("XDG_CACHE_HOME").or_else(|| Some(env::home_dir()?.join(".cache")));
+    let caches = caches.context("the cache of models: expected HF_HOME or HOME to be set")?;
+    Ok(caches.join("huggingface"))
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    let value = env::var_os(name).filter(|it| !it.is_empty())?;
+    Some(value.into())
+}
+
+fn text(name: &str) -> Result<Option<String>> {
+    let text = env::var_os(name).map(|it| it.into_string());
+    let text = text.transpose();
+    let text = text.map_err(|_| anyhow::anyhow!("{name}: expected a text in UTF-8"))?;
+    Ok(text
+        .map(|it| it.trim().to_owned())
+        .filter(|it| !it.is_empty()))
+}

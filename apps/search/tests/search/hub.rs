@@ -1,0 +1,566 @@
+//! Models by name: a server that answers as the Hugging Face hub does, and ones that do not.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::process::{Folder, command, fault, json_of};
+
+const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../assets/reference/encoders/bert"
+);
+const NAME: &str = "owner/small-bert";
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+/// Of `model.safetensors`, by `sha256sum`.
+const SHA256: &str = "b1ded01454ed5abdca3c40742f1dddfd71d3c954a7871681fe0b47ac01c2f8e2";
+
+/// What a request is answered with.
+#[derive(Clone, Default)]
+struct Reply {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+    /// Bytes of the body that are not sent.
+    cut: usize,
+    /// The time before the body.
+    wait: Duration,
+}
+
+impl Reply {
+    fn of(status: u16) -> Self {
+        Self {
+            status,
+            ..Self::default()
+        }
+    }
+
+    fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.headers.push((name, value.to_string()));
+        self
+    }
+
+    fn body(self, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            body: body.into(),
+            ..self
+        }
+    }
+}
+
+/// Requests: path, and the header `authorization`.
+type Seen = Arc<Mutex<Vec<(String, String)>>>;
+
+struct Hub {
+    port: u16,
+    seen: Seen,
+    cache: Folder,
+}
+
+impl Hub {
+    /// `answer` may take another place than the hub's own answer to a path.
+    fn start(name: &str, answer: impl Fn(&str, Reply) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Seen::default();
+        let requests = Arc::clone(&seen);
+        let answer = Arc::new(answer);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (answer, requests) = (Arc::clone(&answer), Arc::clone(&requests));
+                // A client that hangs up is no fault here.
+                std::thread::spawn(move || serve(stream, port, &*answer, &requests));
+            }
+        });
+        let cache = Folder::new(&format!("hub-{name}"));
+        Self { port, seen, cache }
+    }
+
+    /// `index` of a folder with one text, of the model by that name.
+    fn index(&self, model: &str) -> Command {
+        let folder = Folder::new(&format!("hub-texts-{}", self.port));
+        folder.write("a.txt", "A zebra crosses the street.\n");
+        let mut index = command();
+        index
+            .arg("index")
+            .arg(&folder.0)
+            .args(["--json", "--model", model]);
+        self.environment(&mut index);
+        index
+    }
+
+    fn environment(&self, command: &mut Command) {
+        for (name, _) in std::env::vars_os() {
+            let known = name.to_string_lossy().to_lowercase();
+            if known.starts_with("hf_") || known.ends_with("_proxy") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("HF_HOME", &self.cache.0)
+            .env("HF_ENDPOINT", format!("http://127.0.0.1:{}", self.port))
+            .env("HF_HUB_DOWNLOAD_TIMEOUT", "1");
+    }
+
+    fn run(&self, model: &str) -> Output {
+        self.index(model).output().unwrap()
+    }
+
+    fn paths(&self) -> Vec<String> {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().map(|(path, _)| path.clone()).collect()
+    }
+
+    fn repo(&self) -> std::path::PathBuf {
+        self.cache.path("hub/models--owner--small-bert")
+    }
+}
+
+fn serve(
+    stream: TcpStream,
+    port: u16,
+    answer: &impl Fn(&str, Reply) -> Reply,
+    seen: &Seen,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(&stream);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut token = String::new();
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header)?;
+        if let Some((name, value)) = header.split_once(':') {
+            if name.eq_ignore_ascii_case("authorization") {
+                value.trim().clone_into(&mut token);
+            }
+        } else {
+            break;
+        }
+    }
+    seen.lock().unwrap().push((path.clone(), token));
+    let reply = answer(&path, usual(&path, port));
+    let mut head = format!("HTTP/1.1 {} It\r\nconnection: close\r\n", reply.status);
+    for (name, value) in &reply.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    if !head.contains("content-length") {
+        head += &format!("content-length: {}\r\n", reply.body.len());
+    }
+    let mut stream = &stream;
+    stream.write_all(format!("{head}\r\n").as_bytes())?;
+    std::thread::sleep(reply.wait);
+    stream.write_all(&reply.body[..reply.body.len() - reply.cut])
+}
+
+/// As the hub answers: weights are elsewhere, small files behind a relative redirection.
+fn usual(path: &str, port: u16) -> Reply {
+    let resolve = format!("/{NAME}/resolve/{COMMIT}/");
+    let revisions = ["main", "v1", COMMIT].map(|it| format!("/api/models/{NAME}/revision/{it}"));
+    if revisions.iter().any(|it| it == path) {
+        let others = ["README.md", "onnx/model.onnx"].map(str::to_owned);
+        let files = files_of_model().into_iter().chain(others);
+        let siblings: Vec<_> = files.map(|it| json!({"rfilename": it})).collect();
+        let list = json!({"id": NAME, "sha": COMMIT, "siblings": siblings});
+        return Reply::of(200).body(list.to_string());
+    }
+    if let Some(file) = path.strip_prefix(&resolve) {
+        return match fs::read(format!("{MODEL}/{file}")) {
+            Err(_) => Reply::of(404),
+            Ok(bytes) if file.ends_with(".safetensors") => Reply::of(302)
+                .with("x-repo-commit", COMMIT)
+                .with("x-linked-etag", format!("\"{SHA256}\""))
+                .with("x-linked-size", bytes.len())
+                .with("location", format!("http://localhost:{port}/cdn/{file}")),
+            Ok(_) => Reply::of(307).with("location", format!("/api/resolve-cache/{file}")),
+        };
+    }
+    for elsewhere in ["/api/resolve-cache/", "/cdn/"] {
+        if let Some(file) = path.strip_prefix(elsewhere) {
+            let bytes = fs::read(format!("{MODEL}/{file}")).unwrap();
+            let etag = format!("\"{:x}\"", bytes.len() + file.len());
+            return Reply::of(200).with("etag", etag).body(bytes);
+        }
+    }
+    Reply::of(404)
+}
+
+fn files_of_model() -> Vec<String> {
+    let names = |dir: &str| -> Vec<String> {
+        let entries = fs::read_dir(format!("{MODEL}/{dir}")).unwrap();
+        let files = entries.map(Result::unwrap).filter(|it| it.path().is_file());
+        files
+            .map(|it| format!("{dir}{}", it.file_name().display()))
+            .collect()
+    };
+    ["", "1_Pooling/", "2_Normalize/"].map(names).concat()
+}
+
+/// What the cache holds of the model: names and what they lead to.
+fn snapshot(hub: &Hub) -> BTreeMap<String, u64> {
+    fn all(dir: &std::path::Path, prefix: &str, found: &mut BTreeMap<String, u64>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = format!("{prefix}{}", path.file_name().unwrap().display());
+            if path.is_dir() {
+                all(&path, &format!("{name}/"), found);
+            } else {
+                found.insert(name, fs::metadata(&path).unwrap().len());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    all(&hub.repo().join("snapshots").join(COMMIT), "", &mut found);
+    found
+}
+
+#[test]
+fn a_model_by_name_is_downloaded_once() {
+    let hub = Hub::start("once", |_, usual| usual);
+    let report = json_of(
+        &hub.index(NAME)
+            .env("HF_TOKEN", "hf_secret")
+            .output()
+            .unwrap(),
+    );
+    let model = report["model"].as_str().unwrap();
+    assert!(model.starts_with(&format!("{NAME} (int8, ")), "{model}");
+    assert!(model.ends_with(&format!(", {NAME}@{COMMIT})")), "{model}");
+
+    // What is read, and no more.
+    let kept = snapshot(&hub);
+    let names: Vec<&str> = kept.keys().map(String::as_str).collect();
+    let expected = [
+        "1_Pooling/config.json",
+        "2_Normalize/config.json",
+        "config.json",
+        "config_sentence_transformers.json",
+        "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    assert_eq!(names, expected);
+    for (name, length) in &kept {
+        assert_eq!(
+            *length,
+            fs::metadata(format!("{MODEL}/{name}")).unwrap().len(),
+            "{name}"
+        );
+    }
+    assert_eq!(
+        fs::read_to_string(hub.repo().join("refs/main")).unwrap(),
+        COMMIT
+    );
+    let marks = hub.repo().join(".no_exist").join(COMMIT);
+    assert!(marks.join("chat_template.jinja").exists());
+    if cfg!(unix) {
+        let link = fs::read_link(
+            hub.repo()
+                .join("snapshots")
+                .join(COMMIT)
+                .join("1_Pooling/config.json"),
+        );
+        assert!(link.unwrap().starts_with("../../../blobs"));
+    }
+
+    // The token is for the hub alone.
+    for (path, token) in hub.seen.lock().unwrap().drain(..) {
+        let expected = if path.starts_with("/cdn/") {
+            ""
+        } else {
+            "Bearer hf_secret"
+        };
+        assert_eq!(token, expected, "{path}");
+    }
+    // No request any more: not for another index, and not for a query.
+    for offline in ["0", "1"] {
+        json_of(
+            &hub.index(NAME)
+                .env("HF_HUB_OFFLINE", offline)
+                .output()
+                .unwrap(),
+        );
+        json_of(&hub.index(&format!("{NAME}@{COMMIT}")).output().unwrap());
+    }
+    assert_eq!(hub.paths(), [""; 0]);
+    // A tag is asked for once; its files are there.
+    json_of(&hub.run(&format!("{NAME}@v1")));
+    json_of(&hub.run(&format!("{NAME}@v1")));
+    assert_eq!(hub.paths(), [format!("/api/models/{NAME}/revision/v1")]);
+}
+
+#[test]
+fn an_index_of_a_model_by_name_needs_no_option_and_no_network() {
+    let hub = Hub::start("query", |_, usual| usual);
+    let folder = Folder::new("hub-query-texts");
+    folder.write("a.txt", "A zebra crosses the street.\n");
+    let run = |arguments: &[&str]| {
+        let mut run = command();
+        run.args(arguments).arg("--json");
+        hub.environment(&mut run);
+        json_of(&run.output().unwrap())
+    };
+    let dir = folder.0.to_str().unwrap();
+    run(&["index", dir, "--model", NAME]);
+    hub.seen.lock().unwrap().clear();
+    run(&["index", dir]);
+    let answer = run(&["query", "--index", dir, "street"]);
+    assert_eq!(answer["results"][0]["text"], "A zebra crosses the street.");
+    assert_eq!(hub.paths(), [""; 0]);
+    // The model of a folder is the same, wherever it came from.
+    run(&["query", "--index", dir, "--model", MODEL, "street"]);
+}
+
+/// An answer that is none, what the message says of it, and that the next run gets all.
+#[test]
+fn hostile_answers_are_errors_that_leave_nothing() {
+    fn weights(path: &str) -> bool {
+        path == "/cdn/model.safetensors"
+    }
+    fn list(path: &str) -> bool {
+        path.starts_with("/api/models/")
+    }
+    type Change = fn(Reply) -> Reply;
+    let cases: [(&str, fn(&str) -> bool, Change, &[&str]); 14] = [
+        (
+            "cut",
+            weights,
+            |it| {
+                Reply {
+                    cut: 100,
+                    ..it.clone()
+                }
+                .with("content-length", it.body.len())
+            },
+            &["model.safetensors"],
+        ),
+        (
+            "short",
+            weights,
+            |mut it| {
+                it.body.pop();
+                it
+            },
+            &["model.safetensors: expected", "bytes, got"],
+        ),
+        (
+            "long",
+            weights,
+            |mut it| {
+                it.body.push(0);
+                it
+            },
+            &["bytes, got more"],
+        ),
+        (
+            "changed",
+            weights,
+            |mut it| {
+                it.body[100] ^= 1;
+                it
+            },
+            &["expected the SHA-256 "],
+        ),
+        (
+            "slow",
+            weights,
+            |it| Reply {
+                wait: Duration::from_secs(30),
+                ..it
+            },
+            &["timeout"],
+        ),
+        (
+            "missing",
+            weights,
+            |_| Reply::of(404),
+            &["got 404 Not Found: there is no such model, revision or file"],
+        ),
+        (
+            "busy",
+            weights,
+            |_| Reply::of(503),
+            &["expected an answer with status 200, got 503"],
+        ),
+        (
+            "unknown",
+            list,
+            |_| Reply::of(401),
+            &["got 401 Unauthorized", "HF_TOKEN"],
+        ),
+        (
+            "gated",
+            list,
+            |_| Reply::of(403),
+            &["got 403 Forbidden", "consent"],
+        ),
+        (
+            "circle",
+            list,
+            |_| Reply::of(302).with("location", "/api/models/x"),
+            &["expected at most 8 redirections, got more"],
+        ),
+        (
+            "nowhere",
+            list,
+            |_| Reply::of(302),
+            &["expected the header `location`, got none"],
+        ),
+        (
+            "file",
+            list,
+            |_| Reply::of(302).with("location", "file:///etc/passwd"),
+            &["expected an address that begins with https://"],
+        ),
+        (
+            "text",
+            list,
+            |it| it.body("<html>"),
+            &["expected the files of a commit in JSON"],
+        ),
+        (
+            "commit",
+            list,
+            |it| it.body(r#"{"sha": "../../..", "siblings": []}"#),
+            &["expected the hash of a commit, got \"../../..\""],
+        ),
+    ];
+    for (name, is_meant, change, expected) in cases {
+        let hostile = Arc::new(Mutex::new(true));
+        let is_hostile = Arc::clone(&hostile);
+        let hub = Hub::start(name, move |path, usual| {
+            if is_meant(path) && *is_hostile.lock().unwrap() {
+                change(usual)
+            } else {
+                usual
+            }
+        });
+        let time = Instant::now();
+        let message = fault(&hub.run(NAME));
+        assert!(time.elapsed() < Duration::from_secs(20), "{name}");
+        assert!(
+            message.contains("--model: owner/small-bert: expected it in the cache "),
+            "{name}: {message}"
+        );
+        for part in expected {
+            assert!(message.contains(part), "{name}: {message}");
+        }
+        assert!(!hub.repo().join("refs/main").exists(), "{name}");
+        assert!(!hub.repo().join("blobs").join(SHA256).exists(), "{name}");
+        *hostile.lock().unwrap() = false;
+        json_of(&hub.run(NAME));
+    }
+}
+
+#[test]
+fn files_of_a_model_that_lie_are_errors() {
+    let lies: [(&str, &str, &str); 3] = [
+        ("etag", "", "expected letters and digits, got \"../../x\""),
+        (
+            "modules.json",
+            r#"[{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "../up"}]"#,
+            "expected the name of a folder",
+        ),
+        (
+            "modules.json",
+            r#"[{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "a b"}]"#,
+            "expected a name of letters",
+        ),
+    ];
+    for (number, (file, text, expected)) in lies.into_iter().enumerate() {
+        let hub = Hub::start(&format!("lie-{number}"), move |path, usual| {
+            if file == "etag" && path == "/api/resolve-cache/config.json" {
+                Reply {
+                    headers: vec![("etag", "\"../../x\"".to_owned())],
+                    ..usual
+                }
+            } else if path.ends_with(&format!("resolve-cache/{file}")) {
+                usual.body(text)
+            } else {
+                usual
+            }
+        });
+        let message = fault(&hub.run(NAME));
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn without_a_network_the_message_says_what_to_do() {
+    let hub = Hub::start("offline", |_, usual| usual);
+    let offline = |hub: &Hub| fault(&hub.index(NAME).env("HF_HUB_OFFLINE", "1").output().unwrap());
+    let message = offline(&hub);
+    let cache = hub.cache.path("hub").display().to_string();
+    assert!(
+        message.contains(&format!(
+            "--model: {NAME}: expected it in the cache {cache}, because HF_HUB_OFFLINE is set; \
+             it knows no revision \"main\""
+        )),
+        "{message}"
+    );
+    assert_eq!(hub.paths(), [""; 0]);
+    // Nobody listens.
+    let mut index = hub.index(NAME);
+    let message = fault(
+        &index
+            .env("HF_ENDPOINT", "http://127.0.0.1:9")
+            .output()
+            .unwrap(),
+    );
+    assert!(
+        message.contains("or from http://127.0.0.1:9 (HF_ENDPOINT)"),
+        "{message}"
+    );
+
+    // A part of a model is none: pooling could be another one.
+    json_of(&hub.run(NAME));
+    let modules = hub
+        .repo()
+        .join("snapshots")
+        .join(COMMIT)
+        .join("modules.json");
+    fs::remove_file(&modules).unwrap();
+    let message = offline(&hub);
+    assert!(
+        message.contains("it has no modules.json, and does not know whether"),
+        "{message}"
+    );
+    json_of(&hub.run(NAME));
+    assert!(modules.exists());
+}
+
+#[test]
+fn what_is_no_name_is_named() {
+    let hub = Hub::start("names", |_, usual| usual);
+    for (model, expected) in [
+        (
+            "all-MiniLM-L6-v2",
+            "expected a folder, or a name on the hub such as sentence-transformers/",
+        ),
+        ("owner/other", "got 404 Not Found"),
+        ("owner/small-bert@none", "got 404 Not Found"),
+        ("../owner/small-bert", "expected a folder with config.json"),
+    ] {
+        let message = fault(&hub.run(model));
+        assert!(message.contains(expected), "{model}: {message}");
+    }
+    let mut index = hub.index(NAME);
+    let message = fault(
+        &index
+            .env("HF_HUB_DOWNLOAD_TIMEOUT", "soon")
+            .output()
+            .unwrap(),
+    );
+    assert!(
+        message.contains("HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, 1 or more, got \"soon\""),
+        "{message}"
+    );
+}
