@@ -104,7 +104,6 @@ mod tests {
             "+++\ntitle = 1\n+++\n",
             "<!-- one\n\ntwo --> \n",
             "<!-- never closed\n",
-            "<img src=\"a>b",
             "[![CI](https://a/b.svg)](https://c)",
             "![a picture](ünï.png)\n",
             "[1]: http://x.y \"title\"\n",
@@ -112,7 +111,7 @@ mod tests {
         ] {
             let left = words(source);
             assert!(
-                !left.chars().any(char::is_alphanumeric) || left == "b",
+                !left.chars().any(char::is_alphanumeric),
                 "{source:?}: {left}"
             );
         }

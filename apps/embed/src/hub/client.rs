@@ -222,9 +222,7 @@ fn unquoted(etag: &str) -> &str {
 
 /// The scheme and the host of an address: a token is for one of them.
 fn origin(url: &str) -> Result<String> {
-    let uri: Uri = url
-        .parse()
-        .with_context(|| format!("{url:?}: expected an address"))?;
+    let uri = url.parse::<Uri>().unwrap_or_default();
     match (uri.scheme_str(), uri.authority()) {
         (Some(scheme @ ("http" | "https")), Some(host)) => Ok(format!("{scheme}://{host}")),
         _ => bail!("{url:?}: expected an address that begins with https:// or http://"),
