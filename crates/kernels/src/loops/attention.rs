@@ -62,7 +62,28 @@ struct State<'a> {
     sum: &'a mut [f32],
 }
 
-impl States<'_> {
+impl<'a> States<'a> {
+    /// The state before the first chunk.
+    #[inline(always)]
+    fn new(
+        start: usize,
+        [rows_of_q, rows_of_sums]: [usize; 2],
+        [q_t, sums, max, sum]: [&'a mut [f32]; 4],
+    ) -> Self {
+        sums.fill(0.);
+        max.fill(f32::NEG_INFINITY);
+        sum.fill(0.);
+        Self {
+            start,
+            rows_of_q,
+            rows_of_sums,
+            q_t,
+            sums,
+            max,
+            sum,
+        }
+    }
+
     #[inline(always)]
     fn of(&mut self, block: &Block) -> State<'_> {
         let first = block.queries.start - self.start;
@@ -138,17 +159,16 @@ pub unsafe fn attend<
     let register = factors.register();
     let (k, v) = (attention.k, attention.v);
     let (head_dim, value_dim) = (attention.q.columns, v.columns);
-    let shared = Block {
-        head: task.head / (attention.heads / attention.kv_heads),
-        ..task.clone()
-    };
-    let rows_of_q = head_dim.next_multiple_of(F::TOGETHER);
-    let rows_of_sums = value_dim.next_multiple_of(F::ROWS);
+    let shared = task.of_keys(attention);
+    let rows = [
+        head_dim.next_multiple_of(F::TOGETHER),
+        value_dim.next_multiple_of(F::ROWS),
+    ];
     let width = task.queries.len().next_multiple_of(COLUMNS);
     let mut room = Aligned::take(&ROOM);
     let [q_t, sums, max, sum, keep, scores, mask, of_k, of_v, finite] = room.split([
-        rows_of_q * width,
-        rows_of_sums * width,
+        rows[0] * width,
+        rows[1] * width,
         width,
         width,
         QUERIES,
@@ -158,18 +178,7 @@ pub unsafe fn attend<
         F::room(KEYS, value_dim),
         if CAREFUL { KEYS * value_dim } else { 0 },
     ]);
-    sums.fill(0.);
-    max.fill(f32::NEG_INFINITY);
-    sum.fill(0.);
-    let mut states = States {
-        start: task.queries.start,
-        rows_of_q,
-        rows_of_sums,
-        q_t,
-        sums,
-        max,
-        sum,
-    };
+    let mut states = States::new(task.queries.start, rows, [q_t, sums, max, sum]);
     for block in task.blocks() {
         let State { q_t, width, .. } = states.of(&block);
         let of_q = &mut q_t[..head_dim * width];
@@ -183,92 +192,108 @@ pub unsafe fn attend<
     for start in (0..all).step_by(KEYS) {
         let of_chunk = KEYS.min(all - start);
         let rows_of = |heads: &Heads<'a>| (shared.of(heads, start), heads.strides[2]);
-        let of_keys = factors.keys(rows_of(&k), [of_chunk, head_dim], of_k);
-        let size = [of_chunk, value_dim];
+        let (size, plain) = ([of_chunk, value_dim], rows_of(&v));
         let values = if CAREFUL {
-            finite_values(rows_of(&v), size, F::rounded, finite)
+            finite_values(plain, size, F::rounded, finite)
         } else {
-            rows_of(&v)
+            plain
         };
-        let of_values = factors.values(values, size, of_v);
+        let chunk = Chunk {
+            start,
+            keys: factors.keys(rows_of(&k), [of_chunk, head_dim], of_k),
+            values: factors.values(values, size, of_v),
+            plain,
+        };
         for block in task.blocks() {
             let keys = of_chunk.min(seen(&block).saturating_sub(start));
-            if keys == 0 {
-                continue;
-            }
-            let State {
-                width,
-                q_t,
-                sums,
-                max,
-                sum,
-            } = states.of(&block);
-            let keep = &mut keep[..width];
-            let room = &mut *scores;
-            let left = Left {
-                rows: keys,
-                ..of_keys
-            };
-            let right = Right {
-                b: q_t,
-                c: room,
-                width,
-                keep: None,
-            };
-            product::<LANES, NV, F, CAREFUL>(factors, left, right);
-            let scores = &mut room[..keys * width];
-            if let Some(of) = attention.mask {
-                add_mask(of, &block, start, (scores, width), mask, register);
-            }
-            if attention.causal {
-                exclude_later(attention, &block, start, (scores, width));
-            }
-            if CAREFUL {
-                mask[..keys * width].copy_from_slice(scores);
-            }
-            softmax::<N>(scores, width, max, sum, keep);
-            if CAREFUL {
-                weights_of_seen(&mut mask[..keys * width], scores);
-            }
-            factors.in_place(room, width, keys);
-            let left = Left {
-                depth: F::depth(keys),
-                ..of_values
-            };
-            let right = Right {
-                b: room,
-                c: &mut *sums,
-                width,
-                keep: Some(keep),
-            };
-            product::<LANES, NV, F, CAREFUL>(factors, left, right);
-            if CAREFUL {
-                let (weights, size) = (&mask[..keys * width], [keys, value_dim]);
-                add_not_finite(rows_of(&v), size, F::rounded, (weights, width), sums);
+            if keys > 0 {
+                let room = [&mut *scores, &mut *mask, &mut *keep];
+                let (state, of) = (states.of(&block), (&chunk, keys));
+                add::<LANES, NV, N, F, CAREFUL>(attention, &block, of, factors, state, room);
             }
         }
     }
 
     let mut stands = true;
     for block in task.blocks() {
-        let State {
-            width, sums, sum, ..
-        } = states.of(&block);
-        let sums = &mut sums[..value_dim * width];
         // SAFETY: blocks of attention are disjoint, and one thread computes each.
-        stands &= unsafe {
-            write(
-                attention,
-                &block,
-                (sums, width),
-                sum,
-                value_dim,
-                (out, register),
-            )
-        };
+        stands &= unsafe { write(attention, &block, states.of(&block), (out, register)) };
     }
     room.keep(&ROOM);
     stands || CAREFUL
+}
+
+/// Some keys and their values, as the left sides of products.
+struct Chunk<'a> {
+    /// The first key.
+    start: usize,
+    keys: Left<'a>,
+    values: Left<'a>,
+    /// The values as they are.
+    plain: Rows<'a>,
+}
+
+/// Takes the first `keys` of a chunk into the softmax of a block of queries, and their values into
+/// its sums.
+#[inline(always)]
+fn add<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>, const CAREFUL: bool>(
+    attention: &Attention<'_>,
+    block: &Block,
+    (chunk, keys): (&Chunk<'_>, usize),
+    factors: F,
+    state: State<'_>,
+    [room, mask, keep]: [&mut [f32]; 3],
+) {
+    let State {
+        width,
+        q_t,
+        sums,
+        max,
+        sum,
+    } = state;
+    let (start, register) = (chunk.start, factors.register());
+    let keep = &mut keep[..width];
+    let left = Left {
+        rows: keys,
+        ..chunk.keys
+    };
+    let right = Right {
+        b: q_t,
+        c: &mut *room,
+        width,
+        keep: None,
+    };
+    product::<LANES, NV, F, CAREFUL>(factors, left, right);
+    let scores = &mut room[..keys * width];
+    if let Some(of) = attention.mask {
+        add_mask(of, block, start, (scores, width), mask, register);
+    }
+    if attention.causal {
+        exclude_later(attention, block, start, (scores, width));
+    }
+    if CAREFUL {
+        mask[..keys * width].copy_from_slice(scores);
+    }
+    softmax::<N>(scores, width, max, sum, keep);
+    if CAREFUL {
+        weights_of_seen(&mut mask[..keys * width], scores);
+    }
+    factors.in_place(room, width, keys);
+    let left = Left {
+        depth: F::depth(keys),
+        ..chunk.values
+    };
+    let right = Right {
+        b: room,
+        c: &mut *sums,
+        width,
+        keep: Some(keep),
+    };
+    product::<LANES, NV, F, CAREFUL>(factors, left, right);
+    if CAREFUL {
+        let (weights, size) = (&mask[..keys * width], [keys, attention.v.columns]);
+        add_not_finite(chunk.plain, size, F::rounded, (weights, width), sums);
+    }
 }
 
 /// The product of factors; with care by small tiles, which give the same bits in less code.
@@ -373,12 +398,14 @@ fn scaled_queries<const LANES: usize>(
 unsafe fn write<const LANES: usize>(
     attention: &Attention<'_>,
     block: &Block,
-    (sums, width): (&mut [f32], usize),
-    sum: &mut [f32],
-    value_dim: usize,
+    state: State<'_>,
     (out, register): (&Sink<'_>, impl Register<LANES>),
 ) -> bool {
-    let height = block.queries.len();
+    let State {
+        width, sums, sum, ..
+    } = state;
+    let (height, value_dim) = (block.queries.len(), attention.v.columns);
+    let sums = &mut sums[..value_dim * width];
     for sum in sum.iter_mut() {
         // No key had a part in a sum that is zero.
         *sum = if *sum == 0. { 0. } else { 1. / *sum };

@@ -77,13 +77,8 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
     for start in (0..all).step_by(KEYS) {
         let of_chunk = KEYS.min(all - start);
         let from = (k.of(task.batch, shared, start), k.strides[2]);
-        transpose(
-            from,
-            RowsMut::of(keys_t, KEYS),
-            of_chunk,
-            head_dim,
-            register,
-        );
+        let rows = RowsMut::of(keys_t, KEYS);
+        transpose(from, rows, of_chunk, head_dim, register);
         let mut values = v.of(task.batch, shared, start);
         if !in_place {
             copy(
@@ -98,23 +93,19 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
             if keys == 0 {
                 continue;
             }
+            let right = Right {
+                b: keys_t,
+                c: scores,
+                width: KEYS,
+                keep: None,
+            };
             let left = row_of(&queries[index * head_dim..][..head_dim]);
-            row_by::<LANES>(
-                left,
-                Right {
-                    b: keys_t,
-                    c: scores,
-                    width: KEYS,
-                    keep: None,
-                },
-                register,
-            );
+            row_by::<LANES>(left, right, register);
             if let Some(mask) = attention.mask {
-                let mask = &mask.of(task.batch, task.head, query)[start..][..keys];
-                for (score, add) in scores.iter_mut().zip(mask) {
-                    let excluded = *add == f32::NEG_INFINITY;
-                    *score = if excluded { *add } else { *score + *add };
-                }
+                add_mask(
+                    &mask.of(task.batch, task.head, query)[start..][..keys],
+                    scores,
+                );
             }
             keep.fill(weights::<N>(scores, keys, &mut softmax[index]));
             let right = Right {
@@ -190,6 +181,15 @@ unsafe fn write(
         }
     }
     stands
+}
+
+/// Adds the mask of a query to its scores. Minus infinity excludes, whatever the score is.
+#[inline(always)]
+fn add_mask(mask: &[f32], scores: &mut [f32]) {
+    for (score, add) in scores.iter_mut().zip(mask) {
+        let excluded = *add == f32::NEG_INFINITY;
+        *score = if excluded { *add } else { *score + *add };
+    }
 }
 
 /// A left side of one row.

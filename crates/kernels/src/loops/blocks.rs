@@ -354,20 +354,11 @@ unsafe fn tile<
             }
         }
         for i in 0..steps {
-            let codes: [_; NV] = std::array::from_fn(|v| {
-                let at = i * weights.registers + register + v;
-                // SAFETY: a block has as many rows of codes, each of all registers.
-                vector.load(unsafe { weights.codes.get_unchecked(at) })
-            });
-            for p in 0..PER {
-                for r in 0..MR {
-                    // SAFETY: all rows of codes together have as many groups.
-                    let xs = unsafe { *of_rows[r].get_unchecked(i * PER + p) };
-                    for v in 0..NV {
-                        sums[r][v] = vector.dot(sums[r][v], codes[v][p], xs);
-                    }
-                }
-            }
+            let codes = (weights.codes, i * weights.registers + register);
+            let rows = (of_rows, i * PER);
+            // SAFETY: a block has as many rows of codes, each of all registers; together they have
+            // as many groups as the blocks of rows.
+            unsafe { step::<LANES, BYTES, PER, NV, MR, X>(&mut sums, codes, rows, vector) };
         }
         for v in 0..NV {
             let scale = vector.widen(&weights.scales[register + v]);
@@ -394,6 +385,43 @@ unsafe fn tile<
     }
     // SAFETY: the tile is in the part that this thread alone computes.
     unsafe { store(out, (panel, register), first_row, acc, float) };
+}
+
+/// A row of codes, from a register on, times its groups of activations: `NV` loads, `PER * MR`
+/// broadcasts, `PER * MR * NV` dot products.
+///
+/// # Safety
+/// There are these registers and groups.
+// Indices name the same place in several arrays.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn step<
+    const LANES: usize,
+    const BYTES: usize,
+    const PER: usize,
+    const NV: usize,
+    const MR: usize,
+    X,
+>(
+    sums: &mut [[X::Int; NV]; MR],
+    (codes, register): (&[[u8; BYTES]], usize),
+    (rows, group): ([&RowBlock; MR], usize),
+    vector: X,
+) where
+    X: Vector<LANES, BYTES, PER>,
+{
+    // SAFETY: there are these registers.
+    let load = |v| vector.load(unsafe { codes.get_unchecked(register + v) });
+    let codes: [_; NV] = std::array::from_fn(load);
+    for p in 0..PER {
+        for r in 0..MR {
+            // SAFETY: there are these groups.
+            let xs = unsafe { *rows[r].get_unchecked(group + p) };
+            for v in 0..NV {
+                sums[r][v] = vector.dot(sums[r][v], codes[v][p], xs);
+            }
+        }
+    }
 }
 
 /// The products of a register and a number, signs of zeros included.

@@ -158,6 +158,15 @@ impl Block {
         })
     }
 
+    /// The keys and values of this head, which neighbouring heads of queries may share.
+    #[inline(always)]
+    pub fn of_keys(&self, attention: &Attention<'_>) -> Self {
+        Self {
+            head: self.head / (attention.heads / attention.kv_heads),
+            ..self.clone()
+        }
+    }
+
     /// The matrix of this head from a row on.
     #[inline(always)]
     pub fn of<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {

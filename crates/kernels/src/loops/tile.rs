@@ -105,36 +105,14 @@ pub unsafe fn multiply<
         } else {
             panel.weights
         };
-        // One row of floats has too few sums to hide the latency of an `fma`, and their order is
-        // set: it goes along several panels at once, if they are equally wide.
-        if const { matches!(V::ORDER, Order::Sequence) } && rows.len() == 1 {
-            let (mut side, mut after) = ([panel; ABREAST], panels.clone());
-            for panel in &mut side[1..] {
-                if let Some(index) = after.next() {
-                    *panel = product.rhs.panel(index);
-                }
-            }
-            let alike = |other: &Panel<'_>| other.sums.len() == panel.sums.len();
-            if panels.len() + 1 >= ABREAST && side.iter().all(alike) {
-                // SAFETY: the row and the panels are in the part that this thread alone computes.
-                unsafe {
-                    match panel.sums.len() / LANES {
-                        4 if const { NV >= 4 } => {
-                            abreast::<LANES, BYTES, 4, V>(product, out, side, rows.start, vector);
-                        }
-                        3 if const { NV >= 3 } => {
-                            abreast::<LANES, BYTES, 3, V>(product, out, side, rows.start, vector);
-                        }
-                        2 => abreast::<LANES, BYTES, 2, V>(product, out, side, rows.start, vector),
-                        _ => abreast::<LANES, BYTES, 1, V>(product, out, side, rows.start, vector),
-                    }
-                    for panel in side {
-                        activate(product, out, panel, rows.clone(), vector);
-                    }
-                }
-                panels = after;
-                continue;
-            }
+        if const { matches!(V::ORDER, Order::Sequence) }
+            && rows.len() == 1
+            && let Some((side, after)) = alike(product, panel, panels.clone())
+        {
+            // SAFETY: the row and the panels are in the part that this thread alone computes.
+            unsafe { beside::<LANES, BYTES, NV, V>(product, out, side, rows.start, vector) };
+            panels = after;
+            continue;
         }
         let (all, near) = (rows.clone(), by_turns);
         // SAFETY: the rows and the panel are in the part that this thread alone computes.
@@ -155,6 +133,58 @@ pub unsafe fn multiply<
 
 /// Panels that one row of floats passes at once.
 const ABREAST: usize = 4;
+
+/// The panels that one row of floats passes at once, from `panel` on, and those after them; `None`
+/// if there are fewer, or some are narrower.
+#[inline(always)]
+fn alike<'a, G>(
+    product: &Product<'a, G>,
+    panel: Panel<'a>,
+    mut after: Range<usize>,
+) -> Option<([Panel<'a>; ABREAST], Range<usize>)> {
+    if after.len() + 1 < ABREAST {
+        return None;
+    }
+    let mut side = [panel; ABREAST];
+    for (panel, index) in side[1..].iter_mut().zip(&mut after) {
+        *panel = product.rhs.panel(index);
+    }
+    let is_alike = |other: &Panel<'_>| other.sums.len() == panel.sums.len();
+    side.iter().all(is_alike).then_some((side, after))
+}
+
+/// One row of several panels, which are equally wide. One row of floats has too few sums to hide the
+/// latency of an `fma`, and their order is set.
+///
+/// # Safety
+/// No other thread writes the row of these panels.
+#[inline(always)]
+unsafe fn beside<const LANES: usize, const BYTES: usize, const NV: usize, V>(
+    product: &Product<'_, V::Group>,
+    out: &Sink<'_>,
+    side: [Panel<'_>; ABREAST],
+    row: usize,
+    vector: V,
+) where
+    V: Vector<LANES, BYTES>,
+{
+    // SAFETY: the contract is the same.
+    unsafe {
+        match side[0].sums.len() / LANES {
+            4 if const { NV >= 4 } => {
+                abreast::<LANES, BYTES, 4, V>(product, out, side, row, vector);
+            }
+            3 if const { NV >= 3 } => {
+                abreast::<LANES, BYTES, 3, V>(product, out, side, row, vector);
+            }
+            2 => abreast::<LANES, BYTES, 2, V>(product, out, side, row, vector),
+            _ => abreast::<LANES, BYTES, 1, V>(product, out, side, row, vector),
+        }
+        for panel in side {
+            activate(product, out, panel, row..row + 1, vector);
+        }
+    }
+}
 
 /// All tiles of one panel of `NV` registers; on the way the weights of the `next` one are fetched,
 /// or for a single row what comes soon, unless all of it is `near`.

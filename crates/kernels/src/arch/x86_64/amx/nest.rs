@@ -227,6 +227,23 @@ type End<G> = [G; K_GROUPS];
 #[repr(align(64))]
 struct Ends<G>([MaybeUninit<End<G>>; MAX_BLOCK]);
 
+impl<G: Group> Ends<G> {
+    /// The ends of rows; none if all their groups fill tiles.
+    #[inline(always)]
+    fn of(&mut self, rows: &[G], groups: usize, count: usize) -> &[MaybeUninit<End<G>>] {
+        let end = groups % K_GROUPS;
+        if end == 0 {
+            return &[];
+        }
+        for (row, to) in rows.chunks_exact(groups).zip(&mut self.0) {
+            let row = &row[groups - end..];
+            let group = |i| row.get(i).copied().unwrap_or(G::ZERO);
+            to.write(std::array::from_fn(group));
+        }
+        &self.0[..count]
+    }
+}
+
 /// A tile of weights of each register of the widest panel.
 const TILES: usize = K_GROUPS * 4 * 4 * LINE;
 
@@ -306,17 +323,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
         let bound = |block| rows.start + rows.len() * block / blocks;
         let rows = bound(block)..bound(block + 1);
         let lhs = &product.lhs.groups[rows.start * groups..rows.end * groups];
-        let ends = match groups % K_GROUPS {
-            0 => &[][..],
-            end => {
-                for (row, to) in lhs.chunks_exact(groups).zip(&mut ends.0) {
-                    let row = &row[groups - end..];
-                    let group = |i| row.get(i).copied().unwrap_or(G::ZERO);
-                    to.write(std::array::from_fn(group));
-                }
-                &ends.0[..rows.len()]
-            }
-        };
+        let ends = ends.of(lhs, groups, rows.len());
         let activations = Activations {
             groups: lhs,
             stride: groups,
